@@ -1,0 +1,240 @@
+"""The LR of a multigrid training: the user's own schedulers on the baseline's clock, times the phase's scale.
+
+A *tick* is one `step()` of a scheduler. Lightning ticks it after epochs or optimizer steps of the run; here it is
+ticked as often as Lightning would have ticked it in the baseline by the baseline epoch that corresponds to now.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities.types import LRSchedulerConfig
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    ConstantLR,
+    LinearLR,
+    MultiStepLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
+
+__all__ = ["BaselineEpoch", "BaselineLR", "LRStages", "lr_stages"]
+
+# Where the paper's Kinetics recipe decays its LR, as shares of the training (Sec. 4).
+_KINETICS_MILESTONES = (Fraction(44, 112), Fraction(72, 112), Fraction(92, 112))
+# More steps than this are a smooth decay in disguise, such as a `StepLR` of one epoch.
+_MOST_MILESTONES = 10
+_BASELINE_LR = "multigrid_baseline_lr"
+
+
+@dataclass(frozen=True)
+class BaselineEpoch:
+    """An epoch of the baseline on one device.
+
+    Args:
+        batches: Mini-batches.
+        accumulate: Mini-batches per optimizer step; the last one of an epoch may have fewer.
+    """
+
+    batches: int
+    accumulate: int = 1
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Optimizer steps of an epoch."""
+        return math.ceil(self.batches / self.accumulate)
+
+    def after_optimizer_steps(self, steps: int) -> Fraction:
+        """The baseline epoch at which this many optimizer steps are done.
+
+        >>> BaselineEpoch(batches=10, accumulate=4).after_optimizer_steps(5)
+        Fraction(9, 5)
+        """
+        return self.after_ticks(steps, "step", frequency=1)
+
+    def _tick_every(self, frequency: int) -> int:
+        # Lightning: `(batch_idx + 1) % frequency == 0`, and only after optimizer steps.
+        return math.lcm(frequency, self.accumulate)
+
+    def _ticks_per_epoch(self, frequency: int) -> int:
+        # The last optimizer step of an epoch comes early when `accumulate` does not divide the batches.
+        early = self.batches % self.accumulate != 0 and self.batches % frequency == 0
+        return self.batches // self._tick_every(frequency) + early
+
+    def ticks(self, epoch: Fraction, interval: str, frequency: int) -> int:
+        """Ticks of a scheduler by a baseline epoch.
+
+        >>> BaselineEpoch(batches=10, accumulate=4).ticks(Fraction(9, 5), "step", frequency=1)
+        5
+        """
+        whole = math.floor(epoch)
+        if interval == "epoch":
+            return whole // frequency
+        done = math.floor((epoch - whole) * self.batches)
+        return whole * self._ticks_per_epoch(frequency) + done // self._tick_every(frequency)
+
+    def after_ticks(self, ticks: int, interval: str, frequency: int) -> Fraction:
+        """The baseline epoch at which a scheduler has had this many ticks."""
+        if interval == "epoch":
+            return Fraction(ticks * frequency)
+        per_epoch = self._ticks_per_epoch(frequency)
+        if not per_epoch:
+            return Fraction(10**9)  # a frequency that no batch of an epoch reaches: never
+        whole, rest = divmod(ticks, per_epoch)
+        return whole + Fraction(min(rest * self._tick_every(frequency), self.batches), self.batches)
+
+
+class LRStages(NamedTuple):
+    """What a scheduler says about the LR stages of the baseline, in epochs."""
+
+    milestones: tuple[Fraction, ...]
+    warmup_epochs: Fraction
+    stepwise: bool
+
+
+def _parts(scheduler: Any, offset: int = 0) -> list[tuple[Any, int]]:
+    """The schedulers that a scheduler is made of, each with the tick at which it starts."""
+    # Torch gives no public access to the parts; a test fails when these names change.
+    if isinstance(scheduler, SequentialLR):
+        starts = [0, *scheduler._milestones]
+        pairs = zip(scheduler._schedulers, starts, strict=True)
+        return [part for inner, start in pairs for part in _parts(inner, offset + start)]
+    if isinstance(scheduler, ChainedScheduler):
+        return [part for inner in scheduler._schedulers for part in _parts(inner, offset)]
+    return [(scheduler, offset)]
+
+
+def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch, epochs: Fraction) -> LRStages:
+    """The LR stages of a recipe (decision: the user's scheduler, else the paper's Kinetics proportions).
+
+    Milestones are read from `MultiStepLR` and `StepLR`, a warm-up from a rising `LinearLR` or `ConstantLR`, also
+    inside `SequentialLR` and `ChainedScheduler`. The first scheduler that has milestones wins.
+
+    Args:
+        configs: The schedulers as Lightning holds them.
+        epoch: An epoch of the baseline.
+        epochs: Length of the baseline.
+    """
+    warmup = Fraction(0)
+    for config in configs:
+        milestones: set[Fraction] = set()
+        stepwise = True
+        for scheduler, offset in _parts(config.scheduler):
+
+            def position(ticks: int, offset: int = offset, config: LRSchedulerConfig = config) -> Fraction:
+                return epoch.after_ticks(offset + ticks, config.interval, config.frequency)
+
+            if isinstance(scheduler, MultiStepLR):
+                milestones.update(position(tick) for tick in scheduler.milestones)
+            elif isinstance(scheduler, StepLR):
+                stages = range(1, math.ceil(epochs * max(epoch.batches, 1) / scheduler.step_size) + 1)
+                milestones.update(position(stage * scheduler.step_size) for stage in stages)
+            elif _is_warmup(scheduler) and offset == 0:
+                warmup = max(warmup, position(scheduler.total_iters))
+            else:
+                stepwise = False
+        inside = tuple(sorted(milestone for milestone in milestones if 0 < milestone < epochs))
+        if 0 < len(inside) <= _MOST_MILESTONES:
+            return LRStages(inside, warmup if warmup < inside[0] else Fraction(0), stepwise)
+    if warmup >= epochs:
+        warmup = Fraction(0)
+    # A warm-up that outlasts the first of the paper's stages comes before all of them.
+    start = warmup if warmup >= _KINETICS_MILESTONES[0] * epochs else Fraction(0)
+    return LRStages(tuple(start + share * (epochs - start) for share in _KINETICS_MILESTONES), warmup, stepwise=False)
+
+
+def _is_warmup(scheduler: Any) -> bool:
+    if isinstance(scheduler, LinearLR):
+        return bool(scheduler.start_factor < scheduler.end_factor)
+    return isinstance(scheduler, ConstantLR) and scheduler.factor < 1
+
+
+class BaselineLR:
+    """Keeps the schedulers on the baseline's clock and the LR of every parameter group at the phase's scale.
+
+    `param_groups["lr"]` is the LR that is used; next to it each group keeps the baseline's, without the scale.
+
+    Args:
+        configs: The schedulers as Lightning holds them. `ReduceLROnPlateau` is left to Lightning.
+        optimizers: The optimizers whose parameter groups are scaled.
+        epoch: An epoch of the baseline.
+        tick: Steps a scheduler once, as the module would.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[LRSchedulerConfig],
+        optimizers: Sequence[Optimizer],
+        epoch: BaselineEpoch,
+        tick: Callable[[Any], None],
+    ) -> None:
+        self.configs = [config for config in configs if not isinstance(config.scheduler, ReduceLROnPlateau)]
+        self.optimizers, self.epoch, self.tick = optimizers, epoch, tick
+        self.ticks = [0] * len(self.configs)
+        self._warned = False
+        self.scale = 1.0
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    def remove_scale(self) -> None:
+        """Gives every group the baseline's LR back."""
+        for group in self._groups():
+            baseline = group.pop(_BASELINE_LR, None)
+            if baseline is None:
+                continue
+            # The tolerance is for an LR that is held in a float32 tensor.
+            if math.isclose(float(group["lr"]), baseline * self.scale, rel_tol=1e-6):
+                _set_lr(group, baseline)
+            elif not self._warned:
+                self._warned = True
+                rank_zero_warn(
+                    f"The LR was set to {float(group['lr']):g} by something other than an LR scheduler, so the "
+                    "multigrid scale is lost until the next step. Let `configure_optimizers` return a scheduler "
+                    "(for instance `LinearLR` for a warm-up) instead of writing `param_groups['lr']`."
+                )
+
+    def apply_scale(self) -> None:
+        """Multiplies the LR of every group by the scale."""
+        for group in self._groups():
+            if _BASELINE_LR not in group:
+                group[_BASELINE_LR] = float(group["lr"])
+                _set_lr(group, group[_BASELINE_LR] * self.scale)
+
+    def sync(self, epoch: Fraction, scale: float) -> None:
+        """Brings every scheduler to a baseline epoch, and every group to a scale."""
+        wanted = [self.epoch.ticks(epoch, config.interval, config.frequency) for config in self.configs]
+        if scale != self.scale or any(now < then for now, then in zip(self.ticks, wanted, strict=True)):
+            # Schedulers compute the next LR from the one in the group, so the scale must be off while they tick.
+            self.remove_scale()
+            for place, config in enumerate(self.configs):
+                while self.ticks[place] < wanted[place]:
+                    self.tick(config.scheduler)
+                    self.ticks[place] += 1
+        self.scale = scale
+        self.apply_scale()
+
+    @staticmethod
+    def without_scale(optimizer_states: Sequence[dict[str, Any]]) -> None:
+        """Leaves the baseline's LR in optimizer states that are to be saved, so that they also fit a plain training."""
+        for state in optimizer_states:
+            for group in state["param_groups"]:
+                baseline = group.pop(_BASELINE_LR, None)
+                if baseline is not None:
+                    group["lr"] = group["lr"].new_tensor(baseline) if isinstance(group["lr"], Tensor) else baseline
+
+
+def _set_lr(group: dict[str, Any], lr: float) -> None:
+    # Compiled and capturable optimizers hold the LR in a tensor, which must stay the same object.
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(lr)
+    else:
+        group["lr"] = lr

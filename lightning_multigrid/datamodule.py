@@ -1,0 +1,291 @@
+"""`VideoDataModule`: videos on disk to float clips on the device, for any LightningModule."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch import Tensor
+from torch.utils.data import DataLoader
+from typing_extensions import override
+
+from lightning_multigrid.dataset import (
+    BrokenVideosError,
+    Clip,
+    ClipBatch,
+    ClipSampling,
+    Failure,
+    VideoDataset,
+    collate_clips,
+    collate_readable,
+)
+from lightning_multigrid.manifest import Manifest, read_manifest
+from lightning_multigrid.resample import resample_clips
+
+__all__ = ["BrokenVideoWarning", "VideoDataModule"]
+
+Source = str | os.PathLike[str] | None
+Split = Literal["train", "val", "test", "predict"]
+
+# The first split of a stage is the one it cannot do without.
+_SPLITS: dict[str, tuple[Split, ...]] = {
+    "fit": ("train", "val"),
+    "validate": ("val",),
+    "test": ("test",),
+    "predict": ("predict",),
+}
+
+
+class BrokenVideoWarning(UserWarning):
+    """A video cannot be read; said once for each."""
+
+
+class VideoDataModule(LightningDataModule):
+    """Clips of videos, decoded on the CPU and resampled on the device.
+
+    Mini-batches are `(clips, labels)`: clips are B x 3 x T x S x S in the precision of the trainer, labels are B class
+    ids (int64), or B x num_classes zeros and ones with `multi_label`. Those of `predict` are `(clips, paths)`. Training
+    clips are drawn as in the paper (Sec. 4); the others are the centre of each video, always of the baseline's frames
+    and size.
+
+    A video that cannot be read does not stop the run: `BrokenVideoWarning` names it once, with the reason, and
+    `broken` collects them. In training another video takes its place; in validation and test it is left out, so that
+    the metric is that of the readable videos. Too many of them are an error.
+
+    The LightningModule's own `on_after_batch_transfer`, if it has one, gets the finished mini-batch, although Lightning
+    warns that the data module's hook takes its place.
+
+    Args:
+        train: Training videos: a list of `path label`, or a folder with a folder per class (see `read_manifest`).
+        val: Validation videos, likewise. A folder's class ids are those of `train`, where given.
+        test: Test videos, likewise.
+        predict: Videos to predict, likewise; labels are not needed.
+        root: Folder that relative paths in lists start from; None is the folder of the list.
+        multi_label: Whether a video may have any number of labels.
+        num_classes: Number of classes; None counts those of `train`.
+        allow_outside_root: Accept lists whose paths lead out of `root`.
+        batch_size: Clips per device (B).
+        frames: Frames per clip (T).
+        size: Height and width of a clip, in pixels (S).
+        stride: Temporal stride, in source frames.
+        sampling: `stride` for frames at a stride from a random start, `segments` for a frame from each of T equal
+            segments of the video (Something-Something).
+        short_side: Smallest and largest short side that a frame is resized to before the random crop, in pixels; None
+            is the paper's 256 to 340 for 224 pixels, scaled with `size`. Evaluation takes the smallest.
+        flip: Mirror half of the training clips. Turn it off where left and right have a meaning.
+        mean: Of each channel, in units of the range 0 to 1.
+        std: Of each channel, in units of the range 0 to 1.
+        antialias: Average over the source pixels between two points of the grid; the paper does not.
+        num_workers: Processes that decode.
+        pin_memory: Copy to a CUDA device from pinned memory, in the background; without CUDA it has no effect.
+        drop_last: Drop the last mini-batch of a training epoch if it is incomplete.
+        max_bad_fraction: Largest share of a split's videos that may be unreadable, in [0, 1].
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> data = VideoDataModule(train="train.csv", val="val.csv", batch_size=8, frames=16, size=112)
+        >>> data.batch_size, data.frames, data.size, data.stride
+        (8, 16, 112, 2)
+    """
+
+    def __init__(
+        self,
+        train: Source = None,
+        val: Source = None,
+        test: Source = None,
+        predict: Source = None,
+        *,
+        root: Source = None,
+        multi_label: bool = False,
+        num_classes: int | None = None,
+        allow_outside_root: bool = False,
+        batch_size: int = 8,
+        frames: int = 32,
+        size: int = 224,
+        stride: int = 2,
+        sampling: Literal["stride", "segments"] = "stride",
+        short_side: tuple[float, float] | None = None,
+        flip: bool = True,
+        mean: tuple[float, float, float] = (0.45, 0.45, 0.45),
+        std: tuple[float, float, float] = (0.225, 0.225, 0.225),
+        antialias: bool = False,
+        num_workers: int = 0,
+        pin_memory: bool = True,
+        drop_last: bool = False,
+        max_bad_fraction: float = 0.25,
+    ) -> None:
+        super().__init__()
+        if batch_size < 1:
+            raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
+        if num_workers < 0:
+            raise ValueError(f"`num_workers` must be at least 0, got {num_workers}. 0 decodes in the main process.")
+        if not 0 <= max_bad_fraction <= 1:
+            raise ValueError(f"`max_bad_fraction` must be a share in [0, 1], got {max_bad_fraction}.")
+        if num_classes is not None and num_classes < 1:
+            raise ValueError(f"`num_classes` must be at least 1, or None to count them, got {num_classes}.")
+        if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+            raise ValueError(f"`mean` and `std` must have 3 entries, `std` above 0; got {mean=} and {std=}.")
+        self.sources: dict[Split, Source] = {"train": train, "val": val, "test": test, "predict": predict}
+        self.root, self.allow_outside_root = root, allow_outside_root
+        self.multi_label = multi_label
+        self.num_classes = self._given_num_classes = num_classes
+        self.batch_size = batch_size
+        self.frames, self.size, self.stride = frames, size, stride
+        self.clip_sampling = ClipSampling(frames, size, stride, sampling, short_side, flip)
+        self.mean, self.std, self.antialias = mean, std, antialias
+        self.num_workers, self.pin_memory, self.drop_last = num_workers, pin_memory, drop_last
+        self.max_bad_fraction = max_bad_fraction
+        self._datasets: dict[Split, VideoDataset] = {}
+        self._broken: dict[Split, dict[str, str]] = {split: {} for split in self.sources}
+
+    @property
+    def broken(self) -> dict[str, str]:
+        """The videos that this process could not read, each with the reason."""
+        return {path: reason for failures in self._broken.values() for path, reason in failures.items()}
+
+    @override
+    def setup(self, stage: str) -> None:
+        """Reads the manifests of a stage, and that of `train`, which says what the classes are.
+
+        Raises:
+            ValueError: If the stage has no videos, no labels, or labels beyond `num_classes`.
+            ManifestError: If a manifest cannot be read.
+        """
+        needed = _SPLITS[stage][0]
+        if self.sources[needed] is None:
+            raise ValueError(
+                f"`{needed}` is None, but `{stage}` needs videos. Give `VideoDataModule` a list of `path label`, or a "
+                f"folder with a folder per class, as `{needed}`."
+            )
+        train = self._read("train", classes=())
+        for split in _SPLITS[stage]:
+            # Labels of videos to predict are not used, so they need not be known ones.
+            classes = train.classes if train and split != "predict" else ()
+            manifest = train if split == "train" else self._read(split, classes)
+            if manifest is None:
+                continue
+            self.num_classes = self._given_num_classes or (train or manifest).num_classes
+            if split != "predict":
+                self._check_labels(split, manifest)
+            self._datasets[split] = VideoDataset(manifest, self.clip_sampling, training=split == "train")
+
+    @override
+    def train_dataloader(self) -> DataLoader[Clip]:
+        return self._loader("train")
+
+    @override
+    def val_dataloader(self) -> DataLoader[Clip] | list[Any]:
+        # An empty list is Lightning's word for no validation; `setup` has refused it where there must be one.
+        return self._loader("val") if self.sources["val"] is not None else []
+
+    @override
+    def test_dataloader(self) -> DataLoader[Clip]:
+        return self._loader("test")
+
+    @override
+    def predict_dataloader(self) -> DataLoader[Clip]:
+        return self._loader("predict")
+
+    @override
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Resamples a `ClipBatch` on the device; then the LightningModule's own hook has its turn."""
+        trainer = self.trainer
+        assert trainer is not None
+        if isinstance(batch, ClipBatch):
+            split = self._current_split()
+            self._report(split, batch.failures)
+            # Lightning converts to the trainer's precision before the transfer, when there are only bytes.
+            clips = trainer.precision_plugin.convert_input(self._resample(batch))
+            batch = clips, self._paths(batch) if split == "predict" else self._labels(batch)
+        # Lightning calls only one of the two hooks, the data module's. The default one returns the batch.
+        return trainer.lightning_module.on_after_batch_transfer(batch, dataloader_idx)
+
+    def _read(self, split: Split, classes: tuple[str, ...]) -> Manifest | None:
+        source = self.sources[split]
+        if source is None:
+            return None
+        return read_manifest(
+            source,
+            # The paths of a folder per class start from the folder itself.
+            root=None if os.path.isdir(source) else self.root,
+            classes=classes,
+            multi_label=self.multi_label,
+            allow_outside_root=self.allow_outside_root,
+        )
+
+    def _check_labels(self, split: Split, manifest: Manifest) -> None:
+        if not manifest.labelled:
+            raise ValueError(
+                f"The videos of `{split}` ({manifest.origin}) have no labels, which `{split}` needs. Give each line a "
+                "label, or use `predict`."
+            )
+        if manifest.num_classes > (self.num_classes or 0):
+            raise ValueError(
+                f"`{split}` ({manifest.origin}) has labels up to {manifest.num_classes - 1}, but there are "
+                f"{self.num_classes} classes. Correct the labels, or give `num_classes`."
+            )
+
+    def _loader(self, split: Split) -> DataLoader[Clip]:
+        if split not in self._datasets:
+            raise RuntimeError(f"The videos of `{split}` are not read yet. Call `setup` for their stage first.")
+        training = split == "train"
+        return DataLoader(
+            self._datasets[split],
+            batch_size=self.batch_size,
+            shuffle=training,
+            drop_last=training and self.drop_last,
+            collate_fn=collate_clips if training else collate_readable,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            pin_memory=self.pin_memory and torch.cuda.is_available(),
+        )
+
+    def _current_split(self) -> Split:
+        assert self.trainer is not None
+        if self.trainer.testing:
+            return "test"
+        if self.trainer.predicting:
+            return "predict"
+        return "val" if self.trainer.validating or self.trainer.sanity_checking else "train"
+
+    def _resample(self, batch: ClipBatch) -> Tensor:
+        return resample_clips(
+            batch.crops(),
+            batch.size,
+            flips=batch.flips,
+            mean=self.mean,
+            std=self.std,
+            antialias=self.antialias,
+        )
+
+    def _labels(self, batch: ClipBatch) -> Tensor:
+        if not self.multi_label:
+            return batch.class_ids()
+        assert self.num_classes is not None
+        return batch.multi_hot(self.num_classes)
+
+    def _paths(self, batch: ClipBatch) -> list[str]:
+        return [self._datasets["predict"].manifest.path(index) for index in batch.indices]
+
+    def _report(self, split: Split, failures: tuple[Failure, ...]) -> None:
+        """Warns of videos not seen broken before, and refuses too many of them."""
+        known = self.broken
+        for failure in failures:
+            if failure.path not in known:
+                fate = "Another video takes its place." if split == "train" else "It is left out."
+                warnings.warn(f"Cannot read {failure.path}: {failure.reason}. {fate}", BrokenVideoWarning, stacklevel=2)
+                known[failure.path] = failure.reason
+            self._broken[split][failure.path] = failure.reason
+        bad, videos = self._broken[split], len(self._datasets[split])
+        if len(bad) > self.max_bad_fraction * videos:
+            first = "; ".join(f"{path}: {reason}" for path, reason in list(bad.items())[:3])
+            raise BrokenVideosError(
+                f"{len(bad)} of the {videos} videos of `{split}` cannot be read, more than "
+                f"`max_bad_fraction={self.max_bad_fraction}` allows. Check the paths and `root`, repair or remove the "
+                f"videos, or raise `max_bad_fraction`. The first: {first}"
+            )

@@ -1,0 +1,286 @@
+"""Which videos there are and what they show: lists of `path label`, and folders per class.
+
+`annotations` reads the official files of the datasets into the same `Manifest`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from lightning_multigrid.packed import Manifest, ManifestBuilder
+from lightning_multigrid.textfile import ManifestError, StrPath, csv_rows, path_argument, quoted
+
+__all__ = ["Manifest", "ManifestBuilder", "ManifestError", "read_manifest"]
+
+_VIDEO_SUFFIXES = frozenset(".3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .webm .wmv".split())
+_FRAME_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .webp".split())
+_SPLITS = frozenset("train training val valid validate validation test testing".split())
+_PATH_COLUMNS = frozenset(
+    "clip file file_name file_path filename filepath frame_dir name path video video_name video_path".split()
+)
+_LABEL_COLUMNS = frozenset("class class_id class_index label label_id labels target targets".split())
+_OFFICIAL_COLUMNS = {"actions": "read_charades", "original_vido_id": "read_frame_list", "youtube_id": "read_kinetics"}
+
+
+def read_manifest(
+    source: StrPath,
+    root: StrPath | None = None,
+    *,
+    classes: Sequence[str] = (),
+    multi_label: bool = False,
+    frame_rate: float | None = None,
+    existing_only: bool = False,
+    allow_outside_root: bool = False,
+) -> Manifest:
+    r"""Reads a list of `path label`, or a folder per class.
+
+    A *list* is UTF-8 text with a row per video: `path label`, `path` alone (no labels, for prediction), or
+    `path frames label` (PySlowFast, VideoMAE; the number of frames is not used). Space, comma or tab separate, which
+    one is found out per file. A path that holds the separator, a line break, or starts with a double quote is written
+    in double quotes, quotes inside doubled; white space around a field is dropped. Several labels are `1;5` or
+    `"1,5"`. The first row may name the columns (`path,label`; others are skipped). Blank lines are skipped. There are
+    no comments: HMDB51 has videos whose names start with `#`.
+
+    In a *folder per class*, `source/<class>/**/*.mp4` (and other suffixes), labels count the sorted names of the
+    folders. Hidden files are skipped. Links are followed, but not out of `source`, and no folder is entered twice.
+
+    Args:
+        source: The list, or the folder that holds a folder per class.
+        root: Folder that relative paths of a list start from; by default the one the list lies in. Absolute paths
+            must lie in a given root, and are accepted as they stand without one; `..` never leads out of it.
+        classes: Names of the classes in the order of their labels. For a folder, those of the training split, so that
+            other splits get the same labels even if a class is absent.
+        multi_label: Whether a video may have any number of labels (a row with an empty label has none).
+        frame_rate: Frames per second if each path is a folder of frames; in a folder per class, all folders that hold
+            images are.
+        existing_only: Leave out, and count, what is listed but not on disk.
+        allow_outside_root: Accept paths and links that lead out of the root.
+
+    Raises:
+        ManifestError: If something can't be read; it names the line.
+        TypeError: If an argument is of a wrong kind.
+    """
+    source = path_argument("source", source)
+    if not os.path.isdir(source):
+        builder = ManifestBuilder(
+            source,
+            root,
+            classes=classes,
+            multi_label=multi_label,
+            frame_rate=frame_rate,
+            existing_only=existing_only,
+            allow_outside_root=allow_outside_root,
+        )
+        _add_list(builder, source)
+        return builder.build()
+    if root is not None:
+        raise ManifestError(
+            f"`root` is {str(root)!r}, but `source` {source!r} is a folder per class, whose paths start from itself. "
+            "Leave `root` out, or give a list."
+        )
+    folders = _Folders(source, frames=frame_rate is not None, follow_links=allow_outside_root)
+    builder = ManifestBuilder(
+        source,
+        source,
+        classes=classes or folders.classes,
+        multi_label=multi_label,
+        frame_rate=frame_rate,
+        existing_only=existing_only,
+        allow_outside_root=allow_outside_root,
+    )
+    folders.add_to(builder, classes)
+    return builder.build()
+
+
+def _add_list(builder: ManifestBuilder, path: str) -> None:
+    columns: tuple[int, int | None] | None = None
+    first = True
+    separator = _separator(path)
+    for line, row in _list_rows(path, separator):
+        where = f"line {line}"
+        if first:
+            first = False
+            columns = _columns(builder, where, row)
+            if columns is not None:
+                continue
+        if columns is None:
+            text, label = _fields(builder, where, row)
+        else:
+            if len(row) <= max(columns[0], columns[1] or 0):
+                raise builder.error(where, f"{len(row)} fields, fewer than the header names. Complete the row")
+            text, label = row[columns[0]], "" if columns[1] is None else row[columns[1]]
+        labels = _labels(label)
+        if labels is None:
+            raise builder.error(
+                where,
+                f"the label {quoted(label)} is not a number from 0. Labels are whole numbers (several are `1;5`), and a "
+                "path that holds a space, comma or tab is put in double quotes; for names use a folder per class",
+            )
+        builder.add(text, labels, where=where)
+
+
+def _list_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    for line, row in csv_rows(path, separator, strict=True):
+        fields = [field.strip(" \t") for field in row]
+        # Spaces at the end of a line are no empty fields.
+        while separator == " " and len(fields) > 2 and not fields[-1]:
+            fields.pop()
+        if any(fields):
+            yield line, fields
+
+
+def _separator(path: str) -> str:
+    """The separator that makes `path label` of the most rows; else the one that splits the first row."""
+
+    def score(separator: str) -> tuple[int, bool]:
+        rows: list[list[str]] = []
+        try:
+            rows.extend(row for _, row in islice(_list_rows(path, separator), 100))
+        except ManifestError:
+            pass  # with another separator the quotes may be right; if not, the reading itself says what is wrong
+        return sum(map(_is_labelled, rows)), bool(rows) and len(rows[0]) > 1
+
+    return max("\t, ", key=score)
+
+
+def _is_labelled(row: list[str]) -> bool:
+    # A path that ends with a comma was cut at the space of `a.mp4, 3`; one that ends with a number at the comma of
+    # `a.mp4 1,5`.
+    return (
+        2 <= len(row) <= 3
+        and not re.search(r",$|\s[0-9]+$", row[0])
+        and (len(row) == 2 or row[1].isdecimal())
+        and bool(_labels(row[-1]))
+    )
+
+
+def _columns(builder: ManifestBuilder, where: str, row: list[str]) -> tuple[int, int | None] | None:
+    """Columns of the path and of the label, if the row names them."""
+    names = [name.lower() for name in row]
+    if len(row) > 3:
+        for column, reader in _OFFICIAL_COLUMNS.items():
+            if column in names:
+                raise builder.error(where, f"an official annotation file (column {column}). Use `{reader}` to read it")
+    paths = [column for column, name in enumerate(names) if name in _PATH_COLUMNS]
+    labels = [column for column, name in enumerate(names) if name in _LABEL_COLUMNS]
+    if not paths or not (labels or len(row) == 1):
+        return None
+    return paths[0], labels[0] if labels else None
+
+
+def _fields(builder: ManifestBuilder, where: str, row: list[str]) -> tuple[str, str]:
+    """Path and label of a row of `path`, `path label` or `path frames label`."""
+    if len(row) > 3 or (len(row) == 3 and not row[1].isdecimal()):
+        raise builder.error(
+            where,
+            f"{len(row)} fields ({quoted(', '.join(row))}); `path label`, `path` or `path frames label` is required. Put a "
+            "path that holds the separator in double quotes",
+        )
+    return row[0], row[-1] if len(row) > 1 else ""
+
+
+def _labels(text: str) -> tuple[int, ...] | None:
+    """Labels of a field, () if it is empty, None if it is something else."""
+    if not text:
+        return ()
+    parts = [part.strip() for part in text.replace(";", ",").split(",")]
+    # 18 digits: beyond any label, and `int` refuses thousands of them.
+    if all(part.isascii() and part.isdecimal() and len(part) <= 18 for part in parts):
+        return tuple(map(int, parts))
+    return None
+
+
+class _Folders:
+    """A folder per class.
+
+    Args:
+        source: The folder that holds them.
+        frames: Whether a video is a folder of images instead of a file.
+        follow_links: Whether links may lead out of `source`.
+    """
+
+    def __init__(self, source: str, *, frames: bool, follow_links: bool) -> None:
+        self._source = source
+        self._frames = frames
+        self._suffixes = _FRAME_SUFFIXES if frames else _VIDEO_SUFFIXES
+        self._boundary = "" if follow_links else os.path.join(os.path.realpath(source), "")
+        # Absolute, as the builder's root is.
+        self._folders, files = self._listing(os.path.abspath(source))
+        if not self._folders:
+            held = f"{len(files):,} videos, but no folders" if files else "no folders"
+            raise ManifestError(
+                f"{source} holds {held}; a folder per class is required ({os.path.join(source, 'run', 'a.mp4')}). "
+                "For videos without classes give a list with one path per line."
+            )
+        if all(name.lower() in _SPLITS for name in self.classes):
+            raise ManifestError(
+                f"{source} holds a folder per split ({', '.join(self.classes)}); a folder per class is required. "
+                f"Give one split: {os.path.join(source, self.classes[0])}."
+            )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the class folders, sorted."""
+        return tuple(map(os.path.basename, self._folders))
+
+    def add_to(self, builder: ManifestBuilder, classes: Sequence[str]) -> None:
+        """Adds the videos of all classes; `classes` are the known ones in the order of their labels, if there are."""
+        labels = {name: label for label, name in enumerate(classes or self.classes)}
+        for folder, name in zip(self._folders, self.classes, strict=True):
+            if name not in labels:
+                raise ManifestError(
+                    f"{self._source} has a folder {quoted(name)}, which is not among the {len(classes):,} `classes`. Give "
+                    "the classes of the training split, or move the folder away."
+                )
+            videos = list(self._videos(folder, set()))
+            if not videos:
+                kind = "folders of images" if self._frames else "videos"
+                raise ManifestError(
+                    f"{folder} holds no {kind} ({' '.join(sorted(self._suffixes))}); at least one per class is "
+                    "required. Add some, or remove the folder."
+                )
+            for path in videos:
+                builder.add(path, [labels[name]], where=f"class {name}")
+
+    def _videos(self, folder: str, seen: set[str]) -> Iterator[str]:
+        # Links may form a loop: each folder is entered once, under whatever name comes first.
+        real = os.path.realpath(folder)
+        if real in seen:
+            return
+        seen.add(real)
+        folders, files = self._listing(folder)
+        if self._frames and files:
+            yield folder
+        elif not self._frames:
+            yield from files
+        for inner in folders:
+            yield from self._videos(inner, seen)
+
+    def _listing(self, folder: str) -> tuple[list[str], list[str]]:
+        """Folders and files of interest in a folder, sorted."""
+        folders: list[str] = []
+        files: list[str] = []
+        try:
+            with os.scandir(folder) as entries:
+                visible = sorted((entry for entry in entries if entry.name[0] != "."), key=lambda entry: entry.name)
+        except OSError as error:
+            raise ManifestError(f"{folder} can't be listed: {error.strerror}. Check its permissions.") from error
+        for entry in visible:
+            link = entry.is_symlink()
+            # Only of a link it takes the disk to tell.
+            is_folder = os.path.isdir(entry.path) if link else entry.is_dir()
+            if not is_folder and os.path.splitext(entry.name)[1].lower() not in self._suffixes:
+                continue
+            if link and not os.path.join(os.path.realpath(entry.path), "").startswith(self._boundary):
+                raise ManifestError(
+                    f"{entry.path} is a link out of {self._source}. Give the folder it leads to, or pass "
+                    "`allow_outside_root=True`."
+                )
+            if is_folder:
+                folders.append(entry.path)
+            elif link or entry.is_file():
+                files.append(entry.path)
+        return folders, files

@@ -1,0 +1,200 @@
+"""What the paper's models are made of: stem, bottleneck, non-local block, stage, head.
+
+Modules carry PySlowFast's names (`s2.pathway0_res0.branch2.a`), so that published weights fit. No convolution has a
+bias but those of the non-local block. Nothing depends on the shape of a clip: the head pools globally.
+
+Legend: B clips, C channels, T frames, H W pixels; N = T H W positions of a non-local block, M <= N of its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+__all__ = ["Bottleneck", "Head", "NonLocal", "Pathways", "initialize", "residual_blocks", "stem"]
+
+# A bottleneck's inner width is a quarter of its output.
+_EXPANSION = 4
+
+
+def stem(width: int, temporal_kernel: int) -> nn.Module:
+    """Stem: t x 7 x 7 convolution, BN, ReLU and max-pool; H and W shrink to a quarter, T stays.
+
+    >>> stem(width=8, temporal_kernel=5)(torch.zeros(2, 3, 4, 32, 32)).shape
+    torch.Size([2, 8, 4, 8, 8])
+    """
+    layers = nn.Sequential()
+    layers.add_module(
+        "conv",
+        nn.Conv3d(3, width, (temporal_kernel, 7, 7), (1, 2, 2), padding=(temporal_kernel // 2, 3, 3), bias=False),
+    )
+    layers.add_module("bn", nn.BatchNorm3d(width))
+    layers.add_module("relu", nn.ReLU(inplace=True))
+    layers.add_module("pool", nn.MaxPool3d((1, 3, 3), (1, 2, 2), padding=(0, 1, 1)))
+    return layers
+
+
+class Bottleneck(nn.Module):
+    """Residual block: t x 1 x 1, then 1 x 3 x 3 with the spatial stride, then 1 x 1 x 1 convolution.
+
+    Args:
+        in_channels: Channels of the input.
+        out_channels: Channels of the output; the inner width is a quarter of it.
+        temporal_kernel: t; 1 is a block without extent in time.
+        stride: Spatial stride.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, temporal_kernel: int, stride: int) -> None:
+        super().__init__()
+        inner = out_channels // _EXPANSION
+        self.branch1: nn.Module = nn.Identity()
+        self.branch1_bn: nn.Module = nn.Identity()
+        if in_channels != out_channels or stride != 1:
+            self.branch1 = nn.Conv3d(in_channels, out_channels, 1, (1, stride, stride), bias=False)
+            self.branch1_bn = nn.BatchNorm3d(out_channels)
+        self.branch2 = nn.Sequential()
+        for name, layer in {
+            "a": nn.Conv3d(
+                in_channels, inner, (temporal_kernel, 1, 1), padding=(temporal_kernel // 2, 0, 0), bias=False
+            ),
+            "a_bn": nn.BatchNorm3d(inner),
+            "a_relu": nn.ReLU(inplace=True),
+            "b": nn.Conv3d(inner, inner, (1, 3, 3), (1, stride, stride), padding=(0, 1, 1), bias=False),
+            "b_bn": nn.BatchNorm3d(inner),
+            "b_relu": nn.ReLU(inplace=True),
+            "c": nn.Conv3d(inner, out_channels, 1, bias=False),
+            "c_bn": nn.BatchNorm3d(out_channels),
+        }.items():
+            self.branch2.add_module(name, layer)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.relu(self.branch1_bn(self.branch1(x)) + self.branch2(x))
+        return out
+
+
+class NonLocal(nn.Module):
+    """Non-local block: every position gathers from all positions of the clip (Wang et al. 2018).
+
+    Args:
+        channels: Channels of input and output; the inner width is half of it.
+        instantiation: How a pair of positions is weighted. "dot_product" divides by the number of keys, which makes it
+            independent of the grid; "softmax" (embedded Gaussian) is scaled by inner width ** -0.5.
+        key_pool: Spatial max-pool of what is gathered from; 1 is none.
+    """
+
+    def __init__(self, channels: int, instantiation: Literal["dot_product", "softmax"], key_pool: int) -> None:
+        super().__init__()
+        if instantiation not in ("dot_product", "softmax"):
+            raise ValueError(f"`instantiation` must be 'dot_product' or 'softmax', got {instantiation!r}.")
+        inner = channels // 2
+        self.instantiation = instantiation
+        self.conv_theta = nn.Conv3d(channels, inner, 1)
+        self.conv_phi = nn.Conv3d(channels, inner, 1)
+        self.conv_g = nn.Conv3d(channels, inner, 1)
+        self.conv_out = nn.Conv3d(inner, channels, 1)
+        self.bn = nn.BatchNorm3d(channels)
+        self.pool = nn.MaxPool3d((1, key_pool, key_pool))
+
+    def forward(self, x: Tensor) -> Tensor:
+        keys = self.pool(x)
+        theta_BNC = self.conv_theta(x).flatten(2).transpose(1, 2)
+        phi_BMC = self.conv_phi(keys).flatten(2).transpose(1, 2)
+        g_BMC = self.conv_g(keys).flatten(2).transpose(1, 2)
+        if self.instantiation == "softmax":
+            gathered_BNC = scaled_dot_product_attention(theta_BNC, phi_BMC, g_BMC)
+        else:
+            # The division comes first: thousands of undivided products would overflow float16.
+            gathered_BNC = theta_BNC @ (phi_BMC / phi_BMC.shape[1]).transpose(1, 2) @ g_BMC
+        gathered = gathered_BNC.transpose(1, 2).unflatten(2, x.shape[2:])
+        out: Tensor = x + self.bn(self.conv_out(gathered))
+        return out
+
+
+class Pathways(nn.ModuleDict):
+    """Parallel pathways, each a chain of modules, under the names `pathway{index}_{name}`.
+
+    Args:
+        chains: One for each pathway, in order; an empty one passes its input on.
+    """
+
+    def __init__(self, *chains: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.steps: list[tuple[int, str]] = []
+        for pathway, chain in enumerate(chains):
+            for name, module in chain.items():
+                self[f"pathway{pathway}_{name}"] = module
+                self.steps.append((pathway, f"pathway{pathway}_{name}"))
+
+    def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        outputs = list(inputs)
+        for pathway, name in self.steps:
+            outputs[pathway] = self[name](outputs[pathway])
+        return outputs
+
+
+def residual_blocks(
+    in_channels: int,
+    out_channels: int,
+    temporal_kernels: Sequence[int],
+    stride: int,
+    nonlocal_after: Mapping[int, NonLocal] | None = None,
+) -> dict[str, nn.Module]:
+    """One stage of one pathway: a bottleneck for each temporal kernel, the first with the spatial stride.
+
+    `nonlocal_after` places non-local blocks behind the bottlenecks of these indices, counted from 0.
+    """
+    chain: dict[str, nn.Module] = {}
+    for index, kernel in enumerate(temporal_kernels):
+        first = index == 0
+        chain[f"res{index}"] = Bottleneck(
+            in_channels if first else out_channels, out_channels, kernel, stride if first else 1
+        )
+        if nonlocal_after is not None and index in nonlocal_after:
+            chain[f"nonlocal{index}"] = nonlocal_after[index]
+    return chain
+
+
+class Head(nn.Module):
+    """Global average of each pathway, concatenated; dropout; linear classifier.
+
+    Args:
+        channels: Channels of all pathways together.
+        num_classes: Width of the output.
+        dropout: Probability of dropping an element of the pooled vector.
+    """
+
+    def __init__(self, channels: int, num_classes: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.projection = nn.Linear(channels, num_classes)
+
+    def forward(self, inputs: Sequence[Tensor]) -> Tensor:
+        pooled = torch.cat([x.mean((2, 3, 4)) for x in inputs], 1)
+        logits: Tensor = self.projection(self.dropout(pooled))
+        return logits
+
+
+def initialize(model: nn.Module) -> None:
+    """Initialises as the field does: He et al. 2015 (fan out) for convolutions, N(0, 0.01) for the classifier.
+
+    The last BN of every residual and non-local block starts at 0, so that each block starts as the identity (Goyal et
+    al. 2017).
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv3d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=0.01)
+            nn.init.zeros_(module.bias)
+    for module in model.modules():
+        if isinstance(module, Bottleneck):
+            nn.init.zeros_(module.branch2.get_submodule("c_bn").get_parameter("weight"))
+        elif isinstance(module, NonLocal):
+            nn.init.zeros_(module.bn.weight)

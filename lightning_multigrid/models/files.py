@@ -1,0 +1,145 @@
+"""Files of weights, read without running what is in them.
+
+PyTorch's files go through `torch.load(weights_only=True)`. Caffe2's are plain pickles of NumPy arrays; they are read
+here by an unpickler that knows only containers and arrays, and that rebuilds the arrays itself from their bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+from zipfile import is_zipfile
+
+import torch
+from torch import Tensor
+
+__all__ = ["find_tensors", "read_file"]
+
+# How a file of `torch.save` begins if it isn't a zip archive: its magic number, as pickled by the oldest protocol it
+# used (torch/serialization.py, MAGIC_NUMBER).
+_TORCH_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+
+# Where the tensors are: PySlowFast and pytorchvideo, Lightning, Caffe2, common training scripts.
+_SHELVES = ("model_state", "state_dict", "blobs", "model")
+
+
+def read_file(path: str | os.PathLike[str]) -> Any:
+    """What a file of weights holds: tensors in plain containers.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged, or holds objects of other kinds.
+    """
+    with Path(path).open("rb") as file:
+        start = file.read(len(_TORCH_LEGACY))
+    try:
+        if is_zipfile(path) or start == _TORCH_LEGACY:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        with Path(path).open("rb") as file:
+            # Python 2 wrote most of these files; its byte strings come as text of one character per byte.
+            return _ArrayUnpickler(file, encoding="latin1").load()
+    except OSError:
+        raise
+    except Exception as error:  # a damaged pickle can raise anything
+        reason = str(error).split(". ")[0].split("\n")[0]
+        raise ValueError(
+            f"{os.fspath(path)} cannot be read as weights: {reason}. Only tensors and arrays in plain containers are"
+            " read, as other objects can run code. Save the state dict alone, on a machine that trusts the file."
+        ) from error
+
+
+def find_tensors(content: Any) -> dict[str, Tensor]:
+    """The tensors of a state dict, or of a checkpoint that has one, by name.
+
+    Raises:
+        TypeError: If it is no mapping.
+
+    >>> list(find_tensors({"epoch": 3, "model_state": {"fc.bias": torch.zeros(2)}}))
+    ['fc.bias']
+    """
+    if not isinstance(content, Mapping):
+        raise TypeError(f"Weights must be a mapping of names to tensors, got {type(content).__name__}.")
+    for shelf in _SHELVES:
+        if isinstance(content.get(shelf), Mapping):
+            content = content[shelf]
+            break
+    return {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, Tensor)}
+
+
+class _DType:
+    """Stands for `numpy.dtype`: only plain numbers."""
+
+    _DTYPES: ClassVar[dict[str, torch.dtype]] = {
+        "f2": torch.float16,
+        "f4": torch.float32,
+        "f8": torch.float64,
+        "i4": torch.int32,
+        "i8": torch.int64,
+    }
+
+    def __init__(self, code: str, *_: object) -> None:
+        if code not in self._DTYPES:
+            raise pickle.UnpicklingError(f"it has an array of dtype {code!r}")
+        self.torch = self._DTYPES[code]
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        # (version, byte order, ...): a big-endian file would be read as other numbers.
+        if state[1] not in ("<", "=", "|"):
+            raise pickle.UnpicklingError("it has a big-endian array")
+
+
+class _Array:
+    """Stands for `numpy.ndarray` and what rebuilds it."""
+
+    def __init__(self, *_: object) -> None:
+        self.tensor = torch.empty(0)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, dtype, fortran, content = state
+        data = bytearray(content.encode("latin1") if isinstance(content, str) else content)
+        flat = torch.frombuffer(data, dtype=dtype.torch) if data else torch.empty(0, dtype=dtype.torch)
+        # Column-major arrays are the transpose of the row-major array of the reversed shape.
+        self.tensor = flat.reshape(shape[::-1]).permute(*range(len(shape))[::-1]) if fortran else flat.reshape(shape)
+
+
+class _Bytes:
+    """Stands for `_codecs.encode`, by which Python 3 writes bytes in the old protocol."""
+
+    def __new__(cls, text: str, encoding: str) -> bytes:  # type: ignore[misc]
+        if encoding != "latin1":
+            raise pickle.UnpicklingError(f"it has text in {encoding!r}")
+        return text.encode("latin1")
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Unpickles containers, numbers, text and arrays, which come as tensors."""
+
+    _KNOWN: ClassVar[dict[str, type]] = {
+        "numpy._reconstruct": _Array,
+        "numpy.ndarray": _Array,
+        "numpy.dtype": _DType,
+        "_codecs.encode": _Bytes,
+        "collections.OrderedDict": OrderedDict,
+    }
+
+    def find_class(self, module: str, name: str) -> type:
+        # NumPy 2 renamed `numpy.core` to `numpy._core`.
+        known = f"{module.removesuffix('.core.multiarray').removesuffix('._core.multiarray')}.{name}"
+        if known not in self._KNOWN:
+            raise pickle.UnpicklingError(f"it asks for `{module}.{name}`")
+        return self._KNOWN[known]
+
+    def load(self) -> Any:
+        return _as_tensors(super().load())
+
+
+def _as_tensors(content: Any) -> Any:
+    if isinstance(content, _Array):
+        return content.tensor
+    if isinstance(content, dict):
+        return {name: _as_tensors(value) for name, value in content.items()}
+    return content

@@ -1,0 +1,138 @@
+"""What other libraries call the parameters of our models, whose names are PySlowFast's.
+
+Each table is made from the names of the model at hand, by rules that read like the other library's layout::
+
+    s3.pathway0_res1.branch2.b_bn.weight     ours and PySlowFast's
+    blocks.3.res_blocks.1.branch2.norm_b.weight          pytorchvideo (I3D: its pool is a block too)
+    res3_1_branch2b_bn_s                                 Caffe2
+    layer2.1.bn2.weight                                  torchvision, images
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+__all__ = ["layouts"]
+
+# The parts of a bottleneck, by our name: (pytorchvideo, torchvision).
+_BLOCK_PARTS = {
+    "branch1": ("branch1_conv", "downsample.0"),
+    "branch1_bn": ("branch1_norm", "downsample.1"),
+    "branch2.a": ("branch2.conv_a", "conv1"),
+    "branch2.a_bn": ("branch2.norm_a", "bn1"),
+    "branch2.b": ("branch2.conv_b", "conv2"),
+    "branch2.b_bn": ("branch2.norm_b", "bn2"),
+    "branch2.c": ("branch2.conv_c", "conv3"),
+    "branch2.c_bn": ("branch2.norm_c", "bn3"),
+}
+_STEM = re.compile(r"s1\.pathway(\d)_stem\.(conv|bn)\.(\w+)")
+_FUSION = re.compile(r"s(\d)_fuse\.(conv_f2s|bn)\.(\w+)")
+_BLOCK = re.compile(r"s(\d)\.pathway(\d)_res(\d+)\.(branch[\w.]+)\.(\w+)")
+_NONLOCAL = re.compile(r"s(\d)\.pathway0_nonlocal(\d+)\.(?:conv_)?(\w+)\.(\w+)")
+_HEAD = re.compile(r"head\.projection\.(\w+)")
+
+# Caffe2's endings. A convolution or a classifier has w and b; a BN layer s, b, and running statistics.
+_CAFFE2_LAYER = {"weight": "w", "bias": "b"}
+_CAFFE2_BN = {"weight": "s", "bias": "b", "running_mean": "rm", "running_var": "riv"}
+
+
+def _pytorchvideo(pathways: int, pooled: int) -> Callable[[str], str | None]:
+    """Names of a model with so many pathways, whose pool behind res2 is a block of its own (1) or none (0)."""
+
+    def block(stage: int) -> str:
+        return f"blocks.{stage - 1 if stage <= 2 else stage - 1 + pooled}"
+
+    def pathway(index: str) -> str:
+        return "" if pathways == 1 else f".multipathway_blocks.{index}"
+
+    def rename(name: str) -> str | None:
+        if match := _STEM.fullmatch(name):
+            index, layer, kind = match.groups()
+            return f"{block(1)}{pathway(index)}.{'conv' if layer == 'conv' else 'norm'}.{kind}"
+        if match := _FUSION.fullmatch(name):
+            stage, layer, kind = match.groups()
+            part = "conv_fast_to_slow" if layer == "conv_f2s" else "norm"
+            return f"{block(int(stage))}.multipathway_fusion.{part}.{kind}"
+        if match := _BLOCK.fullmatch(name):
+            stage, index, number, part, kind = match.groups()
+            return f"{block(int(stage))}{pathway(index)}.res_blocks.{number}.{_BLOCK_PARTS[part][0]}.{kind}"
+        if match := _HEAD.fullmatch(name):
+            # The pools of two pathways are a block of their own.
+            return f"blocks.{5 + pooled if pathways == 1 else 6}.proj.{match[1]}"
+        return None
+
+    return rename
+
+
+def _torchvision(name: str) -> str | None:
+    """Names in an image ResNet, of the first pathway."""
+    if match := _STEM.fullmatch(name):
+        index, layer, kind = match.groups()
+        return f"{layer}1.{kind}" if index == "0" else None
+    if match := _BLOCK.fullmatch(name):
+        stage, index, number, part, kind = match.groups()
+        return f"layer{int(stage) - 1}.{number}.{_BLOCK_PARTS[part][1]}.{kind}" if index == "0" else None
+    if match := _HEAD.fullmatch(name):
+        return f"fc.{match[1]}"
+    return None
+
+
+def _caffe2(last_block: dict[int, int]) -> Callable[[str], str | None]:
+    """Names of a model whose stages end with these blocks: a fusion is called after the block it follows."""
+
+    def rename(name: str) -> str | None:
+        if match := _STEM.fullmatch(name):
+            index, layer, kind = match.groups()
+            prefix = "t_" * int(index)
+            if layer == "conv":
+                return f"{prefix}conv1_{_CAFFE2_LAYER[kind]}"
+            return f"{prefix}res_conv1_bn_{_CAFFE2_BN[kind]}" if kind in _CAFFE2_BN else None
+        if match := _FUSION.fullmatch(name):
+            stage, layer, kind = int(match[1]), match[2], match[3]
+            place = "t_pool1" if stage == 1 else f"t_res{stage}_{last_block[stage]}_branch2c_bn"
+            if layer == "conv_f2s":
+                return f"{place}_subsample_{_CAFFE2_LAYER[kind]}"
+            return f"{place}_subsample_bn_{_CAFFE2_BN[kind]}" if kind in _CAFFE2_BN else None
+        if match := _BLOCK.fullmatch(name):
+            stage_, index, number, part, kind = match.groups()
+            place = f"{'t_' * int(index)}res{stage_}_{number}_{part.replace('.', '')}"
+            if not part.endswith("_bn"):
+                return f"{place}_{_CAFFE2_LAYER[kind]}"
+            return f"{place}_{_CAFFE2_BN[kind]}" if kind in _CAFFE2_BN else None
+        if match := _NONLOCAL.fullmatch(name):
+            stage_, number, part, kind = match.groups()
+            kinds = _CAFFE2_BN if part == "bn" else _CAFFE2_LAYER
+            return f"nonlocal_conv{stage_}_{number}_{part}_{kinds[kind]}" if kind in kinds else None
+        if match := _HEAD.fullmatch(name):
+            return f"pred_{_CAFFE2_LAYER[match[1]]}"
+        return None
+
+    return rename
+
+
+def layouts(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """For each layout: its name of a tensor -> ours. Names without a counterpart are left out.
+
+    The first layout is the model's own names: those of PySlowFast, if the model is one of ours.
+
+    >>> layouts(["head.projection.weight"])["Caffe2"]
+    {'pred_w': 'head.projection.weight'}
+    """
+    names = list(names)
+    blocks = [match for name in names if (match := _BLOCK.fullmatch(name))]
+    last_block: dict[int, int] = {}
+    for match in blocks:
+        last_block[int(match[1])] = max(int(match[3]), last_block.get(int(match[1]), 0))
+    pathways = 1 + max((int(match[2]) for match in blocks), default=0)
+    rules: dict[str, Callable[[str], str | None]] = {
+        "own names": lambda name: name,
+        "pytorchvideo": _pytorchvideo(pathways, pooled=0),
+        "pytorchvideo, with a pool behind res2": _pytorchvideo(pathways, pooled=1),
+        "torchvision": _torchvision,
+        "Caffe2": _caffe2(last_block),
+    }
+    return {
+        layout: {foreign: name for name in names if (foreign := rule(name)) is not None}
+        for layout, rule in rules.items()
+    }

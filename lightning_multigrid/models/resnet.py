@@ -1,0 +1,124 @@
+"""Models of one pathway: Slow, I3D and I3D with non-local blocks, all 3D ResNets that differ in their kernels in time.
+
+Legend: B clips, T frames, H W pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from lightning_multigrid.models.blocks import Head, NonLocal, Pathways, initialize, residual_blocks, stem
+
+__all__ = ["VideoResNet", "i3d_nl_r50", "i3d_r50", "slow_r50"]
+
+# Width of the stem, and channels of res2 to res5.
+_STEM = 64
+_STAGES = (256, 512, 1024, 2048)
+
+# Temporal kernels of res2 to res5, block by block.
+_SLOW_R50 = ((1,) * 3, (1,) * 4, (3,) * 6, (3,) * 3)
+_I3D_R50 = ((3, 3, 3), (3, 1, 3, 1), (3, 1, 3, 1, 3, 1), (1, 3, 1))
+
+
+class VideoResNet(nn.Module):
+    """A bottleneck ResNet over clips B x 3 x T x H x W that gives logits B x num_classes.
+
+    H and W shrink to 1/32 (rounded up), T to 1 / `temporal_pool` (rounded down). Any grid fits whose T is at least
+    `temporal_pool`.
+
+    Args:
+        num_classes: Width of the output.
+        stem_kernel: Temporal kernel of the stem.
+        temporal_kernels: Those of the blocks of res2, res3, res4, res5. Their number is the depth.
+        temporal_pool: Temporal max-pool behind res2; 1 is none.
+        nonlocal_blocks: For each of the four stages, non-local blocks by the index of the bottleneck they follow.
+        dropout: Probability of dropping an element of the pooled vector.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        stem_kernel: int,
+        temporal_kernels: Sequence[Sequence[int]],
+        temporal_pool: int = 1,
+        nonlocal_blocks: Sequence[Mapping[int, NonLocal]] = ({}, {}, {}, {}),
+        dropout: float = 0.5,
+    ) -> None:
+        super().__init__()
+        self.s1 = Pathways({"stem": stem(_STEM, stem_kernel)})
+        channels = (_STEM, *_STAGES)
+        stages = [
+            Pathways(residual_blocks(channels[stage], channels[stage + 1], kernels, 1 if stage == 0 else 2, nonlocals))
+            for stage, (kernels, nonlocals) in enumerate(zip(temporal_kernels, nonlocal_blocks, strict=True))
+        ]
+        self.s2, self.s3, self.s4, self.s5 = stages
+        self.pathway0_pool = nn.MaxPool3d((temporal_pool, 1, 1))
+        self.head = Head(_STAGES[-1], num_classes, dropout)
+        initialize(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        [out] = self.s2(self.s1([x]))
+        logits: Tensor = self.head(self.s5(self.s4(self.s3([self.pathway0_pool(out)]))))
+        return logits
+
+
+def slow_r50(num_classes: int = 400, *, dropout: float = 0.5) -> VideoResNet:
+    """Slow R50: the slow pathway of SlowFast alone; kernels reach over time in res4 and res5 only. 32.5 M parameters.
+
+    Args:
+        num_classes: Width of the output.
+        dropout: Probability of dropping an element of the pooled vector.
+
+    >>> slow_r50(num_classes=5).eval()(torch.zeros(1, 3, 2, 32, 32)).shape
+    torch.Size([1, 5])
+    """
+    return VideoResNet(num_classes, stem_kernel=1, temporal_kernels=_SLOW_R50, dropout=dropout)
+
+
+def i3d_r50(num_classes: int = 400, *, dropout: float = 0.5) -> VideoResNet:
+    """I3D R50 (Carreira and Zisserman 2017; Wang et al. 2018): T is halved behind res2. 28.0 M parameters.
+
+    Args:
+        num_classes: Width of the output.
+        dropout: Probability of dropping an element of the pooled vector.
+
+    >>> i3d_r50(num_classes=5).eval()(torch.zeros(1, 3, 2, 32, 32)).shape
+    torch.Size([1, 5])
+    """
+    return VideoResNet(num_classes, stem_kernel=5, temporal_kernels=_I3D_R50, temporal_pool=2, dropout=dropout)
+
+
+def i3d_nl_r50(
+    num_classes: int = 400,
+    *,
+    instantiation: Literal["dot_product", "softmax"] = "dot_product",
+    key_pool: int = 2,
+    dropout: float = 0.5,
+) -> VideoResNet:
+    """I3D-NL R50: I3D with non-local blocks behind every other block of res3 and res4, five in all. 35.4 M parameters.
+
+    Args:
+        num_classes: Width of the output.
+        instantiation: How the blocks weigh a pair of positions. The paper's is the dot product; PySlowFast's published
+            weights are of "softmax" models.
+        key_pool: Spatial max-pool of the positions that the blocks gather from; 1 is none.
+        dropout: Probability of dropping an element of the pooled vector.
+
+    >>> i3d_nl_r50(num_classes=5).eval()(torch.zeros(1, 3, 2, 32, 32)).shape
+    torch.Size([1, 5])
+    """
+    res3 = {block: NonLocal(512, instantiation, key_pool) for block in (1, 3)}
+    res4 = {block: NonLocal(1024, instantiation, key_pool) for block in (1, 3, 5)}
+    return VideoResNet(
+        num_classes,
+        stem_kernel=5,
+        temporal_kernels=_I3D_R50,
+        temporal_pool=2,
+        nonlocal_blocks=({}, res3, res4, {}),
+        dropout=dropout,
+    )

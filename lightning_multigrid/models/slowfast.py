@@ -1,0 +1,194 @@
+"""SlowFast: a wide pathway over few frames and a thin one over all of them (Feichtenhofer et al. 2019).
+
+Legend: B clips, T frames, H W pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lightning_multigrid.models.blocks import Head, Pathways, initialize, residual_blocks, stem
+
+__all__ = ["SlowFast", "slow_frames", "slowfast_r50", "slowfast_r101"]
+
+# Width of the slow stem, and channels of the slow pathway's res2 to res5; the fast pathway has `beta` times as many.
+_STEM = 64
+_STAGES = (256, 512, 1024, 2048)
+# The fast pathway is widened by this factor on its way into the slow one.
+_FUSION_RATIO = 2
+_FAST_STEM_KERNEL = 5
+
+
+def slow_frames(frames: int, alpha: int) -> list[int]:
+    """Indices of the frames that the slow pathway sees: T / alpha of them, from the first to the last.
+
+    Not every alpha-th: the published code truncates `linspace(0, T - 1, T / alpha)`, so its weights expect this. Exact
+    integers; the published floats agree up to 156 frames and then are off by one frame here and there.
+
+    Raises:
+        ValueError: If alpha does not divide the frames.
+
+    >>> slow_frames(frames=32, alpha=4)
+    [0, 4, 8, 13, 17, 22, 26, 31]
+    """
+    if frames % alpha:
+        raise ValueError(
+            f"SlowFast got clips of {frames} frames, but alpha = {alpha} must divide them. Use a multiple of {alpha}"
+            " frames on every grid (fewer long-cycle shapes, or longer clips), or a smaller `alpha`."
+        )
+    slow = frames // alpha
+    return [index * (frames - 1) // max(slow - 1, 1) for index in range(slow)]
+
+
+class Fusion(nn.Module):
+    """Joins the fast pathway to the slow one: a convolution in time with stride alpha, BN, ReLU, concatenation.
+
+    Args:
+        channels: Channels of the fast pathway.
+        kernel: Temporal kernel.
+        alpha: T of the fast pathway over T of the slow one.
+    """
+
+    def __init__(self, channels: int, kernel: int, alpha: int) -> None:
+        super().__init__()
+        fused = _FUSION_RATIO * channels
+        self.conv_f2s = nn.Conv3d(
+            channels, fused, (kernel, 1, 1), (alpha, 1, 1), padding=(kernel // 2, 0, 0), bias=False
+        )
+        self.bn = nn.BatchNorm3d(fused)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, pathways: Sequence[Tensor]) -> list[Tensor]:
+        slow, fast = pathways
+        return [torch.cat([slow, self.relu(self.bn(self.conv_f2s(fast)))], 1), fast]
+
+
+class SlowFast(nn.Module):
+    """SlowFast over clips B x 3 x T x H x W that gives logits B x num_classes; it splits the pathways itself.
+
+    H and W shrink to 1/32, rounded up. Any grid fits whose T is a multiple of alpha; another raises ValueError.
+
+    Args:
+        num_classes: Width of the output.
+        temporal_kernels: For the slow and for the fast pathway, those of the blocks of res2, res3, res4, res5.
+        alpha: Frames of the fast pathway for each frame of the slow one.
+        beta: Width of the fast pathway over that of the slow one.
+        fusion_kernel: Temporal kernel of the fusion, odd.
+        dropout: Probability of dropping an element of the pooled vector.
+
+    Raises:
+        ValueError: If alpha, beta or the fusion's kernel make no whole pathway.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        temporal_kernels: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]],
+        alpha: int,
+        beta: float,
+        fusion_kernel: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        if alpha < 1:
+            raise ValueError(f"`alpha` must be at least 1, got {alpha}.")
+        if not 0 < beta <= 1 or _STEM * beta != round(_STEM * beta):
+            raise ValueError(
+                f"`beta` must be a multiple of 1/{_STEM} up to 1, got {beta}: the stem has {_STEM} channels."
+            )
+        if fusion_kernel < 1 or fusion_kernel % 2 == 0:
+            raise ValueError(
+                f"`fusion_kernel` must be odd, got {fusion_kernel}: both pathways must end on T / alpha frames."
+            )
+        self.alpha = alpha
+        slow = (_STEM, *_STAGES)
+        fast = tuple(round(channels * beta) for channels in slow)
+        fusions = [Fusion(channels, fusion_kernel, alpha) for channels in fast[:-1]]
+        stages = [
+            Pathways(
+                residual_blocks(slow[i] + _FUSION_RATIO * fast[i], slow[i + 1], slow_kernels, 1 if i == 0 else 2),
+                residual_blocks(fast[i], fast[i + 1], fast_kernels, 1 if i == 0 else 2),
+            )
+            for i, (slow_kernels, fast_kernels) in enumerate(zip(*temporal_kernels, strict=True))
+        ]
+        self.s1 = Pathways({"stem": stem(slow[0], 1)}, {"stem": stem(fast[0], _FAST_STEM_KERNEL)})
+        # In PySlowFast's order, which is also the order of parameters in an optimizer's state.
+        self.s1_fuse, self.s2 = fusions[0], stages[0]
+        self.s2_fuse, self.s3 = fusions[1], stages[1]
+        self.s3_fuse, self.s4 = fusions[2], stages[2]
+        self.s4_fuse, self.s5 = fusions[3], stages[3]
+        self.head = Head(slow[-1] + fast[-1], num_classes, dropout)
+        initialize(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Stacked slices, not a tensor of indices: that would be copied to the device in each step.
+        slow = torch.stack([x[:, :, frame] for frame in slow_frames(x.shape[2], self.alpha)], 2)
+        pathways = self.s1_fuse(self.s1([slow, x]))
+        pathways = self.s2_fuse(self.s2(pathways))
+        pathways = self.s3_fuse(self.s3(pathways))
+        pathways = self.s4_fuse(self.s4(pathways))
+        logits: Tensor = self.head(self.s5(pathways))
+        return logits
+
+
+def slowfast_r50(
+    num_classes: int = 400, *, alpha: int = 4, beta: float = 0.125, fusion_kernel: int = 7, dropout: float = 0.5
+) -> SlowFast:
+    """SlowFast R50, 34.6 M parameters. For T = 16 the paper takes alpha = 2, else 4.
+
+    Args:
+        num_classes: Width of the output.
+        alpha: Frames of the fast pathway for each frame of the slow one; it must divide T on every grid.
+        beta: Width of the fast pathway over that of the slow one.
+        fusion_kernel: Temporal kernel of the fusion; 5 in the published 4 x 16 weights.
+        dropout: Probability of dropping an element of the pooled vector.
+
+    >>> slowfast_r50(num_classes=5).eval()(torch.zeros(1, 3, 4, 32, 32)).shape
+    torch.Size([1, 5])
+    """
+    kernels = (
+        ((1,) * 3, (1,) * 4, (3,) * 6, (3,) * 3),
+        ((3,) * 3, (3,) * 4, (3,) * 6, (3,) * 3),
+    )
+    return SlowFast(
+        num_classes, temporal_kernels=kernels, alpha=alpha, beta=beta, fusion_kernel=fusion_kernel, dropout=dropout
+    )
+
+
+def slowfast_r101(
+    num_classes: int = 400,
+    *,
+    alpha: int = 4,
+    beta: float = 0.125,
+    fusion_kernel: int = 7,
+    res4_temporal_blocks: int = 23,
+    dropout: float = 0.5,
+) -> SlowFast:
+    """SlowFast R101. The paper does not say which of two variants it means.
+
+    Args:
+        num_classes: Width of the output.
+        alpha: Frames of the fast pathway for each frame of the slow one; it must divide T on every grid.
+        beta: Width of the fast pathway over that of the slow one.
+        fusion_kernel: Temporal kernel of the fusion; 5 in all published R101 weights.
+        res4_temporal_blocks: How many of res4's 23 blocks have a kernel in time, in both pathways: 23 (62.9 M
+            parameters, "101_101") or 6 (53.9 M, "50_50").
+        dropout: Probability of dropping an element of the pooled vector.
+
+    Raises:
+        ValueError: If there are not that many blocks in res4.
+    """
+    if not 0 <= res4_temporal_blocks <= 23:
+        raise ValueError(f"`res4_temporal_blocks` must be between 0 and 23, got {res4_temporal_blocks}.")
+    res4 = (3,) * res4_temporal_blocks + (1,) * (23 - res4_temporal_blocks)
+    kernels = (
+        ((1,) * 3, (1,) * 4, res4, (3,) * 3),
+        ((3,) * 3, (3,) * 4, res4, (3,) * 3),
+    )
+    return SlowFast(
+        num_classes, temporal_kernels=kernels, alpha=alpha, beta=beta, fusion_kernel=fusion_kernel, dropout=dropout
+    )

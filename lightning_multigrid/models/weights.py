@@ -1,0 +1,191 @@
+"""Published weights into our models, and our weights into PySlowFast's format."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_multigrid.models.files import find_tensors, read_file
+from lightning_multigrid.models.names import layouts
+
+__all__ = ["WeightsReport", "export_weights", "load_weights"]
+
+logger = logging.getLogger(__name__)
+
+# What optimizers leave in Caffe2's files.
+_CAFFE2_OPTIMIZER = ("lr", "model_iter")
+
+
+@dataclass(frozen=True)
+class WeightsReport:
+    """What became of each tensor.
+
+    Args:
+        layout: Whose names the weights had.
+        loaded: Tensors of the model that have their values from the weights.
+        inflated: Those of `loaded` that were image kernels, repeated over time.
+        missing: Tensors of the model that the weights lack; they keep their values.
+        unexpected: Tensors of the weights that the model lacks, by their own names.
+        mismatched: Tensors of the model whose shape is another in the weights, each with (shape in the weights, shape
+            in the model); they keep their values.
+    """
+
+    layout: str
+    loaded: tuple[str, ...]
+    inflated: tuple[str, ...]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    mismatched: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every tensor of the model was loaded, and none was left over."""
+        return not (self.missing or self.unexpected or self.mismatched)
+
+    def __str__(self) -> str:
+        lines = [f"Loaded {len(self.loaded)} tensors ({self.layout})"]
+        if self.inflated:
+            lines[0] += f", {len(self.inflated)} of them inflated over time"
+        classes = self.mismatched.get("head.projection.weight")
+        if classes is not None:
+            given, own = classes
+            lines.append(
+                f"The classifier keeps its own weights: {given[0]} classes in the file, {own[0]} in the model."
+            )
+        for name, (given, own) in self.mismatched.items():
+            lines.append(f"Not loaded: {name} is {_shape(given)} in the file, {_shape(own)} in the model.")
+        lines += [f"Not in the file: {name}" for name in self.missing]
+        lines += [f"Not in the model: {name}" for name in self.unexpected]
+        return "\n".join(lines)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape)) or "a number"
+
+
+def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str, Any]) -> WeightsReport:
+    """Loads published weights, or our own, into a model; what doesn't fit is reported and keeps its values.
+
+    Known are PySlowFast's files (`.pyth`, and Caffe2's `.pkl` of its model zoo), pytorchvideo's, ImageNet ResNets of
+    torchvision (kernels are repeated over time and divided by their extent in it), and Lightning checkpoints, whatever
+    their names begin with (`model.`). The contents decide, not the file's suffix. Nothing in a file is ever run. The
+    report is logged too: as a warning if it isn't complete.
+
+    Args:
+        model: One of our models, or any other for weights under its own names.
+        source: A file, or what it holds: a state dict, or a checkpoint with one in it.
+
+    Raises:
+        ValueError: If no tensor fits, or the file holds more than tensors and plain containers.
+
+    >>> load_weights(nn.Linear(2, 1), {"model.weight": torch.zeros(1, 2), "model.bias": torch.ones(1)}).complete
+    True
+    """
+    given = find_tensors(source if isinstance(source, Mapping) else read_file(source))
+    where = "The mapping" if isinstance(source, Mapping) else os.fspath(source)
+    own = model.state_dict()
+    layout, prefix, table = _recognise(given, own)
+
+    fitting: dict[str, Tensor] = {}
+    inflated: list[str] = []
+    unexpected: list[str] = []
+    mismatched: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    for foreign, tensor in given.items():
+        name = table.get(foreign.removeprefix(prefix)) if foreign.startswith(prefix) else None
+        if name is None:
+            if not (layout == "Caffe2" and _is_optimizer_blob(foreign)):
+                unexpected.append(foreign)
+            continue
+        fit = _fit(tensor, own[name].shape)
+        if fit is None:
+            mismatched[name] = (tuple(tensor.shape), tuple(own[name].shape))
+            continue
+        fitting[name] = fit
+        if tensor.dim() == 4 and fit.dim() == 5:
+            inflated.append(name)
+    # Counters of batches are not in all layouts, and no layer of ours reads them.
+    missing = [
+        name
+        for name in own
+        if name not in fitting and name not in mismatched and not name.endswith("num_batches_tracked")
+    ]
+    if not fitting:
+        raise ValueError(
+            f"{where} has no tensor that fits {type(model).__name__}: it has {_some(given)}; the model has {_some(own)}."
+            " Build the model that the weights are of, or map the names yourself and give the mapping."
+        )
+    model.load_state_dict(fitting, strict=False)
+    report = WeightsReport(layout, tuple(fitting), tuple(inflated), tuple(missing), tuple(unexpected), mismatched)
+    logger.log(logging.INFO if report.complete else logging.WARNING, "%s: %s", where, report)
+    return report
+
+
+def export_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Writes a model's weights as PySlowFast does (`.pyth`): its names, under `model_state`.
+
+    Args:
+        model: One of our models; PySlowFast loads them into its own of the same shape.
+        path: File to write.
+    """
+    torch.save({"model_state": {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}}, path)
+
+
+def _recognise(given: Iterable[str], own: Iterable[str]) -> tuple[str, str, dict[str, str]]:
+    """The layout and the prefix under which the most names are known, and the table of that layout."""
+    names = list(given)
+    best = ("own names", "", 0)
+    tables = layouts(own)
+    for layout, table in tables.items():
+        prefixes = Counter(prefix for name in names for prefix in _prefixes(name, table))
+        for prefix, hits in prefixes.items():
+            if hits > best[2]:
+                best = (layout, prefix, hits)
+    return best[0], best[1], tables[best[0]]
+
+
+def _prefixes(name: str, table: Mapping[str, str]) -> Iterable[str]:
+    """What can be taken off a name, up to a dot, to leave one that the table knows: `model.` of `model.fc.bias`."""
+    start = 0
+    while True:
+        if name[start:] in table:
+            yield name[:start]
+        dot = name.find(".", start)
+        if dot < 0:
+            return
+        start = dot + 1
+
+
+def _fit(tensor: Tensor, shape: torch.Size) -> Tensor | None:
+    """The tensor in the model's shape, or None."""
+    if tensor.shape == shape:
+        return tensor
+    if tensor.dim() == 4 and len(shape) == 5 and tensor.shape == (*shape[:2], *shape[3:]):
+        return tensor.unsqueeze(2).expand(shape) / shape[2]
+    # Caffe2 stores some classifiers as convolutions, and the other way round.
+    if _trimmed(tensor.shape) == _trimmed(shape):
+        return tensor.reshape(shape)
+    return None
+
+
+def _trimmed(shape: torch.Size) -> tuple[int, ...]:
+    """A shape without its trailing ones."""
+    kept = list(shape)
+    while kept and kept[-1] == 1:
+        kept.pop()
+    return tuple(kept)
+
+
+def _is_optimizer_blob(name: str) -> bool:
+    return name in _CAFFE2_OPTIMIZER or name.endswith("_momentum")
+
+
+def _some(names: Iterable[str]) -> str:
+    shown = list(names)[:3]
+    return ", ".join(f"`{name}`" for name in shown) + ", ..." if shown else "none"

@@ -1,0 +1,267 @@
+"""BatchNorm whose statistics are those of sub-mini-batches (Sec. 3.2, Batch Normalization).
+
+A multigrid mini-batch has many times the clips of the baseline's. Statistics over all of them would regularise less,
+so they stay those of groups of about `sub_batch` clips. `convert_sub_batchnorm` changes the *class* of a model's
+BatchNorm layers and nothing else: checkpoints, optimizers, averaged copies and wrappers, made before or after it, find
+the same parameters and buffers under the same names.
+
+Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups of n clips.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = [
+    "SubBatchNorm1d",
+    "SubBatchNorm2d",
+    "SubBatchNorm3d",
+    "convert_sub_batchnorm",
+    "restore_batchnorm",
+    "set_sub_batch",
+]
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+class _SubBatchNorm(nn.Module):
+    """What the three layers share; the plain BatchNorm that follows in their bases holds the state."""
+
+    sub_batch: int
+    _input_dims: ClassVar[tuple[int, ...]]
+
+    # Plain BatchNorm's, as torch declares them: `weight` and `bias` may be None all the same.
+    eps: float
+    momentum: float | None
+    track_running_stats: bool
+    weight: nn.Parameter
+    bias: nn.Parameter
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        sub_batch: int = 8,
+    ) -> None:
+        _check_clips("sub_batch", sub_batch)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        self.sub_batch = sub_batch
+
+    def forward(self, input: Tensor) -> Tensor:
+        # Plain BatchNorm evaluates, normalises a single group (to the bit), and refuses inputs of another rank.
+        if not self.training or input.dim() not in self._input_dims or input.shape[0] < 2 * self.sub_batch:
+            output: Tensor = super().forward(input)
+            return output
+        groups = input.shape[0] // self.sub_batch
+        tracked = self.running_mean if self.track_running_stats else None
+        statistics = None if tracked is None else tracked.new_zeros(2, groups, input.shape[1])
+        output = self._normalize(input, groups, statistics)
+        if statistics is not None:
+            self._track(statistics, clips=input.shape[0])
+        return output
+
+    def _normalize(self, x: Tensor, groups: int, statistics: Tensor | None) -> Tensor:
+        """Normalise each group by its own statistics: the only place where these are formed.
+
+        Running statistics that move with momentum 1 are those of this mini-batch: means and variances of the groups,
+        the larger groups first, are written to `statistics` (2 x k x C, zero before).
+        """
+        clips, channels, *other = x.shape
+        size, larger = clips // groups, clips % groups  # `torch.compile` has no `divmod`
+        if x.is_contiguous() and not larger:
+            # One BatchNorm of n clips with k C channels. Clip i belongs to group i % k, so that this is a view.
+            merged = x.reshape(size, groups * channels, *other)
+            weight = None if self.weight is None else self.weight.repeat(groups)
+            bias = None if self.bias is None else self.bias.repeat(groups)
+            mean, var = (None, None) if statistics is None else statistics.flatten(start_dim=1)
+            output = F.batch_norm(merged, mean, var, weight, bias, training=True, momentum=1.0, eps=self.eps)
+            return output.reshape(x.shape)
+        # In channels-last memory there is no such view, and copies to the other format and back cost twice the layer.
+        rows: list[tuple[Tensor, Tensor] | tuple[None, None]] = [(None, None)] * groups
+        if statistics is not None:
+            rows = list(zip(*statistics, strict=True))
+        parts = torch.split(x, [size + 1] * larger + [size] * (groups - larger))
+        outputs = [
+            F.batch_norm(part, mean, var, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps)
+            for part, (mean, var) in zip(parts, rows, strict=True)
+        ]
+        return torch.cat(outputs)
+
+    def _track(self, statistics: Tensor, clips: int) -> None:
+        """Move the running statistics towards the groups' average, in which a group counts as its clips."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        groups = statistics.shape[1]
+        larger = clips % groups
+        if larger:
+            share = larger * (clips // groups + 1) / clips
+            mean, var = statistics[:, larger:].mean(dim=1).lerp(statistics[:, :larger].mean(dim=1), share)
+        else:
+            mean, var = statistics.mean(dim=1)
+        self.num_batches_tracked.add_(1)
+        # A tensor, as `float(...)` would wait for the device and break the graph of `torch.compile`.
+        weight = self.num_batches_tracked.to(mean.dtype).reciprocal() if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean, weight)
+        self.running_var.lerp_(var, weight)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, sub_batch={self.sub_batch}"
+
+
+class SubBatchNorm1d(_SubBatchNorm, nn.BatchNorm1d):
+    """`nn.BatchNorm1d` over sub-mini-batches, for inputs N x C or N x C x L. See `SubBatchNorm3d`.
+
+    >>> SubBatchNorm1d(4, sub_batch=2)(torch.randn(6, 4)).shape
+    torch.Size([6, 4])
+    """
+
+    _input_dims = (2, 3)
+
+
+class SubBatchNorm2d(_SubBatchNorm, nn.BatchNorm2d):
+    """`nn.BatchNorm2d` over sub-mini-batches, for inputs N x C x H x W. See `SubBatchNorm3d`.
+
+    >>> SubBatchNorm2d(4, sub_batch=2)(torch.randn(6, 4, 3, 3)).shape
+    torch.Size([6, 4, 3, 3])
+    """
+
+    _input_dims = (4,)
+
+
+class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
+    """`nn.BatchNorm3d` over sub-mini-batches, for inputs N x C x T x H x W.
+
+    In training, N clips form k = max(1, N // sub_batch) groups, each normalised by its own mean and variance. N need
+    not be a multiple of anything: the groups share what remains, so that their sizes differ by one clip at most.
+    Which clips form a group is not specified (it depends on the memory format), so their order must be random.
+
+    The running statistics mean what plain BatchNorm's mean for a mini-batch of `sub_batch` clips: they follow the
+    average of the groups' means and of the groups' (unbiased) variances, in which a group counts as much as it has
+    clips. The variance *between* the group means is left out, as it is with small mini-batches.
+
+    A single group is plain BatchNorm to the bit, and so is evaluation. With `track_running_stats=False` that means
+    statistics of the whole mini-batch in evaluation.
+
+    Args:
+        num_features: Channels (C).
+        eps: Added to the variance.
+        momentum: Weight of a mini-batch in the running statistics; None for their cumulative average.
+        affine: Whether to learn a scale and a shift for each channel.
+        track_running_stats: Whether to keep running statistics.
+        device: Of parameters and buffers.
+        dtype: Of parameters and buffers.
+        sub_batch: Clips that share statistics; may be changed between two mini-batches.
+
+    Raises:
+        ValueError: If `sub_batch` is below 1. In training, as plain BatchNorm, if a group has one value per channel.
+        TypeError: If `sub_batch` is not an integer.
+
+    >>> SubBatchNorm3d(4, sub_batch=2)(torch.randn(6, 4, 2, 3, 3)).shape
+    torch.Size([6, 4, 2, 3, 3])
+    """
+
+    _input_dims = (5,)
+
+
+_SUB_BATCH_CLASSES: dict[type[nn.Module], type[_SubBatchNorm]] = {
+    nn.BatchNorm1d: SubBatchNorm1d,
+    nn.BatchNorm2d: SubBatchNorm2d,
+    nn.BatchNorm3d: SubBatchNorm3d,
+}
+_PLAIN_CLASSES: dict[type[nn.Module], type[nn.Module]] = {ours: plain for plain, ours in _SUB_BATCH_CLASSES.items()}
+
+
+def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
+    """Give each BatchNorm layer of `module`, itself included, statistics over sub-mini-batches, in place.
+
+    Only the class of a layer changes: parameters, buffers, hooks and state-dict keys stay, so this may come before or
+    after an optimizer is made or a checkpoint is loaded. Layers converted before just take the new `clips`.
+
+    Only layers that are exactly `nn.BatchNorm1d`, `2d` or `3d` are converted. Classes derived from them are left alone,
+    as they have a forward of their own (frozen, quantised, a user's), and so is `nn.SyncBatchNorm`. Lazy layers become
+    plain BatchNorm in their first forward; convert after it. `nn.SyncBatchNorm.convert_sync_batchnorm`, Lightning's
+    `sync_batchnorm=True`, replaces converted layers by its own and thereby undoes the conversion.
+
+    Args:
+        module: A layer or a model.
+        clips: Clips that share statistics.
+
+    Returns:
+        `module` itself.
+
+    Raises:
+        ValueError: If `clips` is below 1.
+        TypeError: If `clips` is not an integer.
+
+    >>> convert_sub_batchnorm(nn.BatchNorm2d(4), clips=16)
+    SubBatchNorm2d(4, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True, sub_batch=16)
+    """
+    _check_clips("clips", clips)
+    for layer in module.modules():
+        if type(layer) in _SUB_BATCH_CLASSES:
+            layer.__class__ = _SUB_BATCH_CLASSES[type(layer)]
+    set_sub_batch(module, clips)
+    return module
+
+
+def set_sub_batch(module: nn.Module, clips: int) -> None:
+    """Set `sub_batch` of every converted layer of `module`, itself included.
+
+    The short cycle uses it: statistics over 16 or 32 clips when the mini-batch has 2 or 4 times the clips.
+
+    Args:
+        module: A layer or a model.
+        clips: Clips that share statistics.
+
+    Raises:
+        ValueError: If `clips` is below 1.
+        TypeError: If `clips` is not an integer.
+
+    >>> layer = convert_sub_batchnorm(nn.BatchNorm3d(4))
+    >>> set_sub_batch(layer, 32); layer.sub_batch
+    32
+    """
+    _check_clips("clips", clips)
+    for layer in module.modules():
+        if isinstance(layer, _SubBatchNorm):
+            layer.sub_batch = clips
+
+
+def restore_batchnorm(module: Module) -> Module:
+    """Undo `convert_sub_batchnorm`: every converted layer of `module` is plain BatchNorm again, in place.
+
+    Args:
+        module: A layer or a model.
+
+    Returns:
+        `module` itself.
+
+    >>> restore_batchnorm(convert_sub_batchnorm(nn.BatchNorm1d(4)))
+    BatchNorm1d(4, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)
+    """
+    for layer in module.modules():
+        if type(layer) in _PLAIN_CLASSES:
+            del layer.sub_batch
+            layer.__class__ = _PLAIN_CLASSES[type(layer)]
+    return module
+
+
+def _check_clips(name: str, clips: int) -> None:
+    if isinstance(clips, bool) or not isinstance(clips, int):
+        raise TypeError(f"`{name}` must be an integer, got {clips!r}.")
+    if clips < 1:
+        raise ValueError(f"`{name}` must be at least 1 clip, got {clips}. For plain BatchNorm use `restore_batchnorm`.")

@@ -1,0 +1,110 @@
+"""Tries a model on grids without computing anything: shapes only, on the meta device."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor, nn
+
+from lightning_multigrid.grid import BatchShape
+
+__all__ = ["check_grids"]
+
+log = logging.getLogger(__name__)
+
+
+def _meta_copy(module: LightningModule) -> LightningModule:
+    """A copy whose parameters and buffers have shapes but no memory."""
+    memo: dict[int, Any] = {
+        id(parameter): nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+        for parameter in module.parameters()
+    }
+    memo.update({id(buffer): buffer.detach().to("meta") for buffer in module.buffers()})
+    return copy.deepcopy(module, memo).train()
+
+
+def _to_meta(batch: Any) -> Any:
+    return apply_to_collection(batch, Tensor, lambda tensor: tensor.to("meta"))
+
+
+def _try(run: Callable[[BatchShape], None], grid: BatchShape, module: nn.Module) -> tuple[str, Exception] | None:
+    """Runs a grid; if it fails, the name of the innermost layer that did not return, and the error."""
+    entered: list[str] = []
+    handles = []
+    for name, layer in module.named_modules():
+        handles.append(layer.register_forward_pre_hook(lambda *_, name=name: entered.append(name)))
+        handles.append(layer.register_forward_hook(lambda *_: _ignore(entered.pop())))
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            run(grid)
+    except Exception as error:  # whatever a user's model may raise
+        return (entered[-1] if entered else ""), error
+    finally:
+        for handle in handles:
+            handle.remove()
+    return None
+
+
+def _first_clips(batch: Any) -> Tensor | None:
+    found: list[Tensor] = []
+    apply_to_collection(batch, Tensor, found.append)
+    return next((tensor for tensor in found if tensor.ndim == 5), None)
+
+
+def _ignore(_: Any) -> None:
+    """A forward hook that returns a value would replace the layer's output."""
+
+
+def check_grids(module: LightningModule, grids: Sequence[BatchShape], make_batch: Callable[[BatchShape], Any]) -> None:
+    """Refuses grids that a model cannot take, before the training starts.
+
+    `training_step` is tried, and where it does more than shapes can show (it reads a value, or needs its trainer),
+    `forward` on the clips. A model of which not even the baseline's grid can be tried passes.
+
+    Args:
+        module: The module, on any device.
+        grids: The baseline's grid, then those of the schedule; their clips are not looked at.
+        make_batch: Makes a small mini-batch on a grid, as `training_step` takes it.
+
+    Raises:
+        ValueError: If the baseline's grid works and another one does not.
+    """
+    try:
+        probe = _meta_copy(module)
+    except Exception as reason:  # modules may hold anything, also what cannot be copied
+        log.debug("The grids cannot be tried, because the module cannot be copied: %s", reason)
+        return
+
+    def run_step(grid: BatchShape) -> None:
+        probe.training_step(_to_meta(make_batch(grid)), 0)
+
+    def run_forward(grid: BatchShape) -> None:
+        probe(_first_clips(_to_meta(make_batch(grid))))
+
+    for run in (run_step, run_forward):
+        failure = _try(run, grids[0], probe)
+        if failure is None:
+            break
+        log.debug("The baseline's grid cannot be tried: %s", failure[1])
+    else:
+        return
+    tried = {(grid.frames, grid.size): grid for grid in grids}
+    for grid in tried.values():
+        failure = _try(run, grid, probe)
+        if failure is not None:
+            layer, error = failure
+            where = f"`{layer}` ({type(probe.get_submodule(layer)).__name__})" if layer else "a step"
+            raise ValueError(
+                f"{type(module).__name__} cannot take clips of {grid.frames} x {grid.size} x {grid.size} (frames x "
+                f"height x width): {where} fails with {type(error).__name__}: {str(error).splitlines()[0]}. Use a "
+                "global pool, for instance `nn.AdaptiveAvgPool3d(1)`, before the last layer, or give MultigridCallback "
+                "`long_cycle` and `short_cycle` factors that keep the clips larger."
+            ) from error

@@ -1,0 +1,98 @@
+"""Source crops to the clips of a mini-batch, on whatever device the crops are (Sec. 3.1).
+
+A crop holds the source pixels under the sampling grid of one clip. The grid's stride differs from clip to clip, so the
+crops do too; after resampling all have one size::
+
+    T x 231 x 231 x 3 uint8
+    T x 187 x 187 x 3 uint8    ->    B x 3 x T x S x S float32
+    ...
+
+Legend: B clips, T frames, h and w source pixels of one crop, S size of the mini-batch; the 3 channels are RGB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+__all__ = ["resample_clips"]
+
+# Mean and deviation of the channels, in units of the whole range: those of the paper's code base.
+_MEAN = (0.45, 0.45, 0.45)
+_STD = (0.225, 0.225, 0.225)
+
+
+def resample_clips(
+    crops: Sequence[Tensor],
+    size: int,
+    *,
+    flips: Sequence[bool] | None = None,
+    mean: tuple[float, float, float] = _MEAN,
+    std: tuple[float, float, float] = _STD,
+    antialias: bool = False,
+) -> Tensor:
+    """Resamples crops bilinearly to one size and normalises them: (x / 255 - mean) / std.
+
+    Pixels are areas, so the corners of crop and clip coincide (`align_corners=False`).
+
+    Args:
+        crops: One T x h x w x 3 uint8 tensor per clip; h and w may differ from clip to clip.
+        size: Height and width of the clips, in pixels (S).
+        flips: Which clips are mirrored left to right; none of them if not given.
+        mean: Per channel, in units of the range 0 to 1.
+        std: Per channel, in units of the range 0 to 1.
+        antialias: Average over all source pixels between two points of the grid when it is coarser than the source.
+            The paper does not.
+
+    Returns:
+        B x 3 x T x S x S float32, on the crops' device.
+
+    Raises:
+        ValueError: If there are no crops, or their shapes, `flips`, `size`, `mean` or `std` don't fit.
+        TypeError: If a crop is not uint8.
+
+    >>> resample_clips([torch.zeros(8, 40, 30, 3, dtype=torch.uint8)] * 2, size=16).shape
+    torch.Size([2, 3, 8, 16, 16])
+    """
+    _check(crops, size, flips, mean, std)
+    device = crops[0].device
+    # One multiplication and one addition: x / (255 std) - mean / std, C x 1 x 1 x 1.
+    scale = torch.tensor([1 / (255 * s) for s in std], device=device).view(3, 1, 1, 1)
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device).view(3, 1, 1, 1)
+    clips = torch.empty(len(crops), 3, len(crops[0]), size, size, device=device)
+    for clip, crop, flip in zip(clips, crops, flips or [False] * len(crops), strict=True):
+        # Mirrored while a pixel is a byte; brought to C x T x h x w by the conversion's own copy.
+        pixels = (crop.flip(2) if flip else crop).permute(3, 0, 1, 2)
+        pixels = pixels.to(torch.float32, memory_format=torch.contiguous_format)
+        resized = interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=antialias)
+        torch.addcmul(shift, resized, scale, out=clip)
+    return clips
+
+
+def _check(
+    crops: Sequence[Tensor],
+    size: int,
+    flips: Sequence[bool] | None,
+    mean: tuple[float, float, float],
+    std: tuple[float, float, float],
+) -> None:
+    if not crops:
+        raise ValueError("`crops` is empty; at least one crop is needed.")
+    if size < 1:
+        raise ValueError(f"`size` must be at least 1, got {size}.")
+    if flips is not None and len(flips) != len(crops):
+        raise ValueError(f"`flips` must have one entry per crop: got {len(flips)} for {len(crops)} crops.")
+    if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+        raise ValueError(f"`mean` and `std` must have 3 entries, `std` above 0; got {mean=} and {std=}.")
+    for index, crop in enumerate(crops):
+        if crop.dtype != torch.uint8:
+            raise TypeError(f"Crops must be uint8, got {crop.dtype} for crop {index}. Normalisation is done here.")
+        if crop.ndim != 4 or crop.shape[3] != 3 or 0 in crop.shape:
+            raise ValueError(f"Crops must be frames x height x width x 3, got {tuple(crop.shape)} for crop {index}.")
+        if len(crop) != len(crops[0]):
+            raise ValueError(
+                f"Crops must have one length: got {len(crops[0])} frames for crop 0, {len(crop)} for {index}."
+            )

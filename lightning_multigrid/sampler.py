@@ -1,0 +1,284 @@
+"""The order of an epoch, the requests that carry each clip's shape to the workers, and the loader that Lightning sees.
+
+The order is a pure function of (seed, epoch) over the whole dataset. A global mini-batch is a contiguous block of it,
+cut into one contiguous piece per rank::
+
+    order of the epoch    3 0 7 5 | 1 9 2 6 | 8 4 ...       2 ranks, 2 clips each
+    rank 0                3 0       1 9       8 ...
+    rank 1                    7 5       2 6     4 ...
+
+so neither the number of workers nor of ranks changes what a global mini-batch holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol, TypedDict, runtime_checkable
+
+import torch
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+)
+
+from lightning_multigrid.schedule import MultigridSchedule, Step
+
+__all__ = [
+    "ClipDataset",
+    "ClipRequest",
+    "MultigridLoader",
+    "MultigridSampler",
+    "derive_seed",
+    "epoch_order",
+    "loader_options",
+    "order_of",
+]
+
+Order = Callable[[int], Sequence[int]]
+
+
+@dataclass(frozen=True)
+class ClipRequest:
+    """One clip of a mini-batch, as it travels to a worker.
+
+    Args:
+        index: Index of the video in the dataset.
+        frames: Frames of the clip.
+        size: Height and width of the clip, in pixels.
+        seed: Seed of everything that is drawn for this clip; a pure function of (seed, epoch, index).
+    """
+
+    index: int
+    frames: int
+    size: int
+    seed: int
+
+
+@runtime_checkable
+class ClipDataset(Protocol):
+    """A map-style dataset that decodes just what a request needs.
+
+    Attributes:
+        frames: Frames of a baseline clip.
+        size: Height and width of a baseline clip, in pixels.
+        stride: Temporal stride of a baseline clip, in source frames.
+    """
+
+    frames: int
+    size: int
+    stride: int
+
+    def __len__(self) -> int: ...
+
+    def read_clip(self, request: ClipRequest) -> Any:
+        """The sample for a request, in the form that the loader's `collate_fn` takes."""
+        ...
+
+
+def derive_seed(*parts: int) -> int:
+    """A seed in [0, 2^63) that depends on all the parts, the same on every machine and Python.
+
+    >>> derive_seed(1, 2) == derive_seed(1, 2), derive_seed(1, 2) == derive_seed(2, 1)
+    (True, False)
+    """
+    digest = hashlib.blake2b(struct.pack(f"<{len(parts)}q", *parts), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def epoch_order(seed: int, epoch: int, length: int) -> list[int]:
+    """The indices of a dataset in the shuffled order of an epoch.
+
+    >>> sorted(epoch_order(seed=0, epoch=1, length=4)), epoch_order(0, 1, 8) == epoch_order(0, 2, 8)
+    ([0, 1, 2, 3], False)
+    """
+    generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
+    order: list[int] = torch.randperm(length, generator=generator).tolist()
+    return order
+
+
+def order_of(loader: DataLoader[Any], seed: int) -> Order:
+    """The order in which a user's loader visits its dataset, as a pure function of the epoch.
+
+    A loader that shuffles, or does not, is reproduced by our own order. Any other sampler is asked for the indices of
+    the epoch, with torch's random state set by (seed, epoch), so that every rank and every restart gets the same ones.
+    """
+    sampler, length = loader.sampler, len(loader.dataset)  # type: ignore[arg-type]
+    shuffles = type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == length
+    if shuffles or (isinstance(sampler, DistributedSampler) and sampler.shuffle):
+        return lambda epoch: epoch_order(seed, epoch, length)
+    if type(sampler) is SequentialSampler or isinstance(sampler, DistributedSampler):
+        return lambda epoch: range(length)
+
+    def drawn(epoch: int) -> list[int]:
+        with torch.random.fork_rng(devices=()):
+            torch.default_generator.manual_seed(derive_seed(seed, epoch))
+            return list(sampler)
+
+    return drawn
+
+
+class MultigridSampler(DistributedSampler[Any], SequentialSampler):
+    """Yields the requests of one mini-batch after the other: what the plan of an epoch asks of this rank.
+
+    The base classes are there for Lightning only, which leaves the sampler alone because of them: it does not inject
+    its own into a `DistributedSampler`, nor replace a `SequentialSampler` under `overfit_batches`. Nothing of theirs is
+    used.
+
+    Args:
+        schedule: The multigrid schedule.
+        order: Indices of the dataset in the order of an epoch, as a function of the epoch; equal on all ranks.
+        clips: Clips of this rank in an epoch.
+        seed: Seed of the clips' augmentation.
+        rank: This rank.
+        world: Number of ranks.
+        accumulate: Micro-batches per optimizer step.
+        drop_last: Drop the last mini-batch of an epoch if it is incomplete.
+    """
+
+    def __init__(
+        self,
+        schedule: MultigridSchedule,
+        order: Order,
+        clips: int,
+        *,
+        seed: int,
+        rank: int = 0,
+        world: int = 1,
+        accumulate: int = 1,
+        drop_last: bool = False,
+    ) -> None:
+        self.schedule, self.order, self.clips, self.seed = schedule, order, clips, seed
+        self.rank, self.world = rank, world
+        self._start = (0, 0)
+        # Lightning asks for an epoch's length many times; two epochs are in flight at its boundary.
+        self.steps = lru_cache(maxsize=2)(lambda epoch: schedule.steps(epoch, clips, accumulate, drop_last))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start at the first mini-batch of an epoch, from 0."""
+        self.seek(epoch, 0)
+
+    def seek(self, epoch: int, batch: int) -> None:
+        """Start at a mini-batch of an epoch, both from 0."""
+        self._start = (epoch, batch)
+
+    def __len__(self) -> int:
+        return len(self.steps(self._start[0]))
+
+    def __iter__(self) -> Iterator[list[ClipRequest]]:  # type: ignore[override]
+        epoch, batch = self._start
+        order = self.order(epoch)
+        for step in self.steps(epoch)[batch:]:
+            yield self.requests(epoch, step, order)
+
+    def requests(self, epoch: int, step: Step, order: Sequence[int]) -> list[ClipRequest]:
+        """The requests of this rank for a step of an epoch with the given order."""
+        shape = step.shape
+        start = step.offset * self.world + self.rank * shape.clips
+        return [
+            ClipRequest(index, shape.frames, shape.size, derive_seed(self.seed, epoch, index))
+            for index in order[start : start + shape.clips]
+        ]
+
+
+class _Batches(Dataset[Any]):
+    """Turns the requests of a mini-batch into the mini-batch, in a worker."""
+
+    def __init__(self, dataset: ClipDataset, collate_fn: Callable[[list[Any]], Any]) -> None:
+        self.dataset, self.collate_fn = dataset, collate_fn
+
+    def __getitem__(self, requests: list[ClipRequest]) -> Any:
+        return self.collate_fn([self.dataset.read_clip(request) for request in requests])
+
+
+class LoaderOptions(TypedDict):
+    """Options of a `DataLoader` that say nothing about order or size."""
+
+    num_workers: int
+    pin_memory: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    generator: torch.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+
+
+def loader_options(loader: DataLoader[Any]) -> LoaderOptions:
+    """Options of a user's loader that a loader made in its place takes over."""
+    return {
+        "num_workers": loader.num_workers,
+        "pin_memory": loader.pin_memory,
+        "timeout": loader.timeout,
+        "worker_init_fn": loader.worker_init_fn,
+        "multiprocessing_context": loader.multiprocessing_context,
+        "generator": loader.generator,
+        "prefetch_factor": loader.prefetch_factor,
+        # Workers know nothing of the shape, so they live through every change of it.
+        "persistent_workers": loader.num_workers > 0,
+    }
+
+
+class Host(Protocol):
+    """The training loop that a loader works for."""
+
+    def epoch(self) -> int:
+        """The epoch whose length is asked for, from 0."""
+        ...
+
+    def start(self) -> tuple[int, int]:
+        """The (epoch, batch), both from 0, at which an iteration starts; called when its first batch is asked for."""
+        ...
+
+
+def _as_is(batch: Any) -> Any:
+    return batch
+
+
+class MultigridLoader(DataLoader[Any]):
+    """Loads the mini-batches of a `MultigridSampler`.
+
+    Args:
+        dataset: The clips.
+        sampler: The order and the shapes.
+        collate_fn: Makes a mini-batch of a list of samples.
+        options: Options of the `DataLoader`, for instance those of the user's loader.
+        host: Tells where the training is; None takes the sampler's own position.
+    """
+
+    sampler: MultigridSampler
+
+    def __init__(
+        self,
+        dataset: ClipDataset,
+        sampler: MultigridSampler,
+        collate_fn: Callable[[list[Any]], Any],
+        options: LoaderOptions,
+        host: Host | None = None,
+    ) -> None:
+        super().__init__(_Batches(dataset, collate_fn), batch_size=None, sampler=sampler, collate_fn=_as_is, **options)
+        self.host = host
+
+    def __len__(self) -> int:
+        return len(self.sampler.steps(self.host.epoch())) if self.host else len(self.sampler)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        # A generator, so that nothing happens before the first `next`: Lightning calls `iter` twice an epoch, and at
+        # the first of them it does not know its position yet (when it resumes) and workers would decode in vain.
+        if self.host:
+            self.sampler.seek(*self.host.start())
+        yield from super().__iter__()
+
+    # Lightning warns about mid-epoch checkpoints of loaders without these. There is nothing to save: see `Host`.
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the position is the host's."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to load."""

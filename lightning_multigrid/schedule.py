@@ -1,0 +1,450 @@
+"""The grid schedule of Sec. 3.2: which mini-batch shape, LR scale and BN sub-mini-batch each training step has.
+
+Everything here is a pure function of the recipe and of the number of clips: every rank and every restart computes the
+same answer. Positions are counted in epochs from 0; intervals are half open, [start, end). They are exact fractions,
+because a position of 5.9999999 would be in the wrong phase.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from itertools import count, pairwise
+from typing import Literal, get_args
+
+from lightning_multigrid.grid import BatchShape
+from lightning_multigrid.tables import text_table
+
+__all__ = ["Baseline", "LRScaling", "LongCycle", "MultigridSchedule", "Phase", "ShortCycle", "Step"]
+
+Epochs = int | float | Fraction
+LRScaling = Literal["linear", "sqrt", "none"]
+
+
+def _exact(number: Epochs) -> Fraction:
+    # By way of the decimal that a person wrote: 1.1 is 11/10 here, not the nearest binary fraction.
+    return Fraction(number) if isinstance(number, (int, Fraction)) else Fraction(str(number))
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The recipe that is accelerated.
+
+    Args:
+        shape: The mini-batch of one device.
+        epochs: Length of the training, in epochs. Fractions are allowed.
+        milestones: Starts of the LR stages after the first, in epochs. None of them means one LR stage.
+        stride: Temporal stride of a clip, in source frames.
+        warmup_epochs: Length of the LR warm-up, in epochs; it lies within the first LR stage.
+
+    Raises:
+        ValueError: If `epochs` is below 1, the milestones do not increase within (0, epochs), `stride` is below 1, or
+            the warm-up is negative or outlasts the first LR stage.
+    """
+
+    shape: BatchShape
+    epochs: Epochs
+    milestones: tuple[Epochs, ...] = ()
+    stride: int = 1
+    warmup_epochs: Epochs = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "milestones", tuple(self.milestones))
+        if self.epochs < 1:
+            raise ValueError(f"`epochs` must be at least 1, got {float(self.epochs):g}. Train longer, or on less data.")
+        if any(not a < b for a, b in pairwise((0, *self.milestones, self.epochs))):
+            raise ValueError(
+                f"`milestones` must increase and lie between 0 and `epochs={float(self.epochs):g}`, got "
+                f"{tuple(float(m) for m in self.milestones)}. Give the starts of the LR stages after the first."
+            )
+        if self.stride < 1:
+            raise ValueError(f"`stride` must be at least 1 source frame, got {self.stride}.")
+        first_stage = self.milestones[0] if self.milestones else self.epochs
+        if not 0 <= self.warmup_epochs < first_stage:
+            raise ValueError(
+                f"`warmup_epochs` must be at least 0 and end before the first LR stage does, at epoch "
+                f"{float(first_stage):g}; got {float(self.warmup_epochs):g}."
+            )
+
+
+def _check_factors(name: str, factors: Sequence[float]) -> None:
+    if not factors:
+        raise ValueError(f"`{name}` must have at least one entry; a cycle of one, with the factor 1, is off.")
+    for factor in factors:
+        if not 0 < factor <= 1:
+            raise ValueError(f"The factors of `{name}` must be above 0 and at most 1, got {factor:g}.")
+
+
+@dataclass(frozen=True)
+class LongCycle:
+    """Base shapes of an LR stage, coarse to fine, as factors of the baseline's frames and size (Sec. 3.2, Long Cycle).
+
+    Args:
+        factors: A pair (frames, size) per base shape. `((1, 1),)` is off.
+
+    Raises:
+        ValueError: If there is no pair, or a factor is outside (0, 1].
+    """
+
+    factors: tuple[tuple[float, float], ...] = ((0.25, 0.5**0.5), (0.5, 0.5**0.5), (0.5, 1), (1, 1))
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factors", tuple((frames, size) for frames, size in self.factors))
+        _check_factors("long_cycle", [factor for pair in self.factors for factor in pair])
+
+
+@dataclass(frozen=True)
+class ShortCycle:
+    """Spatial sizes of successive iterations (Sec. 3.2, Short Cycle).
+
+    Args:
+        factors: Factors of the baseline's size, one per iteration; 1 means the size of the current base shape. Sizes
+            above the current base size are clamped to it. `(1,)` is off.
+
+    Raises:
+        ValueError: If there is no factor, or one is outside (0, 1].
+    """
+
+    factors: tuple[float, ...] = (0.5, 0.5**0.5, 1)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factors", tuple(self.factors))
+        _check_factors("short_cycle", self.factors)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch on one base shape in one LR stage.
+
+    Args:
+        stage: LR stage, from 0.
+        shape: Base shape.
+        start_epoch: Where it starts, in epochs.
+        end_epoch: Where it ends, in epochs; not included.
+        lr_scale: What the baseline's LR is multiplied by (Sec. 3.2, Learning Rate Scaling).
+    """
+
+    stage: int
+    shape: BatchShape
+    start_epoch: Fraction
+    end_epoch: Fraction
+    lr_scale: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """One mini-batch of the plan.
+
+    Args:
+        shape: Its shape; the last one of an epoch may have fewer clips than the schedule asks for.
+        phase: Index of its phase.
+        offset: Clips of this rank that the epoch has seen before it.
+        lr_scale: What the baseline's LR is multiplied by.
+        sub_batch: Clips that share BN statistics (Sec. 3.2, Batch Normalization).
+    """
+
+    shape: BatchShape
+    phase: int
+    offset: int
+    lr_scale: float
+    sub_batch: int
+
+
+@dataclass(frozen=True)
+class MultigridSchedule:
+    """The phases and steps of a multigrid training (Sec. 3.2).
+
+    The long cycle runs once in each LR stage but the last, with the same number of iterations on each base shape. The
+    last stage becomes the fine-tuning phase: the baseline's shape, with the short cycle. Everything is then stretched
+    to `epoch_factor` times the baseline's epochs.
+
+    Args:
+        baseline: The recipe that is accelerated.
+        long_cycle: Base shapes.
+        short_cycle: Spatial sizes of successive iterations.
+        epoch_factor: Epochs relative to the baseline's.
+        sub_batch: Clips that share BN statistics on a base shape; more on the larger mini-batches of the short cycle.
+        size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels.
+        stepwise: The LR is constant within a stage, so the first half of the fine-tuning phase keeps the LR of the
+            stage before. Otherwise the baseline clock runs evenly through it.
+        lr_scaling: How the LR grows with the clips of the base shape: `linear` (the paper), `sqrt` or `none`.
+        whole_epochs: Round the ends of the phases to whole epochs, as the published code does. Phases that become
+            empty are left out.
+
+    Raises:
+        ValueError: If `epoch_factor` is not positive, `sub_batch` or `size_divisor` is below 1, or `lr_scaling` is
+            none of the above.
+
+    >>> MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196))).epochs
+    358
+    """
+
+    baseline: Baseline
+    long_cycle: LongCycle = field(default_factory=LongCycle)
+    short_cycle: ShortCycle = field(default_factory=ShortCycle)
+    epoch_factor: Epochs = 1.5
+    sub_batch: int = 8
+    size_divisor: int = 1
+    stepwise: bool = True
+    lr_scaling: LRScaling = "linear"
+    whole_epochs: bool = False
+
+    def __post_init__(self) -> None:
+        if self.epoch_factor <= 0:
+            raise ValueError(f"`epoch_factor` must be positive, got {float(self.epoch_factor):g}.")
+        for name in ("sub_batch", "size_divisor"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.lr_scaling not in get_args(LRScaling):
+            raise ValueError(f"`lr_scaling` must be one of {', '.join(get_args(LRScaling))}, got {self.lr_scaling!r}.")
+
+    def __str__(self) -> str:
+        return self.table()
+
+    # --- Shapes ---
+
+    def _shape(self, frames: int, size: int) -> BatchShape:
+        return self.baseline.shape.rescaled(frames, size)
+
+    def _scaled_size(self, factor: float) -> int:
+        full = self.baseline.shape.size
+        if factor == 1:
+            return full
+        multiple = round(full * factor / self.size_divisor) * self.size_divisor
+        return min(max(self.size_divisor, multiple), full)
+
+    def _base_shapes(self) -> list[BatchShape]:
+        frames = self.baseline.shape.frames
+        return [
+            self._shape(max(1, round(frames * frames_factor)), self._scaled_size(size_factor))
+            for frames_factor, size_factor in self.long_cycle.factors
+        ]
+
+    def cycle(self, base: BatchShape) -> list[BatchShape]:
+        """Shapes of successive iterations on a base shape (Sec. 3.2, Short Cycle)."""
+        sizes = [base.size if factor == 1 else self._scaled_size(factor) for factor in self.short_cycle.factors]
+        return [self._shape(base.frames, min(size, base.size)) for size in sizes]
+
+    def _mean_clips(self, base: BatchShape) -> Fraction:
+        cycle = self.cycle(base)
+        return Fraction(sum(shape.clips for shape in cycle), len(cycle))
+
+    def _lr_scale(self, base: BatchShape) -> float:
+        ratio = base.clips / self.baseline.shape.clips
+        return {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[self.lr_scaling]
+
+    def _sub_batch(self, shape: BatchShape, base: BatchShape) -> int:
+        # It grows with the mini-batch within the short cycle, never with the long cycle.
+        return max(1, round(Fraction(self.sub_batch * shape.clips, base.clips)))
+
+    @property
+    def grids(self) -> list[BatchShape]:
+        """Every shape of the schedule once, in the order in which it first occurs."""
+        return list(dict.fromkeys(shape for phase in self.phases for shape in self.cycle(phase.shape)))
+
+    @cached_property
+    def _stays_on_baseline(self) -> bool:
+        return self.grids == [self.baseline.shape]
+
+    # --- Phases and the baseline clock ---
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of the multigrid training."""
+        return int(self.phases[-1].end_epoch)
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases in order; the last is the fine-tuning phase."""
+        fine = self.baseline.shape
+        # (stage, base shape, length in epochs before stretching)
+        parts: list[tuple[int, BatchShape, Fraction]] = []
+        shapes = self._base_shapes()
+        all_clips = sum(map(self._mean_clips, shapes), Fraction(0))
+        starts = (Fraction(0), *map(_exact, self.baseline.milestones))
+        for stage, (start, end) in enumerate(pairwise(starts)):
+            # The same number of iterations on each shape: epochs in proportion to the clips of an iteration.
+            parts += [(stage, shape, (end - start) * self._mean_clips(shape) / all_clips) for shape in shapes]
+        last = _exact(self.baseline.epochs) - starts[-1]
+        # Iterations of the last stage are saved by the same factor as those of the stages before (as published).
+        saved = all_clips / len(shapes) if parts else self._mean_clips(fine)
+        parts.append((len(starts) - 1, fine, last * self._mean_clips(fine) / saved))
+
+        wanted = _exact(self.baseline.epochs) * _exact(self.epoch_factor)
+        total = wanted if self.whole_epochs else Fraction(max(1, round(wanted)))
+        stretch = total / sum(length for _, _, length in parts)
+        phases = []
+        position = end = Fraction(0)
+        for stage, shape, length in parts:
+            start, position = end, position + length * stretch
+            end = Fraction(round(position)) if self.whole_epochs else position
+            if position == total:
+                end = max(end, Fraction(1))  # there is at least one epoch
+            if end > start:
+                phases.append(Phase(stage, shape, start, end, self._lr_scale(shape)))
+        return tuple(phases)
+
+    @cached_property
+    def _clock(self) -> list[tuple[Fraction, Fraction]]:
+        """Knots (position, baseline epoch) of the piecewise linear baseline clock."""
+        ends = [_exact(epoch) for epoch in (*self.baseline.milestones, self.baseline.epochs)]
+        positions = []  # where each stage ends
+        for stage in range(len(ends)):
+            positions.append(max((p.end_epoch for p in self.phases if p.stage <= stage), default=Fraction(0)))
+        knots = [(Fraction(0), Fraction(0))]
+        warmup = _exact(self.baseline.warmup_epochs)
+        if warmup:
+            # One to one, but never beyond the same share of its stage.
+            knots.append((min(warmup, warmup * positions[0] / ends[0]), warmup))
+        if self.stepwise and len(ends) > 1 and not self._stays_on_baseline:
+            # The first half of the fine-tuning phase keeps the LR of the stage before (Sec. 3.2, Fine-tuning Phase).
+            middle = (positions[-2] + positions[-1]) / 2
+            positions[-2] = Fraction(math.floor(middle)) if self.whole_epochs else middle
+        return knots + list(zip(positions, ends, strict=True))
+
+    def baseline_epoch(self, position: Epochs) -> Fraction:
+        """The epoch of the baseline that corresponds to a position, both from 0: where the LR schedule is read.
+
+        Linear in epochs within each LR stage. The warm-up runs one to one, but never beyond the same share of its
+        stage. In a *stepwise* schedule the last stage but one extends to the middle of the fine-tuning phase.
+        """
+        knots = self._clock
+        exact = _exact(position)
+        following = bisect_right(knots, exact, key=lambda knot: knot[0])
+        if following == len(knots):
+            return knots[-1][1]
+        (start, baseline_start), (end, baseline_end) = knots[following - 1], knots[following]
+        return baseline_start + (exact - start) / (end - start) * (baseline_end - baseline_start)
+
+    # --- Steps ---
+
+    def steps(self, epoch: int, clips: int, accumulate: int = 1, drop_last: bool = False) -> Sequence[Step]:
+        """The mini-batches of an epoch, in order.
+
+        The position at which an optimizer step starts decides the shape of all its micro-batches. The short cycle
+        starts anew each epoch and advances once per optimizer step. After the last phase the schedule stays on it.
+
+        Args:
+            epoch: The epoch, from 0.
+            clips: Clips of this rank in this epoch.
+            accumulate: Micro-batches per optimizer step.
+            drop_last: Drop the last mini-batch of the epoch if it has fewer clips than its shape asks for.
+
+        Raises:
+            ValueError: If the first mini-batch needs more clips than there are.
+
+        >>> schedule = MultigridSchedule(Baseline(BatchShape(2, 4, 32), epochs=4))
+        >>> [str(step.shape) for step in schedule.steps(0, clips=20)]
+        ['8 x 4 x 16', '4 x 4 x 23', '2 x 4 x 32', '6 x 4 x 16']
+        """
+        return list(self._steps(epoch, clips, accumulate, drop_last))
+
+    def _steps(self, epoch: int, clips: int, accumulate: int, drop_last: bool) -> Iterator[Step]:
+        phases = self.phases
+        cycles = [
+            [(shape, self._sub_batch(shape, phase.shape)) for shape in self.cycle(phase.shape)] for phase in phases
+        ]
+        # First offset that is no longer in each phase, as an integer: offset < ceil(x) where epoch + offset/clips < end
+        ends = [math.ceil((phase.end_epoch - epoch) * clips) for phase in phases]
+        offset = 0
+        for iteration in count():
+            index = min(bisect_right(ends, offset), len(phases) - 1)
+            phase = phases[index]
+            shape, sub_batch = cycles[index][iteration % len(cycles[index])]
+            if offset == 0 and shape.clips > clips:
+                raise ValueError(
+                    f"The first mini-batch of phase {index} has {shape.clips} clips, but this rank has {clips}. Use a "
+                    "smaller baseline `batch_size`, fewer `long_cycle` shapes, or more data."
+                )
+            for _ in range(accumulate):
+                left = clips - offset
+                if left < shape.clips:
+                    if left and not drop_last:
+                        yield Step(BatchShape(left, shape.frames, shape.size), index, offset, phase.lr_scale, sub_batch)
+                    return
+                yield Step(shape, index, offset, phase.lr_scale, sub_batch)
+                offset += shape.clips
+
+    def validation_epochs(self, per_phase: int) -> frozenset[int]:
+        """Epochs, from 0, after which to validate so that each phase is validated about this many times.
+
+        They divide each phase evenly, and its last epoch is always one of them.
+        """
+        return frozenset(
+            math.ceil(phase.start_epoch + (phase.end_epoch - phase.start_epoch) * part / per_phase) - 1
+            for phase in self.phases
+            for part in range(1, per_phase + 1)
+        )
+
+    # --- What it saves ---
+
+    @property
+    def iteration_reduction(self) -> float:
+        """Iterations of the baseline over those of this schedule, on a dataset large enough for rounding not to matter.
+
+        >>> kinetics = Baseline(BatchShape(4, 32, 224), epochs=239, milestones=(94, 154, 196))
+        >>> round(MultigridSchedule(kinetics).iteration_reduction, 2)
+        3.43
+        """
+        iterations = sum((p.end_epoch - p.start_epoch) / self._mean_clips(p.shape) for p in self.phases)
+        return float(_exact(self.baseline.epochs) / self.baseline.shape.clips / iterations)
+
+    @property
+    def flop_reduction(self) -> float:
+        """FLOPs of the baseline over those of this schedule, for a model whose FLOPs grow with b t s^2 (Eq. 1)."""
+        points = Fraction(0)
+        for phase in self.phases:
+            cycle = self.cycle(phase.shape)
+            per_clip = Fraction(sum(shape.points for shape in cycle), sum(shape.clips for shape in cycle))
+            points += (phase.end_epoch - phase.start_epoch) * per_clip
+        shape = self.baseline.shape
+        return float(_exact(self.baseline.epochs) * Fraction(shape.points, shape.clips) / points)
+
+    def phase_steps(self, clips: int, accumulate: int = 1, drop_last: bool = False) -> list[int]:
+        """Mini-batches of each phase over the whole training, when each epoch has this many clips on this rank."""
+        totals = [0] * len(self.phases)
+        for epoch in range(self.epochs):
+            for step in self._steps(epoch, clips, accumulate, drop_last):
+                totals[step.phase] += 1
+        return totals
+
+    def table(self, clips: int | None = None, accumulate: int = 1, drop_last: bool = False) -> str:
+        """The schedule as text: a line per phase, then what it saves.
+
+        Args:
+            clips: Clips of this rank in an epoch; without them the steps of the phases are left out.
+            accumulate: Micro-batches per optimizer step.
+            drop_last: Drop the last mini-batch of an epoch if it is incomplete.
+        """
+        columns = ["phase", "stage", "epochs", "clips x frames x size", "short cycle", "LR scale"]
+        rows = [
+            [
+                str(index),
+                str(phase.stage),
+                f"{float(phase.start_epoch):.2f} - {float(phase.end_epoch):.2f}",
+                str(phase.shape),
+                ", ".join(f"{shape.clips} x {shape.size}" for shape in self.cycle(phase.shape)),
+                f"{phase.lr_scale:g}",
+            ]
+            for index, phase in enumerate(self.phases)
+        ]
+        lines = []
+        if clips is not None:
+            totals = self.phase_steps(clips, accumulate, drop_last)
+            columns.append("steps")
+            for row, total in zip(rows, totals, strict=True):
+                row.append(str(total))
+            per_epoch = clips / self.baseline.shape.clips
+            baseline_steps = round(
+                float(self.baseline.epochs) * (int(per_epoch) if drop_last else math.ceil(per_epoch))
+            )
+            lines.append(f"{sum(totals)} steps instead of {baseline_steps}")
+        lines.append(f"{self.epochs} epochs instead of {float(self.baseline.epochs):g}")
+        lines.append(f"{self.iteration_reduction:.2f}x fewer iterations")
+        lines.append(f"{self.flop_reduction:.2f}x fewer FLOPs (b t s^2)")
+        title = f"Multigrid schedule for a baseline of {self.baseline.shape} (clips x frames x size)"
+        return f"{title}\n{text_table(columns, rows)}\n{', '.join(lines)}."
