@@ -88,8 +88,10 @@ class BaselineEpoch:
         per_epoch = self._ticks_per_epoch(frequency)
         if not per_epoch:
             return Fraction(10**9)  # a frequency that no batch of an epoch reaches: never
-        whole, rest = divmod(ticks, per_epoch)
-        return whole + Fraction(min(rest * self._tick_every(frequency), self.batches), self.batches)
+        if ticks == 0:
+            return Fraction(0)
+        whole, before = divmod(ticks - 1, per_epoch)
+        return whole + Fraction(min((before + 1) * self._tick_every(frequency), self.batches), self.batches)
 
 
 class LRStages(NamedTuple):
@@ -208,6 +210,11 @@ class BaselineLR:
             if _BASELINE_LR not in group:
                 group[_BASELINE_LR] = float(group["lr"])
                 _set_lr(group, group[_BASELINE_LR] * self.scale)
+
+    def resume(self, ticks: Sequence[int], scale: float) -> None:
+        """Takes over schedulers that have had these ticks already, and scales what is the baseline's LR now."""
+        self.ticks, self.scale = list(ticks), scale
+        self.apply_scale()
 
     def sync(self, epoch: Fraction, scale: float) -> None:
         """Brings every scheduler to a baseline epoch, and every group to a scale."""

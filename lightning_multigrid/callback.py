@@ -275,7 +275,10 @@ class MultigridCallback(Callback):
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._loaded:
-            self._run.lr.ticks = list(self._loaded["ticks"])
+            # As it was when the checkpoint was written; Lightning does not know the position yet.
+            self._run.lr.resume(self._loaded["ticks"], self._loaded["lr_scale"])
+        else:
+            self.sync_lr(trainer.current_epoch, 0)
         self._run.mark()
 
     @override
@@ -352,8 +355,13 @@ class MultigridCallback(Callback):
         """What cannot be computed again, as plain values: checkpoints are loaded with `weights_only`."""
         if self._fit is None:
             return {}
-        sampler = self._run.sampler
-        return {"schedule": str(sampler.schedule), "seed": sampler.seed, "ticks": list(self._run.lr.ticks)}
+        sampler, lr = self._run.sampler, self._run.lr
+        return {
+            "schedule": str(sampler.schedule),
+            "seed": sampler.seed,
+            "ticks": list(lr.ticks),
+            "lr_scale": lr.scale,
+        }
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -12,18 +14,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lightning_multigrid.dataset import (
-    BrokenVideosError,
-    Clip,
-    ClipBatch,
-    ClipSampling,
-    Failure,
-    VideoDataset,
-    collate_clips,
-    collate_readable,
-)
+from lightning_multigrid.clip_batch import Clip, ClipBatch, Failure, collate_clips, collate_readable
+from lightning_multigrid.clip_sampling import ClipSampling
+from lightning_multigrid.dataset import BrokenVideosError, VideoDataset
 from lightning_multigrid.manifest import Manifest, read_manifest
-from lightning_multigrid.resample import resample_clips
+from lightning_multigrid.resample import MEAN, STD, check_normalisation, resample_clips
 
 __all__ = ["BrokenVideoWarning", "VideoDataModule"]
 
@@ -111,8 +106,8 @@ class VideoDataModule(LightningDataModule):
         sampling: Literal["stride", "segments"] = "stride",
         short_side: tuple[float, float] | None = None,
         flip: bool = True,
-        mean: tuple[float, float, float] = (0.45, 0.45, 0.45),
-        std: tuple[float, float, float] = (0.225, 0.225, 0.225),
+        mean: tuple[float, float, float] = MEAN,
+        std: tuple[float, float, float] = STD,
         antialias: bool = False,
         num_workers: int = 0,
         pin_memory: bool = True,
@@ -128,8 +123,7 @@ class VideoDataModule(LightningDataModule):
             raise ValueError(f"`max_bad_fraction` must be a share in [0, 1], got {max_bad_fraction}.")
         if num_classes is not None and num_classes < 1:
             raise ValueError(f"`num_classes` must be at least 1, or None to count them, got {num_classes}.")
-        if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
-            raise ValueError(f"`mean` and `std` must have 3 entries, `std` above 0; got {mean=} and {std=}.")
+        check_normalisation(mean, std)
         self.sources: dict[Split, Source] = {"train": train, "val": val, "test": test, "predict": predict}
         self.root, self.allow_outside_root = root, allow_outside_root
         self.multi_label = multi_label
@@ -178,10 +172,11 @@ class VideoDataModule(LightningDataModule):
     def train_dataloader(self) -> DataLoader[Clip]:
         return self._loader("train")
 
-    @override
-    def val_dataloader(self) -> DataLoader[Clip] | list[Any]:
-        # An empty list is Lightning's word for no validation; `setup` has refused it where there must be one.
-        return self._loader("val") if self.sources["val"] is not None else []
+    # Without validation videos this is Lightning's own hook, by which Lightning knows that there is no validation.
+    @property
+    def val_dataloader(self) -> Callable[[], Any]:
+        """The hook that makes the loader of the validation videos."""
+        return super().val_dataloader if self.sources["val"] is None else partial(self._loader, "val")
 
     @override
     def test_dataloader(self) -> DataLoader[Clip]:
@@ -274,13 +269,11 @@ class VideoDataModule(LightningDataModule):
 
     def _report(self, split: Split, failures: tuple[Failure, ...]) -> None:
         """Warns of videos not seen broken before, and refuses too many of them."""
-        known = self.broken
-        for failure in failures:
-            if failure.path not in known:
-                fate = "Another video takes its place." if split == "train" else "It is left out."
-                warnings.warn(f"Cannot read {failure.path}: {failure.reason}. {fate}", BrokenVideoWarning, stacklevel=2)
-                known[failure.path] = failure.reason
-            self._broken[split][failure.path] = failure.reason
+        for path, reason in ((failure.path, failure.reason) for failure in failures):
+            if path not in self.broken:
+                fate = "In training another video takes its place, elsewhere it is left out."
+                warnings.warn(f"Cannot read {path}: {reason}. {fate}", BrokenVideoWarning, stacklevel=2)
+            self._broken[split][path] = reason
         bad, videos = self._broken[split], len(self._datasets[split])
         if len(bad) > self.max_bad_fraction * videos:
             first = "; ".join(f"{path}: {reason}" for path, reason in list(bad.items())[:3])

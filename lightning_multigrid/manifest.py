@@ -1,6 +1,6 @@
 """Which videos there are and what they show: lists of `path label`, and folders per class.
 
-`annotations` reads the official files of the datasets into the same `Manifest`.
+`annotations` and `charades` read the official files of the datasets into the same `Manifest`.
 """
 
 from __future__ import annotations
@@ -8,20 +8,25 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 
 from lightning_multigrid.packed import Manifest, ManifestBuilder
-from lightning_multigrid.textfile import ManifestError, StrPath, csv_rows, path_argument, quoted
+from lightning_multigrid.textfile import ManifestError, StrPath, csv_rows, parse_labels, path_argument, quoted
 
 __all__ = ["Manifest", "ManifestBuilder", "ManifestError", "read_manifest"]
 
-_VIDEO_SUFFIXES = frozenset(".3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .webm .wmv".split())
-_FRAME_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .webp".split())
-_SPLITS = frozenset("train training val valid validate validation test testing".split())
-_PATH_COLUMNS = frozenset(
-    "clip file file_name file_path filename filepath frame_dir name path video video_name video_path".split()
+_VIDEO_SUFFIXES = (
+    *(".3gp", ".asf", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ogv"),
+    *(".ts", ".webm", ".wmv"),
 )
-_LABEL_COLUMNS = frozenset("class class_id class_index label label_id labels target targets".split())
+_FRAME_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
+_SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
+_PATH_COLUMNS = (
+    *("path", "file", "file_name", "file_path", "filename", "filepath", "name", "clip", "frame_dir"),
+    *("video", "video_name", "video_path"),
+)
+_LABEL_COLUMNS = ("label", "labels", "label_id", "class", "class_id", "class_index", "target", "targets")
 _OFFICIAL_COLUMNS = {"actions": "read_charades", "original_vido_id": "read_frame_list", "youtube_id": "read_kinetics"}
 
 
@@ -96,13 +101,14 @@ def read_manifest(
 
 
 def _add_list(builder: ManifestBuilder, path: str) -> None:
+    if path.lower().endswith(".json"):
+        raise ManifestError(
+            f"{path} is JSON, a list of `path label` is required. Use `read_something_something` if it is that dataset's."
+        )
     columns: tuple[int, int | None] | None = None
-    first = True
-    separator = _separator(path)
-    for line, row in _list_rows(path, separator):
+    for position, (line, row) in enumerate(_list_rows(path, _separator(path))):
         where = f"line {line}"
-        if first:
-            first = False
+        if position == 0:
             columns = _columns(builder, where, row)
             if columns is not None:
                 continue
@@ -112,12 +118,12 @@ def _add_list(builder: ManifestBuilder, path: str) -> None:
             if len(row) <= max(columns[0], columns[1] or 0):
                 raise builder.error(where, f"{len(row)} fields, fewer than the header names. Complete the row")
             text, label = row[columns[0]], "" if columns[1] is None else row[columns[1]]
-        labels = _labels(label)
+        labels = parse_labels(label)
         if labels is None:
             raise builder.error(
                 where,
-                f"the label {quoted(label)} is not a number from 0. Labels are whole numbers (several are `1;5`), and a "
-                "path that holds a space, comma or tab is put in double quotes; for names use a folder per class",
+                f"the label {quoted(label)} is not a number from 0. Labels are whole numbers (several are `1;5`), and "
+                "a path that holds a space, comma or tab is put in double quotes; for names use a folder per class",
             )
         builder.add(text, labels, where=where)
 
@@ -137,10 +143,10 @@ def _separator(path: str) -> str:
 
     def score(separator: str) -> tuple[int, bool]:
         rows: list[list[str]] = []
-        try:
-            rows.extend(row for _, row in islice(_list_rows(path, separator), 100))
-        except ManifestError:
-            pass  # with another separator the quotes may be right; if not, the reading itself says what is wrong
+        # With another separator the quotes may be right; if not, it is the reading that says what is wrong.
+        with suppress(ManifestError):
+            for _, row in islice(_list_rows(path, separator), 100):
+                rows.append(row)
         return sum(map(_is_labelled, rows)), bool(rows) and len(rows[0]) > 1
 
     return max("\t, ", key=score)
@@ -153,7 +159,7 @@ def _is_labelled(row: list[str]) -> bool:
         2 <= len(row) <= 3
         and not re.search(r",$|\s[0-9]+$", row[0])
         and (len(row) == 2 or row[1].isdecimal())
-        and bool(_labels(row[-1]))
+        and bool(parse_labels(row[-1]))
     )
 
 
@@ -176,21 +182,10 @@ def _fields(builder: ManifestBuilder, where: str, row: list[str]) -> tuple[str, 
     if len(row) > 3 or (len(row) == 3 and not row[1].isdecimal()):
         raise builder.error(
             where,
-            f"{len(row)} fields ({quoted(', '.join(row))}); `path label`, `path` or `path frames label` is required. Put a "
-            "path that holds the separator in double quotes",
+            f"{len(row)} fields ({quoted(', '.join(row))}); `path label`, `path` or `path frames label` is required. "
+            "Put a path that holds the separator in double quotes",
         )
     return row[0], row[-1] if len(row) > 1 else ""
-
-
-def _labels(text: str) -> tuple[int, ...] | None:
-    """Labels of a field, () if it is empty, None if it is something else."""
-    if not text:
-        return ()
-    parts = [part.strip() for part in text.replace(";", ",").split(",")]
-    # 18 digits: beyond any label, and `int` refuses thousands of them.
-    if all(part.isascii() and part.isdecimal() and len(part) <= 18 for part in parts):
-        return tuple(map(int, parts))
-    return None
 
 
 class _Folders:
@@ -232,10 +227,10 @@ class _Folders:
         for folder, name in zip(self._folders, self.classes, strict=True):
             if name not in labels:
                 raise ManifestError(
-                    f"{self._source} has a folder {quoted(name)}, which is not among the {len(classes):,} `classes`. Give "
-                    "the classes of the training split, or move the folder away."
+                    f"{self._source} has a folder {quoted(name)}, which is not among the {len(classes):,} `classes`. "
+                    "Give the classes of the training split, or move the folder away."
                 )
-            videos = list(self._videos(folder, set()))
+            videos = list(self._videos(folder, {os.path.realpath(self._source)}))
             if not videos:
                 kind = "folders of images" if self._frames else "videos"
                 raise ManifestError(
@@ -246,7 +241,7 @@ class _Folders:
                 builder.add(path, [labels[name]], where=f"class {name}")
 
     def _videos(self, folder: str, seen: set[str]) -> Iterator[str]:
-        # Links may form a loop: each folder is entered once, under whatever name comes first.
+        # Links may form a loop: each folder is entered once per class, under whatever name comes first.
         real = os.path.realpath(folder)
         if real in seen:
             return

@@ -150,11 +150,12 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
     Which clips form a group is not specified (it depends on the memory format), so their order must be random.
 
     The running statistics mean what plain BatchNorm's mean for a mini-batch of `sub_batch` clips: they follow the
-    average of the groups' means and of the groups' (unbiased) variances, in which a group counts as much as it has
-    clips. The variance *between* the group means is left out, as it is with small mini-batches.
+    average of the groups' means and of the groups' (unbiased) variances, in which a group counts as many times as it
+    has clips. The variance *between* the groups' means is no part of it.
 
-    A single group is plain BatchNorm to the bit, and so is evaluation. With `track_running_stats=False` that means
-    statistics of the whole mini-batch in evaluation.
+    A single group is plain BatchNorm to the bit, and so is evaluation, which with `track_running_stats=False` takes
+    the statistics of the whole mini-batch. Under `torch.compile`, sizes of contiguous mini-batches can be dynamic;
+    channels-last ones, and those with a remainder, are compiled for each k.
 
     Args:
         num_features: Channels (C).
@@ -167,7 +168,7 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
         sub_batch: Clips that share statistics; may be changed between two mini-batches.
 
     Raises:
-        ValueError: If `sub_batch` is below 1. In training, as plain BatchNorm, if a group has one value per channel.
+        ValueError: If `sub_batch` is below 1; in training, as in plain BatchNorm, if a group has one value per channel.
         TypeError: If `sub_batch` is not an integer.
 
     >>> SubBatchNorm3d(4, sub_batch=2)(torch.randn(6, 4, 2, 3, 3)).shape
@@ -189,12 +190,12 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
     """Give each BatchNorm layer of `module`, itself included, statistics over sub-mini-batches, in place.
 
     Only the class of a layer changes: parameters, buffers, hooks and state-dict keys stay, so this may come before or
-    after an optimizer is made or a checkpoint is loaded. Layers converted before just take the new `clips`.
+    after an optimizer is made or a checkpoint is loaded. Layers converted before take the new `clips`.
 
     Only layers that are exactly `nn.BatchNorm1d`, `2d` or `3d` are converted. Classes derived from them are left alone,
-    as they have a forward of their own (frozen, quantised, a user's), and so is `nn.SyncBatchNorm`. Lazy layers become
+    as they have reasons of their own (frozen, quantised, a user's), and so is `nn.SyncBatchNorm`. Lazy layers become
     plain BatchNorm in their first forward; convert after it. `nn.SyncBatchNorm.convert_sync_batchnorm`, Lightning's
-    `sync_batchnorm=True`, replaces converted layers by its own and thereby undoes the conversion.
+    `sync_batchnorm=True`, puts its own layers in place of converted ones.
 
     Args:
         module: A layer or a model.
@@ -207,8 +208,10 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
         ValueError: If `clips` is below 1.
         TypeError: If `clips` is not an integer.
 
-    >>> convert_sub_batchnorm(nn.BatchNorm2d(4), clips=16)
-    SubBatchNorm2d(4, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True, sub_batch=16)
+    >>> convert_sub_batchnorm(nn.Sequential(nn.BatchNorm2d(4)), clips=16)  # doctest: +ELLIPSIS
+    Sequential(
+      (0): SubBatchNorm2d(4, ..., sub_batch=16)
+    )
     """
     _check_clips("clips", clips)
     for layer in module.modules():
@@ -221,11 +224,7 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
 def set_sub_batch(module: nn.Module, clips: int) -> None:
     """Set `sub_batch` of every converted layer of `module`, itself included.
 
-    The short cycle uses it: statistics over 16 or 32 clips when the mini-batch has 2 or 4 times the clips.
-
-    Args:
-        module: A layer or a model.
-        clips: Clips that share statistics.
+    The short cycle's mini-batches of 2 and 4 times the clips have statistics over 16 and 32.
 
     Raises:
         ValueError: If `clips` is below 1.
@@ -242,16 +241,10 @@ def set_sub_batch(module: nn.Module, clips: int) -> None:
 
 
 def restore_batchnorm(module: Module) -> Module:
-    """Undo `convert_sub_batchnorm`: every converted layer of `module` is plain BatchNorm again, in place.
+    """Undo `convert_sub_batchnorm` in place: every converted layer is plain BatchNorm again. Returns `module`.
 
-    Args:
-        module: A layer or a model.
-
-    Returns:
-        `module` itself.
-
-    >>> restore_batchnorm(convert_sub_batchnorm(nn.BatchNorm1d(4)))
-    BatchNorm1d(4, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)
+    >>> type(restore_batchnorm(convert_sub_batchnorm(nn.BatchNorm1d(4)))) is nn.BatchNorm1d
+    True
     """
     for layer in module.modules():
         if type(layer) in _PLAIN_CLASSES:
@@ -264,4 +257,5 @@ def _check_clips(name: str, clips: int) -> None:
     if isinstance(clips, bool) or not isinstance(clips, int):
         raise TypeError(f"`{name}` must be an integer, got {clips!r}.")
     if clips < 1:
-        raise ValueError(f"`{name}` must be at least 1 clip, got {clips}. For plain BatchNorm use `restore_batchnorm`.")
+        way_out = "For statistics over the whole mini-batch keep plain BatchNorm (`restore_batchnorm`)."
+        raise ValueError(f"`{name}` must be at least 1, got {clips}. {way_out}")

@@ -120,8 +120,8 @@ class Manifest:
     def labels_between(self, index: int, start: float, end: float) -> tuple[int, ...]:
         """Labels whose span overlaps [start, end), ascending, each once.
 
-        Spans are half-open, too: an action in [2, 5) is seen in [4.9, 6) and not in [5, 6). A label without a span
-        holds throughout its video.
+        Spans are half-open, too: an action in [2, 5) is seen in [4.9, 6) and not in [5, 6), and one in [2, 2) never. A
+        label without a span holds throughout its video.
 
         Args:
             index: Row of the video.
@@ -138,7 +138,8 @@ class Manifest:
         if not len(self._starts):
             return self.labels(index)
         first, last = self._row(self._label_offsets, index)
-        seen = (self._starts[first:last] < end) & (self._ends[first:last] > start)
+        # The overlap is from the later start to the earlier end.
+        seen = self._starts[first:last].clamp(min=start) < self._ends[first:last].clamp(max=end)
         return tuple(sorted(set(self._label_ids[first:last][seen].tolist())))
 
     def _row(self, offsets: Tensor, index: int) -> tuple[int, int]:
@@ -218,6 +219,8 @@ class ManifestBuilder:
             encoded = name.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
             raise self.error(where, f"the path {quoted(path)} is not valid text. Rename the video") from error
+        if len(self._starts) + len(spans) not in (0, len(self._labels) + len(labels)):
+            raise self.error(where, f"{len(labels)} labels with {len(spans)} spans. Give every label its span, or none")
         if self._listings is not None and not self._exists(name):
             self._missing += 1
             return
@@ -347,5 +350,5 @@ def _positive_rate(frame_rate: float | None) -> float | None:
 
 
 def _tensor(values: bytearray | array[int] | array[float], dtype: torch.dtype) -> Tensor:
-    # `frombuffer` shares the memory and refuses an empty buffer.
-    return torch.frombuffer(values, dtype=dtype) if len(values) else torch.empty(0, dtype=dtype)
+    # `frombuffer` refuses an empty buffer, and shares the memory of a full one, which the builder may still move.
+    return torch.frombuffer(values, dtype=dtype).clone() if len(values) else torch.empty(0, dtype=dtype)

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-__all__ = ["resample_clips"]
+__all__ = ["MEAN", "STD", "check_normalisation", "resample_clips"]
 
 # Mean and deviation of the channels, in units of the whole range: those of the paper's code base.
-_MEAN = (0.45, 0.45, 0.45)
-_STD = (0.225, 0.225, 0.225)
+MEAN = (0.45, 0.45, 0.45)
+STD = (0.225, 0.225, 0.225)
 
 
 def resample_clips(
@@ -30,8 +30,8 @@ def resample_clips(
     size: int,
     *,
     flips: Sequence[bool] | None = None,
-    mean: tuple[float, float, float] = _MEAN,
-    std: tuple[float, float, float] = _STD,
+    mean: tuple[float, float, float] = MEAN,
+    std: tuple[float, float, float] = STD,
     antialias: bool = False,
 ) -> Tensor:
     """Resamples crops bilinearly to one size and normalises them: (x / 255 - mean) / std.
@@ -57,7 +57,8 @@ def resample_clips(
     >>> resample_clips([torch.zeros(8, 40, 30, 3, dtype=torch.uint8)] * 2, size=16).shape
     torch.Size([2, 3, 8, 16, 16])
     """
-    _check(crops, size, flips, mean, std)
+    check_normalisation(mean, std)
+    _check(crops, size, flips)
     device = crops[0].device
     # One multiplication and one addition: x / (255 std) - mean / std, C x 1 x 1 x 1.
     scale = torch.tensor([1 / (255 * s) for s in std], device=device).view(3, 1, 1, 1)
@@ -72,21 +73,23 @@ def resample_clips(
     return clips
 
 
-def _check(
-    crops: Sequence[Tensor],
-    size: int,
-    flips: Sequence[bool] | None,
-    mean: tuple[float, float, float],
-    std: tuple[float, float, float],
-) -> None:
+def check_normalisation(mean: Sequence[float], std: Sequence[float]) -> None:
+    """Refuses what cannot be the mean and the deviation of three channels.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+        raise ValueError(f"`mean` and `std` must have 3 entries, `std` above 0; got {mean=} and {std=}.")
+
+
+def _check(crops: Sequence[Tensor], size: int, flips: Sequence[bool] | None) -> None:
     if not crops:
         raise ValueError("`crops` is empty; at least one crop is needed.")
     if size < 1:
         raise ValueError(f"`size` must be at least 1, got {size}.")
     if flips is not None and len(flips) != len(crops):
         raise ValueError(f"`flips` must have one entry per crop: got {len(flips)} for {len(crops)} crops.")
-    if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
-        raise ValueError(f"`mean` and `std` must have 3 entries, `std` above 0; got {mean=} and {std=}.")
     for index, crop in enumerate(crops):
         if crop.dtype != torch.uint8:
             raise TypeError(f"Crops must be uint8, got {crop.dtype} for crop {index}. Normalisation is done here.")

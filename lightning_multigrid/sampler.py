@@ -205,7 +205,7 @@ class LoaderOptions(TypedDict):
     timeout: float
     worker_init_fn: Callable[[int], None] | None
     multiprocessing_context: Any
-    generator: torch.Generator | None
+    generator: torch.Generator
     prefetch_factor: int | None
     persistent_workers: bool
 
@@ -218,7 +218,9 @@ def loader_options(loader: DataLoader[Any]) -> LoaderOptions:
         "timeout": loader.timeout,
         "worker_init_fn": loader.worker_init_fn,
         "multiprocessing_context": loader.multiprocessing_context,
-        "generator": loader.generator,
+        # The order is ours, and so are the seeds of the workers. A generator of its own keeps the loader from drawing
+        # on torch's, whose state dropout depends on, as often as the number of workers asks for.
+        "generator": torch.Generator(),
         "prefetch_factor": loader.prefetch_factor,
         # Workers know nothing of the shape, so they live through every change of it.
         "persistent_workers": loader.num_workers > 0,

@@ -8,7 +8,18 @@ import stat
 from collections.abc import Iterator
 from typing import TextIO
 
-__all__ = ["ManifestError", "StrPath", "csv_rows", "csv_table", "open_text", "path_argument", "quoted", "text_lines"]
+__all__ = [
+    "ManifestError",
+    "StrPath",
+    "csv_rows",
+    "csv_table",
+    "numbered_names",
+    "open_text",
+    "parse_labels",
+    "path_argument",
+    "quoted",
+    "text_lines",
+]
 
 StrPath = str | os.PathLike[str]
 
@@ -43,6 +54,21 @@ def path_argument(name: str, value: StrPath) -> str:
     if not path or "\0" in path:
         raise ManifestError(f"`{name}` is {quoted(path)}, which is not a path. Give one, or leave the argument out.")
     return path
+
+
+def parse_labels(text: str) -> tuple[int, ...] | None:
+    """Labels of a field such as `3`, `1,5` or `1;5`: none if it is empty, None if it holds anything but numbers from 0.
+
+    >>> parse_labels("1;5"), parse_labels(""), parse_labels("run")
+    ((1, 5), (), None)
+    """
+    if not text:
+        return ()
+    parts = [part.strip() for part in text.replace(";", ",").split(",")]
+    # More than 18 digits are beyond any label, and `int` refuses thousands of them.
+    if all(part.isascii() and part.isdecimal() and len(part) <= 18 for part in parts):
+        return tuple(map(int, parts))
+    return None
 
 
 def open_text(path: str) -> TextIO:
@@ -82,7 +108,7 @@ def text_lines(path: str) -> Iterator[str]:
                     )
                 if len(line) == _LONGEST_LINE:
                     raise ManifestError(
-                        f"{path}, line {number}: {_LONGEST_LINE:,} characters or more, so this is not a list of videos. "
+                        f"{path}, line {number}: {_LONGEST_LINE:,} characters or more, so this is no list of videos. "
                         "Give a text file with one video per line."
                     )
                 yield line
@@ -135,8 +161,8 @@ def csv_table(path: str, required: tuple[str, ...]) -> Iterator[tuple[int, dict[
             absent = [name for name in required if name not in header]
             if absent:
                 raise ManifestError(
-                    f"{path}, line {line}: the columns are {quoted(','.join(header))}; {', '.join(absent)} is required. "
-                    "Give the official annotation file."
+                    f"{path}, line {line}: the columns are {quoted(','.join(header))}; {', '.join(absent)} is "
+                    "required. Give the official annotation file."
                 )
         elif len(row) != len(header):
             raise ManifestError(
@@ -145,3 +171,27 @@ def csv_table(path: str, required: tuple[str, ...]) -> Iterator[tuple[int, dict[
             )
         else:
             yield line, dict(zip(header, row, strict=True))
+
+
+def numbered_names(path: str, number: str, first: int) -> list[str]:
+    """Names of a file that numbers them, in order: `c000 Holding some clothes`.
+
+    Args:
+        path: The file.
+        number: How numbers are written, as a format.
+        first: The first one.
+
+    Raises:
+        ManifestError: If a line does not hold the number that comes next, and a name.
+    """
+    names: list[str] = []
+    for line in filter(str.strip, text_lines(path)):
+        required = number.format(first + len(names))
+        given, _, name = line.strip().partition(" ")
+        if given != required or not name:
+            raise ManifestError(
+                f"{path}: {quoted(line.strip())}, where `{required} name` is required. "
+                "Give the official list of classes."
+            )
+        names.append(name)
+    return names

@@ -73,6 +73,7 @@ class Bottleneck(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
+        """B x C x T x H x W to B x `out_channels` x T x H / stride x W / stride, rounded up."""
         out: Tensor = self.relu(self.branch1_bn(self.branch1(x)) + self.branch2(x))
         return out
 
@@ -101,6 +102,7 @@ class NonLocal(nn.Module):
         self.pool = nn.MaxPool3d((1, key_pool, key_pool))
 
     def forward(self, x: Tensor) -> Tensor:
+        """B x C x T x H x W to the same."""
         keys = self.pool(x)
         theta_BNC = self.conv_theta(x).flatten(2).transpose(1, 2)
         phi_BMC = self.conv_phi(keys).flatten(2).transpose(1, 2)
@@ -108,9 +110,11 @@ class NonLocal(nn.Module):
         if self.instantiation == "softmax":
             gathered_BNC = scaled_dot_product_attention(theta_BNC, phi_BMC, g_BMC)
         else:
-            # The division comes first: thousands of undivided products would overflow float16.
-            gathered_BNC = theta_BNC @ (phi_BMC / phi_BMC.shape[1]).transpose(1, 2) @ g_BMC
-        gathered = gathered_BNC.transpose(1, 2).unflatten(2, x.shape[2:])
+            # One kernel multiplies and divides by M: there are N x M pairs, and undivided they may overflow float16.
+            unused = theta_BNC.new_zeros(1, 1, 1)
+            pairs_BNM = torch.baddbmm(unused, theta_BNC, phi_BMC.transpose(1, 2), beta=0, alpha=1 / phi_BMC.shape[1])
+            gathered_BNC = pairs_BNM @ g_BMC
+        gathered = gathered_BNC.transpose(1, 2).reshape(x.shape[0], -1, *x.shape[2:])
         out: Tensor = x + self.bn(self.conv_out(gathered))
         return out
 
@@ -131,6 +135,7 @@ class Pathways(nn.ModuleDict):
                 self.steps.append((pathway, f"pathway{pathway}_{name}"))
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """One tensor for each pathway."""
         outputs = list(inputs)
         for pathway, name in self.steps:
             outputs[pathway] = self[name](outputs[pathway])
@@ -174,6 +179,7 @@ class Head(nn.Module):
         self.projection = nn.Linear(channels, num_classes)
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Logits B x `num_classes` of one tensor B x C x T x H x W for each pathway."""
         pooled = torch.cat([x.mean((2, 3, 4)) for x in inputs], 1)
         logits: Tensor = self.projection(self.dropout(pooled))
         return logits

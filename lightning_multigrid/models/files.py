@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
-from zipfile import is_zipfile
 
 import torch
 from torch import Tensor
 
 __all__ = ["find_tensors", "read_file"]
 
-# How a file of `torch.save` begins if it isn't a zip archive: its magic number, as pickled by the oldest protocol it
-# used (torch/serialization.py, MAGIC_NUMBER).
-_TORCH_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+# How files of `torch.save` begin: as a zip archive, or, before PyTorch 1.6, with a pickled magic number.
+_TORCH = (b"PK\x03\x04", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
 
 # Where the tensors are: PySlowFast and pytorchvideo, Lightning, Caffe2, common training scripts.
 _SHELVES = ("model_state", "state_dict", "blobs", "model")
@@ -35,21 +34,24 @@ def read_file(path: str | os.PathLike[str]) -> Any:
         ValueError: If the file is damaged, or holds objects of other kinds.
     """
     with Path(path).open("rb") as file:
-        start = file.read(len(_TORCH_LEGACY))
-    try:
-        if is_zipfile(path) or start == _TORCH_LEGACY:
-            return torch.load(path, map_location="cpu", weights_only=True)
-        with Path(path).open("rb") as file:
+        try:
+            if file.read(16).startswith(_TORCH):
+                return torch.load(path, map_location="cpu", weights_only=True)
+            file.seek(0)
             # Python 2 wrote most of these files; its byte strings come as text of one character per byte.
             return _ArrayUnpickler(file, encoding="latin1").load()
-    except OSError:
-        raise
-    except Exception as error:  # a damaged pickle can raise anything
-        reason = str(error).split(". ")[0].split("\n")[0]
-        raise ValueError(
-            f"{os.fspath(path)} cannot be read as weights: {reason}. Only tensors and arrays in plain containers are"
-            " read, as other objects can run code. Save the state dict alone, on a machine that trusts the file."
-        ) from error
+        except Exception as error:  # a damaged pickle can raise anything
+            forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
+            if forbidden is None:
+                reason = str(error).split("\n")[0].split(". ")[0].rstrip(".")
+                raise ValueError(
+                    f"{os.fspath(path)} is damaged or not a file of weights: {reason}. Download it again, or name"
+                    " another file."
+                ) from error
+            raise ValueError(
+                f"{os.fspath(path)} asks for `{forbidden[1]}`. Only tensors, arrays and plain containers are read, as"
+                " other objects can run code. Save the state dict alone, on a machine that trusts the file."
+            ) from error
 
 
 def find_tensors(content: Any) -> dict[str, Tensor]:
@@ -83,17 +85,17 @@ class _DType:
 
     def __init__(self, code: str, *_: object) -> None:
         if code not in self._DTYPES:
-            raise pickle.UnpicklingError(f"it has an array of dtype {code!r}")
+            raise pickle.UnpicklingError(f"array of dtype {code!r}")
         self.torch = self._DTYPES[code]
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         # (version, byte order, ...): a big-endian file would be read as other numbers.
         if state[1] not in ("<", "=", "|"):
-            raise pickle.UnpicklingError("it has a big-endian array")
+            raise pickle.UnpicklingError("big-endian array")
 
 
 class _Array:
-    """Stands for `numpy.ndarray` and what rebuilds it."""
+    """Stands for `numpy.ndarray` and for what makes an empty one."""
 
     def __init__(self, *_: object) -> None:
         self.tensor = torch.empty(0)
@@ -102,16 +104,29 @@ class _Array:
         _, shape, dtype, fortran, content = state
         data = bytearray(content.encode("latin1") if isinstance(content, str) else content)
         flat = torch.frombuffer(data, dtype=dtype.torch) if data else torch.empty(0, dtype=dtype.torch)
-        # Column-major arrays are the transpose of the row-major array of the reversed shape.
+        # A column-major array is the transpose of the row-major array of the reversed shape.
         self.tensor = flat.reshape(shape[::-1]).permute(*range(len(shape))[::-1]) if fortran else flat.reshape(shape)
 
 
-class _Bytes:
-    """Stands for `_codecs.encode`, by which Python 3 writes bytes in the old protocol."""
+class _FromBuffer:
+    """Stands for what makes an array in protocol 5."""
 
-    def __new__(cls, text: str, encoding: str) -> bytes:  # type: ignore[misc]
+    def __new__(  # type: ignore[misc]
+        cls, content: bytes, dtype: _DType, shape: tuple[int, ...], order: str, axes: tuple[int, ...] | None = None
+    ) -> _Array:
+        if axes is not None:
+            raise pickle.UnpicklingError("array that is neither row-major nor column-major")
+        array = _Array()
+        array.__setstate__((1, shape, dtype, order == "F", content))
+        return array
+
+
+class _Bytes:
+    """Stands for `_codecs.encode` and `bytes()`, by which Python 3 writes bytes in the protocols of Python 2."""
+
+    def __new__(cls, text: str = "", encoding: str = "latin1") -> bytes:  # type: ignore[misc]
         if encoding != "latin1":
-            raise pickle.UnpicklingError(f"it has text in {encoding!r}")
+            raise pickle.UnpicklingError(f"text in {encoding!r}")
         return text.encode("latin1")
 
 
@@ -119,18 +134,21 @@ class _ArrayUnpickler(pickle.Unpickler):
     """Unpickles containers, numbers, text and arrays, which come as tensors."""
 
     _KNOWN: ClassVar[dict[str, type]] = {
-        "numpy._reconstruct": _Array,
+        "numpy.core.multiarray._reconstruct": _Array,
+        "numpy.core.numeric._frombuffer": _FromBuffer,
         "numpy.ndarray": _Array,
         "numpy.dtype": _DType,
         "_codecs.encode": _Bytes,
+        "__builtin__.bytes": _Bytes,
         "collections.OrderedDict": OrderedDict,
     }
 
     def find_class(self, module: str, name: str) -> type:
-        # NumPy 2 renamed `numpy.core` to `numpy._core`.
-        known = f"{module.removesuffix('.core.multiarray').removesuffix('._core.multiarray')}.{name}"
+        # NumPy 2 renamed its core.
+        known = f"{module.replace('numpy._core', 'numpy.core')}.{name}"
         if known not in self._KNOWN:
-            raise pickle.UnpicklingError(f"it asks for `{module}.{name}`")
+            # In the words of `torch.load`, for one message about both.
+            raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")
         return self._KNOWN[known]
 
     def load(self) -> Any:

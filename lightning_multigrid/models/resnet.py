@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from lightning_multigrid.models.blocks import Head, NonLocal, Pathways, initialize, residual_blocks, stem
@@ -25,7 +24,7 @@ _I3D_R50 = ((3, 3, 3), (3, 1, 3, 1), (3, 1, 3, 1, 3, 1), (1, 3, 1))
 
 
 class VideoResNet(nn.Module):
-    """A bottleneck ResNet over clips B x 3 x T x H x W that gives logits B x num_classes.
+    """A bottleneck ResNet over clips.
 
     H and W shrink to 1/32 (rounded up), T to 1 / `temporal_pool` (rounded down). Any grid fits whose T is at least
     `temporal_pool`.
@@ -62,6 +61,7 @@ class VideoResNet(nn.Module):
         initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits B x `num_classes` of clips B x 3 x T x H x W."""
         [out] = self.s2(self.s1([x]))
         logits: Tensor = self.head(self.s5(self.s4(self.s3([self.pathway0_pool(out)]))))
         return logits
@@ -74,6 +74,7 @@ def slow_r50(num_classes: int = 400, *, dropout: float = 0.5) -> VideoResNet:
         num_classes: Width of the output.
         dropout: Probability of dropping an element of the pooled vector.
 
+    >>> import torch
     >>> slow_r50(num_classes=5).eval()(torch.zeros(1, 3, 2, 32, 32)).shape
     torch.Size([1, 5])
     """
@@ -87,6 +88,7 @@ def i3d_r50(num_classes: int = 400, *, dropout: float = 0.5) -> VideoResNet:
         num_classes: Width of the output.
         dropout: Probability of dropping an element of the pooled vector.
 
+    >>> import torch
     >>> i3d_r50(num_classes=5).eval()(torch.zeros(1, 3, 2, 32, 32)).shape
     torch.Size([1, 5])
     """
@@ -109,6 +111,7 @@ def i3d_nl_r50(
         key_pool: Spatial max-pool of the positions that the blocks gather from; 1 is none.
         dropout: Probability of dropping an element of the pooled vector.
 
+    >>> import torch
     >>> i3d_nl_r50(num_classes=5).eval()(torch.zeros(1, 3, 2, 32, 32)).shape
     torch.Size([1, 5])
     """

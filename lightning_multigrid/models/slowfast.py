@@ -22,16 +22,16 @@ _FUSION_RATIO = 2
 _FAST_STEM_KERNEL = 5
 
 
-def slow_frames(frames: int, alpha: int) -> list[int]:
+def slow_frames(frames: int, alpha: int, device: torch.device | None = None) -> Tensor:
     """Indices of the frames that the slow pathway sees: T / alpha of them, from the first to the last.
 
-    Not every alpha-th: the published code truncates `linspace(0, T - 1, T / alpha)`, so its weights expect this. Exact
-    integers; the published floats agree up to 156 frames and then are off by one frame here and there.
+    Not every alpha-th: the published code truncates `linspace(0, T - 1, T / alpha)`, so its weights expect this. Here
+    in integers; the floats of the published code agree up to 156 frames, and beyond are off by one frame in places.
 
     Raises:
         ValueError: If alpha does not divide the frames.
 
-    >>> slow_frames(frames=32, alpha=4)
+    >>> slow_frames(frames=32, alpha=4).tolist()
     [0, 4, 8, 13, 17, 22, 26, 31]
     """
     if frames % alpha:
@@ -40,7 +40,7 @@ def slow_frames(frames: int, alpha: int) -> list[int]:
             " frames on every grid (fewer long-cycle shapes, or longer clips), or a smaller `alpha`."
         )
     slow = frames // alpha
-    return [index * (frames - 1) // max(slow - 1, 1) for index in range(slow)]
+    return torch.arange(slow, device=device) * (frames - 1) // max(slow - 1, 1)
 
 
 class Fusion(nn.Module):
@@ -67,7 +67,7 @@ class Fusion(nn.Module):
 
 
 class SlowFast(nn.Module):
-    """SlowFast over clips B x 3 x T x H x W that gives logits B x num_classes; it splits the pathways itself.
+    """SlowFast over clips, which it splits into its pathways itself.
 
     H and W shrink to 1/32, rounded up. Any grid fits whose T is a multiple of alpha; another raises ValueError.
 
@@ -125,8 +125,8 @@ class SlowFast(nn.Module):
         initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Stacked slices, not a tensor of indices: that would be copied to the device in each step.
-        slow = torch.stack([x[:, :, frame] for frame in slow_frames(x.shape[2], self.alpha)], 2)
+        """Logits B x `num_classes` of clips B x 3 x T x H x W."""
+        slow = x.index_select(2, slow_frames(x.shape[2], self.alpha, x.device))
         pathways = self.s1_fuse(self.s1([slow, x]))
         pathways = self.s2_fuse(self.s2(pathways))
         pathways = self.s3_fuse(self.s3(pathways))

@@ -33,7 +33,8 @@ class FactorisedBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out = self.relu(self.space_norm(self.space(x)))
         out = self.time_norm(self.time(out))
-        return self.relu(out + self.shortcut(x))
+        total: Tensor = self.relu(out + self.shortcut(x))
+        return total
 
 
 class SmallCNN(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 # What optimizers leave in Caffe2's files.
 _CAFFE2_OPTIMIZER = ("lr", "model_iter")
+_CLASSIFIER = "head.projection.weight"
+# Names of each kind that a printed report shows; the report itself holds them all.
+_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -50,20 +53,23 @@ class WeightsReport:
         return not (self.missing or self.unexpected or self.mismatched)
 
     def __str__(self) -> str:
-        lines = [f"Loaded {len(self.loaded)} tensors ({self.layout})"]
-        if self.inflated:
-            lines[0] += f", {len(self.inflated)} of them inflated over time"
-        classes = self.mismatched.get("head.projection.weight")
-        if classes is not None:
-            given, own = classes
-            lines.append(
-                f"The classifier keeps its own weights: {given[0]} classes in the file, {own[0]} in the model."
-            )
-        for name, (given, own) in self.mismatched.items():
-            lines.append(f"Not loaded: {name} is {_shape(given)} in the file, {_shape(own)} in the model.")
-        lines += [f"Not in the file: {name}" for name in self.missing]
-        lines += [f"Not in the model: {name}" for name in self.unexpected]
+        lines = [f"{len(self.loaded)} tensors loaded ({self.layout}), {len(self.inflated)} of them inflated over time."]
+        if _CLASSIFIER in self.mismatched:
+            given, own = self.mismatched[_CLASSIFIER]
+            lines.append(f"The classifier keeps its values: {given[0]} classes in the weights, {own[0]} in the model.")
+        lines += _listed(
+            "of another shape",
+            [f"{name} ({_shape(given)}, not {_shape(own)})" for name, (given, own) in self.mismatched.items()],
+        )
+        lines += _listed("missing in the weights", self.missing)
+        lines += _listed("missing in the model", self.unexpected)
         return "\n".join(lines)
+
+
+def _listed(what: str, names: Sequence[str]) -> list[str]:
+    """A line that counts the names and shows the first of them, or none."""
+    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return [f"{len(names)} {what}: {', '.join(names[:_SHOWN])}{rest}"] if names else []
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -118,8 +124,8 @@ def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str,
     ]
     if not fitting:
         raise ValueError(
-            f"{where} has no tensor that fits {type(model).__name__}: it has {_some(given)}; the model has {_some(own)}."
-            " Build the model that the weights are of, or map the names yourself and give the mapping."
+            f"{where} has no tensor that fits {type(model).__name__}: it has {_some(given)}; the model has"
+            f" {_some(own)}. Build the model that the weights are of, or map the names yourself and give the mapping."
         )
     model.load_state_dict(fitting, strict=False)
     report = WeightsReport(layout, tuple(fitting), tuple(inflated), tuple(missing), tuple(unexpected), mismatched)
@@ -187,5 +193,6 @@ def _is_optimizer_blob(name: str) -> bool:
 
 
 def _some(names: Iterable[str]) -> str:
-    shown = list(names)[:3]
-    return ", ".join(f"`{name}`" for name in shown) + ", ..." if shown else "none"
+    """The first of the names, for a message."""
+    shown = [f"`{name}`" for name in names]
+    return ", ".join(shown[:3] + ["..."] * (len(shown) > 3)) or "none"

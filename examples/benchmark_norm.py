@@ -1,0 +1,167 @@
+"""Time of sub-mini-batch BatchNorm, forward and backward, beside plain BatchNorm.
+
+    python examples/benchmark_norm.py
+    python examples/benchmark_norm.py --device cuda --json norm.json
+
+Three layers take turns on the same mini-batches:
+
+- `plain`: `nn.BatchNorm3d`;
+- `ours`: `SubBatchNorm3d`, statistics over groups of `--sub-batch` clips;
+- `split`: statistics of the groups by a BatchNorm without affine, then scale and shift as operations of their own.
+
+On the CPU the times are process times, which other jobs on the machine disturb least; they count all threads.
+"""
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from lightning_multigrid.norm import SubBatchNorm3d
+
+LAYERS = ["plain", "ours", "split"]
+# Inputs of BatchNorm in the stages of a Slow pathway, N x C x T x H x W, with few enough points for a CPU.
+# The last has a remainder: 37 clips are groups of 10, 9, 9 and 9.
+SHAPES = ["32x64x8x28x28", "64x128x4x14x14", "32x256x4x14x14", "64x512x2x7x7", "37x64x4x14x14"]
+VARIANTS = [
+    ("float32", torch.float32, torch.contiguous_format),
+    ("float32 channels_last_3d", torch.float32, torch.channels_last_3d),
+    ("bfloat16", torch.bfloat16, torch.contiguous_format),
+]
+
+
+class SplitThenAffine(nn.Module):
+    """Statistics of `groups` groups of equal size, and the affine part apart."""
+
+    def __init__(self, channels: int, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+        self.statistics = nn.BatchNorm3d(channels * groups, affine=False)
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        clips, channels, *other = x.shape
+        merged = x.reshape(clips // self.groups, channels * self.groups, *other)
+        normalised = self.statistics(merged).reshape(x.shape)
+        return normalised * self.weight.to(x.dtype).view(-1, 1, 1, 1) + self.bias.to(x.dtype).view(-1, 1, 1, 1)
+
+
+def make_clock(device: torch.device) -> Callable[[], float]:
+    """Seconds: of this process on the CPU, of the wall once the device is idle elsewhere."""
+    if device.type == "cpu":
+        return time.process_time
+
+    def wall() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return wall
+
+
+def measure(
+    shape: list[int],
+    dtype: torch.dtype,
+    memory_format: torch.memory_format,
+    sub_batch: int,
+    device: torch.device,
+    seconds: float,
+) -> dict[str, float]:
+    """Median milliseconds of forward and backward, per layer, over rounds in which each layer has its turn."""
+    clips, channels = shape[:2]
+    layers: dict[str, nn.Module] = {
+        "plain": nn.BatchNorm3d(channels),
+        "ours": SubBatchNorm3d(channels, sub_batch=sub_batch),
+    }
+    groups = max(1, clips // sub_batch)
+    if clips % groups == 0:  # the split layer knows no remainders
+        layers["split"] = SplitThenAffine(channels, groups)
+    for layer in layers.values():
+        layer.to(device)
+    x, gradient = (
+        torch.randn(shape, device=device, dtype=dtype).contiguous(memory_format=memory_format) for _ in range(2)
+    )
+    x.requires_grad_()
+    clock = make_clock(device)
+    times: dict[str, list[float]] = {name: [] for name in layers}
+    warm_up, least = 2, 5
+    start = time.perf_counter()
+    while len(times["plain"]) < warm_up + least or time.perf_counter() - start < seconds:
+        for name, layer in layers.items():
+            x.grad = None
+            began = clock()
+            layer(x).backward(gradient)
+            times[name].append(clock() - began)
+    return {name: 1000 * median(spent[warm_up:]) for name, spent in times.items()}
+
+
+def machine(device: torch.device) -> str:
+    """What the numbers were measured on."""
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        cpuinfo = Path("/proc/cpuinfo")
+        lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name}, {torch.get_num_threads()} thread(s), torch {torch.__version__}"
+
+
+def parse_shape(text: str) -> list[int]:
+    parts = text.split("x")
+    if len(parts) != 5 or not all(part.isdigit() and int(part) for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NxCxTxHxW, such as {SHAPES[0]}")
+    return [int(part) for part in parts]
+
+
+def table_line(shape: str, variant: str, *numbers: str) -> str:
+    return f"{shape:<24}{variant:<26}" + "".join(f"{number:>12}" for number in numbers)
+
+
+def main(args: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description="Forward and backward time of nn.BatchNorm3d (plain), SubBatchNorm3d (ours), and statistics per "
+        "group with the affine part apart (split; it knows no remainders). Ratios are to plain, in turns in one run."
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where to run (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=20, help="about how long in total (default: %(default)s)")
+    parser.add_argument("--sub-batch", type=int, default=8, help="clips that share statistics (default: %(default)s)")
+    parser.add_argument(
+        "--shapes", type=parse_shape, nargs="+", metavar="NxCxTxHxW", help=f"inputs (default: {' '.join(SHAPES)})"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
+    options = parser.parse_args(args)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch sees no CUDA device here; use --device cpu")
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    device = torch.device(options.device)
+    shapes = options.shapes or [parse_shape(text) for text in SHAPES]
+
+    print(machine(device))
+    columns = [f"{name} ms" for name in LAYERS] + [f"{name}/plain" for name in LAYERS[1:]]
+    print(table_line("N x C x T x H x W", "variant", *columns))
+    rows = []
+    for variant, dtype, memory_format in VARIANTS:
+        for shape in shapes:
+            seconds = options.seconds / (len(shapes) * len(VARIANTS))
+            times = measure(shape, dtype, memory_format, options.sub_batch, device, seconds)
+            ratios = {name: spent / times["plain"] for name, spent in times.items() if name != "plain"}
+            rows.append({"shape": shape, "variant": variant, "ms": times, "ratio": ratios})
+            numbers = [times.get(name) for name in LAYERS] + [ratios.get(name) for name in LAYERS[1:]]
+            texts = ["-" if number is None else f"{number:.2f}" for number in numbers]
+            print(table_line(" x ".join(map(str, shape)), variant, *texts), flush=True)
+    if options.json:
+        report = {"machine": machine(device), "sub_batch": options.sub_batch, "rows": rows}
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

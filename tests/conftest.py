@@ -1,0 +1,14 @@
+"""What every test needs."""
+
+import pytest
+import torch
+
+# Two test processes on two cores: more threads would only wait for each other.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_seed_of_another_test(monkeypatch):
+    # `seed_everything` leaves its seed in the environment.
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    monkeypatch.delenv("PL_SEED_WORKERS", raising=False)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lightning_multigrid.clip_batch import Clip, Failure, collate_clips, collate_readable
+
+
+def clip(side: int, *labels: int, index: int = 0, frames: int = 2, size: int = 4, failures: int = 0) -> Clip:
+    crop = torch.full((frames, side, side + 1, 3), side, dtype=torch.uint8)
+    return Clip(crop, size, side % 2 == 1, labels, index, tuple(Failure(f"{i}.mp4", "cut") for i in range(failures)))
+
+
+def test_a_mini_batch_gives_the_crops_back() -> None:
+    clips = [clip(5, 7, index=3), clip(8, 1, index=4), clip(2, 0, index=9)]
+    batch = collate_clips(clips)
+    assert batch.pixels.shape == (2 * 3 * (5 * 6 + 8 * 9 + 2 * 3),)
+    assert all(torch.equal(a, b.crop) for a, b in zip(batch.crops(), clips, strict=True))
+    assert (len(batch), batch.frames, batch.size) == (3, 2, 4)
+    assert (batch.flips, batch.indices, batch.labels) == ((True, False, False), (3, 4, 9), ((7,), (1,), (0,)))
+    assert batch.class_ids().tolist() == [7, 1, 0]
+
+
+def test_labels_of_several_classes_are_ones() -> None:
+    batch = collate_clips([clip(5, 0, 2), clip(5), clip(5, 1)])
+    assert batch.multi_hot(3).tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+
+
+def test_a_mini_batch_moves_as_a_whole_and_the_original_stays() -> None:
+    batch = collate_clips([clip(5, 1), clip(8, 2)])
+    moved = batch.to("meta")
+    assert moved.pixels.device.type == "meta"
+    assert [crop.shape for crop in moved.crops()] == [(2, 5, 6, 3), (2, 8, 9, 3)]
+    assert batch.pixels.device.type == "cpu"
+
+
+def test_substitutes_are_left_out_of_evaluation_and_kept_in_training() -> None:
+    clips = [clip(5, 1, index=0), clip(6, 2, index=1, failures=2), clip(7, 3, index=2)]
+    assert collate_readable(clips).indices == (0, 2)
+    assert collate_clips(clips).indices == (0, 1, 2)
+    for collate in (collate_clips, collate_readable):
+        assert [failure.path for failure in collate(clips).failures] == ["0.mp4", "1.mp4"]
+
+
+def test_one_substitute_stays_where_no_clip_would_be_left() -> None:
+    batch = collate_readable([clip(5, 1, index=4, failures=1), clip(6, 2, index=5, failures=1)])
+    assert batch.indices == (4,)
+    assert len(batch.failures) == 2
+
+
+def test_clips_of_two_grids_do_not_make_a_mini_batch() -> None:
+    with pytest.raises(ValueError, match=r"must have one shape, got \(frames, size\) in \[\(2, 4\), \(3, 4\)\]"):
+        collate_clips([clip(5, 1), clip(5, 1, frames=3)])

@@ -1,0 +1,271 @@
+"""The paper's models: their size, their cost, the grids they take, and what they are made of."""
+
+import hashlib
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+from torchvision.models import video
+
+from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slow_r50, slowfast_r50, slowfast_r101, small_cnn
+from lightning_multigrid.models.blocks import Bottleneck, Head, NonLocal
+from lightning_multigrid.models.slowfast import slow_frames
+
+# Every (T, S) that the default schedule makes of a baseline of 32 x 224.
+GRIDS_32 = [(8, 112), (8, 158), (16, 112), (16, 158), (16, 224), (32, 112), (32, 158), (32, 224)]
+GRIDS_16 = [(4, 112), (4, 158), (8, 112), (8, 158), (8, 224), (16, 112), (16, 158), (16, 224)]
+
+
+def on_meta(factory, **arguments):
+    """The model without memory or arithmetic: shapes only."""
+    with torch.device("meta"):
+        return factory(**arguments)
+
+
+# Counted on PySlowFast's models (and on pytorchvideo's where it has them). The digest is of the sorted lines
+# "name shape" of the whole state dict of PySlowFast's model.
+@pytest.mark.parametrize(
+    ("factory", "arguments", "parameters", "tensors", "digest"),
+    [
+        (slowfast_r50, {}, 34_566_488, 662, "d9653fafacc7ebbb"),
+        (slowfast_r50, {"alpha": 8, "fusion_kernel": 5}, 34_480_216, 662, "1b5c48f9b8cbb147"),
+        (slowfast_r101, {}, 62_913_240, 1274, "3ed8b6d06311a062"),
+        (slowfast_r101, {"res4_temporal_blocks": 6}, 53_861_080, 1274, "3dc75fbf6ee7ee87"),
+        (i3d_r50, {}, 28_043_472, 320, "feadc02df66011f4"),
+        (i3d_nl_r50, {}, 35_401_936, 385, "ca3d7e4dfd22d2a8"),
+        (slow_r50, {}, 32_454_096, 320, "873a4f1904b94a7b"),
+    ],
+)
+def test_parameters_are_those_of_pyslowfast(factory, arguments, parameters, tensors, digest):
+    model = on_meta(factory, **arguments)
+    state = model.state_dict()
+    lines = "\n".join(sorted(f"{name} {tuple(tensor.shape)}" for name, tensor in state.items()))
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    assert len(state) == tensors
+    assert hashlib.sha256(lines.encode()).hexdigest()[:16] == digest
+
+
+# GMAC of a forward pass of one clip, counted on PySlowFast's models and confirmed by fvcore; 50.31 and 100.62 at 256
+# pixels are the model zoo's 65.7 and 131.4.
+@pytest.mark.parametrize(
+    ("factory", "arguments", "costs"),
+    [
+        (slowfast_r50, {}, dict(zip(GRIDS_32, [3.30, 6.41, 6.59, 12.81, 25.16, 13.19, 25.63, 50.31], strict=True))),
+        (
+            slowfast_r50,
+            {},
+            {(64, 112): 26.37, (64, 158): 51.25, (64, 224): 100.62, (32, 320): 102.67, (16, 226): 28.43},
+        ),
+        (
+            slowfast_r50,
+            {"alpha": 2},
+            dict(zip(GRIDS_16, [3.13, 6.07, 6.25, 12.15, 23.83, 12.51, 24.29, 47.67], strict=True)),
+        ),
+        (slowfast_r101, {}, {(32, 224): 96.71}),
+        (i3d_r50, {}, dict(zip(GRIDS_16, [3.68, 7.22, 7.35, 14.43, 28.41, 14.70, 28.87, 56.81], strict=True))),
+        (i3d_r50, {}, {(2, 112): 1.84}),
+        (i3d_nl_r50, {}, dict(zip(GRIDS_16, [4.34, 8.72, 8.77, 17.83, 36.53, 17.90, 37.22, 79.05], strict=True))),
+        (i3d_nl_r50, {"key_pool": 1}, {(16, 224): 121.09}),
+        (slow_r50, {}, {(8, 224): 41.74}),
+    ],
+)
+def test_one_model_takes_every_grid_at_the_published_cost(factory, arguments, costs):
+    model = on_meta(factory, **arguments)
+    counted = {}
+    for frames, size in costs:
+        model.zero_grad()
+        with FlopCounterMode(display=False) as counter:
+            logits = model(torch.empty(1, 3, frames, size, size, device="meta"))
+        counted[frames, size] = counter.get_total_flops() / 2e9
+        assert logits.shape == (1, 400)
+        logits.sum().backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+    assert counted == pytest.approx(costs, abs=0.006)
+
+
+@pytest.mark.parametrize("factory", [slowfast_r50, i3d_r50, i3d_nl_r50, slow_r50])
+def test_a_training_step_on_an_odd_grid_gives_finite_gradients(factory):
+    model = factory(num_classes=3)
+    loss = nn.functional.cross_entropy(model(torch.randn(2, 3, 4, 45, 45)), torch.tensor([0, 2]))
+    loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert model.get_parameter("s1.pathway0_stem.conv.weight").grad.abs().max() > 0
+
+
+def test_other_widths_of_the_fast_pathway():
+    # PySlowFast with BETA_INV 4 has as many.
+    assert sum(parameter.numel() for parameter in on_meta(slowfast_r50, beta=0.25).parameters()) == 38_286_048
+
+
+def test_slow_frames_are_the_truncated_linspace_of_the_published_code():
+    for frames, alpha in itertools.product(range(1, 157), (1, 2, 4, 8)):
+        if frames % alpha == 0:
+            published = torch.linspace(0, frames - 1, frames // alpha).long()
+            assert slow_frames(frames, alpha).tolist() == published.tolist()
+
+
+def test_slow_frames_are_exact_where_floats_are_not():
+    # 13 * 159 / 39 = 53; the published float is a little below.
+    assert slow_frames(160, 4)[13] == 53
+    assert torch.linspace(0, 159, 40).long()[13] == 52
+
+
+def test_slow_pathway_sees_the_slow_frames():
+    model = slowfast_r50(num_classes=2).eval()
+    seen = {}
+    for pathway in (0, 1):
+        stem = model.get_submodule(f"s1.pathway{pathway}_stem")
+        stem.register_forward_pre_hook(lambda _, inputs, pathway=pathway: seen.update({pathway: inputs[0]}))
+    clips = torch.randn(1, 3, 16, 32, 32)
+    model(clips)
+    assert torch.equal(seen[0], clips[:, :, [0, 5, 10, 15]])
+    assert torch.equal(seen[1], clips)
+
+
+def test_frames_that_alpha_does_not_divide_are_refused():
+    message = r"clips of 6 frames, but alpha = 4 must divide them\. Use a multiple of 4 frames on every grid"
+    with pytest.raises(ValueError, match=message):
+        on_meta(slowfast_r50)(torch.empty(1, 3, 6, 32, 32, device="meta"))
+
+
+@pytest.mark.parametrize(
+    ("factory", "arguments", "message"),
+    [
+        (slowfast_r50, {"alpha": 0}, r"`alpha` must be at least 1, got 0\."),
+        (slowfast_r50, {"beta": 0.1}, r"`beta` must be a multiple of 1/64 up to 1, got 0\.1"),
+        (slowfast_r50, {"beta": 0.0}, r"`beta` must be a multiple of 1/64 up to 1, got 0\.0"),
+        (slowfast_r50, {"fusion_kernel": 4}, r"`fusion_kernel` must be odd, got 4"),
+        (slowfast_r101, {"res4_temporal_blocks": 24}, r"`res4_temporal_blocks` must be between 0 and 23, got 24\."),
+        (i3d_nl_r50, {"instantiation": "gaussian"}, r"must be 'dot_product' or 'softmax', got 'gaussian'\."),
+    ],
+)
+def test_arguments_out_of_range_are_refused(factory, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        on_meta(factory, **arguments)
+
+
+def test_a_residual_block_starts_as_the_identity():
+    # The zero-initialised BN is the model's work, so a block is taken out of a whole one.
+    block = slow_r50().get_submodule("s3.pathway0_res1")
+    features = torch.randn(2, 512, 2, 4, 4)
+    assert torch.equal(block(features), features.relu())
+
+
+def test_non_local_blocks_start_as_the_identity():
+    plain, nonlocal_ = i3d_r50(num_classes=5).eval(), i3d_nl_r50(num_classes=5).eval()
+    plain.load_state_dict({name: nonlocal_.state_dict()[name] for name in plain.state_dict()})
+    clips = torch.randn(1, 3, 4, 48, 48)
+    torch.testing.assert_close(nonlocal_(clips), plain(clips))
+
+
+def test_only_the_last_bn_of_each_block_starts_at_zero():
+    model = i3d_nl_r50()
+    zero = [name for name, parameter in model.named_parameters() if "bn.weight" in name and not parameter.any()]
+    # 3 + 4 + 6 + 3 bottlenecks, 5 non-local blocks
+    assert len([name for name in zero if name.endswith("branch2.c_bn.weight")]) == 16
+    assert len([name for name in zero if ".pathway0_nonlocal" in name]) == 5
+    assert len(zero) == 21
+
+
+def test_convolutions_start_with_the_deviation_of_fan_out():
+    # He et al.: sqrt(2 / (out channels x kernel)), here of 3 x 1 x 1 kernels to 256 channels
+    weight = slow_r50().get_parameter("s4.pathway0_res0.branch2.a.weight")
+    assert weight.std().item() == pytest.approx((2 / (256 * 3)) ** 0.5, rel=0.02)
+
+
+def test_dropout_is_on_the_pooled_vector():
+    head = Head(channels=1000, num_classes=1000, dropout=0.5)
+    with torch.no_grad():
+        head.projection.weight.copy_(torch.eye(1000))
+        head.projection.bias.zero_()
+    pooled = head([torch.ones(1, 600, 2, 3, 3), torch.ones(1, 400, 4, 3, 3)])
+    # Kept elements are doubled and dropped ones are 0; dropping positions would give values in between.
+    assert set(pooled.unique().tolist()) == {0.0, 2.0}
+    assert 400 < pooled.count_nonzero() < 600
+
+
+@pytest.mark.parametrize("instantiation", ["dot_product", "softmax"])
+def test_non_local_block_against_a_loop_over_positions(instantiation):
+    block = NonLocal(8, instantiation, key_pool=2).double().eval()
+    x = torch.randn(2, 8, 2, 4, 6, dtype=torch.float64)
+    expected = x.clone()
+    for clip, (t, h, w) in itertools.product(range(2), itertools.product(range(2), range(4), range(6))):
+        keys = nn.functional.max_pool3d(x[clip], (1, 2, 2)).flatten(1)
+        theta = block.conv_theta.weight.flatten(1) @ x[clip, :, t, h, w] + block.conv_theta.bias
+        phi = block.conv_phi.weight.flatten(1) @ keys + block.conv_phi.bias[:, None]
+        g = block.conv_g.weight.flatten(1) @ keys + block.conv_g.bias[:, None]
+        pairs = theta @ phi
+        # 2 x 2 x 3 keys; inner width 4
+        weights = pairs / 12 if instantiation == "dot_product" else (pairs / 4**0.5).softmax(0)
+        out = block.conv_out.weight.flatten(1) @ (g @ weights) + block.conv_out.bias
+        expected[clip, :, t, h, w] += out / (1 + 1e-5) ** 0.5
+    torch.testing.assert_close(block(x), expected)
+
+
+def test_non_local_products_fit_in_half_precision():
+    block = NonLocal(8, "dot_product", key_pool=1).half().eval()
+    with torch.no_grad():
+        for conv, weight in ((block.conv_theta, 1.0), (block.conv_phi, 1.0), (block.conv_g, 2.0**-10)):
+            conv.weight.fill_(weight)
+            conv.bias.zero_()
+        block.conv_out.weight.fill_(0.0)
+    # A pair is 4 inner channels x (8 x 20) x (8 x 20) = 102400, above float16's 65504. The mean over the keys of
+    # pair x g is 102400 x 8 x 20 / 1024 = 16000, and fits.
+    assert block(torch.full((1, 8, 1, 32, 32), 20.0, dtype=torch.float16)).isfinite().all()
+
+
+def test_bottleneck_strides_in_space_only():
+    assert Bottleneck(16, 32, temporal_kernel=3, stride=2)(torch.zeros(2, 16, 5, 9, 9)).shape == (2, 32, 5, 5, 5)
+
+
+@pytest.mark.parametrize(("clips", "frames", "size"), [(1, 2, 16), (3, 3, 17), (2, 16, 64), (2, 5, 80)])
+def test_small_cnn_takes_any_grid(clips, frames, size):
+    model = small_cnn(num_classes=6)
+    logits = model(torch.randn(clips, 3, frames, size, size))
+    assert logits.shape == (clips, 6)
+    logits.sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_small_cnn_is_small():
+    assert 30_000 < sum(parameter.numel() for parameter in small_cnn(num_classes=16).parameters()) < 60_000
+
+
+def test_small_cnn_learns_a_direction_that_no_frame_shows():
+    torch.manual_seed(0)
+    # A bar that moves right, 2 pixels a frame and around the edge; played backwards it moves left.
+    right = torch.zeros(16, 3, 8, 24, 24)
+    for clip, frame in itertools.product(range(16), range(8)):
+        left_edge = (3 * clip + 2 * frame) % 24
+        right[clip, :, frame, :, [left_edge, (left_edge + 1) % 24, (left_edge + 2) % 24]] = 1.0
+    clips, classes = torch.cat([right, right.flip(2)]), torch.arange(2).repeat_interleave(16)
+    model = small_cnn(num_classes=2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(30):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(clips), classes).backward()
+        optimizer.step()
+    assert (model(clips).argmax(1) == classes).all()
+
+
+@pytest.mark.parametrize("factory", [video.r3d_18, video.mc3_18, video.r2plus1d_18, video.swin3d_t])
+def test_models_of_torchvision_that_take_grids(factory):
+    model = on_meta(factory, num_classes=4)
+    for frames, size in [(16, 112), (8, 79), (4, 56), (2, 112)]:
+        model.zero_grad()
+        logits = model(torch.empty(2, 3, frames, size, size, device="meta"))
+        assert logits.shape == (2, 4)
+        logits.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("factory", "frames", "size"), [(video.s3d, 16, 158), (video.mvit_v1_b, 8, 224), (video.mvit_v2_s, 16, 158)]
+)
+def test_models_of_torchvision_that_take_one_grid_only(factory, frames, size):
+    # Built for 16 x 224. They fail by themselves, which is what the callback's check at fit start relies on.
+    model = on_meta(factory)
+    assert model(torch.empty(1, 3, 16, 224, 224, device="meta")).shape == (1, 400)
+    with pytest.raises(RuntimeError, match=r"smaller than kernel size|broadcast|is invalid for input"):
+        model(torch.empty(1, 3, frames, size, size, device="meta"))

@@ -1,0 +1,227 @@
+import hashlib
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from lightning_multigrid import moving_shapes
+from lightning_multigrid.moving_shapes import (
+    MOVING_SHAPES,
+    cache_folder,
+    draw_clip,
+    write_moving_shapes,
+)
+
+SHAPES = ["cross", "ring", "square", "triangle"]
+DIRECTIONS = ["down", "left", "right", "up"]
+OPPOSITE = {"down": "up", "up": "down", "left": "right", "right": "left"}
+# The sign of the movement in the axes T, H, W of a clip.
+MOVEMENT = {"down": (1, 0), "up": (-1, 0), "right": (0, 1), "left": (0, -1)}
+
+
+def decode(path):
+    """T x H x W x 3; PyAV itself, independent of the package's reader."""
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def digests(folder):
+    """A digest of each file, by its path in the folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def movement(clip):
+    """Pixels per frame (down, right) by which each frame is most like the one before, on the torus."""
+    grey = clip.astype(np.float32).mean(axis=3)
+    grey -= grey.mean(axis=(1, 2), keepdims=True)
+    spectra = np.fft.fft2(grey)
+    likeness = np.fft.ifft2(spectra[4:] * spectra[:-4].conj()).real.mean(axis=0)  # four frames apart
+    height, width = likeness.shape
+    near = np.fft.fftshift(likeness)[height // 2 - 9 : height // 2 + 10, width // 2 - 9 : width // 2 + 10]
+    down, right = np.unravel_index(near.argmax(), near.shape)
+    return (down - 9) / 4, (right - 9) / 4
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """2 training videos and 1 validation video of each class."""
+    return write_moving_shapes(tmp_path_factory.mktemp("videos"), train_per_class=2, val_per_class=1)
+
+
+class TestClips:
+    @pytest.mark.parametrize("direction", DIRECTIONS)
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_a_clip_played_backwards_is_one_of_the_opposite_direction(self, shape, direction):
+        """So the two directions have the same frames, and a single frame cannot tell them apart."""
+        clip = draw_clip(shape, direction, np.random.default_rng(3))
+        backwards = draw_clip(shape, OPPOSITE[direction], np.random.default_rng(3))
+        np.testing.assert_array_equal(clip[::-1], backwards)
+
+    def test_where_the_shapes_are_does_not_tell_the_axis_of_the_movement(self):
+        """Over many clips each pixel is covered as often, whatever the direction."""
+        share = {}
+        for direction in ("right", "down"):
+            clips = [draw_clip("square", direction, np.random.default_rng((9, seed))) for seed in range(150)]
+            bright = np.stack([clip[::8].max(axis=3) > 127 for clip in clips])
+            share[direction] = bright.reshape(-1, 4, 16, 5, 16).mean(axis=(0, 2, 4))
+        np.testing.assert_allclose(share["right"], share["down"], atol=0.06)
+
+    @pytest.mark.parametrize("direction", DIRECTIONS)
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_shapes_move_one_to_two_pixels_per_frame_to_the_direction(self, shape, direction):
+        down, right = movement(draw_clip(shape, direction, np.random.default_rng(5)))
+        sign_down, sign_right = MOVEMENT[direction]
+        along, across = (down * sign_down, right) if sign_down else (right * sign_right, down)
+        assert 0.75 <= along <= 2.25
+        assert abs(across) <= 0.25
+
+    def test_any_crop_of_a_training_shows_a_shape(self):
+        """The smallest crop is 40 pixels of a short side of 340/224 x 40, of 64 pixels in the file: 42 pixels."""
+        for seed, shape in enumerate(SHAPES):
+            frame = draw_clip(shape, "right", np.random.default_rng(seed))[0].astype(int)
+            shown = (np.abs(frame - np.median(frame, axis=(0, 1))).max(axis=2) > 40).astype(int)
+            windows = np.lib.stride_tricks.sliding_window_view(shown, (42, 42))
+            assert windows.sum(axis=(2, 3)).min() > 30
+
+    def test_shapes_differ(self):
+        """The same draws, another shape: other pixels."""
+        clips = [draw_clip(shape, "up", np.random.default_rng(0)).astype(int) for shape in SHAPES]
+        for i, j in product(range(4), range(4)):
+            assert (np.abs(clips[i] - clips[j]).mean() > 2) == (i != j)
+
+
+class TestFiles:
+    def test_every_class_has_as_many_videos(self, dataset):
+        assert {split.name for split in dataset.iterdir()} == {"train", "val"}
+        for split, number in (("train", 2), ("val", 1)):
+            videos = {folder.name: len(list(folder.glob("*.mp4"))) for folder in (dataset / split).iterdir()}
+            assert videos == {f"{shape}-{direction}": number for shape in SHAPES for direction in DIRECTIONS}
+
+    def test_labels_are_in_the_order_of_the_folders(self):
+        assert list(MOVING_SHAPES) == sorted(f"{shape}-{direction}" for shape in SHAPES for direction in DIRECTIONS)
+
+    def test_videos_are_h264_of_24_frames(self, dataset):
+        for path in dataset.glob("*/*/*.mp4"):
+            with av.open(str(path)) as container:
+                assert container.format.name.startswith("mov,mp4")
+                assert container.streams.video[0].codec_context.name == "h264"
+            assert decode(path).shape == (24, 64, 80, 3)
+
+    def test_the_compressed_video_still_moves_as_its_class_says(self, dataset):
+        for path in dataset.glob("train/*/*.mp4"):
+            sign_down, sign_right = MOVEMENT[path.parent.name.split("-")[1]]
+            down, right = movement(decode(path))
+            assert (np.sign(down) * (abs(down) > 0.5), np.sign(right) * (abs(right) > 0.5)) == (sign_down, sign_right)
+
+    def test_no_two_videos_are_the_same(self, dataset):
+        assert len(set(digests(dataset).values())) == 16 * (2 + 1)
+
+    def test_the_same_seed_gives_the_same_bytes(self, dataset, tmp_path):
+        again = write_moving_shapes(tmp_path, train_per_class=2, val_per_class=1)
+        assert digests(again) == digests(dataset)
+
+    def test_another_seed_gives_other_videos_in_another_folder(self, dataset):
+        other = write_moving_shapes(dataset.parent, train_per_class=2, val_per_class=1, seed=1)
+        assert other != dataset
+        assert not set(digests(other).values()) & set(digests(dataset).values())
+
+    def test_more_videos_begin_with_the_same_ones(self, dataset):
+        more = write_moving_shapes(dataset.parent, train_per_class=2, val_per_class=2)
+        assert digests(dataset).items() <= digests(more).items()
+
+
+class TestCache:
+    @pytest.fixture
+    def small(self, monkeypatch):
+        """A dataset of one class."""
+        monkeypatch.setattr(moving_shapes, "_SHAPES", ("ring",))
+        monkeypatch.setattr(moving_shapes, "_DIRECTIONS", ("up",))
+
+    def write(self, root):
+        return write_moving_shapes(root, train_per_class=4, val_per_class=1)
+
+    def test_written_once(self, small, tmp_path, monkeypatch, capsys):
+        folder = self.write(tmp_path)
+        assert "Writing the moving shapes" in capsys.readouterr().out
+        monkeypatch.setattr(moving_shapes, "_encode", None)
+        assert self.write(tmp_path) == folder
+        assert capsys.readouterr().out == ""
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("No space left on device")])
+    def test_an_interrupted_run_leaves_nothing(self, small, tmp_path, monkeypatch, error):
+        encode = moving_shapes._encode
+
+        def interrupted(path, clip):
+            if path.parts[-3:] == ("train", "ring-up", "0003.mp4"):
+                raise error
+            encode(path, clip)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(moving_shapes, "_encode", interrupted)
+            with pytest.raises(type(error) if isinstance(error, OSError) else error):
+                self.write(tmp_path)
+        assert list(tmp_path.iterdir()) == []
+        assert len(digests(self.write(tmp_path))) == 4 + 1
+
+    def test_what_a_killed_run_leaves_is_not_taken_for_the_dataset(self, small, tmp_path, monkeypatch):
+        """While it is being written, there is no folder of the dataset's name."""
+        expected = self.write(tmp_path / "elsewhere").name
+        encode, seen = moving_shapes._encode, []
+
+        def watched(path, clip):
+            seen.extend(entry.name for entry in (tmp_path / "here").iterdir())
+            encode(path, clip)
+
+        monkeypatch.setattr(moving_shapes, "_encode", watched)
+        assert self.write(tmp_path / "here").name == expected
+        assert seen
+        assert expected not in seen
+
+    def test_two_runs_at_once(self, small, tmp_path):
+        with ThreadPoolExecutor(4) as pool:
+            folders = list(pool.map(self.write, [tmp_path] * 4))
+        assert set(folders) == set(tmp_path.iterdir())
+        assert digests(folders[0]) == digests(self.write(tmp_path / "alone"))
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"train_per_class": 0}, "`train_per_class` must be at least 1, got 0"),
+            ({"val_per_class": -1}, "`val_per_class` must be at least 1, got -1"),
+            ({"seed": -1}, "`seed` must be at least 0, got -1"),
+        ],
+    )
+    def test_numbers_out_of_range(self, tmp_path, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            write_moving_shapes(tmp_path, **arguments)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_folder_that_cannot_be_written(self, tmp_path):
+        (tmp_path / "file").touch()
+        with pytest.raises(OSError, match=r"cannot be written to .*file.*`root`, or as.*LIGHTNING_MULTIGRID_CACHE"):
+            write_moving_shapes(tmp_path / "file" / "root")
+
+    @pytest.mark.parametrize(
+        ("platform", "environment", "expected"),
+        [
+            ("linux", {}, "home/.cache/lightning-multigrid"),
+            ("linux", {"XDG_CACHE_HOME": "xdg"}, "xdg/lightning-multigrid"),
+            ("darwin", {"XDG_CACHE_HOME": "xdg"}, "home/Library/Caches/lightning-multigrid"),
+            ("win32", {"LOCALAPPDATA": "local"}, "local/lightning-multigrid"),
+            ("win32", {}, "home/AppData/Local/lightning-multigrid"),
+            ("linux", {"XDG_CACHE_HOME": "xdg", "LIGHTNING_MULTIGRID_CACHE": "own"}, "own"),
+            ("linux", {"LIGHTNING_MULTIGRID_CACHE": "~/own"}, "home/own"),
+        ],
+    )
+    def test_cache_folder(self, monkeypatch, platform, environment, expected):
+        for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "LIGHTNING_MULTIGRID_CACHE"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in {"HOME": "home", "USERPROFILE": "home", **environment}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "platform", platform)
+        assert cache_folder() == Path(expected)

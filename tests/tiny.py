@@ -1,0 +1,94 @@
+"""A small baseline script: module, data and Trainer as a user would write them, with a record of what happened."""
+
+import lightning as L
+import torch
+from torch import nn
+from torch.optim import SGD
+from torch.utils.data import DataLoader, TensorDataset
+
+CLIPS, FRAMES, SIZE, CLASSES = 100, 8, 32, 4
+
+
+def clips(number=CLIPS, frames=FRAMES, size=SIZE, seed=0):
+    """Noise whose class is in its mean, as a `TensorDataset` of clips C x T x H x W and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, CLASSES, (number,), generator=generator)
+    noise = torch.randn(number, 3, frames, size, size, generator=generator)
+    return TensorDataset(noise + labels.view(-1, 1, 1, 1, 1), labels)
+
+
+def loader(batch_size=4, shuffle=True, number=CLIPS, **arguments):
+    return DataLoader(clips(number), batch_size, shuffle, **arguments)
+
+
+class Module(L.LightningModule):
+    """A plain module: a small 3D CNN with BatchNorm, SGD with momentum, and a scheduler that a test chooses."""
+
+    def __init__(self, schedulers=None, optimizer=None):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.net = self.make_net()
+        self.schedulers = schedulers
+        self.optimizer = optimizer or (lambda parameters: SGD(parameters, lr=0.1, momentum=0.9))
+        self.seen = []  # (epoch, batch, shape of the clips, LR, loss)
+        self.sub_batches = []
+
+    def make_net(self):
+        return nn.Sequential(
+            nn.Conv3d(3, 6, 3, stride=2, padding=1),
+            nn.BatchNorm3d(6),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool3d(1),
+            nn.Flatten(),
+            nn.Dropout(0.1),
+            nn.Linear(6, CLASSES),
+        )
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = nn.functional.cross_entropy(self.net(x), y)
+        self.log("loss", loss)
+        if self._trainer is not None:  # the callback tries a copy without one
+            lr = float(self.trainer.optimizers[0].param_groups[0]["lr"])
+            self.seen.append((self.current_epoch, batch_idx, tuple(x.shape), lr, loss.item()))
+            self.sub_batches.append(getattr(self.net[1], "sub_batch", None))
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        self.log("val", nn.functional.cross_entropy(self.net(x), y))
+
+    def configure_optimizers(self):
+        optimizer = self.optimizer(self.parameters())
+        if self.schedulers is None:
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": self.schedulers(optimizer, self)}
+
+    @property
+    def lrs(self):
+        return [lr for *_, lr, _ in self.seen]
+
+    @property
+    def shapes(self):
+        """Clips x frames x size of each step."""
+        return [(shape[0], shape[2], shape[3]) for _, _, shape, _, _ in self.seen]
+
+
+def trainer(*callbacks, **arguments):
+    quiet = {
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "max_epochs": 4,
+    }
+    return L.Trainer(**quiet | arguments, callbacks=list(callbacks))
+
+
+def fit(module, *callbacks, train=None, val=None, ckpt_path=None, **arguments):
+    """Fits with a fixed seed; returns the Trainer."""
+    L.seed_everything(arguments.pop("seed", 0), verbose=False)
+    host = trainer(*callbacks, **arguments)
+    host.fit(module, loader() if train is None else train, val, ckpt_path=ckpt_path)
+    return host
