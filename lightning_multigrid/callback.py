@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from fractions import Fraction
 from functools import partial, wraps
@@ -22,13 +22,14 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lightning_multigrid.baseline_lr import BaselineLR, lr_stages
+from lightning_multigrid.baseline_lr import BaselineEpoch, BaselineLR, lr_stages
 from lightning_multigrid.fixed_clips import FixedClips, seeded
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
@@ -129,6 +130,38 @@ class MultigridCallback(Callback):
             whole_epochs=self.whole_epochs,
         )
 
+    def infer_schedule(
+        self,
+        shape: BatchShape,
+        stride: int,
+        epoch: BaselineEpoch,
+        epochs: Fraction,
+        schedulers: Sequence[LRSchedulerConfig],
+    ) -> MultigridSchedule:
+        """The schedule for what a script says about its baseline, unless a schedule was given.
+
+        Args:
+            shape: The baseline's mini-batch.
+            stride: Temporal stride of its clips, in source frames.
+            epoch: One of its epochs.
+            epochs: Its length.
+            schedulers: Its LR schedulers, as Lightning holds them.
+
+        Raises:
+            ValueError: If the given schedule is for another shape.
+        """
+        if self.schedule is not None:
+            if self.schedule.baseline.shape != shape:
+                raise ValueError(
+                    f"The schedule is for a baseline of {self.schedule.baseline.shape} (clips x frames x size), but "
+                    f"the training loader gives {shape}. Make the schedule for that shape, or leave it to be inferred."
+                )
+            return self.schedule
+        stages = lr_stages(schedulers, epoch, epochs)
+        milestones: tuple[Epochs, ...] = stages.milestones if self.milestones is None else tuple(self.milestones)
+        warmup = stages.warmup_epochs if self.warmup_epochs is None else self.warmup_epochs
+        return self.plan(Baseline(shape, epochs, milestones, stride, warmup), stages.stepwise)
+
     # --- Before training ---
 
     @override
@@ -153,7 +186,8 @@ class MultigridCallback(Callback):
         loader = user_loader(source.dataloader())
         dataset = loader.dataset if isinstance(loader.dataset, ClipDataset) else FixedClips(loader.dataset, self.layout)
         recipe = read_recipe(trainer, loader)
-        schedule = self._infer_schedule(trainer, recipe, cast("int", loader.batch_size), dataset)
+        shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
+        schedule = self.infer_schedule(shape, dataset.stride, recipe.epoch, recipe.epochs, trainer.lr_scheduler_configs)
         self._refuse_other_plan(schedule)
         sampler = self._make_sampler(trainer, schedule, recipe, loader)
         multigrid = MultigridLoader(
@@ -162,29 +196,13 @@ class MultigridCallback(Callback):
         check_grids(pl_module, [schedule.baseline.shape, *schedule.grids], _batch_maker(trainer, pl_module, multigrid))
         self._fit = _Fit(sampler, self._take_over_lr(trainer, pl_module, schedule, recipe))
         self._set(source, "instance", multigrid)
-        self._take_over_trainer(trainer, schedule, recipe)
+        self._take_over_trainer(trainer, schedule, recipe, sampler.clips)
         rank_zero_info(schedule.table(sampler.clips, trainer.accumulate_grad_batches, recipe.drop_last))
 
     def _convert(self, module: nn.Module) -> None:
         for layer in module.modules():
             if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
                 self._undo.callback(restore_batchnorm, convert_sub_batchnorm(layer, self.sub_batch))
-
-    def _infer_schedule(
-        self, trainer: Trainer, recipe: Recipe, batch_size: int, dataset: ClipDataset
-    ) -> MultigridSchedule:
-        shape = BatchShape(batch_size, dataset.frames, dataset.size)
-        if self.schedule is not None:
-            if self.schedule.baseline.shape != shape:
-                raise ValueError(
-                    f"The schedule is for a baseline of {self.schedule.baseline.shape} (clips x frames x size), but "
-                    f"the training loader gives {shape}. Make the schedule for that shape, or leave it to be inferred."
-                )
-            return self.schedule
-        stages = lr_stages(trainer.lr_scheduler_configs, recipe.epoch, recipe.epochs)
-        milestones: tuple[Epochs, ...] = stages.milestones if self.milestones is None else tuple(self.milestones)
-        warmup = stages.warmup_epochs if self.warmup_epochs is None else self.warmup_epochs
-        return self.plan(Baseline(shape, recipe.epochs, milestones, dataset.stride, warmup), stages.stepwise)
 
     def _make_sampler(
         self, trainer: Trainer, schedule: MultigridSchedule, recipe: Recipe, loader: DataLoader[Any]
@@ -240,7 +258,7 @@ class MultigridCallback(Callback):
             )
         return lr
 
-    def _take_over_trainer(self, trainer: Trainer, schedule: MultigridSchedule, recipe: Recipe) -> None:
+    def _take_over_trainer(self, trainer: Trainer, schedule: MultigridSchedule, recipe: Recipe, clips: int) -> None:
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._set(trainer.fit_loop, "max_epochs", schedule.epochs)
             self._set(trainer.fit_loop.epoch_loop, "max_steps", -1)
@@ -255,6 +273,10 @@ class MultigridCallback(Callback):
         self._set(trainer, "check_val_every_n_epoch", trainer.check_val_every_n_epoch)
         # Lightning fixes the number of batches when it requests the loader (FitLoop.setup_data), which
         # `configure_optimizers` may have made it do already. -1 makes it request it again, whatever the epoch.
+        # As dense in the training as the script asks for, and at least once in the shortest epoch.
+        lengths = (len(schedule.steps(e, clips, trainer.accumulate_grad_batches)) for e in range(schedule.epochs))
+        every = round(trainer.log_every_n_steps / schedule.iteration_reduction)  # type: ignore[attr-defined]
+        self._set(trainer, "log_every_n_steps", max(1, min(every, *lengths)))
         self._undo.callback(_reload_every, trainer, 0)
         _reload_every(trainer, -1)
 
@@ -334,7 +356,9 @@ class MultigridCallback(Callback):
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._run.times:
-            rank_zero_info(f"Time per shape of mini-batch, on one device, loading included:\n{self._run.times.table()}")
+            times = self._run.times.table()
+            rank_zero_info(f"Time per shape of mini-batch, on one device, loading included:\n{times}")
+            rank_zero_info(_last_metrics(trainer))
 
     # --- Afterwards ---
 
@@ -486,6 +510,15 @@ def _phase_line(schedule: MultigridSchedule, index: int) -> str:
         f"Phase {index} of {len(schedule.phases) - 1}: {phase.shape} (clips x frames x size), epochs "
         f"{float(phase.start_epoch):.2f} - {float(phase.end_epoch):.2f}, LR scale {phase.lr_scale:g}."
     )
+
+
+def _last_metrics(trainer: Trainer) -> str:
+    values = [
+        f"{name} {float(value):.4g}"
+        for name, value in trainer.callback_metrics.items()
+        if not name.startswith("multigrid/")
+    ]
+    return f"At the end: {', '.join(values) or 'no metrics'}."
 
 
 def _log(trainer: Trainer, module: LightningModule, values: dict[str, float]) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import LightningDataModule, Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader
 from typing_extensions import override
@@ -38,6 +38,14 @@ class BrokenVideoWarning(UserWarning):
     """A video cannot be read; said once for each."""
 
 
+def _current_split(trainer: Trainer) -> Split:
+    if trainer.testing:
+        return "test"
+    if trainer.predicting:
+        return "predict"
+    return "val" if trainer.validating or trainer.sanity_checking else "train"
+
+
 class VideoDataModule(LightningDataModule):
     """Clips of videos, decoded on the CPU and resampled on the device.
 
@@ -47,8 +55,8 @@ class VideoDataModule(LightningDataModule):
     and size.
 
     A video that cannot be read does not stop the run: `BrokenVideoWarning` names it once, with the reason, and
-    `broken` collects them. In training another video takes its place; in validation and test it is left out, so that
-    the metric is that of the readable videos. Too many of them are an error.
+    `broken` collects them. In training another video takes its place; elsewhere it is left out, so that a metric is
+    that of the readable videos (a mini-batch of broken ones only keeps one substitute). Too many of them are an error.
 
     The LightningModule's own `on_after_batch_transfer`, if it has one, gets the finished mini-batch, although Lightning
     warns that the data module's hook takes its place.
@@ -190,9 +198,13 @@ class VideoDataModule(LightningDataModule):
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Resamples a `ClipBatch` on the device; then the LightningModule's own hook has its turn."""
         trainer = self.trainer
-        assert trainer is not None
+        if trainer is None:
+            raise RuntimeError(
+                "`on_after_batch_transfer` needs a Trainer. In a loop of your own, use "
+                "`resample_clips(batch.crops(), batch.size, flips=batch.flips)`."
+            )
         if isinstance(batch, ClipBatch):
-            split = self._current_split()
+            split = _current_split(trainer)
             self._report(split, batch.failures)
             # Lightning converts to the trainer's precision before the transfer, when there are only bytes.
             clips = trainer.precision_plugin.convert_input(self._resample(batch))
@@ -239,14 +251,6 @@ class VideoDataModule(LightningDataModule):
             persistent_workers=self.num_workers > 0,
             pin_memory=self.pin_memory and torch.cuda.is_available(),
         )
-
-    def _current_split(self) -> Split:
-        assert self.trainer is not None
-        if self.trainer.testing:
-            return "test"
-        if self.trainer.predicting:
-            return "predict"
-        return "val" if self.trainer.validating or self.trainer.sanity_checking else "train"
 
     def _resample(self, batch: ClipBatch) -> Tensor:
         return resample_clips(

@@ -22,7 +22,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from typing import Any, BinaryIO, NamedTuple
 
 import av
@@ -153,9 +153,7 @@ class VideoReader:
         places: dict[int, list[int]] = {}
         for place, index in enumerate(map(operator.index, indices)):
             if not 0 <= index < len(self):
-                raise IndexError(
-                    f"`indices` must lie in 0 to {len(self) - 1}, the frames of {self._path}, got {index}."
-                )
+                raise IndexError(f"`indices` must lie in 0 to {len(self) - 1} in {self._path}, got {index}.")
             places.setdefault(index, []).append(place)
         shown = Box(0, 0, self.height, self.width) if box is None else Box(*box)
         self._check(shown)
@@ -202,9 +200,7 @@ class VideoReader:
         times = self._index.times
         for entry, run in _runs(wanted, times, self._index.entries):
             index, members = bisect_left(times, entry), set(run)
-            for frame in self._decode(self._packets_from(entry)):
-                if frame.pts is not None and frame.pts < entry:
-                    continue  # leads an open GOP: shown before the entry, it needs what lies before that
+            for frame in self._decode_from(entry):
                 if frame.pts != times[index]:
                     raise _Disagreement
                 if index in members:
@@ -242,6 +238,11 @@ class VideoReader:
             if index == len(self) or self._index.times[index] != frame.pts:
                 raise _Disagreement
             yield index, frame
+
+    def _decode_from(self, entry: int) -> Iterator[VideoFrame]:
+        """Frames shown at an entry and later. Those shown before it lead an open GOP: they may need what lies before."""
+        frames = self._decode(self._packets_from(entry))
+        return dropwhile(lambda frame: frame.pts is not None and frame.pts < entry, frames)
 
     def _packets_from(self, entry: int) -> Iterator[Packet[VideoStream]]:
         # Some containers seek by decoding time, some by pts: going back by the delay between them is right for both.
@@ -376,10 +377,11 @@ def _faults(path: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise VideoError(path, "there is no such file") from error
-    except PermissionError as error:
-        raise VideoError(path, "may not be read by this user") from error
-    except av.FFmpegError as error:
-        raise VideoError(path, f"damaged ({error.strerror})") from error
+    except (
+        av.FFmpegError
+    ) as error:  # some are MemoryErrors too: of a header that asks for too much, not of a lack of it
+        limit = f", or frames of more than {_MAX_PIXELS} pixels" if error.errno == errno.EINVAL else ""
+        raise VideoError(path, f"damaged{limit} ({error.strerror})") from error
     except MemoryError:
         raise
     except Exception as error:
@@ -393,6 +395,8 @@ def _file_key(path: str) -> tuple[str, int, int]:
         raise VideoError(path, "a directory" if stat.S_ISDIR(found.st_mode) else "not an ordinary file")
     if not found.st_size:
         raise VideoError(path, "empty, 0 bytes")
+    if not os.access(path, os.R_OK):
+        raise VideoError(path, "may not be read by this user")
     return path, found.st_mtime_ns, found.st_size
 
 
@@ -400,7 +404,6 @@ def _open(path: str) -> tuple[InputContainer, VideoStream]:
     try:
         container = av.open(
             f"file:{path}",  # "a:b.mp4" alone would be b.mp4 of the protocol a
-            options={"max_pixels": str(_MAX_PIXELS)},
             container_options={"format_whitelist": _CONTAINERS, "protocol_whitelist": "file"},
             metadata_errors="replace",
         )
@@ -498,8 +501,8 @@ def _is_shown(codec: VideoCodecContext, packet: Packet[VideoStream]) -> bool:
 def _may_be_placeholder(codec: VideoCodecContext, packet: Packet[VideoStream]) -> bool:
     """Whether a packet may stand for no picture of its own.
 
-    "Packed" MPEG-4 in AVI files has two pictures in one packet, then a packet of at most 8 bytes in lieu of the second. Its
-    times come out shuffled.
+    "Packed" MPEG-4 of AVI files has two pictures in one packet, and then one of at most 8 bytes in lieu of the second;
+    its frames come out with each other's times.
     """
     return codec.name == "mpeg4" and packet.size <= 8
 

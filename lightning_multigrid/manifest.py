@@ -103,7 +103,7 @@ def read_manifest(
 def _add_list(builder: ManifestBuilder, path: str) -> None:
     if path.lower().endswith(".json"):
         raise ManifestError(
-            f"{path} is JSON, a list of `path label` is required. Use `read_something_something` if it is that dataset's."
+            f"{path} is JSON, a list of `path label` is required. Use `read_something_something` if it is its."
         )
     columns: tuple[int, int | None] | None = None
     for position, (line, row) in enumerate(_list_rows(path, _separator(path))):

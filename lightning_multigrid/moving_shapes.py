@@ -198,7 +198,7 @@ def _encode(path: Path, clip: Image) -> None:
 
     # So that the bytes are the same on every run: the number of threads is part of the file, and with x264's macroblock
     # tree other videos that are encoded at the same time change this one. `fastdecode` halves the time of decoding.
-    options = {"preset": "veryfast", "tune": "fastdecode", "crf": "23", "threads": "1", "mbtree": "0"}
+    options = {"preset": "veryfast", "tune": "fastdecode", "crf": "26", "threads": "1", "mbtree": "0"}
     with av.open(str(path), "w") as container:
         stream = cast("av.VideoStream", container.add_stream("libx264", rate=_RATE, options=options))
         stream.height, stream.width, stream.pix_fmt = _HEIGHT, _WIDTH, "yuv420p"

@@ -9,12 +9,13 @@ from fractions import Fraction
 from typing import Any, cast
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
 from lightning_multigrid.baseline_lr import BaselineEpoch
 
-__all__ = ["Recipe", "read_recipe", "training_source", "user_loader"]
+__all__ = ["Recipe", "baseline_epochs", "read_recipe", "scheduler_configs", "training_source", "user_loader"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ def _limited(batches: int, limit: int | float | None) -> int:
     return min(batches, limit) if isinstance(limit, int) else int(batches * limit)
 
 
-def _epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:
+def baseline_epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:
+    """Length of the baseline in epochs, by the Trainer's `max_epochs` and `max_steps`."""
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         return Fraction(1)
     lengths = []
@@ -99,6 +101,22 @@ def _epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:
             "with `limit_train_batches`."
         )
     return epochs
+
+
+def scheduler_configs(module: LightningModule) -> list[LRSchedulerConfig]:
+    """The LR schedulers of a module that is not fitted, in whichever form `configure_optimizers` returns them."""
+    returned: Any = module.configure_optimizers()
+    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], (list, tuple)):
+        schedulers = list(returned[1])
+    else:
+        parts = returned if isinstance(returned, (list, tuple)) else [returned]
+        schedulers = [part["lr_scheduler"] for part in parts if isinstance(part, dict) and "lr_scheduler" in part]
+    return [
+        LRSchedulerConfig(s["scheduler"], interval=s.get("interval", "epoch"), frequency=s.get("frequency", 1))
+        if isinstance(s, dict)
+        else LRSchedulerConfig(s)
+        for s in schedulers
+    ]
 
 
 def read_recipe(trainer: Trainer, loader: DataLoader[Any]) -> Recipe:
@@ -129,4 +147,4 @@ def read_recipe(trainer: Trainer, loader: DataLoader[Any]) -> Recipe:
         if limited < batches:
             batches, clips = limited, limited * size
     epoch = BaselineEpoch(batches, trainer.accumulate_grad_batches)
-    return Recipe(clips, available, epoch, _epochs(trainer, epoch), loader.drop_last)
+    return Recipe(clips, available, epoch, baseline_epochs(trainer, epoch), loader.drop_last)

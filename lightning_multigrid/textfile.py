@@ -46,12 +46,17 @@ def path_argument(name: str, value: StrPath) -> str:
 
     Raises:
         TypeError: If it is not a path.
-        ManifestError: If it is empty or holds NUL.
+        ManifestError: If it is empty, or can't be the name of a file.
     """
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(path, str):
         raise TypeError(f"`{name}` must be a path (str or os.PathLike), got {value!r}.")
-    if not path or "\0" in path:
+    try:
+        # Half a surrogate pair can't be in the name of a file.
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:
+        encoded = b""
+    if not encoded or b"\0" in encoded:
         raise ManifestError(f"`{name}` is {quoted(path)}, which is not a path. Give one, or leave the argument out.")
     return path
 
@@ -182,7 +187,7 @@ def numbered_names(path: str, number: str, first: int) -> list[str]:
         first: The first one.
 
     Raises:
-        ManifestError: If a line does not hold the number that comes next, and a name.
+        ManifestError: If there are none, or a line does not hold the number that comes next, and a name.
     """
     names: list[str] = []
     for line in filter(str.strip, text_lines(path)):
@@ -194,4 +199,8 @@ def numbered_names(path: str, number: str, first: int) -> list[str]:
                 "Give the official list of classes."
             )
         names.append(name)
+    if not names:
+        raise ManifestError(
+            f"{path} is empty, `{number.format(first)} name` is required. Give the official list of classes."
+        )
     return names

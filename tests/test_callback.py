@@ -522,7 +522,7 @@ def test_a_resumed_run_continues_exactly(tmp_path, every):
     for path in paths:
         done = int(path.stem.split("=")[1])
         resumed = Module(steps_scheduler)
-        again = ModelCheckpoint(tmp_path / "again", every_n_train_steps=every, save_top_k=-1)
+        again = ModelCheckpoint(tmp_path / f"after {done}", every_n_train_steps=every, save_top_k=-1)
         fit(resumed, MultigridCallback(), again, enable_checkpointing=True, ckpt_path=path, seed=123)
         # Dropout is drawn anew, so the loss differs; shapes, positions and LR do not.
         assert [entry[:4] for entry in resumed.seen] == [entry[:4] for entry in whole.seen[done:]]

@@ -10,13 +10,8 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from lightning_multigrid.classifier import MeanAveragePrecision, VideoClassifier
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),  # the data are in memory
-    pytest.mark.filterwarnings("ignore:.*have no `val_dataloader`"),  # only training is looked at
-    # Lightning's answer to a change of torch 2.15.
-    pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning"),
-]
+from lightning_multigrid.grid import BatchShape
+from lightning_multigrid.probe import check_grids
 
 CLASSES = 7
 
@@ -139,8 +134,14 @@ class TestLearningRate:
         )
         assert trace == approx([0.05, 0.075, 0.1])
 
-    def test_warmup_longer_than_a_trial_run(self):
-        assert learning_rates(trainer={"fast_dev_run": True}, schedule="cosine", warmup_epochs=5, lr=1.0) == [0.01]
+    @pytest.mark.parametrize("warmup_epochs", [1, 5])
+    def test_warmup_that_outlasts_a_trial_run(self, warmup_epochs):
+        trace = learning_rates(trainer={"fast_dev_run": True}, schedule="cosine", warmup_epochs=warmup_epochs, lr=1.0)
+        assert trace == approx([0.01])
+
+    def test_warmup_is_a_step_at_least(self):
+        trace = learning_rates(trainer={"max_epochs": 1}, schedule="constant", warmup_epochs=0.1, lr=1.0)
+        assert trace == approx([0.01, 1, 1, 1])
 
     def test_milestones_at_the_starts_of_epochs_do_not_load_the_data_early(self):
         class Watch(VideoClassifier):
@@ -373,6 +374,13 @@ class TestSteps:
         expected = 1 / (1 + 1 / exponents) if loss == "bce" else exponents / exponents.sum(axis=1, keepdims=True)
         np.testing.assert_allclose(probabilities.numpy(), expected, rtol=1e-6)
 
+    def test_probabilities_are_in_single_precision(self):
+        """bfloat16 would round these two scores to the same probability, and lose their order."""
+        clips = torch.tensor([[8.0, 0.0], [8.125, 0.0]], dtype=torch.bfloat16).reshape(2, 2, 1, 1, 1)
+        (probabilities,) = make_trainer().predict(VideoClassifier(nn.Flatten(), 2), batches_of(clips))
+        assert probabilities.dtype == torch.float32
+        assert probabilities[0, 0] < probabilities[1, 0]
+
     def test_a_checkpoint_brings_the_recipe(self, tmp_path):
         trainer = make_trainer(max_epochs=1)
         classifier = VideoClassifier(TinyModel(), CLASSES, lr=0.03, schedule="steps", milestones=[2, 4])
@@ -458,6 +466,19 @@ class TestErrors:
         classifier = VideoClassifier(TinyModel(num_classes=5), CLASSES)
         with pytest.raises(ValueError, match=r"TinyModel returned \(2, 5\) for 2 clips, which must be \(2, 7\)"):
             classifier(torch.zeros(2, 3, 2, 5, 5))
+
+    def test_the_shape_check_names_the_layer_of_the_model(self):
+        """On the meta device labels have no values to check, so the check falls back to the model."""
+        model = nn.Sequential(nn.AvgPool3d((4, 1, 1)), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, CLASSES))
+        grids = [BatchShape(1, 8, 16), BatchShape(1, 2, 16)]
+
+        def make_batch(grid):
+            return torch.zeros(2, 3, grid.frames, grid.size, grid.size), torch.zeros(2, dtype=torch.long)
+
+        with pytest.raises(
+            ValueError, match=r"VideoClassifier cannot take clips of 2 x 16 x 16.*`model.0` \(AvgPool3d\)"
+        ):
+            check_grids(VideoClassifier(model, CLASSES), grids, make_batch)
 
     def test_batches_that_are_not_pairs(self):
         batch = {"clips": torch.zeros(2, 3, 2, 5, 5), "labels": torch.zeros(2)}

@@ -34,6 +34,16 @@ def test_a_mini_batch_moves_as_a_whole_and_the_original_stays() -> None:
     assert batch.pixels.device.type == "cpu"
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_pinned_mini_batch_arrives_on_the_gpu() -> None:
+    clips = [clip(5, 1), clip(8, 2)]
+    pinned = collate_clips(clips).pin_memory()
+    assert pinned.pixels.is_pinned()
+    moved = pinned.to("cuda")
+    assert all(torch.equal(crop.cpu(), c.crop) for crop, c in zip(moved.crops(), clips, strict=True))
+    assert moved.class_ids().device.type == "cuda"
+
+
 def test_substitutes_are_left_out_of_evaluation_and_kept_in_training() -> None:
     clips = [clip(5, 1, index=0), clip(6, 2, index=1, failures=2), clip(7, 3, index=2)]
     assert collate_readable(clips).indices == (0, 2)

@@ -193,6 +193,33 @@ def test_normalisation_is_the_given_one(folder: Path) -> None:
     assert module.seen["val"][0][0][0].mean(dim=(1, 2, 3)).tolist() == pytest.approx(expected, abs=0.02)
 
 
+@pytest.mark.parametrize("flip", [False, True])
+def test_about_half_of_the_training_clips_are_mirrored_by_choice(tmp_path: Path, flip: bool) -> None:
+    frame = np.zeros((24, 32, 3), np.uint8)
+    frame[:, 16:] = 255  # black on the left, white on the right
+    write_video(tmp_path / "video.mp4", [frame] * 12)
+    write_list(tmp_path / "list.csv", ["video.mp4 0"] * 64)
+    data = VideoDataModule(tmp_path / "list.csv", tmp_path / "list.csv", flip=flip, **TINY)
+    module = fit(data)
+    clips = torch.cat([clips for clips, _ in module.seen["train"]])
+    mirrored = [bool(clip[..., 0].mean() > clip[..., -1].mean()) for clip in clips]
+    assert 10 < sum(mirrored) < 54 if flip else not any(mirrored)
+    assert all(clip[..., 0].mean() < clip[..., -1].mean() for clips, _ in module.seen["val"] for clip in clips)
+
+
+def test_antialiasing_is_by_choice(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    write_video(tmp_path / "video.mp4", [noise] * 12, options={"crf": "1"})
+    write_list(tmp_path / "list.csv", ["video.mp4 0"])
+    deviations = []
+    for antialias in (False, True):
+        module = Recorder()
+        data = VideoDataModule(val=tmp_path / "list.csv", antialias=antialias, **TINY)
+        quiet_trainer().validate(module, data, verbose=False)
+        deviations.append(module.seen["val"][0][0].std())
+    assert deviations[1] < 0.8 * deviations[0]
+
+
 def test_batches_of_another_kind_pass_untouched(folder: Path) -> None:
     class Foreign(VideoDataModule):
         def val_dataloader(self) -> Any:
@@ -287,10 +314,13 @@ def test_predictions_leave_broken_videos_out(folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::lightning_multigrid.datamodule.BrokenVideoWarning")
-@pytest.mark.parametrize("workers", [0, 2])
-def test_too_many_broken_videos_end_the_run(folder: Path, workers: int) -> None:
-    data = VideoDataModule(folder / "worse.csv", num_workers=workers, **TINY)
-    message = r"3 of the 9 videos of `train` cannot be read, more than `max_bad_fraction=0.25`.*The first: .*mp4: \w+"
+@pytest.mark.parametrize(("workers", "split"), [(0, "train"), (2, "train"), (0, "val")])
+def test_too_many_broken_videos_end_the_run(folder: Path, workers: int, split: str) -> None:
+    lists = {"train": folder / "good.csv", split: folder / "worse.csv"}
+    data = VideoDataModule(**lists, num_workers=workers, **TINY)
+    message = (
+        rf"3 of the 9 videos of `{split}` cannot be read, more than `max_bad_fraction=0.25`.*first: .*mp4: \w+"
+    )
     with pytest.raises(BrokenVideosError, match=message):
         fit(data)
 
@@ -343,6 +373,11 @@ def test_a_stage_without_videos_is_refused(stage: str, split: str) -> None:
 def test_a_loader_before_setup_is_refused(folder: Path) -> None:
     with pytest.raises(RuntimeError, match=r"The videos of `train` are not read yet\. Call `setup`"):
         VideoDataModule(folder / "good.csv", **TINY).train_dataloader()
+
+
+def test_the_transfer_hook_without_a_trainer_says_what_to_use(folder: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"needs a Trainer\. In a loop of your own, use `resample_clips\(batch"):
+        VideoDataModule(folder / "good.csv", **TINY).on_after_batch_transfer(None, 0)
 
 
 def test_a_missing_list_is_named(tmp_path: Path) -> None:

@@ -5,16 +5,21 @@ from itertools import product
 from pathlib import Path
 
 import av
+import lightning as L
 import numpy as np
 import pytest
+import torch
 
 from lightning_multigrid import moving_shapes
+from lightning_multigrid.classifier import VideoClassifier
 from lightning_multigrid.moving_shapes import (
     MOVING_SHAPES,
+    MovingShapesDataModule,
     cache_folder,
     draw_clip,
     write_moving_shapes,
 )
+from lightning_multigrid.sampler import ClipRequest
 
 SHAPES = ["cross", "ring", "square", "triangle"]
 DIRECTIONS = ["down", "left", "right", "up"]
@@ -225,3 +230,69 @@ class TestCache:
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "platform", platform)
         assert cache_folder() == Path(expected)
+
+
+class Brightness(torch.nn.Module):
+    """Logits from the mean of the clip."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(1, 16)
+
+    def forward(self, clips):
+        return self.head(clips.mean(dim=(1, 2, 3, 4))[:, None])
+
+
+class TestDataModule:
+    @pytest.fixture
+    def data(self, dataset):
+        """Over the videos that are there."""
+        return MovingShapesDataModule(str(dataset.parent), train_per_class=2, val_per_class=1, num_workers=0)
+
+    def test_training_writes_the_videos_first(self, tmp_path, monkeypatch):
+        """From an empty cache to a validated model, with the defaults but for the number of videos."""
+        monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(tmp_path / "cache"))
+        shapes = []
+
+        class Watch(L.Callback):
+            def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+                shapes.append((tuple(batch[0].shape), len(batch[1])))
+
+        data = MovingShapesDataModule(train_per_class=1, val_per_class=1, num_workers=0)
+        quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        trainer = L.Trainer(
+            max_epochs=1,
+            accelerator="cpu",
+            enable_model_summary=False,
+            log_every_n_steps=1,
+            callbacks=[Watch()],
+            **quiet,
+        )
+        trainer.fit(VideoClassifier(Brightness(), 16, schedule="constant"), data)
+        assert shapes == [((8, 3, 16, 40, 40), 8)] * 2
+        assert trainer.callback_metrics["val/top1"] <= 1
+        assert len(list(tmp_path.glob("cache/*/*/*/*.mp4"))) == 16 + 16
+
+    def test_labels_are_the_classes(self, data):
+        data.setup("fit")
+        data.setup("test")
+        for loader, videos in (
+            (data.train_dataloader(), 32),
+            (data.val_dataloader(), 16),
+            (data.test_dataloader(), 16),
+        ):
+            manifest = loader.dataset.manifest
+            assert len(manifest) == videos
+            assert manifest.classes == MOVING_SHAPES
+            for index in range(videos):
+                assert MOVING_SHAPES[manifest.label(index)] == Path(manifest.path(index)).parent.name
+
+    def test_training_clips_are_crops_that_are_never_mirrored(self, data):
+        """A crop is 40 of a short side of 256/224 x 40 to 340/224 x 40 pixels: 0.66 to 0.875 of 64 pixels."""
+        data.setup("fit")
+        dataset = data.train_dataloader().dataset
+        clips = [dataset.read_clip(ClipRequest(seed % 32, frames=16, size=40, seed=seed)) for seed in range(100)]
+        assert not any(clip.flip for clip in clips)
+        sides = [clip.crop.shape[1] for clip in clips]
+        assert 0.66 * 64 - 1 <= min(sides) < 45
+        assert 53 < max(sides) <= 0.875 * 64 + 1

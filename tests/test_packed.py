@@ -251,8 +251,8 @@ def test_wrong_kinds(arguments, match):
         ManifestBuilder(**{"origin": "list.csv", **arguments})
 
 
-@pytest.mark.parametrize("root", ["", "a\0b"])
-def test_an_empty_root_is_none(root):
+@pytest.mark.parametrize("root", ["", "a\0b", "\ud800"])
+def test_what_cannot_be_a_root(root):
     with pytest.raises(ManifestError, match=r"`root` is '.*', which is not a path"):
         ManifestBuilder("list.csv", root)
 

@@ -54,8 +54,8 @@ class WeightsReport:
 
     def __str__(self) -> str:
         lines = [f"{len(self.loaded)} tensors loaded ({self.layout}), {len(self.inflated)} of them inflated over time."]
-        if _CLASSIFIER in self.mismatched:
-            given, own = self.mismatched[_CLASSIFIER]
+        given, own = self.mismatched.get(_CLASSIFIER, ((0,), (0,)))
+        if given[0] != own[0]:
             lines.append(f"The classifier keeps its values: {given[0]} classes in the weights, {own[0]} in the model.")
         lines += _listed(
             "of another shape",
@@ -97,8 +97,30 @@ def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str,
     given = find_tensors(source if isinstance(source, Mapping) else read_file(source))
     where = "The mapping" if isinstance(source, Mapping) else os.fspath(source)
     own = model.state_dict()
-    layout, prefix, table = _recognise(given, own)
+    fitting, report = _match(given, own)
+    if not fitting:
+        raise ValueError(
+            f"{where} has no tensor that fits {type(model).__name__}: it has {_some(given)}; the model has"
+            f" {_some(own)}. Build the model that the weights are of, or map the names yourself and give the mapping."
+        )
+    model.load_state_dict(fitting, strict=False)
+    logger.log(logging.INFO if report.complete else logging.WARNING, "%s: %s", where, report)
+    return report
 
+
+def export_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Writes a model's weights as PySlowFast does (`.pyth`): its names, under `model_state`.
+
+    Args:
+        model: One of our models; PySlowFast loads them into its own of the same shape.
+        path: File to write.
+    """
+    torch.save({"model_state": {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}}, path)
+
+
+def _match(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], WeightsReport]:
+    """The given tensors that fit, by our names and in our shapes, and the account of all."""
+    layout, prefix, table = _recognise(given, own)
     fitting: dict[str, Tensor] = {}
     inflated: list[str] = []
     unexpected: list[str] = []
@@ -117,30 +139,11 @@ def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str,
         if tensor.dim() == 4 and fit.dim() == 5:
             inflated.append(name)
     # Counters of batches are not in all layouts, and no layer of ours reads them.
-    missing = [
-        name
-        for name in own
-        if name not in fitting and name not in mismatched and not name.endswith("num_batches_tracked")
-    ]
-    if not fitting:
-        raise ValueError(
-            f"{where} has no tensor that fits {type(model).__name__}: it has {_some(given)}; the model has"
-            f" {_some(own)}. Build the model that the weights are of, or map the names yourself and give the mapping."
-        )
-    model.load_state_dict(fitting, strict=False)
-    report = WeightsReport(layout, tuple(fitting), tuple(inflated), tuple(missing), tuple(unexpected), mismatched)
-    logger.log(logging.INFO if report.complete else logging.WARNING, "%s: %s", where, report)
-    return report
-
-
-def export_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Writes a model's weights as PySlowFast does (`.pyth`): its names, under `model_state`.
-
-    Args:
-        model: One of our models; PySlowFast loads them into its own of the same shape.
-        path: File to write.
-    """
-    torch.save({"model_state": {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}}, path)
+    found = fitting.keys() | mismatched.keys()
+    missing = [name for name in own if name not in found and not name.endswith("num_batches_tracked")]
+    return fitting, WeightsReport(
+        layout, tuple(fitting), tuple(inflated), tuple(missing), tuple(unexpected), mismatched
+    )
 
 
 def _recognise(given: Iterable[str], own: Iterable[str]) -> tuple[str, str, dict[str, str]]:
