@@ -41,7 +41,6 @@ from lightning_multigrid.sampler import (
     ClipRequest,
     MultigridLoader,
     MultigridSampler,
-    loader_options,
     order_of,
 )
 from lightning_multigrid.schedule import Baseline, Epochs, LongCycle, LRScaling, MultigridSchedule, ShortCycle
@@ -190,9 +189,7 @@ class MultigridCallback(Callback):
         schedule = self.infer_schedule(shape, dataset.stride, recipe.epoch, recipe.epochs, trainer.lr_scheduler_configs)
         self._refuse_other_plan(schedule)
         sampler = self._make_sampler(trainer, schedule, recipe, loader)
-        multigrid = MultigridLoader(
-            dataset, sampler, cast("Any", loader.collate_fn), loader_options(loader), _Position(self, trainer)
-        )
+        multigrid = MultigridLoader(dataset, sampler, loader, _Position(self, trainer))
         check_grids(pl_module, [schedule.baseline.shape, *schedule.grids], _batch_maker(trainer, pl_module, multigrid))
         self._fit = _Fit(sampler, self._take_over_lr(trainer, pl_module, schedule, recipe))
         self._set(source, "instance", multigrid)

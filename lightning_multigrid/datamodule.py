@@ -171,8 +171,8 @@ class VideoDataModule(LightningDataModule):
             manifest = train if split == "train" else self._read(split, classes)
             if manifest is None:
                 continue
-            self.num_classes = self._given_num_classes or (train or manifest).num_classes
             if split != "predict":
+                self.num_classes = self._given_num_classes or (train or manifest).num_classes
                 self._check_labels(split, manifest)
             self._datasets[split] = VideoDataset(manifest, self.clip_sampling, training=split == "train")
 

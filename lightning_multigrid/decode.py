@@ -19,6 +19,7 @@ import struct
 import threading
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -175,7 +176,8 @@ class VideoReader:
     def _rgb(self, frame: VideoFrame) -> Tensor:
         """Pixels of a frame as it is stored. A frame of another size than the first is scaled to that."""
         height, width = self._index.height, self._index.width
-        rgb = _kept.scaler.reformat(frame, width=width, height=height, format="rgb24", **_ONE_THREAD)
+        scaler = _kept.scalers[frame.format.name]
+        rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **_ONE_THREAD)
         plane = rgb.planes[0]
         return torch.frombuffer(plane, dtype=torch.uint8).as_strided((height, width, 3), (plane.line_size, 3, 1))
 
@@ -183,18 +185,13 @@ class VideoReader:
         """The frames of `wanted` (ascending) with their indices; some of them again if the index proves wrong."""
         if not wanted:
             return
-        if self._index.times:
-            try:
-                yield from self._after_seeking(wanted)
-                return
-            except (_Disagreement, av.FFmpegError):
-                pass
-            try:
-                yield from self._from_start(wanted, self._number_by_time)
-                return
-            except _Disagreement:
-                pass
-        yield from self._from_start(wanted, enumerate)
+        if not self._index.times:
+            yield from self._from_start(wanted, enumerate)
+            return
+        try:
+            yield from self._after_seeking(wanted)
+        except (_Disagreement, av.FFmpegError):
+            yield from self._from_start(wanted, self._number_by_time if self._comes_in_order() else enumerate)
 
     def _after_seeking(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         times = self._index.times
@@ -229,18 +226,24 @@ class VideoReader:
             raise VideoError(self._path, f"damaged: frame {min(missing)} of {len(self)} does not come out")
 
     def _number_by_time(self, frames: Iterator[VideoFrame]) -> Iterator[tuple[int, VideoFrame]]:
-        last = -math.inf
-        for frame in frames:
-            if frame.pts is None or frame.pts <= last:
-                raise _Disagreement
-            last = frame.pts
-            index = bisect_left(self._index.times, frame.pts)
-            if index == len(self) or self._index.times[index] != frame.pts:
-                raise _Disagreement
-            yield index, frame
+        return ((bisect_left(self._index.times, frame.pts or 0), frame) for frame in frames)
+
+    def _comes_in_order(self) -> bool:
+        """Whether times tell frames apart when the file is decoded from its beginning, as far as that goes."""
+        known, last = set(self._index.times), -math.inf
+        container, stream = _open(self._path)
+        with container:
+            try:
+                for frame in self._decode(_packets(container, stream)):
+                    if frame.pts is None or frame.pts <= last or frame.pts not in known:
+                        return False
+                    last = frame.pts
+            except av.FFmpegError:
+                pass
+        return True
 
     def _decode_from(self, entry: int) -> Iterator[VideoFrame]:
-        """Frames shown at an entry and later. Those shown before it lead an open GOP: they may need what lies before."""
+        """Frames from an entry on. Those shown before it lead an open GOP: they may need what lies before."""
         frames = self._decode(self._packets_from(entry))
         return dropwhile(lambda frame: frame.pts is not None and frame.pts < entry, frames)
 
@@ -335,7 +338,9 @@ class _Kept(threading.local):
     """What a thread keeps from one video to the next. Threads share nothing: a scaler does not bear two at a time."""
 
     def __init__(self) -> None:
-        self.scaler = VideoReformatter()  # its context holds megabytes: one per thread, not one per file
+        # A scaler holds megabytes, so there is none per file. One of its own for each pixel format: before PyAV 17 it
+        # takes full-range frames for what came before them, and the other way round.
+        self.scalers: defaultdict[str, VideoReformatter] = defaultdict(VideoReformatter)
         self._indices: dict[tuple[str, int, int], _Index] = {}
         self._frames = 0
 
@@ -357,10 +362,7 @@ def _runs(wanted: Sequence[int], times: Sequence[int], entries: Sequence[int]) -
     """Frames that are decoded in one go, with the entry where that begins. Another seek pays if it skips a frame."""
     runs: list[tuple[int, list[int]]] = []
     for index in wanted:
-        place = bisect_right(entries, times[index])
-        if not place:
-            raise _Disagreement
-        entry = entries[place - 1]
+        entry = entries[bisect_right(entries, times[index]) - 1]
         if runs and bisect_left(times, entry) <= runs[-1][1][-1] + 1:
             runs[-1][1].append(index)
         else:
@@ -468,8 +470,16 @@ def _build_index(path: str, container: InputContainer, stream: VideoStream) -> _
     if not probe:
         raise VideoError(path, "holds no frame that can be decoded")
     times, entries = array("q", sorted(times)), array("q", sorted(entries))
-    listed = [frame.pts for frame in probe] == list(times[: len(probe)])
-    if not (regular and listed and all(now < later for now, later in pairwise(times))):
+    regular = (
+        regular
+        and len(entries) > 0
+        and entries[0] <= times[0]
+        and [frame.pts for frame in probe] == list(times[: len(probe)])
+        and all(now < later for now, later in pairwise(times))
+        # AVI has no times of its own: with B-frames they are made up, in decoding order.
+        and not (container.format.name == "avi" and codec.has_b_frames)
+    )
+    if not regular:
         times, entries = array("q"), array("q")
     first = probe[0]
     rate = float(stream.average_rate or 0)

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol, TypedDict, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch.utils.data import (
@@ -37,7 +37,6 @@ __all__ = [
     "MultigridSampler",
     "derive_seed",
     "epoch_order",
-    "loader_options",
     "order_of",
 ]
 
@@ -197,36 +196,6 @@ class _Batches(Dataset[Any]):
         return self.collate_fn([self.dataset.read_clip(request) for request in requests])
 
 
-class LoaderOptions(TypedDict):
-    """Options of a `DataLoader` that say nothing about order or size."""
-
-    num_workers: int
-    pin_memory: bool
-    timeout: float
-    worker_init_fn: Callable[[int], None] | None
-    multiprocessing_context: Any
-    generator: torch.Generator
-    prefetch_factor: int | None
-    persistent_workers: bool
-
-
-def loader_options(loader: DataLoader[Any]) -> LoaderOptions:
-    """Options of a user's loader that a loader made in its place takes over."""
-    return {
-        "num_workers": loader.num_workers,
-        "pin_memory": loader.pin_memory,
-        "timeout": loader.timeout,
-        "worker_init_fn": loader.worker_init_fn,
-        "multiprocessing_context": loader.multiprocessing_context,
-        # The order is ours, and so are the seeds of the workers. A generator of its own keeps the loader from drawing
-        # on torch's, whose state dropout depends on, as often as the number of workers asks for.
-        "generator": torch.Generator(),
-        "prefetch_factor": loader.prefetch_factor,
-        # Workers know nothing of the shape, so they live through every change of it.
-        "persistent_workers": loader.num_workers > 0,
-    }
-
-
 class Host(Protocol):
     """The training loop that a loader works for."""
 
@@ -246,25 +215,36 @@ def _as_is(batch: Any) -> Any:
 class MultigridLoader(DataLoader[Any]):
     """Loads the mini-batches of a `MultigridSampler`.
 
+    Workers know nothing of the shapes, so the same ones live through all epochs.
+
     Args:
         dataset: The clips.
         sampler: The order and the shapes.
-        collate_fn: Makes a mini-batch of a list of samples.
-        options: Options of the `DataLoader`, for instance those of the user's loader.
+        like: A loader whose `collate_fn`, workers, pinning and the like are taken over; its order and size are not.
         host: Tells where the training is; None takes the sampler's own position.
     """
 
     sampler: MultigridSampler
 
     def __init__(
-        self,
-        dataset: ClipDataset,
-        sampler: MultigridSampler,
-        collate_fn: Callable[[list[Any]], Any],
-        options: LoaderOptions,
-        host: Host | None = None,
+        self, dataset: ClipDataset, sampler: MultigridSampler, like: DataLoader[Any], host: Host | None = None
     ) -> None:
-        super().__init__(_Batches(dataset, collate_fn), batch_size=None, sampler=sampler, collate_fn=_as_is, **options)
+        super().__init__(
+            _Batches(dataset, cast("Any", like.collate_fn)),
+            batch_size=None,
+            sampler=sampler,
+            collate_fn=_as_is,
+            num_workers=like.num_workers,
+            pin_memory=like.pin_memory,
+            timeout=like.timeout,
+            worker_init_fn=like.worker_init_fn,
+            multiprocessing_context=like.multiprocessing_context,
+            prefetch_factor=like.prefetch_factor,
+            persistent_workers=like.num_workers > 0,
+            # One of its own keeps the loader from drawing on torch's generator, whose state dropout depends on, as
+            # often as the number of workers asks for.
+            generator=torch.Generator(),
+        )
         self.host = host
 
     def __len__(self) -> int:

@@ -126,6 +126,7 @@ def test_fit_validate_test_and_predict_on_real_videos(folder: Path) -> None:
         assert torch.cat([labels for _, labels in batches]).tolist() == [0, 1, 2] * 4
     order = [torch.cat([labels for _, labels in module.seen["train"][i : i + 3]]).tolist() for i in (0, 3)]
     assert sorted(order[0]) == sorted(order[1]) == [0] * 4 + [1] * 4 + [2] * 4
+    assert order != [[0, 1, 2] * 4] * 2
     predictions = host.predict(module, datamodule=data)
     assert [len(labels) for labels in predictions] == [4, 4, 4]
     paths = [path for _, batch_paths in module.seen["predict"] for path in batch_paths]
@@ -273,6 +274,14 @@ def test_relative_paths_start_from_the_root(folder: Path, tmp_path: Path) -> Non
     assert shown_label(module.seen["val"][0][0][0]) == 2
 
 
+def test_lists_lead_out_of_the_root_only_where_allowed(folder: Path, tmp_path: Path) -> None:
+    write_list(tmp_path / "list.csv", [f"{folder / '220_0.mp4'} 0"])
+    options = {"val": tmp_path / "list.csv", "root": tmp_path, **TINY}
+    with pytest.raises(ManifestError, match=r"leads out of the root"):
+        VideoDataModule(**options).setup("validate")
+    VideoDataModule(**options, allow_outside_root=True).setup("validate")
+
+
 def test_labels_beyond_the_classes_of_training_are_refused(folder: Path) -> None:
     write_list(folder / "beyond.csv", ["20_0.mp4 7"])
     data = VideoDataModule(folder / "good.csv", folder / "beyond.csv", **TINY)
@@ -318,9 +327,7 @@ def test_predictions_leave_broken_videos_out(folder: Path) -> None:
 def test_too_many_broken_videos_end_the_run(folder: Path, workers: int, split: str) -> None:
     lists = {"train": folder / "good.csv", split: folder / "worse.csv"}
     data = VideoDataModule(**lists, num_workers=workers, **TINY)
-    message = (
-        rf"3 of the 9 videos of `{split}` cannot be read, more than `max_bad_fraction=0.25`.*first: .*mp4: \w+"
-    )
+    message = rf"3 of the 9 videos of `{split}` cannot be read, more than `max_bad_fraction=0.25`.*first: .*mp4: \w+"
     with pytest.raises(BrokenVideosError, match=message):
         fit(data)
 

@@ -76,6 +76,13 @@ def test_evaluation_reads_the_centre_whatever_the_seed(folder: Path) -> None:
     assert not any(clip.flip for clip in clips)
 
 
+def test_evaluation_on_another_grid_keeps_the_baseline_stride_and_the_centre(folder: Path) -> None:
+    clip = dataset(folder, "good.csv", training=False).read_clip(ClipRequest(0, frames=4, size=8, seed=0))
+    # 11 frames before a span of 8, 11 after it. The crop is the share of the frame of the baseline clip, 7/8.
+    assert levels(clip.crop) == [11, 13, 15, 17]
+    assert (clip.crop.shape, clip.size) == ((4, 32, 32, 3), 8)
+
+
 def test_a_clip_is_a_function_of_its_request(folder: Path) -> None:
     data = dataset(folder, "all.csv")
     copied = pickle.loads(pickle.dumps(data))  # as a spawned worker gets it

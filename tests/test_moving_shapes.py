@@ -126,6 +126,11 @@ class TestFiles:
     def test_no_two_videos_are_the_same(self, dataset):
         assert len(set(digests(dataset).values())) == 16 * (2 + 1)
 
+    def test_every_video_has_its_own_colours(self, dataset):
+        """So neither a class nor a split can be told by its backgrounds."""
+        backgrounds = [np.median(decode(path)[0], axis=(0, 1)) for path in sorted(dataset.glob("*/*/0000.mp4"))]
+        assert len(np.unique(np.round(backgrounds, -1), axis=0)) > 0.8 * len(backgrounds)
+
     def test_the_same_seed_gives_the_same_bytes(self, dataset, tmp_path):
         again = write_moving_shapes(tmp_path, train_per_class=2, val_per_class=1)
         assert digests(again) == digests(dataset)

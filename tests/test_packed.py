@@ -38,7 +38,7 @@ def test_what_goes_in_comes_out(rows):
 
 
 def test_names_that_are_not_utf8_survive():
-    name = os.fsdecode(b"caf\xe9.mp4")
+    name = os.fsdecode(b"\xe9t\xe9.mp4")
     assert build([(name, [0])]).path(0) == "/data/" + name
 
 

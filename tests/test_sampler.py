@@ -14,7 +14,6 @@ from lightning_multigrid.sampler import (
     MultigridSampler,
     derive_seed,
     epoch_order,
-    loader_options,
     order_of,
 )
 from lightning_multigrid.schedule import Baseline, MultigridSchedule
@@ -48,8 +47,8 @@ class Clips:
 
 
 def loader_of(sampler, workers=0, host=None):
-    options = loader_options(DataLoader(TensorDataset(torch.zeros(1)), num_workers=workers))
-    return MultigridLoader(Clips(), sampler, list, options, host)
+    like = DataLoader(TensorDataset(torch.zeros(1)), num_workers=workers, collate_fn=list)
+    return MultigridLoader(Clips(), sampler, like, host)
 
 
 # --- Order ---
@@ -206,11 +205,11 @@ def test_workers_live_through_every_change_of_shape_and_change_nothing(workers):
 
 def test_options_of_the_users_loader_are_taken_over():
     user = DataLoader(dataset(), num_workers=2, prefetch_factor=3, timeout=7, worker_init_fn=print)
-    options = loader_options(user)
-    assert (options["num_workers"], options["prefetch_factor"], options["timeout"]) == (2, 3, 7)
-    assert options["worker_init_fn"] is print
-    assert options["persistent_workers"]
-    assert not loader_options(DataLoader(dataset()))["persistent_workers"]
+    loader = MultigridLoader(Clips(), make(), user)
+    assert (loader.num_workers, loader.prefetch_factor, loader.timeout) == (2, 3, 7)
+    assert loader.worker_init_fn is print
+    assert loader.persistent_workers
+    assert not MultigridLoader(Clips(), make(), DataLoader(dataset())).persistent_workers
 
 
 def test_fixed_clips_are_a_clip_dataset():

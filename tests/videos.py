@@ -81,8 +81,8 @@ def write_video(
         rate: Frames per second.
         options: Of the encoder, such as g (largest GOP) and bf (B-frames).
         pix_fmt: How pixels are stored.
-        rotation: Degrees clockwise that a player has to turn frames by (mp4 and mov only), or "mirrored", "upside down",
-            "transposed".
+        rotation: Degrees clockwise by which a player has to turn frames, or "mirrored", "upside down", "transposed"; in
+            mp4 and mov only.
         pts: Times of the frames, in units of 1 / rate; one after the other unless given.
         container_options: Of the muxer.
         format: Name of the container.
