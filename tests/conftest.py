@@ -1,5 +1,7 @@
 """What every test needs."""
 
+import sys
+
 import pytest
 import torch
 
@@ -12,3 +14,9 @@ def _no_seed_of_another_test(monkeypatch):
     # `seed_everything` leaves its seed in the environment.
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
     monkeypatch.delenv("PL_SEED_WORKERS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_command_line(monkeypatch):
+    # LightningCLI warns of arguments that are given twice: to `main` and to pytest.
+    monkeypatch.setattr(sys, "argv", ["lightning-multigrid"])

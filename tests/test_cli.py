@@ -1,0 +1,217 @@
+"""The command line as a user types it, in this process; one real process as a proof of the installed script."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+from tests.videos import numbered_frames, write_video
+
+from lightning_multigrid.cli import main
+from lightning_multigrid.grid import BatchShape
+from lightning_multigrid.schedule import Baseline, MultigridSchedule
+
+KINETICS = MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196), stride=2))
+
+
+def config(tmp_path, **trainer):
+    values = {
+        "model": {
+            "class_path": "lightning_multigrid.VideoClassifier",
+            "init_args": {
+                "model": {"class_path": "lightning_multigrid.models.small_cnn", "init_args": {"num_classes": 4}},
+                "num_classes": 4,
+                "schedule": "steps",
+                "milestones": [94, 154, 196],
+            },
+        },
+        "data": {
+            "class_path": "lightning_multigrid.VideoDataModule",
+            "init_args": {"train": str(tmp_path / "train.csv"), "batch_size": 8, "frames": 32, "size": 224},
+        },
+        "trainer": {
+            "max_epochs": 239,
+            "accelerator": "cpu",
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "callbacks": [{"class_path": "lightning_multigrid.MultigridCallback"}],
+            **trainer,
+        },
+    }
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return str(path)
+
+
+@pytest.fixture
+def videos(tmp_path):
+    lines = []
+    for index in range(8):
+        write_video(tmp_path / f"{index}.mp4", numbered_frames(10, 48, 64))
+        lines.append(f"{index}.mp4 {index % 4}")
+    (tmp_path / "train.csv").write_text("\n".join(lines))
+    return tmp_path
+
+
+SMALL = ["--data.batch_size=1", "--data.frames=4", "--data.size=32", "--data.stride=1", "--model.milestones=[1]"]
+# 8 videos: the first mini-batch must not be larger.
+SMALL_CYCLE = ["--trainer.callbacks.long_cycle.factors=[[0.5,0.75],[1,1]]"]
+
+
+def failure(capsys, args):
+    with pytest.raises(SystemExit) as exit_info:
+        main(args)
+    error = capsys.readouterr().err
+    assert exit_info.value.code not in (0, None)
+    assert "Traceback" not in error
+    (paragraph,) = [part for part in error.split("error: ")[1:]]
+    return paragraph
+
+
+# --- plan ---
+
+
+def test_plan_needs_neither_data_nor_gpu(tmp_path, capsys):
+    main(["plan", "--config", config(tmp_path, accelerator="gpu", devices=8, strategy="ddp")])
+    assert capsys.readouterr().out.strip() == str(KINETICS)
+
+
+def test_plan_counts_steps_of_each_device(tmp_path, capsys):
+    main(["plan", "--config", config(tmp_path), "--clips=240000", "--devices=8", "--num_nodes=2"])
+    assert capsys.readouterr().out.strip() == KINETICS.table(240_000 // 16)
+
+
+def test_plan_counts_the_clips_that_it_finds(videos, capsys):
+    main(["plan", "--config", config(videos), *SMALL, *SMALL_CYCLE, "--trainer.max_epochs=2"])
+    assert "steps instead of 16" in capsys.readouterr().out
+
+
+def test_plan_as_json(tmp_path, capsys):
+    main(["plan", "--config", config(tmp_path), "--json=true", "--clips=30000"])
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["baseline"] == {"clips": 8, "frames": 32, "size": 224, "epochs": 239}
+    assert plan["epochs"] == 358
+    assert [phase["lr_scale"] for phase in plan["phases"][:4]] == [8, 4, 2, 1]
+    assert [phase["steps"] for phase in plan["phases"]] == KINETICS.phase_steps(30_000)
+    assert plan["phases"][0]["short_cycle"][0] == {"clips": 128, "frames": 8, "size": 112}
+
+
+def test_plan_with_a_scheduler_that_counts_steps_needs_clips(tmp_path, capsys):
+    class_path = "tests.test_cli.StepScheduled"
+    args = ["plan", "--config", config(tmp_path), f"--model={class_path}"]
+    assert "Say how many there are with `--clips`" in failure(capsys, args)
+    main([*args, "--clips=800"])
+    assert "epochs instead of 239" in capsys.readouterr().out
+
+
+def test_plan_refusals(tmp_path, capsys):
+    args = ["plan", "--config", config(tmp_path)]
+    assert "`trainer.callbacks` has none. Add `class_path:" in failure(capsys, [*args, "--trainer.callbacks=null"])
+    assert "got BoringDataModule" in failure(
+        capsys, [*args, "--data=lightning.pytorch.demos.boring_classes.BoringDataModule"]
+    )
+
+
+# --- fit and its friends ---
+
+
+def test_fit_validate_test_predict(videos, capsys):
+    path = config(videos, max_epochs=2, enable_model_summary=False)
+    sources = [f"--data.{split}={videos / 'train.csv'}" for split in ("val", "test", "predict")]
+    for command in ("fit", "validate", "test", "predict"):
+        main([command, "--config", path, *SMALL, *SMALL_CYCLE, *sources])
+    assert "val/top1" in capsys.readouterr().out
+
+
+# --- Errors and help ---
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--data.batch_size=-2"], "`batch_size` must be at least 1, got -2"),
+        (["--data.size=0"], "`size` must be at least 1, got 0"),
+        (["--model.num_classes=1"], "`num_classes` must be at least 2, got 1"),
+        (["--trainer.callbacks.epoch_factor=0"], "`epoch_factor` must be positive, got 0"),
+        (["--data.nonsense=3"], "'nonsense' is not accepted"),
+        (["--trainer.max_epochs=many"], "many"),
+        (["--config=missing.yaml"], "missing.yaml"),
+        ([], "train.csv does not exist"),
+    ],
+)
+def test_errors_of_users_are_one_paragraph(tmp_path, capsys, extra, message):
+    assert message in failure(capsys, ["fit", "--config", config(tmp_path), *extra])
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("", "lists no videos"),
+        ("a.mp4 cat", "line 1: the label 'cat' is not a number"),
+        ("a.mp4 -1", "line 1"),
+        ("../../a.mp4 0", "line 1"),
+    ],
+)
+def test_errors_of_manifests_are_one_paragraph(tmp_path, capsys, lines, message):
+    (tmp_path / "train.csv").write_text(lines)
+    assert message in failure(capsys, ["fit", "--config", config(tmp_path)])
+
+
+def test_unknown_keys_in_a_config(tmp_path, capsys):
+    path = tmp_path / "config.yaml"
+    config(tmp_path)
+    path.write_text(path.read_text() + "nonsense: 1\n")
+    assert "nonsense" in failure(capsys, ["fit", "--config", str(path)])
+
+
+def test_a_bug_keeps_its_traceback(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        main(["plan", "--config", config(tmp_path), "--model=tests.test_cli.Buggy"])
+
+
+@pytest.mark.parametrize("command", [[], ["fit"], ["validate"], ["test"], ["predict"], ["plan"]])
+def test_help(command, capsys):
+    with pytest.raises(SystemExit) as exit_info:
+        main([*command, "--help"])
+    assert exit_info.value.code == 0
+    text = capsys.readouterr().out
+    if command == ["plan"]:
+        assert "Training videos, over all devices" in text
+    if not command:
+        assert all(name in text for name in ("fit", "validate", "test", "predict", "plan"))
+
+
+def test_help_of_a_class_explains_its_arguments(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--data.help=lightning_multigrid.VideoDataModule"])
+    assert "Temporal stride, in source frames" in capsys.readouterr().out
+
+
+def test_the_module_runs_as_a_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "lightning_multigrid", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip().endswith("0.1.0.dev0")
+
+
+# --- Classes that the tests above name ---
+
+import torch  # noqa: E402
+from tests.tiny import Module  # noqa: E402
+
+
+class StepScheduled(Module):
+    def __init__(self):
+        super().__init__(
+            lambda optimizer, module: {
+                "scheduler": torch.optim.lr_scheduler.MultiStepLR(optimizer, [9400, 15400]),
+                "interval": "step",
+            }
+        )
+
+
+class Buggy(Module):
+    def configure_optimizers(self):
+        return 1 / 0
