@@ -21,6 +21,10 @@ def loader(batch_size=4, shuffle=True, number=CLIPS, **arguments):
     return DataLoader(clips(number), batch_size, shuffle, **arguments)
 
 
+def sgd(parameters):
+    return SGD(parameters, lr=0.1, momentum=0.9)
+
+
 class Module(L.LightningModule):
     """A plain module: a small 3D CNN with BatchNorm, SGD with momentum, and a scheduler that a test chooses."""
 
@@ -30,7 +34,7 @@ class Module(L.LightningModule):
             torch.manual_seed(0)
             self.net = self.make_net()
         self.schedulers = schedulers
-        self.optimizer = optimizer or (lambda parameters: SGD(parameters, lr=0.1, momentum=0.9))
+        self.optimizer = optimizer or sgd
         self.seen = []  # (epoch, batch, shape of the clips, LR, loss)
         self.sub_batches = []
 
