@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lightning_multigrid.norm import SubBatchNorm2d as SubBatchNorm2d
     from lightning_multigrid.norm import SubBatchNorm3d as SubBatchNorm3d
     from lightning_multigrid.norm import convert_sub_batchnorm as convert_sub_batchnorm
+    from lightning_multigrid.predictions import PredictionWriter as PredictionWriter
     from lightning_multigrid.resample import resample_clips as resample_clips
     from lightning_multigrid.schedule import Baseline as Baseline
     from lightning_multigrid.schedule import LongCycle as LongCycle
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from lightning_multigrid.schedule import Phase as Phase
     from lightning_multigrid.schedule import ShortCycle as ShortCycle
     from lightning_multigrid.schedule import Step as Step
+    from lightning_multigrid.views import Views as Views
 
 __version__ = "0.1.0.dev0"
 
@@ -35,8 +37,10 @@ _MODULES = {
     "grid": ("BatchShape",),
     "moving_shapes": ("MovingShapesDataModule",),
     "norm": ("SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d", "convert_sub_batchnorm"),
+    "predictions": ("PredictionWriter",),
     "resample": ("resample_clips",),
     "schedule": ("Baseline", "LongCycle", "MultigridSchedule", "Phase", "ShortCycle", "Step"),
+    "views": ("Views",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -2,7 +2,7 @@
 
 Nothing here knows of multigrid training: the callback reads the recipe from the optimizer and the scheduler objects.
 
-Legend: B clips, C classes; clips are B x 3 x T x H x W of any T, H, W.
+Legend: B clips or videos, V views of each video, C classes; clips are B x 3 x T x H x W of any T, H, W.
 """
 
 from __future__ import annotations
@@ -22,49 +22,11 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, MultiStepLR, SequentialLR
 from torchmetrics import Metric, MetricCollection
-from torchmetrics.classification import MulticlassAccuracy
-from torchmetrics.functional.classification import binary_average_precision
-from torchmetrics.utilities import dim_zero_cat
 
-__all__ = ["MeanAveragePrecision", "VideoClassifier"]
+from lightning_multigrid.video_metrics import MeanAveragePrecision, VideoAccuracy, VideoMean
+from lightning_multigrid.views import VideoBatch
 
-
-class MeanAveragePrecision(Metric):
-    """Average precision of each class that has positives, averaged over those classes (the metric of Charades).
-
-    A class without a positive has no average precision. It is left out, where torchmetrics' macro average counts it as
-    0. Without any positive the result is NaN. Over several ranks it is that of all their clips together.
-
-    >>> metric = MeanAveragePrecision()
-    >>> metric.update(torch.tensor([[0.9, 0.5], [0.2, 0.4]]), torch.tensor([[1, 0], [0, 0]]))
-    >>> metric.compute()
-    tensor(1.)
-    """
-
-    is_differentiable = False
-    higher_is_better = True
-    full_state_update = False
-    probabilities: list[Tensor]
-    labels: list[Tensor]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("probabilities", default=[], dist_reduce_fx="cat")
-        self.add_state("labels", default=[], dist_reduce_fx="cat")
-
-    def update(self, probabilities: Tensor, labels: Tensor) -> None:
-        """Takes a mini-batch: probabilities and 0/1 labels, both B x C."""
-        self.probabilities.append(probabilities)
-        self.labels.append(labels)
-
-    def compute(self) -> Tensor:
-        """The mean over the classes that have positives, in [0, 1]."""
-        probabilities, labels = dim_zero_cat(self.probabilities), dim_zero_cat(self.labels).int()
-        precisions = [
-            binary_average_precision(probabilities[:, index], labels[:, index], validate_args=False)
-            for index in labels.any(dim=0).nonzero().flatten().tolist()
-        ]
-        return torch.stack(precisions).mean() if precisions else torch.tensor(math.nan, device=probabilities.device)
+__all__ = ["VideoClassifier"]
 
 
 class VideoClassifier(L.LightningModule):
@@ -73,6 +35,10 @@ class VideoClassifier(L.LightningModule):
     Mini-batches are `(clips, labels)`: clips B x 3 x T x H x W of any length and size, and one class index per clip, or
     0/1 labels B x C with `loss="bce"`. Logs `train/loss`, and `val/` or `test/` `loss` with `top1` and, with more than
     five classes, `top5`; or with `map`. Prediction returns probabilities, B x C.
+
+    Of the mini-batches of `VideoDataModule`, evaluation makes one row per video: probabilities are fused over its
+    views (Sec. 4: softmax scores are averaged), the loss is averaged over them, and every video counts once, over any
+    number of ranks.
 
     Epochs are those of the baseline. Warm-up and cosine act per optimizer step, milestones at the starts of epochs
     unless they are fractional or follow a warm-up. When no fit is under way, all is scheduled in whole epochs, so that
@@ -94,6 +60,9 @@ class VideoClassifier(L.LightningModule):
         gamma: Factor of the learning rate at each milestone.
         warmup_epochs: Length of the linear warm-up, in epochs; may be fractional.
         warmup_start_factor: Learning rate at the first step of the warm-up, as a share of `lr`, in (0, 1].
+        view_fusion: How the probabilities of a video's views become its own: their `mean`, or for each class their
+            `max` (Charades).
+        views_per_forward: Most views that test and prediction give to the model at once; it bounds their memory.
 
     Raises:
         ValueError: If an argument is outside its range, or does not go with the others.
@@ -121,6 +90,8 @@ class VideoClassifier(L.LightningModule):
         gamma: float = 0.1,
         warmup_epochs: float = 0.0,
         warmup_start_factor: float = 0.01,
+        view_fusion: Literal["mean", "max"] = "mean",
+        views_per_forward: int = 8,
     ) -> None:
         super().__init__()
         _require(num_classes >= 2, "num_classes", num_classes, "at least 2")
@@ -134,6 +105,8 @@ class VideoClassifier(L.LightningModule):
         _require(gamma > 0, "gamma", gamma, "above 0")
         _require(warmup_epochs >= 0, "warmup_epochs", warmup_epochs, "at least 0")
         _require(0 < warmup_start_factor <= 1, "warmup_start_factor", warmup_start_factor, "in (0, 1]")
+        _require(view_fusion in ("mean", "max"), "view_fusion", view_fusion, "'mean' or 'max'")
+        _require(views_per_forward >= 1, "views_per_forward", views_per_forward, "at least 1")
         increasing = all(earlier < later for earlier, later in pairwise((0, *milestones)))
         _require(increasing, "milestones", list(milestones), "above 0 and increasing")
         if loss == "bce" and label_smoothing:
@@ -166,6 +139,8 @@ class VideoClassifier(L.LightningModule):
         self.gamma = gamma
         self.warmup_epochs = warmup_epochs
         self.warmup_start_factor = warmup_start_factor
+        self.view_fusion = view_fusion
+        self.views_per_forward = views_per_forward
         self.val_metrics = self._new_metrics("val/")
         self.test_metrics = self._new_metrics("test/")
 
@@ -187,20 +162,22 @@ class VideoClassifier(L.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of a mini-batch, logged as `train/loss`."""
         clips, labels = self._unpack(batch)
-        loss = self._compute_loss(self(clips), labels)
+        loss = self._compute_losses(self(clips), labels).mean()
         self.log("train/loss", loss, prog_bar=True, batch_size=len(clips))
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Logs `val/loss` and the metrics."""
-        self._evaluate(batch, self.val_metrics)
+        self._evaluate(batch, self.val_metrics, views=None)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Logs `test/loss` and the metrics."""
-        self._evaluate(batch, self.test_metrics)
+        self._evaluate(batch, self.test_metrics, self.views_per_forward)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Probabilities, B x C, of clips with or without labels."""
+        """Probabilities, B x C, of videos, or of clips with or without labels."""
+        if isinstance(batch, VideoBatch):
+            return self._fuse(self._view_logits(batch, self.views_per_forward))
         return self._probabilities(self(batch if isinstance(batch, Tensor) else batch[0]))
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -266,14 +243,32 @@ class VideoClassifier(L.LightningModule):
             )
         return int(total)
 
-    def _evaluate(self, batch: Any, metrics: MetricCollection) -> None:
-        clips, labels = self._unpack(batch)
-        logits = self(clips)
+    def _evaluate(self, batch: Any, metrics: MetricCollection, views: int | None) -> None:
+        if isinstance(batch, VideoBatch):
+            logits, labels, videos = self._view_logits(batch, views), batch.labels, batch.indices
+            assert labels is not None
+        else:
+            clips, labels = self._unpack(batch)
+            logits, videos = self(clips).unsqueeze(1), None
         # Before the metrics: it checks the labels.
-        loss = self._compute_loss(logits, labels)
-        metrics.update(self._probabilities(logits), labels)
-        self.log(f"{metrics.prefix}loss", loss, batch_size=len(clips), sync_dist=True)
-        self.log_dict(metrics, prog_bar=True, batch_size=len(clips))
+        losses = self._compute_losses(logits.flatten(0, 1), labels.repeat_interleave(logits.shape[1], dim=0))
+        metrics.update(
+            values=losses.float().view(logits.shape[:2]).mean(dim=1),
+            probabilities=self._fuse(logits),
+            labels=labels,
+            videos=videos,
+        )
+        self.log_dict(metrics, prog_bar=True, batch_size=len(labels))
+
+    def _view_logits(self, batch: VideoBatch, views: int | None) -> Tensor:
+        """Logits of the views of videos, B x V x C, from at most `views` at once."""
+        logits = torch.cat([self(clips) for clips in batch.chunks(views)])
+        return logits.view(-1, batch.per_video, self.num_classes)
+
+    def _fuse(self, logits: Tensor) -> Tensor:
+        """Probabilities of videos, B x C, from the logits of their views, B x V x C."""
+        probabilities = self._probabilities(logits)
+        return probabilities.mean(dim=1) if self.view_fusion == "mean" else probabilities.amax(dim=1)
 
     def _unpack(self, batch: Any) -> tuple[Tensor, Tensor]:
         if not isinstance(batch, Sequence) or len(batch) != 2:
@@ -283,14 +278,15 @@ class VideoClassifier(L.LightningModule):
             )
         return batch[0], batch[1]
 
-    def _compute_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def _compute_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of each clip: B."""
         if self.loss == "bce":
             if labels.shape != logits.shape:
                 raise ValueError(
                     f"Labels of shape {tuple(labels.shape)} must be {tuple(logits.shape)} for `loss='bce'`: 0 or 1 for "
                     "each clip and class. Use `loss='cross_entropy'` for one class index per clip."
                 )
-            return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+            return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none").mean(dim=1)
         if labels.shape != logits.shape[:1] or labels.is_floating_point():
             raise ValueError(
                 f"Labels of shape {tuple(labels.shape)} and {labels.dtype} must be {len(logits)} class indices for "
@@ -303,21 +299,21 @@ class VideoClassifier(L.LightningModule):
                 f"Labels from {int(labels.min())} to {int(labels.max())} must be in [0, {self.num_classes}) for "
                 f"`num_classes={self.num_classes}`. Number the classes from 0, or raise `num_classes`."
             )
-        return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+        return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="none")
 
     def _probabilities(self, logits: Tensor) -> Tensor:
         # In single precision: half precision rounds different scores to equal ones.
         logits = logits.float()
-        return logits.sigmoid() if self.loss == "bce" else logits.softmax(dim=1)
+        return logits.sigmoid() if self.loss == "bce" else logits.softmax(dim=-1)
 
     def _new_metrics(self, prefix: str) -> MetricCollection:
-        metrics: dict[str, Metric | MetricCollection] = {}
+        metrics: dict[str, Metric | MetricCollection] = {"loss": VideoMean()}
         if self.loss == "bce":
             metrics["map"] = MeanAveragePrecision()
         else:
-            metrics["top1"] = MulticlassAccuracy(self.num_classes, average="micro")
+            metrics["top1"] = VideoAccuracy()
             if self.num_classes > 5:
-                metrics["top5"] = MulticlassAccuracy(self.num_classes, top_k=5, average="micro")
+                metrics["top5"] = VideoAccuracy(top_k=5)
         return MetricCollection(metrics, prefix=prefix)
 
 

@@ -14,13 +14,16 @@ from typing import Any
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.cli import ArgsType, LightningCLI
 
 from lightning_multigrid import __version__
 from lightning_multigrid.baseline_lr import BaselineEpoch
 from lightning_multigrid.callback import MultigridCallback
+from lightning_multigrid.classifier import VideoClassifier
 from lightning_multigrid.datamodule import VideoDataModule
 from lightning_multigrid.grid import BatchShape
+from lightning_multigrid.predictions import PredictionWriter
 from lightning_multigrid.recipe import baseline_epochs, scheduler_configs
 from lightning_multigrid.schedule import MultigridSchedule
 
@@ -59,6 +62,13 @@ class _MultigridCLI(LightningCLI):
             here = {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "logger": False}
             for name, value in here.items():
                 self.config.plan.trainer[name] = value
+
+    def before_predict(self) -> None:
+        """`predict` leaves a table, unless the config has another writer or a part that doesn't know of it."""
+        trainer = self.trainer
+        writers = [c for c in trainer.callbacks if isinstance(c, BasePredictionWriter)]  # type: ignore[attr-defined]
+        if not writers and isinstance(self.model, VideoClassifier) and isinstance(self.datamodule, VideoDataModule):
+            trainer.callbacks.append(PredictionWriter())  # type: ignore[attr-defined]
 
     def plan(self, clips: int | None, devices: int, num_nodes: int, json: bool, **_: Any) -> None:
         """What `_Trainer.plan` says."""

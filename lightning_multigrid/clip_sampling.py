@@ -15,7 +15,7 @@ from typing import Literal
 from lightning_multigrid.decode import Box
 from lightning_multigrid.grid import frame_indices, short_side_range, span, stride_range
 
-__all__ = ["ClipSampling", "SourceGrid"]
+__all__ = ["ClipSampling", "SourceGrid", "crop_side", "segment_frame"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SourceGrid:
 
 @dataclass(frozen=True)
 class ClipSampling:
-    """How the grid of a clip is drawn, for the baseline and for the coarser grids of multigrid training.
+    """How the grid of a training clip is drawn, for the baseline and for the coarser grids of multigrid training.
 
     With `mode="stride"` (Kinetics, Charades) a clip of t frames takes frames at a random integer stride in
     [stride, stride T/t], from a random start. With `mode="segments"` (Something-Something) the video is cut into t
@@ -57,8 +57,8 @@ class ClipSampling:
         ValueError: If one of them is out of range.
 
     >>> sampling = ClipSampling(frames=4, size=56, stride=2)
-    >>> sampling.centre(length=20, height=64, width=100, frames=4, size=56).indices
-    (6, 8, 10, 12)
+    >>> sampling.draw(length=7, height=64, width=64, frames=4, size=56, rng=random.Random(0)).indices
+    (0, 2, 4, 6)
     """
 
     frames: int
@@ -91,33 +91,30 @@ class ClipSampling:
     def draw(self, length: int, height: int, width: int, frames: int, size: int, rng: random.Random) -> SourceGrid:
         """A random grid for training, for a clip of `frames` and `size` in a video of `length` x `height` x `width`."""
         if self.mode == "segments":
-            indices = [_segment_frame(length, frames, i, rng.random()) for i in range(frames)]
+            indices = [segment_frame(length, frames, i, rng.random()) for i in range(frames)]
         else:
             stride = rng.randint(*stride_range(frames, self.frames, self.stride))
             start = rng.randint(0, max(0, length - span(frames, stride)))
             indices = list(frame_indices(length, frames, stride, start))
-        side = _crop_side(height, width, size, rng.uniform(*self.short_side_range(size)))
+        side = crop_side(height, width, size, rng.uniform(*self.short_side_range(size)))
         top, left = rng.randint(0, height - side), rng.randint(0, width - side)
         return SourceGrid(tuple(indices), Box(top, left, side, side), self.flip and rng.random() < 0.5)
 
-    def centre(self, length: int, height: int, width: int, frames: int, size: int) -> SourceGrid:
-        """The grid for validation and test: the middle of the video at the baseline's stride, and of the frame."""
-        if self.mode == "segments":
-            indices = [_segment_frame(length, frames, i, 0.5) for i in range(frames)]
-        else:
-            start = max(0, length - span(frames, self.stride)) // 2
-            indices = list(frame_indices(length, frames, self.stride, start))
-        side = _crop_side(height, width, size, self.short_side_range(size)[0])
-        box = Box((height - side) // 2, (width - side) // 2, side, side)
-        return SourceGrid(tuple(indices), box, flip=False)
 
+def segment_frame(length: int, frames: int, segment: int, place: float) -> int:
+    """The frame at a place in [0, 1) of one of `frames` equal segments, which need not be whole frames long.
 
-def _segment_frame(length: int, frames: int, segment: int, place: float) -> int:
-    """The frame at a place in [0, 1) of one of `frames` equal segments, which need not be whole frames long."""
+    >>> [segment_frame(length=10, frames=4, segment=i, place=0.5) for i in range(4)]
+    [1, 3, 6, 8]
+    """
     return min(int((segment + place) * length / frames), length - 1)
 
 
-def _crop_side(height: int, width: int, size: int, short_side: float) -> int:
-    """Source pixels that a crop of `size` spans after the frame's short side was resized to `short_side`."""
+def crop_side(height: int, width: int, size: int, short_side: float) -> int:
+    """Source pixels that a crop of `size` spans after the frame's short side was resized to `short_side`.
+
+    >>> crop_side(height=128, width=170, size=224, short_side=256)
+    112
+    """
     short = min(height, width)
     return min(short, max(1, round(size * short / short_side)))

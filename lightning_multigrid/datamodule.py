@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from lightning.pytorch import LightningDataModule, Trainer
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 from typing_extensions import override
 
-from lightning_multigrid.clip_batch import Clip, ClipBatch, Failure, collate_clips, collate_readable
+from lightning_multigrid.augment import Augmentation
+from lightning_multigrid.clip_batch import ClipBatch, Failure, PixelBatch, collate_clips
 from lightning_multigrid.clip_sampling import ClipSampling
-from lightning_multigrid.dataset import BrokenVideosError, VideoDataset
-from lightning_multigrid.manifest import Manifest, read_manifest
+from lightning_multigrid.dataset import BrokenVideosError, VideoDataset, ViewDataset
+from lightning_multigrid.manifest import Manifest
 from lightning_multigrid.resample import MEAN, STD, check_normalisation, resample_clips
+from lightning_multigrid.sources import VideoList, VideoSource
+from lightning_multigrid.views import CENTRE, VideoBatch, ViewBatch, Views, collate_views
 
 __all__ = ["BrokenVideoWarning", "VideoDataModule"]
 
-Source = str | os.PathLike[str] | None
+if TYPE_CHECKING:
+    Source = str | os.PathLike[str] | VideoSource | None
+else:
+    # Any path will do. But beside `os.PathLike`, jsonargparse takes a source with a mistake in it for a path.
+    Source = str | VideoSource | None
 Split = Literal["train", "val", "test", "predict"]
 
 # The first split of a stage is the one it cannot do without.
@@ -50,9 +57,11 @@ class VideoDataModule(LightningDataModule):
     """Clips of videos, decoded on the CPU and resampled on the device.
 
     Mini-batches are `(clips, labels)`: clips are B x 3 x T x S x S in the precision of the trainer, labels are B class
-    ids (int64), or B x num_classes zeros and ones with `multi_label`. Those of `predict` are `(clips, paths)`. Training
-    clips are drawn as in the paper (Sec. 4); the others are the centre of each video, always of the baseline's frames
-    and size.
+    ids (int64), or B x num_classes zeros and ones if videos may have several. Those of `predict` are `(clips, paths)`.
+    Training clips are drawn as in the paper (Sec. 4). Where labels have spans, as in Charades, a training clip has
+    those that it shows a part of, and in evaluation all labels of the video hold. Validation sees the centre of each
+    video, on the baseline's grid; test and prediction see `test_views`. Their mini-batches are a `VideoBatch`, which
+    unpacks into the same pairs and tells a module that asks which clips belong to which video.
 
     A video that cannot be read does not stop the run: `BrokenVideoWarning` names it once, with the reason, and
     `broken` collects them. In training another video takes its place; elsewhere it is left out, so that a metric is
@@ -62,12 +71,14 @@ class VideoDataModule(LightningDataModule):
     warns that the data module's hook takes its place.
 
     Args:
-        train: Training videos: a list of `path label`, or a folder with a folder per class (see `read_manifest`).
-        val: Validation videos, likewise. A folder's class ids are those of `train`, where given.
+        train: Training videos: a list of `path label`, a folder with a folder per class (see `read_manifest`), or a
+            source of the module `sources`, such as `Kinetics`, which reads the official files of a dataset.
+        val: Validation videos, likewise. Class ids are those of `train`, where given.
         test: Test videos, likewise.
         predict: Videos to predict, likewise; labels are not needed.
-        root: Folder that relative paths in lists start from; None is the folder of the list.
-        multi_label: Whether a video may have any number of labels.
+        root: Folder that relative paths in lists start from; None is the folder of the list. For sources, this and
+            `multi_label` and `allow_outside_root` are without effect: they have their own.
+        multi_label: Whether a video of a list may have any number of labels.
         num_classes: Number of classes; None counts those of `train`.
         allow_outside_root: Accept lists whose paths lead out of `root`.
         batch_size: Clips per device (B).
@@ -79,6 +90,9 @@ class VideoDataModule(LightningDataModule):
         short_side: Smallest and largest short side that a frame is resized to before the random crop, in pixels; None
             is the paper's 256 to 340 for 224 pixels, scaled with `size`. Evaluation takes the smallest.
         flip: Mirror half of the training clips. Turn it off where left and right have a meaning.
+        test_views: The views of each video in test and prediction; None is the one of validation. A mini-batch then
+            holds as many videos as make `batch_size` views, and at least one.
+        augment: What else is done to training clips, on the device: Mixup, CutMix, RandAugment, random erasing.
         mean: Of each channel, in units of the range 0 to 1.
         std: Of each channel, in units of the range 0 to 1.
         antialias: Average over the source pixels between two points of the grid; the paper does not.
@@ -94,6 +108,38 @@ class VideoDataModule(LightningDataModule):
         >>> data = VideoDataModule(train="train.csv", val="val.csv", batch_size=8, frames=16, size=112)
         >>> data.batch_size, data.frames, data.size, data.stride
         (8, 16, 112, 2)
+
+    In a config, with the official files of Kinetics::
+
+        data:
+          class_path: lightning_multigrid.VideoDataModule
+          init_args:
+            train:
+              class_path: lightning_multigrid.sources.Kinetics
+              init_args: {annotations: k400/annotations/train.csv, videos: k400/train, existing_only: true}
+            val:
+              class_path: lightning_multigrid.sources.Kinetics
+              init_args: {annotations: k400/annotations/val.csv, videos: k400/val, existing_only: true}
+
+    of Something-Something V2::
+
+            train:
+              class_path: lightning_multigrid.sources.SomethingSomething
+              init_args: {annotations: ssv2/labels/train.json, videos: ssv2/20bn-something-something-v2}
+            val:
+              class_path: lightning_multigrid.sources.SomethingSomething
+              init_args: {annotations: ssv2/labels/validation.json, videos: ssv2/20bn-something-something-v2}
+            sampling: segments
+            flip: false
+
+    and of Charades, here with folders of frames (with videos, leave `frame_rate` out)::
+
+            train:
+              class_path: lightning_multigrid.sources.Charades
+              init_args: {annotations: Charades_v1_train.csv, videos: Charades_v1_rgb, frame_rate: 24}
+            val:
+              class_path: lightning_multigrid.sources.Charades
+              init_args: {annotations: Charades_v1_test.csv, videos: Charades_v1_rgb, frame_rate: 24}
     """
 
     def __init__(
@@ -103,7 +149,7 @@ class VideoDataModule(LightningDataModule):
         test: Source = None,
         predict: Source = None,
         *,
-        root: Source = None,
+        root: str | os.PathLike[str] | None = None,
         multi_label: bool = False,
         num_classes: int | None = None,
         allow_outside_root: bool = False,
@@ -114,6 +160,8 @@ class VideoDataModule(LightningDataModule):
         sampling: Literal["stride", "segments"] = "stride",
         short_side: tuple[float, float] | None = None,
         flip: bool = True,
+        test_views: Views | None = None,
+        augment: Augmentation = Augmentation(),
         mean: tuple[float, float, float] = MEAN,
         std: tuple[float, float, float] = STD,
         antialias: bool = False,
@@ -139,10 +187,14 @@ class VideoDataModule(LightningDataModule):
         self.batch_size = batch_size
         self.frames, self.size, self.stride = frames, size, stride
         self.clip_sampling = ClipSampling(frames, size, stride, sampling, short_side, flip)
+        self.test_views = test_views or CENTRE
+        self.test_views.pixels(self.clip_sampling)  # refuses a short side below the size
+        self.augment = augment
         self.mean, self.std, self.antialias = mean, std, antialias
         self.num_workers, self.pin_memory, self.drop_last = num_workers, pin_memory, drop_last
         self.max_bad_fraction = max_bad_fraction
-        self._datasets: dict[Split, VideoDataset] = {}
+        self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
+        self._classes: tuple[str, ...] = ()
         self._broken: dict[Split, dict[str, str]] = {split: {} for split in self.sources}
 
     @property
@@ -161,10 +213,11 @@ class VideoDataModule(LightningDataModule):
         needed = _SPLITS[stage][0]
         if self.sources[needed] is None:
             raise ValueError(
-                f"`{needed}` is None, but `{stage}` needs videos. Give `VideoDataModule` a list of `path label`, or a "
-                f"folder with a folder per class, as `{needed}`."
+                f"`{needed}` is None, but `{stage}` needs videos. Give `VideoDataModule` a list of `path label`, a "
+                f"folder with a folder per class, or a source such as `Kinetics`, as `{needed}`."
             )
         train = self._read("train", classes=())
+        self._classes = train.classes if train else ()
         for split in _SPLITS[stage]:
             # Labels of videos to predict are not used, so they need not be known ones.
             classes = train.classes if train and split != "predict" else ()
@@ -173,11 +226,14 @@ class VideoDataModule(LightningDataModule):
                 continue
             if split != "predict":
                 self.num_classes = self._given_num_classes or (train or manifest).num_classes
-                self._check_labels(split, manifest)
-            self._datasets[split] = VideoDataset(manifest, self.clip_sampling, training=split == "train")
+                self._check_labels(split, manifest, classes)
+            if split == "train":
+                self._datasets[split] = VideoDataset(manifest, self.clip_sampling)
+            else:
+                self._datasets[split] = ViewDataset(manifest, self.clip_sampling, self._views(split))
 
     @override
-    def train_dataloader(self) -> DataLoader[Clip]:
+    def train_dataloader(self) -> DataLoader[Any]:
         return self._loader("train")
 
     # Without validation videos this is Lightning's own hook, by which Lightning knows that there is no validation.
@@ -187,28 +243,30 @@ class VideoDataModule(LightningDataModule):
         return super().val_dataloader if self.sources["val"] is None else partial(self._loader, "val")
 
     @override
-    def test_dataloader(self) -> DataLoader[Clip]:
+    def test_dataloader(self) -> DataLoader[Any]:
         return self._loader("test")
 
     @override
-    def predict_dataloader(self) -> DataLoader[Clip]:
+    def predict_dataloader(self) -> DataLoader[Any]:
         return self._loader("predict")
 
     @override
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Resamples a `ClipBatch` on the device; then the LightningModule's own hook has its turn."""
+        """Resamples crops on the device; then the LightningModule's own hook has its turn."""
         trainer = self.trainer
         if trainer is None:
             raise RuntimeError(
                 "`on_after_batch_transfer` needs a Trainer. In a loop of your own, use "
                 "`resample_clips(batch.crops(), batch.size, flips=batch.flips)`."
             )
+        split = _current_split(trainer)
         if isinstance(batch, ClipBatch):
-            split = _current_split(trainer)
             self._report(split, batch.failures)
-            # Lightning converts to the trainer's precision before the transfer, when there are only bytes.
-            clips = trainer.precision_plugin.convert_input(self._resample(batch))
-            batch = clips, self._paths(batch) if split == "predict" else self._labels(batch)
+            batch = self._training_clips(batch)
+        elif isinstance(batch, ViewBatch):
+            self._report(split, batch.failures)
+            labels = None if split == "predict" else self._labels(split, batch)
+            batch = VideoBatch(batch, self._resample, labels, self._paths(split, batch), self._classes)
         # Lightning calls only one of the two hooks, the data module's. The default one returns the batch.
         return trainer.lightning_module.on_after_batch_transfer(batch, dataloader_idx)
 
@@ -216,16 +274,14 @@ class VideoDataModule(LightningDataModule):
         source = self.sources[split]
         if source is None:
             return None
-        return read_manifest(
-            source,
-            # The paths of a folder per class start from the folder itself.
-            root=None if os.path.isdir(source) else self.root,
-            classes=classes,
-            multi_label=self.multi_label,
-            allow_outside_root=self.allow_outside_root,
-        )
+        if isinstance(source, VideoSource):
+            return source.read(classes)
+        # The paths of a folder per class start from the folder itself.
+        root = None if os.path.isdir(source) else self.root
+        videos = VideoList(source, root, multi_label=self.multi_label, allow_outside_root=self.allow_outside_root)
+        return videos.read(classes)
 
-    def _check_labels(self, split: Split, manifest: Manifest) -> None:
+    def _check_labels(self, split: Split, manifest: Manifest, classes: tuple[str, ...]) -> None:
         if not manifest.labelled:
             raise ValueError(
                 f"The videos of `{split}` ({manifest.origin}) have no labels, which `{split}` needs. Give each line a "
@@ -236,40 +292,69 @@ class VideoDataModule(LightningDataModule):
                 f"`{split}` ({manifest.origin}) has labels up to {manifest.num_classes - 1}, but there are "
                 f"{self.num_classes} classes. Correct the labels, or give `num_classes`."
             )
+        if classes and manifest.classes and manifest.classes != classes:
+            raise ValueError(
+                f"`{split}` ({manifest.origin}) has {len(manifest.classes)} classes that are not the {len(classes)} of "
+                "`train`, or not in their order. Give both splits from one dataset, with the same file of classes."
+            )
 
-    def _loader(self, split: Split) -> DataLoader[Clip]:
+    def _views(self, split: Split) -> Views:
+        return self.test_views if split in ("test", "predict") else CENTRE
+
+    def _loader(self, split: Split) -> DataLoader[Any]:
         if split not in self._datasets:
             raise RuntimeError(f"The videos of `{split}` are not read yet. Call `setup` for their stage first.")
-        training = split == "train"
+        training, data = split == "train", self._datasets[split]
         return DataLoader(
-            self._datasets[split],
-            batch_size=self.batch_size,
+            data,
+            batch_size=self.batch_size if training else max(1, self.batch_size // self._views(split).per_video),
             shuffle=training,
+            sampler=self._rank_sampler(data) if split in ("val", "test") else None,
             drop_last=training and self.drop_last,
-            collate_fn=collate_clips if training else collate_readable,
+            collate_fn=collate_clips if training else collate_views,
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,
             pin_memory=self.pin_memory and torch.cuda.is_available(),
         )
 
-    def _resample(self, batch: ClipBatch) -> Tensor:
-        return resample_clips(
-            batch.crops(),
-            batch.size,
-            flips=batch.flips,
+    def _rank_sampler(self, data: VideoDataset | ViewDataset) -> DistributedSampler[Any] | None:
+        """What Lightning would put there, if it has to, without its warning of videos that are counted twice."""
+        ranks = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
+        return None if ranks is None else DistributedSampler(data, **ranks, shuffle=False)
+
+    def _training_clips(self, batch: ClipBatch) -> tuple[Tensor, Tensor]:
+        assert self.num_classes is not None
+        clips = resample_clips(
+            batch.crops(), batch.size, flips=batch.flips, mean=self.mean, std=self.std, antialias=self.antialias
+        )
+        clips, labels = self.augment.apply(
+            clips,
+            self._labels("train", batch),
+            batch.seeds,
+            num_classes=self.num_classes,
             mean=self.mean,
             std=self.std,
-            antialias=self.antialias,
         )
+        return self._converted(clips), labels
 
-    def _labels(self, batch: ClipBatch) -> Tensor:
-        if not self.multi_label:
+    def _resample(self, crops: Sequence[Tensor], size: int) -> Tensor:
+        clips = resample_clips(crops, size, mean=self.mean, std=self.std, antialias=self.antialias)
+        return self._converted(clips)
+
+    def _converted(self, clips: Tensor) -> Tensor:
+        assert self.trainer is not None
+        # Lightning converts to the trainer's precision before the transfer, when there are only bytes.
+        converted: Tensor = self.trainer.precision_plugin.convert_input(clips)
+        return converted
+
+    def _labels(self, split: Split, batch: PixelBatch) -> Tensor:
+        if not self._datasets[split].manifest.multi_label:
             return batch.class_ids()
         assert self.num_classes is not None
         return batch.multi_hot(self.num_classes)
 
-    def _paths(self, batch: ClipBatch) -> list[str]:
-        return [self._datasets["predict"].manifest.path(index) for index in batch.indices]
+    def _paths(self, split: Split, batch: PixelBatch) -> list[str]:
+        return [self._datasets[split].manifest.path(index) for index in batch.indices]
 
     def _report(self, split: Split, failures: tuple[Failure, ...]) -> None:
         """Warns of videos not seen broken before, and refuses too many of them."""

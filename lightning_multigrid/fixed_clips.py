@@ -3,6 +3,8 @@
 The clips of the baseline are finer than any grid of the schedule, so each grid is a subset of their frames and a resize
 of their pixels. Both happen per sample in the worker: a coarse mini-batch never holds, or moves to the device, more
 than it needs, and the user's `collate_fn` and transfer hooks see ordinary samples.
+
+An image is a clip of one frame: its axes are C x H x W, and only its pixels are resized.
 """
 
 from __future__ import annotations
@@ -24,14 +26,27 @@ from lightning_multigrid.sampler import ClipRequest
 __all__ = ["FixedClips", "clip_layout", "reduce_clip", "seeded"]
 
 _AXES = "CTHW"
+_IMAGE_AXES = "CHW"
 
 
 def clip_layout(shape: tuple[int, ...]) -> str:
-    """Names the axes of a clip: `CTHW`, or `TCHW` where only that leaves 1 or 3 channels.
+    """Names the axes of a clip: `CTHW`, or `TCHW` where only that leaves 1 or 3 channels; of an image: `CHW` or `HWC`.
 
-    >>> clip_layout((3, 16, 112, 112)), clip_layout((16, 3, 112, 112))
-    ('CTHW', 'TCHW')
+    Raises:
+        ValueError: If three axes leave neither: they may be those of a clip without channels.
+
+    >>> clip_layout((3, 16, 112, 112)), clip_layout((16, 3, 112, 112)), clip_layout((3, 224, 224))
+    ('CTHW', 'TCHW', 'CHW')
     """
+    if len(shape) == len(_IMAGE_AXES):
+        if shape[0] in (1, 3):
+            return _IMAGE_AXES
+        if shape[2] in (1, 3):
+            return "HWC"
+        raise ValueError(
+            f"A sample has a tensor of {' x '.join(map(str, shape))}, which may be an image or the frames of a clip. "
+            "Images need 1 or 3 channels, or `layout='CHW'` in MultigridCallback; clips need four axes."
+        )
     return "TCHW" if shape[0] not in (1, 3) and shape[1] in (1, 3) else _AXES
 
 
@@ -42,13 +57,15 @@ def reduce_clip(clip: Tensor, request: ClipRequest, layout: str = _AXES) -> Tens
     resized bilinearly. The shorter of H and W becomes the request's size, and the aspect ratio stays.
 
     Args:
-        clip: Four axes, in any order; uint8 or floating point.
+        clip: Four axes in any order, or the three of an image; uint8 or floating point.
         request: The grid, not finer than the clip.
         layout: Names the axes of the clip.
 
     Raises:
         ValueError: If the request asks for more frames than the clip has.
     """
+    if "T" not in layout:
+        return reduce_clip(clip.unsqueeze(0), request, "T" + layout).squeeze(0)
     frames, height, width = (clip.shape[layout.index(axis)] for axis in "THW")
     if request.frames > frames:
         raise ValueError(
@@ -70,31 +87,31 @@ def reduce_clip(clip: Tensor, request: ClipRequest, layout: str = _AXES) -> Tens
     return resized.permute([order.index(axis) for axis in range(4)]).contiguous()
 
 
-def _is_clip(value: Any) -> bool:
-    return isinstance(value, (Tensor, np.ndarray)) and value.ndim == 4
+def _is_clip(value: Any, axes: int) -> bool:
+    return isinstance(value, (Tensor, np.ndarray)) and value.ndim == axes
 
 
-def _find_clip(sample: Any) -> Tensor | None:
-    """The first tensor of four axes in a sample: a tensor, or nested in tuples, lists and dicts."""
-    if _is_clip(sample):
+def _find_clip(sample: Any, axes: int) -> Tensor | None:
+    """The first tensor of so many axes in a sample: a tensor, or nested in tuples, lists and dicts."""
+    if _is_clip(sample, axes):
         return torch.as_tensor(sample)
     if isinstance(sample, dict):
         sample = list(sample.values())
     if isinstance(sample, (tuple, list)):
-        return next((clip for clip in map(_find_clip, sample) if clip is not None), None)
+        return next((clip for part in sample if (clip := _find_clip(part, axes)) is not None), None)
     return None
 
 
-def _replace_clip(sample: Any, replace: Callable[[Tensor], Tensor]) -> tuple[Any, bool]:
+def _replace_clip(sample: Any, axes: int, replace: Callable[[Tensor], Tensor]) -> tuple[Any, bool]:
     """The sample with its first clip replaced, and whether it had one."""
-    if _is_clip(sample):
+    if _is_clip(sample, axes):
         return replace(torch.as_tensor(sample)), True
     if isinstance(sample, dict):
-        values, found = _replace_clip(list(sample.values()), replace)
+        values, found = _replace_clip(list(sample.values()), axes, replace)
         return (type(sample)(zip(sample, values, strict=True)), True) if found else (sample, False)
     if isinstance(sample, (tuple, list)):
         for place, part in enumerate(sample):
-            new, found = _replace_clip(part, replace)
+            new, found = _replace_clip(part, axes, replace)
             if found:
                 parts = [*sample[:place], new, *sample[place + 1 :]]
                 is_namedtuple = isinstance(sample, tuple) and type(sample) is not tuple
@@ -124,29 +141,40 @@ class FixedClips:
     The dataset's own random augmentation is seeded by the request, so it depends on neither workers nor ranks.
 
     Args:
-        dataset: Samples are a clip of four axes, or tuples, lists, dicts or namedtuples that hold one.
-        layout: Names the axes of a clip, for instance `THWC`; None tells `CTHW` and `TCHW` apart by their channels.
+        dataset: Samples are a clip of four axes, or tuples, lists, dicts or namedtuples that hold one; or likewise an
+            image of three axes.
+        layout: Names the axes of a clip, for instance `THWC`, or of an image. None tells `CTHW` and `TCHW` apart by
+            their channels, and takes samples without a tensor of four axes for images, `CHW` or `HWC`.
 
     Raises:
-        ValueError: If a sample holds no clip, or `layout` does not name its axes.
+        ValueError: If a sample holds no clip, or `layout` is missing or does not name its axes.
     """
 
     stride = 1
 
     def __init__(self, dataset: Dataset[Any], layout: str | None = None) -> None:
-        if layout is not None and sorted(layout) != sorted(_AXES):
-            raise ValueError(f"`layout` must name each of the axes C, T, H and W once, got {layout!r}.")
+        if layout is not None and sorted(layout) not in (sorted(_AXES), sorted(_IMAGE_AXES)):
+            raise ValueError(
+                f"`layout` must name each of the axes C, T, H and W once, or C, H and W of images, got {layout!r}."
+            )
         self.dataset = dataset
         with seeded(0):
-            clip = _find_clip(dataset[0])
-        if clip is None:
+            sample = dataset[0]
+        found = [
+            clip
+            for axes in ((len(_AXES), len(_IMAGE_AXES)) if layout is None else (len(layout),))
+            if (clip := _find_clip(sample, axes)) is not None
+        ]
+        if not found:
             raise ValueError(
-                f"A sample of {type(dataset).__name__} must hold a clip: a tensor of four axes, C x T x H x W. It is "
-                "found in tensors, tuples, lists, dicts and namedtuples; let `__getitem__` return one of them."
+                f"A sample of {type(dataset).__name__} must hold a clip: a tensor of four axes, C x T x H x W, or of "
+                "three for images, C x H x W. It is found in tensors, tuples, lists, dicts and namedtuples; let "
+                "`__getitem__` return one of them."
             )
-        self.layout = clip_layout(tuple(clip.shape)) if layout is None else layout
-        self.frames = clip.shape[self.layout.index("T")]
-        self.size = min(clip.shape[self.layout.index(axis)] for axis in "HW")
+        shape = tuple(found[0].shape)
+        self.layout = clip_layout(shape) if layout is None else layout
+        self.frames = shape[self.layout.index("T")] if "T" in self.layout else 1
+        self.size = min(shape[self.layout.index(axis)] for axis in "HW")
 
     def __len__(self) -> int:
         return len(cast("Sized", self.dataset))
@@ -155,4 +183,4 @@ class FixedClips:
         """The sample with its clip on the request's grid."""
         with seeded(request.seed):
             sample = self.dataset[request.index]
-        return _replace_clip(sample, lambda clip: reduce_clip(clip, request, self.layout))[0]
+        return _replace_clip(sample, len(self.layout), lambda clip: reduce_clip(clip, request, self.layout))[0]

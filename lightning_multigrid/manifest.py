@@ -14,13 +14,13 @@ from itertools import islice
 from lightning_multigrid.packed import Manifest, ManifestBuilder
 from lightning_multigrid.textfile import ManifestError, StrPath, csv_rows, parse_labels, path_argument, quoted
 
-__all__ = ["Manifest", "ManifestBuilder", "ManifestError", "read_manifest"]
+__all__ = ["FRAME_SUFFIXES", "Manifest", "ManifestBuilder", "ManifestError", "read_manifest"]
 
 _VIDEO_SUFFIXES = (
     *(".3gp", ".asf", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ogv"),
     *(".ts", ".webm", ".wmv"),
 )
-_FRAME_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
+FRAME_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 _SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
 _PATH_COLUMNS = (
     *("path", "file", "file_name", "file_path", "filename", "filepath", "name", "clip", "frame_dir"),
@@ -200,7 +200,7 @@ class _Folders:
     def __init__(self, source: str, *, frames: bool, follow_links: bool) -> None:
         self._source = source
         self._frames = frames
-        self._suffixes = _FRAME_SUFFIXES if frames else _VIDEO_SUFFIXES
+        self._suffixes = FRAME_SUFFIXES if frames else _VIDEO_SUFFIXES
         self._boundary = "" if follow_links else os.path.join(os.path.realpath(source), "")
         # Absolute, as the builder's root is.
         self._folders, files = self._listing(os.path.abspath(source))

@@ -9,9 +9,10 @@ from lightning.pytorch.cli import LightningCLI
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from lightning_multigrid.classifier import MeanAveragePrecision, VideoClassifier
+from lightning_multigrid.classifier import VideoClassifier
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.probe import check_grids
+from lightning_multigrid.video_metrics import MeanAveragePrecision
 
 CLASSES = 7
 

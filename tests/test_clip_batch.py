@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lightning_multigrid.clip_batch import Clip, Failure, collate_clips, collate_readable
+from lightning_multigrid.clip_batch import Clip, Failure, collate_clips
 
 
 def clip(side: int, *labels: int, index: int = 0, frames: int = 2, size: int = 4, failures: int = 0) -> Clip:
@@ -44,18 +44,10 @@ def test_a_pinned_mini_batch_arrives_on_the_gpu() -> None:
     assert moved.class_ids().device.type == "cuda"
 
 
-def test_substitutes_are_left_out_of_evaluation_and_kept_in_training() -> None:
-    clips = [clip(5, 1, index=0), clip(6, 2, index=1, failures=2), clip(7, 3, index=2)]
-    assert collate_readable(clips).indices == (0, 2)
-    assert collate_clips(clips).indices == (0, 1, 2)
-    for collate in (collate_clips, collate_readable):
-        assert [failure.path for failure in collate(clips).failures] == ["0.mp4", "1.mp4"]
-
-
-def test_one_substitute_stays_where_no_clip_would_be_left() -> None:
-    batch = collate_readable([clip(5, 1, index=4, failures=1), clip(6, 2, index=5, failures=1)])
-    assert batch.indices == (4,)
-    assert len(batch.failures) == 2
+def test_substitutes_are_kept_in_training() -> None:
+    batch = collate_clips([clip(5, 1, index=0), clip(6, 2, index=1, failures=2), clip(7, 3, index=2)])
+    assert batch.indices == (0, 1, 2)
+    assert [failure.path for failure in batch.failures] == ["0.mp4", "1.mp4"]
 
 
 def test_clips_of_two_grids_do_not_make_a_mini_batch() -> None:

@@ -47,21 +47,8 @@ def test_starts_are_uniform_over_the_places_where_the_span_fits() -> None:
 
 def test_a_short_video_repeats_its_last_frame() -> None:
     sampling = ClipSampling(frames=4, size=16, stride=2)
-    for grid in [
-        *draws(sampling, 20, length=5, height=20, width=20, frames=4, size=16),
-        sampling.centre(5, 20, 20, 4, 16),
-    ]:
+    for grid in draws(sampling, 20, length=5, height=20, width=20, frames=4, size=16):
         assert grid.indices == (0, 2, 4, 4)
-
-
-def test_the_centre_clip_lies_in_the_middle_of_the_video_and_of_the_frame() -> None:
-    # 300 frames: 118 before a span of 64, 118 after it. Short side 256: 16 rows above 224, 16 below.
-    grid = KINETICS.centre(length=300, height=256, width=340, frames=32, size=224)
-    assert grid == SourceGrid(tuple(range(118, 182, 2)), (16, 58, 224, 224), flip=False)
-
-
-def test_the_centre_clip_of_a_smaller_video_is_the_same_part_of_its_frame() -> None:
-    assert KINETICS.centre(length=300, height=128, width=170, frames=32, size=224).box == (8, 29, 112, 112)
 
 
 # --- segments ---
@@ -81,15 +68,6 @@ def test_segments_of_a_fractional_length_cover_every_frame_alike() -> None:
     counts = Counter(index for grid in draws(sampling, length=10, **HD, frames=4, size=224) for index in grid.indices)
     assert set(counts) == set(range(10))
     assert all(abs(count - 1200) < 5 * math.sqrt(1200) for count in counts.values())  # 3000 * 4 / 10
-
-
-@pytest.mark.parametrize(
-    ("length", "frames", "expected"),
-    [(40, 4, (5, 15, 25, 35)), (9, 3, (1, 4, 7)), (3, 6, (0, 0, 1, 1, 2, 2)), (1, 3, (0, 0, 0))],
-)
-def test_evaluation_takes_the_centre_of_each_segment(length: int, frames: int, expected: tuple[int, ...]) -> None:
-    sampling = ClipSampling(frames=frames, size=224, stride=7, mode="segments")
-    assert sampling.centre(length, 256, 340, frames, 224).indices == expected
 
 
 # --- in space ---
@@ -160,15 +138,14 @@ def test_a_grid_lies_within_its_video(
     length: int, height: int, width: int, frames: int, size: int, mode: str, seed: int
 ) -> None:
     sampling = ClipSampling(32, 224, 2, mode=mode)  # type: ignore[arg-type]
-    drawn = sampling.draw(length, height, width, frames, size, random.Random(seed))
-    for grid in (drawn, sampling.centre(length, height, width, frames, size)):
-        assert len(grid.indices) == frames
-        assert all(0 <= a <= b < length for a, b in pairwise(grid.indices))
-        assert 0 <= grid.indices[0] <= grid.indices[-1] < length
-        top, left, crop_height, crop_width = grid.box
-        assert 1 <= crop_height == crop_width <= min(height, width)
-        assert 0 <= top <= height - crop_height
-        assert 0 <= left <= width - crop_width
+    grid = sampling.draw(length, height, width, frames, size, random.Random(seed))
+    assert len(grid.indices) == frames
+    assert all(0 <= a <= b < length for a, b in pairwise(grid.indices))
+    assert 0 <= grid.indices[0] <= grid.indices[-1] < length
+    top, left, crop_height, crop_width = grid.box
+    assert 1 <= crop_height == crop_width <= min(height, width)
+    assert 0 <= top <= height - crop_height
+    assert 0 <= left <= width - crop_width
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,12 @@ from torch.utils.data import DataLoader, Dataset
 
 import lightning_multigrid.dataset
 from lightning_multigrid.clip_batch import Clip, ClipBatch, Failure, collate_clips
-from lightning_multigrid.clip_sampling import ClipSampling
-from lightning_multigrid.dataset import BrokenVideosError, VideoDataset
-from lightning_multigrid.decode import read_frames
+from lightning_multigrid.clip_sampling import ClipSampling, SourceGrid
+from lightning_multigrid.dataset import BrokenVideosError, VideoDataset, ViewDataset
+from lightning_multigrid.decode import Box, read_frames
 from lightning_multigrid.manifest import read_manifest
 from lightning_multigrid.sampler import ClipDataset, ClipRequest
+from lightning_multigrid.views import CENTRE, Views, collate_views
 from tests.videos import write_video
 
 
@@ -41,8 +43,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SMALL = ClipSampling(frames=8, size=16, stride=2)
 
 
-def dataset(folder: Path, name: str, *, training: bool = True, sampling: ClipSampling = SMALL) -> VideoDataset:
-    return VideoDataset(read_manifest(folder / name), sampling, training=training)
+def dataset(folder: Path, name: str) -> VideoDataset:
+    return VideoDataset(read_manifest(folder / name), SMALL)
+
+
+def viewed(folder: Path, name: str, views: Views = CENTRE) -> ViewDataset:
+    return ViewDataset(read_manifest(folder / name), SMALL, views)
 
 
 def levels(crop: Tensor) -> list[int]:
@@ -67,20 +73,38 @@ def test_a_clip_shows_the_frames_and_pixels_of_its_grid(folder: Path) -> None:
     assert (clip.size, clip.flip, clip.labels, clip.index, clip.failures) == (12, grid.flip, (0,), 0, ())
 
 
-def test_evaluation_reads_the_centre_whatever_the_seed(folder: Path) -> None:
-    data = dataset(folder, "good.csv", training=False)
-    clips = [data[0], data[0], data.read_clip(ClipRequest(0, 8, 16, seed=3))]
-    # 30 frames: 7 before a span of 16, 7 after it.
-    assert [levels(clip.crop) for clip in clips] == [[7, 9, 11, 13, 15, 17, 19, 21]] * 3
-    assert [clip.crop.shape for clip in clips] == [(8, 32, 32, 3)] * 3  # 224 / 256 of 36 is 31.5
-    assert not any(clip.flip for clip in clips)
+def test_evaluation_reads_the_centre_each_time(folder: Path) -> None:
+    data = viewed(folder, "good.csv")
+    for video in (data[0], data[0]):
+        # 30 frames: 7 before a span of 16, 7 after it.
+        assert levels(video.pixels) == [7, 9, 11, 13, 15, 17, 19, 21]
+        assert video.pixels.shape == (8, 32, 32, 3)  # 224 / 256 of 36 is 31.5
+        assert video.grids == (SourceGrid(tuple(range(8)), Box(0, 0, 32, 32), flip=False),)
+        assert (video.size, video.labels, video.index, video.failures) == (16, (0,), 0, ())
 
 
-def test_evaluation_on_another_grid_keeps_the_baseline_stride_and_the_centre(folder: Path) -> None:
-    clip = dataset(folder, "good.csv", training=False).read_clip(ClipRequest(0, frames=4, size=8, seed=0))
-    # 11 frames before a span of 8, 11 after it. The crop is the share of the frame of the baseline clip, 7/8.
-    assert levels(clip.crop) == [11, 13, 15, 17]
-    assert (clip.crop.shape, clip.size) == ((4, 32, 32, 3), 8)
+def test_a_video_is_decoded_once_for_all_its_views(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = []
+
+    class Counting(lightning_multigrid.dataset.VideoReader):
+        def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
+            reads.append(list(indices))
+            return super().read(indices, box)
+
+    monkeypatch.setattr(lightning_multigrid.dataset, "VideoReader", Counting)
+    views = Views(clips=10, crops=3)
+    video = viewed(folder, "good.csv", views)[0]
+    # The last of 10 clips starts at 14 * 9 / 10 and takes every other frame up to 12 + 14.
+    assert reads == [list(range(27))]
+    assert video.pixels.shape == (27, 36, 48, 3)
+    whole = read_frames(folder / "a.mp4", range(30))
+    grids = views.grids(SMALL, 30, 36, 48)
+    [batch] = DataLoader([video], collate_fn=collate_views)
+    crops = list(batch.crops())
+    assert len(crops) == len(grids) == 30
+    for crop, grid in zip(crops, grids, strict=True):
+        top, left, side, _ = grid.box
+        assert torch.equal(crop, whole[list(grid.indices), top : top + side, left : left + side])
 
 
 def test_a_clip_is_a_function_of_its_request(folder: Path) -> None:
@@ -149,9 +173,11 @@ def test_a_broken_video_is_replaced_by_a_readable_one(folder: Path) -> None:
 
 def test_substitutes_differ_from_seed_to_seed_in_training_and_never_in_evaluation(folder: Path) -> None:
     requests = [ClipRequest(index=1, frames=8, size=16, seed=seed) for seed in range(20)]
-    training, evaluation = (dataset(folder, "all.csv", training=training) for training in (True, False))
+    training, evaluation = dataset(folder, "all.csv"), viewed(folder, "all.csv")
     assert {training.read_clip(request).index for request in requests} == {0, 3}
-    assert len({evaluation.read_clip(request).index for request in requests}) == 1
+    videos = [evaluation[1] for _ in range(5)]
+    assert len({video.index for video in videos}) == 1
+    assert all(video.index in (0, 3) and video.failures[0].path == str(folder / "b.mp4") for video in videos)
 
 
 def test_one_readable_video_among_a_few_is_found(tmp_path: Path) -> None:

@@ -103,6 +103,28 @@ def test_baseline_shape_is_read_off_a_sample():
     assert (len(clips), clips.frames, clips.size, clips.stride) == (3, 8, 6, 1)
 
 
+@pytest.mark.parametrize(
+    ("axes", "layout"), [("CHW", None), ("HWC", None), ("CHW", "CHW"), ("HWC", "HWC"), ("WCH", "WCH")]
+)
+def test_an_image_is_a_clip_of_one_frame(axes, layout):
+    image = torch.rand(3, 8, 12)
+    images = FixedClips(
+        Samples(lambda clip, label: (image.permute(["CHW".index(axis) for axis in axes]), label)), layout
+    )
+    assert (images.frames, images.size) == (1, 8)
+    small, label = images.read_clip(request(frames=1, size=4, index=2))
+    back = small.permute([axes.index(axis) for axis in "CHW"])
+    assert torch.allclose(back, interpolate(image[None], size=(4, 6), mode="bilinear")[0])
+    assert label == 2
+
+
+def test_a_clip_goes_before_an_image():
+    clips = FixedClips(Samples(lambda clip, label: (torch.rand(3, 20, 20), clip, label)))
+    assert (clips.frames, clips.size) == (8, 8)
+    poster, clip, _ = clips.read_clip(request(4, 4))
+    assert (poster.shape, clip.shape) == ((3, 20, 20), (3, 4, 4, 4))
+
+
 class Augmented(Dataset):
     def __len__(self):
         return 4
@@ -135,8 +157,15 @@ def test_random_state_is_given_back():
 
 def test_refusals():
     with pytest.raises(ValueError, match="A sample of Samples must hold a clip: a tensor of four axes"):
-        FixedClips(Samples(lambda clip, label: (clip[0], label)))
-    with pytest.raises(ValueError, match="`layout` must name each of the axes C, T, H and W once, got 'NCHW'"):
+        FixedClips(Samples(lambda clip, label: (clip[0, 0], label)))
+    message = "`layout` must name each of the axes C, T, H and W once, or C, H and W of images, got 'NCHW'"
+    with pytest.raises(ValueError, match=message):
         FixedClips(Augmented(), layout="NCHW")
+    # As images, the frames of these clips would be taken for channels.
+    message = "a tensor of 8 x 8 x 8, which may be an image or the frames of a clip. Images need 1 or 3 channels"
+    with pytest.raises(ValueError, match=message):
+        FixedClips(Samples(lambda clip, label: (clip[0], label)))
+    with pytest.raises(ValueError, match="A sample of Samples must hold a clip"):
+        FixedClips(Samples(lambda clip, label: (clip, label)), layout="CHW")
     with pytest.raises(ValueError, match="The grid needs 9 frames, but the clip has 4. Clips must have one length"):
         reduce_clip(torch.rand(3, 4, 8, 8), request(9, 8))

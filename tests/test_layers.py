@@ -23,6 +23,7 @@ LEVELS = {
         "manifest",
         "annotations",
         "charades",
+        "sources",
         "decode",
         "frame_folder",
         "models.blocks",
@@ -35,7 +36,7 @@ LEVELS = {
         "models.weights",
         "models",
     ],
-    "data": ["sampler", "fixed_clips", "clip_sampling", "clip_batch", "views", "dataset"],
+    "data": ["sampler", "fixed_clips", "clip_sampling", "clip_batch", "views", "video_metrics", "dataset"],
     "lightning": [
         "baseline_lr",
         "probe",

@@ -1,0 +1,147 @@
+"""Metrics of videos that count each once, over any number of ranks.
+
+Lightning's sampler repeats videos so that all ranks have the same number, and a mini-batch of broken videos keeps a
+substitute. So a metric is told the index of each video, and drops repeats when it is computed over all ranks. Rows are
+then in the order of the indices, so that the result is the same to the last bit on one rank and on several.
+
+Legend: B videos, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.functional.classification import binary_average_precision
+from torchmetrics.utilities import dim_zero_cat
+
+__all__ = ["MeanAveragePrecision", "VideoAccuracy", "VideoMean", "VideoMetric"]
+
+_UNNUMBERED = -1
+
+
+class VideoMetric(Metric):
+    """What the metrics of videos have in common: they keep rows, and compute over one row per video."""
+
+    is_differentiable = False
+    full_state_update = False
+    videos: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("videos", default=[], dist_reduce_fx="cat")
+
+    def compute(self) -> Tensor:
+        """The metric of all videos, NaN if there is nothing to take the mean of."""
+        videos = dim_zero_cat(self.videos)
+        order = videos.argsort(stable=True)
+        ordered = videos[order]
+        first = torch.ones_like(ordered, dtype=torch.bool)
+        first[1:] = ordered[1:] != ordered[:-1]
+        return self._measure(order[first | (ordered == _UNNUMBERED)])
+
+    @abstractmethod
+    def _measure(self, rows: Tensor) -> Tensor:
+        """The metric over some of the rows kept."""
+
+    def _count(self, videos: Tensor | None, rows: Tensor) -> None:
+        new = torch.full((len(rows),), _UNNUMBERED, device=rows.device)
+        self.videos.append(new if videos is None else videos)
+
+
+class VideoMean(VideoMetric):
+    """Mean of a value per video, such as the loss.
+
+    >>> metric = VideoMean()
+    >>> metric.update(torch.tensor([4.0, 1.0, 4.0]), videos=torch.tensor([1, 0, 1]))
+    >>> metric.compute()
+    tensor(2.5000)
+    """
+
+    values: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("values", default=[], dist_reduce_fx="cat")
+
+    def update(self, values: Tensor, videos: Tensor | None = None) -> None:
+        """Takes a value of each of B videos, and the videos' indices; without them every row counts."""
+        self._count(videos, values)
+        self.values.append(values)
+
+    def _measure(self, rows: Tensor) -> Tensor:
+        return dim_zero_cat(self.values)[rows].mean()
+
+
+class VideoAccuracy(VideoMetric):
+    """Share of the videos whose class is among the `top_k` most probable ones.
+
+    Of equally probable classes the one of the smaller id comes first, and NaN is never right: a model that gives the
+    same answer for everything is as good as chance, and one that diverged is not good at all.
+
+    >>> metric = VideoAccuracy(top_k=1)
+    >>> metric.update(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]), videos=torch.tensor([0, 1]))
+    >>> metric.compute()
+    tensor(0.5000)
+
+    Args:
+        top_k: Classes that a video may name.
+    """
+
+    higher_is_better = True
+    places: list[Tensor]
+
+    def __init__(self, top_k: int = 1) -> None:
+        super().__init__()
+        self.top_k = top_k
+        self.add_state("places", default=[], dist_reduce_fx="cat")
+
+    def update(self, probabilities: Tensor, labels: Tensor, videos: Tensor | None = None) -> None:
+        """Takes probabilities B x C, class ids B, and the videos' indices; without them every row counts."""
+        self._count(videos, labels)
+        right, label = probabilities.gather(1, labels[:, None]), labels[:, None]
+        classes = torch.arange(probabilities.shape[1], device=labels.device)
+        behind = (probabilities < right) | ((probabilities == right) & (classes >= label))
+        self.places.append((~behind).sum(dim=1))
+
+    def _measure(self, rows: Tensor) -> Tensor:
+        return (dim_zero_cat(self.places)[rows] < self.top_k).float().mean()
+
+
+class MeanAveragePrecision(VideoMetric):
+    """Average precision of each class that has positives, averaged over those classes (the metric of Charades).
+
+    A class without a positive has no average precision. It is left out, as by PySlowFast, where torchmetrics'
+    macro average counts it as 0. Without any positive the result is NaN.
+
+    >>> metric = MeanAveragePrecision()
+    >>> metric.update(torch.tensor([[0.9, 0.5], [0.2, 0.4]]), torch.tensor([[1, 0], [0, 0]]))
+    >>> metric.compute()
+    tensor(1.)
+    """
+
+    higher_is_better = True
+    probabilities: list[Tensor]
+    labels: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("probabilities", default=[], dist_reduce_fx="cat")
+        self.add_state("labels", default=[], dist_reduce_fx="cat")
+
+    def update(self, probabilities: Tensor, labels: Tensor, videos: Tensor | None = None) -> None:
+        """Takes probabilities and 0/1 labels, both B x C, and the videos' indices; without them every row counts."""
+        self._count(videos, probabilities)
+        self.probabilities.append(probabilities)
+        self.labels.append(labels)
+
+    def _measure(self, rows: Tensor) -> Tensor:
+        probabilities, labels = dim_zero_cat(self.probabilities)[rows], dim_zero_cat(self.labels)[rows].int()
+        precisions = [
+            binary_average_precision(probabilities[:, index], labels[:, index], validate_args=False)
+            for index in labels.any(dim=0).nonzero().flatten().tolist()
+        ]
+        return torch.stack(precisions).mean() if precisions else torch.tensor(math.nan, device=probabilities.device)
