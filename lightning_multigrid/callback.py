@@ -105,7 +105,13 @@ class MultigridCallback(Callback):
         if validations_per_phase is not None and validations_per_phase < 1:
             raise ValueError(f"`validations_per_phase` must be at least 1, got {validations_per_phase}.")
         # Refuse bad values where they are written, not when `fit` starts.
-        self.plan(Baseline(BatchShape(1, 4, 4), epochs=1), stepwise=True)
+        any_baseline = Baseline(BatchShape(1, 4, 4), epochs=1)
+        shaped = self.plan(any_baseline, stepwise=True) != MultigridSchedule(any_baseline)
+        if schedule is not None and (shaped or milestones is not None or warmup_epochs is not None):
+            raise ValueError(
+                "`schedule` says everything about the schedule, but arguments that shape an inferred one are given, "
+                "too. Give either; `MultigridSchedule` takes the same arguments."
+            )
         self._undo = ExitStack()
         self._loaded: dict[str, Any] = {}
         self._fit: _Fit | None = None
@@ -268,12 +274,12 @@ class MultigridCallback(Callback):
             elif interval <= recipe.epoch.batches:
                 self._set(trainer, "val_check_interval", interval / recipe.epoch.batches)
         self._set(trainer, "check_val_every_n_epoch", trainer.check_val_every_n_epoch)
-        # Lightning fixes the number of batches when it requests the loader (FitLoop.setup_data), which
-        # `configure_optimizers` may have made it do already. -1 makes it request it again, whatever the epoch.
         # As dense in the training as the script asks for, and at least once in the shortest epoch.
         lengths = (len(schedule.steps(e, clips, trainer.accumulate_grad_batches)) for e in range(schedule.epochs))
         every = round(trainer.log_every_n_steps / schedule.iteration_reduction)  # type: ignore[attr-defined]
         self._set(trainer, "log_every_n_steps", max(1, min(every, *lengths)))
+        # Lightning fixes the number of batches when it requests the loader (FitLoop.setup_data), which
+        # `configure_optimizers` may have made it do already. -1 makes it request it again, whatever the epoch.
         self._undo.callback(_reload_every, trainer, 0)
         _reload_every(trainer, -1)
 

@@ -33,7 +33,7 @@ class VideoClassifier(L.LightningModule):
     """Trains a video model with SGD, and measures top-1 and top-5 accuracy, or mAP for several labels per clip.
 
     Mini-batches are `(clips, labels)`: clips B x 3 x T x H x W of any length and size, and one class index per clip, or
-    0/1 labels B x C with `loss="bce"`. Logs `train/loss`, and `val/` or `test/` `loss` with `top1` and, with more than
+    0/1 labels B x C with `loss="bce"`. In training, mixed clips have probabilities of classes, B x C. Logs `train/loss`, and `val/` or `test/` `loss` with `top1` and, with more than
     five classes, `top5`; or with `map`. Prediction returns probabilities, B x C.
 
     Of the mini-batches of `VideoDataModule`, evaluation makes one row per video: probabilities are fused over its
@@ -162,7 +162,9 @@ class VideoClassifier(L.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of a mini-batch, logged as `train/loss`."""
         clips, labels = self._unpack(batch)
-        loss = self._compute_losses(self(clips), labels).mean()
+        logits = self(clips)
+        mixed = self.loss == "cross_entropy" and _are_probabilities(labels, logits.shape)
+        loss = (self._mixed_losses if mixed else self._compute_losses)(logits, labels).mean()
         self.log("train/loss", loss, prog_bar=True, batch_size=len(clips))
         return loss
 
@@ -290,7 +292,8 @@ class VideoClassifier(L.LightningModule):
         if labels.shape != logits.shape[:1] or labels.is_floating_point():
             raise ValueError(
                 f"Labels of shape {tuple(labels.shape)} and {labels.dtype} must be {len(logits)} class indices for "
-                "`loss='cross_entropy'`. Use `loss='bce'` for several labels per clip."
+                "`loss='cross_entropy'`, or in training probabilities of the classes, which sum to 1. Use `loss='bce'` "
+                "for several labels per clip."
             )
         # One synchronisation with the device per mini-batch, which is cheap next to a video model; without it, a wrong
         # label is an assertion of CUDA that names nothing and ends the process.
@@ -300,6 +303,13 @@ class VideoClassifier(L.LightningModule):
                 f"`num_classes={self.num_classes}`. Number the classes from 0, or raise `num_classes`."
             )
         return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="none")
+
+    def _mixed_losses(self, logits: Tensor, probabilities: Tensor) -> Tensor:
+        """The loss of each clip with probabilities of classes as its label: B."""
+        dtype = torch.promote_types(logits.dtype, probabilities.dtype)
+        return F.cross_entropy(
+            logits.to(dtype), probabilities.to(dtype), label_smoothing=self.label_smoothing, reduction="none"
+        )
 
     def _probabilities(self, logits: Tensor) -> Tensor:
         # In single precision: half precision rounds different scores to equal ones.
@@ -315,6 +325,12 @@ class VideoClassifier(L.LightningModule):
             if self.num_classes > 5:
                 metrics["top5"] = VideoAccuracy(top_k=5)
         return MetricCollection(metrics, prefix=prefix)
+
+
+def _are_probabilities(labels: Tensor, shape: torch.Size) -> bool:
+    if not labels.is_floating_point() or labels.shape != shape:
+        return False
+    return bool(torch.isclose(labels.sum(dim=1), labels.new_ones(()), atol=1e-2).all())
 
 
 def _require(fulfilled: bool, name: str, value: object, requirement: str) -> None:

@@ -26,6 +26,8 @@ from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.predictions import PredictionWriter
 from lightning_multigrid.recipe import baseline_epochs, scheduler_configs
 from lightning_multigrid.schedule import MultigridSchedule
+from lightning_multigrid.sources import VideoSource
+from lightning_multigrid.textfile import ManifestError
 
 __all__ = ["main"]
 
@@ -91,11 +93,18 @@ class _MultigridCLI(LightningCLI):
 
 
 def count_clips(data: VideoDataModule) -> int | None:
-    """Training videos of a data module, if their list or folder is on this machine."""
+    """Training videos of a data module, if their list, folder or annotation file is on this machine."""
     source = data.sources["train"]
-    if source is None or not os.path.exists(source):
+    if source is None or (not isinstance(source, VideoSource) and not os.path.exists(source)):
         return None
-    data.setup("fit")
+    try:
+        data.setup("fit")
+    except ManifestError as error:
+        # A source tells where its files are only by reading them.
+        if not isinstance(source, VideoSource):
+            raise
+        print(f"The training videos are not counted: {error}", file=sys.stderr)
+        return None
     return len(data.train_dataloader().dataset)  # type: ignore[arg-type]
 
 

@@ -9,11 +9,11 @@ import torch
 from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.types import LRSchedulerConfig
-from tests.tiny import Module, fit, loader
 from torch.optim import SGD, lr_scheduler
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.baseline_lr import BaselineEpoch, lr_stages
+from tests.tiny import Module, fit, loader
 
 BATCHES = 25  # of the baseline: 100 clips, 4 each
 
@@ -216,7 +216,11 @@ def optimizer():
 
 def test_milestones_are_read_off_schedulers(optimizer):
     assert stages(lr_scheduler.MultiStepLR(optimizer, [4, 8, 20])) == ((4, 8), 0, True)
-    assert stages(lr_scheduler.MultiStepLR(optimizer, [90, 150]), "step") == ((Fraction(9, 2), Fraction(15, 2)), 0, True)
+    assert stages(lr_scheduler.MultiStepLR(optimizer, [90, 150]), "step") == (
+        (Fraction(9, 2), Fraction(15, 2)),
+        0,
+        True,
+    )
     assert stages(lr_scheduler.StepLR(optimizer, 4)) == ((4, 8), 0, True)
 
 

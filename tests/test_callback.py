@@ -10,7 +10,6 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
-from tests.tiny import CLIPS, Module, clips, fit, loader, trainer
 from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
@@ -20,6 +19,7 @@ from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.norm import SubBatchNorm3d
 from lightning_multigrid.recipe import training_source
 from lightning_multigrid.schedule import Baseline, LongCycle, MultigridSchedule, ShortCycle
+from tests.tiny import CLIPS, Module, clips, fit, loader, trainer
 
 BASELINE = Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2, 3))
 PLAN = MultigridSchedule(BASELINE)
@@ -288,7 +288,9 @@ def test_validation_twice_an_epoch():
     module = Validating(steps_scheduler)
     fit(module, MultigridCallback(), val=loader(shuffle=False), val_check_interval=0.5)
     lengths = [len(PLAN.steps(epoch, CLIPS)) for epoch in range(6)]
-    wanted = [sum(lengths[:e]) + part for e in range(6) for part in range(lengths[e] // 2, lengths[e] + 1, lengths[e] // 2)]
+    wanted = [
+        sum(lengths[:e]) + part for e in range(6) for part in range(lengths[e] // 2, lengths[e] + 1, lengths[e] // 2)
+    ]
     assert [step for _, step in module.validated] == wanted
 
 
@@ -330,7 +332,7 @@ def test_gradient_accumulation(accumulate):
 
 @pytest.mark.parametrize(("limit", "number"), [(10, 40), (0.5, 48), (1.0, 100), (300, 100)])
 def test_limit_train_batches_counts_batches_of_the_baseline(limit, number):
-    # 25 batches of 4: half of them are 12. 40 clips are fewer than the 64 of the first mini-batch, which is still whole.
+    # 25 batches of 4: half of them are 12. 40 clips are fewer than the 64 of the first mini-batch; it is whole anyway.
     module = Module(steps_scheduler)
     host = fit(module, MultigridCallback(), limit_train_batches=limit)
     assert module.shapes == planned(number=max(number, 64))
@@ -373,7 +375,9 @@ def test_progress_bar_totals_are_exact():
     from lightning.pytorch.callbacks import TQDMProgressBar
 
     class Totals(TQDMProgressBar):
-        totals = []
+        def __init__(self):
+            super().__init__()
+            self.totals = []
 
         def on_train_epoch_end(self, trainer, pl_module):
             self.totals.append((self.train_progress_bar.total, self.train_progress_bar.n))
@@ -529,7 +533,13 @@ def test_a_resumed_run_continues_exactly(tmp_path, every):
 
 
 def test_checkpoints_hold_the_baselines_lr(tmp_path):
-    fit(Module(), MultigridCallback(), ModelCheckpoint(tmp_path, every_n_train_steps=1), enable_checkpointing=True, max_epochs=1)
+    fit(
+        Module(),
+        MultigridCallback(),
+        ModelCheckpoint(tmp_path, every_n_train_steps=1),
+        enable_checkpointing=True,
+        max_epochs=1,
+    )
     (path,) = tmp_path.glob("*.ckpt")
     checkpoint = torch.load(path, weights_only=True)
     (group,) = checkpoint["optimizer_states"][0]["param_groups"]
@@ -542,13 +552,23 @@ def test_a_checkpoint_of_another_plan_or_of_none_is_refused(tmp_path):
     saver = ModelCheckpoint(tmp_path, every_n_train_steps=3, filename="multigrid")
     fit(Module(steps_scheduler), MultigridCallback(), saver, enable_checkpointing=True)
     with pytest.raises(Exception, match="belongs to another multigrid schedule(.|\n)*The checkpoint's:\n.*\nphase"):
-        refused = MultigridCallback(epoch_factor=2)
-        fit(Module(steps_scheduler), refused, saver, enable_checkpointing=True, ckpt_path=tmp_path / "multigrid.ckpt")
+        fit(
+            Module(steps_scheduler),
+            MultigridCallback(epoch_factor=2),
+            saver,
+            enable_checkpointing=True,
+            ckpt_path=tmp_path / "multigrid.ckpt",
+        )
     plain = ModelCheckpoint(tmp_path, every_n_train_steps=3, filename="plain")
     fit(Module(steps_scheduler), plain, enable_checkpointing=True)
     with pytest.raises(Exception, match="of a training without MultigridCallback.*Resume it without the callback"):
-        refused = MultigridCallback()
-        fit(Module(steps_scheduler), refused, plain, enable_checkpointing=True, ckpt_path=tmp_path / "plain.ckpt")
+        fit(
+            Module(steps_scheduler),
+            MultigridCallback(),
+            plain,
+            enable_checkpointing=True,
+            ckpt_path=tmp_path / "plain.ckpt",
+        )
 
 
 # --- Refusals ---
@@ -588,16 +608,36 @@ def batch_sampled():
     ("module", "arguments", "message"),
     [
         (Module, {"train": DataLoader(Stream(), 4)}, "needs a map-style dataset, got the iterable Stream"),
-        (Module, {"train": {"a": loader(), "b": loader()}}, "needs one `torch.utils.data.DataLoader` .* got dict.*ConcatDataset"),
-        (Module, {"train": batch_sampled()}, "the loader has the batch sampler Mine. Give the `DataLoader` a `batch_size`"),
-        (Module, {"train": loader(number=63)}, "first mini-batch of phase 0 has 64 clips, but this rank has 63.*Use a smaller"),
+        (
+            Module,
+            {"train": {"a": loader(), "b": loader()}},
+            "needs one `torch.utils.data.DataLoader` .* got dict.*ConcatDataset",
+        ),
+        (
+            Module,
+            {"train": batch_sampled()},
+            "the loader has the batch sampler Mine. Give the `DataLoader` a `batch_size`",
+        ),
+        (
+            Module,
+            {"train": loader(number=63)},
+            "first mini-batch of phase 0 has 64 clips, but this rank has 63.*Use a smaller",
+        ),
         (Module, {"train": loader(number=3, drop_last=True)}, "has 3 clips for each device, fewer than `batch_size=4`"),
         (Manual, {}, "Manual sets `automatic_optimization=False`.*own_training_loop"),
         (FromIterator, {}, r"FromIterator has `training_step\(dataloader_iter\)`"),
-        (Module, {"reload_dataloaders_every_n_epochs": 2}, "Remove `reload_dataloaders_every_n_epochs=2` from the Trainer"),
+        (
+            Module,
+            {"reload_dataloaders_every_n_epochs": 2},
+            "Remove `reload_dataloaders_every_n_epochs=2` from the Trainer",
+        ),
         (Module, {"max_epochs": -1}, "the Trainer has no end. Give `max_epochs` or `max_steps`"),
         (Module, {"max_steps": 5}, r"`max_steps=5` is 0\.20 epochs of 25 steps. Raise `max_steps`"),
-        (Pooled, {}, r"Pooled cannot take clips of 2 x 16 x 16 .*: `net\.3` \(AvgPool3d\) fails with RuntimeError.*AdaptiveAvgPool3d"),
+        (
+            Pooled,
+            {},
+            r"Pooled cannot take clips of 2 x 16 x 16 .*: `net\.3` \(AvgPool3d\) fails with RuntimeError.*AdaptiveAvgPool3d",
+        ),
     ],
 )
 def test_refusals_say_what_is_given_required_and_how_to_go_on(module, arguments, message):
@@ -609,7 +649,9 @@ def test_other_refusals():
     with pytest.raises(Exception, match="cannot follow a `GradientAccumulationScheduler`"):
         fit(Module(), MultigridCallback(), GradientAccumulationScheduler({0: 1}))
     other = MultigridSchedule(Baseline(BatchShape(8, 8, 32), epochs=4))
-    with pytest.raises(ValueError, match="schedule is for a baseline of 8 x 8 x 32 .* the training loader gives 4 x 8 x 32"):
+    with pytest.raises(
+        ValueError, match="for a baseline of 8 x 8 x 32 .* the training loader gives 4 x 8 x 32"
+    ):
         fit(Module(), MultigridCallback(other))
     module = Module()
     module.sync = nn.SyncBatchNorm(3)
@@ -619,6 +661,9 @@ def test_other_refusals():
         MultigridCallback(validations_per_phase=0)
     with pytest.raises(ValueError, match="`epoch_factor` must be positive, got -1"):
         MultigridCallback(epoch_factor=-1)
+    for argument in ({"epoch_factor": 2}, {"milestones": [1]}, {"long_cycle": LongCycle(((1, 1),))}):
+        with pytest.raises(ValueError, match="arguments that shape an inferred one are given, too. Give either"):
+            MultigridCallback(PLAN, **argument)
 
 
 def test_a_model_whose_step_needs_its_trainer_or_values_is_tried_by_its_forward():

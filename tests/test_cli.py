@@ -6,11 +6,11 @@ import sys
 
 import pytest
 import yaml
-from tests.videos import numbered_frames, write_video
 
 from lightning_multigrid.cli import main
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.schedule import Baseline, MultigridSchedule
+from tests.videos import numbered_frames, write_video
 
 KINETICS = MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196), stride=2))
 
@@ -66,7 +66,7 @@ def failure(capsys, args):
     error = capsys.readouterr().err
     assert exit_info.value.code not in (0, None)
     assert "Traceback" not in error
-    (paragraph,) = [part for part in error.split("error: ")[1:]]
+    _, paragraph = error.split("error: ")
     return paragraph
 
 
@@ -199,6 +199,7 @@ def test_the_module_runs_as_a_program():
 # --- Classes that the tests above name ---
 
 import torch  # noqa: E402
+
 from tests.tiny import Module  # noqa: E402
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.tiny import CLIPS, Module, trainer
-from tests.videos import numbered_frames, write_video
 from torch.optim.lr_scheduler import MultiStepLR
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -20,6 +18,8 @@ from lightning_multigrid.datamodule import BrokenVideoWarning
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.schedule import Baseline, MultigridSchedule
+from tests.tiny import CLIPS, Module, trainer
+from tests.videos import numbered_frames, write_video
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 REAL_VIDEOS = Path(
@@ -83,7 +83,9 @@ def test_too_many_broken_videos_end_the_run(tmp_path, broken):
     for path in good:
         write_video(path, numbered_frames(12, 48, 64))
     rows = [(path, 0) for path in [*good, *broken]]
-    with pytest.raises(ValueError, match=r"of the 17 videos of `train` cannot be read, more than `max_bad_fraction=0\.1`"):
+    with pytest.raises(
+        ValueError, match=r"of the 17 videos of `train` cannot be read, more than `max_bad_fraction=0\.1`"
+    ):
         fit_videos(rows, max_bad_fraction=0.1)
 
 

@@ -45,6 +45,7 @@ LEVELS = {
         "callback",
         "predictions",
         "classifier",
+        "pretrained",
         "datamodule",
         "moving_shapes",
     ],

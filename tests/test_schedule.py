@@ -64,13 +64,17 @@ def test_each_shape_of_a_stage_has_the_same_number_of_iterations():
 
 def test_phases_of_an_inexact_sum_end_on_the_epoch_exactly():
     # Thirds and sevenths do not add up in floating point.
-    schedule = MultigridSchedule(Baseline(BatchShape(2, 12, 96), epochs=7, milestones=(Fraction(7, 3), 4.9)), epoch_factor=1.1)
+    schedule = MultigridSchedule(
+        Baseline(BatchShape(2, 12, 96), epochs=7, milestones=(Fraction(7, 3), 4.9)), epoch_factor=1.1
+    )
     assert schedule.phases[-1].end_epoch == schedule.epochs == 8
     assert schedule.phases[0].start_epoch == 0
     assert all(a.end_epoch == b.start_epoch for a, b in pairwise(schedule.phases))
 
 
-@pytest.mark.parametrize(("epochs", "factor", "total"), [(1, 1.5, 2), (3, 1.5, 4), (10, 0.01, 1), (10, 2, 20), (4, 1, 4)])
+@pytest.mark.parametrize(
+    ("epochs", "factor", "total"), [(1, 1.5, 2), (3, 1.5, 4), (10, 0.01, 1), (10, 2, 20), (4, 1, 4)]
+)
 def test_total_epochs_are_rounded_half_to_even_and_at_least_one(epochs, factor, total):
     for whole in (False, True):
         schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 64), epochs), epoch_factor=factor, whole_epochs=whole)
@@ -227,7 +231,9 @@ def test_position_decides_the_shape_and_a_base_shape_changes_inside_an_epoch():
 @given(st.integers(1, 6), st.integers(70, 400), st.integers(1, 4), st.booleans(), st.integers(1, 5))
 @settings(max_examples=200, deadline=None)
 def test_an_epoch_is_covered_without_gaps(clips, total, accumulate, drop_last, epochs):
-    schedule = MultigridSchedule(Baseline(BatchShape(clips, 8, 64), epochs + 1, (0.5, epochs)), LongCycle(((0.5, 0.5), (1, 1))))
+    schedule = MultigridSchedule(
+        Baseline(BatchShape(clips, 8, 64), epochs + 1, (0.5, epochs)), LongCycle(((0.5, 0.5), (1, 1)))
+    )
     for epoch in range(schedule.epochs + 1):
         steps = schedule.steps(epoch, total, accumulate, drop_last)
         offsets = [step.offset for step in steps]
@@ -278,7 +284,9 @@ def test_after_the_end_the_last_phase_goes_on():
 
 
 def test_too_few_clips_for_the_first_mini_batch_are_refused():
-    with pytest.raises(ValueError, match=r"The first mini-batch of phase 0 has 128 clips, but this rank has 127\. Use a"):
+    with pytest.raises(
+        ValueError, match=r"The first mini-batch of phase 0 has 128 clips, but this rank has 127\. Use a"
+    ):
         MultigridSchedule(KINETICS).steps(0, clips=127)
 
 
@@ -337,7 +345,9 @@ def test_schedules_refuse(arguments, message):
 
 
 def test_cycles_refuse():
-    with pytest.raises(ValueError, match="`short_cycle` must have at least one entry; a cycle of one, with the factor 1"):
+    with pytest.raises(
+        ValueError, match="`short_cycle` must have at least one entry; a cycle of one, with the factor 1"
+    ):
         ShortCycle(())
     with pytest.raises(ValueError, match=r"factors of `long_cycle` must be above 0 and at most 1, got 1\.5"):
         LongCycle(((1.5, 1),))

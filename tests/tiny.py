@@ -48,6 +48,7 @@ class Module(L.LightningModule):
             nn.Dropout(0.1),
             nn.Linear(6, CLASSES),
         )
+
     def training_step(self, batch, batch_idx):
         x, y = batch
         loss = nn.functional.cross_entropy(self.net(x), y)
