@@ -30,10 +30,11 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_multigrid.baseline_lr import BaselineEpoch, BaselineLR, lr_stages
-from lightning_multigrid.fixed_clips import FixedClips, seeded
+from lightning_multigrid.fixed_clips import FixedClips
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
 from lightning_multigrid.probe import check_grids
+from lightning_multigrid.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.recipe import Recipe, read_recipe, training_source, user_loader
 from lightning_multigrid.report import ShapeTimes
 from lightning_multigrid.sampler import (
@@ -115,6 +116,11 @@ class MultigridCallback(Callback):
         self._undo = ExitStack()
         self._loaded: dict[str, Any] = {}
         self._fit: _Fit | None = None
+
+    @property
+    def seed_of_run(self) -> int:
+        """Seed of order, augmentation and dropout of the training that is under way."""
+        return self._run.sampler.seed
 
     @property
     def _run(self) -> _Fit:
@@ -447,6 +453,11 @@ class _Position:
         epoch, batch = self._trainer.current_epoch, self._trainer.fit_loop.batch_idx + 1
         self._callback.sync_lr(epoch, batch)
         return epoch, batch
+
+    def before(self, epoch: int, batch: int) -> None:
+        # Augmentation on the device and dropout draw on these. As a function of the position they need no checkpoint,
+        # and neither validation nor a restart on other devices changes them.
+        reseed(derive_seed(self._callback.seed_of_run, epoch, batch, self._trainer.global_rank))
 
 
 def _refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:

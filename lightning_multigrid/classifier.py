@@ -33,8 +33,9 @@ class VideoClassifier(L.LightningModule):
     """Trains a video model with SGD, and measures top-1 and top-5 accuracy, or mAP for several labels per clip.
 
     Mini-batches are `(clips, labels)`: clips B x 3 x T x H x W of any length and size, and one class index per clip, or
-    0/1 labels B x C with `loss="bce"`. In training, mixed clips have probabilities of classes, B x C. Logs `train/loss`, and `val/` or `test/` `loss` with `top1` and, with more than
-    five classes, `top5`; or with `map`. Prediction returns probabilities, B x C.
+    0/1 labels B x C with `loss="bce"`; in training, clips that were mixed have probabilities of classes, B x C. Logs
+    `train/loss`, and `val/` or `test/` `loss` with `top1` and, with more than five classes, `top5`; or with `map`.
+    Prediction returns probabilities, B x C.
 
     Of the mini-batches of `VideoDataModule`, evaluation makes one row per video: probabilities are fused over its
     views (Sec. 4: softmax scores are averaged), the loss is averaged over them, and every video counts once, over any

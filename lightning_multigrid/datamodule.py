@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningDataModule, Trainer
@@ -20,16 +20,11 @@ from lightning_multigrid.clip_sampling import ClipSampling
 from lightning_multigrid.dataset import BrokenVideosError, VideoDataset, ViewDataset
 from lightning_multigrid.manifest import Manifest
 from lightning_multigrid.resample import MEAN, STD, check_normalisation, resample_clips
-from lightning_multigrid.sources import VideoList, VideoSource
+from lightning_multigrid.sources import Source, VideoList, VideoSource
 from lightning_multigrid.views import CENTRE, VideoBatch, ViewBatch, Views, collate_views
 
 __all__ = ["BrokenVideoWarning", "VideoDataModule"]
 
-if TYPE_CHECKING:
-    Source = str | os.PathLike[str] | VideoSource | None
-else:
-    # Any path will do. But beside `os.PathLike`, jsonargparse takes a source with a mistake in it for a path.
-    Source = str | VideoSource | None
 Split = Literal["train", "val", "test", "predict"]
 
 # The first split of a stage is the one it cannot do without.
@@ -144,10 +139,10 @@ class VideoDataModule(LightningDataModule):
 
     def __init__(
         self,
-        train: Source = None,
-        val: Source = None,
-        test: Source = None,
-        predict: Source = None,
+        train: Source | None = None,
+        val: Source | None = None,
+        test: Source | None = None,
+        predict: Source | None = None,
         *,
         root: str | os.PathLike[str] | None = None,
         multi_label: bool = False,
@@ -180,7 +175,7 @@ class VideoDataModule(LightningDataModule):
         if num_classes is not None and num_classes < 1:
             raise ValueError(f"`num_classes` must be at least 1, or None to count them, got {num_classes}.")
         check_normalisation(mean, std)
-        self.sources: dict[Split, Source] = {"train": train, "val": val, "test": test, "predict": predict}
+        self.sources: dict[Split, Source | None] = {"train": train, "val": val, "test": test, "predict": predict}
         self.root, self.allow_outside_root = root, allow_outside_root
         self.multi_label = multi_label
         self.num_classes = self._given_num_classes = num_classes

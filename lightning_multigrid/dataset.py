@@ -21,7 +21,8 @@ from lightning_multigrid.clip_sampling import ClipSampling
 from lightning_multigrid.decode import VideoError, VideoReader
 from lightning_multigrid.frame_folder import FrameFolder
 from lightning_multigrid.manifest import Manifest
-from lightning_multigrid.sampler import ClipRequest, derive_seed
+from lightning_multigrid.randomness import derive_seed
+from lightning_multigrid.sampler import ClipRequest
 from lightning_multigrid.views import VideoViews, Views, share_frames
 
 __all__ = ["BrokenVideosError", "VideoDataset", "ViewDataset"]

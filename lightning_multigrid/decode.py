@@ -196,7 +196,7 @@ class VideoReader:
     def _after_seeking(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         times = self._index.times
         for entry, run in _runs(wanted, times, self._index.entries):
-            index, members = bisect_left(times, entry), set(run)
+            index, members = bisect_left(times, self._index.entries[entry]), set(run)
             for frame in self._decode_from(entry):
                 if frame.pts != times[index]:
                     raise _Disagreement
@@ -244,15 +244,15 @@ class VideoReader:
 
     def _decode_from(self, entry: int) -> Iterator[VideoFrame]:
         """Frames from an entry on. Those shown before it lead an open GOP: they may need what lies before."""
+        start = self._index.entries[entry]
         frames = self._decode(self._packets_from(entry))
-        return dropwhile(lambda frame: frame.pts is not None and frame.pts < entry, frames)
+        return dropwhile(lambda frame: frame.pts is not None and frame.pts < start, frames)
 
     def _packets_from(self, entry: int) -> Iterator[Packet[VideoStream]]:
-        # Some containers seek by decoding time, some by pts: going back by the delay between them is right for both.
-        self._container.seek(entry - self._index.delay, stream=self._stream)
+        self._container.seek(self._index.seeks[entry], stream=self._stream)
         packets = _packets(self._container, self._stream)
         for packet in packets:
-            if packet.is_keyframe and packet.pts == entry:
+            if packet.is_keyframe and packet.pts == self._index.entries[entry]:
                 yield packet
                 yield from packets
                 return
@@ -317,7 +317,7 @@ class _Index:
         length: Number of frames.
         times: Times of the frames, ascending; empty if frames can only be told by counting what the decoder gives out.
         entries: Times of the packets at which decoding can begin, ascending.
-        delay: Ticks by which the decoding time of an entry may lie before its time.
+        seeks: Times to seek to for them: those of decoding. Containers that seek by pts then land on an earlier entry.
         height: Rows of a frame as it is stored.
         width: Columns of a frame as it is stored.
         orientation: How it is shown.
@@ -327,7 +327,7 @@ class _Index:
     length: int
     times: Sequence[int]
     entries: Sequence[int]
-    delay: int
+    seeks: Sequence[int]
     height: int
     width: int
     orientation: _Orientation
@@ -359,11 +359,11 @@ _kept = _Kept()
 
 
 def _runs(wanted: Sequence[int], times: Sequence[int], entries: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """Frames that are decoded in one go, with the entry where that begins. Another seek pays if it skips a frame."""
+    """Frames that are decoded in one go, with the number of the entry to begin at. A seek pays if it skips a frame."""
     runs: list[tuple[int, list[int]]] = []
     for index in wanted:
-        entry = entries[bisect_right(entries, times[index]) - 1]
-        if runs and bisect_left(times, entry) <= runs[-1][1][-1] + 1:
+        entry = bisect_right(entries, times[index]) - 1
+        if runs and bisect_left(times, entries[entry]) <= runs[-1][1][-1] + 1:
             runs[-1][1].append(index)
         else:
             runs.append((entry, [index]))
@@ -449,8 +449,10 @@ def _build_index(path: str, container: InputContainer, stream: VideoStream) -> _
     _refuse_cut_short(path)
     codec = stream.codec_context
     probe: list[VideoFrame] = []
-    times, entries = array("q"), array("q")
-    delay, regular, corrupt = 0, True, False
+    times: list[int] = []
+    entries: list[tuple[int, int]] = []
+    # A program stream has a time per pack, not per frame: those between are made up, and others after a seek.
+    regular, corrupt = container.format.name != "mpeg", False
     for packet in _packets(container, stream):
         if len(probe) < _PROBE:
             probe += packet.decode()
@@ -463,33 +465,30 @@ def _build_index(path: str, container: InputContainer, stream: VideoStream) -> _
         if not packet.is_discard and _is_shown(codec, packet):  # edit lists discard
             times.append(packet.pts)
         if packet.is_keyframe and _is_entry(codec, packet):
-            entries.append(packet.pts)
-            delay = max(delay, packet.pts - packet.dts) if packet.dts is not None else delay
+            entries.append((packet.pts, packet.pts if packet.dts is None else packet.dts))
     if corrupt and container.format.name != "mpegts":  # a transport stream is cut anywhere
         raise VideoError(path, "cut short: its last packet is not all there")
     if not probe:
         raise VideoError(path, "holds no frame that can be decoded")
-    times, entries = array("q", sorted(times)), array("q", sorted(entries))
-    regular = (
+    times.sort()
+    entries.sort()
+    if not (
         regular
-        and len(entries) > 0
-        and entries[0] <= times[0]
-        and [frame.pts for frame in probe] == list(times[: len(probe)])
+        and entries
+        and entries[0][0] <= times[0]
+        and [frame.pts for frame in probe] == times[: len(probe)]
         and all(now < later for now, later in pairwise(times))
-        # AVI has no times of its own: with B-frames they are made up, in decoding order.
-        and not (container.format.name == "avi" and codec.has_b_frames)
-    )
-    if not regular:
-        times, entries = array("q"), array("q")
+    ):
+        times, entries = [], []
     first = probe[0]
     rate = float(stream.average_rate or 0)
     if len(times) > 1 and stream.time_base is not None:
         rate = float((len(times) - 1) / ((times[-1] - times[0]) * stream.time_base))
     return _Index(
         length=len(times) or _count(path),
-        times=times,
-        entries=entries,
-        delay=delay,
+        times=array("q", times),
+        entries=array("q", [time for time, _ in entries]),
+        seeks=array("q", [decoding_time for _, decoding_time in entries]),
         height=first.height,
         width=first.width,
         orientation=_Orientation.of(first),

@@ -10,8 +10,7 @@ An image is a clip of one frame: its axes are C x H x W, and only its pixels are
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Sized
 from typing import Any, cast
 
 import numpy as np
@@ -21,9 +20,10 @@ from torch.nn.functional import interpolate
 from torch.utils.data import Dataset
 
 from lightning_multigrid.grid import frame_indices, span, stride_range
+from lightning_multigrid.randomness import seeded
 from lightning_multigrid.sampler import ClipRequest
 
-__all__ = ["FixedClips", "clip_layout", "reduce_clip", "seeded"]
+__all__ = ["FixedClips", "clip_layout", "reduce_clip"]
 
 _AXES = "CTHW"
 _IMAGE_AXES = "CHW"
@@ -117,22 +117,6 @@ def _replace_clip(sample: Any, axes: int, replace: Callable[[Tensor], Tensor]) -
                 is_namedtuple = isinstance(sample, tuple) and type(sample) is not tuple
                 return (type(sample)(*parts) if is_namedtuple else type(sample)(parts)), True
     return sample, False
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Random state of torch (on the CPU), NumPy and Python set by a seed, and given back afterwards."""
-    # Not `torch.manual_seed`: it would reseed the GPUs too, and with them the dropout of the model.
-    states = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        torch.default_generator.set_state(states[0])
-        np.random.set_state(states[1])
-        random.setstate(states[2])
 
 
 class FixedClips:

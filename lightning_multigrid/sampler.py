@@ -12,8 +12,6 @@ so neither the number of workers nor of ranks changes what a global mini-batch h
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +26,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
+from lightning_multigrid.randomness import derive_seed, seeded
 from lightning_multigrid.schedule import MultigridSchedule, Step
 
 __all__ = [
@@ -35,7 +34,6 @@ __all__ = [
     "ClipRequest",
     "MultigridLoader",
     "MultigridSampler",
-    "derive_seed",
     "epoch_order",
     "order_of",
 ]
@@ -79,16 +77,6 @@ class ClipDataset(Protocol):
     def read_clip(self, request: ClipRequest) -> Any:
         """The sample for a request, in the form that the loader's `collate_fn` takes."""
         ...
-
-
-def derive_seed(*parts: int) -> int:
-    """A seed in [0, 2^63) that depends on all the parts, the same on every machine and Python.
-
-    >>> derive_seed(1, 2) == derive_seed(1, 2), derive_seed(1, 2) == derive_seed(2, 1)
-    (True, False)
-    """
-    digest = hashlib.blake2b(struct.pack(f"<{len(parts)}q", *parts), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 def epoch_order(seed: int, epoch: int, length: int) -> list[int]:
@@ -193,7 +181,10 @@ class _Batches(Dataset[Any]):
         self.dataset, self.collate_fn = dataset, collate_fn
 
     def __getitem__(self, requests: list[ClipRequest]) -> Any:
-        return self.collate_fn([self.dataset.read_clip(request) for request in requests])
+        samples = [self.dataset.read_clip(request) for request in requests]
+        # A `collate_fn` may draw too (mixup); its state must not depend on which worker this is.
+        with seeded(derive_seed(requests[0].seed, len(requests))):
+            return self.collate_fn(samples)
 
 
 class Host(Protocol):
@@ -205,6 +196,10 @@ class Host(Protocol):
 
     def start(self) -> tuple[int, int]:
         """The (epoch, batch), both from 0, at which an iteration starts; called when its first batch is asked for."""
+        ...
+
+    def before(self, epoch: int, batch: int) -> None:
+        """Called before each mini-batch is handed over."""
         ...
 
 
@@ -253,9 +248,14 @@ class MultigridLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # A generator, so that nothing happens before the first `next`: Lightning calls `iter` twice an epoch, and at
         # the first of them it does not know its position yet (when it resumes) and workers would decode in vain.
-        if self.host:
-            self.sampler.seek(*self.host.start())
-        yield from super().__iter__()
+        if self.host is None:
+            yield from super().__iter__()
+            return
+        epoch, start = self.host.start()
+        self.sampler.seek(epoch, start)
+        for batch, clips in enumerate(super().__iter__(), start):
+            self.host.before(epoch, batch)
+            yield clips
 
     # Lightning warns about mid-epoch checkpoints of loaders without these. There is nothing to save: see `Host`.
     def state_dict(self) -> dict[str, Any]:

@@ -6,9 +6,10 @@ frozen dataclasses they print, compare, and stand in YAML under their `class_pat
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from lightning_multigrid.annotations import read_hmdb51, read_kinetics, read_something_something, read_ucf101
 from lightning_multigrid.charades import read_charades, read_frame_list
@@ -16,7 +17,17 @@ from lightning_multigrid.manifest import read_manifest
 from lightning_multigrid.packed import Manifest
 from lightning_multigrid.textfile import StrPath
 
-__all__ = ["HMDB51", "UCF101", "Charades", "FrameList", "Kinetics", "SomethingSomething", "VideoList", "VideoSource"]
+__all__ = [
+    "HMDB51",
+    "UCF101",
+    "Charades",
+    "FrameList",
+    "Kinetics",
+    "SomethingSomething",
+    "Source",
+    "VideoList",
+    "VideoSource",
+]
 
 
 @runtime_checkable
@@ -34,6 +45,20 @@ class VideoSource(Protocol):
             ManifestError: If something can't be read.
         """
         ...
+
+
+if TYPE_CHECKING:
+    Source = str | os.PathLike[str] | VideoSource
+else:
+
+    class AnyPath(os.PathLike):
+        """Any path will do. This class is for jsonargparse only.
+
+        Without a kind of path in the union, it reads a list as if that were a config; with `os.PathLike` itself, it takes
+        a source with a mistake in its arguments for a path.
+        """
+
+    Source = str | AnyPath | VideoSource
 
 
 @dataclass(frozen=True)

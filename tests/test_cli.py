@@ -45,6 +45,12 @@ def config(tmp_path, **trainer):
     return str(path)
 
 
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    # `fit` writes its config, and `predict` its table, to the current folder.
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def videos(tmp_path):
     lines = []
@@ -123,6 +129,24 @@ def test_fit_validate_test_predict(videos, capsys):
     for command in ("fit", "validate", "test", "predict"):
         main([command, "--config", path, *SMALL, *SMALL_CYCLE, *sources])
     assert "val/top1" in capsys.readouterr().out
+
+
+def test_predict_leaves_a_table(videos):
+    path = config(videos, enable_model_summary=False)
+    (videos / "list.csv").write_text("5.mp4\n2.mp4")
+    arguments = ["--config", path, *SMALL, f"--data.predict={videos / 'list.csv'}", "--data.test_views.crops=3"]
+    main(["predict", *arguments])
+    header, *rows = (videos / "predictions.csv").read_text().splitlines()
+    assert header == "path," + ",".join(f"class_{place},probability_{place}" for place in range(1, 5))
+    assert [row.split(",")[0] for row in rows] == [str(videos / "5.mp4"), str(videos / "2.mp4")]
+
+
+def test_predict_leaves_the_table_that_the_config_asks_for(videos):
+    writer = {"class_path": "lightning_multigrid.PredictionWriter", "init_args": {"path": "best.csv", "top_k": 1}}
+    path = config(videos, enable_model_summary=False, callbacks=[writer])
+    main(["predict", "--config", path, *SMALL, f"--data.predict={videos / 'train.csv'}"])
+    assert len((videos / "best.csv").read_text().splitlines()) == 1 + 8
+    assert not (videos / "predictions.csv").exists()
 
 
 # --- Errors and help ---

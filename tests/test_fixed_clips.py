@@ -8,7 +8,8 @@ import torch
 from torch.nn.functional import interpolate
 from torch.utils.data import Dataset
 
-from lightning_multigrid.fixed_clips import FixedClips, clip_layout, reduce_clip, seeded
+from lightning_multigrid.fixed_clips import FixedClips, clip_layout, reduce_clip
+from lightning_multigrid.randomness import seeded
 from lightning_multigrid.sampler import ClipRequest
 
 Pair = namedtuple("Pair", "clip label")

@@ -15,6 +15,7 @@ PACKAGE = Path(lightning_multigrid.__file__).parent
 LEVELS = {
     "arithmetic": ["tables", "grid", "schedule"],
     "torch": [
+        "randomness",
         "norm",
         "resample",
         "augment",

@@ -3,7 +3,6 @@ from __future__ import annotations
 import csv
 import os
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,7 @@ class Colours(nn.Module):
 
 
 def make_data(folder: Path, **options: Any) -> VideoDataModule:
-    shape = {"batch_size": 2, "frames": 4, "size": 16, "test_views": Views(clips=2)}
+    shape = {"batch_size": 4, "frames": 4, "size": 16, "test_views": Views(clips=2)}
     return VideoDataModule(predict=folder / "list.csv", **{**shape, **options})
 
 
@@ -153,18 +152,19 @@ def test_data_without_paths_are_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.filterwarnings("ignore:Cannot read")
-@pytest.mark.parametrize(("shape", "given"), [((), r"\(2,\)"), ((3, 7), r"\(6, 7\)")])
+@pytest.mark.parametrize(
+    ("prediction", "given"), [(torch.zeros(2), r"\(2,\)"), (torch.zeros(4, 7), r"\(4, 7\)"), ([0, 1], "list")]
+)
 def test_predictions_that_are_no_probabilities_are_refused(
-    folder: Path, tmp_path: Path, shape: Sequence[int], given: str
+    folder: Path, tmp_path: Path, prediction: Any, given: str
 ) -> None:
     class Other(L.LightningModule):
-        def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
-            return torch.zeros(2 * shape[0], shape[1]) if shape else torch.zeros(2)
+        def predict_step(self, batch: Any, batch_idx: int) -> Any:
+            return prediction
 
     host = trainer(PredictionWriter(str(tmp_path / "out.csv")))
     with pytest.raises(MisconfigurationException, match=f"returned {given} for 2 videos; .*, 2 x C"):
-        host.predict(Other(), make_data(folder))
+        host.predict(Other(), make_data(folder))  # 4 views, of 2 videos
 
 
 def test_no_classes_are_no_table() -> None:

@@ -8,11 +8,11 @@ from torch.utils.data import DataLoader, DistributedSampler, Sampler, TensorData
 
 from lightning_multigrid.fixed_clips import FixedClips
 from lightning_multigrid.grid import BatchShape
+from lightning_multigrid.randomness import derive_seed
 from lightning_multigrid.sampler import (
     ClipDataset,
     MultigridLoader,
     MultigridSampler,
-    derive_seed,
     epoch_order,
     order_of,
 )
@@ -46,8 +46,8 @@ class Clips:
         return request, os.getpid()
 
 
-def loader_of(sampler, workers=0, host=None):
-    like = DataLoader(TensorDataset(torch.zeros(1)), num_workers=workers, collate_fn=list)
+def loader_of(sampler, workers=0, host=None, collate_fn=list):
+    like = DataLoader(TensorDataset(torch.zeros(1)), num_workers=workers, collate_fn=collate_fn)
     return MultigridLoader(Clips(), sampler, like, host)
 
 
@@ -164,7 +164,7 @@ def test_length_is_exact_in_every_epoch():
 
 class Host:
     def __init__(self):
-        self.now, self.asked = (0, 0), 0
+        self.now, self.asked, self.handed = (0, 0), 0, []
 
     def epoch(self):
         return self.now[0]
@@ -172,6 +172,9 @@ class Host:
     def start(self):
         self.asked += 1
         return self.now
+
+    def before(self, epoch, batch):
+        self.handed.append((epoch, batch))
 
 
 def test_loader_asks_for_its_position_only_when_the_first_batch_is_asked_for():
@@ -185,6 +188,9 @@ def test_loader_asks_for_its_position_only_when_the_first_batch_is_asked_for():
     assert host.asked == 1
     assert first == requests_of(make(), 2)[3]
     assert len(loader) == len(SCHEDULE.steps(2, 203))
+    assert host.handed == [(2, 3)]
+    list(iterator)
+    assert host.handed == [(2, batch) for batch in range(3, len(loader))]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -201,6 +207,16 @@ def test_workers_live_through_every_change_of_shape_and_change_nothing(workers):
         assert [[request for request, _ in batch] for batch in batches] == expected
     assert len(processes) == workers
     assert os.getpid() not in processes
+
+
+def drawing(samples):
+    return torch.rand(2).tolist()
+
+
+def test_what_a_collate_fn_draws_depends_on_the_mini_batch_alone():
+    drawn = [list(loader_of(make(), workers, collate_fn=drawing)) for workers in (0, 1, 2)]
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert len({tuple(values) for values in drawn[0]}) == len(drawn[0])
 
 
 def test_options_of_the_users_loader_are_taken_over():
