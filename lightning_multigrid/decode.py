@@ -23,8 +23,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from itertools import dropwhile, pairwise
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import av
 import torch
@@ -46,6 +47,8 @@ _CONTAINERS = "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,ogg,ivf,gif,h264,h
 _MAX_PIXELS = 2**26
 # Frames that are decoded, to see that they come out as listed, before an index is believed.
 _PROBE = 4
+# Boxes of an mp4 file that are looked at: a day of fragments. A hostile file could have them by the million.
+_MAX_BOXES = 100_000
 # Frames listed by all the indices that a thread keeps: 8 MB.
 _KEPT_FRAMES = 1_000_000
 # From this version on PyAV's scaler starts a thread per core, for every frame, unless told not to.
@@ -379,9 +382,8 @@ def _faults(path: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise VideoError(path, "there is no such file") from error
-    except (
-        av.FFmpegError
-    ) as error:  # some are MemoryErrors too: of a header that asks for too much, not of a lack of it
+    except av.FFmpegError as error:
+        # Some are MemoryErrors too, of a header that asks for more than there can be: a fault of the file like others.
         limit = f", or frames of more than {_MAX_PIXELS} pixels" if error.errno == errno.EINVAL else ""
         raise VideoError(path, f"damaged{limit} ({error.strerror})") from error
     except MemoryError:
@@ -441,7 +443,7 @@ def _video_stream(path: str, container: InputContainer) -> VideoStream:
 def _packets(container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:
     """Packets in decoding order. The last is empty, and makes the decoder give out the frames that it still holds."""
     for packet in container.demux(stream):
-        if packet.size or packet.dts is None:  # an empty one on the way (a repeated frame in AVI) would end decoding
+        if packet.size or packet.dts is None:  # an empty sample on the way would end decoding
             yield packet
 
 
@@ -548,13 +550,13 @@ def _nal_headers(codec: VideoCodecContext, data: bytes) -> Iterator[int]:
 def _refuse_cut_short(path: str) -> None:
     """FFmpeg reads what is left of a file without a word; its outermost boxes tell how long it was."""
     size = os.path.getsize(path)
-    with open(path, "rb") as file:
+    with open(path, "rb", buffering=0) as file:
         promised = _promised_size(file)
     if promised > size:
         raise VideoError(path, f"cut short: {size} of {promised} bytes are there")
 
 
-def _promised_size(file: BinaryIO) -> int:
+def _promised_size(file: FileIO) -> int:
     """Bytes that the outermost boxes of an mp4 or Matroska file claim; 0 for other files, or if they don't say."""
     head = file.read(4)
     if head == b"\x1a\x45\xdf\xa3":  # an EBML header, then the segment; RFC 8794
@@ -563,20 +565,21 @@ def _promised_size(file: BinaryIO) -> int:
         size = _ebml_size(file)
         return file.tell() + size if is_segment else 0
     end = 0
-    while True:  # size and type of each box; ISO/IEC 14496-12, 4.2
+    for _ in range(_MAX_BOXES):  # size and type of each box; ISO/IEC 14496-12, 4.2
         file.seek(end)
         head = file.read(16)
         size = int.from_bytes(head[:4], "big")
         if head[4:8] not in (b"ftyp", b"moov", b"mdat", b"moof", b"free", b"skip", b"wide", b"sidx", b"styp", b"uuid"):
-            return end
+            break
         if size == 1:
             size = int.from_bytes(head[8:16], "big")
         if size < 8:  # to the end of the file
-            return end
+            break
         end += size
+    return end
 
 
-def _ebml_size(file: BinaryIO) -> int:
+def _ebml_size(file: FileIO) -> int:
     """A number whose leading zero bits tell its length; all ones: unknown, 0 here."""
     first = file.read(1)
     length = 9 - (first or b"\0")[0].bit_length()

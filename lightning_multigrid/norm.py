@@ -5,15 +5,22 @@ so they stay those of groups of about `sub_batch` clips. `convert_sub_batchnorm`
 BatchNorm layers and nothing else: checkpoints, optimizers, averaged copies and wrappers, made before or after it, find
 the same parameters and buffers under the same names.
 
-Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups of n clips.
+A device with fewer clips than a sub-mini-batch shares statistics with its neighbours. Nothing is set up for that: a
+forward in training knows its clips, and `torch.distributed` knows the ranks.
+
+Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups of n clips; R ranks.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar
+from itertools import pairwise
+from typing import Any, ClassVar, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 __all__ = [
@@ -61,16 +68,33 @@ class _SubBatchNorm(nn.Module):
         self.sub_batch = sub_batch
 
     def forward(self, input: Tensor) -> Tensor:
-        # Plain BatchNorm evaluates, normalises a single group (to the bit), and refuses inputs of another rank.
-        if not self.training or input.dim() not in self._input_dims or input.shape[0] < 2 * self.sub_batch:
+        clips = input.shape[0]
+        # Meta tensors, by which models are tried, have nothing to share.
+        if self.training and 0 < clips < self.sub_batch and _world_size() > 1 and not input.is_meta:
+            return self._normalize_over_ranks(input)
+        # Plain BatchNorm evaluates, normalises a single group (to the bit), and refuses inputs of other dimensions.
+        if not self.training or input.dim() not in self._input_dims or clips < 2 * self.sub_batch:
             output: Tensor = super().forward(input)
             return output
-        groups = input.shape[0] // self.sub_batch
+        groups = clips // self.sub_batch
         tracked = self.running_mean if self.track_running_stats else None
         statistics = None if tracked is None else tracked.new_zeros(2, groups, input.shape[1])
         output = self._normalize(input, groups, statistics)
         if statistics is not None:
-            self._track(statistics, clips=input.shape[0])
+            self._track(statistics, clips)
+        return output
+
+    @torch.compiler.disable  # `torch.compile` breaks its graph here rather than take a group of ranks as a constant
+    def _normalize_over_ranks(self, x: Tensor) -> Tensor:
+        """Normalise by the statistics of the clips of neighbouring ranks, as few as make a sub-mini-batch."""
+        if x.dim() not in self._input_dims:
+            return super().forward(x)  # refuses it
+        group = _neighbours(min(_world_size(), -(-self.sub_batch // x.shape[0])))
+        weight = x.new_ones(x.shape[1]) if self.weight is None else self.weight
+        bias = x.new_zeros(x.shape[1]) if self.bias is None else self.bias
+        output, statistics = _BatchNormOverRanks.apply(x, weight, bias, self.eps, group)
+        if self.track_running_stats and self.running_mean is not None:
+            self._track(statistics.to(self.running_mean.dtype), clips=1)
         return output
 
     def _normalize(self, x: Tensor, groups: int, statistics: Tensor | None) -> Tensor:
@@ -120,6 +144,90 @@ class _SubBatchNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, sub_batch={self.sub_batch}"
+
+
+class _BatchNormOverRanks(torch.autograd.Function):
+    """BatchNorm over the clips of a group of ranks, which may be of unequal number.
+
+    Gradients are those of the sum of the ranks' losses. That of the input is complete, through the statistics of all
+    ranks; those of `weight` and `bias` are this rank's part, as for every parameter under `DistributedDataParallel`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, group: dist.ProcessGroup
+    ) -> tuple[Tensor, Tensor]:
+        """The output, and mean and unbiased variance (2 x 1 x C)."""
+        channels = x.shape[1]
+        accurate = x if x.dtype == torch.float64 else x.float()
+        var, mean = torch.var_mean(accurate, [0, *range(2, x.dim())], correction=0)
+        # The sum over ranks of R x (2 C + 1), of which each fills one row: every rank has the same bits, and no
+        # small variance is the difference of large sums.
+        rows = mean.new_zeros(dist.get_world_size(group), 2 * channels + 1)
+        rows[dist.get_rank(group)] = torch.cat([mean, var, mean.new_full((1,), x.numel() // channels)])
+        dist.all_reduce(rows, group=group)
+        means, variances, counts = rows.split([channels, channels, 1], dim=1)
+        count = counts.sum()  # stays on the device, as reading it would wait
+        share = counts / count
+        mean = (share * means).sum(dim=0)
+        var = (share * (variances + (means - mean) ** 2)).sum(dim=0)
+        statistics = torch.stack([mean, var * (count / (count - 1))]).unsqueeze(1)
+        ctx.save_for_backward(x, weight, mean, var, count)
+        ctx.eps, ctx.group = eps, group
+        ctx.mark_non_differentiable(statistics)
+        return F.batch_norm(x, mean, var, weight.to(mean.dtype), bias.to(mean.dtype), eps=eps), statistics
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
+        x, weight, mean, var, count = ctx.saved_tensors
+        axes = [0, *range(2, x.dim())]
+        normalised = F.batch_norm(x, mean, var, eps=ctx.eps)
+        sums = torch.stack([(grad * normalised).sum(axes, dtype=mean.dtype), grad.sum(axes, dtype=mean.dtype)])
+        grad_weight, grad_bias = sums.to(weight.dtype).unbind()
+        if not ctx.needs_input_grad[0]:
+            return None, grad_weight, grad_bias, None, None
+        dist.all_reduce(sums, group=ctx.group)
+        scale = weight * (var + ctx.eps).rsqrt()
+        slope, shift = -scale * sums / count
+        # One fused pass: slope * normalised + shift.
+        grad_x = F.batch_norm(x, mean, var, slope, shift, eps=ctx.eps)
+        grad_x.addcmul_(grad, scale.to(grad.dtype).view(-1, *[1] * (x.dim() - 2)))
+        return grad_x, grad_weight, grad_bias, None, None
+
+
+# By the default group and the least number of ranks. They go with the default group, at `destroy_process_group`.
+_groups: WeakKeyDictionary[dist.ProcessGroup, dict[int, dist.ProcessGroup]] = WeakKeyDictionary()
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def _neighbours(least: int) -> dist.ProcessGroup:
+    """This rank's group of `least` ranks or more. Its first use waits for all ranks."""
+    world = dist.group.WORLD
+    assert world is not None
+    parts = _partition(dist.get_world_size(), least)
+    if len(parts) == 1:
+        return world  # not kept: it would keep itself alive
+    made = _groups.setdefault(world, {})
+    if least not in made:
+        # Every rank makes every group, in the same order: NCCL may split the communicator of all ranks for it.
+        for ranks in parts:
+            group = dist.new_group(ranks)
+            if dist.get_rank() in ranks:
+                made[least] = group
+    return made[least]
+
+
+def _partition(world: int, least: int) -> list[list[int]]:
+    """Groups of `least` neighbouring ranks; those that remain join the last group.
+
+    >>> _partition(world=5, least=2)
+    [[0, 1], [2, 3, 4]]
+    """
+    return [list(range(*ends)) for ends in pairwise([*range(0, world - least + 1, least), world])]
 
 
 class SubBatchNorm1d(_SubBatchNorm, nn.BatchNorm1d):

@@ -23,7 +23,7 @@ SEEDS = (11, 12, 13, 14)
 
 
 def clips(*, still: bool = False) -> Tensor:
-    """Four normalised clips of noise between black and white, 3 x 6 x 24 x 24; of one image each if they stand still."""
+    """Four normalised clips of noise between black and white, 3 x 6 x 24 x 24; if they stand still, of one image."""
     noise = torch.rand(4, 3, 1 if still else 6, 24, 24, generator=torch.Generator().manual_seed(0))
     mean, std = (torch.tensor(values).view(3, 1, 1, 1) for values in (MEAN, STD))
     return ((noise - mean) / std).expand(4, 3, 6, 24, 24).contiguous()

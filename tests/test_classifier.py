@@ -355,6 +355,28 @@ class TestSteps:
         trainer.fit(VideoClassifier(TinyModel(), CLASSES), batches_of(*batches))
         assert trainer.global_step == 3
 
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    def test_mixed_clips_have_the_cross_entropy_of_their_probabilities(self, smoothing):
+        clips, labels = torch.randn(2, 3, 2, 5, 5), torch.tensor([[0.3, 0, 0.7, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0, 0]])
+        classifier = VideoClassifier(TinyModel(), CLASSES, label_smoothing=smoothing)
+        scores = classifier(clips).detach().numpy().astype(np.float64)
+        targets = (1 - smoothing) * labels.numpy() + smoothing / CLASSES
+        expected = (np.log(np.exp(scores).sum(axis=1)) - (targets * scores).sum(axis=1)).mean()
+        trainer = make_trainer(max_epochs=1)
+        trainer.fit(classifier, batches_of((clips, labels)))
+        assert float(trainer.callback_metrics["train/loss"]) == pytest.approx(expected, rel=1e-5)
+
+    def test_a_clip_that_is_mixed_with_nothing_counts_as_a_plain_one(self):
+        clips, labels = torch.randn(4, 3, 2, 5, 5), torch.tensor([0, 6, 3, 3])
+        for precision in ("32-true", "64-true", "bf16-true", "bf16-mixed"):
+            losses = []
+            for targets in (labels, torch.eye(CLASSES)[labels]):
+                torch.manual_seed(0)
+                trainer = make_trainer(max_epochs=1, precision=precision)
+                trainer.fit(VideoClassifier(TinyModel(), CLASSES), batches_of((clips, targets)))
+                losses.append(float(trainer.callback_metrics["train/loss"]))
+            assert losses[0] == pytest.approx(losses[1], rel=2e-2 if precision == "bf16-true" else 1e-5)
+
     def test_label_smoothing_spreads_the_target(self):
         model = nn.Flatten()
         classifier = VideoClassifier(model, 2, label_smoothing=0.2)
@@ -462,6 +484,11 @@ class TestErrors:
             make_trainer(max_epochs=1).fit(classifier, batches_of(batch))
         with pytest.raises(ValueError, match=message):
             make_trainer().validate(classifier, batches_of(batch))
+
+    def test_probabilities_as_labels_are_for_training(self):
+        classifier = VideoClassifier(TinyModel(), CLASSES)
+        with pytest.raises(ValueError, match=r"\(2, 7\).*must be 2 class indices.*in training probabilities.*sum to 1"):
+            make_trainer().validate(classifier, batches_of((torch.zeros(2, 3, 2, 5, 5), torch.eye(CLASSES)[:2])))
 
     def test_model_of_another_number_of_classes(self):
         classifier = VideoClassifier(TinyModel(num_classes=5), CLASSES)

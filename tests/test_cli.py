@@ -47,8 +47,9 @@ def config(tmp_path, **trainer):
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path, monkeypatch):
-    # `fit` writes its config, and `predict` its table, to the current folder.
-    monkeypatch.chdir(tmp_path)
+    # Without a logger `fit` writes its config, and `predict` its table, to the current folder.
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ def test_predict_leaves_a_table(videos):
     (videos / "list.csv").write_text("5.mp4\n2.mp4")
     arguments = ["--config", path, *SMALL, f"--data.predict={videos / 'list.csv'}", "--data.test_views.crops=3"]
     main(["predict", *arguments])
-    header, *rows = (videos / "predictions.csv").read_text().splitlines()
+    header, *rows = (videos / "run" / "predictions.csv").read_text().splitlines()
     assert header == "path," + ",".join(f"class_{place},probability_{place}" for place in range(1, 5))
     assert [row.split(",")[0] for row in rows] == [str(videos / "5.mp4"), str(videos / "2.mp4")]
 
@@ -145,8 +146,8 @@ def test_predict_leaves_the_table_that_the_config_asks_for(videos):
     writer = {"class_path": "lightning_multigrid.PredictionWriter", "init_args": {"path": "best.csv", "top_k": 1}}
     path = config(videos, enable_model_summary=False, callbacks=[writer])
     main(["predict", "--config", path, *SMALL, f"--data.predict={videos / 'train.csv'}"])
-    assert len((videos / "best.csv").read_text().splitlines()) == 1 + 8
-    assert not (videos / "predictions.csv").exists()
+    assert len((videos / "run" / "best.csv").read_text().splitlines()) == 1 + 8
+    assert not (videos / "run" / "predictions.csv").exists()
 
 
 # --- Errors and help ---

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -19,6 +21,11 @@ def test_a_mini_batch_gives_the_crops_back() -> None:
     assert (len(batch), batch.frames, batch.size) == (3, 2, 4)
     assert (batch.flips, batch.indices, batch.labels) == ((True, False, False), (3, 4, 9), ((7,), (1,), (0,)))
     assert batch.class_ids().tolist() == [7, 1, 0]
+
+
+def test_a_mini_batch_carries_the_seed_of_each_clip() -> None:
+    batch = collate_clips([replace(clip(5, 7), seed=2**63 - 1), clip(8, 1), replace(clip(2, 0), seed=5)])
+    assert batch.to("meta").seeds == (2**63 - 1, 0, 5)
 
 
 def test_labels_of_several_classes_are_ones() -> None:

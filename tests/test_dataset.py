@@ -16,7 +16,7 @@ from lightning_multigrid.clip_batch import Clip, ClipBatch, Failure, collate_cli
 from lightning_multigrid.clip_sampling import ClipSampling, SourceGrid
 from lightning_multigrid.dataset import BrokenVideosError, VideoDataset, ViewDataset
 from lightning_multigrid.decode import Box, read_frames
-from lightning_multigrid.manifest import read_manifest
+from lightning_multigrid.manifest import Manifest, ManifestBuilder, read_manifest
 from lightning_multigrid.sampler import ClipDataset, ClipRequest
 from lightning_multigrid.views import CENTRE, Views, collate_views
 from tests.videos import write_video
@@ -208,3 +208,45 @@ def test_whatever_one_video_does_is_a_failure_of_that_video(folder: Path, monkey
 def test_an_index_beyond_the_dataset_is_an_error_of_the_caller(folder: Path) -> None:
     with pytest.raises(IndexError):
         dataset(folder, "good.csv").read_clip(ClipRequest(index=2, frames=4, size=12, seed=0))
+
+
+# --- Labels that do not hold all the time ---
+
+
+@pytest.fixture
+def actions(folder: Path) -> Manifest:
+    """Video a, of 30 frames a second, shows class 0 in the frames 0 to 9, class 1 in 10 to 19, and 2 in 15 to 29."""
+    builder = ManifestBuilder(folder / "actions.csv", multi_label=True)
+    builder.add("a.mp4", [0, 1, 2], where="line 1", spans=[(0, 1 / 3), (1 / 3, 2 / 3), (0.5, 1)])
+    return builder.build()
+
+
+def test_a_training_clip_has_the_labels_of_its_span_and_evaluation_those_of_the_video(actions: Manifest) -> None:
+    data = VideoDataset(actions, ClipSampling(frames=3, size=16, stride=2))
+    found = set()
+    for seed in range(120):
+        clip = data.read_clip(ClipRequest(0, frames=3, size=16, seed=seed))
+        # The gray of a frame is its number; between the frames of a clip, the action goes on.
+        first, *_, last = levels(clip.crop)
+        shown = range(first, last + 1)
+        expected = [0] * (first < 10) + [1] * any(10 <= i < 20 for i in shown) + [2] * (last >= 15)
+        assert clip.labels == tuple(expected)
+        found.add(clip.labels)
+    assert found == {(0,), (0, 1), (1,), (1, 2), (2,)}
+    assert ViewDataset(actions, SMALL, CENTRE)[0].labels == (0, 1, 2)
+
+
+def test_a_video_of_unknown_rate_has_all_its_labels(actions: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Timeless(lightning_multigrid.dataset.VideoReader):
+        def __init__(self, path: str) -> None:
+            super().__init__(path)
+            self.rate = 0.0
+
+    monkeypatch.setattr(lightning_multigrid.dataset, "VideoReader", Timeless)
+    data = VideoDataset(actions, ClipSampling(frames=2, size=16, stride=1))
+    assert {data.read_clip(ClipRequest(0, 2, 16, seed)).labels for seed in range(20)} == {(0, 1, 2)}
+
+
+def test_a_clip_carries_the_seed_of_its_request(folder: Path) -> None:
+    data = dataset(folder, "all.csv")
+    assert [data.read_clip(ClipRequest(index, 4, 12, seed=7 + index)).seed for index in range(4)] == [7, 8, 9, 10]

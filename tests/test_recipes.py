@@ -89,7 +89,9 @@ def kinetics400(folder):
 def something_something(folder):
     templates = ["Pushing [something] from left to right", "Holding [something]"]
     labels = {template.replace("[", "").replace("]", ""): str(number) for number, template in enumerate(templates)}
-    entries = [{"id": str(n), "label": "a cup", "template": templates[n % 2], "placeholders": []} for n in range(VIDEOS)]
+    entries = [
+        {"id": str(n), "label": "a cup", "template": templates[n % 2], "placeholders": []} for n in range(VIDEOS)
+    ]
     names = {"labels": labels, "train": entries, "validation": entries[:4]}
     write(folder, {f"labels/{name}.json": json.dumps(content) for name, content in names.items()})
     videos = folder / "20bn-something-something-v2"
@@ -232,7 +234,9 @@ def test_every_recipe_says_what_was_published_and_has_a_row_in_the_table():
 def test_paths_are_in_one_place():
     """A dataset is named by one file; each kind of weights too."""
     for path in ("data/kinetics400", "data/something-something-v2", "data/charades", "resnet50-", "SLOWFAST_8x8"):
-        holders = [file.name for file in FOLDER.glob("*.yaml") if f" {path}" in _values(file) or f"/{path}" in _values(file)]
+        holders = [
+            file.name for file in FOLDER.glob("*.yaml") if f" {path}" in _values(file) or f"/{path}" in _values(file)
+        ]
         assert len(holders) == 1, (path, holders)
 
 

@@ -86,6 +86,14 @@ def test_a_model_that_always_says_the_same_is_as_good_as_chance() -> None:
         assert metric.compute() == pytest.approx(top_k / 10)
 
 
+def test_of_equally_probable_classes_the_first_is_named() -> None:
+    probabilities = torch.tensor([[0.4, 0.4, 0.2]])
+    for label, right in enumerate((1, 0, 0)):
+        metric = VideoAccuracy()
+        metric.update(probabilities, torch.tensor([label]))
+        assert metric.compute() == right
+
+
 def test_a_model_that_diverged_is_never_right() -> None:
     metric = VideoAccuracy(top_k=5)
     metric.update(torch.full((10, 10), torch.nan), torch.arange(10))

@@ -423,7 +423,9 @@ def test_the_number_of_views_per_forward_bounds_the_model_and_changes_nothing(fo
 def test_the_test_of_a_video_is_that_of_its_fused_scores(folder: Path) -> None:
     views = Views(clips=10, crops=3)
     data = VideoDataModule(test=folder / "list.csv", test_views=views, num_classes=7, **TINY)
-    [logged] = trainer().test(VideoClassifier(TinyModel(), 7), data, verbose=False)
+    model = TinyModel()
+    [logged] = trainer().test(VideoClassifier(model, 7), data, verbose=False)
+    assert model.clips == 2 * [8, 8, 8, 6]
     losses, places = [], []
     for label in (0, 1):
         logits = by_hand(folder / f"{label}.mp4", views, ClipSampling(4, 16, 2)).double().numpy()
