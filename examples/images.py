@@ -1,7 +1,7 @@
 """Multigrid training of an image classifier: an image is a clip of one frame.
 
-Any torchvision model and any dataset of images C x H x W will do. There are no frames to leave out, so the long cycle has
-spatial sizes only; the paper did not try images, so compare with the baseline before you rely on it.
+Any torchvision model and any dataset of images C x H x W will do. There are no frames to leave out, so the long cycle
+has spatial sizes only; the paper did not try images, so compare with the baseline before you rely on it.
 
     python examples/images.py                       # multigrid
     python examples/images.py --baseline            # the same script without the callback

@@ -165,7 +165,7 @@ class VideoClassifier(L.LightningModule):
         clips, labels = self._unpack(batch)
         logits = self(clips)
         mixed = self.loss == "cross_entropy" and _are_probabilities(labels, logits.shape)
-        loss = (self._mixed_losses if mixed else self._compute_losses)(logits, labels).mean()
+        loss = (self._mixed_loss if mixed else self._compute_loss)(logits, labels)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(clips))
         return loss
 
@@ -254,7 +254,8 @@ class VideoClassifier(L.LightningModule):
             clips, labels = self._unpack(batch)
             logits, videos = self(clips).unsqueeze(1), None
         # Before the metrics: it checks the labels.
-        losses = self._compute_losses(logits.flatten(0, 1), labels.repeat_interleave(logits.shape[1], dim=0))
+        labels_of_views = labels.repeat_interleave(logits.shape[1], dim=0)
+        losses = self._compute_loss(logits.flatten(0, 1), labels_of_views, reduction="none")
         metrics.update(
             values=losses.float().view(logits.shape[:2]).mean(dim=1),
             probabilities=self._fuse(logits),
@@ -281,15 +282,16 @@ class VideoClassifier(L.LightningModule):
             )
         return batch[0], batch[1]
 
-    def _compute_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of each clip: B."""
+    def _compute_loss(self, logits: Tensor, labels: Tensor, reduction: Literal["mean", "none"] = "mean") -> Tensor:
+        """The loss of a mini-batch; without reduction that of each clip, B."""
         if self.loss == "bce":
             if labels.shape != logits.shape:
                 raise ValueError(
                     f"Labels of shape {tuple(labels.shape)} must be {tuple(logits.shape)} for `loss='bce'`: 0 or 1 for "
                     "each clip and class. Use `loss='cross_entropy'` for one class index per clip."
                 )
-            return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none").mean(dim=1)
+            losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction=reduction)
+            return losses if reduction == "mean" else losses.mean(dim=1)
         if labels.shape != logits.shape[:1] or labels.is_floating_point():
             raise ValueError(
                 f"Labels of shape {tuple(labels.shape)} and {labels.dtype} must be {len(logits)} class indices for "
@@ -303,14 +305,12 @@ class VideoClassifier(L.LightningModule):
                 f"Labels from {int(labels.min())} to {int(labels.max())} must be in [0, {self.num_classes}) for "
                 f"`num_classes={self.num_classes}`. Number the classes from 0, or raise `num_classes`."
             )
-        return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="none")
+        return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction=reduction)
 
-    def _mixed_losses(self, logits: Tensor, probabilities: Tensor) -> Tensor:
-        """The loss of each clip with probabilities of classes as its label: B."""
+    def _mixed_loss(self, logits: Tensor, probabilities: Tensor) -> Tensor:
+        """The loss of a mini-batch of clips with probabilities of classes as their labels."""
         dtype = torch.promote_types(logits.dtype, probabilities.dtype)
-        return F.cross_entropy(
-            logits.to(dtype), probabilities.to(dtype), label_smoothing=self.label_smoothing, reduction="none"
-        )
+        return F.cross_entropy(logits.to(dtype), probabilities.to(dtype), label_smoothing=self.label_smoothing)
 
     def _probabilities(self, logits: Tensor) -> Tensor:
         # In single precision: half precision rounds different scores to equal ones.

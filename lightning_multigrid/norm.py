@@ -68,13 +68,16 @@ class _SubBatchNorm(nn.Module):
         self.sub_batch = sub_batch
 
     def forward(self, input: Tensor) -> Tensor:
+        output: Tensor
+        if not self.training or input.dim() not in self._input_dims:
+            output = super().forward(input)  # evaluates, or refuses
+            return output
         clips = input.shape[0]
-        # Meta tensors, by which models are tried, have nothing to share.
-        if self.training and 0 < clips < self.sub_batch and _world_size() > 1 and not input.is_meta:
-            return self._normalize_over_ranks(input)
-        # Plain BatchNorm evaluates, normalises a single group (to the bit), and refuses inputs of other dimensions.
-        if not self.training or input.dim() not in self._input_dims or clips < 2 * self.sub_batch:
-            output: Tensor = super().forward(input)
+        if clips < 2 * self.sub_batch:
+            # A single group: of ranks, or of this one, which is plain BatchNorm to the bit. Meta tensors, by which
+            # models are tried, have nothing to share.
+            shared = 0 < clips < self.sub_batch and _world_size() > 1 and not input.is_meta
+            output = self._normalize_over_ranks(input) if shared else super().forward(input)
             return output
         groups = clips // self.sub_batch
         tracked = self.running_mean if self.track_running_stats else None
@@ -84,17 +87,18 @@ class _SubBatchNorm(nn.Module):
             self._track(statistics, clips)
         return output
 
-    @torch.compiler.disable  # `torch.compile` breaks its graph here rather than take a group of ranks as a constant
+    # `torch.compile` breaks its graph here: to it, a group of ranks would be a constant.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _normalize_over_ranks(self, x: Tensor) -> Tensor:
-        """Normalise by the statistics of the clips of neighbouring ranks, as few as make a sub-mini-batch."""
-        if x.dim() not in self._input_dims:
-            return super().forward(x)  # refuses it
-        group = _neighbours(min(_world_size(), -(-self.sub_batch // x.shape[0])))
+        """Normalise by the statistics of the clips of neighbouring ranks, as few ranks as make a sub-mini-batch."""
         weight = x.new_ones(x.shape[1]) if self.weight is None else self.weight
         bias = x.new_zeros(x.shape[1]) if self.bias is None else self.bias
-        output, statistics = _BatchNormOverRanks.apply(x, weight, bias, self.eps, group)
+        group = _neighbours(min(_world_size(), -(-self.sub_batch // x.shape[0])))
+        x, weight, bias, mean, var, count = _SharedStatistics.apply(x, weight, bias, self.eps, group)
+        output = F.batch_norm(x, mean, var, weight, bias, training=False, eps=self.eps)
         if self.track_running_stats and self.running_mean is not None:
-            self._track(statistics.to(self.running_mean.dtype), clips=1)
+            unbiased = var * (count / (count - 1))
+            self._track(torch.stack([mean, unbiased]).unsqueeze(1).to(self.running_mean.dtype), clips=1)
         return output
 
     def _normalize(self, x: Tensor, groups: int, statistics: Tensor | None) -> Tensor:
@@ -146,54 +150,54 @@ class _SubBatchNorm(nn.Module):
         return f"{super().extra_repr()}, sub_batch={self.sub_batch}"
 
 
-class _BatchNormOverRanks(torch.autograd.Function):
-    """BatchNorm over the clips of a group of ranks, which may be of unequal number.
+class _SharedStatistics(torch.autograd.Function):
+    """Statistics of the clips of a group of ranks, and the part of the gradients that flows through them.
 
-    Gradients are those of the sum of the ranks' losses. That of the input is complete, through the statistics of all
-    ranks; those of `weight` and `bias` are this rank's part, as for every parameter under `DistributedDataParallel`.
+    BatchNorm's parameters and input pass through, on their way to BatchNorm with given statistics. So its backward,
+    which takes the statistics as constants, ends here, with all that is needed for the rest: that of `weight` and
+    `bias` are the sums over clips which the other ranks must know. Gradients are those of the sum of the ranks' losses:
+    complete for `x`, and for `weight` and `bias` this rank's part, as for every parameter of a replica.
     """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, group: dist.ProcessGroup
-    ) -> tuple[Tensor, Tensor]:
-        """The output, and mean and unbiased variance (2 x 1 x C)."""
+    ) -> tuple[Tensor, ...]:
+        """The three tensors, then mean and (biased) variance of each channel and the number of values in them."""
         channels = x.shape[1]
-        accurate = x if x.dtype == torch.float64 else x.float()
-        var, mean = torch.var_mean(accurate, [0, *range(2, x.dim())], correction=0)
-        # The sum over ranks of R x (2 C + 1), of which each fills one row: every rank has the same bits, and no
-        # small variance is the difference of large sums.
-        rows = mean.new_zeros(dist.get_world_size(group), 2 * channels + 1)
-        rows[dist.get_rank(group)] = torch.cat([mean, var, mean.new_full((1,), x.numel() // channels)])
+        values = x.numel() // channels
+        local = torch.zeros(2, channels, device=x.device, dtype=torch.promote_types(x.dtype, torch.float32))
+        if values > 1:
+            F.batch_norm(x, local[0], local[1], training=True, momentum=1.0, eps=eps)
+            local[1] *= (values - 1) / values
+        else:
+            local[0] = x.flatten()
+        # Each rank fills a row, so that the sum over ranks has the same bits on all of them, and no small variance is
+        # the difference of large sums.
+        rows = local.new_zeros(dist.get_world_size(group), 2 * channels + 1)
+        rows[dist.get_rank(group)] = torch.cat([*local, local.new_full((1,), values)])
         dist.all_reduce(rows, group=group)
-        means, variances, counts = rows.split([channels, channels, 1], dim=1)
-        count = counts.sum()  # stays on the device, as reading it would wait
+        means, variances, counts = rows.tensor_split((channels, 2 * channels), dim=1)
+        count = counts.sum()  # stays on the device: to read it would be to wait
         share = counts / count
         mean = (share * means).sum(dim=0)
         var = (share * (variances + (means - mean) ** 2)).sum(dim=0)
-        statistics = torch.stack([mean, var * (count / (count - 1))]).unsqueeze(1)
         ctx.save_for_backward(x, weight, mean, var, count)
         ctx.eps, ctx.group = eps, group
-        ctx.mark_non_differentiable(statistics)
-        return F.batch_norm(x, mean, var, weight.to(mean.dtype), bias.to(mean.dtype), eps=eps), statistics
+        ctx.mark_non_differentiable(mean, var, count)
+        return x, weight.to(mean.dtype), bias.to(mean.dtype), mean, var, count
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor, Tensor, None, None]:
+    @once_differentiable
+    def backward(ctx: Any, grad_x: Tensor, grad_weight: Tensor, grad_bias: Tensor, *_: Tensor) -> tuple[Any, ...]:
         x, weight, mean, var, count = ctx.saved_tensors
-        axes = [0, *range(2, x.dim())]
-        normalised = F.batch_norm(x, mean, var, eps=ctx.eps)
-        sums = torch.stack([(grad * normalised).sum(axes, dtype=mean.dtype), grad.sum(axes, dtype=mean.dtype)])
-        grad_weight, grad_bias = sums.to(weight.dtype).unbind()
-        if not ctx.needs_input_grad[0]:
-            return None, grad_weight, grad_bias, None, None
-        dist.all_reduce(sums, group=ctx.group)
-        scale = weight * (var + ctx.eps).rsqrt()
-        slope, shift = -scale * sums / count
-        # One fused pass: slope * normalised + shift.
-        grad_x = F.batch_norm(x, mean, var, slope, shift, eps=ctx.eps)
-        grad_x.addcmul_(grad, scale.to(grad.dtype).view(-1, *[1] * (x.dim() - 2)))
-        return grad_x, grad_weight, grad_bias, None, None
+        if ctx.needs_input_grad[0]:
+            sums = torch.stack([grad_weight, grad_bias])
+            dist.all_reduce(sums, group=ctx.group)
+            # Through variance and mean: -weight / deviation * (normalised * sum of weight's + sum of bias's) / count
+            slope, shift = -weight * (var + ctx.eps).rsqrt() * sums / count
+            grad_x = grad_x + F.batch_norm(x, mean, var, slope, shift, training=False, eps=ctx.eps)
+        return grad_x, grad_weight.to(weight.dtype), grad_bias.to(weight.dtype), None, None
 
 
 # By the default group and the least number of ranks. They go with the default group, at `destroy_process_group`.
@@ -216,7 +220,7 @@ def _neighbours(least: int) -> dist.ProcessGroup:
         # Every rank makes every group, in the same order: NCCL may split the communicator of all ranks for it.
         for ranks in parts:
             group = dist.new_group(ranks)
-            if dist.get_rank() in ranks:
+            if isinstance(group, dist.ProcessGroup):  # else this rank is not in it
                 made[least] = group
     return made[least]
 

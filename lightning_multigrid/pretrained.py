@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from typing_extensions import override
 
 from lightning_multigrid.models.weights import load_weights
@@ -27,13 +29,22 @@ class PretrainedWeights(Callback):
 
     def __init__(self, path: str, submodule: str = "model") -> None:
         self.path, self.submodule = path, submodule
+        self._resumed = False
 
     @override
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit" and trainer.ckpt_path is None:
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._resumed = trainer.state.fn is TrainerFn.FITTING
+
+    @override
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self._resumed:
             if not os.path.exists(self.path):
                 raise FileNotFoundError(
                     f"{self.path} does not exist. Download the weights, or give their place as `path` of "
                     "`PretrainedWeights`."
                 )
             load_weights(pl_module.get_submodule(self.submodule), self.path)
+
+    @override
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._resumed = False

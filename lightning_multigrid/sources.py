@@ -54,8 +54,8 @@ else:
     class AnyPath(os.PathLike):
         """Any path will do. This class is for jsonargparse only.
 
-        Without a kind of path in the union, it reads a list as if that were a config; with `os.PathLike` itself, it takes
-        a source with a mistake in its arguments for a path.
+        Without a kind of path in the union, it reads a list as if that were a config; with `os.PathLike` itself, it
+        takes a source with a mistake in its arguments for a path.
         """
 
     Source = str | AnyPath | VideoSource

@@ -272,6 +272,12 @@ def test_training_clips_are_augmented_and_validation_is_not(videos: Path) -> Non
         assert torch.equal(before[1], after[1])
 
 
+def test_each_mini_batch_is_mixed_in_its_own_way(videos: Path) -> None:
+    batches = fit(videos, Augmentation(mixup=1.0)).train_batches
+    assert len(batches) > 4
+    assert len({round(labels.max().item(), 5) for _, labels in batches}) == len(batches)
+
+
 def test_augmented_clips_have_the_precision_of_the_trainer(videos: Path) -> None:
     module = fit(videos, Augmentation(rand_augment=1), precision="bf16-true")
     assert {clips.dtype for clips, _ in module.train_batches} == {torch.bfloat16}

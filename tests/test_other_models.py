@@ -5,9 +5,9 @@ import runpy
 from pathlib import Path
 
 import pytest
-from tests.videos import numbered_frames, write_video
 
 from lightning_multigrid.cli import main
+from tests.videos import numbered_frames, write_video
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -57,7 +57,11 @@ def config(tmp_path, monkeypatch):
     return write
 
 
-@pytest.mark.parametrize("name", ["r3d_18", "mc3_18", "r2plus1d_18", "swin3d_t"])
+@pytest.mark.parametrize(
+    "name",
+    # The slow ones differ from r3d_18 in their kernels only.
+    ["r3d_18", "swin3d_t", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mc3_18", "r2plus1d_18"))],
+)
 def test_models_of_torchvision_train_by_their_class_path(name, config, caplog):
     main(config(torchvision_model(name), frames=8, size=32))
     # The first shape of the long cycle: T/4 and S/sqrt 2.

@@ -4,13 +4,13 @@ import re
 
 import pytest
 import torch
-from tests.tiny import clips, trainer
 from torch.utils.data import DataLoader
 from torchvision.models.video import MViT, mvit_v1_b, mvit_v2_s
 from torchvision.models.video.mvit import MSBlockConfig
 
 from lightning_multigrid import MultigridCallback, VideoClassifier
 from lightning_multigrid.models.position import ResizedPositions
+from tests.tiny import clips, trainer
 
 BUILT = (8, 32, 32)
 TABLES = ("spatial_pos", "temporal_pos", "rel_pos_h", "rel_pos_w", "rel_pos_t")

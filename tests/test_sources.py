@@ -342,6 +342,13 @@ def test_a_list_with_the_arguments_that_a_path_lacks(tmp_path: Path) -> None:
     assert len(data.train_dataloader().dataset) == 1
 
 
+def test_class_ids_are_those_of_training(tmp_path: Path) -> None:
+    path = write_list(tmp_path)
+    data = VideoDataModule(VideoList(path, classes=("run", "swim")), VideoList(path))
+    data.setup("validate")
+    assert data.val_dataloader().dataset.manifest.classes == ("run", "swim")
+
+
 def test_splits_of_different_classes_are_refused(tmp_path: Path) -> None:
     path = write_list(tmp_path)
     data = VideoDataModule(VideoList(path, classes=("run", "swim")), VideoList(path, classes=("swim", "run")))
