@@ -7,7 +7,8 @@ ticked as often as Lightning would have ticked it in the baseline by the baselin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -162,7 +163,8 @@ def _is_warmup(scheduler: Any) -> bool:
 class BaselineLR:
     """Keeps the schedulers on the baseline's clock and the LR of every parameter group at the phase's scale.
 
-    `param_groups["lr"]` is the LR that is used; next to it each group keeps the baseline's, without the scale.
+    `param_groups["lr"]` is the LR that is used, also for who adds a group or writes an LR while training. Next to it
+    each group keeps the baseline's, without the scale.
 
     Args:
         configs: The schedulers as Lightning holds them. `ReduceLROnPlateau` is left to Lightning.
@@ -181,53 +183,57 @@ class BaselineLR:
         self.configs = [config for config in configs if not isinstance(config.scheduler, ReduceLROnPlateau)]
         self.optimizers, self.epoch, self.tick = optimizers, epoch, tick
         self.ticks = [0] * len(self.configs)
-        self._warned = False
         self.scale = 1.0
+        self._warned = False
 
     def _groups(self) -> list[dict[str, Any]]:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
+    @contextmanager
+    def on_baseline(self) -> Iterator[None]:
+        """Within it, every group holds the baseline's LR."""
+        self.remove_scale()
+        try:
+            yield
+        finally:
+            self._apply_scale()
+
     def remove_scale(self) -> None:
-        """Gives every group the baseline's LR back."""
+        """Gives every group the baseline's LR."""
         for group in self._groups():
             baseline = group.pop(_BASELINE_LR, None)
-            if baseline is None:
-                continue
             # The tolerance is for an LR that is held in a float32 tensor.
-            if math.isclose(float(group["lr"]), baseline * self.scale, rel_tol=1e-6):
+            if baseline is not None and math.isclose(float(group["lr"]), baseline * self.scale, rel_tol=1e-6):
                 _set_lr(group, baseline)
-            elif not self._warned:
+                continue
+            if baseline is not None and not self._warned:
                 self._warned = True
                 rank_zero_warn(
-                    f"The LR was set to {float(group['lr']):g} by something other than an LR scheduler, so the "
-                    "multigrid scale is lost until the next step. Let `configure_optimizers` return a scheduler "
-                    "(for instance `LinearLR` for a warm-up) instead of writing `param_groups['lr']`."
+                    f"The LR was set to {float(group['lr']):g} by something other than an LR scheduler. It is taken "
+                    f"for the LR to use now, at a multigrid scale of {self.scale:g}, and scaled on from there. If it is a "
+                    "warm-up, let `configure_optimizers` return a scheduler for it (for instance `LinearLR`)."
                 )
+            _set_lr(group, float(group["lr"]) / self.scale)
 
-    def apply_scale(self) -> None:
-        """Multiplies the LR of every group by the scale."""
+    def _apply_scale(self) -> None:
         for group in self._groups():
-            if _BASELINE_LR not in group:
-                group[_BASELINE_LR] = float(group["lr"])
-                _set_lr(group, group[_BASELINE_LR] * self.scale)
+            group[_BASELINE_LR] = float(group["lr"])
+            _set_lr(group, group[_BASELINE_LR] * self.scale)
 
     def resume(self, ticks: Sequence[int], scale: float) -> None:
-        """Takes over schedulers that have had these ticks already, and scales what is the baseline's LR now."""
+        """Takes over schedulers that have had these ticks, and scales what is the baseline's LR now."""
         self.ticks, self.scale = list(ticks), scale
-        self.apply_scale()
+        self._apply_scale()
 
     def sync(self, epoch: Fraction, scale: float) -> None:
         """Brings every scheduler to a baseline epoch, and every group to a scale."""
-        wanted = [self.epoch.ticks(epoch, config.interval, config.frequency) for config in self.configs]
-        if scale != self.scale or any(now < then for now, then in zip(self.ticks, wanted, strict=True)):
-            # Schedulers compute the next LR from the one in the group, so the scale must be off while they tick.
-            self.remove_scale()
+        # Schedulers compute the next LR from the one in the group, so the scale must be off while they tick.
+        with self.on_baseline():
             for place, config in enumerate(self.configs):
-                while self.ticks[place] < wanted[place]:
+                for _ in range(self.epoch.ticks(epoch, config.interval, config.frequency) - self.ticks[place]):
                     self.tick(config.scheduler)
                     self.ticks[place] += 1
-        self.scale = scale
-        self.apply_scale()
+            self.scale = scale
 
     @staticmethod
     def without_scale(optimizer_states: Sequence[dict[str, Any]]) -> None:

@@ -19,7 +19,7 @@ from typing import Any, cast
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.types import LRSchedulerConfig
@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_multigrid.baseline_lr import BaselineEpoch, BaselineLR, lr_stages
+from lightning_multigrid.clip_parts import clip_dataset
 from lightning_multigrid.fixed_clips import FixedClips
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
@@ -38,7 +39,6 @@ from lightning_multigrid.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.recipe import Recipe, read_recipe, training_source, user_loader
 from lightning_multigrid.report import ShapeTimes
 from lightning_multigrid.sampler import (
-    ClipDataset,
     ClipRequest,
     MultigridLoader,
     MultigridSampler,
@@ -159,13 +159,15 @@ class MultigridCallback(Callback):
             schedulers: Its LR schedulers, as Lightning holds them.
 
         Raises:
-            ValueError: If the given schedule is for another shape.
+            ValueError: If the given schedule is for another shape or length.
         """
         if self.schedule is not None:
-            if self.schedule.baseline.shape != shape:
+            given = self.schedule.baseline
+            if (given.shape, given.epochs) != (shape, epochs):
                 raise ValueError(
-                    f"The schedule is for a baseline of {self.schedule.baseline.shape} (clips x frames x size), but "
-                    f"the training loader gives {shape}. Make the schedule for that shape, or leave it to be inferred."
+                    f"The schedule is for a baseline of {given.shape} (clips x frames x size) and "
+                    f"{float(given.epochs):g} epochs, but the script has one of {shape} and {float(epochs):g} epochs. "
+                    "Make them equal, or leave the schedule to be inferred."
                 )
             return self.schedule
         stages = lr_stages(schedulers, epoch, epochs)
@@ -178,6 +180,7 @@ class MultigridCallback(Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
+            self._fit = None
             _refuse_unsupported(trainer, pl_module)
             self._convert(pl_module)
 
@@ -195,15 +198,19 @@ class MultigridCallback(Callback):
             )
         source = training_source(trainer)
         loader = user_loader(source.dataloader())
-        dataset = loader.dataset if isinstance(loader.dataset, ClipDataset) else FixedClips(loader.dataset, self.layout)
+        dataset = clip_dataset(loader.dataset) or FixedClips(loader.dataset, self.layout)
         recipe = read_recipe(trainer, loader)
         shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
-        schedule = self.infer_schedule(shape, dataset.stride, recipe.epoch, recipe.epochs, trainer.lr_scheduler_configs)
+        epochs = recipe.epochs
+        if trainer.fast_dev_run and self.schedule is not None:  # type: ignore[attr-defined]
+            epochs = Fraction(self.schedule.baseline.epochs)  # the Trainer's own is 1 then
+        schedule = self.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
         self._refuse_other_plan(schedule)
         sampler = self._make_sampler(trainer, schedule, recipe, loader)
         multigrid = MultigridLoader(dataset, sampler, loader, _Position(self, trainer))
         check_grids(pl_module, [schedule.baseline.shape, *schedule.grids], _batch_maker(trainer, pl_module, multigrid))
-        self._fit = _Fit(sampler, self._take_over_lr(trainer, pl_module, schedule, recipe))
+        lr = self._take_over_lr(trainer, pl_module, schedule, recipe)
+        self._fit = _Fit(sampler, lr, trainer.accumulate_grad_batches)
         self._set(source, "instance", multigrid)
         self._take_over_trainer(trainer, schedule, recipe, sampler.clips)
         rank_zero_info(schedule.table(sampler.clips, trainer.accumulate_grad_batches, recipe.drop_last))
@@ -251,9 +258,8 @@ class MultigridCallback(Callback):
             # Lightning's ticks. Ours follow the baseline clock instead; a plateau is Lightning's to see, but its
             # arithmetic is on the baseline's LR.
             if isinstance(scheduler, ReduceLROnPlateau):
-                lr.remove_scale()
-                step_scheduler(scheduler, metric)
-                lr.apply_scale()
+                with lr.on_baseline():
+                    step_scheduler(scheduler, metric)
 
         module.lr_scheduler_step = lr_scheduler_step  # type: ignore[method-assign]
         self._undo.callback(delattr, module, "lr_scheduler_step")
@@ -279,9 +285,11 @@ class MultigridCallback(Callback):
                 self._set(trainer, "val_check_interval", max(1, round(interval / schedule.iteration_reduction)))
             elif interval <= recipe.epoch.batches:
                 self._set(trainer, "val_check_interval", interval / recipe.epoch.batches)
+        self._run.validate_every = trainer.check_val_every_n_epoch
         self._set(trainer, "check_val_every_n_epoch", trainer.check_val_every_n_epoch)
         # As dense in the training as the script asks for, and at least once in the shortest epoch.
-        lengths = (len(schedule.steps(e, clips, trainer.accumulate_grad_batches)) for e in range(schedule.epochs))
+        accumulate = trainer.accumulate_grad_batches
+        lengths = (sum(schedule.count_steps(e, clips, accumulate, recipe.drop_last)) for e in range(schedule.epochs))
         every = round(trainer.log_every_n_steps / schedule.iteration_reduction)  # type: ignore[attr-defined]
         self._set(trainer, "log_every_n_steps", max(1, min(every, *lengths)))
         # Lightning fixes the number of batches when it requests the loader (FitLoop.setup_data), which
@@ -298,10 +306,22 @@ class MultigridCallback(Callback):
     def sync_lr(self, epoch: int, batch: int) -> None:
         """Sets the LR of a step; the one after an epoch's last is the first of the next epoch."""
         steps = self._run.sampler.steps(epoch)
+        batch -= batch % self._run.accumulate  # the micro-batches of an optimizer step share its LR
         if batch >= len(steps):
             epoch, batch, steps = epoch + 1, 0, self._run.sampler.steps(epoch + 1)
         position = epoch + Fraction(steps[batch].offset, self._run.sampler.clips)
         self._run.lr.sync(self._run.sampler.schedule.baseline_epoch(position), steps[batch].lr_scale)
+
+    def _choose_validation(self, trainer: Trainer) -> None:
+        """Says whether this epoch ends with a validation; the last one always does, for the checkpoint that counts."""
+        schedule, every = self._run.sampler.schedule, self._run.validate_every
+        if self.validations_per_phase is not None:
+            validate = trainer.current_epoch in schedule.validation_epochs(self.validations_per_phase)
+        elif every is not None:
+            validate = (trainer.current_epoch + 1) % every == 0 or trainer.current_epoch + 1 == schedule.epochs
+        else:
+            return  # by the number of batches
+        trainer.check_val_every_n_epoch = 1 if validate else sys.maxsize
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -316,15 +336,15 @@ class MultigridCallback(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         # Lightning has just requested the training loader; it must not request those for validation again.
         _reload_every(trainer, 0)
-        if self.validations_per_phase is not None:
-            epochs = self._run.sampler.schedule.validation_epochs(self.validations_per_phase)
-            trainer.check_val_every_n_epoch = 1 if trainer.current_epoch in epochs else sys.maxsize
+        self._choose_validation(trainer)
         self.sync_lr(trainer.current_epoch, 0)
         self._run.mark()
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        _reload_every(trainer, 0)  # a run resumed in mid-epoch has no `on_train_epoch_start`
+        # A run that is resumed in mid-epoch has no `on_train_epoch_start`.
+        _reload_every(trainer, 0)
+        self._choose_validation(trainer)
         step = self._run.sampler.steps(trainer.current_epoch)[batch_idx]
         if step.phase != self._run.phase:
             self._run.phase = step.phase
@@ -347,9 +367,8 @@ class MultigridCallback(Callback):
         seconds = self._run.mark()
         self._run.times.add(shape, seconds)
         _log(trainer, pl_module, {"multigrid/clips_per_second": shape.clips * trainer.world_size / seconds})
-        # Micro-batches of one optimizer step share its LR.
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch:
-            self.sync_lr(trainer.current_epoch, batch_idx + 1)
+        last = trainer.is_last_batch
+        self.sync_lr(trainer.current_epoch + 1, 0) if last else self.sync_lr(trainer.current_epoch, batch_idx + 1)
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -380,14 +399,15 @@ class MultigridCallback(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         # There is no `teardown` after an exception; `ModelCheckpoint` may still ask for our state.
         self._undo.close()
+        self._loaded = {}
 
     # --- Checkpoints ---
 
     @override
     def state_dict(self) -> dict[str, Any]:
         """What cannot be computed again, as plain values: checkpoints are loaded with `weights_only`."""
-        if self._fit is None:
-            return {}
+        if self._fit is None:  # as the tuners save and load it, before training
+            return {"schedule": None}
         sampler, lr = self._run.sampler, self._run.lr
         return {
             "schedule": str(sampler.schedule),
@@ -398,7 +418,7 @@ class MultigridCallback(Callback):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._loaded = dict(state_dict)
+        self._loaded = dict(state_dict) if state_dict["schedule"] is not None else {}
 
     def _refuse_other_plan(self, schedule: MultigridSchedule) -> None:
         saved = self._loaded.get("schedule", str(schedule))
@@ -415,7 +435,8 @@ class MultigridCallback(Callback):
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if self.state_key not in checkpoint.get("callbacks", {}):
+        state = checkpoint.get("callbacks", {}).get(self.state_key)
+        if state is None:
             raise MisconfigurationException(
                 "The checkpoint is of a training without MultigridCallback, whose epochs and LR mean something else. "
                 "Resume it without the callback, or start a new multigrid training from its weights."
@@ -426,8 +447,10 @@ class MultigridCallback(Callback):
 class _Fit:
     """What one `fit` needs from hook to hook."""
 
-    def __init__(self, sampler: MultigridSampler, lr: BaselineLR) -> None:
+    def __init__(self, sampler: MultigridSampler, lr: BaselineLR, accumulate: int) -> None:
         self.sampler, self.lr = sampler, lr
+        self.accumulate = accumulate
+        self.validate_every: int | None = None  # the script's `check_val_every_n_epoch`
         self.times = ShapeTimes()
         self.phase = -1  # the one announced last
         self._marked = time.perf_counter()
@@ -472,11 +495,22 @@ def _refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
             f"MultigridCallback needs one mini-batch per training step, but {type(module).__name__} has "
             "`training_step(dataloader_iter)`. Give it `training_step(batch, batch_idx)`."
         )
+    if is_overridden("lr_scheduler_step", module):
+        raise MisconfigurationException(
+            "MultigridCallback steps the LR schedulers on the baseline's clock, but "
+            f"{type(module).__name__} overrides `lr_scheduler_step`, which may count the epochs of this run instead. "
+            "Return schedulers of torch from `configure_optimizers`, and remove the override."
+        )
     callbacks = [*trainer.callbacks]  # type: ignore[attr-defined]
     if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
         raise MisconfigurationException(
             "MultigridCallback plans whole optimizer steps and cannot follow a `GradientAccumulationScheduler`. Use "
             "`Trainer(accumulate_grad_batches=...)` instead."
+        )
+    if any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks):
+        raise MisconfigurationException(
+            "MultigridCallback and `StochasticWeightAveraging` both drive the LR and the number of epochs. Use "
+            "`WeightAveraging` or `EMAWeightAveraging` instead, which leave them alone."
         )
     every = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
     if every:
@@ -512,7 +546,7 @@ def _batch_maker(trainer: Trainer, module: LightningModule, loader: MultigridLoa
 
     def make(grid: BatchShape) -> Any:
         with seeded(0):
-            batch = loader.dataset[[ClipRequest(0, grid.frames, grid.size, seed=0)] * 2]
+            batch = loader.dataset[[ClipRequest(0, grid.frames, grid.size, seed=0)] * 2]  # as a worker asks for it
             return hook("on_after_batch_transfer")(hook("on_before_batch_transfer")(batch, 0), 0)
 
     return make

@@ -30,7 +30,7 @@ _IMAGE_AXES = "CHW"
 
 
 def clip_layout(shape: tuple[int, ...]) -> str:
-    """Names the axes of a clip: `CTHW`, or `TCHW` where only that leaves 1 or 3 channels; of an image: `CHW` or `HWC`.
+    """Names the axes of a clip: the first of `CTHW`, `TCHW`, `THWC` with 1 or 3 channels; of an image: `CHW`, `HWC`.
 
     Raises:
         ValueError: If three axes leave neither: they may be those of a clip without channels.
@@ -47,7 +47,7 @@ def clip_layout(shape: tuple[int, ...]) -> str:
             f"A sample has a tensor of {' x '.join(map(str, shape))}, which may be an image or the frames of a clip. "
             "Images need 1 or 3 channels, or `layout='CHW'` in MultigridCallback; clips need four axes."
         )
-    return "TCHW" if shape[0] not in (1, 3) and shape[1] in (1, 3) else _AXES
+    return next((layout for layout in (_AXES, "TCHW", "THWC") if shape[layout.index("C")] in (1, 3)), _AXES)
 
 
 def reduce_clip(clip: Tensor, request: ClipRequest, layout: str = _AXES) -> Tensor:
@@ -91,32 +91,30 @@ def _is_clip(value: Any, axes: int) -> bool:
     return isinstance(value, (Tensor, np.ndarray)) and value.ndim == axes
 
 
-def _find_clip(sample: Any, axes: int) -> Tensor | None:
-    """The first tensor of so many axes in a sample: a tensor, or nested in tuples, lists and dicts."""
+def _find_clips(sample: Any, axes: int) -> list[Tensor]:
+    """The tensors of so many axes in a sample: a tensor, or nested in tuples, lists and dicts."""
     if _is_clip(sample, axes):
-        return torch.as_tensor(sample)
-    if isinstance(sample, dict):
-        sample = list(sample.values())
-    if isinstance(sample, (tuple, list)):
-        return next((clip for part in sample if (clip := _find_clip(part, axes)) is not None), None)
-    return None
+        return [torch.as_tensor(sample)]
+    parts = list(sample.values()) if isinstance(sample, dict) else sample
+    return [clip for part in parts for clip in _find_clips(part, axes)] if isinstance(parts, (tuple, list)) else []
 
 
-def _replace_clip(sample: Any, axes: int, replace: Callable[[Tensor], Tensor]) -> tuple[Any, bool]:
-    """The sample with its first clip replaced, and whether it had one."""
+def _replace_clip(sample: Any, axes: int, replace: Callable[[Tensor], Tensor]) -> Any:
+    """The sample with its clip replaced; everything else in it, and the kind of the clip, stays."""
     if _is_clip(sample, axes):
-        return replace(torch.as_tensor(sample)), True
+        clip = torch.as_tensor(sample)
+        replaced = replace(clip)
+        if replaced is clip:
+            return sample
+        return replaced.numpy() if isinstance(sample, np.ndarray) else replaced
     if isinstance(sample, dict):
-        values, found = _replace_clip(list(sample.values()), axes, replace)
-        return (type(sample)(zip(sample, values, strict=True)), True) if found else (sample, False)
+        values = [_replace_clip(value, axes, replace) for value in sample.values()]
+        return type(sample)(zip(sample, values, strict=True))
     if isinstance(sample, (tuple, list)):
-        for place, part in enumerate(sample):
-            new, found = _replace_clip(part, axes, replace)
-            if found:
-                parts = [*sample[:place], new, *sample[place + 1 :]]
-                is_namedtuple = isinstance(sample, tuple) and type(sample) is not tuple
-                return (type(sample)(*parts) if is_namedtuple else type(sample)(parts)), True
-    return sample, False
+        parts = [_replace_clip(part, axes, replace) for part in sample]
+        is_namedtuple = isinstance(sample, tuple) and type(sample) is not tuple
+        return type(sample)(*parts) if is_namedtuple else type(sample)(parts)
+    return sample
 
 
 class FixedClips:
@@ -127,8 +125,8 @@ class FixedClips:
     Args:
         dataset: Samples are a clip of four axes, or tuples, lists, dicts or namedtuples that hold one; or likewise an
             image of three axes.
-        layout: Names the axes of a clip, for instance `THWC`, or of an image. None tells `CTHW` and `TCHW` apart by
-            their channels, and takes samples without a tensor of four axes for images, `CHW` or `HWC`.
+        layout: Names the axes of a clip, or of an image. None tells `CTHW`, `TCHW` and `THWC` apart by their channels,
+            and takes samples without a tensor of four axes for images, `CHW` or `HWC`.
 
     Raises:
         ValueError: If a sample holds no clip, or `layout` is missing or does not name its axes.
@@ -144,16 +142,19 @@ class FixedClips:
         self.dataset = dataset
         with seeded(0):
             sample = dataset[0]
-        found = [
-            clip
-            for axes in ((len(_AXES), len(_IMAGE_AXES)) if layout is None else (len(layout),))
-            if (clip := _find_clip(sample, axes)) is not None
-        ]
+        wanted = (len(_AXES), len(_IMAGE_AXES)) if layout is None else (len(layout),)
+        found = next((clips for axes in wanted if (clips := _find_clips(sample, axes))), [])
         if not found:
             raise ValueError(
                 f"A sample of {type(dataset).__name__} must hold a clip: a tensor of four axes, C x T x H x W, or of "
                 "three for images, C x H x W. It is found in tensors, tuples, lists, dicts and namedtuples; let "
                 "`__getitem__` return one of them."
+            )
+        if len(found) > 1:
+            raise ValueError(
+                f"A sample of {type(dataset).__name__} must hold one clip, got {len(found)}, of "
+                f"{' and '.join(str(tuple(clip.shape)) for clip in found)}. Return one, and make the others of it in "
+                "the model (SlowFast's pathways), or give the dataset a method `read_clip` (see `ClipDataset`)."
             )
         shape = tuple(found[0].shape)
         self.layout = clip_layout(shape) if layout is None else layout
@@ -167,4 +168,4 @@ class FixedClips:
         """The sample with its clip on the request's grid."""
         with seeded(request.seed):
             sample = self.dataset[request.index]
-        return _replace_clip(sample, len(self.layout), lambda clip: reduce_clip(clip, request, self.layout))[0]
+        return _replace_clip(sample, len(self.layout), lambda clip: reduce_clip(clip, request, self.layout))

@@ -42,7 +42,8 @@ def _try(run: Callable[[BatchShape], None], grid: BatchShape, module: nn.Module)
         handles.append(layer.register_forward_pre_hook(lambda *_, name=name: entered.append(name)))
         handles.append(layer.register_forward_hook(lambda *_: _ignore(entered.pop())))
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        # Compiling a graph for each grid would take minutes, and tell nothing.
+        with warnings.catch_warnings(), torch.no_grad(), torch.compiler.set_stance("force_eager"):
             warnings.simplefilter("ignore")
             run(grid)
     except Exception as error:  # whatever a user's model may raise

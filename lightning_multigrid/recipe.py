@@ -59,6 +59,12 @@ def user_loader(loaders: Any) -> DataLoader[Any]:
             f"MultigridCallback needs one `torch.utils.data.DataLoader` for training, got {type(loaders).__name__}. "
             "Combine several datasets with `torch.utils.data.ConcatDataset`."
         )
+    if type(loaders).__iter__ is not DataLoader.__iter__:
+        raise TypeError(
+            f"MultigridCallback makes a loader of its own from the training loader, but {type(loaders).__name__} "
+            "iterates in its own way, which would be lost. Use a plain `torch.utils.data.DataLoader`; exact resuming "
+            "needs no other."
+        )
     if isinstance(loaders.dataset, IterableDataset):
         raise TypeError(
             f"MultigridCallback needs a map-style dataset, got the iterable {type(loaders.dataset).__name__}: each "

@@ -12,7 +12,7 @@ so neither the number of workers nor of ranks changes what a global mini-batch h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, cast, runtime_checkable
@@ -104,8 +104,11 @@ def order_of(loader: DataLoader[Any], seed: int) -> Order:
         return lambda epoch: range(length)
 
     def drawn(epoch: int) -> list[int]:
-        with torch.random.fork_rng(devices=()):
-            torch.default_generator.manual_seed(derive_seed(seed, epoch))
+        drawn_seed = derive_seed(seed, epoch)
+        own = getattr(sampler, "generator", None)  # torch's samplers may have one of their own
+        if own is not None:
+            own.manual_seed(drawn_seed)
+        with seeded(drawn_seed):
             return list(sampler)
 
     return drawn
@@ -147,6 +150,11 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         # Lightning asks for an epoch's length many times; two epochs are in flight at its boundary.
         self.steps = lru_cache(maxsize=2)(lambda epoch: schedule.steps(epoch, clips, accumulate, drop_last))
 
+    @property
+    def baseline_clips(self) -> int:
+        """Clips of a baseline mini-batch."""
+        return self.schedule.baseline.shape.clips
+
     def set_epoch(self, epoch: int) -> None:
         """Start at the first mini-batch of an epoch, from 0."""
         self.seek(epoch, 0)
@@ -175,16 +183,31 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
 
 
 class _Batches(Dataset[Any]):
-    """Turns the requests of a mini-batch into the mini-batch, in a worker."""
+    """Turns the requests of a mini-batch into the mini-batch, in a worker.
 
-    def __init__(self, dataset: ClipDataset, collate_fn: Callable[[list[Any]], Any]) -> None:
-        self.dataset, self.collate_fn = dataset, collate_fn
+    To everything but the loader it is the user's dataset: a `worker_init_fn` may open files in
+    `get_worker_info().dataset`, and a script may ask for `len(trainer.train_dataloader.dataset)`.
+    """
+
+    def __init__(self, clips: ClipDataset, user: Dataset[Any], collate_fn: Callable[[list[Any]], Any]) -> None:
+        vars(self).update(_clips=clips, _user=user, _collate_fn=collate_fn)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # also asked for while this is unpickled, when there is no `_user` yet
+            raise AttributeError(name)
+        return getattr(self._user, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._user, name, value)
+
+    def __len__(self) -> int:
+        return len(cast("Sized", self._user))
 
     def __getitem__(self, requests: list[ClipRequest]) -> Any:
-        samples = [self.dataset.read_clip(request) for request in requests]
+        samples = [self._clips.read_clip(request) for request in requests]
         # A `collate_fn` may draw too (mixup); its state must not depend on which worker this is.
         with seeded(derive_seed(requests[0].seed, len(requests))):
-            return self.collate_fn(samples)
+            return self._collate_fn(samples)
 
 
 class Host(Protocol):
@@ -225,13 +248,14 @@ class MultigridLoader(DataLoader[Any]):
         self, dataset: ClipDataset, sampler: MultigridSampler, like: DataLoader[Any], host: Host | None = None
     ) -> None:
         super().__init__(
-            _Batches(dataset, cast("Any", like.collate_fn)),
+            _Batches(dataset, like.dataset, cast("Any", like.collate_fn)),
             batch_size=None,
             sampler=sampler,
             collate_fn=_as_is,
             num_workers=like.num_workers,
             pin_memory=like.pin_memory,
-            timeout=like.timeout,
+            # A worker reads a whole mini-batch, which may have many times the clips of the baseline's.
+            timeout=like.timeout * max(shape.clips for shape in sampler.schedule.grids) / sampler.baseline_clips,
             worker_init_fn=like.worker_init_fn,
             multiprocessing_context=like.multiprocessing_context,
             prefetch_factor=like.prefetch_factor,

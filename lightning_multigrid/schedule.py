@@ -404,13 +404,35 @@ class MultigridSchedule:
         shape = self.baseline.shape
         return float(_exact(self.baseline.epochs) * Fraction(shape.points, shape.clips) / points)
 
+    def count_steps(self, epoch: int, clips: int, accumulate: int = 1, drop_last: bool = False) -> list[int]:
+        """Mini-batches of each phase in an epoch: those of `steps`, without making them one by one."""
+        counts = [0] * len(self.phases)
+        offset = iteration = 0
+        for index, phase in enumerate(self.phases):
+            sizes = [shape.clips for shape in self.cycle(phase.shape)]
+            end = clips if phase is self.phases[-1] else math.ceil((phase.end_epoch - epoch) * clips)
+            while offset < min(end, clips):
+                # Whole short cycles at once, where they fit into the rest of the phase and of the epoch.
+                cycles = (min(end, clips) - offset) // (sum(sizes) * accumulate) if iteration % len(sizes) == 0 else 0
+                offset += cycles * sum(sizes) * accumulate
+                iteration += cycles * len(sizes)
+                counts[index] += cycles * len(sizes) * accumulate
+                if offset >= min(end, clips):
+                    break
+                size = sizes[iteration % len(sizes)]
+                whole = min(accumulate, (clips - offset) // size)
+                offset += whole * size
+                iteration += 1
+                counts[index] += whole
+                if whole < accumulate:  # the tail of the epoch
+                    counts[index] += offset < clips and not drop_last
+                    return counts
+        return counts
+
     def phase_steps(self, clips: int, accumulate: int = 1, drop_last: bool = False) -> list[int]:
         """Mini-batches of each phase over the whole training, when each epoch has this many clips on this rank."""
-        totals = [0] * len(self.phases)
-        for epoch in range(self.epochs):
-            for step in self._steps(epoch, clips, accumulate, drop_last):
-                totals[step.phase] += 1
-        return totals
+        epochs = (self.count_steps(epoch, clips, accumulate, drop_last) for epoch in range(self.epochs))
+        return [sum(counts) for counts in zip(*epochs, strict=True)]
 
     def table(self, clips: int | None = None, accumulate: int = 1, drop_last: bool = False) -> str:
         """The schedule as text: a line per phase, then what it saves.

