@@ -210,8 +210,8 @@ class BaselineLR:
                 self._warned = True
                 rank_zero_warn(
                     f"The LR was set to {float(group['lr']):g} by something other than an LR scheduler. It is taken "
-                    f"for the LR to use now, at a multigrid scale of {self.scale:g}, and scaled on from there. If it is a "
-                    "warm-up, let `configure_optimizers` return a scheduler for it (for instance `LinearLR`)."
+                    f"for the LR to use now, at a multigrid scale of {self.scale:g}, and scaled on from there. If it "
+                    "is a warm-up, let `configure_optimizers` return a scheduler for it (for instance `LinearLR`)."
                 )
             _set_lr(group, float(group["lr"]) / self.scale)
 

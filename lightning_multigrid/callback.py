@@ -6,6 +6,7 @@ Hooks say when. What is computed stands in `schedule.py` (shapes), `baseline_lr.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -201,9 +202,7 @@ class MultigridCallback(Callback):
         dataset = clip_dataset(loader.dataset) or FixedClips(loader.dataset, self.layout)
         recipe = read_recipe(trainer, loader)
         shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
-        epochs = recipe.epochs
-        if trainer.fast_dev_run and self.schedule is not None:  # type: ignore[attr-defined]
-            epochs = Fraction(self.schedule.baseline.epochs)  # the Trainer's own is 1 then
+        epochs = self._epochs_of_try() if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
         schedule = self.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
         self._refuse_other_plan(schedule)
         sampler = self._make_sampler(trainer, schedule, recipe, loader)
@@ -214,6 +213,12 @@ class MultigridCallback(Callback):
         self._set(source, "instance", multigrid)
         self._take_over_trainer(trainer, schedule, recipe, sampler.clips)
         rank_zero_info(schedule.table(sampler.clips, trainer.accumulate_grad_batches, recipe.drop_last))
+
+    def _epochs_of_try(self) -> Fraction:
+        """A length that goes with the arguments, for `fast_dev_run`, in which the Trainer's own is 1."""
+        if self.schedule is not None:
+            return Fraction(self.schedule.baseline.epochs)
+        return Fraction(math.floor(max(0, *(self.milestones or ()), self.warmup_epochs or 0)) + 1)
 
     def _convert(self, module: nn.Module) -> None:
         for layer in module.modules():

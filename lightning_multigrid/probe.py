@@ -57,7 +57,7 @@ def _try(run: Callable[[BatchShape], None], grid: BatchShape, module: nn.Module)
 def _first_clips(batch: Any) -> Tensor | None:
     found: list[Tensor] = []
     apply_to_collection(batch, Tensor, found.append)
-    return next((tensor for tensor in found if tensor.ndim == 5), None)
+    return max((tensor for tensor in found if tensor.ndim in (4, 5)), key=lambda tensor: tensor.ndim, default=None)
 
 
 def _ignore(_: Any) -> None:

@@ -6,13 +6,14 @@ from fractions import Fraction
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import LearningRateMonitor
+from lightning.pytorch.callbacks import BaseFinetuning, LearningRateMonitor
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.optim import SGD, lr_scheduler
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.baseline_lr import BaselineEpoch, lr_stages
+from lightning_multigrid.schedule import LongCycle, ShortCycle
 from tests.tiny import Module, fit, loader
 
 BATCHES = 25  # of the baseline: 100 clips, 4 each
@@ -86,19 +87,23 @@ def test_lr_is_the_schedulers_at_the_baseline_clock_times_the_scale(name, accumu
 
 
 def test_lr_by_hand():
-    # Milestones at 1 and 2 of 3 epochs, long cycle of two shapes (2x and 1x the clips), no short cycle, 1.0x epochs.
-    # Each stage: 2/3 of an epoch at 2 x LR, 1/3 at 1 x; fine-tuning (1 epoch of the baseline at the saving of 3/2) is
-    # 2/3. In all 2 2/3, stretched to 3 by 9/8: the phases end at 0.75, 1.125, 1.875, 2.25 and 3.
-    cycle = LongCycle(((0.5, 1), (1, 1)))
-    callback = MultigridCallback(epoch_factor=1, long_cycle=cycle, short_cycle=ShortCycle((1,)))
+    # 3 epochs with milestones at 1 and 2; base shapes of 2x and 1x the clips, no short cycle, 1.0x epochs. Each stage
+    # has 2/3 of its epoch at twice the LR and 1/3 at once; fine-tuning takes 2/3 epochs, at the saving of 3/2 of the
+    # stages. That is 8/3 in all, stretched to 3: the phases end at 0.75, 1.125, 1.875, 2.25 and 3, and the last half of
+    # fine-tuning starts at 2.625.
+    callback = MultigridCallback(epoch_factor=1, long_cycle=LongCycle(((0.5, 1), (1, 1))), short_cycle=ShortCycle((1,)))
     module = Module(lambda optimizer, _: lr_scheduler.MultiStepLR(optimizer, [1, 2]))
     fit(module, callback, max_epochs=3, train=loader(batch_size=5))
-    by_hand = {0: [0.2] * 8 + [0.1] * 5, 1: [0.1] * 3 + [0.02] * 7 + [0.01] * 3, 2: [0.01] * 5 + [0.01] * 8 + [0.001] * 7}
-    shapes = {0: [10] * 8 + [5] * 4, 1: [5] * 3, 2: []}
-    del shapes
-    for epoch, wanted in by_hand.items():
-        lrs = [lr for e, *_, lr, _ in module.seen if e == epoch]
-        assert sorted(set(lrs), key=lrs.index) == pytest.approx(sorted(set(wanted), key=wanted.index))
+    per_epoch = [
+        # 75 of the 100 clips in tens, and what is left in fives
+        [0.2] * 8 + [0.1] * 4,
+        # to 0.125 in fives, to 0.875 in tens, the rest in fives
+        [0.1] * 3 + [0.02] * 8 + [0.01] * 1,
+        # to 0.25 at the end of the second stage, to 0.625 at its LR, the rest at the last one
+        [0.01] * 5 + [0.01] * 8 + [0.001] * 7,
+    ]
+    assert module.lrs == pytest.approx([lr for epoch in per_epoch for lr in epoch])
+    assert [clips for clips, *_ in module.shapes] == [10] * 8 + [5] * 4 + [5] * 3 + [10] * 8 + [5] * 1 + [5] * 20
 
 
 def test_stepwise_fine_tuning_halves():
@@ -177,7 +182,7 @@ def test_an_lr_that_something_else_writes_is_said_once_and_kept():
                 group["lr"] = 0.123
 
     module = Writing(cosine)
-    with pytest.warns(UserWarning, match=r"The LR was set to 0\.123 by something other than an LR scheduler") as caught:
+    with pytest.warns(UserWarning, match=r"The LR was set to 0\.123 by something other than an LR schedul") as caught:
         fit(module, MultigridCallback())
     assert sum("The LR was set" in str(warning.message) for warning in caught) == 1
     assert set(module.lrs) == {0.123}
@@ -192,6 +197,35 @@ def test_adaptive_optimizers_are_warned_about_once():
     module = Module(optimizer=adam)
     fit(module, MultigridCallback(lr_scaling="sqrt"))  # warnings are errors here
     assert max(module.lrs) == pytest.approx(1e-3 * math.sqrt(8))
+
+
+class Unfreezing(BaseFinetuning):
+    """Lightning's own callback for fine-tuning: adds the first layer to the optimizer after some epochs."""
+
+    def freeze_before_training(self, pl_module):
+        self.freeze(pl_module.net[0])
+
+    def finetune_function(self, pl_module, epoch, optimizer):
+        if epoch == 3:
+            self.unfreeze_and_add_param_group(pl_module.net[0], optimizer)  # at a tenth of the first group's LR
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_group_that_is_added_while_training_keeps_its_share_of_the_lr(first):
+    used = []
+
+    class Recording(Module):
+        def on_train_batch_start(self, batch, batch_idx):
+            used.append([group["lr"] for group in self.trainer.optimizers[0].param_groups])
+
+    def trainable(parameters):
+        return SGD([p for p in parameters if p.requires_grad], lr=0.1, momentum=0.9)
+
+    callbacks = [Unfreezing(), MultigridCallback()]
+    fit(Recording(SCHEDULERS["MultiStepLR"], trainable), *(callbacks if first else reversed(callbacks)))
+    both = [lrs for lrs in used if len(lrs) == 2]
+    assert len({lr for lr, _ in both}) > 3  # several phases and stages
+    assert all(added == pytest.approx(lr / 10) for lr, added in both)
 
 
 # --- Ticks ---

@@ -8,11 +8,28 @@ from collections import namedtuple
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import callbacks
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+)
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.grid import BatchShape
@@ -190,6 +207,77 @@ def test_other_layouts():
     assert module.shapes == planned()
 
 
+class Decoding(Dataset):
+    """A clip dataset of its own: answers requests, and whole indices with what nobody should ask for."""
+
+    frames, size, stride = 8, 32, 1
+
+    def __init__(self, first=0, number=CLIPS):
+        self.first, self.number = first, number
+
+    def __len__(self):
+        return self.number
+
+    def __getitem__(self, index):
+        raise AssertionError("decoded without a request")
+
+    def read_clip(self, request):
+        return torch.zeros(3, request.frames, request.size, request.size), self.first + request.index
+
+
+class Indices(Module):
+    def training_step(self, batch, batch_idx):
+        if batch[1].device.type != "meta":
+            self.seen.append((self.current_epoch, batch[1].tolist(), batch[0].shape))
+        return self.net(batch[0]).mean()
+
+
+def test_parts_and_joins_of_a_clip_dataset_pass_requests_on():
+    join = ConcatDataset([Subset(Decoding(number=80), range(0, 80, 2)), Decoding(1000, 60)])
+    module = Indices(steps_scheduler)
+    fit(module, MultigridCallback(), train=DataLoader(join, 4, shuffle=True))
+    first = sorted(index for epoch, indices, _ in module.seen if epoch == 0 for index in indices)
+    assert first == [*range(0, 80, 2), *range(1000, 1060)]
+    assert [(shape[0], shape[2], shape[3]) for *_, shape in module.seen] == planned()
+    other = Decoding()
+    other.frames = 16
+    with pytest.raises(
+        ValueError, match="must have one baseline grid, got .* of \\[\\(8, 32, 1\\), \\(16, 32, 1\\)\\]"
+    ):
+        fit(Indices(), MultigridCallback(), train=DataLoader(ConcatDataset([Decoding(), other]), 4))
+
+
+class Opened(Dataset):
+    """Opens its file in each worker, as readers of HDF5 do."""
+
+    file = None
+
+    def __len__(self):
+        return CLIPS
+
+    def __getitem__(self, index):
+        return self.file[0].expand(3, 8, 32, 32), 0
+
+
+def open_file(worker):
+    torch.utils.data.get_worker_info().dataset.file = torch.zeros(1, 3, 8, 32, 32)
+
+
+@pytest.mark.parametrize("workers", [1])
+def test_a_worker_init_fn_and_a_script_see_the_users_dataset(workers):
+    lengths = []
+
+    class Asking(Module):
+        def on_train_epoch_start(self):
+            lengths.append(len(self.trainer.train_dataloader.dataset))
+
+    data = Opened()
+    data.file = torch.zeros(1, 3, 8, 32, 32)  # for the main process, which looks at a sample
+    train = DataLoader(data, 4, num_workers=workers, worker_init_fn=open_file)
+    fit(Asking(), MultigridCallback(), train=train)
+    assert lengths == [CLIPS] * 6
+
+
 # --- What is inferred ---
 
 
@@ -309,6 +397,12 @@ def test_validation_by_batches_across_epochs():
     assert [step for _, step in module.validated] == list(range(every, len(planned()) + 1, every))
 
 
+def test_the_last_epoch_is_validated_as_in_the_baseline():
+    module = Validating(steps_scheduler)
+    fit(module, MultigridCallback(), val=loader(shuffle=False), check_val_every_n_epoch=4)
+    assert [epoch for epoch, _ in module.validated] == [3, 5]
+
+
 def test_validations_per_phase():
     data = loader(shuffle=False)
     module = Validating(steps_scheduler)
@@ -362,6 +456,8 @@ def test_fast_dev_run_trains_one_whole_coarse_batch():
     fit(module, MultigridCallback(), fast_dev_run=2)
     assert module.shapes[0] == (64, 2, 16)
     assert len(module.shapes) == 2
+    for callback in (MultigridCallback(PLAN), MultigridCallback(milestones=[2, 3], warmup_epochs=1)):
+        fit(Module(steps_scheduler), callback, fast_dev_run=True)
 
 
 def test_no_training_batches():
@@ -459,6 +555,23 @@ def test_everything_is_put_back_after_an_exception_too():
     assert healthy.shapes == planned()
 
 
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_a_failed_resume_leaves_nothing_for_the_next_fit(tmp_path):
+    callback, saver = MultigridCallback(), ModelCheckpoint(tmp_path, every_n_train_steps=20, filename="late")
+    fit(Module(steps_scheduler), callback, saver, enable_checkpointing=True)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        fit(FailingLate(steps_scheduler), callback, saver, enable_checkpointing=True, ckpt_path=tmp_path / "late.ckpt")
+    again, fresh = Module(steps_scheduler), Module(steps_scheduler)
+    fit(again, callback)
+    fit(fresh, MultigridCallback())
+    assert again.seen == fresh.seen
+
+
+class FailingLate(Module):
+    def on_train_batch_end(self, *args):
+        raise RuntimeError("on purpose")
+
+
 def test_validate_and_test_alone_do_nothing():
     class Tested(Module):
         def test_step(self, batch, batch_idx):
@@ -467,6 +580,54 @@ def test_validate_and_test_alone_do_nothing():
     host = trainer(MultigridCallback())
     host.validate(Tested(), loader(shuffle=False), verbose=False)
     host.test(Tested(), loader(shuffle=False), verbose=False)
+
+
+# --- Other callbacks ---
+
+
+@pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
+@pytest.mark.parametrize("first", [True, False])
+def test_weight_averaging(first):
+    both = [callbacks.EMAWeightAveraging(decay=0.5), MultigridCallback()]
+    averaged, plain = Module(steps_scheduler), Module(steps_scheduler)
+    fit(averaged, *(both if first else reversed(both)))
+    fit(plain, MultigridCallback())
+    assert averaged.seen == plain.seen
+    assert not torch.equal(averaged.net[0].weight, plain.net[0].weight)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_tuners_work_on_the_baseline(first, tmp_path):
+    class Sized(Module):
+        def __init__(self):
+            super().__init__(steps_scheduler)
+            self.batch_size, self.lr = 2, 0.1
+
+        def train_dataloader(self):
+            return loader(self.batch_size)
+
+        def val_dataloader(self):
+            return loader(self.batch_size, shuffle=False)
+
+        def configure_optimizers(self):
+            self.optimizer = lambda parameters: torch.optim.SGD(parameters, lr=self.lr)
+            return super().configure_optimizers()
+
+    for tuner in (
+        BatchSizeFinder("power", steps_per_trial=1, init_val=1, max_trials=2),
+        LearningRateFinder(num_training_steps=4),
+    ):
+        module, callback = Sized(), MultigridCallback()
+        callbacks = [tuner, callback]
+        host = trainer(
+            *(callbacks if first else reversed(callbacks)),
+            default_root_dir=tmp_path / type(tuner).__name__,
+            enable_checkpointing=True,
+        )
+        host.fit(module)
+        assert callback._run.sampler.schedule.baseline.shape.clips == module.batch_size
+        assert host.current_epoch == 6
+        assert module.lrs[-1] == pytest.approx(module.lr * 0.01)
 
 
 # --- What it says ---
@@ -590,6 +751,24 @@ class FromIterator(Module):
         return None
 
 
+class Wrapping(DataLoader):
+    def __iter__(self):
+        return super().__iter__()
+
+
+class OwnStep(Module):
+    def lr_scheduler_step(self, scheduler, metric):
+        scheduler.step(self.current_epoch)
+
+
+class Pathways(Dataset):
+    def __len__(self):
+        return CLIPS
+
+    def __getitem__(self, index):
+        return torch.zeros(3, 2, 32, 32), torch.zeros(3, 8, 32, 32), 0
+
+
 class Pooled(Module):
     """A pool of fixed size, as many published heads have."""
 
@@ -624,6 +803,13 @@ def batch_sampled():
             "first mini-batch of phase 0 has 64 clips, but this rank has 63.*Use a smaller",
         ),
         (Module, {"train": loader(number=3, drop_last=True)}, "has 3 clips for each device, fewer than `batch_size=4`"),
+        (Module, {"train": Wrapping(clips(), 4)}, "Wrapping iterates in its own way.*Use a plain"),
+        (
+            Module,
+            {"train": DataLoader(Pathways(), 4)},
+            r"must hold one clip, got 2, of \(3, 2, 32, 32\) and \(3, 8",
+        ),
+        (OwnStep, {}, "OwnStep overrides `lr_scheduler_step`.*Return schedulers of torch"),
         (Manual, {}, "Manual sets `automatic_optimization=False`.*own_training_loop"),
         (FromIterator, {}, r"FromIterator has `training_step\(dataloader_iter\)`"),
         (
@@ -649,10 +835,13 @@ def test_other_refusals():
     with pytest.raises(Exception, match="cannot follow a `GradientAccumulationScheduler`"):
         fit(Module(), MultigridCallback(), GradientAccumulationScheduler({0: 1}))
     other = MultigridSchedule(Baseline(BatchShape(8, 8, 32), epochs=4))
-    with pytest.raises(
-        ValueError, match="for a baseline of 8 x 8 x 32 .* the training loader gives 4 x 8 x 32"
-    ):
+    with pytest.raises(ValueError, match="for a baseline of 8 x 8 x 32 .* the script has one of 4 x 8 x 32"):
         fit(Module(), MultigridCallback(other))
+    longer = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=8))
+    with pytest.raises(ValueError, match="and 8 epochs, but the script has one of .* and 4 epochs. Make them equal"):
+        fit(Module(), MultigridCallback(longer))
+    with pytest.raises(MisconfigurationException, match="`StochasticWeightAveraging` both drive.*`EMAWeightAveraging`"):
+        fit(Module(), MultigridCallback(), StochasticWeightAveraging(0.1))
     module = Module()
     module.sync = nn.SyncBatchNorm(3)
     with pytest.raises(Exception, match="the model has SyncBatchNorm layers. Remove `sync_batchnorm=True`"):

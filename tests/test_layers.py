@@ -37,7 +37,16 @@ LEVELS = {
         "models.weights",
         "models",
     ],
-    "data": ["sampler", "clip_parts", "fixed_clips", "clip_sampling", "clip_batch", "views", "video_metrics", "dataset"],
+    "data": [
+        "sampler",
+        "clip_parts",
+        "fixed_clips",
+        "clip_sampling",
+        "clip_batch",
+        "views",
+        "video_metrics",
+        "dataset",
+    ],
     "lightning": [
         "baseline_lr",
         "probe",
