@@ -25,7 +25,7 @@ from lightning_multigrid.datamodule import VideoDataModule
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.predictions import PredictionWriter
 from lightning_multigrid.recipe import baseline_epochs, scheduler_configs
-from lightning_multigrid.schedule import MultigridSchedule
+from lightning_multigrid.schedule import LongCycle, MultigridSchedule, ShortCycle
 from lightning_multigrid.sources import VideoSource
 from lightning_multigrid.textfile import ManifestError
 
@@ -76,10 +76,10 @@ class _MultigridCLI(LightningCLI):
         """What `_Trainer.plan` says."""
         callbacks = [c for c in self.trainer.callbacks if isinstance(c, MultigridCallback)]  # type: ignore[attr-defined]
         if not callbacks:
-            raise MisconfigurationException(
-                "`plan` prints the schedule of MultigridCallback, but `trainer.callbacks` has none. Add `class_path: "
-                "lightning_multigrid.MultigridCallback` there."
-            )
+            print("`trainer.callbacks` has no MultigridCallback, so this is the baseline as it is.", file=sys.stderr)
+            callbacks = [
+                MultigridCallback(epoch_factor=1, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)))
+            ]
         if not isinstance(self.datamodule, VideoDataModule):
             raise MisconfigurationException(
                 f"`plan` reads the baseline off a VideoDataModule, got {type(self.datamodule).__name__}. With other "

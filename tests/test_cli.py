@@ -113,9 +113,15 @@ def test_plan_with_a_scheduler_that_counts_steps_needs_clips(tmp_path, capsys):
     assert "epochs instead of 239" in capsys.readouterr().out
 
 
+def test_plan_of_a_config_without_the_callback_is_the_baseline(tmp_path, capsys):
+    main(["plan", "--config", config(tmp_path), "--trainer.callbacks=null", "--clips=8000"])
+    printed = capsys.readouterr()
+    assert "has no MultigridCallback, so this is the baseline" in printed.err
+    assert "239000 steps instead of 239000, 239 epochs instead of 239, 1.00x fewer iterations" in printed.out
+
+
 def test_plan_refusals(tmp_path, capsys):
     args = ["plan", "--config", config(tmp_path)]
-    assert "`trainer.callbacks` has none. Add `class_path:" in failure(capsys, [*args, "--trainer.callbacks=null"])
     assert "got BoringDataModule" in failure(
         capsys, [*args, "--data=lightning.pytorch.demos.boring_classes.BoringDataModule"]
     )

@@ -39,6 +39,10 @@ GROUPS = {
     (4, 2): [[0, 1], [2, 3]],
     (4, 3): [[0, 1, 2, 3]],
     (4, 4): [[0, 1, 2, 3]],
+    (7, 2): [[0, 1], [2, 3], [4, 5, 6]],
+    (7, 3): [[0, 1, 2], [3, 4, 5, 6]],
+    (7, 4): [[0, 1, 2, 3, 4, 5, 6]],
+    (7, 7): [[0, 1, 2, 3, 4, 5, 6]],
 }
 INPUTS = [
     (SubBatchNorm1d, (), torch.contiguous_format),
@@ -49,11 +53,11 @@ INPUTS = [
 ]
 # Clips of ranks 0, 1, ..., sub-mini-batch, and the ranks that make one.
 CLIPS = [
-    ([4, 4, 4, 4], 8, 2),
-    ([3, 3, 3, 3], 8, 3),
-    ([1, 1, 1, 1], 8, 8),
-    ([4, 4, 4, 4], 16, 4),
-    ([5, 7, 4, 6], 8, 2),  # uneven, but all want two ranks
+    ([4] * 7, 8, 2),
+    ([3] * 7, 8, 3),
+    ([1] * 7, 8, 8),
+    ([4] * 7, 16, 4),
+    ([5, 7, 4, 6, 6, 4, 5], 8, 2),  # uneven, but all want two ranks
 ]
 
 
@@ -288,7 +292,9 @@ def groups_are_made_once_and_released(rank, world):
                 layer = make_layer(SubBatchNorm3d)
                 layer(make_clips(clips).requires_grad_()).sum().backward()
             # All ranks together need no group of their own.
-            assert [ranks for ranks, _ in made] == ([[0, 1], [2, 3]] if world == 4 else [])
+            assert [ranks for ranks, _ in made] == [
+                ranks for least in (2, 3, 4) if len(groups_of(world, least)) > 1 for ranks in groups_of(world, least)
+            ]
             mine = [reference for ranks, reference in made if rank in ranks]
             assert all(reference() is not None for reference in mine)
             made.clear()
@@ -421,7 +427,7 @@ def run_laws(rank, world, store, laws):
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("world", [2, *(pytest.param(world, marks=pytest.mark.slow) for world in (3, 4, 7))])
 def test_laws_across_ranks(world, tmp_path):
     spawn(run_laws, args=(world, str(tmp_path / "store"), LAWS), nprocs=world)
 
