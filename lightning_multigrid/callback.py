@@ -10,19 +10,16 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from fractions import Fraction
 from functools import partial, wraps
-from inspect import signature
 from typing import Any, cast
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import nn
 from torch.optim import SGD
@@ -35,12 +32,11 @@ from lightning_multigrid.clip_parts import clip_dataset
 from lightning_multigrid.fixed_clips import FixedClips
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
-from lightning_multigrid.probe import check_grids
-from lightning_multigrid.randomness import derive_seed, reseed, seeded
-from lightning_multigrid.recipe import Recipe, read_recipe, training_source, user_loader
-from lightning_multigrid.report import ShapeTimes
+from lightning_multigrid.probe import batch_maker, check_grids
+from lightning_multigrid.randomness import derive_seed, reseed
+from lightning_multigrid.recipe import Recipe, read_recipe, refuse_unsupported, training_source, user_loader
+from lightning_multigrid.report import ShapeTimes, last_metrics, phase_line
 from lightning_multigrid.sampler import (
-    ClipRequest,
     MultigridLoader,
     MultigridSampler,
     order_of,
@@ -182,7 +178,7 @@ class MultigridCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             self._fit = None
-            _refuse_unsupported(trainer, pl_module)
+            refuse_unsupported(trainer, pl_module)
             self._convert(pl_module)
 
     @override
@@ -207,7 +203,7 @@ class MultigridCallback(Callback):
         self._refuse_other_plan(schedule)
         sampler = self._make_sampler(trainer, schedule, recipe, loader)
         multigrid = MultigridLoader(dataset, sampler, loader, _Position(self, trainer))
-        check_grids(pl_module, [schedule.baseline.shape, *schedule.grids], _batch_maker(trainer, pl_module, multigrid))
+        check_grids(pl_module, [schedule.baseline.shape, *schedule.grids], batch_maker(trainer, pl_module, multigrid))
         lr = self._take_over_lr(trainer, pl_module, schedule, recipe)
         self._fit = _Fit(sampler, lr, trainer.accumulate_grad_batches)
         self._set(source, "instance", multigrid)
@@ -353,7 +349,7 @@ class MultigridCallback(Callback):
         step = self._run.sampler.steps(trainer.current_epoch)[batch_idx]
         if step.phase != self._run.phase:
             self._run.phase = step.phase
-            rank_zero_info(_phase_line(self._run.sampler.schedule, step.phase))
+            rank_zero_info(phase_line(self._run.sampler.schedule, step.phase))
         set_sub_batch(pl_module, step.sub_batch)
         values = {
             "multigrid/clips": step.shape.clips,
@@ -391,7 +387,7 @@ class MultigridCallback(Callback):
         if self._run.times:
             times = self._run.times.table()
             rank_zero_info(f"Time per shape of mini-batch, on one device, loading included:\n{times}")
-            rank_zero_info(_last_metrics(trainer))
+            rank_zero_info(last_metrics(trainer.callback_metrics))
 
     # --- Afterwards ---
 
@@ -488,43 +484,6 @@ class _Position:
         reseed(derive_seed(self._callback.seed_of_run, epoch, batch, self._trainer.global_rank))
 
 
-def _refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
-    if not module.automatic_optimization:
-        raise MisconfigurationException(
-            "MultigridCallback changes the LR between optimizer steps, so it needs automatic optimization, but "
-            f"{type(module).__name__} sets `automatic_optimization=False`. Use the pieces in a loop of your own: see "
-            "`examples/own_training_loop.py`."
-        )
-    if "dataloader_iter" in signature(module.training_step).parameters:
-        raise MisconfigurationException(
-            f"MultigridCallback needs one mini-batch per training step, but {type(module).__name__} has "
-            "`training_step(dataloader_iter)`. Give it `training_step(batch, batch_idx)`."
-        )
-    if is_overridden("lr_scheduler_step", module):
-        raise MisconfigurationException(
-            "MultigridCallback steps the LR schedulers on the baseline's clock, but "
-            f"{type(module).__name__} overrides `lr_scheduler_step`, which may count the epochs of this run instead. "
-            "Return schedulers of torch from `configure_optimizers`, and remove the override."
-        )
-    callbacks = [*trainer.callbacks]  # type: ignore[attr-defined]
-    if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
-        raise MisconfigurationException(
-            "MultigridCallback plans whole optimizer steps and cannot follow a `GradientAccumulationScheduler`. Use "
-            "`Trainer(accumulate_grad_batches=...)` instead."
-        )
-    if any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks):
-        raise MisconfigurationException(
-            "MultigridCallback and `StochasticWeightAveraging` both drive the LR and the number of epochs. Use "
-            "`WeightAveraging` or `EMAWeightAveraging` instead, which leave them alone."
-        )
-    every = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
-    if every:
-        raise MisconfigurationException(
-            "MultigridCallback requests the training loader itself. Remove "
-            f"`reload_dataloaders_every_n_epochs={every}` from the Trainer or remove the callback."
-        )
-
-
 def _reload_every(trainer: Trainer, epochs: int) -> None:
     # Lightning sets this attribute where a type checker does not see it (`_DataConnector.on_trainer_init`).
     trainer.reload_dataloaders_every_n_epochs = epochs  # type: ignore[attr-defined]
@@ -539,39 +498,6 @@ def _global_seed(trainer: Trainer) -> int:
     given = os.environ.get("PL_GLOBAL_SEED")
     drawn = torch.randint(2**31, ()).item() if given is None else int(given)
     return cast("int", trainer.strategy.broadcast(drawn))
-
-
-def _batch_maker(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> Callable[[BatchShape], Any]:
-    """Makes a small mini-batch on a grid, as `training_step` would get it."""
-    data = trainer.datamodule  # type: ignore[attr-defined]
-
-    def hook(name: str) -> Callable[[Any, int], Any]:
-        # As Lightning chooses: the data module's hook, if it has one of its own.
-        return getattr(data if data is not None and is_overridden(name, data) else module, name)  # type: ignore[no-any-return]
-
-    def make(grid: BatchShape) -> Any:
-        with seeded(0):
-            batch = loader.dataset[[ClipRequest(0, grid.frames, grid.size, seed=0)] * 2]  # as a worker asks for it
-            return hook("on_after_batch_transfer")(hook("on_before_batch_transfer")(batch, 0), 0)
-
-    return make
-
-
-def _phase_line(schedule: MultigridSchedule, index: int) -> str:
-    phase = schedule.phases[index]
-    return (
-        f"Phase {index} of {len(schedule.phases) - 1}: {phase.shape} (clips x frames x size), epochs "
-        f"{float(phase.start_epoch):.2f} - {float(phase.end_epoch):.2f}, LR scale {phase.lr_scale:g}."
-    )
-
-
-def _last_metrics(trainer: Trainer) -> str:
-    values = [
-        f"{name} {float(value):.4g}"
-        for name, value in trainer.callback_metrics.items()
-        if not name.startswith("multigrid/")
-    ]
-    return f"At the end: {', '.join(values) or 'no metrics'}."
 
 
 def _log(trainer: Trainer, module: LightningModule, values: dict[str, float]) -> None:

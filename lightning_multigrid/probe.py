@@ -9,13 +9,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
 from lightning_multigrid.grid import BatchShape
+from lightning_multigrid.randomness import seeded
+from lightning_multigrid.sampler import ClipRequest, MultigridLoader
 
-__all__ = ["check_grids"]
+__all__ = ["batch_maker", "check_grids"]
 
 log = logging.getLogger(__name__)
 
@@ -109,3 +112,19 @@ def check_grids(module: LightningModule, grids: Sequence[BatchShape], make_batch
                 "global pool, for instance `nn.AdaptiveAvgPool3d(1)`, before the last layer, or give MultigridCallback "
                 "`long_cycle` and `short_cycle` factors that keep the clips larger."
             ) from error
+
+
+def batch_maker(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> Callable[[BatchShape], Any]:
+    """Makes a small mini-batch on a grid, as `training_step` would get it."""
+    data = trainer.datamodule  # type: ignore[attr-defined]
+
+    def hook(name: str) -> Callable[[Any, int], Any]:
+        # As Lightning chooses: the data module's hook, if it has one of its own.
+        return getattr(data if data is not None and is_overridden(name, data) else module, name)  # type: ignore[no-any-return]
+
+    def make(grid: BatchShape) -> Any:
+        with seeded(0):
+            batch = loader.dataset[[ClipRequest(0, grid.frames, grid.size, seed=0)] * 2]  # as a worker asks for it
+            return hook("on_after_batch_transfer")(hook("on_before_batch_transfer")(batch, 0), 0)
+
+    return make

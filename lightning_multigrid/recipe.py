@@ -6,16 +6,27 @@ import math
 from collections.abc import Sized
 from dataclasses import dataclass
 from fractions import Fraction
+from inspect import signature
 from typing import Any, cast
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
 from lightning_multigrid.baseline_lr import BaselineEpoch
 
-__all__ = ["Recipe", "baseline_epochs", "read_recipe", "scheduler_configs", "training_source", "user_loader"]
+__all__ = [
+    "Recipe",
+    "baseline_epochs",
+    "read_recipe",
+    "refuse_unsupported",
+    "scheduler_configs",
+    "training_source",
+    "user_loader",
+]
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,48 @@ def training_source(trainer: Trainer) -> Any:
             "the package's requirements name."
         )
     return source
+
+
+def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
+    """Refuses what cannot be trained by the multigrid method in Lightning's loop, with the way out.
+
+    Raises:
+        MisconfigurationException: If the module or the trainer does one of those things.
+    """
+    if not module.automatic_optimization:
+        raise MisconfigurationException(
+            "MultigridCallback changes the LR between optimizer steps, so it needs automatic optimization, but "
+            f"{type(module).__name__} sets `automatic_optimization=False`. Use the pieces in a loop of your own: see "
+            "`examples/own_training_loop.py`."
+        )
+    if "dataloader_iter" in signature(module.training_step).parameters:
+        raise MisconfigurationException(
+            f"MultigridCallback needs one mini-batch per training step, but {type(module).__name__} has "
+            "`training_step(dataloader_iter)`. Give it `training_step(batch, batch_idx)`."
+        )
+    if is_overridden("lr_scheduler_step", module):
+        raise MisconfigurationException(
+            "MultigridCallback steps the LR schedulers on the baseline's clock, but "
+            f"{type(module).__name__} overrides `lr_scheduler_step`, which may count the epochs of this run instead. "
+            "Return schedulers of torch from `configure_optimizers`, and remove the override."
+        )
+    callbacks = [*trainer.callbacks]  # type: ignore[attr-defined]
+    if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
+        raise MisconfigurationException(
+            "MultigridCallback plans whole optimizer steps and cannot follow a `GradientAccumulationScheduler`. Use "
+            "`Trainer(accumulate_grad_batches=...)` instead."
+        )
+    if any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks):
+        raise MisconfigurationException(
+            "MultigridCallback and `StochasticWeightAveraging` both drive the LR and the number of epochs. Use "
+            "`WeightAveraging` or `EMAWeightAveraging` instead, which leave them alone."
+        )
+    every = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
+    if every:
+        raise MisconfigurationException(
+            "MultigridCallback requests the training loader itself. Remove "
+            f"`reload_dataloaders_every_n_epochs={every}` from the Trainer or remove the callback."
+        )
 
 
 def user_loader(loaders: Any) -> DataLoader[Any]:

@@ -1,11 +1,16 @@
-"""Tables of a run."""
+"""What is said of a run: its phases, the time that each shape took, its metrics."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from torch import Tensor
+
 from lightning_multigrid.grid import BatchShape
+from lightning_multigrid.schedule import MultigridSchedule
 from lightning_multigrid.tables import text_table
 
-__all__ = ["ShapeTimes"]
+__all__ = ["ShapeTimes", "last_metrics", "phase_line"]
 
 
 class ShapeTimes:
@@ -42,3 +47,18 @@ class ShapeTimes:
 def _cells(steps: float, clips: float, seconds: float) -> list[str]:
     per_second = clips / seconds if seconds else 0.0
     return [f"{steps:.0f}", f"{clips:.0f}", f"{seconds:.1f}", f"{1000 * seconds / steps:.1f}", f"{per_second:.1f}"]
+
+
+def phase_line(schedule: MultigridSchedule, index: int) -> str:
+    """What is said when a phase starts."""
+    phase = schedule.phases[index]
+    return (
+        f"Phase {index} of {len(schedule.phases) - 1}: {phase.shape} (clips x frames x size), epochs "
+        f"{float(phase.start_epoch):.2f} - {float(phase.end_epoch):.2f}, LR scale {phase.lr_scale:g}."
+    )
+
+
+def last_metrics(metrics: Mapping[str, Tensor]) -> str:
+    """What is said of the metrics when training ends."""
+    values = [f"{name} {float(value):.4g}" for name, value in metrics.items() if not name.startswith("multigrid/")]
+    return f"At the end: {', '.join(values) or 'no metrics'}."

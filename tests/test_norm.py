@@ -18,6 +18,7 @@ from torch.testing import assert_close
 from torchvision.models.video import r3d_18
 from torchvision.ops import FrozenBatchNorm2d
 
+from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.norm import (
     SubBatchNorm1d,
     SubBatchNorm2d,
@@ -26,6 +27,7 @@ from lightning_multigrid.norm import (
     restore_batchnorm,
     set_sub_batch,
 )
+from tests.tiny import Module, loader, trainer
 
 CHANNELS = 3
 PLAIN = {SubBatchNorm1d: nn.BatchNorm1d, SubBatchNorm2d: nn.BatchNorm2d, SubBatchNorm3d: nn.BatchNorm3d}
@@ -428,6 +430,37 @@ def test_clips_are_checked(clips, error, said):
         set_sub_batch(model, clips)
     with pytest.raises(error, match=f"`sub_batch` {said}"):
         SubBatchNorm3d(2, sub_batch=clips)
+
+
+class Recorded(Module):
+    """Without dropout, whose noise is each rank's own; writes down what the training came to."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.net[5] = nn.Identity()
+        self.file = str(file)
+
+    def on_train_end(self):
+        if self.global_rank == 0:
+            torch.save((self.seen, self.state_dict()), self.file)
+
+
+@pytest.mark.slow  # trains twice, once on two spawned ranks
+def test_callback_trains_on_two_ranks_as_on_one(tmp_path):
+    """Short cycle only: with more clips than a sub-mini-batch on a rank, the clips in a group would be others."""
+    results = []
+    for world, options in ((1, {}), (2, {"strategy": "ddp_spawn", "devices": 2})):
+        callback = MultigridCallback(
+            seed=0, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((0.5, 0.5**0.5, 1)), epoch_factor=1
+        )
+        host = trainer(callback, max_epochs=2, **options)
+        host.fit(Recorded(tmp_path / f"{world}.pt"), loader(8 // world, number=76), loader(4, False, 16))
+        results.append(torch.load(tmp_path / f"{world}.pt"))
+    (seen, state), (seen_, state_) = results
+    per_rank = [shape[0] for _, _, shape, _, _ in seen_]
+    assert [2 * clips for clips in per_rank] == [shape[0] for _, _, shape, _, _ in seen]
+    assert {4, 8, 16} < set(per_rank)  # and the tails of epochs
+    assert_close(state_, state, rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture
