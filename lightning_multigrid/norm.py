@@ -102,7 +102,7 @@ class _SubBatchNorm(nn.Module):
         return output
 
     def _normalize(self, x: Tensor, groups: int, statistics: Tensor | None) -> Tensor:
-        """Normalise each group by its own statistics: the only place where these are formed.
+        """Normalise each of this rank's groups by its own statistics: the only place where these are formed.
 
         Running statistics that move with momentum 1 are those of this mini-batch: means and variances of the groups,
         the larger groups first, are written to `statistics` (2 x k x C, zero before).
@@ -196,7 +196,7 @@ class _SharedStatistics(torch.autograd.Function):
             dist.all_reduce(sums, group=ctx.group)
             # Through variance and mean: -weight / deviation * (normalised * sum of weight's + sum of bias's) / count
             slope, shift = -weight * (var + ctx.eps).rsqrt() * sums / count
-            grad_x = grad_x + F.batch_norm(x, mean, var, slope, shift, training=False, eps=ctx.eps)
+            grad_x = F.batch_norm(x, mean, var, slope, shift, training=False, eps=ctx.eps).add_(grad_x)
         return grad_x, grad_weight.to(weight.dtype), grad_bias.to(weight.dtype), None, None
 
 
@@ -268,6 +268,20 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
     A single group is plain BatchNorm to the bit, and so is evaluation, which with `track_running_stats=False` takes
     the statistics of the whole mini-batch. Under `torch.compile`, sizes of contiguous mini-batches can be dynamic;
     channels-last ones, and those with a remainder, are compiled for each k.
+
+    Where `torch.distributed` is initialised, a training rank with N < sub_batch shares statistics with its neighbours:
+    `min(R, ceil(sub_batch / N))` of the R ranks form a group, a remainder of ranks joins the last one, and forward and
+    backward are those of one process with the clips of the group. **All ranks must have as many clips in the same
+    step**, as our samplers give them (more exactly, ask for as many ranks): a rank whose mini-batch alone is small
+    would wait for the others for ever. So must the ranks of the default group all be replicas of the model. There is
+    one all-reduce forward, of (2 C + 1) values per rank of the group, and one backward, of 2 C. Nothing is sent by
+    ranks with sub_batch clips or more, nor in evaluation. The first step that takes another number of ranks makes
+    their groups (`torch.distributed.new_group`), which last as long as the default group.
+
+    `DistributedDataParallel` is right as it is. Its average over ranks of the parameters' gradients is the gradient of
+    the average of the ranks' losses, as each rank's gradient of its clips is that of the sum of all losses. Running
+    statistics are equal within a group; of several groups, replicas follow that of rank 0, whose buffers are sent to
+    all before each forward (`broadcast_buffers`, the default), as they are with plain BatchNorm.
 
     Args:
         num_features: Channels (C).
