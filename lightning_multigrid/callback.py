@@ -350,6 +350,7 @@ class MultigridCallback(Callback):
         if step.phase != self._run.phase:
             self._run.phase = step.phase
             rank_zero_info(phase_line(self._run.sampler.schedule, step.phase))
+        # Layers with fewer clips than this share statistics with other ranks; the sampler gives all ranks as many.
         set_sub_batch(pl_module, step.sub_batch)
         values = {
             "multigrid/clips": step.shape.clips,

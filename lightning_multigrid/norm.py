@@ -13,15 +13,13 @@ Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups 
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any, ClassVar, TypeVar
-from weakref import WeakKeyDictionary
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from lightning_multigrid.rank_statistics import SharedStatistics, neighbours, world_size
 
 __all__ = [
     "SubBatchNorm1d",
@@ -76,7 +74,7 @@ class _SubBatchNorm(nn.Module):
         if clips < 2 * self.sub_batch:
             # A single group: of ranks, or of this one, which is plain BatchNorm to the bit. Meta tensors, by which
             # models are tried, have nothing to share.
-            shared = 0 < clips < self.sub_batch and _world_size() > 1 and not input.is_meta
+            shared = 0 < clips < self.sub_batch and world_size() > 1 and not input.is_meta
             output = self._normalize_over_ranks(input) if shared else super().forward(input)
             return output
         groups = clips // self.sub_batch
@@ -93,8 +91,8 @@ class _SubBatchNorm(nn.Module):
         """Normalise by the statistics of the clips of neighbouring ranks, as few ranks as make a sub-mini-batch."""
         weight = x.new_ones(x.shape[1]) if self.weight is None else self.weight
         bias = x.new_zeros(x.shape[1]) if self.bias is None else self.bias
-        group = _neighbours(min(_world_size(), -(-self.sub_batch // x.shape[0])))
-        x, weight, bias, mean, var, count = _SharedStatistics.apply(x, weight, bias, self.eps, group)
+        group = neighbours(min(world_size(), -(-self.sub_batch // x.shape[0])))
+        x, weight, bias, mean, var, count = SharedStatistics.apply(x, weight, bias, self.eps, group)
         output = F.batch_norm(x, mean, var, weight, bias, training=False, eps=self.eps)
         if self.track_running_stats and self.running_mean is not None:
             unbiased = var * (count / (count - 1))
@@ -148,90 +146,6 @@ class _SubBatchNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, sub_batch={self.sub_batch}"
-
-
-class _SharedStatistics(torch.autograd.Function):
-    """Statistics of the clips of a group of ranks, and the part of the gradients that flows through them.
-
-    BatchNorm's parameters and input pass through, on their way to BatchNorm with given statistics. So its backward,
-    which takes the statistics as constants, ends here, with all that is needed for the rest: that of `weight` and
-    `bias` are the sums over clips which the other ranks must know. Gradients are those of the sum of the ranks' losses:
-    complete for `x`, and for `weight` and `bias` this rank's part, as for every parameter of a replica.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, group: dist.ProcessGroup
-    ) -> tuple[Tensor, ...]:
-        """The three tensors, then mean and (biased) variance of each channel and the number of values in them."""
-        channels = x.shape[1]
-        values = x.numel() // channels
-        local = torch.zeros(2, channels, device=x.device, dtype=torch.promote_types(x.dtype, torch.float32))
-        if values > 1:
-            F.batch_norm(x, local[0], local[1], training=True, momentum=1.0, eps=eps)
-            local[1] *= (values - 1) / values
-        else:
-            local[0] = x.flatten()
-        # Each rank fills a row, so that the sum over ranks has the same bits on all of them, and no small variance is
-        # the difference of large sums.
-        rows = local.new_zeros(dist.get_world_size(group), 2 * channels + 1)
-        rows[dist.get_rank(group)] = torch.cat([*local, local.new_full((1,), values)])
-        dist.all_reduce(rows, group=group)
-        means, variances, counts = rows.tensor_split((channels, 2 * channels), dim=1)
-        count = counts.sum()  # stays on the device: to read it would be to wait
-        share = counts / count
-        mean = (share * means).sum(dim=0)
-        var = (share * (variances + (means - mean) ** 2)).sum(dim=0)
-        ctx.save_for_backward(x, weight, mean, var, count)
-        ctx.eps, ctx.group = eps, group
-        ctx.mark_non_differentiable(mean, var, count)
-        return x, weight.to(mean.dtype), bias.to(mean.dtype), mean, var, count
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_x: Tensor, grad_weight: Tensor, grad_bias: Tensor, *_: Tensor) -> tuple[Any, ...]:
-        x, weight, mean, var, count = ctx.saved_tensors
-        if ctx.needs_input_grad[0]:
-            sums = torch.stack([grad_weight, grad_bias])
-            dist.all_reduce(sums, group=ctx.group)
-            # Through variance and mean: -weight / deviation * (normalised * sum of weight's + sum of bias's) / count
-            slope, shift = -weight * (var + ctx.eps).rsqrt() * sums / count
-            grad_x = F.batch_norm(x, mean, var, slope, shift, training=False, eps=ctx.eps).add_(grad_x)
-        return grad_x, grad_weight.to(weight.dtype), grad_bias.to(weight.dtype), None, None
-
-
-# By the default group and the least number of ranks. They go with the default group, at `destroy_process_group`.
-_groups: WeakKeyDictionary[dist.ProcessGroup, dict[int, dist.ProcessGroup]] = WeakKeyDictionary()
-
-
-def _world_size() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def _neighbours(least: int) -> dist.ProcessGroup:
-    """This rank's group of `least` ranks or more. Its first use waits for all ranks."""
-    world = dist.group.WORLD
-    assert world is not None
-    parts = _partition(dist.get_world_size(), least)
-    if len(parts) == 1:
-        return world  # not kept: it would keep itself alive
-    made = _groups.setdefault(world, {})
-    if least not in made:
-        # Every rank makes every group, in the same order: NCCL may split the communicator of all ranks for it.
-        for ranks in parts:
-            group = dist.new_group(ranks)
-            if isinstance(group, dist.ProcessGroup):  # else this rank is not in it
-                made[least] = group
-    return made[least]
-
-
-def _partition(world: int, least: int) -> list[list[int]]:
-    """Groups of `least` neighbouring ranks; those that remain join the last group.
-
-    >>> _partition(world=5, least=2)
-    [[0, 1], [2, 3, 4]]
-    """
-    return [list(range(*ends)) for ends in pairwise([*range(0, world - least + 1, least), world])]
 
 
 class SubBatchNorm1d(_SubBatchNorm, nn.BatchNorm1d):

@@ -15,7 +15,6 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
 from lightning_multigrid.grid import BatchShape
-from lightning_multigrid.norm import restore_batchnorm
 from lightning_multigrid.randomness import seeded
 from lightning_multigrid.sampler import ClipRequest, MultigridLoader
 
@@ -31,8 +30,7 @@ def _meta_copy(module: LightningModule) -> LightningModule:
         for parameter in module.parameters()
     }
     memo.update({id(buffer): buffer.detach().to("meta") for buffer in module.buffers()})
-    # Plain BatchNorm: two clips a rank would ask the other ranks for their statistics.
-    return restore_batchnorm(copy.deepcopy(module, memo)).train()
+    return copy.deepcopy(module, memo).train()
 
 
 def _to_meta(batch: Any) -> Any:

@@ -869,21 +869,6 @@ def test_a_model_whose_step_needs_its_trainer_or_values_is_tried_by_its_forward(
         fit(Picky(), MultigridCallback())
 
 
-def test_grids_are_tried_with_plain_batch_norm():
-    # The two clips of a try would ask other ranks for their statistics.
-    kinds = []
-
-    class Looking(Module):
-        def training_step(self, batch, batch_idx):
-            if batch[0].device.type == "meta":
-                kinds.append(type(self.net[1]))
-            return super().training_step(batch, batch_idx)
-
-    fit(Looking(), MultigridCallback(), fast_dev_run=True)
-    assert set(kinds) == {nn.BatchNorm3d}
-    assert len(kinds) >= len(PLAN.grids)
-
-
 def test_a_model_that_cannot_be_tried_trains():
     class Opaque(Module):
         def training_step(self, batch, batch_idx):

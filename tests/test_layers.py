@@ -16,6 +16,7 @@ LEVELS = {
     "arithmetic": ["tables", "grid", "schedule"],
     "torch": [
         "randomness",
+        "rank_statistics",
         "norm",
         "resample",
         "augment",

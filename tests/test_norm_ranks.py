@@ -24,11 +24,11 @@ from lightning_multigrid.norm import (
     SubBatchNorm1d,
     SubBatchNorm2d,
     SubBatchNorm3d,
-    _partition,
     convert_sub_batchnorm,
     restore_batchnorm,
     set_sub_batch,
 )
+from lightning_multigrid.rank_statistics import _partition
 
 CHANNELS = 3
 # Ranks that share, by the number of ranks and the least number that makes a sub-mini-batch.

@@ -1,0 +1,103 @@
+"""Batch statistics that several ranks share, forward and backward (Sec. 3.2, Batch Normalization).
+
+Legend: N clips of a rank, C channels, `*` the other axes, R ranks.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+__all__ = ["SharedStatistics", "neighbours", "world_size"]
+
+
+class SharedStatistics(torch.autograd.Function):
+    """Statistics of the clips of a group of ranks, and the part of the gradients that flows through them.
+
+    BatchNorm's parameters and input pass through, on their way to BatchNorm with given statistics. So its backward,
+    which takes the statistics as constants, ends here, with all that is needed for the rest: that of `weight` and
+    `bias` are the sums over clips which the other ranks must know. Gradients are those of the sum of the ranks' losses:
+    complete for `x`, and for `weight` and `bias` this rank's part, as for every parameter of a replica.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, group: dist.ProcessGroup
+    ) -> tuple[Tensor, ...]:
+        """The three tensors, then mean and (biased) variance of each channel and the number of values in them."""
+        channels = x.shape[1]
+        values = x.numel() // channels
+        local = torch.zeros(2, channels, device=x.device, dtype=torch.promote_types(x.dtype, torch.float32))
+        if values > 1:
+            F.batch_norm(x, local[0], local[1], training=True, momentum=1.0, eps=eps)
+            local[1] *= (values - 1) / values
+        else:
+            local[0] = x.flatten()
+        # Each rank fills a row, so that the sum over ranks has the same bits on all of them, and no small variance is
+        # the difference of large sums.
+        rows = local.new_zeros(dist.get_world_size(group), 2 * channels + 1)
+        rows[dist.get_rank(group)] = torch.cat([*local, local.new_full((1,), values)])
+        dist.all_reduce(rows, group=group)
+        means, variances, counts = rows.tensor_split((channels, 2 * channels), dim=1)
+        count = counts.sum()  # stays on the device: to read it would be to wait
+        share = counts / count
+        mean = (share * means).sum(dim=0)
+        var = (share * (variances + (means - mean) ** 2)).sum(dim=0)
+        ctx.save_for_backward(x, weight, mean, var, count)
+        ctx.eps, ctx.group = eps, group
+        ctx.mark_non_differentiable(mean, var, count)
+        return x, weight.to(mean.dtype), bias.to(mean.dtype), mean, var, count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_x: Tensor, grad_weight: Tensor, grad_bias: Tensor, *_: Tensor) -> tuple[Any, ...]:
+        x, weight, mean, var, count = ctx.saved_tensors
+        if ctx.needs_input_grad[0]:
+            sums = torch.stack([grad_weight, grad_bias])
+            dist.all_reduce(sums, group=ctx.group)
+            # Through variance and mean: -weight / deviation * (normalised * sum of weight's + sum of bias's) / count
+            slope, shift = -weight * (var + ctx.eps).rsqrt() * sums / count
+            grad_x = F.batch_norm(x, mean, var, slope, shift, training=False, eps=ctx.eps).add_(grad_x)
+        return grad_x, grad_weight.to(weight.dtype), grad_bias.to(weight.dtype), None, None
+
+
+# By the default group and the least number of ranks. They go with the default group, at `destroy_process_group`.
+_groups: WeakKeyDictionary[dist.ProcessGroup, dict[int, dist.ProcessGroup]] = WeakKeyDictionary()
+
+
+def world_size() -> int:
+    """Ranks of the default group; 1 without one."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def neighbours(least: int) -> dist.ProcessGroup:
+    """This rank's group of `least` ranks or more. Its first use waits for all ranks."""
+    world = dist.group.WORLD
+    assert world is not None
+    parts = _partition(dist.get_world_size(), least)
+    if len(parts) == 1:
+        return world  # not kept: it would keep itself alive
+    made = _groups.setdefault(world, {})
+    if least not in made:
+        # Every rank makes every group, in the same order: NCCL may split the communicator of all ranks for it.
+        for ranks in parts:
+            group = dist.new_group(ranks)
+            if isinstance(group, dist.ProcessGroup):  # else this rank is not in it
+                made[least] = group
+    return made[least]
+
+
+def _partition(world: int, least: int) -> list[list[int]]:
+    """Groups of `least` neighbouring ranks; those that remain join the last group.
+
+    >>> _partition(world=5, least=2)
+    [[0, 1], [2, 3, 4]]
+    """
+    return [list(range(*ends)) for ends in pairwise([*range(0, world - least + 1, least), world])]
