@@ -262,7 +262,19 @@ class VideoClassifier(L.LightningModule):
             labels=labels,
             videos=videos,
         )
-        self.log_dict(metrics, prog_bar=True, batch_size=len(labels))
+
+    # Once an epoch: in each step, Lightning and torchmetrics would walk through all the rows that were kept so far.
+    def on_validation_epoch_start(self) -> None:
+        self.val_metrics.reset()
+
+    def on_validation_epoch_end(self) -> None:
+        self.log_dict(self.val_metrics, prog_bar=True)
+
+    def on_test_epoch_start(self) -> None:
+        self.test_metrics.reset()
+
+    def on_test_epoch_end(self) -> None:
+        self.log_dict(self.test_metrics, prog_bar=True)
 
     def _view_logits(self, batch: VideoBatch, views: int | None) -> Tensor:
         """Logits of the views of videos, B x V x C, from at most `views` at once."""

@@ -19,10 +19,17 @@ __all__ = ["Clip", "ClipBatch", "Failure", "PixelBatch", "collate_clips"]
 
 @dataclass(frozen=True)
 class Failure:
-    """A video that could not be read, and why."""
+    """A video that could not be read, and why.
+
+    Args:
+        path: The video.
+        reason: What is wrong with it.
+        substitute: Whether it was tried in place of another broken one.
+    """
 
     path: str
     reason: str
+    substitute: bool = False
 
 
 @dataclass(frozen=True)

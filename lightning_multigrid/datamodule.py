@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from lightning_multigrid.augment import Augmentation
 from lightning_multigrid.clip_batch import ClipBatch, Failure, PixelBatch, collate_clips
 from lightning_multigrid.clip_sampling import ClipSampling
 from lightning_multigrid.dataset import BrokenVideosError, VideoDataset, ViewDataset
-from lightning_multigrid.manifest import Manifest
+from lightning_multigrid.manifest import Manifest, ManifestError
 from lightning_multigrid.resample import MEAN, STD, check_normalisation, resample_clips
 from lightning_multigrid.sources import Source, VideoList, VideoSource
 from lightning_multigrid.views import CENTRE, VideoBatch, ViewBatch, Views, collate_views
@@ -191,6 +192,7 @@ class VideoDataModule(LightningDataModule):
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
         self._classes: tuple[str, ...] = ()
         self._broken: dict[Split, dict[str, str]] = {split: {} for split in self.sources}
+        self._missed: dict[Split, set[str]] = {split: set() for split in self.sources}
 
     @property
     def broken(self) -> dict[str, str]:
@@ -211,7 +213,7 @@ class VideoDataModule(LightningDataModule):
                 f"`{needed}` is None, but `{stage}` needs videos. Give `VideoDataModule` a list of `path label`, a "
                 f"folder with a folder per class, or a source such as `Kinetics`, as `{needed}`."
             )
-        train = self._read("train", classes=())
+        train = self._read_train(stage)
         self._classes = train.classes if train else ()
         for split in _SPLITS[stage]:
             # Labels of videos to predict are not used, so they need not be known ones.
@@ -265,6 +267,18 @@ class VideoDataModule(LightningDataModule):
         # Lightning calls only one of the two hooks, the data module's. The default one returns the batch.
         return trainer.lightning_module.on_after_batch_transfer(batch, dataloader_idx)
 
+    def _read_train(self, stage: str) -> Manifest | None:
+        """The training manifest; None without one, or where a machine for evaluation does not have the videos."""
+        try:
+            return self._read("train", classes=())
+        except ManifestError:
+            # Folders number the classes by themselves, wrongly if one is missing, so they need those of `train`.
+            own = self.sources[_SPLITS[stage][0]]
+            folder = own.source if isinstance(own, VideoList) else own
+            if stage == "fit" or (not isinstance(folder, VideoSource) and os.path.isdir(str(folder))):
+                raise
+            return None
+
     def _read(self, split: Split, classes: tuple[str, ...]) -> Manifest | None:
         source = self.sources[split]
         if source is None:
@@ -309,6 +323,8 @@ class VideoDataModule(LightningDataModule):
             collate_fn=collate_clips if training else collate_views,
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,
+            # All views of a video are a large thing to keep ready; two of them for each worker are torch's default.
+            prefetch_factor=1 if self.num_workers and not training else None,
             pin_memory=self.pin_memory and torch.cuda.is_available(),
         )
 
@@ -353,16 +369,23 @@ class VideoDataModule(LightningDataModule):
 
     def _report(self, split: Split, failures: tuple[Failure, ...]) -> None:
         """Warns of videos not seen broken before, and refuses too many of them."""
-        for path, reason in ((failure.path, failure.reason) for failure in failures):
-            if path not in self.broken:
+        for failure in failures:
+            if failure.path not in self.broken:
                 fate = "In training another video takes its place, elsewhere it is left out."
-                warnings.warn(f"Cannot read {path}: {reason}. {fate}", BrokenVideoWarning, stacklevel=2)
-            self._broken[split][path] = reason
-        bad, videos = self._broken[split], len(self._datasets[split])
-        if len(bad) > self.max_bad_fraction * videos:
-            first = "; ".join(f"{path}: {reason}" for path, reason in list(bad.items())[:3])
+                message = f"Cannot read {failure.path}: {failure.reason}. {fate}"
+                warnings.warn(message, BrokenVideoWarning, stacklevel=2)
+            self._broken[split][failure.path] = failure.reason
+            if split == "train" or not failure.substitute:
+                self._missed[split].add(failure.path)
+        # In evaluation a rank is asked for its share of the videos, in training, with time, for all of them.
+        ranks = 1 if split == "train" or self.trainer is None else self.trainer.world_size
+        missed, videos = self._missed[split], math.ceil(len(self._datasets[split]) / ranks)
+        most = self.max_bad_fraction * videos
+        if len(missed) > (most if ranks == 1 else math.ceil(most)):  # a share may be a little worse than the whole
+            first = "; ".join(f"{path}: {self._broken[split][path]}" for path in sorted(missed)[:3])
+            of_rank = "" if ranks == 1 else f" that rank {self.trainer.global_rank} was given"  # type: ignore[union-attr]
             raise BrokenVideosError(
-                f"{len(bad)} of the {videos} videos of `{split}` cannot be read, more than "
+                f"{len(missed)} of the {videos} videos of `{split}`{of_rank} cannot be read, more than "
                 f"`max_bad_fraction={self.max_bad_fraction}` allows. Check the paths and `root`, repair or remove the "
                 f"videos, or raise `max_bad_fraction`. The first: {first}"
             )

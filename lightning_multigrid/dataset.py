@@ -142,11 +142,11 @@ def _first_readable(
         try:
             return decode(candidate, path, tuple(failures))
         except VideoError as error:
-            failures.append(Failure(path, error.reason))
+            failures.append(Failure(path, error.reason, candidate != index))
         except Exception as error:
             # Whatever one video does to the decoder or the memory must not end a run of days. What is wrong with all of
             # them does: as the error below, or as too large a fraction in the data module.
-            failures.append(Failure(path, f"{type(error).__name__}: {error}"))
+            failures.append(Failure(path, f"{type(error).__name__}: {error}", candidate != index))
     raise BrokenVideosError(
         f"None of {len(failures)} videos of {len(manifest)} can be read, at least one must be. Check the paths and "
         f"`root`. The first: {failures[0].path}: {failures[0].reason}"

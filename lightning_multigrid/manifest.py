@@ -79,7 +79,7 @@ def read_manifest(
             existing_only=existing_only,
             allow_outside_root=allow_outside_root,
         )
-        _add_list(builder, source)
+        _add_list(builder, source, multi_label)
         return builder.build()
     if root is not None:
         raise ManifestError(
@@ -100,7 +100,7 @@ def read_manifest(
     return builder.build()
 
 
-def _add_list(builder: ManifestBuilder, path: str) -> None:
+def _add_list(builder: ManifestBuilder, path: str, multi_label: bool) -> None:
     if path.lower().endswith(".json"):
         raise ManifestError(
             f"{path} is JSON, a list of `path label` is required. Use `read_something_something` if it is its."
@@ -113,7 +113,7 @@ def _add_list(builder: ManifestBuilder, path: str) -> None:
             if columns is not None:
                 continue
         if columns is None:
-            text, label = _fields(builder, where, row)
+            text, label = _fields(builder, where, row, multi_label)
         else:
             if len(row) <= max(columns[0], columns[1] or 0):
                 raise builder.error(where, f"{len(row)} fields, fewer than the header names. Complete the row")
@@ -177,8 +177,14 @@ def _columns(builder: ManifestBuilder, where: str, row: list[str]) -> tuple[int,
     return paths[0], labels[0] if labels else None
 
 
-def _fields(builder: ManifestBuilder, where: str, row: list[str]) -> tuple[str, str]:
+def _fields(builder: ManifestBuilder, where: str, row: list[str], multi_label: bool) -> tuple[str, str]:
     """Path and label of a row of `path`, `path label` or `path frames label`."""
+    if len(row) == 3 and multi_label:
+        raise builder.error(
+            where,
+            f"3 fields ({quoted(', '.join(row))}), of which the second may be a label or a number of frames. Write "
+            "several labels as `1;5`, and leave numbers of frames out",
+        )
     if len(row) > 3 or (len(row) == 3 and not row[1].isdecimal()):
         raise builder.error(
             where,

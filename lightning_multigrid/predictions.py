@@ -82,6 +82,11 @@ class PredictionWriter(BasePredictionWriter):
                 f"`predict_step` returned {given} for {videos} videos; PredictionWriter needs a probability for each "
                 f"video and class, {videos} x C."
             )
+        if batch.classes and prediction.shape[1] != len(batch.classes):
+            raise MisconfigurationException(
+                f"The model tells {prediction.shape[1]} classes apart, but `train` has {len(batch.classes)}, so their "
+                "names are not known. Leave `train` out to get class ids, or give the data that the model is for."
+            )
         best = prediction.float().topk(min(self.top_k, prediction.shape[1]))
         for index, path, classes, values in zip(
             batch.indices.tolist(), batch.paths, best.indices.tolist(), best.values.tolist(), strict=True

@@ -91,7 +91,7 @@ class Views:
         size = self.size or sampling.size
         usual = size if self.crops == 3 else sampling.short_side_range(size)[0]
         short_side = usual if self.short_side is None else self.short_side
-        if short_side < size:
+        if not short_side >= size:  # also for NaN
             raise ValueError(f"`short_side` must not be below the size of a view, {size} pixels, got {short_side}.")
         return size, short_side
 

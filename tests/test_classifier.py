@@ -13,6 +13,7 @@ from lightning_multigrid.classifier import VideoClassifier
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.probe import check_grids
 from lightning_multigrid.video_metrics import MeanAveragePrecision
+from tests.tiny import trainer
 
 CLASSES = 7
 
@@ -512,3 +513,21 @@ class TestErrors:
         batch = {"clips": torch.zeros(2, 3, 2, 5, 5), "labels": torch.zeros(2)}
         with pytest.raises(TypeError, match=r"must be a pair \(clips, labels\), got dict. Return the pair"):
             make_trainer(max_epochs=1).fit(VideoClassifier(TinyModel(), CLASSES), batches_of(batch))
+
+
+def test_metrics_are_logged_once_an_epoch() -> None:
+    # In each step, all that was kept so far would be walked through: quadratic in the number of videos.
+    class Counting(VideoClassifier):
+        logged = 0
+
+        def log_dict(self, *args, **kwargs):
+            self.logged += 1
+            super().log_dict(*args, **kwargs)
+
+    model = nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, 4))
+    batches = DataLoader(TensorDataset(torch.rand(12, 3, 2, 4, 4), torch.arange(12) % 4), batch_size=2)
+    classifier = Counting(model, 4)
+    host = trainer()
+    (first,) = host.validate(classifier, batches, verbose=False)
+    assert classifier.logged == 1
+    assert host.validate(classifier, batches, verbose=False) == [first]  # nothing is kept from the epoch before

@@ -332,6 +332,30 @@ def test_too_many_broken_videos_end_the_run(folder: Path, workers: int, split: s
         fit(data)
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.filterwarnings("ignore::lightning_multigrid.datamodule.BrokenVideoWarning")
+def test_in_evaluation_a_rank_counts_its_share(folder: Path) -> None:
+    # 4 of 12 are missing, all of them among the 6 of rank 0: more than 35 % of those, if not of all.
+    good = (folder / "good.csv").read_text().splitlines()
+    write_list(folder / "uneven.csv", [f"missing{i}.mp4 0" if i in (0, 2, 4, 6) else good[i] for i in range(12)])
+    data = VideoDataModule(test=folder / "uneven.csv", max_bad_fraction=0.35, **{**TINY, "batch_size": 1})
+    host = trainer(strategy="ddp_fork", devices=2)
+    with pytest.raises(Exception, match="4 of the 6 videos of `test` that rank 0 was given cannot be read, more than"):
+        host.test(Recorder(), data, verbose=False)
+
+
+def test_a_machine_for_evaluation_needs_no_training_videos(folder: Path, tree: Path) -> None:
+    absent = folder / "absent.csv"
+    data = VideoDataModule(absent, test=folder / "good.csv", **TINY)
+    data.setup("test")
+    assert data.num_classes == 3
+    with pytest.raises(ManifestError, match=r"absent\.csv"):
+        data.setup("fit")
+    # Folders would number their classes themselves.
+    with pytest.raises(ManifestError, match=r"absent\.csv"):
+        VideoDataModule(absent, test=tree / "val", **TINY).setup("test")
+
+
 @pytest.mark.filterwarnings("ignore::lightning_multigrid.datamodule.BrokenVideoWarning")
 def test_a_higher_limit_lets_the_run_go_on(folder: Path) -> None:
     module = fit(VideoDataModule(folder / "worse.csv", max_bad_fraction=1 / 3, **TINY))

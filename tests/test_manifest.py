@@ -104,6 +104,11 @@ def test_several_labels(read, content):
     assert manifest.multi_label
 
 
+def test_several_labels_are_not_taken_for_a_number_of_frames(read):
+    with pytest.raises(ManifestError, match=r"line 1: 3 fields .*may be a label or a number of frames\. Write .*`1;5`"):
+        read("a.mp4,1,5\n", multi_label=True)
+
+
 PATHS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30).filter(
     lambda path: (
         path == os.path.normpath(path.strip(" \t")) and path[0] != "/" and path.split("/")[0] not in (".", "..")

@@ -86,6 +86,13 @@ def test_classes_have_the_names_that_training_gives_them(folder: Path, tmp_path:
         assert with_names[2::2] == with_ids[2::2]
 
 
+def test_names_of_other_classes_are_not_written(folder: Path, tmp_path: Path) -> None:
+    three = nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Flatten())
+    host = trainer(PredictionWriter(str(tmp_path / "out.csv")))
+    with pytest.raises(MisconfigurationException, match="tells 3 classes apart, but `train` has 7.*Leave `train` out"):
+        host.predict(VideoClassifier(three, 3), make_data(folder, train=folder / "train"))
+
+
 def test_of_few_classes_all_are_written(folder: Path, tmp_path: Path) -> None:
     _, rows = predict(folder, tmp_path / "out.csv", top_k=100)
     assert {len(row) for row in rows} == {1 + 2 * 7}

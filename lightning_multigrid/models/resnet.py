@@ -27,7 +27,7 @@ class VideoResNet(nn.Module):
     """A bottleneck ResNet over clips.
 
     H and W shrink to 1/32 (rounded up), T to 1 / `temporal_pool` (rounded down). Any grid fits whose T is at least
-    `temporal_pool`.
+    `temporal_pool`, and with non-local blocks whose size is above 16 pixels.
 
     Args:
         num_classes: Width of the output.
