@@ -120,7 +120,7 @@ def test_worker_processes_live_through_all_epochs_and_shapes():
     assert len(module.pids - {os.getpid()}) == 2
 
 
-class OwnLoader(Module):
+class ServingModule(Module):
     def train_dataloader(self):
         return loader()
 
@@ -142,7 +142,7 @@ class Data(L.LightningDataModule):
 
 
 def test_the_loader_may_come_from_module_data_module_or_fit():
-    passed, owned, served = Module(), OwnLoader(), Module()
+    passed, owned, served = Module(), ServingModule(), Module()
     fit(passed, MultigridCallback())
     L.seed_everything(0, verbose=False)
     trainer(MultigridCallback()).fit(owned)
