@@ -9,6 +9,7 @@ import sys
 import traceback
 from dataclasses import asdict
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from jsonargparse import ArgumentError
@@ -162,12 +163,22 @@ def _raised_here(error: BaseException | None) -> BaseException | None:
     return None
 
 
+def _json_with_value(args: list[str]) -> list[str]:
+    bare = [arg == "--json" and not following.startswith(("t", "f")) for arg, following in pairwise([*args, ""])]
+    return ["--json=true" if is_bare else arg for arg, is_bare in zip(args, bare, strict=True)]
+
+
 def main(args: ArgsType = None) -> None:
     """Runs a command line; errors that a user can mend are said in one paragraph.
 
     Args:
         args: What to run instead of the process's arguments.
     """
+    # jsonargparse wants a value, `--json=true`; a bare `--json` is what people type.
+    if args is None:
+        sys.argv[1:] = _json_with_value(sys.argv[1:])
+    elif isinstance(args, list):
+        args = _json_with_value(args)
     # Else a mistake in one argument prints the names of all of them.
     one_line = {"exit_on_error": False}
     try:

@@ -95,8 +95,9 @@ def test_plan_counts_the_clips_that_it_finds(videos, capsys):
     assert "steps instead of 16" in capsys.readouterr().out
 
 
-def test_plan_as_json(tmp_path, capsys):
-    main(["plan", "--config", config(tmp_path), "--json=true", "--clips=30000"])
+@pytest.mark.parametrize("flag", [["--json"], ["--json=true"], ["--json", "true"]])
+def test_plan_as_json(tmp_path, capsys, flag):
+    main(["plan", "--config", config(tmp_path), *flag, "--clips=30000"])
     plan = json.loads(capsys.readouterr().out)
     assert plan["baseline"] == {"clips": 8, "frames": 32, "size": 224, "epochs": 239}
     assert plan["epochs"] == 358
