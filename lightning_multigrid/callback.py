@@ -313,6 +313,13 @@ class MultigridCallback(Callback):
         position = epoch + Fraction(steps[batch].offset, self._run.sampler.clips)
         self._run.lr.sync(self._run.sampler.schedule.baseline_epoch(position), steps[batch].lr_scale)
 
+    def begin(self, trainer: Trainer, epoch: int, batch: int) -> None:
+        """Prepares an epoch, or what is left of it; a run resumed in mid-epoch has no `on_train_epoch_start`."""
+        # Lightning has just requested the training loader; it must not request those for validation again.
+        _reload_every(trainer, 0)
+        self._choose_validation(trainer)
+        self.sync_lr(epoch, batch)
+
     def _choose_validation(self, trainer: Trainer) -> None:
         """Says whether this epoch ends with a validation; the last one always does, for the checkpoint that counts."""
         schedule, every = self._run.sampler.schedule, self._run.validate_every
@@ -335,17 +342,11 @@ class MultigridCallback(Callback):
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Lightning has just requested the training loader; it must not request those for validation again.
-        _reload_every(trainer, 0)
-        self._choose_validation(trainer)
         self.sync_lr(trainer.current_epoch, 0)
         self._run.mark()
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        # A run that is resumed in mid-epoch has no `on_train_epoch_start`.
-        _reload_every(trainer, 0)
-        self._choose_validation(trainer)
         step = self._run.sampler.steps(trainer.current_epoch)[batch_idx]
         if step.phase != self._run.phase:
             self._run.phase = step.phase
@@ -476,7 +477,7 @@ class _Position:
     def start(self) -> tuple[int, int]:
         # Only when the first batch is asked for does Lightning know the position in every case of resuming.
         epoch, batch = self._trainer.current_epoch, self._trainer.fit_loop.batch_idx + 1
-        self._callback.sync_lr(epoch, batch)
+        self._callback.begin(self._trainer, epoch, batch)
         return epoch, batch
 
     def before(self, epoch: int, batch: int) -> None:

@@ -732,6 +732,21 @@ def test_a_checkpoint_of_another_plan_or_of_none_is_refused(tmp_path):
         )
 
 
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_a_run_resumed_in_mid_epoch_validates_where_the_whole_one_does(tmp_path):
+    def run(**arguments):
+        module = Validating(steps_scheduler)
+        saver = ModelCheckpoint(tmp_path, every_n_train_steps=4, save_top_k=-1, filename="{step}")
+        callback = MultigridCallback(epoch_factor=3, validations_per_phase=1)
+        fit(module, callback, saver, val=loader(shuffle=False), enable_checkpointing=True, **arguments)
+        return module.validated
+
+    whole = run()
+    for done in (4, 8, 12):
+        resumed = run(ckpt_path=tmp_path / f"step={done}.ckpt")
+        assert resumed == [(epoch, step) for epoch, step in whole if step > done]
+
+
 # --- Refusals ---
 
 
