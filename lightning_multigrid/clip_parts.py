@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from lightning_multigrid.sampler import ClipDataset, ClipRequest
+from lightning_multigrid.sampler import ClipDataset, ClipRequest, read_clips, visits
 
 __all__ = ["clip_dataset"]
 
@@ -25,7 +25,13 @@ class _Part:
         return len(self.indices)
 
     def read_clip(self, request: ClipRequest) -> Any:
-        return self.whole.read_clip(replace(request, index=self.indices[request.index]))
+        return self.whole.read_clip(self._of_whole(request))
+
+    def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
+        return read_clips(self.whole, [self._of_whole(request) for request in requests])
+
+    def _of_whole(self, request: ClipRequest) -> ClipRequest:
+        return replace(request, index=self.indices[request.index])
 
 
 class _Join:
@@ -46,8 +52,17 @@ class _Join:
 
     def read_clip(self, request: ClipRequest) -> Any:
         place = bisect_right(self.ends, request.index)
-        start = self.ends[place - 1] if place else 0
-        return self.parts[place].read_clip(replace(request, index=request.index - start))
+        return self.parts[place].read_clip(self._of_part(place, request))
+
+    def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
+        clips: list[Any] = []
+        for visit in visits(requests):
+            place = bisect_right(self.ends, visit[0].index)
+            clips += read_clips(self.parts[place], [self._of_part(place, request) for request in visit])
+        return clips
+
+    def _of_part(self, place: int, request: ClipRequest) -> ClipRequest:
+        return replace(request, index=request.index - (self.ends[place - 1] if place else 0))
 
 
 def clip_dataset(dataset: Dataset[Any]) -> ClipDataset | None:

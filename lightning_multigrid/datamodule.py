@@ -21,6 +21,7 @@ from lightning_multigrid.clip_sampling import ClipSampling
 from lightning_multigrid.dataset import BrokenVideosError, VideoDataset, ViewDataset
 from lightning_multigrid.manifest import Manifest, ManifestError
 from lightning_multigrid.resample import MEAN, STD, check_normalisation, resample_clips
+from lightning_multigrid.sampler import RepeatSampler
 from lightning_multigrid.sources import Source, VideoList, VideoSource
 from lightning_multigrid.views import CENTRE, VideoBatch, ViewBatch, Views, collate_views
 
@@ -92,6 +93,13 @@ class VideoDataModule(LightningDataModule):
         mean: Of each channel, in units of the range 0 to 1.
         std: Of each channel, in units of the range 0 to 1.
         antialias: Average over the source pixels between two points of the grid; the paper does not.
+        pixels: What training clips are on their way to the device: `rgb`, or `yuv`, the planes that videos store, which
+            are half the bytes and whose colours the device computes, equal to RGB's within 3 of 255. `auto` is `yuv`
+            where the Trainer's device is a CUDA one, else `rgb`. Evaluation is on RGB, as other code has it.
+        repeats: Clips that are taken of a training video each time it is visited (repeated augmentation). They lie in
+            one span of the length of a baseline clip, which is decoded once, and each has its own frames in it (on
+            coarse grids), crop and flip. An epoch has as many clips as there are videos, whatever this is: it visits
+            one part of the videos, and `repeats` epochs visit each once.
         num_workers: Processes that decode.
         pin_memory: Copy to a CUDA device from pinned memory, in the background; without CUDA it has no effect.
         drop_last: Drop the last mini-batch of a training epoch if it is incomplete.
@@ -161,6 +169,8 @@ class VideoDataModule(LightningDataModule):
         mean: tuple[float, float, float] = MEAN,
         std: tuple[float, float, float] = STD,
         antialias: bool = False,
+        pixels: Literal["auto", "rgb", "yuv"] = "auto",
+        repeats: int = 1,
         num_workers: int = 0,
         pin_memory: bool = True,
         drop_last: bool = False,
@@ -171,6 +181,10 @@ class VideoDataModule(LightningDataModule):
             raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
         if num_workers < 0:
             raise ValueError(f"`num_workers` must be at least 0, got {num_workers}. 0 decodes in the main process.")
+        if pixels not in ("auto", "rgb", "yuv"):
+            raise ValueError(f"`pixels` must be 'auto', 'rgb' or 'yuv', got {pixels!r}.")
+        if repeats < 1:
+            raise ValueError(f"`repeats` must be at least 1, got {repeats}. 1 takes one clip of a video at a time.")
         if not 0 <= max_bad_fraction <= 1:
             raise ValueError(f"`max_bad_fraction` must be a share in [0, 1], got {max_bad_fraction}.")
         if num_classes is not None and num_classes < 1:
@@ -187,6 +201,7 @@ class VideoDataModule(LightningDataModule):
         self.test_views.pixels(self.clip_sampling)  # refuses a short side below the size
         self.augment = augment
         self.mean, self.std, self.antialias = mean, std, antialias
+        self.pixels, self.repeats = pixels, repeats
         self.num_workers, self.pin_memory, self.drop_last = num_workers, pin_memory, drop_last
         self.max_bad_fraction = max_bad_fraction
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
@@ -225,7 +240,7 @@ class VideoDataModule(LightningDataModule):
                 self.num_classes = self._given_num_classes or (train or manifest).num_classes
                 self._check_labels(split, manifest, classes)
             if split == "train":
-                self._datasets[split] = VideoDataset(manifest, self.clip_sampling)
+                self._datasets[split] = VideoDataset(manifest, self.clip_sampling, self._pixels())
             else:
                 self._datasets[split] = ViewDataset(manifest, self.clip_sampling, self._views(split))
 
@@ -314,11 +329,12 @@ class VideoDataModule(LightningDataModule):
         if split not in self._datasets:
             raise RuntimeError(f"The videos of `{split}` are not read yet. Call `setup` for their stage first.")
         training, data = split == "train", self._datasets[split]
+        sampler = self._repeat_sampler(data) if training else self._rank_sampler(data) if split != "predict" else None
         return DataLoader(
             data,
             batch_size=self.batch_size if training else max(1, self.batch_size // self._views(split).per_video),
-            shuffle=training,
-            sampler=self._rank_sampler(data) if split in ("val", "test") else None,
+            shuffle=training and sampler is None,
+            sampler=sampler,
             drop_last=training and self.drop_last,
             collate_fn=collate_clips if training else collate_views,
             num_workers=self.num_workers,
@@ -332,6 +348,20 @@ class VideoDataModule(LightningDataModule):
         """What Lightning would put there, if it has to, without its warning of videos that are counted twice."""
         ranks = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
         return None if ranks is None else DistributedSampler(data, **ranks, shuffle=False)
+
+    def _repeat_sampler(self, data: VideoDataset | ViewDataset) -> RepeatSampler | None:
+        """The order of a training whose videos give several clips each, cut among the ranks; None for torch's own."""
+        if self.repeats == 1:
+            return None
+        ranks = (None if self.trainer is None else self.trainer.distributed_sampler_kwargs) or {}
+        # `seed_everything` leaves its seed here, where Lightning takes that of its own samplers from.
+        return RepeatSampler(data, self.repeats, **ranks, seed=int(os.environ.get("PL_GLOBAL_SEED", 0)))
+
+    def _pixels(self) -> Literal["rgb", "yuv"]:
+        if self.pixels != "auto":
+            return self.pixels
+        # To compute the colours takes a CPU longer than it saves; a GPU does it beside.
+        return "yuv" if self.trainer is not None and self.trainer.strategy.root_device.type == "cuda" else "rgb"
 
     def _training_clips(self, batch: ClipBatch) -> tuple[Tensor, Tensor]:
         assert self.num_classes is not None

@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from dataclasses import replace
+from typing import Literal, TypeVar
 
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_multigrid.clip_batch import Clip, Failure
-from lightning_multigrid.clip_sampling import ClipSampling
-from lightning_multigrid.decode import VideoError, VideoReader
+from lightning_multigrid.clip_sampling import ClipSampling, SourceGrid
+from lightning_multigrid.decode import Box, VideoError, VideoReader
 from lightning_multigrid.frame_folder import FrameFolder
+from lightning_multigrid.grid import span
 from lightning_multigrid.manifest import Manifest
 from lightning_multigrid.randomness import derive_seed
-from lightning_multigrid.sampler import ClipRequest
+from lightning_multigrid.sampler import ClipRequest, visits
 from lightning_multigrid.views import VideoViews, Views, share_frames
+from lightning_multigrid.yuv import YuvClip
 
 __all__ = ["BrokenVideosError", "VideoDataset", "ViewDataset"]
 
@@ -40,19 +44,23 @@ class BrokenVideosError(ValueError):
 class VideoDataset(Dataset[Clip]):
     """Random clips of the videos of a manifest, on any grid; an ordinary map-style dataset of baseline clips, too.
 
-    Where labels have their spans in the video, a clip has those that it shows a part of.
+    Where labels have their spans in the video, a clip has those that it shows a part of. Clips of one visit lie within
+    a span of the video as long as a baseline clip's, which is decoded once for all of them.
 
     Args:
         manifest: Paths and labels.
         sampling: The baseline's grid, and how grids are drawn.
+        pixels: What clips are made of: RGB, or YUV planes where the video has them.
 
     Raises:
-        ValueError: If the manifest is empty.
+        ValueError: If the manifest is empty, or `pixels` is neither.
     """
 
-    def __init__(self, manifest: Manifest, sampling: ClipSampling) -> None:
+    def __init__(self, manifest: Manifest, sampling: ClipSampling, pixels: Literal["rgb", "yuv"] = "rgb") -> None:
         _check_manifest(manifest)
-        self.manifest, self.sampling = manifest, sampling
+        if pixels not in _READ:
+            raise ValueError(f"`pixels` of a dataset must be 'rgb' or 'yuv', got {pixels!r}.")
+        self.manifest, self.sampling, self.pixels = manifest, sampling, pixels
         self.frames, self.size, self.stride = sampling.frames, sampling.size, sampling.stride
 
     def __len__(self) -> int:
@@ -60,7 +68,18 @@ class VideoDataset(Dataset[Clip]):
 
     def __getitem__(self, index: int) -> Clip:
         """A clip of the baseline's frames and size, seeded by torch's random state."""
-        return self.read_clip(ClipRequest(index, self.frames, self.size, seed=int(torch.randint(2**63 - 1, ()))))
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Clip]:
+        """Such clips; a video that stands several times in a row is visited once. torch's loaders ask in this way."""
+        requests: list[ClipRequest] = []
+        for index in indices:
+            seed, visit = int(torch.randint(2**63 - 1, ())), None
+            if requests and requests[-1].index == index:
+                visit = requests[-1].visit or requests[-1].seed
+                requests[-1] = replace(requests[-1], visit=visit)
+            requests.append(ClipRequest(index, self.frames, self.size, seed, visit))
+        return self.read_clips(requests)
 
     def read_clip(self, request: ClipRequest) -> Clip:
         """The clip for a request, or a substitute.
@@ -68,16 +87,46 @@ class VideoDataset(Dataset[Clip]):
         Raises:
             BrokenVideosError: If no video could be read in many attempts.
         """
+        return self._visit([request])[0]
 
-        def decode(index: int, path: str, failures: tuple[Failure, ...]) -> Clip:
+    def read_clips(self, requests: Sequence[ClipRequest]) -> list[Clip]:
+        """The clips for some requests, or their substitutes.
+
+        Raises:
+            BrokenVideosError: If no video could be read in many attempts.
+        """
+        return [clip for visit in visits(requests) for clip in self._visit(visit)]
+
+    def _visit(self, requests: Sequence[ClipRequest]) -> list[Clip]:
+        seed = requests[0].seed if requests[0].visit is None else requests[0].visit
+
+        def decode(index: int, path: str, failures: tuple[Failure, ...]) -> list[Clip]:
             with _opened(self.manifest, path) as reader:
-                video = len(reader), reader.height, reader.width
-                grid = self.sampling.draw(*video, request.frames, request.size, random.Random(request.seed))
-                crop = reader.read(grid.indices, grid.box)
-            labels = _labels_seen(self.manifest, index, grid.indices, reader.rate)
-            return Clip(crop, request.size, grid.flip, labels, index, failures, request.seed)
+                grids = [self._grid(request, len(reader), reader.height, reader.width) for request in requests]
+                crops = _crops(reader, grids, _READ[self.pixels])
+            return [
+                Clip(
+                    crop,
+                    request.size,
+                    grid.flip,
+                    _labels_seen(self.manifest, index, grid.indices, reader.rate),
+                    index,
+                    failures,
+                    request.seed,
+                )
+                for request, grid, crop in zip(requests, grids, crops, strict=True)
+            ]
 
-        return _first_readable(self.manifest, request.index, request.seed, decode)
+        return _first_readable(self.manifest, requests[0].index, seed, decode)
+
+    def _grid(self, request: ClipRequest, length: int, height: int, width: int) -> SourceGrid:
+        draws = random.Random(request.seed)
+        if request.visit is None or self.sampling.mode == "segments":  # segments are those of the whole video
+            return self.sampling.draw(length, height, width, request.frames, request.size, draws)
+        longest = min(length, span(self.frames, self.stride))
+        start = random.Random(derive_seed(request.visit, 2)).randint(0, length - longest)
+        grid = self.sampling.draw(longest, height, width, request.frames, request.size, draws)
+        return replace(grid, indices=tuple(start + index for index in grid.indices))
 
 
 class ViewDataset(Dataset[VideoViews]):
@@ -114,6 +163,40 @@ class ViewDataset(Dataset[VideoViews]):
             pixels = reader.read(frames, box)
         size, _ = self.views.pixels(self.sampling)
         return VideoViews(pixels, grids, size, self.manifest.labels(index), index, failures)
+
+
+def _rgb(reader: VideoReader | FrameFolder, frames: Sequence[int], box: Box) -> Tensor:
+    return reader.read(frames, box)
+
+
+def _yuv(reader: VideoReader | FrameFolder, frames: Sequence[int], box: Box) -> Tensor | YuvClip:
+    return reader.read_yuv(frames, box) if isinstance(reader, VideoReader) else reader.read(frames, box)
+
+
+_READ: dict[str, Callable[[VideoReader | FrameFolder, Sequence[int], Box], Tensor | YuvClip]] = {
+    "rgb": _rgb,
+    "yuv": _yuv,
+}
+
+
+def _crops(
+    reader: VideoReader | FrameFolder,
+    grids: Sequence[SourceGrid],
+    read: Callable[[VideoReader | FrameFolder, Sequence[int], Box], Tensor | YuvClip],
+) -> list[Tensor | YuvClip]:
+    """The crops under some grids, of frames that are decoded once."""
+    if len(grids) == 1:
+        return [read(reader, grids[0].indices, grids[0].box)]
+    frames, box, moved = share_frames(grids)
+    shared = read(reader, frames, box)
+    return [_cut(shared, grid) for grid in moved]
+
+
+def _cut(shared: Tensor | YuvClip, grid: SourceGrid) -> Tensor | YuvClip:
+    if isinstance(shared, YuvClip):
+        return shared.cut(grid.indices, *grid.box)
+    top, left, height, width = grid.box
+    return shared[:, top : top + height, left : left + width][list(grid.indices)]
 
 
 def _opened(manifest: Manifest, path: str) -> VideoReader | FrameFolder:

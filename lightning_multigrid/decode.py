@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from itertools import dropwhile, pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import av
 import torch
@@ -37,6 +37,8 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 from torch import Tensor
+
+from lightning_multigrid.yuv import YuvClip, YuvLayout
 
 __all__ = ["Box", "VideoError", "VideoReader", "read_frames"]
 
@@ -53,6 +55,11 @@ _MAX_BOXES = 100_000
 _KEPT_FRAMES = 1_000_000
 # From this version on PyAV's scaler starts a thread per core, for every frame, unless told not to.
 _ONE_THREAD = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
+
+_YUV_420 = ("yuv420p", "yuvj420p")
+# Numbers of the matrices, ITU-T H.273, table 4. 2 is "unspecified", which FFmpeg's converter takes for BT.601.
+_MATRICES: dict[int, Literal["bt601", "bt709"]] = {1: "bt709", 2: "bt601", 5: "bt601", 6: "bt601"}
+_FULL_RANGE = 2  # FFmpeg's AVCOL_RANGE_JPEG
 
 
 class VideoError(ValueError):
@@ -154,11 +161,7 @@ class VideoReader:
             ValueError: If `box` does not lie within the frame.
             VideoError: If a frame cannot be decoded.
         """
-        places: dict[int, list[int]] = {}
-        for place, index in enumerate(map(operator.index, indices)):
-            if not 0 <= index < len(self):
-                raise IndexError(f"`indices` must lie in 0 to {len(self) - 1} in {self._path}, got {index}.")
-            places.setdefault(index, []).append(place)
+        places = self._places(indices)
         shown = Box(0, 0, self.height, self.width) if box is None else Box(*box)
         self._check(shown)
         orientation = self._index.orientation
@@ -170,6 +173,54 @@ class VideoReader:
                 for place in places[index]:
                     clip[place] = crop
         return orientation.show(clip)
+
+    def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> YuvClip | Tensor:
+        """Frames as they are stored, without conversion; as `read` gives them where those are not YUV 4:2:0 of 8 bits.
+
+        So are those of odd height, those that are shown in another orientation, those in other colours than BT.601's or
+        BT.709's, and those that differ from frame to frame. The colours are those of `read` within 3 of 255.
+
+        Args:
+            indices: See `read`, as for `box`.
+            box: The part of each frame that is returned, at any place.
+
+        Raises:
+            IndexError: If the video has no such frame.
+            ValueError: If `box` does not lie within the frame.
+            VideoError: If a frame cannot be decoded.
+        """
+        places = self._places(indices)
+        shown = Box(0, 0, self.height, self.width) if box is None else Box(*box)
+        self._check(shown)
+        # Of frames of odd height FFmpeg's converter interpolates the chroma.
+        plain = self._index.orientation == _UPRIGHT and self._index.height % 2 == 0
+        if not places or not plain or self._stream.codec_context.pix_fmt not in _YUV_420:
+            return self.read(indices, box)
+        clip: YuvClip | None = None
+        with _faults(self._path):
+            for index, frame in self._find(sorted(places)):
+                layout = _yuv_layout(frame, len(indices), shown) if self._is_of_first_size(frame) else None
+                if clip is None and layout is not None:
+                    clip = YuvClip(torch.empty(layout.nbytes, dtype=torch.uint8), layout)
+                if clip is None or layout != clip.layout:
+                    return self.read(indices, box)
+                luma, chroma = _yuv_planes(frame, shown)
+                for place in places[index]:
+                    clip.luma[place] = luma
+                    clip.chroma[place, 0], clip.chroma[place, 1] = chroma
+        return clip or self.read(indices, box)
+
+    def _places(self, indices: Sequence[int]) -> dict[int, list[int]]:
+        """Where in the clip each of its frames stands."""
+        places: dict[int, list[int]] = {}
+        for place, index in enumerate(map(operator.index, indices)):
+            if not 0 <= index < len(self):
+                raise IndexError(f"`indices` must lie in 0 to {len(self) - 1} in {self._path}, got {index}.")
+            places.setdefault(index, []).append(place)
+        return places
+
+    def _is_of_first_size(self, frame: VideoFrame) -> bool:
+        return (frame.height, frame.width) == (self._index.height, self._index.width)
 
     def _check(self, box: Box) -> None:
         top, left, height, width = box
@@ -310,6 +361,29 @@ class _Orientation:
             clip = clip.transpose(1, 2)
         axes = [axis for axis, over in ((1, self.upside_down), (2, self.mirrored)) if over]
         return (clip.flip(axes) if axes else clip).contiguous()
+
+
+_UPRIGHT = _Orientation(transposed=False, upside_down=False, mirrored=False)
+
+
+def _yuv_layout(frame: VideoFrame, frames: int, box: Box) -> YuvLayout | None:
+    """That of a clip of frames like this one; None if they are not YUV 4:2:0 of 8 bits in known colours."""
+    matrix = _MATRICES.get(int(frame.colorspace))
+    if frame.format.name not in _YUV_420 or matrix is None:
+        return None
+    full_range = frame.format.name == "yuvj420p" or int(frame.color_range) == _FULL_RANGE
+    return YuvLayout(frames, box.height, box.width, box.top % 2, box.left % 2, matrix, full_range)
+
+
+def _yuv_planes(frame: VideoFrame, box: Box) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Luma under a box and both planes of chroma, as views of the frame."""
+    bottom, right = box.top + box.height, box.left + box.width
+    luma, cb, cr = (
+        torch.frombuffer(plane, dtype=torch.uint8).as_strided((plane.height, plane.width), (plane.line_size, 1))
+        for plane in frame.planes
+    )
+    rows, columns = slice(box.top // 2, (bottom + 1) // 2), slice(box.left // 2, (right + 1) // 2)
+    return luma[box.top : bottom, box.left : right], (cb[rows, columns], cr[rows, columns])
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from lightning_multigrid.yuv import YuvClip
+
 __all__ = ["MEAN", "STD", "check_normalisation", "resample_clips"]
 
 # Mean and deviation of the channels, in units of the whole range: those of the paper's code base.
@@ -26,7 +28,7 @@ STD = (0.225, 0.225, 0.225)
 
 
 def resample_clips(
-    crops: Sequence[Tensor],
+    crops: Sequence[Tensor | YuvClip],
     size: int,
     *,
     flips: Sequence[bool] | None = None,
@@ -39,7 +41,8 @@ def resample_clips(
     Pixels are areas, so the corners of crop and clip coincide (`align_corners=False`).
 
     Args:
-        crops: One T x h x w x 3 uint8 tensor per clip; h and w may differ from clip to clip.
+        crops: One T x h x w x 3 uint8 tensor per clip, or one `YuvClip`, whose colours are computed first; h and w may
+            differ from clip to clip.
         size: Height and width of the clips, in pixels (S).
         flips: Which clips are mirrored left to right; none of them if not given.
         mean: Per channel, in units of the range 0 to 1.
@@ -65,12 +68,20 @@ def resample_clips(
     shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device).view(3, 1, 1, 1)
     clips = torch.empty(len(crops), 3, len(crops[0]), size, size, device=device)
     for clip, crop, flip in zip(clips, crops, flips or [False] * len(crops), strict=True):
-        # Mirrored while a pixel is a byte; brought to C x T x h x w by the conversion's own copy.
-        pixels = (crop.flip(2) if flip else crop).permute(3, 0, 1, 2)
-        pixels = pixels.to(torch.float32, memory_format=torch.contiguous_format)
+        pixels = _rgb(crop, flip)
         resized = interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=antialias)
         torch.addcmul(shift, resized, scale, out=clip)
     return clips
+
+
+def _rgb(crop: Tensor | YuvClip, flip: bool) -> Tensor:
+    """The pixels of a crop, 3 x T x h x w float32, from 0 to 255."""
+    if isinstance(crop, YuvClip):
+        pixels = crop.rgb()
+        return pixels.flip(3) if flip else pixels
+    # Mirrored while a pixel is a byte; brought to 3 x T x h x w by the conversion's own copy.
+    pixels = (crop.flip(2) if flip else crop).permute(3, 0, 1, 2)
+    return pixels.to(torch.float32, memory_format=torch.contiguous_format)
 
 
 def check_normalisation(mean: Sequence[float], std: Sequence[float]) -> None:
@@ -83,7 +94,7 @@ def check_normalisation(mean: Sequence[float], std: Sequence[float]) -> None:
         raise ValueError(f"`mean` and `std` must have 3 entries, `std` above 0; got {mean=} and {std=}.")
 
 
-def _check(crops: Sequence[Tensor], size: int, flips: Sequence[bool] | None) -> None:
+def _check(crops: Sequence[Tensor | YuvClip], size: int, flips: Sequence[bool] | None) -> None:
     if not crops:
         raise ValueError("`crops` is empty; at least one crop is needed.")
     if size < 1:
@@ -91,11 +102,18 @@ def _check(crops: Sequence[Tensor], size: int, flips: Sequence[bool] | None) -> 
     if flips is not None and len(flips) != len(crops):
         raise ValueError(f"`flips` must have one entry per crop: got {len(flips)} for {len(crops)} crops.")
     for index, crop in enumerate(crops):
+        if isinstance(crop, YuvClip):
+            _check_length(crops, index)
+            continue
         if crop.dtype != torch.uint8:
             raise TypeError(f"Crops must be uint8, got {crop.dtype} for crop {index}. Normalisation is done here.")
         if crop.ndim != 4 or crop.shape[3] != 3 or 0 in crop.shape:
             raise ValueError(f"Crops must be frames x height x width x 3, got {tuple(crop.shape)} for crop {index}.")
-        if len(crop) != len(crops[0]):
-            raise ValueError(
-                f"Crops must have one length: got {len(crops[0])} frames for crop 0, {len(crop)} for {index}."
-            )
+        _check_length(crops, index)
+
+
+def _check_length(crops: Sequence[Tensor | YuvClip], index: int) -> None:
+    if len(crops[index]) != len(crops[0]):
+        raise ValueError(
+            f"Crops must have one length: got {len(crops[0])} frames for crop 0, {len(crops[index])} for {index}."
+        )

@@ -8,6 +8,9 @@ cut into one contiguous piece per rank::
     rank 1                    7 5       2 6     4 ...
 
 so neither the number of workers nor of ranks changes what a global mini-batch holds.
+
+Where the dataset's mini-batches can be joined, all workers read each of them together, a piece each: the first one of a
+phase does not wait for one worker, and what lies ready is a few mini-batches, not a few of them for each worker.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
@@ -26,6 +30,8 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
+from lightning_multigrid.clip_batch import collate_clips, join_clips
+from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.randomness import derive_seed, seeded
 from lightning_multigrid.schedule import MultigridSchedule, Step
 
@@ -34,8 +40,14 @@ __all__ = [
     "ClipRequest",
     "MultigridLoader",
     "MultigridSampler",
+    "RepeatSampler",
+    "SpanDataset",
+    "WorkerError",
     "epoch_order",
     "order_of",
+    "read_clips",
+    "repeated_order",
+    "visits",
 ]
 
 Order = Callable[[int], Sequence[int]]
@@ -49,13 +61,16 @@ class ClipRequest:
         index: Index of the video in the dataset.
         frames: Frames of the clip.
         size: Height and width of the clip, in pixels.
-        seed: Seed of everything that is drawn for this clip; a pure function of (seed, epoch, index).
+        seed: Seed of everything that is drawn for this clip; a pure function of (seed, epoch, index), and of the place
+            among the clips of a visit.
+        visit: Seed of the span that the clips of a visit share; None if the visit is for this clip only.
     """
 
     index: int
     frames: int
     size: int
     seed: int
+    visit: int | None = None
 
 
 @runtime_checkable
@@ -79,6 +94,32 @@ class ClipDataset(Protocol):
         ...
 
 
+@runtime_checkable
+class SpanDataset(ClipDataset, Protocol):
+    """A clip dataset that decodes a video once for all the clips of a visit."""
+
+    def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
+        """The samples for some requests, each what `read_clip` makes of it."""
+        ...
+
+
+def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[Any]:
+    """The samples for some requests."""
+    if isinstance(dataset, SpanDataset):
+        return dataset.read_clips(requests)
+    return [dataset.read_clip(request) for request in requests]
+
+
+def visits(requests: Sequence[ClipRequest]) -> list[Sequence[ClipRequest]]:
+    """Requests for clips of one visit together, in the order given."""
+    starts = [i for i in range(len(requests)) if not i or not _same_visit(requests[i - 1], requests[i])]
+    return [requests[start:end] for start, end in pairwise([*starts, len(requests)])]
+
+
+def _same_visit(a: ClipRequest, b: ClipRequest) -> bool:
+    return a.visit is not None and (a.index, a.visit) == (b.index, b.visit)
+
+
 def epoch_order(seed: int, epoch: int, length: int) -> list[int]:
     """The indices of a dataset in the shuffled order of an epoch.
 
@@ -90,6 +131,45 @@ def epoch_order(seed: int, epoch: int, length: int) -> list[int]:
     return order
 
 
+def repeated_order(seed: int, epoch: int, length: int, repeats: int) -> list[int]:
+    """The indices of an epoch in which each video that is visited gives `repeats` clips, one after the other.
+
+    An epoch has as many clips as the dataset has videos, so it visits a part of them, and `repeats` epochs visit each
+    video once. Where `repeats` does not divide the dataset, the visit at an epoch's end goes on in the next.
+
+    >>> [repeated_order(seed=1, epoch=epoch, length=3, repeats=2) for epoch in (0, 1)]
+    [[1, 1, 2], [2, 0, 0]]
+    """
+    cycle, part = divmod(epoch, repeats)
+    order = epoch_order(seed, cycle, length)
+    return [order[place // repeats] for place in range(part * length, (part + 1) * length)]
+
+
+class RepeatSampler(DistributedSampler[Any]):
+    """The order in which a baseline's loader visits videos that give several clips each; see `repeated_order`.
+
+    Args:
+        dataset: The videos.
+        repeats: Clips of each visit.
+        num_replicas: Number of ranks. Each has a contiguous part of the epoch.
+        rank: This rank.
+        seed: Of the order; equal on all ranks.
+    """
+
+    def __init__(
+        self, dataset: Dataset[Any], repeats: int, *, num_replicas: int = 1, rank: int = 0, seed: int = 0
+    ) -> None:
+        super().__init__(dataset, num_replicas, rank, seed=seed)
+        self.repeats = repeats
+
+    def __iter__(self) -> Iterator[Any]:
+        length = len(cast("Sized", self.dataset))
+        order = repeated_order(self.seed, self.epoch, length, self.repeats)
+        start = self.rank * self.num_samples
+        # As torch does it, the ranks are made equal by some of the first ones once more.
+        return iter([order[place % length] for place in range(start, start + self.num_samples)])
+
+
 def order_of(loader: DataLoader[Any], seed: int) -> Order:
     """The order in which a user's loader visits its dataset, as a pure function of the epoch.
 
@@ -97,6 +177,9 @@ def order_of(loader: DataLoader[Any], seed: int) -> Order:
     the epoch, with torch's random state set by (seed, epoch), so that every rank and every restart gets the same ones.
     """
     sampler, length = loader.sampler, len(loader.dataset)  # type: ignore[arg-type]
+    if isinstance(sampler, RepeatSampler):
+        repeats = sampler.repeats
+        return lambda epoch: repeated_order(seed, epoch, length, repeats)
     shuffles = type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == length
     if shuffles or (isinstance(sampler, DistributedSampler) and sampler.shuffle):
         return lambda epoch: epoch_order(seed, epoch, length)
@@ -116,6 +199,8 @@ def order_of(loader: DataLoader[Any], seed: int) -> Order:
 
 class MultigridSampler(DistributedSampler[Any], SequentialSampler):
     """Yields the requests of one mini-batch after the other: what the plan of an epoch asks of this rank.
+
+    With `pieces` above 1 it yields each mini-batch in about so many lists of requests, none of which parts a visit.
 
     The base classes are there for Lightning only, which leaves the sampler alone because of them: it does not inject
     its own into a `DistributedSampler`, nor replace a `SequentialSampler` under `overfit_batches`. Nothing of theirs is
@@ -146,6 +231,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
     ) -> None:
         self.schedule, self.order, self.clips, self.seed = schedule, order, clips, seed
         self.rank, self.world = rank, world
+        self.pieces = 1
         self._start = (0, 0)
         # Lightning asks for an epoch's length many times; two epochs are in flight at its boundary.
         self.steps = lru_cache(maxsize=2)(lambda epoch: schedule.steps(epoch, clips, accumulate, drop_last))
@@ -170,20 +256,47 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         epoch, batch = self._start
         order = self.order(epoch)
         for step in self.steps(epoch)[batch:]:
-            yield self.requests(epoch, step, order)
+            yield from _cut(self.requests(epoch, step, order), self.pieces)
+
+    @property
+    def coming(self) -> Sequence[Step]:
+        """The steps of an epoch from the one at which an iteration starts."""
+        epoch, batch = self._start
+        return self.steps(epoch)[batch:]
 
     def requests(self, epoch: int, step: Step, order: Sequence[int]) -> list[ClipRequest]:
         """The requests of this rank for a step of an epoch with the given order."""
         shape = step.shape
         start = step.offset * self.world + self.rank * shape.clips
-        return [
-            ClipRequest(index, shape.frames, shape.size, derive_seed(self.seed, epoch, index))
-            for index in order[start : start + shape.clips]
-        ]
+        stop = min(start + shape.clips, len(order))
+        return [self._request(epoch, shape, order, place) for place in range(start, stop)]
+
+    def _request(self, epoch: int, shape: BatchShape, order: Sequence[int], place: int) -> ClipRequest:
+        index = order[place]
+        # A video that stands several times in a row is visited once, for as many clips.
+        repeat = 0
+        while repeat < place and order[place - repeat - 1] == index:
+            repeat += 1
+        visit = derive_seed(self.seed, epoch, index)
+        alone = not repeat and (place + 1 == len(order) or order[place + 1] != index)
+        seed = derive_seed(self.seed, epoch, index, repeat) if repeat else visit
+        return ClipRequest(index, shape.frames, shape.size, seed, None if alone else visit)
+
+
+def _cut(requests: list[ClipRequest], pieces: int) -> Iterator[list[ClipRequest]]:
+    """Requests in nearly equal pieces, at most so many, that part no visit."""
+    ends = {len(requests)}
+    for piece in range(1, pieces):
+        end = len(requests) * piece // pieces
+        while 0 < end < len(requests) and _same_visit(requests[end - 1], requests[end]):
+            end += 1
+        ends.add(end)
+    for start, end in pairwise(sorted({0, *ends})):
+        yield requests[start:end]
 
 
 class _Batches(Dataset[Any]):
-    """Turns the requests of a mini-batch into the mini-batch, in a worker.
+    """Turns the requests of a mini-batch, or of a piece of it, into that, in a worker.
 
     To everything but the loader it is the user's dataset: a `worker_init_fn` may open files in
     `get_worker_info().dataset`, and a script may ask for `len(trainer.train_dataloader.dataset)`.
@@ -204,7 +317,7 @@ class _Batches(Dataset[Any]):
         return len(cast("Sized", self._user))
 
     def __getitem__(self, requests: list[ClipRequest]) -> Any:
-        samples = [self._clips.read_clip(request) for request in requests]
+        samples = read_clips(self._clips, requests)
         # A `collate_fn` may draw too (mixup); its state must not depend on which worker this is.
         with seeded(derive_seed(requests[0].seed, len(requests))):
             return self._collate_fn(samples)
@@ -226,6 +339,10 @@ class Host(Protocol):
         ...
 
 
+class WorkerError(RuntimeError):
+    """A process that loads data died."""
+
+
 def _as_is(batch: Any) -> Any:
     return batch
 
@@ -233,7 +350,9 @@ def _as_is(batch: Any) -> Any:
 class MultigridLoader(DataLoader[Any]):
     """Loads the mini-batches of a `MultigridSampler`.
 
-    Workers know nothing of the shapes, so the same ones live through all epochs.
+    Workers know nothing of the shapes, so the same ones live through all epochs. A mini-batch of `collate_clips` is
+    read by all workers together, and joined; with any other `collate_fn`, which may do anything to the samples of a
+    mini-batch, by one of them. `prefetch_factor` counts what a worker reads.
 
     Args:
         dataset: The clips.
@@ -247,6 +366,9 @@ class MultigridLoader(DataLoader[Any]):
     def __init__(
         self, dataset: ClipDataset, sampler: MultigridSampler, like: DataLoader[Any], host: Host | None = None
     ) -> None:
+        # A worker reads a whole mini-batch, which may have many times the clips of the baseline's, or its share of it.
+        most = max(shape.clips for shape in sampler.schedule.grids)
+        sampler.pieces = max(1, like.num_workers) if like.collate_fn is collate_clips else 1
         super().__init__(
             _Batches(dataset, like.dataset, cast("Any", like.collate_fn)),
             batch_size=None,
@@ -254,8 +376,7 @@ class MultigridLoader(DataLoader[Any]):
             collate_fn=_as_is,
             num_workers=like.num_workers,
             pin_memory=like.pin_memory,
-            # A worker reads a whole mini-batch, which may have many times the clips of the baseline's.
-            timeout=like.timeout * max(shape.clips for shape in sampler.schedule.grids) / sampler.baseline_clips,
+            timeout=like.timeout * max(1, most / sampler.pieces / sampler.baseline_clips),
             worker_init_fn=like.worker_init_fn,
             multiprocessing_context=like.multiprocessing_context,
             prefetch_factor=like.prefetch_factor,
@@ -273,13 +394,25 @@ class MultigridLoader(DataLoader[Any]):
         # A generator, so that nothing happens before the first `next`: Lightning calls `iter` twice an epoch, and at
         # the first of them it does not know its position yet (when it resumes) and workers would decode in vain.
         if self.host is None:
-            yield from super().__iter__()
+            yield from self._mini_batches()
             return
         epoch, start = self.host.start()
         self.sampler.seek(epoch, start)
-        for batch, clips in enumerate(super().__iter__(), start):
+        for batch, clips in enumerate(self._mini_batches(), start):
             self.host.before(epoch, batch)
             yield clips
+
+    def _mini_batches(self) -> Iterator[Any]:
+        if self.sampler.pieces == 1:
+            yield from _watched(super().__iter__())
+            return
+        steps = self.sampler.coming
+        pieces = _watched(super().__iter__())
+        for step in steps:
+            found = [next(pieces)]
+            while sum(map(len, found)) < step.shape.clips:
+                found.append(next(pieces))
+            yield join_clips(found)
 
     # Lightning warns about mid-epoch checkpoints of loaders without these. There is nothing to save: see `Host`.
     def state_dict(self) -> dict[str, Any]:
@@ -288,3 +421,18 @@ class MultigridLoader(DataLoader[Any]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing to load."""
+
+
+def _watched(batches: Iterator[Any]) -> Iterator[Any]:
+    """What a loader yields; the death of one of its processes is an error that says what to do."""
+    try:
+        yield from batches
+    except RuntimeError as error:
+        # torch has no type of its own for it. An error that a worker raised has another text.
+        if not str(error).startswith("DataLoader worker (pid"):
+            raise
+        raise WorkerError(
+            f"A process that loads data died, as if from outside: {str(error).strip()} Most often the system ended it "
+            "because memory ran out: lower `num_workers` or `prefetch_factor`, or give the job more memory (in a "
+            "container also more shared memory, `docker run --shm-size=8g`). Then resume from the last checkpoint."
+        ) from error

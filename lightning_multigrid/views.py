@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lightning_multigrid.clip_batch import Failure, PixelBatch
+from lightning_multigrid.clip_batch import Failure, PixelBatch, flat_bytes, layout_of
 from lightning_multigrid.clip_sampling import ClipSampling, SourceGrid, crop_side, segment_frame
 from lightning_multigrid.decode import Box
 from lightning_multigrid.grid import frame_indices, span
@@ -185,8 +185,8 @@ class ViewBatch(PixelBatch):
 
     def __init__(self, videos: Sequence[VideoViews], failures: tuple[Failure, ...]) -> None:
         super().__init__(
-            pixels=torch.cat([video.pixels.reshape(-1) for video in videos]),
-            block_sizes=tuple(_block_size(video.pixels) for video in videos),
+            pieces=(flat_bytes([video.pixels for video in videos]),),
+            layouts=tuple(layout_of(video.pixels) for video in videos),
             size=videos[0].size,
             labels=tuple(video.labels for video in videos),
             indices=tuple(video.index for video in videos),
@@ -197,6 +197,7 @@ class ViewBatch(PixelBatch):
     def crops(self) -> Iterator[Tensor]:
         """The crops of all views of the first video, T x h x w x 3 each, then those of the next."""
         for block, grids in zip(self.blocks(), self.grids, strict=True):
+            assert isinstance(block, Tensor)  # evaluation is on RGB, see `ViewDataset`
             for grid in grids:
                 top, left, height, width = grid.box
                 # The crop first, so that only its pixels are copied.
@@ -241,7 +242,7 @@ class VideoBatch(Sequence[Any]):
         classes: tuple[str, ...] = (),
     ) -> None:
         self.labels, self.paths, self.classes = labels, tuple(paths), classes
-        self.indices = torch.tensor(views.indices, device=views.pixels.device)
+        self.indices = torch.tensor(views.indices, device=views.device)
         self.per_video = len(views.grids[0])
         self._views, self._resample = views, resample
 
@@ -271,8 +272,3 @@ class VideoBatch(Sequence[Any]):
         if self.labels is None:
             return [path for path in self.paths for _ in range(self.per_video)]
         return self.labels.repeat_interleave(self.per_video, dim=0)
-
-
-def _block_size(pixels: Tensor) -> tuple[int, int, int]:
-    frames, height, width, _ = pixels.shape
-    return frames, height, width

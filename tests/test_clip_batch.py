@@ -16,7 +16,7 @@ def clip(side: int, *labels: int, index: int = 0, frames: int = 2, size: int = 4
 def test_a_mini_batch_gives_the_crops_back() -> None:
     clips = [clip(5, 7, index=3), clip(8, 1, index=4), clip(2, 0, index=9)]
     batch = collate_clips(clips)
-    assert batch.pixels.shape == (2 * 3 * (5 * 6 + 8 * 9 + 2 * 3),)
+    assert batch.pieces[0].shape == (2 * 3 * (5 * 6 + 8 * 9 + 2 * 3),)
     assert all(torch.equal(a, b.crop) for a, b in zip(batch.crops(), clips, strict=True))
     assert (len(batch), batch.frames, batch.size) == (3, 2, 4)
     assert (batch.flips, batch.indices, batch.labels) == ((True, False, False), (3, 4, 9), ((7,), (1,), (0,)))
@@ -36,16 +36,16 @@ def test_labels_of_several_classes_are_ones() -> None:
 def test_a_mini_batch_moves_as_a_whole_and_the_original_stays() -> None:
     batch = collate_clips([clip(5, 1), clip(8, 2)])
     moved = batch.to("meta")
-    assert moved.pixels.device.type == "meta"
+    assert moved.device.type == "meta"
     assert [crop.shape for crop in moved.crops()] == [(2, 5, 6, 3), (2, 8, 9, 3)]
-    assert batch.pixels.device.type == "cpu"
+    assert batch.device.type == "cpu"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_pinned_mini_batch_arrives_on_the_gpu() -> None:
     clips = [clip(5, 1), clip(8, 2)]
     pinned = collate_clips(clips).pin_memory()
-    assert pinned.pixels.is_pinned()
+    assert pinned.pieces[0].is_pinned()
     moved = pinned.to("cuda")
     assert all(torch.equal(crop.cpu(), c.crop) for crop, c in zip(moved.crops(), clips, strict=True))
     assert moved.class_ids().device.type == "cuda"

@@ -208,7 +208,7 @@ def test_a_mini_batch_gives_the_views_back() -> None:
     assert [torch.equal(crop, want) for crop, want in zip(batch.crops(), expected, strict=True)] == [True] * 4
     assert (len(batch), batch.size, batch.indices, batch.labels) == (2, 6, (3, 8), ((13,), (18,)))
     assert batch.class_ids().tolist() == [13, 18]
-    assert batch.pixels.numel() == (4 * 5 * 7 + 5 * 9 * 7) * 3
+    assert batch.pieces[0].numel() == (4 * 5 * 7 + 5 * 9 * 7) * 3
 
 
 def test_substitutes_are_left_out_and_their_failures_are_kept() -> None:
@@ -248,7 +248,7 @@ def test_a_mini_batch_moves_as_a_whole() -> None:
     moved = batch.to("meta")
     assert isinstance(moved, ViewBatch)
     assert {crop.device.type for crop in moved.crops()} == {"meta"}
-    assert batch.pixels.device.type == "cpu"
+    assert batch.device.type == "cpu"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
