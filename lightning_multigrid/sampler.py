@@ -432,7 +432,7 @@ def _watched(batches: Iterator[Any]) -> Iterator[Any]:
         if not str(error).startswith("DataLoader worker (pid"):
             raise
         raise WorkerError(
-            f"A process that loads data died, as if from outside: {str(error).strip()} Most often the system ended it "
-            "because memory ran out: lower `num_workers` or `prefetch_factor`, or give the job more memory (in a "
-            "container also more shared memory, `docker run --shm-size=8g`). Then resume from the last checkpoint."
+            f"A process that loads data died ({str(error).strip()}). Most often the system has ended it because memory "
+            "ran out: lower `num_workers` or `prefetch_factor`, or give the job more memory (in a container also more "
+            "shared memory, `docker run --shm-size=8g`). Then resume from the last checkpoint."
         ) from error

@@ -1,0 +1,268 @@
+"""Clips per second through a `DataLoader` with workers, as mini-batches that are ready for the device.
+
+    python examples/benchmark_loader.py video1.mp4 video2.mp4 --json loader.json
+
+Three loaders take turns on the same videos, with the same draws of frames and crops:
+
+- `ours`: crops as YUV planes, which the device makes the model's input (`resample_clips`);
+- `torchcodec`: exact frames by torchcodec, cropped and resized as bytes (needs `pip install torchcodec`);
+- `pyslowfast`: in the way of the paper's code base, written anew: PyAV decodes and converts all frames of the span,
+  which are normalised and resized as floats, and then cropped.
+
+Each has two sources: the videos as they are, and `prepared`: a copy whose short side is 256 pixels, with keyframes
+every 17 frames, cheap to decode (made here; `lightning-multigrid prepare` does it for a dataset). The others can read
+that copy, too; so ratios are given on the same videos, and of ours on prepared ones to theirs on the original ones.
+
+Rounds in which each has its turn; the numbers are medians. Seconds are those of the wall, CPU seconds those of all
+processes. `--first` instead measures how long the first mini-batch of a phase takes, read by one worker or by all.
+"""
+
+import argparse
+import importlib.util
+import json
+import multiprocessing
+import platform
+import random
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import av
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+from torch.utils.data import DataLoader, Dataset
+
+from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedule, ShortCycle
+from lightning_multigrid.clip_batch import collate_clips
+from lightning_multigrid.clip_sampling import ClipSampling
+from lightning_multigrid.dataset import VideoDataset
+from lightning_multigrid.manifest import read_manifest
+from lightning_multigrid.sampler import MultigridLoader, MultigridSampler
+
+FRAMES, SIZE, STRIDE, CLIPS = 32, 224, 2, 8  # the baseline
+SAMPLING = ClipSampling(FRAMES, SIZE, STRIDE)
+GRIDS = {"coarse 8 x 112": (8, 112), "full 32 x 224": (32, 224)}
+X264 = {
+    "preset": "veryfast",
+    "crf": "23",
+    "tune": "fastdecode",
+    "g": "17",
+    "keyint_min": "17",
+    "sc_threshold": "0",
+    "bf": "3",
+    "b_strategy": "0",
+    "x264-params": "b-pyramid=none",
+}
+
+
+def prepare(path: Path, folder: Path) -> Path:
+    """A copy that is cheap to decode."""
+    target = folder / f"{path.stem}.mp4"
+    with av.open(str(path)) as source, av.open(str(target), "w", options={"movflags": "faststart"}) as container:
+        video = source.streams.video[0]
+        scale = 256 / min(video.height, video.width)
+        stream = container.add_stream("libx264", rate=video.average_rate, options=X264)
+        stream.height, stream.width = (round(side * scale / 2) * 2 for side in (video.height, video.width))
+        stream.pix_fmt = "yuv420p"
+        for frame in source.decode(video):
+            container.mux(stream.encode(frame.reformat(stream.width, stream.height, "yuv420p")))
+        container.mux(stream.encode())
+    return target
+
+
+class Peer(Dataset):
+    """Clips on one grid by another way of decoding."""
+
+    def __init__(self, paths: list[str], frames: int, size: int, length: int) -> None:
+        self.paths, self.frames, self.size, self.length = paths, frames, size, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def draw(self, index: int, length: int, height: int, width: int):
+        return SAMPLING.draw(length, height, width, self.frames, self.size, random.Random(index))
+
+
+class TorchCodec(Peer):
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        from torchcodec.decoders import VideoDecoder
+
+        video = VideoDecoder(self.paths[index % len(self.paths)], num_ffmpeg_threads=1)
+        about = video.metadata
+        grid = self.draw(index, len(video), about.height, about.width)
+        top, left, height, width = grid.box
+        frames = video.get_frames_at(list(grid.indices)).data[:, :, top : top + height, left : left + width]
+        clip = interpolate(frames, (self.size, self.size), mode="bilinear")  # of bytes
+        return (clip.flip(-1) if grid.flip else clip), 0
+
+
+class PySlowFast(Peer):
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        with av.open(self.paths[index % len(self.paths)]) as container:
+            stream = container.streams.video[0]
+            grid = self.draw(index, stream.frames, stream.height, stream.width)
+            tick = stream.duration / stream.frames
+            first, last = int(grid.indices[0] * tick), int(grid.indices[-1] * tick)
+            container.seek(max(first - 1024, 0), any_frame=False, backward=True, stream=stream)
+            found = {}
+            for frame in container.decode(video=0):
+                if frame.pts < first:
+                    continue
+                found[frame.pts] = frame
+                if frame.pts >= last:
+                    break
+            pixels = [found[pts].to_rgb().to_ndarray() for pts in sorted(found)]
+        frames = torch.stack([torch.from_numpy(array) for array in pixels])
+        frames = frames[torch.linspace(0, len(frames) - 1, self.frames).long()]
+        clip = ((frames.float() / 255 - 0.45) / 0.225).permute(3, 0, 1, 2)
+        height, width = clip.shape[2:]
+        scale = self.size / grid.box.height
+        clip = interpolate(clip, (round(height * scale), round(width * scale)), mode="bilinear", align_corners=False)
+        top = min(round(grid.box.top * scale), clip.shape[2] - self.size)
+        left = min(round(grid.box.left * scale), clip.shape[3] - self.size)
+        clip = clip[:, :, top : top + self.size, left : left + self.size]
+        return (clip.flip(-1) if grid.flip else clip), 0
+
+
+def our_loader(paths: list[str], frames: int, size: int, batches: int, workers: int, pixels: str) -> MultigridLoader:
+    """The loader of multigrid training, in a phase on one grid."""
+    baseline = Baseline(BatchShape(CLIPS, FRAMES, SIZE), epochs=100)
+    schedule = MultigridSchedule(baseline, LongCycle(((frames / FRAMES, size / SIZE),)), ShortCycle((1,)))
+    clips = batches * schedule.phases[0].shape.clips
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "list.csv").write_text("".join(f"{path} 0\n" for path in paths))
+        manifest = read_manifest(Path(folder) / "list.csv", allow_outside_root=True)
+    data = VideoDataset(manifest, SAMPLING, pixels)
+    sampler = MultigridSampler(schedule, lambda _: [i % len(paths) for i in range(clips)], clips, seed=0)
+    return MultigridLoader(data, sampler, DataLoader(data, num_workers=workers, collate_fn=collate_clips))
+
+
+def loader_of(method: str, paths: list[str], grid: tuple[int, int], batches: int, workers: int, pixels: str):
+    """A loader of so many mini-batches of the clips that the grid has by Eq. 1, and of how many clips."""
+    frames, size = grid
+    shape = BatchShape(CLIPS, FRAMES, SIZE).rescaled(frames, size)
+    if method == "ours":
+        return our_loader(paths, frames, size, batches, workers, pixels), shape.clips
+    peer = {"torchcodec": TorchCodec, "pyslowfast": PySlowFast}[method]
+    data = peer(paths, frames, size, batches * shape.clips)
+    return DataLoader(data, batch_size=shape.clips, num_workers=workers), shape.clips
+
+
+def cpu_seconds() -> float:
+    """Of this process and of those that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
+
+
+def run(method: str, paths: list[str], grid: tuple[int, int], batches: int, workers: int, pixels: str):
+    """Clips per second and per CPU second, the start of the workers included, and megabytes of a mini-batch."""
+    cpu, wall = cpu_seconds(), time.perf_counter()
+    loader, clips = loader_of(method, paths, grid, batches, workers, pixels)
+    for batch in loader:
+        pieces = batch.pieces if method == "ours" else batch[:1]
+        size = sum(piece.nbytes for piece in pieces)
+    del loader
+    for process in multiprocessing.active_children():
+        process.join()
+    number = clips * batches
+    return number / (time.perf_counter() - wall), number / (cpu_seconds() - cpu), size / 1e6
+
+
+def first_batches(paths: list[str], workers: int, rounds: int, pixels: str) -> Iterator[dict]:
+    """Seconds to the first mini-batch of a coarse phase, and clips per second of the following ones."""
+    found: dict[str, list[tuple[float, float]]] = {"by one worker": [], "by all workers": []}
+    for _ in range(rounds):
+        for way, seen in found.items():
+            loader, clips = loader_of("ours", paths, (8, 112), 6, workers, pixels)
+            if way == "by one worker":
+                loader.sampler.pieces = 1
+            start = time.perf_counter()
+            times = [time.perf_counter() - start for _ in loader]
+            seen.append((times[0], clips * (len(times) - 1) / (times[-1] - times[0])))
+    for way, seen in found.items():
+        yield {
+            "mini-batches of 128 clips": way,
+            "seconds to the first": round(median(first for first, _ in seen), 2),
+            "clips per second, first to last": round(median(rate for _, rate in seen), 1),
+        }
+
+
+def compare(sources: dict[str, list[str]], options: argparse.Namespace) -> Iterator[dict]:
+    """A row per grid and source."""
+    methods = [m for m in options.methods if m != "torchcodec" or importlib.util.find_spec("torchcodec")]
+    cells = [(grid, source, method) for grid in GRIDS for source in sources for method in methods]
+    seen: dict[tuple, list[tuple[float, float, float]]] = {cell: [] for cell in cells}
+    batches = {}
+    for cell in cells:  # also a warm-up
+        grid, source, method = cell
+        rate, _, _ = run(method, sources[source], GRIDS[grid], 1, options.workers, options.pixels)
+        clips = BatchShape(CLIPS, FRAMES, SIZE).rescaled(*GRIDS[grid]).clips
+        batches[cell] = max(2, round(options.seconds * rate / clips))
+    for _ in range(options.rounds):
+        for cell in random.sample(cells, len(cells)):
+            grid, source, method = cell
+            seen[cell].append(run(method, sources[source], GRIDS[grid], batches[cell], options.workers, options.pixels))
+    for grid in GRIDS:
+        for source in sources:
+            row: dict = {"grid": grid, "videos": source}
+            for method in methods:
+                rates = seen[grid, source, method]
+                row[f"{method}: clips/s"] = round(median(rate for rate, _, _ in rates), 1)
+                row[f"{method}: clips/CPU s"] = round(median(rate for _, rate, _ in rates), 1)
+                row[f"{method}: MB"] = round(median(size for _, _, size in rates), 1)
+            for method in methods[1:]:
+                for other in dict.fromkeys((source, "original")):
+                    for name, of in (("", 0), (" (CPU)", 1)):
+                        ratios = [
+                            ours[of] / theirs[of]
+                            for ours, theirs in zip(
+                                seen[grid, source, methods[0]], seen[grid, other, method], strict=True
+                            )
+                        ]
+                        row[f"{methods[0]} / {method} on {other}{name}"] = round(median(ratios), 2)
+            yield row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("videos", type=Path, nargs="+")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--methods", nargs="+", default=["ours", "torchcodec", "pyslowfast"])
+    parser.add_argument("--pixels", choices=["rgb", "yuv"], default="yuv", help="of ours")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each turn, about")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--first", action="store_true", help="measure the first mini-batch of a phase instead")
+    parser.add_argument("--json", type=Path, help="write the numbers to this file, too")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    original = [str(path.resolve()) for path in options.videos]
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.process_time()
+        prepared = [str(prepare(Path(path), Path(folder))) for path in original]
+        print(f"prepared {len(prepared)} videos in {time.process_time() - start:.1f} CPU s")
+        sizes = [sum(Path(path).stat().st_size for path in paths) for paths in (prepared, original)]
+        sources = {"original": original, "prepared": prepared}
+        rows = (
+            list(first_batches(prepared, options.workers, options.rounds, options.pixels))
+            if options.first
+            else list(compare(sources, options))
+        )
+    about = {
+        "machine": f"{platform.processor() or platform.machine()}, {multiprocessing.cpu_count()} cores",
+        "torch": torch.__version__,
+        "av": av.__version__,
+        "workers": options.workers,
+        "prepared / original bytes": round(sizes[0] / sizes[1], 2),
+    }
+    for row in rows:
+        print("\n".join(f"{name:45}{value}" for name, value in row.items()), end="\n\n")
+    if options.json:
+        options.json.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
