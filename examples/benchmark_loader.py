@@ -201,7 +201,7 @@ def compare(sources: dict[str, list[str]], options: argparse.Namespace) -> Itera
         grid, source, method = cell
         rate, _, _ = run(method, sources[source], GRIDS[grid], 1, options.workers, options.pixels)
         clips = BatchShape(CLIPS, FRAMES, SIZE).rescaled(*GRIDS[grid]).clips
-        batches[cell] = max(2, round(options.seconds * rate / clips))
+        batches[cell] = max(1, round(options.seconds * rate / clips))
     for _ in range(options.rounds):
         for cell in random.sample(cells, len(cells)):
             grid, source, method = cell

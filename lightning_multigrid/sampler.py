@@ -41,6 +41,7 @@ __all__ = [
     "MultigridLoader",
     "MultigridSampler",
     "RepeatSampler",
+    "RepeatedOrder",
     "SpanDataset",
     "WorkerError",
     "epoch_order",
@@ -145,6 +146,28 @@ def repeated_order(seed: int, epoch: int, length: int, repeats: int) -> list[int
     return [order[place // repeats] for place in range(part * length, (part + 1) * length)]
 
 
+@dataclass(frozen=True)
+class RepeatedOrder:
+    """`repeated_order` as a function of the epoch.
+
+    Args:
+        seed: Of the order.
+        length: Number of videos.
+        repeats: Clips of each visit.
+    """
+
+    seed: int
+    length: int
+    repeats: int
+
+    def __call__(self, epoch: int) -> list[int]:
+        return repeated_order(self.seed, epoch, self.length, self.repeats)
+
+    def repeat(self, epoch: int, place: int) -> int:
+        """Which clip of its visit stands at a place of an epoch, from 0."""
+        return (epoch % self.repeats * self.length + place) % self.repeats
+
+
 class RepeatSampler(DistributedSampler[Any]):
     """The order in which a baseline's loader visits videos that give several clips each; see `repeated_order`.
 
@@ -178,8 +201,7 @@ def order_of(loader: DataLoader[Any], seed: int) -> Order:
     """
     sampler, length = loader.sampler, len(loader.dataset)  # type: ignore[arg-type]
     if isinstance(sampler, RepeatSampler):
-        repeats = sampler.repeats
-        return lambda epoch: repeated_order(seed, epoch, length, repeats)
+        return RepeatedOrder(seed, length, sampler.repeats)
     shuffles = type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == length
     if shuffles or (isinstance(sampler, DistributedSampler) and sampler.shuffle):
         return lambda epoch: epoch_order(seed, epoch, length)
@@ -272,15 +294,13 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         return [self._request(epoch, shape, order, place) for place in range(start, stop)]
 
     def _request(self, epoch: int, shape: BatchShape, order: Sequence[int], place: int) -> ClipRequest:
-        index = order[place]
-        # A video that stands several times in a row is visited once, for as many clips.
-        repeat = 0
-        while repeat < place and order[place - repeat - 1] == index:
-            repeat += 1
-        visit = derive_seed(self.seed, epoch, index)
-        alone = not repeat and (place + 1 == len(order) or order[place + 1] != index)
-        seed = derive_seed(self.seed, epoch, index, repeat) if repeat else visit
-        return ClipRequest(index, shape.frames, shape.size, seed, None if alone else visit)
+        seed = visit = derive_seed(self.seed, epoch, order[place])
+        if not isinstance(self.order, RepeatedOrder):
+            return ClipRequest(order[place], shape.frames, shape.size, seed)
+        repeat = self.order.repeat(epoch, place)
+        if repeat:
+            seed = derive_seed(self.seed, epoch, order[place], repeat)
+        return ClipRequest(order[place], shape.frames, shape.size, seed, visit)
 
 
 def _cut(requests: list[ClipRequest], pieces: int) -> Iterator[list[ClipRequest]]:

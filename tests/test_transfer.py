@@ -31,6 +31,7 @@ from lightning_multigrid.sampler import (
     ClipRequest,
     MultigridLoader,
     MultigridSampler,
+    RepeatedOrder,
     RepeatSampler,
     WorkerError,
     epoch_order,
@@ -64,7 +65,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         options: dict[str, Any] = {"pix_fmt": "yuv444p"} if number == 4 else {}
         write_video(folder / f"{number}.mp4", numbered_frames(FRAMES, first=number), **options)
     (folder / "7.mp4").write_text("no video")
-    (folder / "list.csv").write_text("".join(f"{number}.mp4 {number % 3}\n" for number in range(VIDEOS)))
+    # Each six times, so that there are enough for the coarse mini-batches.
+    (folder / "list.csv").write_text("".join(f"{number}.mp4 {number % 3}\n" for number in range(VIDEOS)) * 6)
     (folder / "good.csv").write_text(
         "".join(f"{number}.mp4 {number % 3}\n" for number in range(VIDEOS) if number != 7) * 4
     )
@@ -76,11 +78,8 @@ def videos(folder: Path, pixels: Any = "yuv") -> VideoDataset:
 
 
 def loader_of(data: VideoDataset, workers: int, repeats: int, collate_fn: Any = collate_clips) -> MultigridLoader:
-    # Each video stands for six, so that there are enough for the coarse mini-batches.
-    def order(epoch: int) -> list[int]:
-        return [place % VIDEOS for place in repeated_order(0, epoch, 6 * VIDEOS, repeats)]
-
-    sampler = MultigridSampler(SCHEDULE, order, 6 * VIDEOS, seed=0)
+    order = RepeatedOrder(0, len(data), repeats)
+    sampler = MultigridSampler(SCHEDULE, order, len(data), seed=0)
     return MultigridLoader(data, sampler, DataLoader(data, num_workers=workers, collate_fn=collate_fn))
 
 
@@ -170,16 +169,20 @@ def test_so_many_epochs_visit_each_video_once(length: int, repeats: int, cycle: 
 
 
 def test_clips_of_a_visit_have_seeds_of_their_own_and_one_for_the_span() -> None:
-    sampler = MultigridSampler(SCHEDULE, lambda epoch: repeated_order(0, epoch, 200, 2), 200, seed=0)
-    alone = MultigridSampler(SCHEDULE, lambda epoch: epoch_order(0, epoch, 200), 200, seed=0)
-    requests = [request for batch in sampler for request in batch]
-    assert [r.index for r in requests] == repeated_order(0, 0, 200, 2)
-    assert len({r.seed for r in requests}) == 200
-    assert len({r.visit for r in requests}) == 100
-    assert all(a.visit == b.visit and a.index == b.index for a, b in zip(requests[::2], requests[1::2], strict=True))
-    # The first clip of a visit is seeded as without repeats, whose clips have no span in common with others.
-    assert {r.seed for r in requests[::2]} <= {r.seed for batch in alone for r in batch}
-    assert {r.visit for batch in alone for r in batch} == {None}
+    sampler = MultigridSampler(SCHEDULE, RepeatedOrder(0, 201, 2), 201, seed=0)
+    alone = MultigridSampler(SCHEDULE, lambda epoch: epoch_order(0, epoch, 201), 201, seed=0)
+    for epoch, first in ((0, 0), (1, 1)):  # 201 is odd: the last visit of epoch 0 goes on in epoch 1
+        for each in (sampler, alone):
+            each.set_epoch(epoch)
+        requests = [request for batch in sampler for request in batch]
+        assert [r.index for r in requests] == repeated_order(0, epoch, 201, 2)
+        assert len({r.seed for r in requests}) == 201
+        pairs = list(zip(requests[first::2], requests[first + 1 :: 2], strict=False))
+        assert len(pairs) == len({a.visit for a, _ in pairs}) == 100
+        assert all(a.visit == b.visit and a.index == b.index for a, b in pairs)
+        # The first clip of a visit is seeded as without repeats, whose clips have no span in common with others.
+        assert {a.seed for a, _ in pairs} <= {r.seed for batch in alone for r in batch}
+        assert {r.visit for batch in alone for r in batch} == {None}
 
 
 @pytest.mark.parametrize("pixels", ["rgb", "yuv"])
@@ -255,10 +258,11 @@ def test_a_loader_of_the_baseline_decodes_a_visit_once(folder: Path) -> None:
     sampler = RepeatSampler(data, 2)
     torch.manual_seed(3)
     batches = list(DataLoader(data, 4, sampler=sampler, collate_fn=collate_clips))
-    assert [len(batch) for batch in batches] == [4, 4, 3]
+    expected = repeated_order(0, 0, len(data), 2)
+    assert [len(batch) for batch in batches] == [4] * 16 + [2]
     indices = [index for batch in batches for index in batch.indices]
-    assert sum(a != b for a, b in zip(indices, repeated_order(0, 0, VIDEOS, 2), strict=True)) <= 2  # the broken video
-    assert len({seed for batch in batches for seed in batch.seeds}) == VIDEOS
+    assert sum(a != b for a, b in zip(indices, expected, strict=True)) <= 6  # the broken video
+    assert len({seed for batch in batches for seed in batch.seeds}) == len(data)
 
 
 # --- In a training ---
