@@ -60,7 +60,7 @@ LEVELS = {
         "datamodule",
         "moving_shapes",
     ],
-    "program": ["cli", "__main__"],
+    "program": ["pyslowfast", "cli", "__main__"],
 }
 ORDER = [module for modules in LEVELS.values() for module in modules]
 MODULES = {
