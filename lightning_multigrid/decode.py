@@ -28,6 +28,7 @@ from itertools import dropwhile, pairwise
 from typing import Any, NamedTuple
 
 import av
+import numpy as np
 import torch
 from av.container import InputContainer
 from av.packet import Packet
@@ -38,7 +39,7 @@ from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 from torch import Tensor
 
-__all__ = ["Box", "VideoError", "VideoReader", "read_frames"]
+__all__ = ["Box", "Orientation", "VideoError", "VideoReader", "read_frames"]
 
 # Containers that hold their own pictures. FFmpeg also follows playlists, concat scripts and image patterns, whatever
 # their file is called: those name other files and hosts.
@@ -108,6 +109,7 @@ class VideoReader:
     Attributes:
         height: H, in pixels.
         width: W, in pixels.
+        orientation: How a frame as it is stored becomes one as it is shown.
         rate: Mean frames per second, 0.0 if unknown.
         packets_fed: Packets given to the decoder by `read` so far: what decoding costs, free of noise.
 
@@ -127,7 +129,8 @@ class VideoReader:
                 self.close()
                 raise
         self.rate = self._index.rate
-        self.height, self.width = self._index.orientation.shown(self._index.height, self._index.width)
+        self.orientation = self._index.orientation
+        self.height, self.width = self.orientation.shown(self._index.height, self._index.width)
 
     def __enter__(self) -> VideoReader:
         return self
@@ -170,6 +173,20 @@ class VideoReader:
                 for place in places[index]:
                     clip[place] = crop
         return orientation.show(clip)
+
+    def frames(self) -> Iterator[tuple[int, VideoFrame]]:
+        """All frames as they are stored, that is without the rotation, each with its index.
+
+        They begin anew at 0 if the index proves wrong on the way. Times that tell nothing are left out.
+
+        Raises:
+            VideoError: If a frame cannot be decoded.
+        """
+        with _faults(self._path):
+            for index, frame in self._find(range(len(self))):
+                if not self._index.times:
+                    frame.pts = None
+                yield index, frame
 
     def _check(self, box: Box) -> None:
         top, left, height, width = box
@@ -272,7 +289,7 @@ class _Disagreement(Exception):
 
 
 @dataclass(frozen=True)
-class _Orientation:
+class Orientation:
     """How a frame as it is stored becomes one as it is shown: transposed first, then turned over."""
 
     transposed: bool
@@ -280,7 +297,7 @@ class _Orientation:
     mirrored: bool
 
     @staticmethod
-    def of(frame: VideoFrame) -> _Orientation:
+    def of(frame: VideoFrame) -> Orientation:
         try:
             side_data: Any = frame.side_data  # typed as if it held motion vectors only
             matrix = side_data.get("DISPLAYMATRIX")
@@ -293,8 +310,8 @@ class _Orientation:
             a, b, _, c, d, *_ = struct.unpack("9i", bytes(matrix))
         # x' = a x + c y, y' = b x + d y, turned to the nearest right angle.
         if abs(b) + abs(c) > abs(a) + abs(d):
-            return _Orientation(transposed=True, upside_down=b < 0, mirrored=c < 0)
-        return _Orientation(transposed=False, upside_down=d < 0, mirrored=a < 0)
+            return Orientation(transposed=True, upside_down=b < 0, mirrored=c < 0)
+        return Orientation(transposed=False, upside_down=d < 0, mirrored=a < 0)
 
     def shown(self, height: int, width: int) -> tuple[int, int]:
         return (width, height) if self.transposed else (height, width)
@@ -304,6 +321,11 @@ class _Orientation:
         top = height - box.top - box.height if self.upside_down else box.top
         left = width - box.left - box.width if self.mirrored else box.left
         return Box(left, top, box.width, box.height) if self.transposed else Box(top, left, box.height, box.width)
+
+    def show_plane(self, plane: np.ndarray) -> np.ndarray:
+        """Rows and columns of one plane as they are shown."""
+        plane = plane.T if self.transposed else plane
+        return plane[:: -1 if self.upside_down else 1, :: -1 if self.mirrored else 1]
 
     def show(self, clip: Tensor) -> Tensor:
         if self.transposed:
@@ -333,7 +355,7 @@ class _Index:
     seeks: Sequence[int]
     height: int
     width: int
-    orientation: _Orientation
+    orientation: Orientation
     rate: float
 
 
@@ -493,7 +515,7 @@ def _build_index(path: str, container: InputContainer, stream: VideoStream) -> _
         seeks=array("q", [decoding_time for _, decoding_time in entries]),
         height=first.height,
         width=first.width,
-        orientation=_Orientation.of(first),
+        orientation=Orientation.of(first),
         rate=rate,
     )
 
