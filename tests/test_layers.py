@@ -26,6 +26,13 @@ LEVELS = {
         "annotations",
         "charades",
         "sources",
+        "watched_file",
+        "boxes",
+        "nal",
+        "packet_index",
+        "index_store",
+        "video_file",
+        "indexing",
         "decode",
         "frame_folder",
         "models.blocks",
@@ -112,7 +119,12 @@ def test_tensors_and_data_know_no_lightning(module):
 
 
 def test_only_the_decoder_decodes():
-    assert [module for module in sorted(MODULES) if "av" in third_party(module)] == ["decode", "moving_shapes"]
+    assert [module for module in sorted(MODULES) if "av" in third_party(module)] == [
+        "decode",
+        "indexing",
+        "moving_shapes",
+        "video_file",
+    ]
 
 
 def test_models_know_no_schedule():
