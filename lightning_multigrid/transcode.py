@@ -24,6 +24,7 @@ from av.video.stream import VideoStream
 from lightning_multigrid.decode import VideoError, VideoReader
 from lightning_multigrid.durable import sync_to_disk
 from lightning_multigrid.frame_folder import FrameFolder
+from lightning_multigrid.packet_index import Orientation
 
 __all__ = ["Bad", "Encoding", "Prepared", "TranscodeJob", "WriteFailure", "transcode"]
 
@@ -213,21 +214,19 @@ class _Target:
         rate = _whole_rate(source.rate)
         self._stream = self._container.add_stream("libx264", rate=rate, options=job.encoding.options())
         self._picture = _Picture(source, *job.encoding.size(source.height, source.width))
-        self._clock: _Clock | None = None
-        self._rate = source.rate
+        self._time_base, self._times = _clock(source)
         self.frames = 0
 
     def add(self, frame: VideoFrame) -> None:
         """Encodes the frame that comes next."""
         picture = self._picture.of(frame)
-        if self._clock is None:
-            self._clock = _Clock(frame.time_base, self._rate)
+        if not self.frames:
             codec = self._stream.codec_context
             codec.width, codec.height, codec.pix_fmt = picture.width, picture.height, "yuv420p"
             codec.thread_count = 1  # the processes are the threads; and equal input makes equal bytes
             codec.colorspace, codec.color_range = picture.colorspace, ColorRange.MPEG
-            self._stream.time_base = codec.time_base = self._clock.time_base
-        picture.pts, picture.time_base = self._clock.time_of(frame), self._clock.time_base
+            self._stream.time_base = codec.time_base = self._time_base
+        picture.pts, picture.time_base = self._times[self.frames], self._time_base
         self._mux(self._stream.encode(picture))
         self.frames += 1
 
@@ -272,33 +271,21 @@ def _whole_rate(rate: float) -> Fraction:
     return Fraction(min(max(rate or 30.0, 1.0), 1000.0)).limit_denominator(1001)
 
 
-class _Clock:
-    """Times of frames in the target: those of the source, from 0, with what is impossible mended.
-
-    Args:
-        time_base: Of the source, in seconds per tick; None if it has none.
-        rate: Mean frames per second, 0.0 if unknown.
-    """
-
-    def __init__(self, time_base: Fraction | None, rate: float) -> None:
-        usual = 1 / _whole_rate(rate)
-        known = time_base is not None and time_base > 0
-        self._source_base = time_base if time_base is not None and known else usual
-        self.time_base = max(self._source_base, Fraction(1, _FINEST_CLOCK))
-        self._usual = max(1, round(usual / self.time_base))
-        self._longest = _LONGEST_BREAK_SECONDS / self.time_base
-        self._shift = 0
-        self._last: int | None = None
-
-    def time_of(self, frame: VideoFrame) -> int:
-        """Ticks of `time_base` from the first frame to this one: more than to the one before."""
-        time = 0 if frame.pts is None else round(frame.pts * (self._source_base / self.time_base))
-        if self._last is None:
-            self._shift = -time
-        elif frame.pts is None or not 0 < time + self._shift - self._last <= self._longest:
-            self._shift = self._last + self._usual - time
-        self._last = time + self._shift
-        return self._last
+def _clock(source: VideoReader | FrameFolder) -> tuple[Fraction, list[int]]:
+    """Seconds per tick, and when each frame is shown: as in the source, from 0, with what is impossible mended."""
+    usual = 1 / _whole_rate(source.rate)
+    times = source.index.shown_times if isinstance(source, VideoReader) else np.empty(0, np.int64)
+    if len(times) < 2 or not source.rate:
+        return usual, list(range(len(source)))
+    steps = np.diff(times).astype(np.float64)
+    # The mean rate tells how long a tick of the source is.
+    tick = Fraction(len(steps) / (source.rate * float(steps.sum()))).limit_denominator(10**10)
+    base = max(tick, Fraction(1, _FINEST_CLOCK))
+    steps[steps * float(tick) > _LONGEST_BREAK_SECONDS] = float(usual / tick) if tick else 1.0
+    later = np.rint(np.cumsum(steps) * float(tick / base)).astype(np.int64)
+    # Each frame at least a tick after the one before.
+    ticks = np.concatenate([[0], later]) - np.arange(len(times))
+    return base, (np.maximum.accumulate(ticks) + np.arange(len(times))).tolist()
 
 
 class _Picture:
@@ -311,9 +298,8 @@ class _Picture:
     """
 
     def __init__(self, source: VideoReader | FrameFolder, height: int, width: int) -> None:
-        self._orientation = source.orientation if isinstance(source, VideoReader) else None
-        turned = self._orientation is not None and self._orientation.transposed
-        self._height, self._width = (width, height) if turned else (height, width)
+        self._turn = source.index.orientation if isinstance(source, VideoReader) else Orientation()
+        self._height, self._width = (width, height) if self._turn.transposed else (height, width)
         self._scaler = VideoReformatter()
 
     def of(self, frame: VideoFrame) -> VideoFrame:
@@ -335,15 +321,20 @@ class _Picture:
         return upright
 
     def _upright(self, frame: VideoFrame) -> VideoFrame:
-        way = self._orientation
-        if way is None or not (way.transposed or way.upside_down or way.mirrored):
+        if self._turn == Orientation():
             return frame
         packed = frame.to_ndarray()
         height, width = frame.height, frame.width
         luma, chroma = packed[:height], packed[height:].reshape(2, height // 2, width // 2)
-        shown = [way.show_plane(plane) for plane in (luma, chroma[0], chroma[1])]
+        shown = [_shown(plane, self._turn) for plane in (luma, chroma[0], chroma[1])]
         rows, columns = shown[0].shape
         array = np.concatenate([plane.reshape(-1) for plane in shown]).reshape(rows * 3 // 2, columns)
         turned = VideoFrame.from_ndarray(array, format="yuv420p")
         turned.colorspace, turned.color_range = frame.colorspace, frame.color_range
         return turned
+
+
+def _shown(plane: np.ndarray, turn: Orientation) -> np.ndarray:
+    """Rows and columns of a plane as they are shown."""
+    plane = plane.T if turn.transposed else plane
+    return plane[:: -1 if turn.upside_down else 1, :: -1 if turn.mirrored else 1]

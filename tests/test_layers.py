@@ -28,6 +28,13 @@ LEVELS = {
         "annotations",
         "charades",
         "sources",
+        "watched_file",
+        "boxes",
+        "nal",
+        "packet_index",
+        "index_store",
+        "video_file",
+        "indexing",
         "decode",
         "frame_folder",
         "transcode",
@@ -121,8 +128,10 @@ def test_tensors_and_data_know_no_lightning(module):
 def test_only_the_decoder_decodes():
     assert [module for module in sorted(MODULES) if "av" in third_party(module)] == [
         "decode",
+        "indexing",
         "moving_shapes",
         "transcode",
+        "video_file",
     ]
 
 
