@@ -53,6 +53,8 @@ LEVELS = {
         "probe",
         "report",
         "recipe",
+        "resume",
+        "checkpoints",
         "callback",
         "predictions",
         "classifier",
