@@ -2,7 +2,7 @@
 
 Nothing here is needed by a run that continues as it was started: everything is a function of the position, which
 Lightning keeps. It is for a run on other devices, which have other mini-batches, and for one that crosses over from the
-baseline to multigrid training or back. Positions are then compared in clips, over all ranks, and on the baseline's clock.
+baseline to multigrid training or back. Positions are compared in clips, over all ranks, and on the baseline's clock.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Place(NamedTuple):
 class LoopCounters:
     """Lightning's own counters in a checkpoint.
 
-    Their layout is not public (`_FitLoop.state_dict`; `loops/progress.py`). Tests that resume at every step fail when it
-    changes.
+    Their layout is not public (`_FitLoop.state_dict`; `loops/progress.py`). Tests that resume at every step fail when
+    it changes.
 
     Args:
         checkpoint: As Lightning saves and loads it; the counters are changed in it.
@@ -231,9 +231,9 @@ def _on_other_ranks(
         message = f"The checkpoint is of {ranks}: the same mini-batches go on, {where}."
     else:
         message = (
-            f"The checkpoint is of {ranks}, and of {state['clips']} clips in an optimizer step of the baseline, this run "
-            f"has {mine['clips']}: it goes on {where}, the first after the {state['clips_seen']} clips of its epoch "
-            "that were seen. The baseline's LR is the checkpoint's."
+            f"The checkpoint is of {ranks}, and of {state['clips']} clips in an optimizer step of the baseline, this "
+            f"run has {mine['clips']}: it goes on {where}, the first after the {state['clips_seen']} clips of its "
+            "epoch that were seen. The baseline's LR is the checkpoint's."
         )
     if state["samples"] != mine["samples"]:
         message += (
