@@ -35,14 +35,14 @@ class Recipe:
 
     Args:
         clips: Clips of this rank in an epoch, as limited by `limit_train_batches` or `overfit_batches`.
-        available: Clips of this rank without that limit.
+        available: Clips of this rank without that limit; a fraction where the ranks cannot share them evenly.
         epoch: An epoch of the baseline.
         epochs: Length of the baseline, in epochs.
         drop_last: Whether the last mini-batch of an epoch is dropped if it is incomplete.
     """
 
-    clips: int
-    available: int
+    clips: Fraction
+    available: Fraction
     epoch: BaselineEpoch
     epochs: Fraction
     drop_last: bool
@@ -190,10 +190,10 @@ def read_recipe(trainer: Trainer, loader: DataLoader[Any]) -> Recipe:
     """
     world, size = trainer.world_size, cast("int", loader.batch_size)
     if isinstance(loader.sampler, DistributedSampler):  # the user's own, already cut among the ranks
-        of_rank, available = len(loader.sampler), len(cast("Sized", loader.dataset)) // world
+        of_rank, available = len(loader.sampler), Fraction(len(cast("Sized", loader.dataset)), world)
     else:  # Lightning's distributed sampler repeats samples to make the ranks equal; ours leaves some out
         samples = len(cast("Sized", loader.sampler))
-        of_rank, available = math.ceil(samples / world), samples // world
+        of_rank, available = math.ceil(samples / world), Fraction(samples, world)
     batches = of_rank // size if loader.drop_last else math.ceil(of_rank / size)
     if batches == 0:
         raise ValueError(
@@ -204,6 +204,6 @@ def read_recipe(trainer: Trainer, loader: DataLoader[Any]) -> Recipe:
     if not trainer.fast_dev_run:  # type: ignore[attr-defined]
         limited = max(1, _limited(batches, trainer.limit_train_batches))
         if limited < batches:
-            batches, clips = limited, limited * size
+            batches, clips = limited, Fraction(limited * size)
     epoch = BaselineEpoch(batches, trainer.accumulate_grad_batches)
     return Recipe(clips, available, epoch, baseline_epochs(trainer, epoch), loader.drop_last)

@@ -67,6 +67,8 @@ LEVELS = {
         "probe",
         "report",
         "recipe",
+        "resume",
+        "checkpoints",
         "callback",
         "predictions",
         "classifier",
