@@ -51,6 +51,7 @@ LEVELS = {
     "lightning": [
         "baseline_lr",
         "probe",
+        "precise_bn",
         "report",
         "recipe",
         "callback",
