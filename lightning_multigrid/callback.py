@@ -33,6 +33,7 @@ from lightning_multigrid.clip_parts import clip_dataset
 from lightning_multigrid.fixed_clips import FixedClips
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
+from lightning_multigrid.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.probe import batch_maker, check_grids
 from lightning_multigrid.randomness import derive_seed, reseed
 from lightning_multigrid.recipe import Recipe, read_recipe, refuse_unsupported, training_source, user_loader
@@ -74,6 +75,8 @@ class MultigridCallback(Callback):
         layout: Axes of a clip of the dataset, for instance `THWC`. By default `CTHW`, and `TCHW` is recognised.
         validations_per_phase: Validate about this many times in each phase instead of by the Trainer's
             `check_val_every_n_epoch`.
+        precise_bn_batches: Before validations and checkpoints, re-estimate BatchNorm's running statistics as those of
+            the training data, on this many mini-batches of each device on the baseline's grid.
         seed: Seed of order and augmentation. By default that of `seed_everything`, else a drawn one.
 
     Raises:
@@ -95,6 +98,7 @@ class MultigridCallback(Callback):
         warmup_epochs: float | None = None,
         layout: str | None = None,
         validations_per_phase: int | None = None,
+        precise_bn_batches: int | None = None,
         seed: int | None = None,
     ) -> None:
         self.schedule = schedule
@@ -104,6 +108,12 @@ class MultigridCallback(Callback):
         self.layout, self.validations_per_phase, self.seed = layout, validations_per_phase, seed
         if validations_per_phase is not None and validations_per_phase < 1:
             raise ValueError(f"`validations_per_phase` must be at least 1, got {validations_per_phase}.")
+        self.precise_bn_batches = precise_bn_batches
+        if precise_bn_batches is not None and precise_bn_batches < 1:
+            raise ValueError(
+                f"`precise_bn_batches` must be at least 1, got {precise_bn_batches}. Leave it out to keep the moving "
+                "average of training."
+            )
         # Refuse bad values where they are written, not when `fit` starts.
         any_baseline = Baseline(BatchShape(1, 4, 4), epochs=1)
         shaped = self.plan(any_baseline, stepwise=True) != MultigridSchedule(any_baseline)
@@ -205,9 +215,14 @@ class MultigridCallback(Callback):
         sampler = self._make_sampler(trainer, schedule, recipe, loader)
         multigrid = MultigridLoader(dataset, sampler, loader, _Position(self, trainer))
         check_grids(pl_module, [schedule.baseline.shape, *schedule.grids], batch_maker(trainer, pl_module, multigrid))
+        estimate = self.precise_bn_batches and PopulationEstimate(dataset, sampler, loader, self.precise_bn_batches)
+        if estimate:
+            estimate.check(trainer, pl_module)
         lr = self._take_over_lr(trainer, pl_module, schedule, recipe)
-        self._fit = _Fit(sampler, lr)
+        self._fit = _Fit(sampler, lr, EvaluationStatistics(estimate or None))
         self._resume(recipe.epoch)
+        trainer.callbacks.append(self._run.statistics)  # type: ignore[attr-defined]
+        self._undo.callback(trainer.callbacks.remove, self._run.statistics)  # type: ignore[attr-defined]
         self._set(source, "instance", multigrid)
         self._take_over_trainer(trainer, schedule, recipe, sampler.clips)
         rank_zero_info(schedule.table(sampler.clips, trainer.accumulate_grad_batches, recipe.drop_last))
@@ -372,6 +387,7 @@ class MultigridCallback(Callback):
         seconds = self._run.mark()
         self._run.times.add(shape, seconds)
         _log(trainer, pl_module, {"multigrid/clips_per_second": shape.clips * trainer.world_size / seconds})
+        self._run.statistics.saving = True
         last = trainer.is_last_batch
         self.sync_lr(trainer.current_epoch + 1, 0) if last else self.sync_lr(trainer.current_epoch, batch_idx + 1)
 
@@ -382,6 +398,7 @@ class MultigridCallback(Callback):
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._run.statistics.saving = True
         # The next epoch has another number of batches, so Lightning must request the loader again. It is the same
         # object, and its workers stay alive.
         _reload_every(trainer, 1)
@@ -462,8 +479,8 @@ class MultigridCallback(Callback):
 class _Fit:
     """What one `fit` needs from hook to hook."""
 
-    def __init__(self, sampler: MultigridSampler, lr: BaselineLR) -> None:
-        self.sampler, self.lr = sampler, lr
+    def __init__(self, sampler: MultigridSampler, lr: BaselineLR, statistics: EvaluationStatistics) -> None:
+        self.sampler, self.lr, self.statistics = sampler, lr, statistics
         self.resumed: Continuation | None = None
         self.validate_every: int | None = None  # the script's `check_val_every_n_epoch`
         self.times = ShapeTimes()

@@ -12,6 +12,7 @@ from typing import Any, cast
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
@@ -22,6 +23,7 @@ __all__ = [
     "Recipe",
     "baseline_epochs",
     "read_recipe",
+    "refuse_split_models",
     "refuse_unsupported",
     "scheduler_configs",
     "training_source",
@@ -86,6 +88,7 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
             f"{type(module).__name__} overrides `lr_scheduler_step`, which may count the epochs of this run instead. "
             "Return schedulers of torch from `configure_optimizers`, and remove the override."
         )
+    refuse_split_models(trainer.strategy)
     callbacks = [*trainer.callbacks]  # type: ignore[attr-defined]
     if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
         raise MisconfigurationException(
@@ -102,6 +105,20 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
         raise MisconfigurationException(
             "MultigridCallback requests the training loader itself. Remove "
             f"`reload_dataloaders_every_n_epochs={every}` from the Trainer or remove the callback."
+        )
+
+
+def refuse_split_models(strategy: Strategy) -> None:
+    """Refuses strategies under which a rank does not hold the whole model.
+
+    Raises:
+        MisconfigurationException: If the strategy is one of those.
+    """
+    if isinstance(strategy, (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)):
+        raise MisconfigurationException(
+            "MultigridCallback cuts mini-batches among ranks that each hold the whole model and its BatchNorm "
+            f"layers, but {type(strategy).__name__} splits the model or its optimizer. Use `strategy='ddp'`: multigrid "
+            "needs no more memory than the baseline, and the paper's models fit on one GPU."
         )
 
 

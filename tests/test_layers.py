@@ -65,6 +65,7 @@ LEVELS = {
     "lightning": [
         "baseline_lr",
         "probe",
+        "precise_bn",
         "report",
         "recipe",
         "resume",
