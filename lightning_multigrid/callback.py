@@ -19,6 +19,7 @@ from typing import Any, cast
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import nn
@@ -32,16 +33,18 @@ from lightning_multigrid.clip_parts import clip_dataset
 from lightning_multigrid.fixed_clips import FixedClips
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
+from lightning_multigrid.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.probe import batch_maker, check_grids
 from lightning_multigrid.randomness import derive_seed, reseed
 from lightning_multigrid.recipe import Recipe, read_recipe, refuse_unsupported, training_source, user_loader
 from lightning_multigrid.report import ShapeTimes, last_metrics, phase_line
+from lightning_multigrid.resume import Continuation, LoopCounters, continue_training, describe_run, describe_stand
 from lightning_multigrid.sampler import (
     MultigridLoader,
     MultigridSampler,
     order_of,
 )
-from lightning_multigrid.schedule import Baseline, Epochs, LongCycle, LRScaling, MultigridSchedule, ShortCycle
+from lightning_multigrid.schedule import Baseline, Clips, Epochs, LongCycle, LRScaling, MultigridSchedule, ShortCycle
 
 __all__ = ["MultigridCallback"]
 
@@ -72,6 +75,8 @@ class MultigridCallback(Callback):
         layout: Axes of a clip of the dataset, for instance `THWC`. By default `CTHW`, and `TCHW` is recognised.
         validations_per_phase: Validate about this many times in each phase instead of by the Trainer's
             `check_val_every_n_epoch`.
+        precise_bn_batches: Before validations and checkpoints, re-estimate BatchNorm's running statistics as those of
+            the training data, on this many mini-batches of each device on the baseline's grid.
         seed: Seed of order and augmentation. By default that of `seed_everything`, else a drawn one.
 
     Raises:
@@ -93,6 +98,7 @@ class MultigridCallback(Callback):
         warmup_epochs: float | None = None,
         layout: str | None = None,
         validations_per_phase: int | None = None,
+        precise_bn_batches: int | None = None,
         seed: int | None = None,
     ) -> None:
         self.schedule = schedule
@@ -102,6 +108,12 @@ class MultigridCallback(Callback):
         self.layout, self.validations_per_phase, self.seed = layout, validations_per_phase, seed
         if validations_per_phase is not None and validations_per_phase < 1:
             raise ValueError(f"`validations_per_phase` must be at least 1, got {validations_per_phase}.")
+        self.precise_bn_batches = precise_bn_batches
+        if precise_bn_batches is not None and precise_bn_batches < 1:
+            raise ValueError(
+                f"`precise_bn_batches` must be at least 1, got {precise_bn_batches}. Leave it out to keep the moving "
+                "average of training."
+            )
         # Refuse bad values where they are written, not when `fit` starts.
         any_baseline = Baseline(BatchShape(1, 4, 4), epochs=1)
         shaped = self.plan(any_baseline, stepwise=True) != MultigridSchedule(any_baseline)
@@ -111,7 +123,7 @@ class MultigridCallback(Callback):
                 "too. Give either; `MultigridSchedule` takes the same arguments."
             )
         self._undo = ExitStack()
-        self._loaded: dict[str, Any] = {}
+        self._checkpoint: dict[str, Any] | None = None  # that this `fit` resumes
         self._fit: _Fit | None = None
 
     @property
@@ -200,12 +212,17 @@ class MultigridCallback(Callback):
         shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
         epochs = self._epochs_of_try() if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
         schedule = self.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
-        self._refuse_other_plan(schedule)
         sampler = self._make_sampler(trainer, schedule, recipe, loader)
         multigrid = MultigridLoader(dataset, sampler, loader, _Position(self, trainer))
         check_grids(pl_module, [schedule.baseline.shape, *schedule.grids], batch_maker(trainer, pl_module, multigrid))
+        estimate = self.precise_bn_batches and PopulationEstimate(dataset, sampler, loader, self.precise_bn_batches)
+        if estimate:
+            estimate.check(trainer, pl_module)
         lr = self._take_over_lr(trainer, pl_module, schedule, recipe)
-        self._fit = _Fit(sampler, lr, trainer.accumulate_grad_batches)
+        self._fit = _Fit(sampler, lr, EvaluationStatistics(estimate or None))
+        self._resume(recipe.epoch)
+        trainer.callbacks.append(self._run.statistics)  # type: ignore[attr-defined]
+        self._undo.callback(trainer.callbacks.remove, self._run.statistics)  # type: ignore[attr-defined]
         self._set(source, "instance", multigrid)
         self._take_over_trainer(trainer, schedule, recipe, sampler.clips)
         rank_zero_info(schedule.table(sampler.clips, trainer.accumulate_grad_batches, recipe.drop_last))
@@ -224,11 +241,11 @@ class MultigridCallback(Callback):
     def _make_sampler(
         self, trainer: Trainer, schedule: MultigridSchedule, recipe: Recipe, loader: DataLoader[Any]
     ) -> MultigridSampler:
-        seed = self._loaded.get("seed") if self.seed is None else self.seed
+        seed = self._saved.get("seed") if self.seed is None else self.seed
         seed = _global_seed(trainer) if seed is None else seed
         # A limit that is meant for a quick try still runs whole mini-batches.
-        clips = min(recipe.available, max(recipe.clips, *(shape.clips for shape in schedule.grids)))
-        in_order = partial(_in_order, recipe.available * trainer.world_size)
+        clips = min(recipe.available, max(recipe.clips, Fraction(max(shape.clips for shape in schedule.grids))))
+        in_order = partial(_in_order, int(recipe.available * trainer.world_size))
         sampler = MultigridSampler(
             schedule,
             in_order if trainer.overfit_batches else order_of(loader, seed),  # type: ignore[attr-defined]
@@ -274,7 +291,7 @@ class MultigridCallback(Callback):
             )
         return lr
 
-    def _take_over_trainer(self, trainer: Trainer, schedule: MultigridSchedule, recipe: Recipe, clips: int) -> None:
+    def _take_over_trainer(self, trainer: Trainer, schedule: MultigridSchedule, recipe: Recipe, clips: Clips) -> None:
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self._set(trainer.fit_loop, "max_epochs", schedule.epochs)
             self._set(trainer.fit_loop.epoch_loop, "max_steps", -1)
@@ -307,7 +324,7 @@ class MultigridCallback(Callback):
     def sync_lr(self, epoch: int, batch: int) -> None:
         """Sets the LR of a step; the one after an epoch's last is the first of the next epoch."""
         steps = self._run.sampler.steps(epoch)
-        batch -= batch % self._run.accumulate  # the micro-batches of an optimizer step share its LR
+        batch -= batch % self._run.sampler.accumulate  # the micro-batches of an optimizer step share its LR
         if batch >= len(steps):
             epoch, batch, steps = epoch + 1, 0, self._run.sampler.steps(epoch + 1)
         position = epoch + Fraction(steps[batch].offset, self._run.sampler.clips)
@@ -333,9 +350,9 @@ class MultigridCallback(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._loaded:
+        if self._run.resumed is not None:
             # As it was when the checkpoint was written; Lightning does not know the position yet.
-            self._run.lr.resume(self._loaded["ticks"], self._loaded["lr_scale"])
+            self._run.lr.resume(self._run.resumed.ticks, self._run.resumed.lr_scale)
         else:
             self.sync_lr(trainer.current_epoch, 0)
         self._run.mark()
@@ -370,6 +387,7 @@ class MultigridCallback(Callback):
         seconds = self._run.mark()
         self._run.times.add(shape, seconds)
         _log(trainer, pl_module, {"multigrid/clips_per_second": shape.clips * trainer.world_size / seconds})
+        self._run.statistics.saving = True
         last = trainer.is_last_batch
         self.sync_lr(trainer.current_epoch + 1, 0) if last else self.sync_lr(trainer.current_epoch, batch_idx + 1)
 
@@ -380,6 +398,7 @@ class MultigridCallback(Callback):
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._run.statistics.saving = True
         # The next epoch has another number of batches, so Lightning must request the loader again. It is the same
         # object, and its workers stay alive.
         _reload_every(trainer, 1)
@@ -396,13 +415,13 @@ class MultigridCallback(Callback):
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._undo.close()
-        self._loaded = {}
+        self._checkpoint = None
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         # There is no `teardown` after an exception; `ModelCheckpoint` may still ask for our state.
         self._undo.close()
-        self._loaded = {}
+        self._checkpoint = None
 
     # --- Checkpoints ---
 
@@ -411,48 +430,58 @@ class MultigridCallback(Callback):
         """What cannot be computed again, as plain values: checkpoints are loaded with `weights_only`."""
         if self._fit is None:  # as the tuners save and load it, before training
             return {"schedule": None}
-        sampler, lr = self._run.sampler, self._run.lr
-        return {
-            "schedule": str(sampler.schedule),
-            "seed": sampler.seed,
-            "ticks": list(lr.ticks),
-            "lr_scale": lr.scale,
-        }
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._loaded = dict(state_dict) if state_dict["schedule"] is not None else {}
-
-    def _refuse_other_plan(self, schedule: MultigridSchedule) -> None:
-        saved = self._loaded.get("schedule", str(schedule))
-        if saved != str(schedule):
-            raise MisconfigurationException(
-                "The checkpoint belongs to another multigrid schedule, so its position means something else here. "
-                "Resume with the settings of the checkpoint, or start a new training from its weights.\n"
-                f"The checkpoint's:\n{saved}\nThis run's:\n{schedule}"
-            )
+        lr = self._run.lr
+        plan = describe_run(self._run.sampler, lr.epoch)
+        return {**plan, "seed": self._run.sampler.seed, "ticks": list(lr.ticks), "lr_scale": lr.scale}
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         BaselineLR.without_scale(checkpoint.get("optimizer_states", []))
+        if self._fit is not None:
+            counters = LoopCounters(checkpoint)
+            checkpoint["callbacks"][self.state_key].update(describe_stand(self._fit.sampler, counters.place))
+            if counters.place.batch == 0:
+                counters.forget_loader()
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        state = checkpoint.get("callbacks", {}).get(self.state_key)
-        if state is None:
+        if trainer.state.fn != TrainerFn.FITTING or self._saved_in(checkpoint) == {"schedule": None}:
+            return  # only the weights are looked at, or it is one that a tuner takes back
+        if trainer.strategy.restore_checkpoint_after_setup:
             raise MisconfigurationException(
-                "The checkpoint is of a training without MultigridCallback, whose epochs and LR mean something else. "
-                "Resume it without the callback, or start a new multigrid training from its weights."
+                f"MultigridCallback plans how to go on before training starts, but {type(trainer.strategy).__name__} "
+                "loads checkpoints later. Resume with `strategy='ddp'`."
             )
-        _close_finished_epoch(checkpoint)
+        self._checkpoint = checkpoint
+
+    def _saved_in(self, checkpoint: dict[str, Any] | None) -> dict[str, Any] | None:
+        return None if checkpoint is None else checkpoint.get("callbacks", {}).get(self.state_key)
+
+    @property
+    def _saved(self) -> dict[str, Any]:
+        return self._saved_in(self._checkpoint) or {}
+
+    def _resume(self, epoch: BaselineEpoch) -> None:
+        """Tells Lightning where to continue; it reads the checkpoint's counters after `on_fit_start`."""
+        if self._checkpoint is None:
+            return
+        counters, run = LoopCounters(self._checkpoint), self._run
+        found = continue_training(self._saved or None, counters, run.sampler, epoch, run.lr.configs)
+        if found.place == counters.place:
+            counters.close_finished_epoch()
+        else:
+            counters.move(found.place)
+        run.resumed, run.lr.epoch = found, found.epoch
+        if found.message:
+            rank_zero_info(found.message)
 
 
 class _Fit:
     """What one `fit` needs from hook to hook."""
 
-    def __init__(self, sampler: MultigridSampler, lr: BaselineLR, accumulate: int) -> None:
-        self.sampler, self.lr = sampler, lr
-        self.accumulate = accumulate
+    def __init__(self, sampler: MultigridSampler, lr: BaselineLR, statistics: EvaluationStatistics) -> None:
+        self.sampler, self.lr, self.statistics = sampler, lr, statistics
+        self.resumed: Continuation | None = None
         self.validate_every: int | None = None  # the script's `check_val_every_n_epoch`
         self.times = ShapeTimes()
         self.phase = -1  # the one announced last
@@ -505,17 +534,3 @@ def _global_seed(trainer: Trainer) -> int:
 def _log(trainer: Trainer, module: LightningModule, values: dict[str, float]) -> None:
     if not trainer.barebones:
         module.log_dict({name: float(value) for name, value in values.items()}, batch_size=1)
-
-
-def _close_finished_epoch(checkpoint: dict[str, Any]) -> None:
-    """Mends where Lightning continues after a checkpoint that was written in the last `on_train_batch_end` of an epoch.
-
-    Lightning takes the epoch for finished if it has as many batches as the *next* one, whose length differs here
-    (`loops/training_epoch_loop.py`, `reset`). With the batch counted as completed it closes the epoch either way.
-    """
-    loops = checkpoint.get("loops", {}).get("fit_loop", {})
-    progress = loops.get("epoch_loop.batch_progress", {})
-    current = progress.get("current", {})
-    if progress.get("is_last_batch") and current["completed"] + 1 == current["processed"] == current["ready"]:
-        current["completed"] += 1
-        progress["total"]["completed"] += 1

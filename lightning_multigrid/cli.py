@@ -22,6 +22,7 @@ from lightning_multigrid import __version__
 from lightning_multigrid.baseline_lr import BaselineEpoch
 from lightning_multigrid.callback import MultigridCallback
 from lightning_multigrid.classifier import VideoClassifier
+from lightning_multigrid.data_cli import DATA_COMMANDS, run_data_command
 from lightning_multigrid.datamodule import VideoDataModule
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.predictions import PredictionWriter
@@ -174,6 +175,7 @@ def main(args: ArgsType = None) -> None:
     Args:
         args: What to run instead of the process's arguments.
     """
+    words = sys.argv[1:] if args is None else args
     # jsonargparse wants a value, `--json=true`; a bare `--json` is what people type.
     if args is None:
         sys.argv[1:] = _json_with_value(sys.argv[1:])
@@ -182,6 +184,9 @@ def main(args: ArgsType = None) -> None:
     # Else a mistake in one argument prints the names of all of them.
     one_line = {"exit_on_error": False}
     try:
+        if isinstance(words, list) and words and words[0] in DATA_COMMANDS:
+            run_data_command(words)
+            return
         _MultigridCLI(
             LightningModule,
             LightningDataModule,
@@ -193,7 +198,8 @@ def main(args: ArgsType = None) -> None:
             save_config_kwargs={"overwrite": True},
             parser_kwargs={
                 "version": __version__,
-                "description": "Multigrid training of video models.",
+                "description": "Multigrid training of video models. Two more commands, `prepare` and `check`, make a "
+                "dataset ready for it; they have a --help of their own.",
                 **one_line,
                 **dict.fromkeys(_MultigridCLI.subcommands(), one_line),
             },

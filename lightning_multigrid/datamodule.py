@@ -20,6 +20,7 @@ from lightning_multigrid.clip_batch import ClipBatch, Failure, PixelBatch, colla
 from lightning_multigrid.clip_sampling import ClipSampling
 from lightning_multigrid.dataset import BrokenVideosError, VideoDataset, ViewDataset
 from lightning_multigrid.manifest import Manifest, ManifestError
+from lightning_multigrid.packed_file import packed_manifest
 from lightning_multigrid.resample import MEAN, STD, check_normalisation, resample_clips
 from lightning_multigrid.sampler import RepeatSampler
 from lightning_multigrid.sources import Source, VideoList, VideoSource
@@ -68,8 +69,9 @@ class VideoDataModule(LightningDataModule):
     warns that the data module's hook takes its place.
 
     Args:
-        train: Training videos: a list of `path label`, a folder with a folder per class (see `read_manifest`), or a
-            source of the module `sources`, such as `Kinetics`, which reads the official files of a dataset.
+        train: Training videos: a list of `path label`, a folder with a folder per class (see `read_manifest`), what
+            `lightning-multigrid prepare` wrote, or a source of the module `sources`, such as `Kinetics`, which reads
+            the official files of a dataset.
         val: Validation videos, likewise. Class ids are those of `train`, where given.
         test: Test videos, likewise.
         predict: Videos to predict, likewise; labels are not needed.
@@ -244,6 +246,17 @@ class VideoDataModule(LightningDataModule):
             else:
                 self._datasets[split] = ViewDataset(manifest, self.clip_sampling, self._views(split))
 
+    def manifests(self) -> dict[Split, Manifest]:
+        """The videos of each split that has a source; no video is opened.
+
+        Raises:
+            ManifestError: If a source cannot be read.
+        """
+        train = self._read("train", classes=())
+        classes = train.classes if train else ()
+        read = {split: train if split == "train" else self._read(split, classes) for split in self.sources}
+        return {split: manifest for split, manifest in read.items() if manifest is not None}
+
     @override
     def train_dataloader(self) -> DataLoader[Any]:
         return self._loader("train")
@@ -300,8 +313,8 @@ class VideoDataModule(LightningDataModule):
             return None
         if isinstance(source, VideoSource):
             return source.read(classes)
-        # The paths of a folder per class start from the folder itself.
-        root = None if os.path.isdir(source) else self.root
+        # The paths of a folder per class start from the folder itself, those of a packed manifest from its own.
+        root = None if os.path.isdir(source) or packed_manifest(os.fspath(source)) else self.root
         videos = VideoList(source, root, multi_label=self.multi_label, allow_outside_root=self.allow_outside_root)
         return videos.read(classes)
 

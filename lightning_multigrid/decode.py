@@ -1,83 +1,58 @@
 """Frames of a video file by their place in it: exactly those asked for, in presentation order.
 
-A file is indexed once, from its packets. A frame is found by seeking to the last packet before it at which decoding can
-begin, and decoding forward, no further than the last frame wanted. What comes out is compared with the index, frame by
-frame; where they disagree the file is decoded from its beginning. First right, then fast.
+A file is indexed once, from its packets. A frame is found by decoding from the last packet before it at which decoding
+can begin, without the packets that nobody needs, no further than the last frame wanted. What comes out is compared with
+the index, frame by frame; where they disagree the file is decoded from its beginning. First right, then fast.
 
-T frames, H W pixels of a frame as it is shown, that is with its rotation applied. Times are pts, in ticks of the
-stream's own clock.
+T frames, H W pixels of a frame as it is shown, that is with its rotation applied.
 """
 
 from __future__ import annotations
 
-import errno
-import math
 import operator
 import os
-import stat
-import struct
 import threading
-from array import array
-from bisect import bisect_left, bisect_right
+import zlib
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from io import FileIO
-from itertools import dropwhile, pairwise
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
 import av
 import torch
+from av.codec.context import CodecContext
 from av.container import InputContainer
 from av.packet import Packet
-from av.stream import Disposition
 from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 from torch import Tensor
 
+from lightning_multigrid.indexing import index_of, is_sealed
+from lightning_multigrid.packet_index import SHOWN, Orientation, PacketIndex, Run
+from lightning_multigrid.video_file import MAX_PIXELS, VideoError, VideoFile, demuxed
 from lightning_multigrid.yuv import YuvClip, YuvLayout
 
-__all__ = ["Box", "VideoError", "VideoReader", "read_frames"]
+__all__ = ["Box", "VideoError", "VideoReader", "build_index", "read_frames"]
 
-# Containers that hold their own pictures. FFmpeg also follows playlists, concat scripts and image patterns, whatever
-# their file is called: those name other files and hosts.
-_CONTAINERS = "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,ogg,ivf,gif,h264,hevc,m4v,mjpeg"
-# 8192 x 8192, twice an 8K frame. A few bytes of a header can declare far more, and FFmpeg would allocate it.
-_MAX_PIXELS = 2**26
-# Frames that are decoded, to see that they come out as listed, before an index is believed.
-_PROBE = 4
-# Boxes of an mp4 file that are looked at: a day of fragments. A hostile file could have them by the million.
-_MAX_BOXES = 100_000
-# Frames listed by all the indices that a thread keeps: 8 MB.
+# Frames listed by all the indices that a thread keeps: 48 MB.
 _KEPT_FRAMES = 1_000_000
+# Files that a thread remembers to have an index at odds with what comes out of them.
+_MOST_DISTRUSTED = 10_000
+# Bytes of packets that are read at a time, and between packets that are read rather than skipped.
+_PIECE, _GAP = 1 << 22, 1 << 16
 # From this version on PyAV's scaler starts a thread per core, for every frame, unless told not to.
 _ONE_THREAD = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
+
+_Key = tuple[str, int, int]
+_Place = tuple[int, int, int, int]
 
 _YUV_420 = ("yuv420p", "yuvj420p")
 # Numbers of the matrices, ITU-T H.273, table 4. 2 is "unspecified", which FFmpeg's converter takes for BT.601.
 _MATRICES: dict[int, Literal["bt601", "bt709"]] = {1: "bt709", 2: "bt601", 5: "bt601", 6: "bt601"}
 _FULL_RANGE = 2  # FFmpeg's AVCOL_RANGE_JPEG
-
-
-class VideoError(ValueError):
-    """A file that cannot be read as a video, or a frame that cannot be decoded. Its text is one line: "path: reason".
-
-    Args:
-        path: The file, as it was given.
-        reason: What is wrong, for a person.
-    """
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-    def __str__(self) -> str:
-        text = f"{self.path}: {self.reason}"
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class Box(NamedTuple):
@@ -96,7 +71,7 @@ def read_frames(path: str | os.PathLike[str], indices: Sequence[int]) -> Tensor:
 
     >>> read_frames("no_such_video.mp4", [0])
     Traceback (most recent call last):
-    lightning_multigrid.decode.VideoError: no_such_video.mp4: there is no such file
+    lightning_multigrid.video_file.VideoError: no_such_video.mp4: there is no such file
 
     Raises:
         IndexError: If the video has no such frame.
@@ -106,11 +81,31 @@ def read_frames(path: str | os.PathLike[str], indices: Sequence[int]) -> Tensor:
         return video.read(indices)
 
 
+def build_index(path: str | os.PathLike[str], *, read_timeout: float = 60.0) -> PacketIndex:
+    """The index of a video file, for `VideoReader`.
+
+    Args:
+        path: An ordinary file on disk, whatever its name looks like.
+        read_timeout: Seconds that a read of the file may take.
+
+    Raises:
+        VideoError: As of `VideoReader`.
+    """
+    file = VideoFile(os.fspath(path), read_timeout)
+    try:
+        return index_of(file)
+    finally:
+        file.close()
+
+
 class VideoReader:
     """A video file, open for reading until `close` or the end of a `with`. Its length is its number of frames.
 
     Args:
         path: An ordinary file on disk, whatever its name looks like.
+        index: What `build_index` told of the file. It is built, and kept for a while, if None, and built anew if it is
+            not that of the file as it is.
+        read_timeout: Seconds that a read of the file may take: one that hangs is an error then.
 
     Attributes:
         height: H, in pixels.
@@ -119,22 +114,26 @@ class VideoReader:
         packets_fed: Packets given to the decoder by `read` so far: what decoding costs, free of noise.
 
     Raises:
-        VideoError: If the file is missing, damaged, cut short, no video, or has frames of more than 67 megapixels.
+        VideoError: If the file is missing, damaged, cut short, no video, cannot be read in time, or has frames of more
+            than 67 megapixels.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = os.fspath(path)
+    def __init__(
+        self, path: str | os.PathLike[str], index: PacketIndex | None = None, *, read_timeout: float = 60.0
+    ) -> None:
+        self._file = VideoFile(os.fspath(path), read_timeout)
+        self._key = self._file.path, self._file.bytes.modified, self._file.bytes.size
+        self._demuxer: tuple[InputContainer, VideoStream] | None = None
         self.packets_fed = 0
-        with _faults(self._path):
-            key = _file_key(self._path)
-            self._container, self._stream = _open(self._path)
-            try:
-                self._index = _kept.index(key, lambda: _build_index(self._path, self._container, self._stream))
-            except BaseException:
-                self.close()
-                raise
-        self.rate = self._index.rate
-        self.height, self.width = self._index.orientation.shown(self._index.height, self._index.width)
+        try:
+            with self._file.faults():
+                if index is None or not is_sealed(index, self._file):
+                    index = _kept.index(self._key, lambda: index_of(self._file))
+        except BaseException:
+            self.close()
+            raise
+        self._index = index
+        self.rate, self.height, self.width = index.rate, index.height, index.width
 
     def __enter__(self) -> VideoReader:
         return self
@@ -143,11 +142,14 @@ class VideoReader:
         self.close()
 
     def __len__(self) -> int:
-        return self._index.length
+        return len(self._index)
 
     def close(self) -> None:
         """Lets go of the file."""
-        self._container.close()
+        if self._demuxer is not None:
+            self._demuxer[0].close()
+            self._demuxer = None
+        self._file.close()
 
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         """Frames as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
@@ -165,14 +167,30 @@ class VideoReader:
         shown = Box(0, 0, self.height, self.width) if box is None else Box(*box)
         self._check(shown)
         orientation = self._index.orientation
-        top, left, height, width = orientation.stored(shown, self.height, self.width)
+        top, left, height, width = _stored(shown, orientation, self.height, self.width)
         clip = torch.empty((len(indices), height, width, 3), dtype=torch.uint8)
-        with _faults(self._path):
+        with self._file.faults():
             for index, frame in self._find(sorted(places)):
                 crop = self._rgb(frame)[top : top + height, left : left + width]
                 for place in places[index]:
                     clip[place] = crop
-        return orientation.show(clip)
+        return _show(clip, orientation)
+
+    def frames(self) -> Iterator[tuple[int, VideoFrame]]:
+        """All frames as they are stored, that is without the rotation, each with its index.
+
+        They begin anew at 0, with another `index`, if that proves wrong on the way.
+
+        Raises:
+            VideoError: If a frame cannot be decoded.
+        """
+        with self._file.faults():
+            yield from self._find(range(len(self)))
+
+    @property
+    def index(self) -> PacketIndex:
+        """What is known of the file."""
+        return self._index
 
     def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> YuvClip | Tensor:
         """Frames as they are stored, without conversion; as `read` gives them where those are not YUV 4:2:0 of 8 bits.
@@ -193,11 +211,10 @@ class VideoReader:
         shown = Box(0, 0, self.height, self.width) if box is None else Box(*box)
         self._check(shown)
         # Of frames of odd height FFmpeg's converter interpolates the chroma.
-        plain = self._index.orientation == _UPRIGHT and self._index.height % 2 == 0
-        if not places or not plain or self._stream.codec_context.pix_fmt not in _YUV_420:
+        if not places or self._index.orientation != Orientation() or self._index.height % 2:
             return self.read(indices, box)
         clip: YuvClip | None = None
-        with _faults(self._path):
+        with self._file.faults():
             for index, frame in self._find(sorted(places)):
                 layout = _yuv_layout(frame, len(indices), shown) if self._is_of_first_size(frame) else None
                 if clip is None and layout is not None:
@@ -215,12 +232,12 @@ class VideoReader:
         places: dict[int, list[int]] = {}
         for place, index in enumerate(map(operator.index, indices)):
             if not 0 <= index < len(self):
-                raise IndexError(f"`indices` must lie in 0 to {len(self) - 1} in {self._path}, got {index}.")
+                raise IndexError(f"`indices` must lie in 0 to {len(self) - 1} in {self._file.path}, got {index}.")
             places.setdefault(index, []).append(place)
         return places
 
     def _is_of_first_size(self, frame: VideoFrame) -> bool:
-        return (frame.height, frame.width) == (self._index.height, self._index.width)
+        return (frame.height, frame.width) == (self._index.stored_height, self._index.stored_width)
 
     def _check(self, box: Box) -> None:
         top, left, height, width = box
@@ -229,7 +246,7 @@ class VideoReader:
 
     def _rgb(self, frame: VideoFrame) -> Tensor:
         """Pixels of a frame as it is stored. A frame of another size than the first is scaled to that."""
-        height, width = self._index.height, self._index.width
+        height, width = self._index.stored_height, self._index.stored_width
         scaler = _kept.scalers[frame.format.name]
         rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **_ONE_THREAD)
         plane = rgb.planes[0]
@@ -239,28 +256,103 @@ class VideoReader:
         """The frames of `wanted` (ascending) with their indices; some of them again if the index proves wrong."""
         if not wanted:
             return
-        if not self._index.times:
-            yield from self._from_start(wanted, enumerate)
-            return
-        try:
-            yield from self._after_seeking(wanted)
-        except (_Disagreement, av.FFmpegError):
-            yield from self._from_start(wanted, self._number_by_time if self._comes_in_order() else enumerate)
-
-    def _after_seeking(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
-        times = self._index.times
-        for entry, run in _runs(wanted, times, self._index.entries):
-            index, members = bisect_left(times, self._index.entries[entry]), set(run)
-            for frame in self._decode_from(entry):
-                if frame.pts != times[index]:
-                    raise _Disagreement
-                if index in members:
-                    yield index, frame
-                if index == run[-1]:
+        for _ in range(2):
+            index = self._index
+            if not len(index.times) or self._key in _kept.distrusted:
+                break
+            try:
+                yield from self._planned(wanted)
+                return
+            except (_Disagreement, av.FFmpegError) as error:
+                self._renew_index()
+                if self._index == index:
+                    if isinstance(error, _Disagreement):
+                        _kept.distrust(self._key)
                     break
-                index += 1
-            else:
+        by_time = len(self._index.times) and self._comes_in_order()
+        yield from self._from_start(wanted, self._number_by_time if by_time else enumerate)
+
+    def _renew_index(self) -> None:
+        """After a disagreement: the index may be that of another file, or of this one as it was before."""
+        index = index_of(self._file)
+        if (len(index), index.height, index.width) != (len(self), self.height, self.width):
+            raise VideoError(self._file.path, "is not the file that was indexed, or was changed while it was read")
+        self._index = index
+
+    def _planned(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
+        """Frames by the index.
+
+        Packets go to the decoder with their number in lieu of their time, so that a frame tells what it is made of.
+        """
+        index = self._index
+        try:
+            runs = index.runs(wanted)
+        except ValueError as error:
+            raise _Disagreement from error
+        for run in runs:
+            expected, members = iter(run.shown), dict(run.wanted)
+            first = index.times[run.packets[0]]
+            for frame in self._direct(run) if index.direct else self._demuxed(run):
+                number = frame.pts
+                if number is None or not 0 <= number < len(index.times):
+                    raise _Disagreement
+                if not index.flags[number] & SHOWN or index.times[number] < first:
+                    continue
+                if number != next(expected, None):
+                    raise _Disagreement
+                if number in members:
+                    yield members.pop(number), frame
+                    if not members:
+                        break
+            if members:
                 raise _Disagreement
+
+    def _direct(self, run: Run) -> Iterator[VideoFrame]:
+        """Frames of packets that are read from the file without its container."""
+        with _kept.decoder(self._index) as codec:
+            for number, data in self._packets(run):
+                packet: Packet[Any] = Packet(data)
+                packet.pts = packet.dts = number
+                self.packets_fed += 1
+                yield from codec.decode(packet)
+            yield from codec.decode(None)
+
+    def _packets(self, run: Run) -> Iterator[tuple[int, bytes]]:
+        index = self._index
+        columns = (column[run.packets].tolist() for column in (index.positions, index.sizes, index.checksums))
+        for piece in _pieces(list(zip(run.packets, *columns, strict=True))):
+            start = min(position for _, position, _, _ in piece)
+            end = max(position + size for _, position, size, _ in piece)
+            data = self._file.bytes.read([(start, end - start)])[0]
+            for number, position, size, checksum in piece:
+                packet = data[position - start : position - start + size]
+                if zlib.crc32(packet) != checksum:
+                    raise _Disagreement
+                yield number, packet
+
+    def _demuxed(self, run: Run) -> Iterator[VideoFrame]:
+        """Frames of packets that FFmpeg reads from the file's container."""
+        if self._demuxer is None:
+            self._demuxer = self._file.open()
+        container, stream = self._demuxer
+        index, first, fed = self._index, run.packets[0], set(run.packets)
+        # Containers that seek by the time of presentation land on an earlier entry then.
+        container.seek(int(index.decoding_times[first]), stream=stream)
+        number = -1
+        for packet in demuxed(container, stream):
+            if number < 0 and not (packet.is_keyframe and packet.pts == index.times[first]):
+                continue
+            number = first if number < 0 else number + 1
+            if not packet.size or packet.pts != index.times[number] or packet.size != index.sizes[number]:
+                raise _Disagreement
+            if number in fed:
+                packet.pts = number
+                self.packets_fed += 1
+                yield from packet.decode()
+            if number == run.packets[-1]:
+                yield from stream.codec_context.decode(None)
+                return
+        raise _Disagreement
 
     def _from_start(
         self,
@@ -268,102 +360,38 @@ class VideoReader:
         number: Callable[[Iterator[VideoFrame]], Iterator[tuple[int, VideoFrame]]],
     ) -> Iterator[tuple[int, VideoFrame]]:
         missing = set(wanted)
-        container, stream = _open(self._path)
-        with container:
-            for index, frame in number(self._decode(_packets(container, stream))):
+        with self._file.opened() as (container, stream):
+            for index, frame in number(self._decode(demuxed(container, stream))):
                 if index in missing:
                     missing.remove(index)
                     yield index, frame
                 if index >= wanted[-1]:
                     break
         if missing:
-            raise VideoError(self._path, f"damaged: frame {min(missing)} of {len(self)} does not come out")
+            raise VideoError(self._file.path, f"damaged: frame {min(missing)} of {len(self)} does not come out")
 
     def _number_by_time(self, frames: Iterator[VideoFrame]) -> Iterator[tuple[int, VideoFrame]]:
-        return ((bisect_left(self._index.times, frame.pts or 0), frame) for frame in frames)
+        times = self._index.shown_times.tolist()
+        return ((bisect_left(times, frame.pts or 0), frame) for frame in frames)
 
     def _comes_in_order(self) -> bool:
         """Whether times tell frames apart when the file is decoded from its beginning, as far as that goes."""
-        known, last = set(self._index.times), -math.inf
-        container, stream = _open(self._path)
-        with container:
-            try:
-                for frame in self._decode(_packets(container, stream)):
-                    if frame.pts is None or frame.pts <= last or frame.pts not in known:
-                        return False
-                    last = frame.pts
-            except av.FFmpegError:
-                pass
+        known, last = set(self._index.shown_times.tolist()), None
+        with self._file.opened() as (container, stream), suppress(av.FFmpegError):
+            for frame in self._decode(demuxed(container, stream)):
+                if frame.pts is None or frame.pts not in known or (last is not None and frame.pts <= last):
+                    return False
+                last = frame.pts
         return True
-
-    def _decode_from(self, entry: int) -> Iterator[VideoFrame]:
-        """Frames from an entry on. Those shown before it lead an open GOP: they may need what lies before."""
-        start = self._index.entries[entry]
-        frames = self._decode(self._packets_from(entry))
-        return dropwhile(lambda frame: frame.pts is not None and frame.pts < start, frames)
-
-    def _packets_from(self, entry: int) -> Iterator[Packet[VideoStream]]:
-        self._container.seek(self._index.seeks[entry], stream=self._stream)
-        packets = _packets(self._container, self._stream)
-        for packet in packets:
-            if packet.is_keyframe and packet.pts == self._index.entries[entry]:
-                yield packet
-                yield from packets
-                return
-        raise _Disagreement
 
     def _decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
         for packet in packets:
-            self.packets_fed += 1
+            self.packets_fed += packet.size > 0
             yield from packet.decode()
 
 
 class _Disagreement(Exception):
-    """The index says one thing, the decoder another."""
-
-
-@dataclass(frozen=True)
-class _Orientation:
-    """How a frame as it is stored becomes one as it is shown: transposed first, then turned over."""
-
-    transposed: bool
-    upside_down: bool
-    mirrored: bool
-
-    @staticmethod
-    def of(frame: VideoFrame) -> _Orientation:
-        try:
-            side_data: Any = frame.side_data  # typed as if it held motion vectors only
-            matrix = side_data.get("DISPLAYMATRIX")
-        except ValueError:  # PyAV trips over kinds of side data that it doesn't know
-            matrix = None
-        if matrix is None:
-            angle = math.radians(frame.rotation)
-            a, b, c, d = math.cos(angle), -math.sin(angle), math.sin(angle), math.cos(angle)
-        else:
-            a, b, _, c, d, *_ = struct.unpack("9i", bytes(matrix))
-        # x' = a x + c y, y' = b x + d y, turned to the nearest right angle.
-        if abs(b) + abs(c) > abs(a) + abs(d):
-            return _Orientation(transposed=True, upside_down=b < 0, mirrored=c < 0)
-        return _Orientation(transposed=False, upside_down=d < 0, mirrored=a < 0)
-
-    def shown(self, height: int, width: int) -> tuple[int, int]:
-        return (width, height) if self.transposed else (height, width)
-
-    def stored(self, box: Box, height: int, width: int) -> Box:
-        """Where a box of the H x W pixels shown lies in the frame as it is stored."""
-        top = height - box.top - box.height if self.upside_down else box.top
-        left = width - box.left - box.width if self.mirrored else box.left
-        return Box(left, top, box.width, box.height) if self.transposed else Box(top, left, box.height, box.width)
-
-    def show(self, clip: Tensor) -> Tensor:
-        if self.transposed:
-            clip = clip.transpose(1, 2)
-        axes = [axis for axis, over in ((1, self.upside_down), (2, self.mirrored)) if over]
-        return (clip.flip(axes) if axes else clip).contiguous()
-
-
-_UPRIGHT = _Orientation(transposed=False, upside_down=False, mirrored=False)
+    """The index says one thing, the file or the decoder another."""
 
 
 def _yuv_layout(frame: VideoFrame, frames: int, box: Box) -> YuvLayout | None:
@@ -386,31 +414,6 @@ def _yuv_planes(frame: VideoFrame, box: Box) -> tuple[Tensor, tuple[Tensor, Tens
     return luma[box.top : bottom, box.left : right], (cb[rows, columns], cr[rows, columns])
 
 
-@dataclass(frozen=True)
-class _Index:
-    """What a file holds.
-
-    Args:
-        length: Number of frames.
-        times: Times of the frames, ascending; empty if frames can only be told by counting what the decoder gives out.
-        entries: Times of the packets at which decoding can begin, ascending.
-        seeks: Times to seek to for them: those of decoding. Containers that seek by pts then land on an earlier entry.
-        height: Rows of a frame as it is stored.
-        width: Columns of a frame as it is stored.
-        orientation: How it is shown.
-        rate: Mean frames per second, 0.0 if unknown.
-    """
-
-    length: int
-    times: Sequence[int]
-    entries: Sequence[int]
-    seeks: Sequence[int]
-    height: int
-    width: int
-    orientation: _Orientation
-    rate: float
-
-
 class _Kept(threading.local):
     """What a thread keeps from one video to the next. Threads share nothing: a scaler does not bear two at a time."""
 
@@ -418,244 +421,79 @@ class _Kept(threading.local):
         # A scaler holds megabytes, so there is none per file. One of its own for each pixel format: before PyAV 17 it
         # takes full-range frames for what came before them, and the other way round.
         self.scalers: defaultdict[str, VideoReformatter] = defaultdict(VideoReformatter)
-        self._indices: dict[tuple[str, int, int], _Index] = {}
+        self.distrusted: dict[_Key, None] = {}
+        self._indices: dict[_Key, PacketIndex] = {}
         self._frames = 0
+        self._decoder: tuple[tuple[object, ...], VideoCodecContext] | None = None
 
-    def index(self, key: tuple[str, int, int], build: Callable[[], _Index]) -> _Index:
+    def index(self, key: _Key, build: Callable[[], PacketIndex]) -> PacketIndex:
         index = self._indices.pop(key, None)
         if index is None:
             index = build()
-            self._frames += index.length
+            self._frames += len(index)
         self._indices[key] = index  # at the end: the first is the one unused for longest
         while self._frames > _KEPT_FRAMES and len(self._indices) > 1:
-            self._frames -= self._indices.pop(next(iter(self._indices))).length
+            self._frames -= len(self._indices.pop(next(iter(self._indices))))
         return index
+
+    def distrust(self, key: _Key) -> None:
+        self.distrusted[key] = None
+        if len(self.distrusted) > _MOST_DISTRUSTED:
+            del self.distrusted[next(iter(self.distrusted))]
+
+    @contextmanager
+    def decoder(self, index: PacketIndex) -> Iterator[VideoCodecContext]:
+        """A decoder of H.264: the one used last, if it is for the same parameter sets."""
+        key = index.extradata, index.colours, index.stored_height, index.stored_width
+        (kept, codec), self._decoder = self._decoder or (None, None), None
+        if codec is None or kept != key:
+            codec = _decoder(index)
+        with suppress(GeneratorExit):  # all frames wanted are out
+            yield codec
+        codec.flush_buffers()  # not after an error: who knows what state it is in
+        self._decoder = key, codec
 
 
 _kept = _Kept()
 
 
-def _runs(wanted: Sequence[int], times: Sequence[int], entries: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """Frames that are decoded in one go, with the number of the entry to begin at. A seek pays if it skips a frame."""
-    runs: list[tuple[int, list[int]]] = []
-    for index in wanted:
-        entry = bisect_right(entries, times[index]) - 1
-        if runs and bisect_left(times, entries[entry]) <= runs[-1][1][-1] + 1:
-            runs[-1][1].append(index)
-        else:
-            runs.append((entry, [index]))
-    return runs
+def _decoder(index: PacketIndex) -> VideoCodecContext:
+    codec = CodecContext.create("h264", "r")
+    assert isinstance(codec, VideoCodecContext)
+    codec.extradata = index.extradata
+    codec.thread_count = 1
+    codec.colorspace, codec.color_range, codec.color_primaries, codec.color_trc = index.colours
+    # Strict: where a stream does not tell how far it reorders frames, the most possible is believed; none gets lost.
+    codec.options = {"max_pixels": str(MAX_PIXELS), "strict": "1"}
+    return codec
 
 
-@contextmanager
-def _faults(path: str) -> Iterator[None]:
-    """Whatever a file makes FFmpeg or PyAV raise is a `VideoError`: a bit in a header can mean a UnicodeDecodeError."""
-    try:
-        yield
-    except VideoError:
-        raise
-    except FileNotFoundError as error:
-        raise VideoError(path, "there is no such file") from error
-    except av.FFmpegError as error:
-        # Some are MemoryErrors too, of a header that asks for more than there can be: a fault of the file like others.
-        limit = f", or frames of more than {_MAX_PIXELS} pixels" if error.errno == errno.EINVAL else ""
-        raise VideoError(path, f"damaged{limit} ({error.strerror})") from error
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise VideoError(path, f"cannot be read ({type(error).__name__}: {error})") from error
+def _pieces(packets: list[_Place]) -> Iterator[list[_Place]]:
+    """Packets whose bytes are read in one go, as (number, position, size, checksum)."""
+    piece: list[_Place] = []
+    start = end = 0
+    for packet in packets:
+        _, position, size, _ = packet
+        low, high = min(start, position), max(end, position + size)
+        if piece and (high - low > _PIECE or position - end > _GAP or start - position - size > _GAP):
+            yield piece
+            piece = []
+        start, end = (low, high) if piece else (position, position + size)
+        piece.append(packet)
+    if piece:
+        yield piece
 
 
-def _file_key(path: str) -> tuple[str, int, int]:
-    """What tells a file from others and from its former self: path, time of change, bytes."""
-    found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):  # FFmpeg would wait for ever at a pipe that nobody writes to
-        raise VideoError(path, "a directory" if stat.S_ISDIR(found.st_mode) else "not an ordinary file")
-    if not found.st_size:
-        raise VideoError(path, "empty, 0 bytes")
-    if not os.access(path, os.R_OK):
-        raise VideoError(path, "may not be read by this user")
-    return path, found.st_mtime_ns, found.st_size
+def _stored(box: Box, turn: Orientation, height: int, width: int) -> Box:
+    """Where a box of the H x W pixels shown lies in the frame as it is stored."""
+    top = height - box.top - box.height if turn.upside_down else box.top
+    left = width - box.left - box.width if turn.mirrored else box.left
+    return Box(left, top, box.width, box.height) if turn.transposed else Box(top, left, box.height, box.width)
 
 
-def _open(path: str) -> tuple[InputContainer, VideoStream]:
-    try:
-        container = av.open(
-            f"file:{path}",  # "a:b.mp4" alone would be b.mp4 of the protocol a
-            container_options={"format_whitelist": _CONTAINERS, "protocol_whitelist": "file"},
-            metadata_errors="replace",
-        )
-    except av.FFmpegError as error:
-        if error.errno == errno.EINVAL:
-            raise VideoError(path, f"not a video in one of the containers {_CONTAINERS}") from error
-        if isinstance(error, av.InvalidDataError):
-            _refuse_cut_short(path)
-            raise VideoError(path, f"no video, or damaged at its head ({error.strerror})") from error
-        raise
-    try:
-        return container, _video_stream(path, container)
-    except BaseException:
-        container.close()
-        raise
-
-
-def _video_stream(path: str, container: InputContainer) -> VideoStream:
-    # To FFmpeg the cover picture of a sound file is video.
-    streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
-    if not streams:
-        raise VideoError(path, "holds no video, only other streams")
-    codec = streams[0].codec_context
-    if codec is None:
-        raise VideoError(path, "holds video that this FFmpeg has no decoder for")
-    if codec.width * codec.height > _MAX_PIXELS:
-        raise VideoError(path, f"declares frames of {codec.width} x {codec.height} pixels, more than {_MAX_PIXELS}")
-    codec.thread_count = 1  # the workers of a loader are the threads: FFmpeg's own cost more than they bring
-    codec.options = {"max_pixels": str(_MAX_PIXELS)}
-    return streams[0]
-
-
-def _packets(container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:
-    """Packets in decoding order. The last is empty, and makes the decoder give out the frames that it still holds."""
-    for packet in container.demux(stream):
-        if packet.size or packet.dts is None:  # an empty sample on the way would end decoding
-            yield packet
-
-
-def _build_index(path: str, container: InputContainer, stream: VideoStream) -> _Index:
-    _refuse_cut_short(path)
-    codec = stream.codec_context
-    probe: list[VideoFrame] = []
-    times: list[int] = []
-    entries: list[tuple[int, int]] = []
-    # A program stream has a time per pack, not per frame: those between are made up, and others after a seek.
-    regular, corrupt = container.format.name != "mpeg", False
-    for packet in _packets(container, stream):
-        if len(probe) < _PROBE:
-            probe += packet.decode()
-        if not packet.size:
-            continue
-        corrupt = packet.is_corrupt
-        if packet.pts is None or _may_be_placeholder(codec, packet):
-            regular = False
-            continue
-        if not packet.is_discard and _is_shown(codec, packet):  # edit lists discard
-            times.append(packet.pts)
-        if packet.is_keyframe and _is_entry(codec, packet):
-            entries.append((packet.pts, packet.pts if packet.dts is None else packet.dts))
-    if corrupt and container.format.name != "mpegts":  # a transport stream is cut anywhere
-        raise VideoError(path, "cut short: its last packet is not all there")
-    if not probe:
-        raise VideoError(path, "holds no frame that can be decoded")
-    times.sort()
-    entries.sort()
-    if not (
-        regular
-        and entries
-        and entries[0][0] <= times[0]
-        and [frame.pts for frame in probe] == times[: len(probe)]
-        and all(now < later for now, later in pairwise(times))
-    ):
-        times, entries = [], []
-    first = probe[0]
-    rate = float(stream.average_rate or 0)
-    if len(times) > 1 and stream.time_base is not None:
-        rate = float((len(times) - 1) / ((times[-1] - times[0]) * stream.time_base))
-    return _Index(
-        length=len(times) or _count(path),
-        times=array("q", times),
-        entries=array("q", [time for time, _ in entries]),
-        seeks=array("q", [decoding_time for _, decoding_time in entries]),
-        height=first.height,
-        width=first.width,
-        orientation=_Orientation.of(first),
-        rate=rate,
-    )
-
-
-def _count(path: str) -> int:
-    container, stream = _open(path)
-    with container:
-        return sum(len(packet.decode()) for packet in _packets(container, stream))
-
-
-def _is_shown(codec: VideoCodecContext, packet: Packet[VideoStream]) -> bool:
-    """Whether a frame comes of a packet. VP8 has frames only to refer to: bit 4 of the first byte, RFC 6386, 9.1."""
-    return codec.name != "vp8" or bool(bytes(packet)[0] & 0x10)
-
-
-def _may_be_placeholder(codec: VideoCodecContext, packet: Packet[VideoStream]) -> bool:
-    """Whether a packet may stand for no picture of its own.
-
-    "Packed" MPEG-4 of AVI files has two pictures in one packet, and then one of at most 8 bytes in lieu of the second;
-    its frames come out with each other's times.
-    """
-    return codec.name == "mpeg4" and packet.size <= 8
-
-
-def _is_entry(codec: VideoCodecContext, packet: Packet[VideoStream]) -> bool:
-    """Whether what is shown from a keyframe on needs nothing before it.
-
-    Containers also mark recovery points of H.264 and H.265, after which pictures may be wrong for a while. Only an IDR
-    picture (H.264, NAL unit type 5) or any IRAP picture (H.265, types 16 to 21) is a clean start.
-    """
-    if codec.name == "h264":
-        return any(header & 0x1F == 5 for header in _nal_headers(codec, bytes(packet)))
-    if codec.name == "hevc":
-        return any(16 <= header >> 1 & 0x3F <= 21 for header in _nal_headers(codec, bytes(packet)))
-    return True
-
-
-def _nal_headers(codec: VideoCodecContext, data: bytes) -> Iterator[int]:
-    """First byte of each NAL unit of a packet: behind start codes, or behind lengths as in mp4 and Matroska."""
-    extra = codec.extradata or b""
-    if extra[:1] != b"\1":
-        at = data.find(b"\0\0\1")
-        while 0 <= at < len(data) - 3:
-            yield data[at + 3]
-            at = data.find(b"\0\0\1", at + 3)
-        return
-    bytes_of_length = (extra[4 if codec.name == "h264" else 21] & 3) + 1
-    at = bytes_of_length
-    while at < len(data):
-        yield data[at]
-        at += int.from_bytes(data[at - bytes_of_length : at], "big") + bytes_of_length
-
-
-def _refuse_cut_short(path: str) -> None:
-    """FFmpeg reads what is left of a file without a word; its outermost boxes tell how long it was."""
-    size = os.path.getsize(path)
-    with open(path, "rb", buffering=0) as file:
-        promised = _promised_size(file)
-    if promised > size:
-        raise VideoError(path, f"cut short: {size} of {promised} bytes are there")
-
-
-def _promised_size(file: FileIO) -> int:
-    """Bytes that the outermost boxes of an mp4 or Matroska file claim; 0 for other files, or if they don't say."""
-    head = file.read(4)
-    if head == b"\x1a\x45\xdf\xa3":  # an EBML header, then the segment; RFC 8794
-        file.seek(_ebml_size(file), os.SEEK_CUR)
-        is_segment = file.read(4) == b"\x18\x53\x80\x67"
-        size = _ebml_size(file)
-        return file.tell() + size if is_segment else 0
-    end = 0
-    for _ in range(_MAX_BOXES):  # size and type of each box; ISO/IEC 14496-12, 4.2
-        file.seek(end)
-        head = file.read(16)
-        size = int.from_bytes(head[:4], "big")
-        if head[4:8] not in (b"ftyp", b"moov", b"mdat", b"moof", b"free", b"skip", b"wide", b"sidx", b"styp", b"uuid"):
-            break
-        if size == 1:
-            size = int.from_bytes(head[8:16], "big")
-        if size < 8:  # to the end of the file
-            break
-        end += size
-    return end
-
-
-def _ebml_size(file: FileIO) -> int:
-    """A number whose leading zero bits tell its length; all ones: unknown, 0 here."""
-    first = file.read(1)
-    length = 9 - (first or b"\0")[0].bit_length()
-    size = int.from_bytes(first + file.read(length - 1), "big") - (1 << 7 * length)
-    return size if 0 <= size < (1 << 7 * length) - 1 else 0
+def _show(clip: Tensor, turn: Orientation) -> Tensor:
+    """Frames as they are shown, of frames as they are stored."""
+    if turn.transposed:
+        clip = clip.transpose(1, 2)
+    axes = [axis for axis, over in ((1, turn.upside_down), (2, turn.mirrored)) if over]
+    return (clip.flip(axes) if axes else clip).contiguous()

@@ -9,9 +9,11 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 
 from lightning_multigrid.packed import Manifest, ManifestBuilder
+from lightning_multigrid.packed_file import load_manifest, packed_manifest
 from lightning_multigrid.textfile import ManifestError, StrPath, csv_rows, parse_labels, path_argument, quoted
 
 __all__ = ["FRAME_SUFFIXES", "Manifest", "ManifestBuilder", "ManifestError", "read_manifest"]
@@ -40,7 +42,7 @@ def read_manifest(
     existing_only: bool = False,
     allow_outside_root: bool = False,
 ) -> Manifest:
-    r"""Reads a list of `path label`, or a folder per class.
+    r"""Reads a list of `path label`, a folder per class, or what `lightning-multigrid prepare` wrote.
 
     A *list* is UTF-8 text with a row per video: `path label`, `path` alone (no labels, for prediction), or
     `path frames label` (PySlowFast, VideoMAE; the number of frames is not used). Space, comma or tab separate, which
@@ -52,8 +54,10 @@ def read_manifest(
     In a *folder per class*, `source/<class>/**/*.mp4` (and other suffixes), labels count the sorted names of the
     folders. Hidden files are skipped. Links are followed, but not out of `source`, and no folder is entered twice.
 
+    A *prepared* folder, or the `manifest.packed` in it, says by itself what its classes are.
+
     Args:
-        source: The list, or the folder that holds a folder per class.
+        source: The list, the folder that holds a folder per class, or the prepared folder.
         root: Folder that relative paths of a list start from; by default the one the list lies in. Absolute paths
             must lie in a given root, and are accepted as they stand without one; `..` never leads out of it.
         classes: Names of the classes in the order of their labels. For a folder, those of the training split, so that
@@ -69,6 +73,9 @@ def read_manifest(
         TypeError: If an argument is of a wrong kind.
     """
     source = path_argument("source", source)
+    packed = packed_manifest(source)
+    if packed is not None:
+        return _prepared(packed, root, classes, existing_only)
     if not os.path.isdir(source):
         builder = ManifestBuilder(
             source,
@@ -98,6 +105,21 @@ def read_manifest(
     )
     folders.add_to(builder, classes)
     return builder.build()
+
+
+def _prepared(path: str, root: StrPath | None, classes: Sequence[str], existing_only: bool) -> Manifest:
+    """A packed manifest; what it says of classes and labels holds."""
+    if root is not None:
+        raise ManifestError(
+            f"`root` is {str(root)!r}, but the videos of {path} lie beside it, as `prepare` made them. Leave it out."
+        )
+    manifest = load_manifest(path)
+    if not existing_only and (manifest.classes or not classes):
+        return manifest
+    paths = [manifest.path(row) for row in range(len(manifest))]
+    there = [name if not existing_only or os.path.exists(name) else None for name in paths]
+    missing = there.count(None)
+    return replace(manifest.renamed(there, path, manifest.root, classes), missing=missing, index=manifest.index)
 
 
 def _add_list(builder: ManifestBuilder, path: str, multi_label: bool) -> None:

@@ -37,6 +37,7 @@ class Manifest:
         multi_label: Whether a video may have any number of labels instead of one.
         frame_rate: Frames per second if each path is a folder of frames, None if it is a video file.
         missing: How many listed videos were left out because they are not on disk (`existing_only`).
+        index: File of the videos' packet indices, if `prepare` wrote one.
 
     >>> builder = ManifestBuilder("train.csv", root="/data", classes=["run", "swim"])
     >>> builder.add("a b.mp4", labels=[1], where="line 1")
@@ -58,6 +59,7 @@ class Manifest:
     _label_offsets: Tensor
     _starts: Tensor
     _ends: Tensor
+    index: str | None = None
 
     def __len__(self) -> int:
         return len(self._path_offsets) - 1
@@ -74,6 +76,47 @@ class Manifest:
         if self.missing:
             parts.append(f"{self.missing:,} missing")
         return f"Manifest({os.path.basename(self.origin)!r}: {', '.join(parts)}, root={self.root!r})"
+
+    @property
+    def arrays(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Bytes and offsets of the paths, labels and their offsets, starts and ends, as the constructor takes them."""
+        return (
+            self._path_bytes,
+            self._path_offsets,
+            self._label_ids,
+            self._label_offsets,
+            self._starts,
+            self._ends,
+        )
+
+    def renamed(
+        self, paths: Sequence[str | None], origin: StrPath, root: StrPath, classes: Sequence[str] = ()
+    ) -> Manifest:
+        """The same labels for other videos.
+
+        Args:
+            paths: A path for each row; None leaves the row out.
+            origin: The file that the new manifest stands for.
+            root: Folder that relative paths start from.
+            classes: Names of the classes, if this manifest has none.
+
+        Raises:
+            ManifestError: If no row is left, or a path leads out of the root.
+        """
+        builder = ManifestBuilder(
+            origin,
+            root,
+            classes=self.classes or classes,
+            multi_label=self.multi_label,
+            frame_rate=self.frame_rate,
+        )
+        for row, path in enumerate(paths):
+            if path is not None:
+                first, last = self._row(self._label_offsets, row)
+                starts, ends = self._starts[first:last].tolist(), self._ends[first:last].tolist()
+                labels = self._label_ids[first:last].tolist()
+                builder.add(path, labels, where=f"row {row}", spans=list(zip(starts, ends, strict=True)))
+        return builder.build()
 
     @property
     def labelled(self) -> bool:

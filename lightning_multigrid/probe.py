@@ -18,7 +18,7 @@ from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.randomness import seeded
 from lightning_multigrid.sampler import ClipRequest, MultigridLoader
 
-__all__ = ["batch_maker", "check_grids"]
+__all__ = ["batch_hook", "batch_maker", "check_grids", "first_clips"]
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,8 @@ def _try(run: Callable[[BatchShape], None], grid: BatchShape, module: nn.Module)
     return None
 
 
-def _first_clips(batch: Any) -> Tensor | None:
+def first_clips(batch: Any) -> Tensor | None:
+    """The first tensor of a mini-batch that may be clips, else images."""
     found: list[Tensor] = []
     apply_to_collection(batch, Tensor, found.append)
     return max((tensor for tensor in found if tensor.ndim in (4, 5)), key=lambda tensor: tensor.ndim, default=None)
@@ -91,7 +92,7 @@ def check_grids(module: LightningModule, grids: Sequence[BatchShape], make_batch
         probe.training_step(_to_meta(make_batch(grid)), 0)
 
     def run_forward(grid: BatchShape) -> None:
-        probe(_first_clips(_to_meta(make_batch(grid))))
+        probe(first_clips(_to_meta(make_batch(grid))))
 
     for run in (run_step, run_forward):
         failure = _try(run, grids[0], probe)
@@ -114,17 +115,19 @@ def check_grids(module: LightningModule, grids: Sequence[BatchShape], make_batch
             ) from error
 
 
+def batch_hook(name: str, trainer: Trainer, module: LightningModule) -> Callable[..., Any]:
+    """One of the hooks that see a mini-batch: the data module's, if it has one of its own, as Lightning chooses."""
+    data = trainer.datamodule  # type: ignore[attr-defined]
+    return getattr(data if data is not None and is_overridden(name, data) else module, name)  # type: ignore[no-any-return]
+
+
 def batch_maker(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> Callable[[BatchShape], Any]:
     """Makes a small mini-batch on a grid, as `training_step` would get it."""
-    data = trainer.datamodule  # type: ignore[attr-defined]
-
-    def hook(name: str) -> Callable[[Any, int], Any]:
-        # As Lightning chooses: the data module's hook, if it has one of its own.
-        return getattr(data if data is not None and is_overridden(name, data) else module, name)  # type: ignore[no-any-return]
 
     def make(grid: BatchShape) -> Any:
         with seeded(0):
             batch = loader.dataset[[ClipRequest(0, grid.frames, grid.size, seed=0)] * 2]  # as a worker asks for it
-            return hook("on_after_batch_transfer")(hook("on_before_batch_transfer")(batch, 0), 0)
+            batch = batch_hook("on_before_batch_transfer", trainer, module)(batch, 0)
+            return batch_hook("on_after_batch_transfer", trainer, module)(batch, 0)
 
     return make

@@ -12,6 +12,7 @@ from typing import Any, cast
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
@@ -22,6 +23,7 @@ __all__ = [
     "Recipe",
     "baseline_epochs",
     "read_recipe",
+    "refuse_split_models",
     "refuse_unsupported",
     "scheduler_configs",
     "training_source",
@@ -35,14 +37,14 @@ class Recipe:
 
     Args:
         clips: Clips of this rank in an epoch, as limited by `limit_train_batches` or `overfit_batches`.
-        available: Clips of this rank without that limit.
+        available: Clips of this rank without that limit; a fraction where the ranks cannot share them evenly.
         epoch: An epoch of the baseline.
         epochs: Length of the baseline, in epochs.
         drop_last: Whether the last mini-batch of an epoch is dropped if it is incomplete.
     """
 
-    clips: int
-    available: int
+    clips: Fraction
+    available: Fraction
     epoch: BaselineEpoch
     epochs: Fraction
     drop_last: bool
@@ -86,6 +88,7 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
             f"{type(module).__name__} overrides `lr_scheduler_step`, which may count the epochs of this run instead. "
             "Return schedulers of torch from `configure_optimizers`, and remove the override."
         )
+    refuse_split_models(trainer.strategy)
     callbacks = [*trainer.callbacks]  # type: ignore[attr-defined]
     if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
         raise MisconfigurationException(
@@ -102,6 +105,20 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
         raise MisconfigurationException(
             "MultigridCallback requests the training loader itself. Remove "
             f"`reload_dataloaders_every_n_epochs={every}` from the Trainer or remove the callback."
+        )
+
+
+def refuse_split_models(strategy: Strategy) -> None:
+    """Refuses strategies under which a rank does not hold the whole model.
+
+    Raises:
+        MisconfigurationException: If the strategy is one of those.
+    """
+    if isinstance(strategy, (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)):
+        raise MisconfigurationException(
+            "MultigridCallback cuts mini-batches among ranks that each hold the whole model and its BatchNorm "
+            f"layers, but {type(strategy).__name__} splits the model or its optimizer. Use `strategy='ddp'`: multigrid "
+            "needs no more memory than the baseline, and the paper's models fit on one GPU."
         )
 
 
@@ -190,10 +207,10 @@ def read_recipe(trainer: Trainer, loader: DataLoader[Any]) -> Recipe:
     """
     world, size = trainer.world_size, cast("int", loader.batch_size)
     if isinstance(loader.sampler, DistributedSampler):  # the user's own, already cut among the ranks
-        of_rank, available = len(loader.sampler), len(cast("Sized", loader.dataset)) // world
+        of_rank, available = len(loader.sampler), Fraction(len(cast("Sized", loader.dataset)), world)
     else:  # Lightning's distributed sampler repeats samples to make the ranks equal; ours leaves some out
         samples = len(cast("Sized", loader.sampler))
-        of_rank, available = math.ceil(samples / world), samples // world
+        of_rank, available = math.ceil(samples / world), Fraction(samples, world)
     batches = of_rank // size if loader.drop_last else math.ceil(of_rank / size)
     if batches == 0:
         raise ValueError(
@@ -204,6 +221,6 @@ def read_recipe(trainer: Trainer, loader: DataLoader[Any]) -> Recipe:
     if not trainer.fast_dev_run:  # type: ignore[attr-defined]
         limited = max(1, _limited(batches, trainer.limit_train_batches))
         if limited < batches:
-            batches, clips = limited, limited * size
+            batches, clips = limited, Fraction(limited * size)
     epoch = BaselineEpoch(batches, trainer.accumulate_grad_batches)
     return Recipe(clips, available, epoch, baseline_epochs(trainer, epoch), loader.drop_last)

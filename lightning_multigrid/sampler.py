@@ -33,7 +33,7 @@ from torch.utils.data import (
 from lightning_multigrid.clip_batch import collate_clips, join_clips
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.randomness import derive_seed, seeded
-from lightning_multigrid.schedule import MultigridSchedule, Step
+from lightning_multigrid.schedule import Clips, MultigridSchedule, Step
 
 __all__ = [
     "ClipDataset",
@@ -231,7 +231,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
     Args:
         schedule: The multigrid schedule.
         order: Indices of the dataset in the order of an epoch, as a function of the epoch; equal on all ranks.
-        clips: Clips of this rank in an epoch.
+        clips: Clips of this rank in an epoch, as `MultigridSchedule.steps` takes them.
         seed: Seed of the clips' augmentation.
         rank: This rank.
         world: Number of ranks.
@@ -243,7 +243,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         self,
         schedule: MultigridSchedule,
         order: Order,
-        clips: int,
+        clips: Clips,
         *,
         seed: int,
         rank: int = 0,
@@ -252,7 +252,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         drop_last: bool = False,
     ) -> None:
         self.schedule, self.order, self.clips, self.seed = schedule, order, clips, seed
-        self.rank, self.world = rank, world
+        self.rank, self.world, self.accumulate = rank, world, accumulate
         self.pieces = 1
         self._start = (0, 0)
         # Lightning asks for an epoch's length many times; two epochs are in flight at its boundary.

@@ -22,6 +22,7 @@ from lightning_multigrid.tables import text_table
 __all__ = ["Baseline", "LRScaling", "LongCycle", "MultigridSchedule", "Phase", "ShortCycle", "Step"]
 
 Epochs = int | float | Fraction
+Clips = int | Fraction
 LRScaling = Literal["linear", "sqrt", "none"]
 
 
@@ -69,6 +70,15 @@ class Baseline:
                 f"`warmup_epochs` must be at least 0 and end before the first LR stage does, at epoch "
                 f"{float(first_stage):g}; got {float(self.warmup_epochs):g}."
             )
+
+
+def _between(knots: Sequence[tuple[Fraction, Fraction]], place: Fraction) -> Fraction:
+    """The value at a place of the piecewise linear function through (place, value), constant after the last."""
+    following = bisect_right(knots, place, key=lambda knot: knot[0])
+    if following == len(knots):
+        return knots[-1][1]
+    (start, first), (end, last) = knots[following - 1], knots[following]
+    return first + (place - start) / (end - start) * (last - first)
 
 
 def _check_factors(name: str, factors: Sequence[float]) -> None:
@@ -312,17 +322,20 @@ class MultigridSchedule:
         Linear in epochs within each LR stage. The warm-up runs one to one, but never beyond the same share of its
         stage. In a *stepwise* schedule the last stage but one extends to the middle of the fine-tuning phase.
         """
-        knots = self._clock
-        exact = _exact(position)
-        following = bisect_right(knots, exact, key=lambda knot: knot[0])
-        if following == len(knots):
-            return knots[-1][1]
-        (start, baseline_start), (end, baseline_end) = knots[following - 1], knots[following]
-        return baseline_start + (exact - start) / (end - start) * (baseline_end - baseline_start)
+        return _between(self._clock, _exact(position))
+
+    def position_of(self, baseline_epoch: Epochs) -> Fraction:
+        """The position that corresponds to an epoch of the baseline, both from 0: the inverse of `baseline_epoch`.
+
+        >>> schedule = MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196)))
+        >>> schedule.baseline_epoch(schedule.position_of(100))
+        Fraction(100, 1)
+        """
+        return _between([(baseline, position) for position, baseline in self._clock], _exact(baseline_epoch))
 
     # --- Steps ---
 
-    def steps(self, epoch: int, clips: int, accumulate: int = 1, drop_last: bool = False) -> Sequence[Step]:
+    def steps(self, epoch: int, clips: Clips, accumulate: int = 1, drop_last: bool = False) -> Sequence[Step]:
         """The mini-batches of an epoch, in order.
 
         The position at which an optimizer step starts decides the shape of all its micro-batches. The short cycle
@@ -330,7 +343,8 @@ class MultigridSchedule:
 
         Args:
             epoch: The epoch, from 0.
-            clips: Clips of this rank in this epoch.
+            clips: Clips of this rank in this epoch. Where the ranks cannot share them evenly it is a fraction, of which
+                the rank gets the whole clips: so phases change at the same clip of the dataset on any number of ranks.
             accumulate: Micro-batches per optimizer step.
             drop_last: Drop the last mini-batch of the epoch if it has fewer clips than its shape asks for.
 
@@ -343,13 +357,14 @@ class MultigridSchedule:
         """
         return list(self._steps(epoch, clips, accumulate, drop_last))
 
-    def _steps(self, epoch: int, clips: int, accumulate: int, drop_last: bool) -> Iterator[Step]:
+    def _steps(self, epoch: int, clips: Clips, accumulate: int, drop_last: bool) -> Iterator[Step]:
         phases = self.phases
         cycles = [
             [(shape, self._sub_batch(shape, phase.shape)) for shape in self.cycle(phase.shape)] for phase in phases
         ]
         # First offset that is no longer in each phase, as an integer: offset < ceil(x) where epoch + offset/clips < end
         ends = [math.ceil((phase.end_epoch - epoch) * clips) for phase in phases]
+        whole = math.floor(clips)
         offset = 0
         for iteration in count():
             index = min(bisect_right(ends, offset), len(phases) - 1)
@@ -357,11 +372,11 @@ class MultigridSchedule:
             shape, sub_batch = cycles[index][iteration % len(cycles[index])]
             if offset == 0 and shape.clips > clips:
                 raise ValueError(
-                    f"The first mini-batch of phase {index} has {shape.clips} clips, but this rank has {clips}. Use a "
+                    f"The first mini-batch of phase {index} has {shape.clips} clips, but this rank has {whole}. Use a "
                     "smaller baseline `batch_size`, fewer `long_cycle` shapes, or more data."
                 )
             for _ in range(accumulate):
-                left = clips - offset
+                left = whole - offset
                 if left < shape.clips:
                     if left and not drop_last:
                         yield Step(BatchShape(left, shape.frames, shape.size), index, offset, phase.lr_scale, sub_batch)
@@ -404,37 +419,39 @@ class MultigridSchedule:
         shape = self.baseline.shape
         return float(_exact(self.baseline.epochs) * Fraction(shape.points, shape.clips) / points)
 
-    def count_steps(self, epoch: int, clips: int, accumulate: int = 1, drop_last: bool = False) -> list[int]:
+    def count_steps(self, epoch: int, clips: Clips, accumulate: int = 1, drop_last: bool = False) -> list[int]:
         """Mini-batches of each phase in an epoch: those of `steps`, without making them one by one."""
         counts = [0] * len(self.phases)
+        whole_clips = math.floor(clips)
         offset = iteration = 0
         for index, phase in enumerate(self.phases):
             sizes = [shape.clips for shape in self.cycle(phase.shape)]
-            end = clips if phase is self.phases[-1] else math.ceil((phase.end_epoch - epoch) * clips)
-            while offset < min(end, clips):
+            end = math.ceil((phase.end_epoch - epoch) * clips)
+            end = whole_clips if phase is self.phases[-1] else min(end, whole_clips)
+            while offset < end:
                 # Whole short cycles at once, where they fit into the rest of the phase and of the epoch.
-                cycles = (min(end, clips) - offset) // (sum(sizes) * accumulate) if iteration % len(sizes) == 0 else 0
+                cycles = (end - offset) // (sum(sizes) * accumulate) if iteration % len(sizes) == 0 else 0
                 offset += cycles * sum(sizes) * accumulate
                 iteration += cycles * len(sizes)
                 counts[index] += cycles * len(sizes) * accumulate
-                if offset >= min(end, clips):
+                if offset >= end:
                     break
                 size = sizes[iteration % len(sizes)]
-                whole = min(accumulate, (clips - offset) // size)
+                whole = min(accumulate, (whole_clips - offset) // size)
                 offset += whole * size
                 iteration += 1
                 counts[index] += whole
                 if whole < accumulate:  # the tail of the epoch
-                    counts[index] += offset < clips and not drop_last
+                    counts[index] += offset < whole_clips and not drop_last
                     return counts
         return counts
 
-    def phase_steps(self, clips: int, accumulate: int = 1, drop_last: bool = False) -> list[int]:
+    def phase_steps(self, clips: Clips, accumulate: int = 1, drop_last: bool = False) -> list[int]:
         """Mini-batches of each phase over the whole training, when each epoch has this many clips on this rank."""
         epochs = (self.count_steps(epoch, clips, accumulate, drop_last) for epoch in range(self.epochs))
         return [sum(counts) for counts in zip(*epochs, strict=True)]
 
-    def table(self, clips: int | None = None, accumulate: int = 1, drop_last: bool = False) -> str:
+    def table(self, clips: Clips | None = None, accumulate: int = 1, drop_last: bool = False) -> str:
         """The schedule as text: a line per phase, then what it saves.
 
         Args:

@@ -709,30 +709,6 @@ def test_checkpoints_hold_the_baselines_lr(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")
-def test_a_checkpoint_of_another_plan_or_of_none_is_refused(tmp_path):
-    saver = ModelCheckpoint(tmp_path, every_n_train_steps=3, filename="multigrid")
-    fit(Module(steps_scheduler), MultigridCallback(), saver, enable_checkpointing=True)
-    with pytest.raises(Exception, match="belongs to another multigrid schedule(.|\n)*The checkpoint's:\n.*\nphase"):
-        fit(
-            Module(steps_scheduler),
-            MultigridCallback(epoch_factor=2),
-            saver,
-            enable_checkpointing=True,
-            ckpt_path=tmp_path / "multigrid.ckpt",
-        )
-    plain = ModelCheckpoint(tmp_path, every_n_train_steps=3, filename="plain")
-    fit(Module(steps_scheduler), plain, enable_checkpointing=True)
-    with pytest.raises(Exception, match="of a training without MultigridCallback.*Resume it without the callback"):
-        fit(
-            Module(steps_scheduler),
-            MultigridCallback(),
-            plain,
-            enable_checkpointing=True,
-            ckpt_path=tmp_path / "plain.ckpt",
-        )
-
-
-@pytest.mark.filterwarnings("ignore:Checkpoint directory")
 def test_a_run_resumed_in_mid_epoch_validates_where_the_whole_one_does(tmp_path):
     def run(**arguments):
         module = Validating(steps_scheduler)

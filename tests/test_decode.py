@@ -504,8 +504,8 @@ def test_damage_stays_in_its_gop(folder, tmp_path):
 
 def test_a_file_is_indexed_once_until_it_changes(folder, tmp_path, monkeypatch):
     built = []
-    build = decode._build_index
-    monkeypatch.setattr(decode, "_build_index", lambda path, *rest: built.append(path) or build(path, *rest))
+    build = decode.index_of
+    monkeypatch.setattr(decode, "index_of", lambda file: built.append(file.path) or build(file))
     path = tmp_path / "changing.mp4"
     path.write_bytes(written(folder, "gop_12.mp4").read_bytes())
     for _ in range(3):
@@ -520,8 +520,8 @@ def test_a_file_is_indexed_once_until_it_changes(folder, tmp_path, monkeypatch):
 
 def test_kept_indices_are_bounded_by_their_frames(folder, tmp_path, monkeypatch):
     built = []
-    build = decode._build_index
-    monkeypatch.setattr(decode, "_build_index", lambda path, *rest: built.append(path) or build(path, *rest))
+    build = decode.index_of
+    monkeypatch.setattr(decode, "index_of", lambda file: built.append(file.path) or build(file))
     monkeypatch.setattr(decode, "_KEPT_FRAMES", 2 * COUNT)
     paths = [tmp_path / f"{name}.mp4" for name in "abc"]
     for path in paths:
@@ -793,7 +793,7 @@ def test_any_damage_is_a_video_error_or_goes_unnoticed(tmp_path_factory, data, n
 
 
 @pytest.mark.parametrize("kind", [MemoryError, KeyboardInterrupt, SystemExit])
-def test_what_is_no_fault_of_the_file_is_passed_on(video, monkeypatch, kind):
+def test_what_is_no_fault_of_the_file_is_passed_on(video, tmp_path, monkeypatch, kind):
     def fail(*args, **options):
         raise kind
 
@@ -802,8 +802,9 @@ def test_what_is_no_fault_of_the_file_is_passed_on(video, monkeypatch, kind):
         with pytest.raises(kind):
             reader.read([0])
     monkeypatch.setattr(av, "open", fail)
+    (tmp_path / "new.mp4").write_bytes(video.read_bytes())
     with pytest.raises(kind):
-        VideoReader(video)
+        VideoReader(tmp_path / "new.mp4")
 
 
 def test_a_closed_reader_says_so(video):

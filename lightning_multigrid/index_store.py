@@ -1,0 +1,161 @@
+"""The indices of many videos in one file, which all workers share in memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from hashlib import blake2b
+
+import numpy as np
+
+from lightning_multigrid.packet_index import PacketIndex
+
+__all__ = ["IndexStore"]
+
+_MAGIC = b"LMGSTO\1\n"
+# Magic, where the table lies, and how many entries it has. Then the records, then the table: hashes of the names,
+# ascending, and the positions of their records.
+_HEAD = struct.Struct("<8sQQ")
+# Of a record: bytes and time of change of the video, bytes of the name and of the index; both follow.
+_RECORD = struct.Struct("<qqII")
+
+
+class IndexStore:
+    """A read-only file of packet indices by the name of the video. Its length is the number of videos.
+
+    Opening it costs the same for a few videos and for millions. It is pickled by its path, for workers.
+
+    >>> IndexStore("no_such.index")
+    Traceback (most recent call last):
+    FileNotFoundError: [Errno 2] No such file or directory: 'no_such.index'
+
+    Args:
+        path: A file that `write` has made.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it is anything else, or cut short.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(os.fspath(path)) if os.path.exists(path) else os.fspath(path)
+        with open(self.path, "rb") as file:
+            if os.fstat(file.fileno()).st_size < _HEAD.size:
+                raise self._error("it is too short")
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        magic, table, count = _HEAD.unpack_from(self._map)
+        if magic != _MAGIC:
+            raise self._error("it begins otherwise, or is of another version")
+        if table + 16 * count != len(self._map) or table < _HEAD.size:
+            raise self._error("its length is not what its head says")
+        self._hashes = np.frombuffer(self._map, "<u8", count, table)
+        self._places = np.frombuffer(self._map, "<u8", count, table + 8 * count)
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def __reduce__(self) -> tuple[type[IndexStore], tuple[str]]:
+        return IndexStore, (self.path,)
+
+    def get(self, name: str, size: int, mtime_ns: int) -> PacketIndex | None:
+        """The index of a video, or None if the store has none, or one of the video as it was before.
+
+        Args:
+            name: As it was given to `write`.
+            size: Bytes of the video file as it is.
+            mtime_ns: When it was changed last, in nanoseconds.
+
+        Raises:
+            ValueError: If the store is damaged there.
+        """
+        encoded = _encoded(name)
+        key = _hash(encoded)
+        at = int(np.searchsorted(self._hashes, key))
+        while at < len(self._hashes) and self._hashes[at] == key:
+            found, known_size, known_time, data = self._record(int(self._places[at]))
+            if found == encoded:
+                if (known_size, known_time) != (size, mtime_ns):
+                    return None
+                try:
+                    return PacketIndex.from_bytes(data)
+                except ValueError as error:
+                    raise self._error(f"the entry of {name!r} is damaged") from error
+            at += 1
+        return None
+
+    def _record(self, place: int) -> tuple[bytes, int, int, bytes]:
+        try:
+            size, time, name_bytes, index_bytes = _RECORD.unpack_from(self._map, place)
+        except (struct.error, OverflowError) as error:
+            raise self._error("an entry lies beyond its end") from error
+        start = place + _RECORD.size
+        middle, end = start + name_bytes, start + name_bytes + index_bytes
+        if end > len(self._map):
+            raise self._error("an entry lies beyond its end")
+        return self._map[start:middle], size, time, self._map[middle:end]
+
+    def _error(self, what: str) -> ValueError:
+        return ValueError(
+            f"{self.path} is no index of videos, or a damaged one: {what}. Delete it, and let `prepare` write it anew."
+        )
+
+    @staticmethod
+    def write(path: str | os.PathLike[str], entries: Iterable[tuple[str, int, int, PacketIndex]]) -> None:
+        """Writes a store: the old file or the new one is there, never a part.
+
+        Args:
+            path: Where to.
+            entries: For each video its name, the bytes of its file, when that was changed last in nanoseconds, and its
+                index. Of several with one name the last holds.
+
+        Raises:
+            OSError: If it cannot be written, for instance for want of space.
+        """
+        target = os.path.abspath(os.fspath(path))
+        folder = os.path.dirname(target)
+        descriptor, temporary = tempfile.mkstemp(prefix=os.path.basename(target)[:100] + ".", suffix=".tmp", dir=folder)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(_HEAD.pack(_MAGIC, 0, 0))
+                places: dict[bytes, int] = {}
+                for name, size, mtime_ns, index in entries:
+                    encoded, data = _encoded(name), index.to_bytes()
+                    places[encoded] = file.tell()
+                    file.write(_RECORD.pack(size, mtime_ns, len(encoded), len(data)))
+                    file.write(encoded)
+                    file.write(data)
+                table = np.array(sorted((_hash(name), place) for name, place in places.items()), "<u8").reshape(-1, 2)
+                start = file.tell()
+                file.write(table.T.tobytes())
+                file.seek(0)
+                file.write(_HEAD.pack(_MAGIC, start, len(table)))
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+            _sync_folder(folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+
+def _encoded(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
+
+
+def _hash(name: bytes) -> int:
+    return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
+
+
+def _sync_folder(folder: str) -> None:
+    with suppress(OSError):  # a network drive may refuse; then the rename lasts when it lasts
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

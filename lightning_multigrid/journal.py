@@ -1,0 +1,81 @@
+"""What `prepare` has done, a line per video: a run that is stopped, however, goes on from here."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Entry", "Journal"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A video that was prepared, and from what: if any of it has changed, it is prepared again.
+
+    Args:
+        video: The prepared file, relative to the folder of all.
+        source: The video it was made from.
+        source_size: Bytes of that.
+        source_mtime_ns: When that was changed last.
+        settings: How it was encoded.
+        size: Bytes of the prepared file.
+        mtime_ns: When it was written.
+        frames: Number of its frames.
+    """
+
+    video: str
+    source: str
+    source_size: int
+    source_mtime_ns: int
+    settings: str
+    size: int
+    mtime_ns: int
+    frames: int
+
+
+class Journal:
+    """The entries of a folder, by prepared file. A line that was not written to its end does not count.
+
+    Args:
+        path: The file, which need not exist.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.entries: dict[str, Entry] = {}
+        self._torn = False
+        if os.path.exists(path):
+            with open(path, "rb") as file:
+                for line in file:
+                    self._torn = not line.endswith(b"\n")
+                    entry = _parsed(line)
+                    if entry is not None:
+                        self.entries[entry.video] = entry
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Adds entries and waits until they are on the disk."""
+        added = list(entries)
+        if not added:
+            return
+        # ASCII throughout: JSON escapes whatever else the name of a file may hold.
+        lines = "".join(json.dumps(asdict(entry)) + "\n" for entry in added)
+        with open(self._path, "ab") as file:
+            file.write(("\n" if self._torn else "").encode() + lines.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        self._torn = False
+        self.entries.update((entry.video, entry) for entry in added)
+
+
+def _parsed(line: bytes) -> Entry | None:
+    try:
+        values: Any = json.loads(line)
+        entry = Entry(**values)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    texts = (entry.video, entry.source, entry.settings)
+    numbers = (entry.source_size, entry.source_mtime_ns, entry.size, entry.mtime_ns, entry.frames)
+    return entry if all(type(t) is str for t in texts) and all(type(n) is int for n in numbers) else None

@@ -1,0 +1,236 @@
+"""Network abstraction layer units of H.264 and H.265: where decoding can begin, and which pictures nobody refers to.
+
+Packets are looked at in decoding order, as bytes; nothing is decoded. Numbers of sections are those of the standards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+__all__ = ["H264Packets", "Look", "is_hevc_entry", "length_bytes", "nal_starts"]
+
+# What tells pictures apart stands in the first bytes of a slice.
+_HEADER_BYTES = 48
+# Profiles whose sequence parameter sets tell chroma and bit depth; 7.3.2.1.1.
+_HIGH_PROFILES = {44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244}
+
+
+class Look(NamedTuple):
+    """What a packet of H.264 holds.
+
+    Args:
+        entry: Whether it is an IDR picture, at which decoding can begin.
+        droppable: Whether no picture refers to it, so that the others are the same without it.
+    """
+
+    entry: bool
+    droppable: bool
+
+
+class _Sequence(NamedTuple):
+    """Part of a sequence parameter set; 7.3.2.1.1."""
+
+    separate_planes: bool
+    bits_of_frame_number: int
+    order_type: int
+    bits_of_order: int
+    frames_only: bool
+
+
+class H264Packets:
+    """The packets of an H.264 stream, looked at one after the other.
+
+    Args:
+        extradata: The stream's parameter sets, in the form of mp4 ("avcC") or behind start codes.
+
+    Attributes:
+        orders: For each packet its picture order count within the sequence that its IDR picture begins.
+        sure: Whether the orders are known. They are not after a new parameter set, or with a rare way of counting.
+        sets_in_band: Whether packets hold parameter sets that the extradata lack.
+    """
+
+    def __init__(self, extradata: bytes) -> None:
+        self.orders: list[int] = []
+        self.sure = True
+        self.sets_in_band = False
+        self._length = length_bytes(extradata, 4)
+        self._sets = set(_parameter_sets(extradata))
+        self._sequence: _Sequence | None = None
+        self._sequence_bytes = b""
+        self._before = 0  # order of the reference picture before; 8.2.1.1
+        for unit in self._sets:
+            if unit[0] & 0x1F == 7:
+                self._read_sequence(unit)
+
+    def look(self, packet: bytes) -> Look:
+        """Looks at the next packet in decoding order."""
+        slices: list[int] = []
+        idr = other = False
+        for start in nal_starts(packet, self._length):
+            kind = packet[start] & 0x1F
+            if kind in (1, 2, 3, 4, 5, 20, 21):
+                slices.append(start)
+                idr |= kind == 5
+            elif kind in (7, 8, 13, 15):
+                other = True
+                self._read_set(packet, start)
+        refers = [packet[start] >> 5 & 3 for start in slices]
+        try:
+            self.orders.append(self._order(packet, slices[0], idr))
+        except (IndexError, ValueError):
+            self.orders.append(0)
+            self.sure = False
+        if refers and any(refers):
+            self._before = self.orders[-1]
+        return Look(idr, bool(slices) and not any(refers) and not other)
+
+    def _read_set(self, packet: bytes, start: int) -> None:
+        end = min((at for at in nal_starts(packet, self._length) if at > start), default=len(packet))
+        end -= self._length if end < len(packet) else 0
+        unit = packet[start:end].rstrip(b"\0") if not self._length else packet[start:end]
+        if unit in self._sets:
+            return
+        if self._sets or self._length:
+            self.sets_in_band = True
+        if unit[0] & 0x1F == 7:
+            self._read_sequence(unit)
+
+    def _read_sequence(self, unit: bytes) -> None:
+        if self._sequence_bytes not in (b"", unit):
+            self.sure = False
+        self._sequence_bytes = unit
+        try:
+            self._sequence = _sequence(_Bits(unit[1:]))
+        except ValueError:
+            self.sure = False
+
+    def _order(self, packet: bytes, start: int, idr: bool) -> int:
+        sequence = self._sequence
+        if sequence is None or sequence.order_type == 1:
+            raise ValueError
+        if idr:
+            self._before = 0
+        if sequence.order_type == 2:  # pictures are shown as they are stored
+            return 0 if idr else self.orders[-1] + 1
+        bits = _Bits(packet[start + 1 : start + _HEADER_BYTES])  # 7.3.3
+        for _ in range(3):  # first macroblock, type, picture parameter set
+            bits.golomb()
+        bits.take(2 if sequence.separate_planes else 0)
+        bits.take(sequence.bits_of_frame_number)
+        if not sequence.frames_only and bits.take(1):
+            bits.take(1)
+        if idr:
+            bits.golomb()
+        low, cycle = bits.take(sequence.bits_of_order), 1 << sequence.bits_of_order
+        # The order nearest to that of the reference picture before; 8.2.1.1.
+        high = self._before - self._before % cycle
+        if low < self._before % cycle and self._before % cycle - low >= cycle // 2:
+            high += cycle
+        elif low > self._before % cycle and low - self._before % cycle > cycle // 2:
+            high -= cycle
+        return high + low
+
+
+def nal_starts(packet: bytes, length_bytes: int) -> Iterator[int]:
+    """Where the units of a packet begin, behind their start codes, or behind lengths of so many bytes."""
+    if not length_bytes:
+        at = packet.find(b"\0\0\1")
+        while 0 <= at < len(packet) - 3:
+            yield at + 3
+            at = packet.find(b"\0\0\1", at + 3)
+        return
+    at = length_bytes
+    while at < len(packet):
+        yield at
+        at += int.from_bytes(packet[at - length_bytes : at], "big") + length_bytes
+
+
+def length_bytes(extradata: bytes, place: int) -> int:
+    """How many bytes tell the length of a unit, as in mp4 and Matroska; 0 if there are start codes."""
+    return (extradata[place] & 3) + 1 if extradata[:1] == b"\1" and len(extradata) > place else 0
+
+
+def is_hevc_entry(extradata: bytes, packet: bytes) -> bool:
+    """Whether a packet of H.265 is an IRAP picture (unit types 16 to 21): a clean start for what is shown after it."""
+    starts = nal_starts(packet, length_bytes(extradata, 21))
+    return any(16 <= packet[start] >> 1 & 0x3F <= 21 for start in starts)
+
+
+def _parameter_sets(extradata: bytes) -> Iterator[bytes]:
+    """The units of an "avcC" record (ISO/IEC 14496-15, 5.3.3.1.2), or those behind start codes."""
+    if extradata[:1] != b"\1":
+        starts = list(nal_starts(extradata, 0))
+        for start, end in zip(starts, [at - 3 for at in starts[1:]] + [len(extradata)], strict=True):
+            yield extradata[start:end].rstrip(b"\0")
+        return
+    at = 5
+    for mask in (0x1F, 0xFF):
+        count, at = (extradata[at] & mask if at < len(extradata) else 0), at + 1
+        for _ in range(count):
+            size = int.from_bytes(extradata[at : at + 2], "big")
+            unit, at = extradata[at + 2 : at + 2 + size], at + 2 + size
+            if unit:
+                yield unit
+
+
+def _sequence(bits: _Bits) -> _Sequence:
+    profile = bits.take(8)
+    bits.take(16)
+    bits.golomb()
+    separate = False
+    if profile in _HIGH_PROFILES:
+        chroma = bits.golomb()
+        separate = chroma == 3 and bool(bits.take(1))
+        bits.golomb()
+        bits.golomb()
+        bits.take(1)
+        if bits.take(1):  # scaling matrix; 7.3.2.1.1.1
+            for place in range(12 if chroma == 3 else 8):
+                if bits.take(1):
+                    last = following = 8
+                    for _ in range(16 if place < 6 else 64):
+                        if following:
+                            following = (last + bits.signed_golomb()) % 256
+                        last = following or last
+    frame_number = bits.golomb() + 4
+    order_type = bits.golomb()
+    order = bits.golomb() + 4 if order_type == 0 else 0
+    if order_type == 1:
+        bits.take(1)
+        bits.signed_golomb()
+        bits.signed_golomb()
+        for _ in range(min(bits.golomb(), 256)):
+            bits.signed_golomb()
+    bits.golomb()  # reference frames
+    bits.take(1)
+    bits.golomb()  # width and height in macroblocks
+    bits.golomb()
+    return _Sequence(separate, frame_number, order_type, order, bool(bits.take(1)))
+
+
+class _Bits:
+    """Bits of a unit, most significant first, without the bytes that keep start codes apart; 7.4.1, 9.1."""
+
+    def __init__(self, unit: bytes) -> None:
+        plain = unit.replace(b"\0\0\3", b"\0\0")
+        self._left = 8 * len(plain)
+        self._value = int.from_bytes(plain, "big")
+
+    def take(self, count: int) -> int:
+        if count > self._left:
+            raise ValueError("a unit ends too early")
+        self._left -= count
+        taken = self._value >> self._left
+        self._value &= (1 << self._left) - 1
+        return taken
+
+    def golomb(self) -> int:
+        zeros = self._left - self._value.bit_length()
+        if zeros > 32:
+            raise ValueError("a number is too long")
+        return self.take(2 * zeros + 1) - 1
+
+    def signed_golomb(self) -> int:
+        number = self.golomb()
+        return (number + 1) // 2 if number % 2 else -number // 2

@@ -1,0 +1,184 @@
+"""A file whose reads end: one that hangs, as on a network drive that is gone, is an error after a while.
+
+Nothing can be done about a thread that waits for a dead drive, so another one does the reading. It is given up when it
+takes too long, and the next reader starts a new one.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+__all__ = ["Cursor", "HangError", "WatchedFile"]
+
+_Result = TypeVar("_Result")
+# What is read ahead of a container: a few megabytes are one or two dozen reads.
+_CHUNK = 1 << 18
+
+
+class HangError(OSError):
+    """A read that did not end in time."""
+
+
+class WatchedFile:
+    """An ordinary file, open for reading.
+
+    Args:
+        path: Where it lies.
+        timeout: Seconds that a read may take.
+
+    Attributes:
+        size: Its bytes.
+        modified: When it was changed last, in nanoseconds.
+        failure: The error of a read through a `Cursor`, which has no other way to tell.
+
+    Raises:
+        OSError: If it is missing, a directory, or may not be read.
+        HangError: If that does not turn out in time.
+    """
+
+    def __init__(self, path: str, timeout: float) -> None:
+        self._timeout = timeout
+        self.failure: OSError | None = None
+        self._hung: HangError | None = None
+        self._descriptor = -1
+        self._descriptor, found = self._within(lambda: _open(path))
+        self.size, self.modified = found.st_size, found.st_mtime_ns
+        self.is_ordinary, self.is_folder = stat.S_ISREG(found.st_mode), stat.S_ISDIR(found.st_mode)
+
+    def close(self) -> None:
+        """Lets go of the file; for a read that hangs it stays open."""
+        if self._descriptor >= 0 and self._hung is None:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._descriptor < 0
+
+    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Bytes at (position, size) each; fewer where the file ends.
+
+        Raises:
+            OSError: If they cannot be read.
+        """
+        descriptor = self._descriptor
+        if descriptor < 0:
+            raise ValueError("read of a closed file")
+        return self._within(lambda: [os.pread(descriptor, size, position) for position, size in ranges])
+
+    def _within(self, job: Callable[[], _Result]) -> _Result:
+        if self._hung is not None:
+            raise self._hung
+        try:
+            return _threads.run(job, self._timeout)
+        except HangError as error:
+            self._hung = error
+            raise
+
+
+class Cursor:
+    """A place in a file, to read on from as PyAV does.
+
+    An error is an early end of the file here, and is told by `WatchedFile.failure`: PyAV raises what a read raises
+    whenever it next can, which may be for another file.
+
+    Args:
+        file: The file.
+        name: What FFmpeg is told that it is called.
+    """
+
+    def __init__(self, file: WatchedFile, name: str) -> None:
+        self.name = name
+        self._file, self._place = file, 0
+        self._chunk, self._chunk_start = b"", 0
+
+    def read(self, count: int = -1) -> bytes:
+        """The next bytes, at most `count`."""
+        at = self._place - self._chunk_start
+        if not 0 <= at < len(self._chunk):
+            size = min(max(count, _CHUNK), max(self._file.size - self._place, 0))
+            try:
+                self._chunk = self._file.read([(self._place, size)])[0] if size else b""
+            except OSError as error:
+                self._chunk, self._file.failure = b"", error
+            self._chunk_start, at = self._place, 0
+        taken = self._chunk[at : at + count] if count >= 0 else self._chunk[at:]
+        self._place += len(taken)
+        return taken
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Moves the place, and returns it."""
+        self._place = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._file.size}[whence]
+        return self._place
+
+    def tell(self) -> int:
+        """The place."""
+        return self._place
+
+
+def _open(path: str) -> tuple[int, os.stat_result]:
+    # A pipe that nobody writes to is not waited for.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        return descriptor, os.fstat(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+class _Reader:
+    """A thread that runs jobs for another one."""
+
+    def __init__(self) -> None:
+        self.jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self.results: SimpleQueue[tuple[object, BaseException | None]] = SimpleQueue()
+        threading.Thread(target=_serve, args=(self.jobs, self.results), name="video reads", daemon=True).start()
+
+    def __del__(self) -> None:
+        self.jobs.put(None)
+
+
+def _serve(
+    jobs: SimpleQueue[Callable[[], object] | None], results: SimpleQueue[tuple[object, BaseException | None]]
+) -> None:
+    while (job := jobs.get()) is not None:
+        try:
+            results.put((job(), None))
+        except BaseException as error:
+            results.put((None, error))
+        del job
+
+
+class _Threads(threading.local):
+    """The reader of a thread. A forked process has none of its parent's."""
+
+    def __init__(self) -> None:
+        self._reader: _Reader | None = None
+        self._process = 0
+
+    def run(self, job: Callable[[], _Result], timeout: float) -> _Result:
+        if self._reader is None or self._process != os.getpid():
+            self._reader, self._process = _Reader(), os.getpid()
+        reader = self._reader
+        self._reader = None  # not used again unless the result is taken: an interrupt may come in between
+        reader.jobs.put(job)
+        try:
+            result, error = reader.results.get(timeout=timeout)
+        except Empty:
+            raise HangError(f"a read did not end within {timeout:g} s") from None
+        self._reader = reader
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]
+
+
+_threads = _Threads()

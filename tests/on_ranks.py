@@ -1,0 +1,63 @@
+"""A training script for tests of launchers: `python -m tests.on_ranks FOLDER OPTIONS`.
+
+The options are those of its Trainer, as JSON. Each rank writes what it saw to a file of its own.
+"""
+
+import json
+import sys
+import warnings
+
+import torch
+from lightning.pytorch.strategies import DDPStrategy
+from torch import nn
+from torch.optim.lr_scheduler import MultiStepLR
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_multigrid import MultigridCallback
+from tests.tiny import CLASSES, Module, clips, trainer
+
+NUMBER = 203  # divided by neither 2 nor 3
+
+
+class Recording(Module):
+    """Has a layer without gradients if DDP is to look for some, and knows which clips it saw."""
+
+    def __init__(self, folder, unused):
+        super().__init__(lambda optimizer, module: MultiStepLR(optimizer, [1]))
+        self.folder, self.indices = folder, []
+        if unused:
+            self.unused = nn.Linear(2, 2)
+
+    def training_step(self, batch, batch_idx):
+        x, y, index = batch
+        if self._trainer is not None:
+            self.indices.append(index.tolist())
+        return super().training_step((x, y % CLASSES), batch_idx)
+
+    def validation_step(self, batch, batch_idx):
+        super().validation_step((batch[0], batch[1] % CLASSES), batch_idx)
+
+    def on_train_end(self):
+        state = {name: value for name, value in self.state_dict().items() if "unused" not in name}
+        torch.save((self.seen, self.indices, state), f"{self.folder}/{self.global_rank}.pt")
+
+
+def main(folder, devices, num_nodes=1, **ddp):
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    train, val = (
+        DataLoader(TensorDataset(*clips(number).tensors, torch.arange(number)), 2, shuffle=number == NUMBER)
+        for number in (NUMBER, 11)
+    )
+    host = trainer(
+        MultigridCallback(seed=0, precise_bn_batches=2),
+        max_epochs=2,
+        strategy=DDPStrategy(process_group_backend="gloo", **ddp),
+        devices=devices,
+        num_nodes=num_nodes,
+    )
+    host.fit(Recording(folder, ddp.get("find_unused_parameters", False)), train, val)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], **json.loads(sys.argv[2]))

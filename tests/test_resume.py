@@ -1,0 +1,329 @@
+"""Resuming: exactly, on other numbers of ranks, and across from the baseline and back. Real Trainers, no mocks."""
+
+import json
+import logging
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import lightning as L
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import callbacks
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiStepLR, OneCycleLR
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.grid import BatchShape
+from lightning_multigrid.resume import LoopCounters, Place, _first_after, _plan_key, describe_stand
+from lightning_multigrid.sampler import MultigridSampler, epoch_order
+from lightning_multigrid.schedule import Baseline, LongCycle, MultigridSchedule, ShortCycle
+from tests.tiny import CLIPS, Module, fit, loader, trainer
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+PLAN = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2, 3)))
+OFF = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "epoch_factor": 1}
+pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory", "ignore:The dirpath has changed")
+
+
+def steps_scheduler(optimizer, module):
+    return MultiStepLR(optimizer, [2, 3])
+
+
+def by_step(make):
+    return lambda optimizer, module: {
+        "scheduler": make(optimizer, int(module.trainer.estimated_stepping_batches)),
+        "interval": "step",
+    }
+
+
+one_cycle = by_step(lambda optimizer, total: OneCycleLR(optimizer, 0.1, total_steps=total))
+
+
+def cosine(optimizer, module):
+    return CosineAnnealingLR(optimizer, 4)
+
+
+def saver(folder, **arguments):
+    """Keeps each checkpoint, by the number of optimizer steps before it."""
+    kept = {"save_top_k": -1, "filename": "{step}", "auto_insert_metric_name": False}
+    return ModelCheckpoint(folder, **kept | arguments)
+
+
+def state_of(module, host):
+    """Everything that a training leaves, as bytes."""
+    tensors = [*module.state_dict().values()]
+    tensors += [value for group in host.optimizers[0].state.values() for value in group.values() if value is not None]
+    return [tensor.detach().numpy().tobytes() for tensor in tensors if isinstance(tensor, torch.Tensor)]
+
+
+# --- Exactly ---
+
+
+def test_a_process_that_is_killed_continues_exactly():
+    """Five of the moments of the script, which prints that 50 of 50 are identical."""
+    script = [sys.executable, EXAMPLES / "verify_resume.py", "--kills", "5", "--seed", "1"]
+    printed = subprocess.run(script, check=True, capture_output=True, text=True).stdout
+    assert "\n5/5 identical: indices, shapes, LR and loss of 31 steps, and the final weights" in printed
+
+
+VARIANTS = {
+    "2 workers": {"workers": 2},
+    "4 persistent workers": {"workers": 4},
+    "accumulation": {"accumulate_grad_batches": 2},
+    "uneven accumulation": {"accumulate_grad_batches": 3},
+    "OneCycle": {"scheduler": one_cycle},
+    "max_steps": {"max_steps": 90, "max_epochs": -1},
+    "bf16": {"precision": "bf16-mixed"},
+    "validation in mid-epoch": {"val_check_interval": 0.5},
+    "validation by total batches": {"val_check_interval": 10, "check_val_every_n_epoch": None},
+    "limited": {"limit_train_batches": 20},
+    "drop_last": {"drop_last": True},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_resumed_run_equals_the_whole_one(variant, tmp_path):
+    arguments = dict(VARIANTS[variant])
+    scheduler, number = arguments.pop("scheduler", steps_scheduler), arguments.pop("workers", 0)
+    drop_last = arguments.pop("drop_last", False)
+
+    def run(folder, every, **more):
+        module = Module(scheduler)
+        both = {
+            "train": loader(num_workers=number, persistent_workers=number > 2, drop_last=drop_last),
+            "val": loader(shuffle=False) if "val" in variant else None,
+        }
+        keep = saver(folder, every_n_train_steps=every)
+        host = fit(module, MultigridCallback(), keep, enable_checkpointing=True, **both, **arguments, **more)
+        return module.seen, state_of(module, host)
+
+    whole, end = run(tmp_path, 2)
+    paths = sorted(tmp_path.glob("*.ckpt"), key=lambda path: int(path.stem))
+    assert len(paths) > 8
+    for path in paths[1::3]:
+        counters = LoopCounters(torch.load(path, weights_only=True))
+        after = [step for step in whole if step[:2] >= counters.place]
+        resumed, its_end = run(tmp_path / "again", 1000, ckpt_path=path, seed=123)
+        assert resumed == after
+        assert its_end == end
+
+
+@pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
+@pytest.mark.parametrize("first", [True, False])
+def test_weight_averages_resume_exactly(first, tmp_path):
+    def run(**arguments):
+        pair = [callbacks.EMAWeightAveraging(decay=0.9), MultigridCallback()]
+        module = Module(steps_scheduler)
+        both = pair if first else reversed(pair)
+        host = fit(module, *both, saver(tmp_path, every_n_train_steps=7), enable_checkpointing=True, **arguments)
+        return module.seen, state_of(module, host)
+
+    whole, end = run()
+    for done in (7, 14, 28):
+        resumed, its_end = run(ckpt_path=tmp_path / f"{done}.ckpt")
+        assert resumed == whole[done:]
+        assert its_end == end
+
+
+@pytest.mark.parametrize("kind", ["epoch end", "validation end"])
+def test_checkpoints_of_an_epochs_end_resume_exactly(kind, tmp_path):
+    every = {"every_n_epochs": 1, "save_on_train_epoch_end": kind == "epoch end"}
+
+    def run(folder, **arguments):
+        module, val = Module(steps_scheduler), loader(shuffle=False)
+        host = fit(module, MultigridCallback(), saver(folder, **every), val=val, enable_checkpointing=True, **arguments)
+        return module.seen, state_of(module, host)
+
+    whole, end = run(tmp_path)
+    for epoch in range(1, 6):
+        done = [step for step in whole if step[0] < epoch]
+        resumed, its_end = run(tmp_path / "again", ckpt_path=tmp_path / f"{len(done)}.ckpt")
+        assert resumed == whole[len(done) :]
+        assert its_end == end
+
+
+class Failing(Module):
+    """Fails once, in the middle of what a test says."""
+
+    def __init__(self, where, at):
+        super().__init__(steps_scheduler)
+        self.where, self.at, self.calls = where, at, 0
+
+    def fail(self, where):
+        if where == self.where:
+            self.calls += 1
+            if self.calls == self.at:
+                raise RuntimeError("on purpose")
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        if self._trainer is not None:
+            self.fail("step")
+        return loss
+
+    def on_before_optimizer_step(self, optimizer):
+        self.fail("gradient")
+
+    def on_train_batch_end(self, *_):
+        self.fail("batch end")
+
+    def on_validation_start(self):
+        if not self.trainer.sanity_checking:
+            self.fail("validation")
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(
+    ("where", "at"), [("step", 1), ("step", 2), ("step", 8), ("gradient", 6), ("batch end", 7), ("validation", 2)]
+)
+def test_a_run_that_fails_continues_where_it_failed(where, at, accumulate, tmp_path):
+    def run(module, **arguments):
+        last = ModelCheckpoint(tmp_path, save_last=True, save_on_exception=True, every_n_train_steps=10**6)
+        arguments |= {"accumulate_grad_batches": accumulate, "enable_checkpointing": True}
+        host = fit(module, MultigridCallback(), last, val=loader(shuffle=False), **arguments)
+        return [value.numpy() for value in module.parameters() for value in [value.detach()]], host
+
+    whole = Failing("nowhere", 0)
+    weights, _ = run(whole)
+    failed = Failing(where, at)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        run(failed)
+    resumed = Failing("nowhere", 0)
+    again, _ = run(resumed, ckpt_path="last")
+    # An optimizer step that was under way starts anew, with all its micro-batches.
+    assert resumed.seen == whole.seen[len(whole.seen) - len(resumed.seen) :]
+    assert len(failed.seen) - accumulate <= len(whole.seen) - len(resumed.seen) <= len(failed.seen)
+    assert all((one == other).all() for one, other in zip(weights, again, strict=True))
+
+
+# --- On other numbers of ranks ---
+
+
+def global_batches(plan, clips, world, accumulate=1, epochs=2):
+    """The clips of each optimizer step, over all ranks, for a plan of so many clips in a baseline step."""
+    of_rank = MultigridSchedule(
+        Baseline(BatchShape(plan.baseline.shape.clips // world // accumulate, 8, 32), 4, (2, 3)), plan.long_cycle
+    )
+    samplers = [
+        MultigridSampler(
+            of_rank,
+            lambda epoch: epoch_order(7, epoch, clips),
+            Fraction(clips, world),
+            seed=7,
+            rank=rank,
+            world=world,
+            accumulate=accumulate,
+        )  # fmt: skip
+        for rank in range(world)
+    ]
+    for epoch in range(epochs):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        micro = [sum(parts, []) for parts in zip(*samplers, strict=True)]
+        for start in range(0, len(micro), accumulate):
+            yield epoch, sorted((r.index, r.frames, r.size, r.seed) for r in sum(micro[start : start + accumulate], []))
+
+
+@settings(max_examples=30, deadline=None)
+@given(clips=st.integers(450, 900), world=st.sampled_from([2, 3, 4, 6]), accumulate=st.sampled_from([1, 2]))
+def test_the_same_global_mini_batches_on_any_number_of_ranks(clips, world, accumulate):
+    """But for the last of an epoch, which lacks the clips that the ranks cannot share."""
+    plan = MultigridSchedule(Baseline(BatchShape(24, 8, 32), 4, (2, 3)))
+    one, many = (list(global_batches(plan, clips, *split)) for split in ((1, 1), (world, accumulate)))
+    for epoch in range(2):
+        alone, shared = ([batch for e, batch in run if e == epoch] for run in (one, many))
+        assert [len(batch) for batch in shared[:-1]] == [len(batch) for batch in alone[: len(shared) - 1]]
+        assert shared[:-1] == alone[: len(shared) - 1]
+        assert set(shared[-1]) <= set(alone[len(shared) - 1])
+        missing = sum(map(len, alone)) - sum(map(len, shared))
+        assert 0 <= missing < world * accumulate
+
+
+class Noting(Module):
+    """Notes which clips each rank sees, in a file of its own."""
+
+    def __init__(self, folder):
+        super().__init__(steps_scheduler)
+        self.folder = folder
+
+    def training_step(self, batch, batch_idx):
+        *batch, index = batch
+        loss = super().training_step(batch, batch_idx)
+        if self._trainer is not None:
+            lr = self.trainer.optimizers[0].param_groups[0]["lr"]
+            with open(self.folder / f"rank{self.global_rank}.jsonl", "a") as file:
+                file.write(json.dumps([self.current_epoch, batch_idx, index.tolist(), lr]) + "\n")
+        return loss
+
+
+class StopAt(L.Callback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *_):
+        trainer.should_stop = trainer.global_step >= self.step
+
+
+def numbered(number, batch_size):
+    clips = loader(number=number).dataset
+    return DataLoader(TensorDataset(*clips.tensors, torch.arange(number)), batch_size, shuffle=True)
+
+
+def run_ranks(folder, world, stop, ckpt_path=None, batch_size=8, number=396):
+    """Trains on gloo ranks up to a step; returns (epoch, batch, clips over all ranks, LR) of its steps."""
+    folder.mkdir(exist_ok=True)
+    L.seed_everything(3, verbose=False)
+    arguments = {} if world == 1 else {"strategy": "ddp_fork", "devices": world}
+    host = trainer(
+        MultigridCallback(),
+        StopAt(stop),
+        saver(folder, every_n_train_steps=1),
+        enable_checkpointing=True,
+        **arguments,
+    )
+    host.fit(Noting(folder), numbered(number, batch_size // world), ckpt_path=ckpt_path)
+    ranks = [[json.loads(line) for line in (folder / f"rank{r}.jsonl").read_text().splitlines()] for r in range(world)]
+    steps = []
+    for parts in zip(*ranks, strict=True):
+        assert len({(epoch, batch, lr) for epoch, batch, _, lr in parts}) == 1
+        steps.append((*parts[0][:2], sum((part[2] for part in parts), []), parts[0][3]))
+    return steps
+
+
+def test_a_run_moves_between_numbers_of_ranks(tmp_path):
+    whole = run_ranks(tmp_path / "whole", 1, stop=100)
+    seen, path = [], None
+    for leg, (world, stop) in enumerate([(1, 7), (2, 18), (4, 29), (2, 36), (1, 100)]):
+        seen += run_ranks(tmp_path / f"{leg}", world, stop, path)
+        path = tmp_path / f"{leg}" / f"{stop}.ckpt"
+        assert len(seen) == min(stop, len(whole))
+    assert seen == whole
+
+
+def test_another_global_batch_goes_on_after_the_clips_that_were_seen(tmp_path, caplog):
+    small = run_ranks(tmp_path / "small", 1, stop=37, batch_size=4)
+    with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
+        large = run_ranks(tmp_path / "large", 1, stop=100, ckpt_path=tmp_path / "small" / "37.ckpt", batch_size=8)
+    epoch = small[-1][0]
+    done = [clip for e, _, clips, _ in small for clip in clips if e == epoch]
+    order = epoch_order(3, epoch, 396)
+    assert order[: len(done)] == done
+    at, batch, clips, lr = large[0]
+    assert at == epoch
+    start = order.index(clips[0])
+    assert 0 <= start - len(done) < 128
+    assert order[start : start + len(clips)] == clips
+    plan = MultigridSchedule(Baseline(BatchShape(8, 8, 32), epochs=4, milestones=(2, 3)))
+    before, here = plan.steps(epoch, 396)[batch - 1 : batch + 1]
+    assert before.offset < len(done) <= here.offset == start
+    where = f"it goes on in epoch {epoch} at batch {batch}, the first after the {len(done)} clips of its epoch"
+    assert where in caplog.text
+    assert "of 4 clips in an optimizer step of the baseline, this run has 8" in caplog.text
+    clock = plan.baseline_epoch(epoch + Fraction(start, 396))
+    assert lr == pytest.approx(0.1 * here.lr_scale * 0.1 ** ((clock >= 2) + (clock >= 3)))
