@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_multigrid.callback import MultigridCallback as MultigridCallback
+    from lightning_multigrid.checkpoints import AtomicCheckpointIO as AtomicCheckpointIO
+    from lightning_multigrid.checkpoints import last_whole_checkpoint as last_whole_checkpoint
     from lightning_multigrid.classifier import VideoClassifier as VideoClassifier
     from lightning_multigrid.datamodule import VideoDataModule as VideoDataModule
     from lightning_multigrid.grid import BatchShape as BatchShape
@@ -32,6 +34,7 @@ __version__ = "0.1.0.dev0"
 
 _MODULES = {
     "callback": ("MultigridCallback",),
+    "checkpoints": ("AtomicCheckpointIO", "last_whole_checkpoint"),
     "classifier": ("VideoClassifier",),
     "datamodule": ("VideoDataModule",),
     "grid": ("BatchShape",),

@@ -1,8 +1,8 @@
 """Checkpoint files that are whole or not there: written in one move, and read only if every byte is as it was written.
 
 Lightning writes a checkpoint to the system's folder for temporary files and moves it from there. On one file system
-that is atomic; from a local `/tmp` to a network drive it is a copy, and who is killed meanwhile leaves half a file under
-the name of the last checkpoint. And torch reads a file whose bytes have changed without a word.
+that is atomic; from a local `/tmp` to a network drive it is a copy: a process that is killed meanwhile leaves half a
+file under the name of the last checkpoint. And torch reads a file whose bytes have changed without a word.
 """
 
 from __future__ import annotations

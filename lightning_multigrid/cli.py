@@ -17,10 +17,12 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.cli import ArgsType, LightningCLI
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from lightning_multigrid import __version__
 from lightning_multigrid.baseline_lr import BaselineEpoch
 from lightning_multigrid.callback import MultigridCallback
+from lightning_multigrid.checkpoints import AtomicCheckpointIO
 from lightning_multigrid.classifier import VideoClassifier
 from lightning_multigrid.data_cli import DATA_COMMANDS, run_data_command
 from lightning_multigrid.datamodule import VideoDataModule
@@ -66,6 +68,13 @@ class _MultigridCLI(LightningCLI):
             here = {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "logger": False}
             for name, value in here.items():
                 self.config.plan.trainer[name] = value
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Its checkpoints are whole or not there, unless the config has a `CheckpointIO` of its own."""
+        trainer: Trainer = super().instantiate_trainer(**kwargs)
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+        return trainer
 
     def before_predict(self) -> None:
         """`predict` leaves a table, unless the config has another writer or a part that doesn't know of it."""
