@@ -9,7 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
+from lightning_multigrid.cli import main
+from lightning_multigrid.grid import BatchShape
+from lightning_multigrid.schedule import Baseline, MultigridSchedule
 from tests.test_launchers import environment, free_port
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -103,9 +107,51 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
         os.kill(task, signal.SIGKILL)
     output, _ = job.communicate(timeout=60)
     assert requeued.read_text() == "requeue 17\n", output[-3000:]
-    saved = tmp_path / "run" / "hpc_ckpt_1.ckpt"
-    assert saved.exists()
+    assert (tmp_path / "run" / "hpc_ckpt_1.ckpt").exists()
     job = submit(cluster, "--trainer.max_epochs=40", "--trainer.max_time=00:00:00:20")
     output, _ = job.communicate(timeout=280)
     assert job.returncode == 0, output[-3000:]
-    assert f"Restored all states from the checkpoint at {saved}" in output
+    # That one, or one that was written between the signal and the end.
+    assert f"Restored all states from the checkpoint at {tmp_path / 'run'}" in output
+
+
+# --- The README ---
+
+
+def row(title):
+    """The cells of a row of the table."""
+    [line] = [line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith(f"| {title}")]
+    return [cell.strip().replace(",", "") for cell in line.split("|")[2:-1]]
+
+
+def test_the_table_is_what_the_plan_says():
+    for index, gpus in enumerate((1, 8, 128)):
+        clips = int(row("clips per GPU, baseline")[index])
+        schedule = MultigridSchedule(Baseline(BatchShape(clips, 32, 224), epochs=239, milestones=(94, 154, 196)))
+        largest = max(schedule.grids, key=lambda shape: shape.clips)
+        assert int(row("clips of the global mini-batch")[index]) == gpus * clips
+        assert float(row("LR of the baseline")[index]) == gpus * clips * 0.8 / 512  # the LR and the clips of the recipe
+        assert int(row("steps of multigrid")[index]) == sum(schedule.phase_steps(240_000 // gpus))
+        assert int(row("ranks that share")[index]) == min(gpus, -(-schedule.sub_batch // clips))
+        assert row("clips per GPU, largest")[index] == str(largest.clips)
+        assert (largest.frames, largest.size) == (8, 112)
+        assert row("clips/s that a GPU needs")[index] == f"{largest.clips // clips}x"
+
+
+def test_the_plan_of_128_gpus_is_printed(capsys):
+    recipe = str(EXAMPLES / "recipes" / "slowfast_multigrid.yaml")
+    main(["plan", "--config", recipe, "--clips", "240000", "--devices", "8", "--num_nodes", "16"])
+    assert f"{row('steps of multigrid')[2]} steps instead of" in capsys.readouterr().out
+
+
+def test_the_options_of_the_readme_are_those_of_the_script_and_the_command(tmp_path):
+    text = (FOLDER / "README.md").read_text()
+    for option in ("RUN", "CHECKPOINT_EVERY"):
+        assert f"${{{option}:-" in SCRIPT.read_text()
+        assert f"${option}`" in text
+    # The strategy of the README, with its time limit, is one that the command takes.
+    strategy = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
+    (tmp_path / "limit.yaml").write_text(yaml.safe_dump(strategy))
+    config = str(EXAMPLES / "quickstart.yaml")
+    with pytest.raises(SystemExit, match="0"):
+        main(["fit", "--config", config, "--config", str(tmp_path / "limit.yaml"), "--print_config"])
