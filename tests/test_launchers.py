@@ -42,7 +42,7 @@ def script(folder, **options):
 def finish(*processes):
     for process in processes:
         output, _ = process.communicate(timeout=280)
-        assert process.returncode == 0, output[-3000:]
+        assert process.returncode == 0, output
 
 
 def start(command, **variables):

@@ -52,6 +52,7 @@ LEVELS = {
         "baseline_lr",
         "probe",
         "precise_bn",
+        "roll_call",
         "report",
         "recipe",
         "callback",
