@@ -6,6 +6,7 @@ Hooks say when. What is computed stands in `schedule.py` (shapes), `baseline_lr.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import sys
@@ -39,6 +40,7 @@ from lightning_multigrid.randomness import derive_seed, reseed
 from lightning_multigrid.recipe import Recipe, read_recipe, refuse_unsupported, training_source, user_loader
 from lightning_multigrid.report import ShapeTimes, last_metrics, phase_line
 from lightning_multigrid.resume import Continuation, LoopCounters, continue_training, describe_run, describe_stand
+from lightning_multigrid.roll_call import RollCall, call_roll
 from lightning_multigrid.sampler import (
     MultigridLoader,
     MultigridSampler,
@@ -47,6 +49,8 @@ from lightning_multigrid.sampler import (
 from lightning_multigrid.schedule import Baseline, Clips, Epochs, LongCycle, LRScaling, MultigridSchedule, ShortCycle
 
 __all__ = ["MultigridCallback"]
+
+log = logging.getLogger(__name__)
 
 
 class MultigridCallback(Callback):
@@ -226,6 +230,9 @@ class MultigridCallback(Callback):
         self._set(source, "instance", multigrid)
         self._take_over_trainer(trainer, schedule, recipe, sampler.clips)
         rank_zero_info(schedule.table(sampler.clips, trainer.accumulate_grad_batches, recipe.drop_last))
+        self._run.roll_call = call_roll(trainer)
+        if self._run.roll_call is not None:
+            self._undo.callback(self._run.roll_call.close)
 
     def _epochs_of_try(self) -> Fraction:
         """A length that goes with the arguments, for `fast_dev_run`, in which the Trainer's own is 1."""
@@ -419,6 +426,9 @@ class MultigridCallback(Callback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self._fit is not None and self._fit.roll_call is not None:
+            log.error("[rank %d] %s", trainer.global_rank, self._fit.roll_call.verdict(exception))
+            self._fit.roll_call = None
         # There is no `teardown` after an exception; `ModelCheckpoint` may still ask for our state.
         self._undo.close()
         self._checkpoint = None
@@ -483,6 +493,7 @@ class _Fit:
         self.sampler, self.lr, self.statistics = sampler, lr, statistics
         self.resumed: Continuation | None = None
         self.validate_every: int | None = None  # the script's `check_val_every_n_epoch`
+        self.roll_call: RollCall | None = None
         self.times = ShapeTimes()
         self.phase = -1  # the one announced last
         self._marked = time.perf_counter()

@@ -4,8 +4,11 @@ The options are those of its Trainer, as JSON. Each rank writes what it saw to a
 """
 
 import json
+import os
+import signal
 import sys
 import warnings
+from pathlib import Path
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy
@@ -19,17 +22,28 @@ from tests.tiny import CLASSES, Module, clips, trainer
 NUMBER = 203  # divided by neither 2 nor 3
 
 
+def steps_scheduler(optimizer, module):
+    return MultiStepLR(optimizer, [1])
+
+
 class Recording(Module):
     """Has a layer without gradients if DDP is to look for some, and knows which clips it saw."""
 
-    def __init__(self, folder, unused):
-        super().__init__(lambda optimizer, module: MultiStepLR(optimizer, [1]))
-        self.folder, self.indices = folder, []
+    def __init__(self, folder, unused, die):
+        super().__init__(steps_scheduler)
+        self.folder, self.indices, self.die = folder, [], die or {}
         if unused:
             self.unused = nn.Linear(2, 2)
 
+    def on_fit_start(self):
+        Path(f"{self.folder}/{self.global_rank}.pid").write_text(str(os.getpid()))
+
     def training_step(self, batch, batch_idx):
         x, y, index = batch
+        if self._trainer is not None and self.global_rank == self.die.get("rank") and self.current_epoch == 1:
+            if self.die["how"] == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("the third clip is odd")
         if self._trainer is not None:
             self.indices.append(index.tolist())
         return super().training_step((x, y % CLASSES), batch_idx)
@@ -42,7 +56,7 @@ class Recording(Module):
         torch.save((self.seen, self.indices, state), f"{self.folder}/{self.global_rank}.pt")
 
 
-def main(folder, devices, num_nodes=1, **ddp):
+def main(folder, devices, num_nodes=1, die=None, **ddp):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     train, val = (
@@ -56,7 +70,7 @@ def main(folder, devices, num_nodes=1, **ddp):
         devices=devices,
         num_nodes=num_nodes,
     )
-    host.fit(Recording(folder, ddp.get("find_unused_parameters", False)), train, val)
+    host.fit(Recording(folder, ddp.get("find_unused_parameters", False), die), train, val)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def script(folder, **options):
 def finish(*processes):
     for process in processes:
         output, _ = process.communicate(timeout=280)
-        assert process.returncode == 0, output[-3000:]
+        assert process.returncode == 0, output
 
 
 def start(command, **variables):
@@ -70,6 +70,7 @@ def by_slurm(folder, world, **ddp):
     """As `srun` starts a task per rank, here one on each of the nodes."""
     shared = {
         "SLURM_NTASKS": str(world),
+        "SLURM_NTASKS_PER_NODE": "1",
         "SLURM_JOB_NAME": "train",
         "SLURM_JOB_ID": "17",
         "SLURM_NODELIST": "127.0.0.1",

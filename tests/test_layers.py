@@ -67,6 +67,7 @@ LEVELS = {
         "baseline_lr",
         "probe",
         "precise_bn",
+        "roll_call",
         "report",
         "recipe",
         "resume",

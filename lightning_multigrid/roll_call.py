@@ -1,0 +1,116 @@
+"""Says which rank ended a training of several; the ranks that are left see only that a connection broke.
+
+Each rank gives signs of life to a store on rank 0, from a thread of its own. The first rank that ends with an error
+finds out whether that was its own or because another one is gone, and leaves what it found for the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+from lightning.pytorch import Trainer
+from torch import distributed as dist
+
+__all__ = ["RollCall", "call_roll"]
+
+log = logging.getLogger(__name__)
+
+_PERIOD = 0.5  # seconds between signs of life
+_GONE = 2.5  # seconds without one
+
+
+class RollCall:
+    """The signs of life of a rank, until `close`.
+
+    Args:
+        host: Where rank 0 is.
+        port: Of the store; 0 on rank 0, which chooses one.
+        rank: This rank.
+        world: Number of ranks.
+
+    Raises:
+        RuntimeError: If rank 0 cannot be reached (torch's `DistNetworkError`).
+    """
+
+    def __init__(self, host: str, port: int, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+        self._store = _store(host, port, is_master=rank == 0)
+        self.port = self._store.port
+        self._end = threading.Event()
+        # A connection of its own: a store waits for one answer at a time.
+        own = _store(host, self.port)
+        own.set(self._key(rank), "0")
+        self._thread = threading.Thread(target=self._live, args=(own,), daemon=True, name="roll-call")
+        self._thread.start()
+
+    @staticmethod
+    def _key(rank: int) -> str:
+        return f"beat/{rank}"
+
+    def _live(self, store: Any) -> None:
+        beat = 0
+        try:
+            while not self._end.wait(_PERIOD):
+                beat += 1
+                store.set(self._key(self.rank), str(beat))
+        except RuntimeError:  # rank 0 is gone; whatever fails because of that will say so
+            pass
+
+    def close(self) -> None:
+        """Ends the signs of life."""
+        self._end.set()
+        self._thread.join(timeout=2 * _PERIOD)
+
+    def verdict(self, error: BaseException) -> str:
+        """Which rank the training ended by; takes up to some seconds."""
+        try:
+            if self._store.add("failures", 1) == 1:
+                self._store.set("verdict", self._find(error))
+            return str(self._store.get("verdict").decode())
+        except RuntimeError:  # the store is rank 0's
+            return "Rank 0 has ended, by an error that its own output shows or because it was killed."
+
+    def _find(self, error: BaseException) -> str:
+        # What torch raises where ranks wait for each other is a RuntimeError.
+        if isinstance(error, RuntimeError):
+            keys = [self._key(rank) for rank in range(self.world)]
+            before = self._store.multi_get(keys)
+            time.sleep(_GONE)
+            pairs = zip(before, self._store.multi_get(keys), strict=True)
+            gone = [str(rank) for rank, (then, now) in enumerate(pairs) if then == now and rank != self.rank]
+            if gone:
+                return f"No sign of life from rank {', '.join(gone)}: killed, hanging, or its machine is gone."
+        text = (str(error).splitlines() or [""])[0]
+        return f"Rank {self.rank} was the first to fail, with {type(error).__name__}: {text}"
+
+
+def _store(host: str, port: int, is_master: bool = False) -> Any:
+    # Public, but not in torch's stubs.
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        host, port, is_master=is_master, wait_for_workers=False, timeout=timedelta(seconds=10)
+    )
+
+
+def call_roll(trainer: Trainer) -> RollCall | None:
+    """Starts a roll call of a trainer's ranks; None on one device, or where rank 0 cannot be reached."""
+    host = os.environ.get("MASTER_ADDR")  # of the process group, whichever launcher made it
+    if trainer.world_size == 1 or host is None:
+        return None
+    rank, world, roll = trainer.global_rank, trainer.world_size, None
+    if rank == 0:
+        roll = _try(host, 0, rank, world)
+    port = trainer.strategy.broadcast(roll.port if roll else None)
+    return _try(host, port, rank, world) if rank and port else roll
+
+
+def _try(host: str, port: int, rank: int, world: int) -> RollCall | None:
+    try:
+        return RollCall(host, port, rank, world)
+    except RuntimeError as error:  # a firewall: the training does not depend on it
+        log.debug("No roll call: %s", error)
+        return None
