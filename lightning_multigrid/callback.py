@@ -196,7 +196,7 @@ class MultigridCallback(Callback):
         source = training_source(trainer)
         loader = user_loader(source.dataloader())
         dataset = clip_dataset(loader.dataset) or FixedClips(loader.dataset, self.layout)
-        recipe = read_recipe(trainer, loader)
+        recipe = read_recipe(trainer, loader, trainer.world_size)
         shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
         epochs = self._epochs_of_try() if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
         schedule = self.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
@@ -226,13 +226,11 @@ class MultigridCallback(Callback):
     ) -> MultigridSampler:
         seed = self._loaded.get("seed") if self.seed is None else self.seed
         seed = _global_seed(trainer) if seed is None else seed
-        # A limit that is meant for a quick try still runs whole mini-batches.
-        clips = min(recipe.available, max(recipe.clips, *(shape.clips for shape in schedule.grids)))
         in_order = partial(_in_order, recipe.available * trainer.world_size)
         sampler = MultigridSampler(
             schedule,
             in_order if trainer.overfit_batches else order_of(loader, seed),  # type: ignore[attr-defined]
-            clips,
+            recipe.planned_clips(schedule),
             seed=seed,
             rank=trainer.global_rank,
             world=trainer.world_size,
