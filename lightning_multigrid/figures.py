@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.schedule import MultigridSchedule
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["can_draw", "plan_figure", "save", "times_figure"]
+__all__ = ["LRPoint", "TimesRow", "can_draw", "plan_figure", "save", "times_figure"]
 
 # Okabe and Ito's colours, which can be told apart by the colour-blind; dark enough on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#000000")
@@ -23,12 +24,40 @@ _GREY = "#777777"
 _TIMES = "\N{MULTIPLICATION SIGN}"
 
 
-class LRAt(Protocol):
-    """A point of an LR curve."""
+@dataclass(frozen=True)
+class LRPoint:
+    """The LR at a position.
+
+    Args:
+        position: In epochs of the multigrid training.
+        lr: That is used there.
+        baseline_lr: Of the baseline at the corresponding epoch.
+    """
 
     position: float
     lr: float
     baseline_lr: float
+
+
+@dataclass(frozen=True)
+class TimesRow:
+    """Times of the steps on a grid, on one device.
+
+    Args:
+        shape: The largest mini-batch on it.
+        steps: Mini-batches.
+        clips: Of all of them.
+        step: Mean seconds of a step, the data being there.
+        waiting: Mean seconds of waiting for the loader before it.
+        predicted: Mean seconds of a step by its FLOPs, at the FLOPs per second of the whole run.
+    """
+
+    shape: BatchShape
+    steps: int
+    clips: int
+    step: float
+    waiting: float
+    predicted: float
 
 
 def can_draw() -> bool:
@@ -61,7 +90,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     figure.savefig(path, dpi=150)
 
 
-def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRAt]) -> Figure:
+def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
     """Shapes and LR over the training: Figure 2 of the paper for a schedule.
 
     Args:
@@ -109,17 +138,14 @@ def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRAt]) -> Figure:
     return figure
 
 
-def times_figure(rows: Sequence[tuple[BatchShape, float, float, float]]) -> Figure:
-    """Time per step of each shape: measured, of that waiting for the loader, and predicted by FLOPs.
-
-    Args:
-        rows: For each shape the seconds of a step, of waiting before it, and of a step as predicted.
-    """
-    figure = _new_figure(9, 1.6 + 0.55 * len(rows))
+def times_figure(rows: Sequence[TimesRow]) -> Figure:
+    """Time per step of each shape: measured, of waiting for the loader, and predicted by FLOPs."""
+    figure = _new_figure(9, 1.6 + 0.5 * len(rows))
     axes = figure.subplots()
-    names = [_name(shape) for shape, *_ in rows]
     places = range(len(rows))
-    steps, waits, predicted = ([1000 * row[column] for row in rows] for column in (1, 2, 3))
+    names = [_name(row.shape) for row in rows]
+    steps, waits = [1000 * row.step for row in rows], [1000 * row.waiting for row in rows]
+    predicted = [1000 * row.predicted for row in rows]
     axes.barh(places, steps, height=0.6, color=_COLOURS[0], label="step")
     axes.barh(places, waits, height=0.6, left=steps, color=_COLOURS[5], hatch="//", edgecolor="white", label="waiting")
     axes.vlines(

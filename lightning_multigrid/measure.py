@@ -83,7 +83,7 @@ def _step(module: LightningModule, optimizer: SGD, shape: BatchShape, device: to
         logits: Tensor = module(clips)
         loss = logits.float().square().mean()
     optimizer.zero_grad()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     _synchronize(device)
     return time.perf_counter() - start

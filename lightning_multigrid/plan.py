@@ -22,6 +22,7 @@ from lightning_multigrid.baseline_lr import BaselineEpoch, BaselineLR
 from lightning_multigrid.callback import MultigridCallback
 from lightning_multigrid.classifier import VideoClassifier
 from lightning_multigrid.datamodule import VideoDataModule
+from lightning_multigrid.figures import LRPoint
 from lightning_multigrid.forecast import Forecast, rank_group
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.recipe import read_recipe, scheduler_configs, training_source
@@ -30,27 +31,12 @@ from lightning_multigrid.sources import VideoSource
 from lightning_multigrid.tables import duration, text_table
 from lightning_multigrid.textfile import ManifestError
 
-__all__ = ["LRPoint", "Plan", "count_clips", "make_plan"]
+__all__ = ["Plan", "count_clips", "make_plan"]
 
 # Mini-batches of an epoch where their number is not known, or not needed exactly, which makes LR curves quick.
 _UNKNOWN_BATCHES = 1000
 _CURVE_BATCHES = 200
 _POINTS_PER_PHASE = 24
-
-
-@dataclass(frozen=True)
-class LRPoint:
-    """The LR at a position.
-
-    Args:
-        position: In epochs of the multigrid training.
-        lr: That is used there.
-        baseline_lr: Of the baseline at the corresponding epoch.
-    """
-
-    position: float
-    lr: float
-    baseline_lr: float
 
 
 @dataclass(frozen=True)

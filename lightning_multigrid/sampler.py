@@ -225,6 +225,10 @@ class Host(Protocol):
         """Called before each mini-batch is handed over."""
         ...
 
+    def asked(self) -> None:
+        """Called when the mini-batch after one is asked for."""
+        ...
+
 
 def _as_is(batch: Any) -> Any:
     return batch
@@ -280,6 +284,7 @@ class MultigridLoader(DataLoader[Any]):
         for batch, clips in enumerate(super().__iter__(), start):
             self.host.before(epoch, batch)
             yield clips
+            self.host.asked()
 
     # Lightning warns about mid-epoch checkpoints of loaders without these. There is nothing to save: see `Host`.
     def state_dict(self) -> dict[str, Any]:

@@ -15,6 +15,8 @@ PACKAGE = Path(lightning_multigrid.__file__).parent
 LEVELS = {
     "arithmetic": ["tables", "grid", "schedule"],
     "torch": [
+        "figures",
+        "waiting",
         "randomness",
         "rank_statistics",
         "norm",
@@ -51,7 +53,10 @@ LEVELS = {
     "lightning": [
         "baseline_lr",
         "probe",
+        "forecast",
+        "measure",
         "report",
+        "run_report",
         "recipe",
         "callback",
         "predictions",
@@ -60,7 +65,7 @@ LEVELS = {
         "datamodule",
         "moving_shapes",
     ],
-    "program": ["cli", "__main__"],
+    "program": ["plan", "cli", "__main__"],
 }
 ORDER = [module for modules in LEVELS.values() for module in modules]
 MODULES = {
