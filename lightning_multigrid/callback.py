@@ -485,7 +485,7 @@ class _Position:
         self._report.started(epoch, batch)
         return epoch, batch
 
-    def asked(self) -> None:
+    def waits(self) -> None:
         self._report.asked()
 
     def before(self, epoch: int, batch: int) -> None:

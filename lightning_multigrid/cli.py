@@ -53,7 +53,7 @@ class _Trainer(Trainer):
         Args:
             clips: Training videos, over all devices; None counts them if they are on this machine.
             devices: GPUs per node; None is what the config says.
-            num_nodes: Nodes; None is what the config says, or 1 for another number of `devices`.
+            num_nodes: Nodes; None is what the config says, or 1 if `devices` is given.
             step_time: Seconds of a baseline step on one device, from which the others are computed by FLOPs.
             measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
             plot: Draw shapes and LR over the training, as Figure 2 of the paper, to this file (.png, .svg, .pdf).
@@ -118,9 +118,8 @@ class _MultigridCLI(LightningCLI):
             wrong = f"{step_time:g} and `--measure`" if measure else f"{step_time:g}"
             raise ValueError(f"`--step_time` must be above 0 and come without `--measure`, got {wrong}. Give either.")
         configured = math.prod(self.configured)
-        devices = devices or self.configured[0]
-        # `--devices` alone means that many: not on each of the many nodes that a recipe asks for.
-        world = devices * (num_nodes or (self.configured[1] if devices == self.configured[0] else 1))
+        # `--devices` alone means that many in all: not on each of the many nodes that a recipe asks for.
+        world = (devices or self.configured[0]) * (num_nodes or (1 if devices else self.configured[1]))
         clips = count_clips(self.datamodule) if clips is None else clips
         plan = make_plan(
             callbacks[0],

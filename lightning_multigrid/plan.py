@@ -269,6 +269,7 @@ def make_plan(
 
     Raises:
         MisconfigurationException: If the LR scheduler counts steps and the training videos are not known.
+        ValueError: If there are too few training videos for the first mini-batch.
     """
     known = clips if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world
     recipe = read_recipe(trainer, _stand_in(data, known), world)
@@ -281,6 +282,9 @@ def make_plan(
         )
     shape = BatchShape(data.batch_size, data.frames, data.size)
     schedule = callback.infer_schedule(shape, data.stride, recipe.epoch, recipe.epochs, configs)
+    if clips is not None:
+        # Refuses data that are too few for the first mini-batch, as `fit` does.
+        schedule.steps(0, recipe.planned_clips(schedule), trainer.accumulate_grad_batches, data.drop_last)
     epoch = recipe.epoch
     if in_epochs and epoch.batches > _CURVE_BATCHES:
         # Its arguments are in epochs, so that shorter ones give the same curve.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections import Counter
@@ -83,6 +84,7 @@ class RunReport:
         self._estimate: tuple[float, float | None] = -1.0, None  # when it was made, and what it was
         self.times = ShapeTimes(setup.flops)
         self.lrs: list[LRPoint] = []
+        self._previous_lr: LRPoint | None = None
 
     # --- Steps ---
 
@@ -118,7 +120,7 @@ class RunReport:
         self._timer.ended(step)
         self._left[step.shape] -= 1
         clips = self._setup.sampler.clips
-        self._note_lr(float(epoch + Fraction(step.offset, clips)), lr, step.lr_scale)
+        self._note_lr(LRPoint(float(epoch + Fraction(step.offset, clips)), lr, lr / step.lr_scale))
         self._position = epoch + Fraction(step.offset + step.shape.clips, clips)
         return self._take(wait=False)
 
@@ -142,10 +144,16 @@ class RunReport:
                 rank_zero_info(self._limit_sentence(step_time.step.phase, limit))
         return taken
 
-    def _note_lr(self, position: float, lr: float, scale: float) -> None:
-        last = self.lrs[-1] if self.lrs else None
-        if last is None or lr != last.lr or position - last.position > self._setup.schedule.epochs / _POINTS:
-            self.lrs.append(LRPoint(position, lr, lr / scale))
+    def _note_lr(self, point: LRPoint) -> None:
+        last, previous = (self.lrs[-1], self._previous_lr) if self.lrs else (None, None)
+        self._previous_lr = point
+        if last is not None and previous is not None:
+            stays = math.isclose(point.lr, last.lr, rel_tol=0.02)
+            if stays and point.position - last.position < self._setup.schedule.epochs / _POINTS:
+                return
+            if previous is not last:
+                self.lrs.append(previous)  # so that a jump is drawn where it is
+        self.lrs.append(point)
 
     # --- What is left ---
 

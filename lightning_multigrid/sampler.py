@@ -225,7 +225,7 @@ class Host(Protocol):
         """Called before each mini-batch is handed over."""
         ...
 
-    def asked(self) -> None:
+    def waits(self) -> None:
         """Called when the mini-batch after one is asked for."""
         ...
 
@@ -284,7 +284,7 @@ class MultigridLoader(DataLoader[Any]):
         for batch, clips in enumerate(super().__iter__(), start):
             self.host.before(epoch, batch)
             yield clips
-            self.host.asked()
+            self.host.waits()
 
     # Lightning warns about mid-epoch checkpoints of loaders without these. There is nothing to save: see `Host`.
     def state_dict(self) -> dict[str, Any]:

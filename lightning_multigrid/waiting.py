@@ -220,7 +220,7 @@ class LoaderWatch:
             self._phase = time.step.phase
             self._steps, self._clips, self._waiting, self._stepping = 0, 0, 0.0, 0.0
             self._seen: set[BatchShape] = set()
-            self._check_at = max(_LEAST_STEPS, 4 * self.workers)
+            self._check_at = max(_LEAST_STEPS, 6 * self.workers)
         # The first mini-batch of each worker comes late whenever an epoch starts, and the first step on a grid takes
         # longer (memory, choice of kernels).
         starting = time.batch < max(1, self.workers) or time.step.shape.clip not in self._seen
