@@ -10,7 +10,6 @@ import logging
 import math
 import os
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from fractions import Fraction
@@ -31,6 +30,7 @@ from typing_extensions import override
 
 from lightning_multigrid.baseline_lr import BaselineEpoch, BaselineLR, lr_stages
 from lightning_multigrid.clip_parts import clip_dataset
+from lightning_multigrid.dataset import VideoDataset
 from lightning_multigrid.fixed_clips import FixedClips
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
@@ -38,15 +38,17 @@ from lightning_multigrid.precise_bn import EvaluationStatistics, PopulationEstim
 from lightning_multigrid.probe import batch_maker, check_grids
 from lightning_multigrid.randomness import derive_seed, reseed
 from lightning_multigrid.recipe import Recipe, read_recipe, refuse_unsupported, training_source, user_loader
-from lightning_multigrid.report import ShapeTimes, last_metrics, phase_line
 from lightning_multigrid.resume import Continuation, LoopCounters, continue_training, describe_run, describe_stand
 from lightning_multigrid.roll_call import RollCall, call_roll
+from lightning_multigrid.run_report import RunReport, Setup
 from lightning_multigrid.sampler import (
+    ClipDataset,
     MultigridLoader,
     MultigridSampler,
     order_of,
 )
 from lightning_multigrid.schedule import Baseline, Clips, Epochs, LongCycle, LRScaling, MultigridSchedule, ShortCycle
+from lightning_multigrid.waiting import clock_of
 
 __all__ = ["MultigridCallback"]
 
@@ -136,6 +138,11 @@ class MultigridCallback(Callback):
         return self._run.sampler.seed
 
     @property
+    def report(self) -> RunReport:
+        """What is known of the times of the training that is under way."""
+        return self._run.report
+
+    @property
     def _run(self) -> _Fit:
         assert self._fit is not None  # set at `on_fit_start`
         return self._fit
@@ -212,19 +219,25 @@ class MultigridCallback(Callback):
         source = training_source(trainer)
         loader = user_loader(source.dataloader())
         dataset = clip_dataset(loader.dataset) or FixedClips(loader.dataset, self.layout)
-        recipe = read_recipe(trainer, loader)
+        recipe = read_recipe(trainer, loader, trainer.world_size)
         shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
         epochs = self._epochs_of_try() if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
         schedule = self.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
         sampler = self._make_sampler(trainer, schedule, recipe, loader)
         multigrid = MultigridLoader(dataset, sampler, loader, _Position(self, trainer))
-        check_grids(pl_module, [schedule.baseline.shape, *schedule.grids], batch_maker(trainer, pl_module, multigrid))
+        grids = [schedule.baseline.shape, *schedule.grids]
+        flops = check_grids(pl_module, grids, batch_maker(trainer, pl_module, multigrid))
         estimate = self.precise_bn_batches and PopulationEstimate(dataset, sampler, loader, self.precise_bn_batches)
         if estimate:
             estimate.check(trainer, pl_module)
         lr = self._take_over_lr(trainer, pl_module, schedule, recipe)
-        self._fit = _Fit(sampler, lr, EvaluationStatistics(estimate or None))
+        setup = Setup(
+            sampler, trainer.accumulate_grad_batches, recipe.drop_last, flops, loader.num_workers, _ways_out(dataset)
+        )
+        report = RunReport(setup, clock_of(pl_module.device))
+        self._fit = _Fit(sampler, lr, EvaluationStatistics(estimate or None), report)
         self._resume(recipe.epoch)
+        self._show_in_bar(trainer, report)
         trainer.callbacks.append(self._run.statistics)  # type: ignore[attr-defined]
         self._undo.callback(trainer.callbacks.remove, self._run.statistics)  # type: ignore[attr-defined]
         self._set(source, "instance", multigrid)
@@ -250,13 +263,11 @@ class MultigridCallback(Callback):
     ) -> MultigridSampler:
         seed = self._saved.get("seed") if self.seed is None else self.seed
         seed = _global_seed(trainer) if seed is None else seed
-        # A limit that is meant for a quick try still runs whole mini-batches.
-        clips = min(recipe.available, max(recipe.clips, Fraction(max(shape.clips for shape in schedule.grids))))
         in_order = partial(_in_order, int(recipe.available * trainer.world_size))
         sampler = MultigridSampler(
             schedule,
             in_order if trainer.overfit_batches else order_of(loader, seed),  # type: ignore[attr-defined]
-            clips,
+            recipe.planned_clips(schedule),
             seed=seed,
             rank=trainer.global_rank,
             world=trainer.world_size,
@@ -322,6 +333,20 @@ class MultigridCallback(Callback):
         self._undo.callback(_reload_every, trainer, 0)
         _reload_every(trainer, -1)
 
+    def _show_in_bar(self, trainer: Trainer, report: RunReport) -> None:
+        bar = trainer.progress_bar_callback
+        if bar is None:
+            return
+        own = bar.get_metrics
+
+        @wraps(own)
+        def get_metrics(trainer: Trainer, module: LightningModule) -> dict[str, Any]:
+            return {**own(trainer, module), **report.bar}
+
+        # Lightning's door to the bar's items is this method; logged values would be numbers only.
+        bar.get_metrics = get_metrics  # type: ignore[method-assign, assignment]
+        self._undo.callback(delattr, bar, "get_metrics")
+
     def _set(self, owner: Any, name: str, value: Any) -> None:
         self._undo.callback(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
@@ -362,19 +387,15 @@ class MultigridCallback(Callback):
             self._run.lr.resume(self._run.resumed.ticks, self._run.resumed.lr_scale)
         else:
             self.sync_lr(trainer.current_epoch, 0)
-        self._run.mark()
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.sync_lr(trainer.current_epoch, 0)
-        self._run.mark()
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         step = self._run.sampler.steps(trainer.current_epoch)[batch_idx]
-        if step.phase != self._run.phase:
-            self._run.phase = step.phase
-            rank_zero_info(phase_line(self._run.sampler.schedule, step.phase))
+        self._run.report.announce(step)
         # Layers with fewer clips than this share statistics with other ranks; the sampler gives all ranks as many.
         set_sub_batch(pl_module, step.sub_batch)
         values = {
@@ -390,18 +411,13 @@ class MultigridCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        shape = self._run.sampler.steps(trainer.current_epoch)[batch_idx].shape
-        seconds = self._run.mark()
-        self._run.times.add(shape, seconds)
-        _log(trainer, pl_module, {"multigrid/clips_per_second": shape.clips * trainer.world_size / seconds})
+        step = self._run.sampler.steps(trainer.current_epoch)[batch_idx]
+        lr = float(trainer.optimizers[0].param_groups[0]["lr"])
+        times = self._run.report.ended(trainer.current_epoch, step, lr)
+        _log(trainer, pl_module, self._run.report.scalars(times, trainer.world_size))
         self._run.statistics.saving = True
         last = trainer.is_last_batch
         self.sync_lr(trainer.current_epoch + 1, 0) if last else self.sync_lr(trainer.current_epoch, batch_idx + 1)
-
-    @override
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._fit is not None:  # else a validation of its own, or the sanity check of a `fit` that trains nothing
-            self._run.mark()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -412,10 +428,7 @@ class MultigridCallback(Callback):
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._run.times:
-            times = self._run.times.table()
-            rank_zero_info(f"Time per shape of mini-batch, on one device, loading included:\n{times}")
-            rank_zero_info(last_metrics(trainer.callback_metrics))
+        self._run.report.finish(trainer)
 
     # --- Afterwards ---
 
@@ -489,20 +502,13 @@ class MultigridCallback(Callback):
 class _Fit:
     """What one `fit` needs from hook to hook."""
 
-    def __init__(self, sampler: MultigridSampler, lr: BaselineLR, statistics: EvaluationStatistics) -> None:
-        self.sampler, self.lr, self.statistics = sampler, lr, statistics
+    def __init__(
+        self, sampler: MultigridSampler, lr: BaselineLR, statistics: EvaluationStatistics, report: RunReport
+    ) -> None:
+        self.sampler, self.lr, self.statistics, self.report = sampler, lr, statistics, report
         self.resumed: Continuation | None = None
         self.validate_every: int | None = None  # the script's `check_val_every_n_epoch`
         self.roll_call: RollCall | None = None
-        self.times = ShapeTimes()
-        self.phase = -1  # the one announced last
-        self._marked = time.perf_counter()
-
-    def mark(self) -> float:
-        """Seconds since the last call."""
-        now = time.perf_counter()
-        seconds, self._marked = now - self._marked, now
-        return seconds
 
 
 class _Position:
@@ -518,17 +524,33 @@ class _Position:
         # Only when the first batch is asked for does Lightning know the position in every case of resuming.
         epoch, batch = self._trainer.current_epoch, self._trainer.fit_loop.batch_idx + 1
         self._callback.begin(self._trainer, epoch, batch)
+        self._report.started(epoch, batch)
         return epoch, batch
+
+    def waits(self) -> None:
+        self._report.asked()
 
     def before(self, epoch: int, batch: int) -> None:
         # Augmentation on the device and dropout draw on these. As a function of the position they need no checkpoint,
         # and neither validation nor a restart on other devices changes them.
         reseed(derive_seed(self._callback.seed_of_run, epoch, batch, self._trainer.global_rank))
+        self._report.handed()
+
+    @property
+    def _report(self) -> RunReport:
+        return self._callback.report
 
 
 def _reload_every(trainer: Trainer, epochs: int) -> None:
     # Lightning sets this attribute where a type checker does not see it (`_DataConnector.on_trainer_init`).
     trainer.reload_dataloaders_every_n_epochs = epochs  # type: ignore[attr-defined]
+
+
+def _ways_out(dataset: ClipDataset) -> str:
+    """What makes a loader faster, other than workers, after their number."""
+    if isinstance(dataset, VideoDataset):
+        return ", `lightning-multigrid prepare` or a smaller `short_side`"
+    return " or clips that are stored smaller"
 
 
 def _in_order(length: int, epoch: int) -> range:

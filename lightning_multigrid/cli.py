@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json as json_format
 import math
-import os
 import sys
 import traceback
-from dataclasses import asdict
-from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import torch
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
@@ -20,20 +19,21 @@ from lightning.pytorch.cli import ArgsType, LightningCLI
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from lightning_multigrid import __version__
-from lightning_multigrid.baseline_lr import BaselineEpoch
 from lightning_multigrid.callback import MultigridCallback
 from lightning_multigrid.checkpoints import AtomicCheckpointIO
 from lightning_multigrid.classifier import VideoClassifier
 from lightning_multigrid.data_cli import DATA_COMMANDS, run_data_command
 from lightning_multigrid.datamodule import VideoDataModule
-from lightning_multigrid.grid import BatchShape
+from lightning_multigrid.figures import plan_figure, save
+from lightning_multigrid.forecast import Forecast, clip_costs
+from lightning_multigrid.measure import measure_steps
+from lightning_multigrid.plan import Plan, count_clips, make_plan
 from lightning_multigrid.predictions import PredictionWriter
-from lightning_multigrid.recipe import baseline_epochs, scheduler_configs
-from lightning_multigrid.schedule import LongCycle, MultigridSchedule, ShortCycle
-from lightning_multigrid.sources import VideoSource
-from lightning_multigrid.textfile import ManifestError
+from lightning_multigrid.schedule import LongCycle, ShortCycle
 
 __all__ = ["main"]
+
+_PRESETS = Path(__file__).parent / "presets"
 
 
 class _Trainer(Trainer):
@@ -42,18 +42,26 @@ class _Trainer(Trainer):
     def plan(
         self,
         clips: int | None = None,
-        devices: int = 1,
-        num_nodes: int = 1,
+        devices: int | None = None,
+        num_nodes: int | None = None,
+        step_time: float | None = None,
+        measure: bool = False,
+        plot: str | None = None,
         json: bool = False,
+        like: str | None = None,
         ckpt_path: str | None = None,
     ) -> None:
-        """Prints the multigrid schedule of a config, without data or GPU.
+        """Prints the multigrid schedule of a config and what it costs, without data or GPU.
 
         Args:
             clips: Training videos, over all devices; None counts them if they are on this machine.
-            devices: GPUs per node.
-            num_nodes: Nodes.
+            devices: GPUs per node; None is what the config says.
+            num_nodes: Nodes; None is what the config says, or 1 if `devices` is given.
+            step_time: Seconds of a baseline step on one device, from which the others are computed by FLOPs.
+            measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
+            plot: Draw shapes and LR over the training, as Figure 2 of the paper, to this file (.png, .svg, .pdf).
             json: Print JSON instead of a table.
+            like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
             ckpt_path: Not used; configs of `fit` may have it.
         """
 
@@ -65,7 +73,17 @@ class _MultigridCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         if self.subcommand == "plan":  # it also runs where there is no GPU, and logs nothing
-            here = {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "logger": False}
+            trainer = self.config.plan.trainer
+            self.configured = (_count_devices(trainer.devices), trainer.num_nodes)
+            self.precision = str(trainer.precision)
+            here = {
+                "accelerator": "cpu",
+                "devices": 1,
+                "num_nodes": 1,
+                "strategy": "auto",
+                "logger": False,
+                "precision": None,
+            }
             for name, value in here.items():
                 self.config.plan.trainer[name] = value
 
@@ -83,7 +101,17 @@ class _MultigridCLI(LightningCLI):
         if not writers and isinstance(self.model, VideoClassifier) and isinstance(self.datamodule, VideoDataModule):
             trainer.callbacks.append(PredictionWriter())  # type: ignore[attr-defined]
 
-    def plan(self, clips: int | None, devices: int, num_nodes: int, json: bool, **_: Any) -> None:
+    def plan(
+        self,
+        clips: int | None,
+        devices: int | None,
+        num_nodes: int | None,
+        step_time: float | None,
+        measure: bool,
+        plot: str | None,
+        json: bool,
+        **_: Any,
+    ) -> None:
         """What `_Trainer.plan` says."""
         callbacks = [c for c in self.trainer.callbacks if isinstance(c, MultigridCallback)]  # type: ignore[attr-defined]
         if not callbacks:
@@ -96,71 +124,43 @@ class _MultigridCLI(LightningCLI):
                 f"`plan` reads the baseline off a VideoDataModule, got {type(self.datamodule).__name__}. With other "
                 "data the schedule is printed when `fit` starts."
             )
+        if step_time is not None and (measure or step_time <= 0):
+            wrong = f"{step_time:g} and `--measure`" if measure else f"{step_time:g}"
+            raise ValueError(f"`--step_time` must be above 0 and come without `--measure`, got {wrong}. Give either.")
+        configured = math.prod(self.configured)
+        # `--devices` alone means that many in all: not on each of the many nodes that a recipe asks for.
+        world = (devices or self.configured[0]) * (num_nodes or (1 if devices else self.configured[1]))
         clips = count_clips(self.datamodule) if clips is None else clips
-        of_rank = None if clips is None else clips // (devices * num_nodes)
-        schedule = plan_of(callbacks[0], self.trainer, self.model, self.datamodule, of_rank)
-        arguments = of_rank, self.trainer.accumulate_grad_batches, self.datamodule.drop_last
-        print(json_format.dumps(plan_as_json(schedule, *arguments), indent=2) if json else schedule.table(*arguments))
-
-
-def count_clips(data: VideoDataModule) -> int | None:
-    """Training videos of a data module, if their list, folder or annotation file is on this machine."""
-    source = data.sources["train"]
-    if source is None or (not isinstance(source, VideoSource) and not os.path.exists(source)):
-        return None
-    try:
-        data.setup("fit")
-    except ManifestError as error:
-        # A source tells where its files are only by reading them.
-        if not isinstance(source, VideoSource):
-            raise
-        print(f"The training videos are not counted: {error}", file=sys.stderr)
-        return None
-    return len(data.train_dataloader().dataset)  # type: ignore[arg-type]
-
-
-def plan_of(
-    callback: MultigridCallback, trainer: Trainer, module: LightningModule, data: VideoDataModule, clips: int | None
-) -> MultigridSchedule:
-    """The schedule that `fit` would infer, for this many clips on each device; None if they are not known."""
-    # Without clips the number of batches is not known either; it only matters to schedulers that count steps.
-    batches = Fraction(clips or data.batch_size, data.batch_size)
-    whole = math.floor(batches) if data.drop_last else math.ceil(batches)
-    epoch = BaselineEpoch(max(1, whole), trainer.accumulate_grad_batches)
-    module.trainer = trainer
-    configs = scheduler_configs(module)
-    if clips is None and any(config.interval == "step" for config in configs):
-        raise MisconfigurationException(
-            "The LR scheduler counts steps, but the training videos are not on this machine. Say how many there are "
-            "with `--clips`."
+        plan = make_plan(
+            callbacks[0],
+            self.trainer,
+            self.model,
+            self.datamodule,
+            clips=clips,
+            world=world,
+            configured_world=configured,
         )
-    shape = BatchShape(data.batch_size, data.frames, data.size)
-    return callback.infer_schedule(shape, data.stride, epoch, baseline_epochs(trainer, epoch), configs)
+        forecast = _forecast(plan, self.model, step_time, self.precision if measure else None)
+        print(json_format.dumps(plan.as_json(forecast), indent=2) if json else plan.table(forecast))
+        if plot is not None:
+            save(plan_figure(plan.schedule, plan.lrs), plot)
+            print(f"Drawn to {plot}.", file=sys.stderr)
 
 
-def plan_as_json(
-    schedule: MultigridSchedule, clips: int | None, accumulate: int = 1, drop_last: bool = False
-) -> dict[str, Any]:
-    """A schedule as plain values; positions in epochs, sizes in pixels."""
-    steps = [None] * len(schedule.phases) if clips is None else schedule.phase_steps(clips, accumulate, drop_last)
-    return {
-        "baseline": {**asdict(schedule.baseline.shape), "epochs": float(schedule.baseline.epochs)},
-        "epochs": schedule.epochs,
-        "iteration_reduction": schedule.iteration_reduction,
-        "flop_reduction": schedule.flop_reduction,
-        "phases": [
-            {
-                "stage": phase.stage,
-                **asdict(phase.shape),
-                "start_epoch": float(phase.start_epoch),
-                "end_epoch": float(phase.end_epoch),
-                "lr_scale": phase.lr_scale,
-                "short_cycle": [asdict(shape) for shape in schedule.cycle(phase.shape)],
-                "steps": total,
-            }
-            for phase, total in zip(schedule.phases, steps, strict=True)
-        ],
-    }
+def _count_devices(devices: int | str | list[int]) -> int:
+    """Devices that a config asks for on each node; 1 where it leaves that to the machine."""
+    if isinstance(devices, list):
+        return max(1, len(devices))
+    return max(1, int(devices)) if str(devices).lstrip("-").isdigit() else 1
+
+
+def _forecast(plan: Plan, module: LightningModule, step_time: float | None, measured_at: str | None) -> Forecast:
+    shapes = [shape for shape, _ in plan.shapes]
+    seconds = {} if step_time is None else {plan.schedule.baseline.shape: step_time}
+    if measured_at is not None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        seconds = measure_steps(module, plan.shapes, device, precision=measured_at)
+    return Forecast(plan.schedule, clip_costs(module, shapes), seconds, plan.world)
 
 
 def _raised_here(error: BaseException | None) -> BaseException | None:
@@ -173,9 +173,31 @@ def _raised_here(error: BaseException | None) -> BaseException | None:
     return None
 
 
-def _json_with_value(args: list[str]) -> list[str]:
-    bare = [arg == "--json" and not following.startswith(("t", "f")) for arg, following in pairwise([*args, ""])]
-    return ["--json=true" if is_bare else arg for arg, is_bare in zip(args, bare, strict=True)]
+def _with_values(args: list[str]) -> list[str]:
+    """Arguments as jsonargparse wants them: `--json=true` for the bare `--json` that people type, and presets' files.
+
+    Raises:
+        ValueError: If there is no such preset.
+    """
+    expanded = []
+    for arg, following in pairwise([*args, ""]):
+        bare = arg in ("--json", "--measure") and following.lower() not in ("true", "false")
+        expanded.append(f"{arg}=true" if bare else arg)
+    if expanded[:1] != ["plan"]:
+        return expanded
+    while "--like" in expanded:
+        place = expanded.index("--like")
+        expanded[place : place + 2] = [f"--like={''.join(expanded[place + 1 : place + 2])}"]
+    return [part for arg in expanded for part in (_preset(arg[7:]) if arg.startswith("--like=") else [arg])]
+
+
+def _preset(name: str) -> list[str]:
+    names = sorted(path.stem for path in _PRESETS.glob("*.yaml"))
+    if name not in names:
+        raise ValueError(
+            f"`--like` must be one of {', '.join(names)}, got {name!r}. For your own recipe use `--config`."
+        )
+    return ["--config", str(_PRESETS / f"{name}.yaml")]
 
 
 def main(args: ArgsType = None) -> None:
@@ -185,17 +207,16 @@ def main(args: ArgsType = None) -> None:
         args: What to run instead of the process's arguments.
     """
     words = sys.argv[1:] if args is None else args
-    # jsonargparse wants a value, `--json=true`; a bare `--json` is what people type.
-    if args is None:
-        sys.argv[1:] = _json_with_value(sys.argv[1:])
-    elif isinstance(args, list):
-        args = _json_with_value(args)
     # Else a mistake in one argument prints the names of all of them.
     one_line = {"exit_on_error": False}
     try:
         if isinstance(words, list) and words and words[0] in DATA_COMMANDS:
             run_data_command(words)
             return
+        if args is None:
+            sys.argv[1:] = _with_values(sys.argv[1:])
+        elif isinstance(args, list):
+            args = _with_values(args)
         _MultigridCLI(
             LightningModule,
             LightningDataModule,
@@ -217,7 +238,7 @@ def main(args: ArgsType = None) -> None:
     except ArgumentError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except (ValueError, OSError, MisconfigurationException) as error:
+    except (ValueError, OSError, ModuleNotFoundError, MisconfigurationException) as error:
         ours = _raised_here(error)
         if ours is None:
             raise

@@ -60,6 +60,15 @@ class BatchShape:
         """
         return self.clips * self.frames * self.size**2
 
+    @property
+    def clip(self) -> BatchShape:
+        """A single clip of it: what identifies a grid, whose last mini-batch of an epoch may have fewer clips.
+
+        >>> BatchShape(clips=2, frames=4, size=10).clip
+        BatchShape(clips=1, frames=4, size=10)
+        """
+        return BatchShape(1, self.frames, self.size)
+
     def rescaled(self, frames: int, size: int) -> BatchShape:
         """The shape that costs as much as this one with other frames and size (Eq. 1).
 

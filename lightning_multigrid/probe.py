@@ -13,17 +13,20 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.randomness import seeded
 from lightning_multigrid.sampler import ClipRequest, MultigridLoader
 
-__all__ = ["batch_hook", "batch_maker", "check_grids", "first_clips"]
+__all__ = ["batch_hook", "batch_maker", "check_grids", "first_clips", "meta_copy"]
+
+_CLIPS = 2  # BatchNorm needs more than one value per channel, which a single clip may not have
 
 log = logging.getLogger(__name__)
 
 
-def _meta_copy(module: LightningModule) -> LightningModule:
+def meta_copy(module: LightningModule) -> LightningModule:
     """A copy whose parameters and buffers have shapes but no memory."""
     memo: dict[int, Any] = {
         id(parameter): nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
@@ -68,7 +71,9 @@ def _ignore(_: Any) -> None:
     """A forward hook that returns a value would replace the layer's output."""
 
 
-def check_grids(module: LightningModule, grids: Sequence[BatchShape], make_batch: Callable[[BatchShape], Any]) -> None:
+def check_grids(
+    module: LightningModule, grids: Sequence[BatchShape], make_batch: Callable[[BatchShape], Any]
+) -> dict[BatchShape, float]:
     """Refuses grids that a model cannot take, before the training starts.
 
     `training_step` is tried, and where it does more than shapes can show (it reads a value, or needs its trainer),
@@ -79,14 +84,17 @@ def check_grids(module: LightningModule, grids: Sequence[BatchShape], make_batch
         grids: The baseline's grid, then those of the schedule; their clips are not looked at.
         make_batch: Makes a small mini-batch on a grid, as `training_step` takes it.
 
+    Returns:
+        Multiply-adds of a forward for a clip of each grid (`BatchShape.clip`); none where they cannot be counted.
+
     Raises:
         ValueError: If the baseline's grid works and another one does not.
     """
     try:
-        probe = _meta_copy(module)
+        probe = meta_copy(module)
     except Exception as reason:  # modules may hold anything, also what cannot be copied
         log.debug("The grids cannot be tried, because the module cannot be copied: %s", reason)
-        return
+        return {}
 
     def run_step(grid: BatchShape) -> None:
         probe.training_step(_to_meta(make_batch(grid)), 0)
@@ -100,10 +108,12 @@ def check_grids(module: LightningModule, grids: Sequence[BatchShape], make_batch
             break
         log.debug("The baseline's grid cannot be tried: %s", failure[1])
     else:
-        return
-    tried = {(grid.frames, grid.size): grid for grid in grids}
-    for grid in tried.values():
-        failure = _try(run, grid, probe)
+        return {}
+    flops: dict[BatchShape, float] = {}
+    for grid in dict.fromkeys(grid.clip for grid in grids):
+        with FlopCounterMode(display=False) as counter:
+            failure = _try(run, grid, probe)
+        flops[grid] = counter.get_total_flops() / 2 / _CLIPS  # it counts a multiplication and an addition as two
         if failure is not None:
             layer, error = failure
             where = f"`{layer}` ({type(probe.get_submodule(layer)).__name__})" if layer else "a step"
@@ -113,6 +123,7 @@ def check_grids(module: LightningModule, grids: Sequence[BatchShape], make_batch
                 "global pool, for instance `nn.AdaptiveAvgPool3d(1)`, before the last layer, or give MultigridCallback "
                 "`long_cycle` and `short_cycle` factors that keep the clips larger."
             ) from error
+    return flops if all(flops.values()) else {}
 
 
 def batch_hook(name: str, trainer: Trainer, module: LightningModule) -> Callable[..., Any]:
@@ -126,7 +137,7 @@ def batch_maker(trainer: Trainer, module: LightningModule, loader: MultigridLoad
 
     def make(grid: BatchShape) -> Any:
         with seeded(0):
-            batch = loader.dataset[[ClipRequest(0, grid.frames, grid.size, seed=0)] * 2]  # as a worker asks for it
+            batch = loader.dataset[[ClipRequest(0, grid.frames, grid.size, seed=0)] * _CLIPS]  # as a worker asks for it
             batch = batch_hook("on_before_batch_transfer", trainer, module)(batch, 0)
             return batch_hook("on_after_batch_transfer", trainer, module)(batch, 0)
 

@@ -18,6 +18,7 @@ from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
 from lightning_multigrid.baseline_lr import BaselineEpoch
+from lightning_multigrid.schedule import MultigridSchedule
 
 __all__ = [
     "Recipe",
@@ -48,6 +49,11 @@ class Recipe:
     epoch: BaselineEpoch
     epochs: Fraction
     drop_last: bool
+
+    def planned_clips(self, schedule: MultigridSchedule) -> Fraction:
+        """Clips of this rank in an epoch of a schedule."""
+        # A limit that is meant for a quick try still runs whole mini-batches.
+        return min(self.available, max(self.clips, Fraction(max(shape.clips for shape in schedule.grids))))
 
 
 def training_source(trainer: Trainer) -> Any:
@@ -195,7 +201,7 @@ def scheduler_configs(module: LightningModule) -> list[LRSchedulerConfig]:
     ]
 
 
-def read_recipe(trainer: Trainer, loader: DataLoader[Any]) -> Recipe:
+def read_recipe(trainer: Trainer, loader: DataLoader[Any], world: int) -> Recipe:
     """Reads the baseline off a trainer and the user's loader.
 
     `limit_train_batches` and `overfit_batches` count mini-batches of the baseline, as every number in the script does:
@@ -204,8 +210,9 @@ def read_recipe(trainer: Trainer, loader: DataLoader[Any]) -> Recipe:
     Args:
         trainer: At `on_fit_start`, before anything was changed.
         loader: The user's training loader.
+        world: Devices.
     """
-    world, size = trainer.world_size, cast("int", loader.batch_size)
+    size = cast("int", loader.batch_size)
     if isinstance(loader.sampler, DistributedSampler):  # the user's own, already cut among the ranks
         of_rank, available = len(loader.sampler), Fraction(len(cast("Sized", loader.dataset)), world)
     else:  # Lightning's distributed sampler repeats samples to make the ranks equal; ours leaves some out

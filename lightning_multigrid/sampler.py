@@ -358,6 +358,10 @@ class Host(Protocol):
         """Called before each mini-batch is handed over."""
         ...
 
+    def waits(self) -> None:
+        """Called when the mini-batch after one is asked for."""
+        ...
+
 
 class WorkerError(RuntimeError):
     """A process that loads data died."""
@@ -421,6 +425,7 @@ class MultigridLoader(DataLoader[Any]):
         for batch, clips in enumerate(self._mini_batches(), start):
             self.host.before(epoch, batch)
             yield clips
+            self.host.waits()
 
     def _mini_batches(self) -> Iterator[Any]:
         if self.sampler.pieces == 1:

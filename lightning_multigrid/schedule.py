@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -247,7 +248,8 @@ class MultigridSchedule:
         ratio = base.clips / self.baseline.shape.clips
         return {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[self.lr_scaling]
 
-    def _sub_batch(self, shape: BatchShape, base: BatchShape) -> int:
+    def sub_batch_of(self, shape: BatchShape, base: BatchShape) -> int:
+        """Clips that share BN statistics in a mini-batch of the short cycle on a base shape."""
         # It grows with the mini-batch within the short cycle, never with the long cycle.
         return max(1, round(Fraction(self.sub_batch * shape.clips, base.clips)))
 
@@ -360,7 +362,7 @@ class MultigridSchedule:
     def _steps(self, epoch: int, clips: Clips, accumulate: int, drop_last: bool) -> Iterator[Step]:
         phases = self.phases
         cycles = [
-            [(shape, self._sub_batch(shape, phase.shape)) for shape in self.cycle(phase.shape)] for phase in phases
+            [(shape, self.sub_batch_of(shape, phase.shape)) for shape in self.cycle(phase.shape)] for phase in phases
         ]
         # First offset that is no longer in each phase, as an integer: offset < ceil(x) where epoch + offset/clips < end
         ends = [math.ceil((phase.end_epoch - epoch) * clips) for phase in phases]
@@ -397,6 +399,19 @@ class MultigridSchedule:
 
     # --- What it saves ---
 
+    def reduction(self, cost: Callable[[BatchShape], float]) -> float:
+        """Cost of the baseline over that of this schedule, on a dataset large enough for rounding not to matter.
+
+        Args:
+            cost: Of a mini-batch of a shape, in any unit.
+        """
+
+        def of_clip(cycle: Sequence[BatchShape]) -> Fraction:
+            return sum((Fraction(cost(shape)) for shape in cycle), Fraction(0)) / sum(shape.clips for shape in cycle)
+
+        phases = ((p.end_epoch - p.start_epoch) * of_clip(self.cycle(p.shape)) for p in self.phases)
+        return float(_exact(self.baseline.epochs) * of_clip([self.baseline.shape]) / sum(phases))
+
     @property
     def iteration_reduction(self) -> float:
         """Iterations of the baseline over those of this schedule, on a dataset large enough for rounding not to matter.
@@ -405,51 +420,63 @@ class MultigridSchedule:
         >>> round(MultigridSchedule(kinetics).iteration_reduction, 2)
         3.43
         """
-        iterations = sum((p.end_epoch - p.start_epoch) / self._mean_clips(p.shape) for p in self.phases)
-        return float(_exact(self.baseline.epochs) / self.baseline.shape.clips / iterations)
+        return self.reduction(lambda shape: 1)
 
     @property
     def flop_reduction(self) -> float:
         """FLOPs of the baseline over those of this schedule, for a model whose FLOPs grow with b t s^2 (Eq. 1)."""
-        points = Fraction(0)
-        for phase in self.phases:
-            cycle = self.cycle(phase.shape)
-            per_clip = Fraction(sum(shape.points for shape in cycle), sum(shape.clips for shape in cycle))
-            points += (phase.end_epoch - phase.start_epoch) * per_clip
-        shape = self.baseline.shape
-        return float(_exact(self.baseline.epochs) * Fraction(shape.points, shape.clips) / points)
+        return self.reduction(lambda shape: shape.points)
 
-    def count_steps(self, epoch: int, clips: Clips, accumulate: int = 1, drop_last: bool = False) -> list[int]:
-        """Mini-batches of each phase in an epoch: those of `steps`, without making them one by one."""
-        counts = [0] * len(self.phases)
+    def count_shapes(
+        self, epoch: int, clips: Clips, accumulate: int = 1, drop_last: bool = False
+    ) -> Counter[tuple[int, BatchShape]]:
+        """Mini-batches of each phase (its index) and shape in an epoch: those of `steps`, not made one by one."""
+        counts: Counter[tuple[int, BatchShape]] = Counter()
         whole_clips = math.floor(clips)
         offset = iteration = 0
         for index, phase in enumerate(self.phases):
-            sizes = [shape.clips for shape in self.cycle(phase.shape)]
+            cycle = self.cycle(phase.shape)
+            of_cycle = sum(shape.clips for shape in cycle) * accumulate
             end = math.ceil((phase.end_epoch - epoch) * clips)
             end = whole_clips if phase is self.phases[-1] else min(end, whole_clips)
             while offset < end:
                 # Whole short cycles at once, where they fit into the rest of the phase and of the epoch.
-                cycles = (end - offset) // (sum(sizes) * accumulate) if iteration % len(sizes) == 0 else 0
-                offset += cycles * sum(sizes) * accumulate
-                iteration += cycles * len(sizes)
-                counts[index] += cycles * len(sizes) * accumulate
+                cycles = (end - offset) // of_cycle if iteration % len(cycle) == 0 else 0
+                if cycles:
+                    offset += cycles * of_cycle
+                    iteration += cycles * len(cycle)
+                    for shape in cycle:
+                        counts[index, shape] += cycles * accumulate
                 if offset >= end:
                     break
-                size = sizes[iteration % len(sizes)]
-                whole = min(accumulate, (whole_clips - offset) // size)
-                offset += whole * size
+                shape = cycle[iteration % len(cycle)]
+                whole = min(accumulate, (whole_clips - offset) // shape.clips)
+                offset += whole * shape.clips
                 iteration += 1
-                counts[index] += whole
+                if whole:
+                    counts[index, shape] += whole
                 if whole < accumulate:  # the tail of the epoch
-                    counts[index] += offset < whole_clips and not drop_last
+                    if offset < whole_clips and not drop_last:
+                        counts[index, BatchShape(whole_clips - offset, shape.frames, shape.size)] += 1
                     return counts
+        return counts
+
+    def count_steps(self, epoch: int, clips: Clips, accumulate: int = 1, drop_last: bool = False) -> list[int]:
+        """Mini-batches of each phase in an epoch."""
+        counts = [0] * len(self.phases)
+        for (index, _), steps in self.count_shapes(epoch, clips, accumulate, drop_last).items():
+            counts[index] += steps
         return counts
 
     def phase_steps(self, clips: Clips, accumulate: int = 1, drop_last: bool = False) -> list[int]:
         """Mini-batches of each phase over the whole training, when each epoch has this many clips on this rank."""
         epochs = (self.count_steps(epoch, clips, accumulate, drop_last) for epoch in range(self.epochs))
         return [sum(counts) for counts in zip(*epochs, strict=True)]
+
+    def baseline_steps(self, clips: Clips, drop_last: bool = False) -> int:
+        """Mini-batches of the whole baseline, when each epoch has this many clips on this rank."""
+        per_epoch = clips / self.baseline.shape.clips
+        return round(float(self.baseline.epochs) * (int(per_epoch) if drop_last else math.ceil(per_epoch)))
 
     def table(self, clips: Clips | None = None, accumulate: int = 1, drop_last: bool = False) -> str:
         """The schedule as text: a line per phase, then what it saves.
@@ -477,11 +504,7 @@ class MultigridSchedule:
             columns.append("steps")
             for row, total in zip(rows, totals, strict=True):
                 row.append(str(total))
-            per_epoch = clips / self.baseline.shape.clips
-            baseline_steps = round(
-                float(self.baseline.epochs) * (int(per_epoch) if drop_last else math.ceil(per_epoch))
-            )
-            lines.append(f"{sum(totals)} steps instead of {baseline_steps}")
+            lines.append(f"{sum(totals)} steps instead of {self.baseline_steps(clips, drop_last)}")
         lines.append(f"{self.epochs} epochs instead of {float(self.baseline.epochs):g}")
         lines.append(f"{self.iteration_reduction:.2f}x fewer iterations")
         lines.append(f"{self.flop_reduction:.2f}x fewer FLOPs (b t s^2)")

@@ -1,6 +1,7 @@
 """The command line as a user types it, in this process; one real process as a proof of the installed script."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -82,12 +83,91 @@ def failure(capsys, args):
 
 def test_plan_needs_neither_data_nor_gpu(tmp_path, capsys):
     main(["plan", "--config", config(tmp_path, accelerator="gpu", devices=8, strategy="ddp")])
-    assert capsys.readouterr().out.strip() == str(KINETICS)
+    text = capsys.readouterr().out
+    assert text.startswith("Multigrid schedule for a baseline of 8 x 32 x 224")
+    assert "on each of 8 devices" in text.splitlines()[0]
+    assert len([line for line in text.splitlines() if re.match(r"\s+\d+\s+\d", line)]) == len(KINETICS.phases)
+    assert "358 epochs instead of 239, 3.43x fewer iterations" in text
 
 
 def test_plan_counts_steps_of_each_device(tmp_path, capsys):
-    main(["plan", "--config", config(tmp_path), "--clips=240000", "--devices=8", "--num_nodes=2"])
-    assert capsys.readouterr().out.strip() == KINETICS.table(240_000 // 16)
+    main(["plan", "--config", config(tmp_path), "--clips=240000", "--devices=8", "--num_nodes=2", "--json"])
+    phases = json.loads(capsys.readouterr().out)["phases"]
+    assert [phase["steps"] for phase in phases] == KINETICS.phase_steps(240_000 // 16)
+
+
+@pytest.mark.parametrize(
+    ("given", "world"),
+    [([], 16), (["--devices=2"], 2), (["--devices=2", "--num_nodes=3"], 6), (["--num_nodes=1"], 8)],
+)
+def test_plan_on_other_devices_than_the_config_says(tmp_path, capsys, given, world):
+    path = config(tmp_path, devices=8, num_nodes=2)
+    main(["plan", "--config", path, "--clips=48000", "--json", "--model.lr=0.4", *given])
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["devices"], plan["clips_per_device"], plan["global_clips"]) == (world, 48000 // world, 8 * world)
+    assert plan["lr"] == 0.4
+    assert plan["linearly_scaled_lr"] == pytest.approx(0.4 * world / 16)
+
+
+@pytest.mark.parametrize(("devices", "world"), [("auto", 1), (-1, 1), ([0, 3], 2), ("4", 4)])
+def test_devices_of_a_config(tmp_path, capsys, devices, world):
+    main(["plan", "--config", config(tmp_path, devices=devices), "--clips=48000", "--json"])
+    assert json.loads(capsys.readouterr().out)["devices"] == world
+
+
+def test_plan_knows_what_the_model_costs_and_what_the_loader_must_give(tmp_path, capsys):
+    main(["plan", "--config", config(tmp_path), "--clips=8000", "--step_time=0.5"])
+    text = capsys.readouterr().out
+    assert "GFLOPs/clip" in text
+    assert "ms/step: the given one, others by FLOPs" in text
+    assert re.search(r"About \d+ (d|h) \d+ (h|min) of steps instead of \d+ (d|h) \d+ (h|min), [\d.]+x faster", text)
+    last_phase = next(line for line in text.splitlines() if line.startswith("   12 ")).split()
+    # 32, 16 and 8 clips in about the same time.
+    assert int(last_phase[-1]) == pytest.approx((32 + 16 + 8) / 3 / 0.5, rel=0.1)
+
+
+def test_plan_by_measured_step_times(tmp_path, capsys):
+    (tmp_path / "train.csv").touch()  # not read: the clips are given
+    arguments = ["plan", "--config", config(tmp_path), "--clips=300", *SMALL, "--trainer.max_epochs=3", "--measure"]
+    main([*arguments, "--json"])
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["speedup_from"] == "step times"
+    assert all(shape["seconds_per_step"] > 0 for phase in plan["phases"] for shape in phase["short_cycle"])
+    assert plan["seconds"] == pytest.approx(
+        sum(phase["steps"] * phase["seconds_per_step"] for phase in plan["phases"]), rel=1e-6
+    )
+    main([*arguments, "--measure=false"])
+    assert "ms/step" not in capsys.readouterr().out
+
+
+def test_plan_draws_the_figure(tmp_path, capsys):
+    path = tmp_path / "plan.png"
+    main(["plan", "--config", config(tmp_path), f"--plot={path}"])
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert f"Drawn to {path}" in capsys.readouterr().err
+
+
+def test_plan_without_matplotlib(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "Figures need matplotlib" in failure(capsys, ["plan", "--config", config(tmp_path), "--plot=plan.png"])
+
+
+@pytest.mark.parametrize("like", [["--like", "kinetics-i3d-1gpu"], ["--like=kinetics-i3d-1gpu"]])
+def test_plan_of_a_preset(capsys, like):
+    main(["plan", *like, "--json"])
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["baseline"] == {"clips": 8, "frames": 8, "size": 224, "epochs": 40}
+    assert plan["baseline_steps"] == 1_200_000  # Sec. 5
+    assert plan["steps"] == pytest.approx(343_000, rel=0.02)  # of the published code, in whole epochs
+    # PySlowFast's model zoo: 37.5 GFLOPs for I3D R50 on 8 x 256 x 256; pixels in proportion.
+    assert plan["baseline_gflops_per_clip"] == pytest.approx(37.5 * (224 / 256) ** 2, rel=0.02)
+
+
+def test_plan_of_a_preset_on_eight_gpus(capsys):
+    main(["plan", "--like", "kinetics-slowfast", "--devices=8"])
+    text = capsys.readouterr().out
+    assert "on each of 8 devices" in text
+    assert "The config is for 128 devices; by linear scaling its LR would be 0.05 here." in text
 
 
 def test_plan_counts_the_clips_that_it_finds(videos, capsys):
@@ -103,7 +183,8 @@ def test_plan_as_json(tmp_path, capsys, flag):
     assert plan["epochs"] == 358
     assert [phase["lr_scale"] for phase in plan["phases"][:4]] == [8, 4, 2, 1]
     assert [phase["steps"] for phase in plan["phases"]] == KINETICS.phase_steps(30_000)
-    assert plan["phases"][0]["short_cycle"][0] == {"clips": 128, "frames": 8, "size": 112}
+    first = plan["phases"][0]["short_cycle"][0]
+    assert [first[name] for name in ("clips", "frames", "size", "sub_batch")] == [128, 8, 112, 16]
 
 
 def test_plan_with_a_scheduler_that_counts_steps_needs_clips(tmp_path, capsys):
@@ -126,6 +207,13 @@ def test_plan_refusals(tmp_path, capsys):
     assert "got BoringDataModule" in failure(
         capsys, [*args, "--data=lightning.pytorch.demos.boring_classes.BoringDataModule"]
     )
+    assert "`--step_time` must be above 0 and come without `--measure`, got 0. " in failure(
+        capsys, [*args, "--step_time=0"]
+    )
+    assert "got 1 and `--measure`" in failure(capsys, [*args, "--step_time=1", "--measure"])
+    assert "`--like` must be one of charades-slowfast, kinetics-i3d," in failure(capsys, ["plan", "--like", "kinetics"])
+    assert "got ''" in failure(capsys, ["plan", "--like"])
+    assert "The name of a figure must end in one of" in failure(capsys, [*args, "--plot=plan.doc"])
 
 
 # --- fit and its friends ---

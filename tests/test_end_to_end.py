@@ -70,7 +70,7 @@ def test_good_and_broken_videos_together(tmp_path, broken, workers):
         write_video(path, numbered_frames(12, 48, 64))
     rows = [(path, index % 4) for index, path in enumerate([*good, *broken])]
     callback, data, messages = fit_videos(rows, workers)
-    assert callback._run.times  # it trained
+    assert callback.report.times  # it trained
     assert Counter(path.name for path in broken) == Counter(
         path.name for path in broken for message in messages if f"{path}:" in message
     )
@@ -97,7 +97,7 @@ def test_real_videos_of_many_codecs(tmp_path):
     bad = [tmp_path / name for name in ("empty.mp4", "text.mp4", "missing.mp4")]
     rows = [(path, index % 4) for index, path in enumerate([*bad, *files, *files])]
     callback, data, messages = fit_videos(rows)
-    assert callback._run.times
+    assert callback.report.times
     named = Counter(path for path in data.broken for message in messages if f"{path}:" in message)
     assert set(named.values()) == {1}  # each broken file once
     assert {str(path) for path in bad} <= set(data.broken)

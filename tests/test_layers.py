@@ -15,6 +15,8 @@ PACKAGE = Path(lightning_multigrid.__file__).parent
 LEVELS = {
     "arithmetic": ["tables", "grid", "schedule"],
     "torch": [
+        "figures",
+        "waiting",
         "randomness",
         "rank_statistics",
         "norm",
@@ -68,7 +70,10 @@ LEVELS = {
         "probe",
         "precise_bn",
         "roll_call",
+        "forecast",
+        "measure",
         "report",
+        "run_report",
         "recipe",
         "resume",
         "checkpoints",
@@ -79,7 +84,7 @@ LEVELS = {
         "datamodule",
         "moving_shapes",
     ],
-    "program": ["pyslowfast", "data_cli", "cli", "__main__"],
+    "program": ["pyslowfast", "data_cli", "plan", "cli", "__main__"],
 }
 ORDER = [module for modules in LEVELS.values() for module in modules]
 MODULES = {

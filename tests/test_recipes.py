@@ -199,7 +199,7 @@ def test_iterations_are_those_of_the_paper(name, arguments, baseline, multigrid,
 def test_the_rows_of_table_1_run_equally_many_iterations(capsys):
     rows = [name for name in RECIPES if re.match(r"slowfast_(long|short)_cycle", name)]
     assert len(rows) == 5
-    clips = "--clips=1875"  # of one GPU
+    clips = "--clips=240000"
     default = sum(phase["steps"] for phase in plan(capsys, "slowfast_multigrid", clips)["phases"])
     for name in rows:
         # Half an epoch is 0.2 to 0.3 %; the tails of epochs of more or fewer steps add to it.
@@ -207,7 +207,7 @@ def test_the_rows_of_table_1_run_equally_many_iterations(capsys):
 
 
 def test_the_shapes_of_the_default_row(capsys):
-    printed = plan(capsys, "slowfast_multigrid", "--clips=1875")
+    printed = plan(capsys, "slowfast_multigrid", "--clips=240000")
     first, *_, last = printed["phases"]
     assert printed["baseline"] == {"clips": 4, "frames": 32, "size": 224, "epochs": 239}
     # 8B x T/4 x H/sqrt 2 at 8 times the LR (Sec. 3.2), and the fine-tuning phase on the baseline's shape.

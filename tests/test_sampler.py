@@ -164,7 +164,7 @@ def test_length_is_exact_in_every_epoch():
 
 class Host:
     def __init__(self):
-        self.now, self.asked, self.handed = (0, 0), 0, []
+        self.now, self.asked, self.handed, self.waited = (0, 0), 0, [], ()
 
     def epoch(self):
         return self.now[0]
@@ -175,6 +175,9 @@ class Host:
 
     def before(self, epoch, batch):
         self.handed.append((epoch, batch))
+
+    def waits(self):
+        self.waited = (*self.waited, len(self.handed))
 
 
 def test_loader_asks_for_its_position_only_when_the_first_batch_is_asked_for():
@@ -191,6 +194,7 @@ def test_loader_asks_for_its_position_only_when_the_first_batch_is_asked_for():
     assert host.handed == [(2, 3)]
     list(iterator)
     assert host.handed == [(2, batch) for batch in range(3, len(loader))]
+    assert host.waited == tuple(range(1, len(host.handed) + 1))  # after each one, whether there is another or not
 
 
 @pytest.mark.parametrize("workers", [1, 2])
