@@ -21,6 +21,7 @@ from lightning_multigrid.clip_sampling import ClipSampling
 from lightning_multigrid.decode import VideoError, VideoReader
 from lightning_multigrid.frame_folder import FrameFolder
 from lightning_multigrid.manifest import Manifest
+from lightning_multigrid.prepared_index import prepared_index
 from lightning_multigrid.randomness import derive_seed
 from lightning_multigrid.sampler import ClipRequest
 from lightning_multigrid.views import VideoViews, Views, share_frames
@@ -117,7 +118,9 @@ class ViewDataset(Dataset[VideoViews]):
 
 
 def _opened(manifest: Manifest, path: str) -> VideoReader | FrameFolder:
-    return VideoReader(path) if manifest.frame_rate is None else FrameFolder(path, manifest.frame_rate)
+    if manifest.frame_rate is not None:
+        return FrameFolder(path, manifest.frame_rate)
+    return VideoReader(path, prepared_index(manifest, path))
 
 
 def _labels_seen(manifest: Manifest, index: int, frames: Sequence[int], rate: float) -> tuple[int, ...]:

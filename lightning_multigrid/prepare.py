@@ -31,9 +31,12 @@ from lightning_multigrid.durable import (
     sync_folder,
     temporary_name,
 )
+from lightning_multigrid.index_store import IndexStore
 from lightning_multigrid.journal import Entry, Journal
 from lightning_multigrid.packed import Manifest
-from lightning_multigrid.packed_file import MANIFEST_NAME, save_manifest
+from lightning_multigrid.packed_file import INDEX_NAME, MANIFEST_NAME, save_manifest
+from lightning_multigrid.packet_index import PacketIndex
+from lightning_multigrid.prepared_index import UNDATED
 from lightning_multigrid.processes import Lost, run_tasks
 from lightning_multigrid.textfile import StrPath, path_argument
 from lightning_multigrid.transcode import Bad, Encoding, Prepared, TranscodeJob, WriteFailure
@@ -113,6 +116,7 @@ class _Run:
     settings: str
     journal: Journal
     bad: dict[str, str] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
     uncommitted: list[Entry] = field(default_factory=list)
     folders: set[str] = field(default_factory=set)
     committed_at: float = 0.0
@@ -172,6 +176,7 @@ def prepare(
             names = [good[path].name if path in good else None for path in sources]
             path = os.path.join(root, MANIFEST_NAME)
             made = replace(manifest, frame_rate=None).renamed(names, path, run.videos)
+            _write_index(run, list(good.values()), workers, timeout)
             save_manifest(made, path)
     if len(run.bad) > max_bad_fraction * len(videos) or not good:
         first = "; ".join(f"{path}: {reason}" for path, reason in islice(run.bad.items(), 3))
@@ -273,7 +278,7 @@ def _is_done(run: _Run, video: _Video) -> bool:
         found = os.stat(os.path.join(run.videos, video.name), follow_symlinks=False)
     except OSError:
         return False
-    return (found.st_size, found.st_mtime_ns) == (entry.size, entry.mtime_ns)
+    return found.st_size == entry.size
 
 
 def _transcode_all(
@@ -362,17 +367,16 @@ def _put_in_place(run: _Run, video: _Video, made: Prepared) -> Entry | Bad:
         return Bad("changed while it was read")
     path = os.path.join(run.videos, video.name)
     os.replace(video.temporary, path)
-    result = os.stat(path)
     entry = Entry(
         video.name,
         video.source,
         video.size,
         video.mtime_ns,
         run.settings,
-        result.st_size,
-        result.st_mtime_ns,
+        os.stat(path).st_size,
         made.frames,
     )
+    run.made.add(video.name)
     run.uncommitted.append(entry)
     run.folders.add(os.path.dirname(path))
     return entry
@@ -388,6 +392,45 @@ def _commit(run: _Run, *, waiting: bool) -> None:
     run.folders.clear()
     run.uncommitted.clear()
     run.committed_at = time.monotonic()
+
+
+def _write_index(run: _Run, videos: list[_Video], workers: int, timeout: float) -> None:
+    """Writes the index of all videos; those that an index written before has are not read again."""
+    path = os.path.join(run.root, INDEX_NAME)
+    try:
+        known: IndexStore | None = IndexStore(path)
+    except (OSError, ValueError):
+        known = None
+
+    def entries() -> Iterator[tuple[str, int, int, PacketIndex]]:
+        unknown: list[str] = []
+        for video in videos:
+            size = run.journal.entries[video.name].size
+            index = _known_index(known, video, size) if video.name not in run.made else None
+            if index is None:
+                unknown.append(os.path.join(run.videos, video.name))
+            else:
+                yield video.name, size, UNDATED, index
+        jobs = run_tasks("lightning_multigrid.prepared_index:built_index", unknown, workers, timeout)
+        for made, result in jobs:
+            if isinstance(result, bytes):  # else the reader will index it, or say what is wrong with it
+                index = PacketIndex.from_bytes(result)
+                yield os.path.relpath(made, run.videos), index.file_size, UNDATED, index
+
+    temporary = temporary_name(run.root)
+    try:
+        IndexStore.write(temporary, entries())
+        os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            os.remove(temporary)
+
+
+def _known_index(store: IndexStore | None, video: _Video, size: int) -> PacketIndex | None:
+    try:
+        return None if store is None else store.get(video.name, size, UNDATED)
+    except ValueError:
+        return None
 
 
 def _check_space(root: str, made: int, read: int, rest: int) -> None:

@@ -37,6 +37,7 @@ LEVELS = {
         "indexing",
         "decode",
         "frame_folder",
+        "prepared_index",
         "transcode",
         "models.blocks",
         "models.resnet",
