@@ -430,13 +430,18 @@ def test_a_torn_or_senseless_line_of_a_journal_does_not_count(tmp_path):
     assert set(Journal(str(path)).entries) == {"a.mp4", "b.mp4"}
 
 
+def write_and_fail(path):
+    with new_file(path) as file:
+        file.write(b"new")
+        raise KeyError
+
+
 def test_a_file_that_fails_on_the_way_leaves_the_old_one(tmp_path):
     path = tmp_path / "a"
     with new_file(path) as file:
         file.write(b"old")
-    with pytest.raises(KeyError), new_file(path) as file:
-        file.write(b"new")
-        raise KeyError
+    with pytest.raises(KeyError):
+        write_and_fail(path)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a"]
     with (
