@@ -402,20 +402,30 @@ def _write_index(run: _Run, videos: list[_Video], workers: int, timeout: float) 
     except (OSError, ValueError):
         known = None
 
+    def known_index(video: _Video) -> PacketIndex | None:
+        if known is None or video.name in run.made:
+            return None
+        with suppress(ValueError):  # damaged there
+            return known.get(video.name, run.journal.entries[video.name].size, UNDATED)
+        return None
+
     def entries() -> Iterator[tuple[str, int, int, PacketIndex]]:
-        unknown: list[str] = []
+        # Always in the order of the manifest, so that the same videos make the same file; results of several processes
+        # wait for their turn here.
+        place = {video.name: os.path.join(run.videos, video.name) for video in videos}
+        unknown = (place[video.name] for video in videos if known_index(video) is None)
+        results = run_tasks("lightning_multigrid.prepared_index:built_index", unknown, workers, timeout)
+        early: dict[str, object] = {}
         for video in videos:
-            size = run.journal.entries[video.name].size
-            index = _known_index(known, video, size) if video.name not in run.made else None
+            index = known_index(video)
             if index is None:
-                unknown.append(os.path.join(run.videos, video.name))
-            else:
-                yield video.name, size, UNDATED, index
-        jobs = run_tasks("lightning_multigrid.prepared_index:built_index", unknown, workers, timeout)
-        for made, result in jobs:
-            if isinstance(result, bytes):  # else the reader will index it, or say what is wrong with it
-                index = PacketIndex.from_bytes(result)
-                yield os.path.relpath(made, run.videos), index.file_size, UNDATED, index
+                while place[video.name] not in early:
+                    early.update([next(results)])
+                made = early.pop(place[video.name])
+                if not isinstance(made, bytes):  # the reader will index it, or say what is wrong with it
+                    continue
+                index = PacketIndex.from_bytes(made)
+            yield video.name, run.journal.entries[video.name].size, UNDATED, index
 
     temporary = temporary_name(run.root)
     try:
@@ -424,13 +434,6 @@ def _write_index(run: _Run, videos: list[_Video], workers: int, timeout: float) 
     finally:
         with suppress(OSError):
             os.remove(temporary)
-
-
-def _known_index(store: IndexStore | None, video: _Video, size: int) -> PacketIndex | None:
-    try:
-        return None if store is None else store.get(video.name, size, UNDATED)
-    except ValueError:
-        return None
 
 
 def _check_space(root: str, made: int, read: int, rest: int) -> None:
