@@ -24,6 +24,7 @@ from lightning_multigrid.decode import Box, VideoError, VideoReader
 from lightning_multigrid.frame_folder import FrameFolder
 from lightning_multigrid.grid import span
 from lightning_multigrid.manifest import Manifest
+from lightning_multigrid.prepared_index import prepared_index
 from lightning_multigrid.randomness import derive_seed
 from lightning_multigrid.sampler import ClipRequest, visits
 from lightning_multigrid.views import VideoViews, Views, share_frames
@@ -200,7 +201,9 @@ def _cut(shared: Tensor | YuvClip, grid: SourceGrid) -> Tensor | YuvClip:
 
 
 def _opened(manifest: Manifest, path: str) -> VideoReader | FrameFolder:
-    return VideoReader(path) if manifest.frame_rate is None else FrameFolder(path, manifest.frame_rate)
+    if manifest.frame_rate is not None:
+        return FrameFolder(path, manifest.frame_rate)
+    return VideoReader(path, prepared_index(manifest, path))
 
 
 def _labels_seen(manifest: Manifest, index: int, frames: Sequence[int], rate: float) -> tuple[int, ...]:

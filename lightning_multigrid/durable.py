@@ -104,5 +104,5 @@ def remove_partial(folder: str) -> None:
     for inner, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(inner, name)
-            if name.startswith(_PREFIX) and name.endswith(_SUFFIX) and stat.S_ISREG(os.lstat(path).st_mode):
+            if name.startswith(_PREFIX) and _SUFFIX in name and stat.S_ISREG(os.lstat(path).st_mode):
                 os.remove(path)

@@ -21,8 +21,7 @@ class Entry:
         source_size: Bytes of that.
         source_mtime_ns: When that was changed last.
         settings: How it was encoded.
-        size: Bytes of the prepared file.
-        mtime_ns: When it was written.
+        size: Bytes of the prepared file. Not its time: a copy of the dataset has another.
         frames: Number of its frames.
     """
 
@@ -32,7 +31,6 @@ class Entry:
     source_mtime_ns: int
     settings: str
     size: int
-    mtime_ns: int
     frames: int
 
 
@@ -77,5 +75,5 @@ def _parsed(line: bytes) -> Entry | None:
     except (ValueError, TypeError, RecursionError):
         return None
     texts = (entry.video, entry.source, entry.settings)
-    numbers = (entry.source_size, entry.source_mtime_ns, entry.size, entry.mtime_ns, entry.frames)
+    numbers = (entry.source_size, entry.source_mtime_ns, entry.size, entry.frames)
     return entry if all(type(t) is str for t in texts) and all(type(n) is int for n in numbers) else None

@@ -31,9 +31,12 @@ from lightning_multigrid.durable import (
     sync_folder,
     temporary_name,
 )
+from lightning_multigrid.index_store import IndexStore
 from lightning_multigrid.journal import Entry, Journal
 from lightning_multigrid.packed import Manifest
-from lightning_multigrid.packed_file import MANIFEST_NAME, save_manifest
+from lightning_multigrid.packed_file import INDEX_NAME, MANIFEST_NAME, save_manifest
+from lightning_multigrid.packet_index import PacketIndex
+from lightning_multigrid.prepared_index import UNDATED
 from lightning_multigrid.processes import Lost, run_tasks
 from lightning_multigrid.textfile import StrPath, path_argument
 from lightning_multigrid.transcode import Bad, Encoding, Prepared, TranscodeJob, WriteFailure
@@ -113,6 +116,7 @@ class _Run:
     settings: str
     journal: Journal
     bad: dict[str, str] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
     uncommitted: list[Entry] = field(default_factory=list)
     folders: set[str] = field(default_factory=set)
     committed_at: float = 0.0
@@ -172,6 +176,7 @@ def prepare(
             names = [good[path].name if path in good else None for path in sources]
             path = os.path.join(root, MANIFEST_NAME)
             made = replace(manifest, frame_rate=None).renamed(names, path, run.videos)
+            _write_index(run, list(good.values()), workers, timeout)
             save_manifest(made, path)
     if len(run.bad) > max_bad_fraction * len(videos) or not good:
         first = "; ".join(f"{path}: {reason}" for path, reason in islice(run.bad.items(), 3))
@@ -273,7 +278,7 @@ def _is_done(run: _Run, video: _Video) -> bool:
         found = os.stat(os.path.join(run.videos, video.name), follow_symlinks=False)
     except OSError:
         return False
-    return (found.st_size, found.st_mtime_ns) == (entry.size, entry.mtime_ns)
+    return found.st_size == entry.size
 
 
 def _transcode_all(
@@ -362,17 +367,16 @@ def _put_in_place(run: _Run, video: _Video, made: Prepared) -> Entry | Bad:
         return Bad("changed while it was read")
     path = os.path.join(run.videos, video.name)
     os.replace(video.temporary, path)
-    result = os.stat(path)
     entry = Entry(
         video.name,
         video.source,
         video.size,
         video.mtime_ns,
         run.settings,
-        result.st_size,
-        result.st_mtime_ns,
+        os.stat(path).st_size,
         made.frames,
     )
+    run.made.add(video.name)
     run.uncommitted.append(entry)
     run.folders.add(os.path.dirname(path))
     return entry
@@ -388,6 +392,48 @@ def _commit(run: _Run, *, waiting: bool) -> None:
     run.folders.clear()
     run.uncommitted.clear()
     run.committed_at = time.monotonic()
+
+
+def _write_index(run: _Run, videos: list[_Video], workers: int, timeout: float) -> None:
+    """Writes the index of all videos; those that an index written before has are not read again."""
+    path = os.path.join(run.root, INDEX_NAME)
+    try:
+        known: IndexStore | None = IndexStore(path)
+    except (OSError, ValueError):
+        known = None
+
+    def known_index(video: _Video) -> PacketIndex | None:
+        if known is None or video.name in run.made:
+            return None
+        with suppress(ValueError):  # damaged there
+            return known.get(video.name, run.journal.entries[video.name].size, UNDATED)
+        return None
+
+    def entries() -> Iterator[tuple[str, int, int, PacketIndex]]:
+        # Always in the order of the manifest, so that the same videos make the same file; results of several processes
+        # wait for their turn here.
+        place = {video.name: os.path.join(run.videos, video.name) for video in videos}
+        unknown = (place[video.name] for video in videos if known_index(video) is None)
+        results = run_tasks("lightning_multigrid.prepared_index:built_index", unknown, workers, timeout)
+        early: dict[str, object] = {}
+        for video in videos:
+            index = known_index(video)
+            if index is None:
+                while place[video.name] not in early:
+                    early.update([next(results)])
+                made = early.pop(place[video.name])
+                if not isinstance(made, bytes):  # the reader will index it, or say what is wrong with it
+                    continue
+                index = PacketIndex.from_bytes(made)
+            yield video.name, run.journal.entries[video.name].size, UNDATED, index
+
+    temporary = temporary_name(run.root)
+    try:
+        IndexStore.write(temporary, entries())
+        os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            os.remove(temporary)
 
 
 def _check_space(root: str, made: int, read: int, rest: int) -> None:

@@ -25,6 +25,8 @@ __all__ = ["Lost", "run_tasks"]
 
 _HEAD = struct.Struct("<I")
 _BEAT_SECONDS = 0.5
+# What a worker may take to be there, at most.
+_START_SECONDS = 300.0
 # The parent's modules, whatever lies in the folder that it was started in.
 _START = "import sys; sys.path[:] = sys.argv[2:]; from lightning_multigrid.processes import serve; serve(sys.argv[1])"
 
@@ -56,47 +58,47 @@ def run_tasks(
     pending = iter(tasks)
     selector = selectors.DefaultSelector()
     idle: list[_Worker] = []
+    started: list[_Worker] = []
     busy = 0
     try:
         for task in pending:
-            worker = idle.pop() if idle else _Worker(function)
+            if not idle:
+                idle.append(_Worker(function, timeout))
+                started = [other for other in started if other.alive] + idle
+            worker = idle.pop()
             lost = worker.start(task)
             if lost is not None:
-                worker.kill()
+                worker.close()
                 yield task, lost
                 continue
             selector.register(worker.output, selectors.EVENT_READ, worker)
             busy += 1
             while busy >= workers:
-                for done in _finished(selector, timeout):
+                for done in _finished(selector):
                     busy -= 1
                     yield done.task, done.result
                     if done.alive:
                         idle.append(done)
         while busy:
-            for done in _finished(selector, timeout):
+            for done in _finished(selector):
                 busy -= 1
                 yield done.task, done.result
                 if done.alive:
                     idle.append(done)
     finally:
-        for worker in [*idle, *(key.data for key in selector.get_map().values())]:
+        for worker in started:
             worker.kill()
+            worker.close()
         selector.close()
 
 
-def _finished(selector: selectors.BaseSelector, timeout: float) -> list[_Worker]:
+def _finished(selector: selectors.BaseSelector) -> list[_Worker]:
     """Workers that are through with their task, one way or the other; maybe none."""
-    now = time.monotonic()
     waiting = [key.data for key in selector.get_map().values()]
-    rest = min(worker.last_sign for worker in waiting) + timeout - now
+    rest = min(worker.deadline for worker in waiting) - time.monotonic()
     done = [key.data for key, _ in selector.select(max(0.0, rest)) if key.data.take()]
     now = time.monotonic()
-    for worker in waiting:
-        if worker not in done and now - worker.last_sign > timeout:
-            worker.kill()
-            worker.result = Lost(f"nothing came of it for {timeout:g} s")
-            done.append(worker)
+    done += [worker for worker in waiting if worker not in done and now > worker.deadline and worker.give_up()]
     for worker in done:
         selector.unregister(worker.output)
         if not worker.alive:
@@ -107,7 +109,9 @@ def _finished(selector: selectors.BaseSelector, timeout: float) -> list[_Worker]
 class _Worker:
     """A process, and what it is at."""
 
-    def __init__(self, function: str) -> None:
+    def __init__(self, function: str, timeout: float) -> None:
+        self._timeout = timeout
+        self._is_ready = False
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, function, *sys.path],
             stdin=subprocess.PIPE,
@@ -122,11 +126,12 @@ class _Worker:
         self.alive = True
         self.task: Any = None
         self.result: Any = None
-        self.last_sign = 0.0
+        self.deadline = 0.0
 
     def start(self, task: Any) -> Lost | None:
         """Gives it a task."""
-        self.task, self.result, self.last_sign = task, None, time.monotonic()
+        self.task, self.result = task, None
+        self._extend()
         try:
             _write(self._input, task)
         except BrokenPipeError:
@@ -140,11 +145,22 @@ class _Worker:
         except EOFError:
             self.result = self._death()
             return True
-        self.last_sign = time.monotonic()
+        self._is_ready = True
+        self._extend()
         if message is None:
             return False
         (self.result,) = message
         return True
+
+    def give_up(self) -> bool:
+        """Ends a worker that says nothing any more."""
+        self.kill()
+        self.result = Lost(f"nothing came of it for {self._timeout:g} s")
+        return True
+
+    def _extend(self) -> None:
+        # Until its first sign of life it is still importing what it needs.
+        self.deadline = time.monotonic() + (self._timeout if self._is_ready else max(self._timeout, _START_SECONDS))
 
     def kill(self) -> None:
         """Ends it at once."""
@@ -160,6 +176,8 @@ class _Worker:
         self.output.close()
 
     def _death(self) -> Lost:
+        with suppress(subprocess.TimeoutExpired):  # its pipe ends a little before it
+            self._process.wait(5)
         self.kill()
         code = self._process.returncode or 0
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
@@ -184,6 +202,7 @@ def serve(function: str) -> None:
 
         # The parent may be gone: it needs no result, then.
         with suppress(EOFError, BrokenPipeError), os.fdopen(os.dup(0), "rb", buffering=0) as tasks:
+            _write(output, None)  # ready
             while True:
                 _write(output, (_result(call, _read(tasks), beat),))
 

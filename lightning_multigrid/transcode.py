@@ -53,7 +53,7 @@ class Encoding:
     """
 
     short_side: int = 256
-    crf: float = 22.0
+    crf: float = 21.0
     preset: str = "medium"
     gop: int = 33
     b_frames: int = 7
@@ -93,7 +93,9 @@ class Encoding:
             "sc_threshold": "0",
             "bf": str(self.b_frames),
             "b_strategy": "0",
-            "x264-params": "b-pyramid=none",
+            # Macroblock trees, of small videos, come out of x264 a little different each time: it reads memory that was
+            # never set.
+            "x264-params": "b-pyramid=none:mbtree=0",
         }
 
 

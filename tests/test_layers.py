@@ -40,6 +40,7 @@ LEVELS = {
         "indexing",
         "decode",
         "frame_folder",
+        "prepared_index",
         "transcode",
         "models.blocks",
         "models.resnet",
