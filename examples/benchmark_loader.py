@@ -43,7 +43,7 @@ from lightning_multigrid.dataset import VideoDataset
 from lightning_multigrid.manifest import read_manifest
 from lightning_multigrid.sampler import MultigridLoader, MultigridSampler
 
-FRAMES, SIZE, STRIDE, CLIPS = 32, 224, 2, 8  # the baseline
+FRAMES, SIZE, STRIDE = 32, 224, 2  # the baseline
 SAMPLING = ClipSampling(FRAMES, SIZE, STRIDE)
 GRIDS = {"coarse 8 x 112": (8, 112), "full 32 x 224": (32, 224)}
 X264 = {
@@ -128,28 +128,28 @@ class PySlowFast(Peer):
         return (clip.flip(-1) if grid.flip else clip), 0
 
 
-def our_loader(paths: list[str], frames: int, size: int, batches: int, workers: int, pixels: str) -> MultigridLoader:
+def our_loader(paths: list[str], frames: int, size: int, batches: int, options: argparse.Namespace) -> MultigridLoader:
     """The loader of multigrid training, in a phase on one grid."""
-    baseline = Baseline(BatchShape(CLIPS, FRAMES, SIZE), epochs=100)
+    baseline = Baseline(BatchShape(options.clips, FRAMES, SIZE), epochs=100)
     schedule = MultigridSchedule(baseline, LongCycle(((frames / FRAMES, size / SIZE),)), ShortCycle((1,)))
     clips = batches * schedule.phases[0].shape.clips
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "list.csv").write_text("".join(f"{path} 0\n" for path in paths))
         manifest = read_manifest(Path(folder) / "list.csv", allow_outside_root=True)
-    data = VideoDataset(manifest, SAMPLING, pixels)
+    data = VideoDataset(manifest, SAMPLING, options.pixels)
     sampler = MultigridSampler(schedule, lambda _: [i % len(paths) for i in range(clips)], clips, seed=0)
-    return MultigridLoader(data, sampler, DataLoader(data, num_workers=workers, collate_fn=collate_clips))
+    return MultigridLoader(data, sampler, DataLoader(data, num_workers=options.workers, collate_fn=collate_clips))
 
 
-def loader_of(method: str, paths: list[str], grid: tuple[int, int], batches: int, workers: int, pixels: str):
+def loader_of(method: str, paths: list[str], grid: tuple[int, int], batches: int, options: argparse.Namespace):
     """A loader of so many mini-batches of the clips that the grid has by Eq. 1, and of how many clips."""
     frames, size = grid
-    shape = BatchShape(CLIPS, FRAMES, SIZE).rescaled(frames, size)
+    shape = BatchShape(options.clips, FRAMES, SIZE).rescaled(frames, size)
     if method == "ours":
-        return our_loader(paths, frames, size, batches, workers, pixels), shape.clips
+        return our_loader(paths, frames, size, batches, options), shape.clips
     peer = {"torchcodec": TorchCodec, "pyslowfast": PySlowFast}[method]
     data = peer(paths, frames, size, batches * shape.clips)
-    return DataLoader(data, batch_size=shape.clips, num_workers=workers), shape.clips
+    return DataLoader(data, batch_size=shape.clips, num_workers=options.workers), shape.clips
 
 
 def cpu_seconds() -> float:
@@ -158,10 +158,10 @@ def cpu_seconds() -> float:
     return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
-def run(method: str, paths: list[str], grid: tuple[int, int], batches: int, workers: int, pixels: str):
+def run(method: str, paths: list[str], grid: tuple[int, int], batches: int, options: argparse.Namespace):
     """Clips per second and per CPU second, the start of the workers included, and megabytes of a mini-batch."""
     cpu, wall = cpu_seconds(), time.perf_counter()
-    loader, clips = loader_of(method, paths, grid, batches, workers, pixels)
+    loader, clips = loader_of(method, paths, grid, batches, options)
     for batch in loader:
         pieces = batch.pieces if method == "ours" else batch[:1]
         size = sum(piece.nbytes for piece in pieces)
@@ -172,12 +172,12 @@ def run(method: str, paths: list[str], grid: tuple[int, int], batches: int, work
     return number / (time.perf_counter() - wall), number / (cpu_seconds() - cpu), size / 1e6
 
 
-def first_batches(paths: list[str], workers: int, rounds: int, pixels: str) -> Iterator[dict]:
+def first_batches(paths: list[str], options: argparse.Namespace) -> Iterator[dict]:
     """Seconds to the first mini-batch of a coarse phase, and clips per second of the following ones."""
     found: dict[str, list[tuple[float, float]]] = {"by one worker": [], "by all workers": []}
-    for _ in range(rounds):
+    for _ in range(options.rounds):
         for way, seen in found.items():
-            loader, clips = loader_of("ours", paths, (8, 112), 6, workers, pixels)
+            loader, clips = loader_of("ours", paths, (8, 112), 6, options)
             if way == "by one worker":
                 loader.sampler.pieces = 1
             start = time.perf_counter()
@@ -185,7 +185,7 @@ def first_batches(paths: list[str], workers: int, rounds: int, pixels: str) -> I
             seen.append((times[0], clips * (len(times) - 1) / (times[-1] - times[0])))
     for way, seen in found.items():
         yield {
-            "mini-batches of 128 clips": way,
+            f"mini-batches of {clips} clips": way,
             "seconds to the first": round(median(first for first, _ in seen), 2),
             "clips per second, first to last": round(median(rate for _, rate in seen), 1),
         }
@@ -199,13 +199,13 @@ def compare(sources: dict[str, list[str]], options: argparse.Namespace) -> Itera
     batches = {}
     for cell in cells:  # also a warm-up
         grid, source, method = cell
-        rate, _, _ = run(method, sources[source], GRIDS[grid], 1, options.workers, options.pixels)
-        clips = BatchShape(CLIPS, FRAMES, SIZE).rescaled(*GRIDS[grid]).clips
+        rate, _, _ = run(method, sources[source], GRIDS[grid], 1, options)
+        clips = BatchShape(options.clips, FRAMES, SIZE).rescaled(*GRIDS[grid]).clips
         batches[cell] = max(1, round(options.seconds * rate / clips))
     for _ in range(options.rounds):
         for cell in random.sample(cells, len(cells)):
             grid, source, method = cell
-            seen[cell].append(run(method, sources[source], GRIDS[grid], batches[cell], options.workers, options.pixels))
+            seen[cell].append(run(method, sources[source], GRIDS[grid], batches[cell], options))
     for grid in GRIDS:
         for source in sources:
             row: dict = {"grid": grid, "videos": source}
@@ -230,6 +230,9 @@ def compare(sources: dict[str, list[str]], options: argparse.Namespace) -> Itera
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("videos", type=Path, nargs="+")
+    parser.add_argument(
+        "--clips", type=int, default=8, help="of the baseline; a coarse mini-batch has 16 times as many"
+    )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--methods", nargs="+", default=["ours", "torchcodec", "pyslowfast"])
     parser.add_argument("--pixels", choices=["rgb", "yuv"], default="yuv", help="of ours")
@@ -246,16 +249,13 @@ def main() -> None:
         print(f"prepared {len(prepared)} videos in {time.process_time() - start:.1f} CPU s")
         sizes = [sum(Path(path).stat().st_size for path in paths) for paths in (prepared, original)]
         sources = {"original": original, "prepared": prepared}
-        rows = (
-            list(first_batches(prepared, options.workers, options.rounds, options.pixels))
-            if options.first
-            else list(compare(sources, options))
-        )
+        rows = list(first_batches(prepared, options)) if options.first else list(compare(sources, options))
     about = {
         "machine": f"{platform.processor() or platform.machine()}, {multiprocessing.cpu_count()} cores",
         "torch": torch.__version__,
         "av": av.__version__,
         "workers": options.workers,
+        "clips": options.clips,
         "prepared / original bytes": round(sizes[0] / sizes[1], 2),
     }
     for row in rows:

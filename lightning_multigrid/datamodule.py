@@ -373,7 +373,7 @@ class VideoDataModule(LightningDataModule):
     def _pixels(self) -> Literal["rgb", "yuv"]:
         if self.pixels != "auto":
             return self.pixels
-        # To compute the colours takes a CPU longer than it saves; a GPU does it beside.
+        # What a CPU saves in decoding it would spend on the colours; a GPU computes them beside.
         return "yuv" if self.trainer is not None and self.trainer.strategy.root_device.type == "cuda" else "rgb"
 
     def _training_clips(self, batch: ClipBatch) -> tuple[Tensor, Tensor]:
