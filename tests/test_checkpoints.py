@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch.optim.lr_scheduler import MultiStepLR
 
 from lightning_multigrid import AtomicCheckpointIO, MultigridCallback, last_whole_checkpoint
@@ -214,6 +215,31 @@ def test_what_sigterm_leaves_resumes_exactly(tmp_path):
     assert len(ended.seen) == 7
     again = run(resumed, ckpt_path="last")
     assert resumed.seen == whole.seen[7:]
+    assert all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_the_checkpoint_of_slurms_signal_does_the_step_that_was_under_way_again(tmp_path, monkeypatch):
+    """Lightning writes it at once, in the middle of a step, and the next job finds it by itself."""
+    job = {"JOB_ID": "5", "JOB_NAME": "train", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "NODELIST": "here"}
+    for name, value in job.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho $@ > {tmp_path}/asked\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    def run(module):
+        arguments = {"default_root_dir": tmp_path, "plugins": [SLURMEnvironment(), AtomicCheckpointIO()]}
+        fit(module, MultigridCallback(), **arguments)
+        return [parameter.detach() for parameter in module.parameters()]
+
+    whole, signalled, resumed = Signalled(), Signalled(signal.SIGUSR1), Signalled()
+    weights = run(whole)
+    run(signalled)
+    assert (tmp_path / "asked").read_text() == "requeue 5\n"
+    assert signalled.seen == whole.seen
+    again = run(resumed)
+    assert resumed.seen == whole.seen[6:]
     assert all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
 
 
