@@ -9,12 +9,14 @@ from unittest import mock
 
 import pytest
 import torch
+from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch.optim.lr_scheduler import MultiStepLR
 
 from lightning_multigrid import AtomicCheckpointIO, MultigridCallback, last_whole_checkpoint
 from lightning_multigrid.checkpoints import DamagedCheckpointError, check_checkpoint
+from lightning_multigrid.cli import _MultigridCLI
 from tests.tiny import Module, fit
 
 CHECKPOINT = {"state_dict": {"w": torch.arange(50.0), "b": torch.ones(3)}, "epoch": 2, "note": "some text"}
@@ -268,3 +270,24 @@ def test_a_full_disk_ends_a_training_that_then_continues_exactly(tmp_path):
     run(resumed, ckpt_path="last")
     # Each time two files are written: the third `last` was the last.
     assert resumed.seen == whole.seen[6:]
+
+
+def test_the_command_line_uses_it_unless_the_config_has_another():
+    def io_of(*args):
+        boring = "lightning.pytorch.demos.boring_classes.Boring"
+        cli = _MultigridCLI(
+            LightningModule,
+            LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            seed_everything_default=0,
+            run=False,
+            args=[f"--model={boring}Model", f"--data={boring}DataModule", "--trainer.accelerator=cpu", *args],
+        )
+        return cli.trainer.strategy.checkpoint_io
+
+    own = "--trainer.plugins=lightning_multigrid.AtomicCheckpointIO"
+    assert type(io_of()) is AtomicCheckpointIO
+    assert not io_of().fall_back
+    assert io_of(own, "--trainer.plugins.fall_back=true").fall_back
+    assert type(io_of("--trainer.plugins=lightning.pytorch.plugins.io.AsyncCheckpointIO")) is not AtomicCheckpointIO

@@ -6,6 +6,7 @@ import io
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
 from lightning_multigrid.cli import main
@@ -18,7 +19,9 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_python_blocks_run():
+@pytest.mark.filterwarnings("ignore:.*there is no last checkpoint available")
+def test_python_blocks_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # checkpoints
     sessions = [block for block in blocks("python") if block.startswith(">>>")]
     scripts = [block for block in blocks("python") if not block.startswith(">>>")]
     assert sessions
