@@ -167,7 +167,7 @@ class Plan:
             "baseline": {**asdict(baseline.shape), "epochs": float(baseline.epochs)},
             "epochs": schedule.epochs,
             "devices": self.world,
-            "clips_per_device": self.clips,
+            "clips_per_device": None if self.clips is None else math.floor(self.clips),
             "global_clips": self.world * baseline.shape.clips,
             "steps": None if steps is None else sum(steps),
             "baseline_steps": self.baseline_steps,

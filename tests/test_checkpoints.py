@@ -9,11 +9,14 @@ from unittest import mock
 
 import pytest
 import torch
+from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch.optim.lr_scheduler import MultiStepLR
 
 from lightning_multigrid import AtomicCheckpointIO, MultigridCallback, last_whole_checkpoint
 from lightning_multigrid.checkpoints import DamagedCheckpointError, check_checkpoint
+from lightning_multigrid.cli import _MultigridCLI
 from tests.tiny import Module, fit
 
 CHECKPOINT = {"state_dict": {"w": torch.arange(50.0), "b": torch.ones(3)}, "epoch": 2, "note": "some text"}
@@ -218,6 +221,31 @@ def test_what_sigterm_leaves_resumes_exactly(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_the_checkpoint_of_slurms_signal_does_the_step_that_was_under_way_again(tmp_path, monkeypatch):
+    """Lightning writes it at once, in the middle of a step, and the next job finds it by itself."""
+    job = {"JOB_ID": "5", "JOB_NAME": "train", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "NODELIST": "here"}
+    for name, value in job.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho $@ > {tmp_path}/asked\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    def run(module):
+        arguments = {"default_root_dir": tmp_path, "plugins": [SLURMEnvironment(), AtomicCheckpointIO()]}
+        fit(module, MultigridCallback(), **arguments)
+        return [parameter.detach() for parameter in module.parameters()]
+
+    whole, signalled, resumed = Signalled(), Signalled(signal.SIGUSR1), Signalled()
+    weights = run(whole)
+    run(signalled)
+    assert (tmp_path / "asked").read_text() == "requeue 5\n"
+    assert signalled.seen == whole.seen
+    again = run(resumed)
+    assert resumed.seen == whole.seen[6:]
+    assert all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
 def test_a_full_disk_ends_a_training_that_then_continues_exactly(tmp_path):
     whole, stopped, resumed = (Module(steps_scheduler) for _ in range(3))
     real, saved = torch.save, []
@@ -242,3 +270,24 @@ def test_a_full_disk_ends_a_training_that_then_continues_exactly(tmp_path):
     run(resumed, ckpt_path="last")
     # Each time two files are written: the third `last` was the last.
     assert resumed.seen == whole.seen[6:]
+
+
+def test_the_command_line_uses_it_unless_the_config_has_another():
+    def io_of(*args):
+        boring = "lightning.pytorch.demos.boring_classes.Boring"
+        cli = _MultigridCLI(
+            LightningModule,
+            LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            seed_everything_default=0,
+            run=False,
+            args=[f"--model={boring}Model", f"--data={boring}DataModule", "--trainer.accelerator=cpu", *args],
+        )
+        return cli.trainer.strategy.checkpoint_io
+
+    own = "--trainer.plugins=lightning_multigrid.AtomicCheckpointIO"
+    assert type(io_of()) is AtomicCheckpointIO
+    assert not io_of().fall_back
+    assert io_of(own, "--trainer.plugins.fall_back=true").fall_back
+    assert type(io_of("--trainer.plugins=lightning.pytorch.plugins.io.AsyncCheckpointIO")) is not AtomicCheckpointIO

@@ -23,6 +23,7 @@ def pages_with(language):
     return [page for page in PAGES if blocks(page, language)]
 
 
+@pytest.mark.filterwarnings("ignore:.*there is no last checkpoint available")
 @pytest.mark.parametrize("page", pages_with("python"))
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
