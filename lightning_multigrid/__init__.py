@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lightning_multigrid.callback import MultigridCallback as MultigridCallback
     from lightning_multigrid.classifier import VideoClassifier as VideoClassifier
+    from lightning_multigrid.compiled import CompileGrids as CompileGrids
     from lightning_multigrid.datamodule import VideoDataModule as VideoDataModule
     from lightning_multigrid.grid import BatchShape as BatchShape
     from lightning_multigrid.moving_shapes import MovingShapesDataModule as MovingShapesDataModule
@@ -33,6 +34,7 @@ __version__ = "0.1.0.dev0"
 _MODULES = {
     "callback": ("MultigridCallback",),
     "classifier": ("VideoClassifier",),
+    "compiled": ("CompileGrids",),
     "datamodule": ("VideoDataModule",),
     "grid": ("BatchShape",),
     "moving_shapes": ("MovingShapesDataModule",),

@@ -114,8 +114,14 @@ def check_grids(module: LightningModule, grids: Sequence[BatchShape], make_batch
             ) from error
 
 
-def batch_maker(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> Callable[[BatchShape], Any]:
-    """Makes a small mini-batch on a grid, as `training_step` would get it."""
+def batch_maker(
+    trainer: Trainer,
+    module: LightningModule,
+    loader: MultigridLoader,
+    whole: bool = False,
+    transfer: Callable[[Any], Any] = lambda batch: batch,
+) -> Callable[[BatchShape], Any]:
+    """Makes a mini-batch on a grid, as `training_step` would get it; a small one, unless it is to be whole."""
     data = trainer.datamodule  # type: ignore[attr-defined]
 
     def hook(name: str) -> Callable[[Any, int], Any]:
@@ -124,7 +130,8 @@ def batch_maker(trainer: Trainer, module: LightningModule, loader: MultigridLoad
 
     def make(grid: BatchShape) -> Any:
         with seeded(0):
-            batch = loader.dataset[[ClipRequest(0, grid.frames, grid.size, seed=0)] * 2]  # as a worker asks for it
-            return hook("on_after_batch_transfer")(hook("on_before_batch_transfer")(batch, 0), 0)
+            clips = grid.clips if whole else 2
+            batch = loader.dataset[[ClipRequest(0, grid.frames, grid.size, seed=0)] * clips]  # as a worker asks for it
+            return hook("on_after_batch_transfer")(transfer(hook("on_before_batch_transfer")(batch, 0)), 0)
 
     return make

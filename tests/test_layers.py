@@ -54,6 +54,7 @@ LEVELS = {
         "report",
         "recipe",
         "callback",
+        "compiled",
         "predictions",
         "classifier",
         "pretrained",
