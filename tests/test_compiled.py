@@ -46,16 +46,16 @@ class Deterministic(Module):
         return net
 
 
-LONG, SHORT = LongCycle(((0.5, 0.5), (1, 1))), ShortCycle((0.5, 1))
+LONG, SHORT = LongCycle(((0.5, 0.75), (1, 1))), ShortCycle((0.5, 1))
 
 
 def multigrid(**arguments):
-    return MultigridCallback(**{"seed": 0, "long_cycle": LONG, "short_cycle": SHORT, "milestones": [2]} | arguments)
+    return MultigridCallback(**{"seed": 0, "long_cycle": LONG, "short_cycle": SHORT, "milestones": [1]} | arguments)
 
 
 def run(*callbacks, **arguments):
     module = Deterministic()
-    host = fit(module, *callbacks, max_epochs=3, **{"train": loader(drop_last=True)} | arguments)
+    host = fit(module, *callbacks, max_epochs=2, **{"train": loader(number=72, drop_last=True)} | arguments)
     return module, host
 
 
@@ -80,7 +80,7 @@ def test_a_graph_for_each_grid_no_other_and_the_losses_of_eager():
 def test_more_grids_than_torch_allows_graphs_by_itself():
     """8 graphs of a function; what comes after them would run eagerly."""
     backend = Counted()
-    cycle = LongCycle(((0.25, 0.5), (0.5, 0.5), (0.5, 0.75), (0.5, 1), (1, 1)))
+    cycle = LongCycle(((0.25, 0.5), (0.25, 0.75), (0.5, 0.5), (0.5, 0.75), (0.5, 1), (1, 1)))
     compiled, host = run(multigrid(long_cycle=cycle), CompileGrids("net", backend=backend))
     grids = host.train_dataloader.sampler.schedule.grids_of_statistics
     assert backend.graphs == len(grids) > 8
@@ -89,7 +89,7 @@ def test_more_grids_than_torch_allows_graphs_by_itself():
 
 def test_the_tail_of_an_epoch_runs_eagerly_and_makes_no_graph():
     backend = Counted()
-    compiled, host = run(multigrid(), CompileGrids("net", backend=backend), train=loader(number=97))
+    compiled, host = run(multigrid(), CompileGrids("net", backend=backend), train=loader(number=73))
     sampler = host.train_dataloader.sampler
     grids = sampler.schedule.grids_of_statistics
     tails = [
@@ -134,14 +134,14 @@ def test_a_later_graph_is_warned_of():
             return super().training_step((clips, labels), batch_idx)
 
     with pytest.warns(UserWarning, match=r"made 1 more graph\(s\) in batch 0 of epoch 1, on .* \(clips x frames x"):
-        fit(Other(), multigrid(), CompileGrids("net", backend="eager"), max_epochs=3, train=loader(drop_last=True))
+        fit(Other(), multigrid(), CompileGrids("net", backend="eager"), max_epochs=2, train=loader(number=72, drop_last=True))
 
 
 def test_a_script_that_compiles_itself():
     backend = Counted()
     module = Deterministic()
     module.net.compile(dynamic=False, backend=backend)
-    host = fit(module, multigrid(), CompileGrids(None), max_epochs=3, train=loader(drop_last=True))
+    host = fit(module, multigrid(), CompileGrids(None), max_epochs=2, train=loader(number=72, drop_last=True))
     assert backend.graphs == len(host.train_dataloader.sampler.schedule.grids_of_statistics)
 
 
@@ -171,7 +171,7 @@ def test_everything_is_put_back(fails):
 
     before = torch._dynamo.config.cache_size_limit
     module = Deterministic()
-    arguments = {"max_epochs": 3, "train": loader(number=97)}
+    arguments = {"max_epochs": 2, "train": loader(number=73)}
     if fails:
         with pytest.raises(KeyError):
             fit(module, multigrid(), CompileGrids("net", backend="eager"), Fails(), **arguments)
