@@ -21,6 +21,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -116,7 +117,12 @@ class Runs:
 
     def loader(self, workers: int = 0) -> DataLoader:
         return DataLoader(
-            self.data, self.options.clips, shuffle=True, num_workers=workers, drop_last=True, persistent_workers=workers > 0
+            self.data,
+            self.options.clips,
+            shuffle=True,
+            num_workers=workers,
+            drop_last=True,
+            persistent_workers=workers > 0,
         )
 
     def classifier(self) -> Classifier:
@@ -160,7 +166,7 @@ class Runs:
 
 
 def steps_of(stamps: Sequence[float]) -> list[float]:
-    return [later - earlier for earlier, later in zip(stamps, stamps[1:], strict=False)]
+    return [later - earlier for earlier, later in pairwise(stamps)]
 
 
 def overhead(runs: Runs, rounds: int) -> dict[str, Any]:
@@ -202,7 +208,7 @@ def switching(runs: Runs, workers: int) -> dict[str, Any]:
     for step, spent in zip(plan, seconds, strict=True):
         of_shape.setdefault(step.shape, []).append(spent)
     extra = []
-    for before, (step, spent) in enumerate(zip(plan[1:], seconds[1:], strict=True)):
+    for before, step in enumerate(plan[1:]):
         if step.phase != plan[before].phase:
             # The change lies between the call before and this one, so it is in the step before.
             usual = median(of_shape[plan[before].shape])

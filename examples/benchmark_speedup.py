@@ -4,9 +4,9 @@
     python examples/benchmark_speedup.py --setting slowfast i3d --precision bf16 --json speedup.json
     python examples/benchmark_speedup.py --setting i3d_1gpu --device cpu --clips 2 --size 64 --rounds 5
 
-A step is forward, backward and optimizer, on synthetic clips that are on the device already: what the loader needs comes
-on top, and the clips per second that it must deliver are printed. Grids take turns, so that a machine whose speed drifts
-disturbs them alike; the first steps of a grid are not counted. Baseline and multigrid differ in the shapes and in
+A step is forward, backward and optimizer, on synthetic clips that are on the device already: what the loader needs
+comes on top, and the clips per second that it must deliver are printed. Grids take turns, so that a machine whose speed
+drifts disturbs them alike; the first steps of a grid are not counted. Baseline and multigrid differ in the shapes and in
 BatchNorm (plain, and over sub-mini-batches).
 
 Beside the ratio of the times stand the ratio of the FLOPs, which it cannot beat unless the larger mini-batches run more
@@ -76,9 +76,7 @@ SETTINGS = {
         published=6.7 / 2.0,
         days=(6.7, 2.0),
     ),
-    "small": Setting(
-        lambda: small_cnn(16), Baseline(BatchShape(8, 16, 40), 28, (14, 22)), videos=1536, devices=1
-    ),
+    "small": Setting(lambda: small_cnn(16), Baseline(BatchShape(8, 16, 40), 28, (14, 22)), videos=1536, devices=1),
 }
 """The paper's Tables 2, 3 and 4, and a small CNN for a CPU."""
 
@@ -132,7 +130,9 @@ class Bench:
     def batch(self, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
         shape = grid.shape
         clips = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=self.device)
-        return clips.contiguous(memory_format=self.format), torch.zeros(shape.clips, dtype=torch.long, device=self.device)
+        return clips.contiguous(memory_format=self.format), torch.zeros(
+            shape.clips, dtype=torch.long, device=self.device
+        )
 
     def set(self, grid: Grid) -> None:
         if grid.sub_batch:
@@ -243,7 +243,9 @@ def measure(setting: Setting, options: argparse.Namespace, device: torch.device)
 
 
 def show(name: str, result: dict[str, Any]) -> None:
-    print(f"\n{name}: baseline of {result['baseline']} (clips x frames x size) on each of {result['devices']} device(s)")
+    print(
+        f"\n{name}: baseline of {result['baseline']} (clips x frames x size) on each of {result['devices']} device(s)"
+    )
     columns = ["clips x frames x size", "sub-batch", "steps", "ms/step", "time", "FLOPs", "clips/s", "TFLOP/s", "GiB"]
     rows = [
         [

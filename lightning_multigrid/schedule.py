@@ -256,7 +256,9 @@ class MultigridSchedule:
         """
         return list(
             dict.fromkeys(
-                (shape, self._sub_batch(shape, phase.shape)) for phase in self.phases for shape in self.cycle(phase.shape)
+                (shape, self._sub_batch(shape, phase.shape))
+                for phase in self.phases
+                for shape in self.cycle(phase.shape)
             )
         )
 

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from lightning_multigrid import CompileGrids, LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.compiled import count_graphs, raised_limits
-from tests.tiny import Module, fit, loader, trainer
+from tests.tiny import Module, fit, loader
 
 
 class Counted:
@@ -134,7 +134,13 @@ def test_a_later_graph_is_warned_of():
             return super().training_step((clips, labels), batch_idx)
 
     with pytest.warns(UserWarning, match=r"made 1 more graph\(s\) in batch 0 of epoch 1, on .* \(clips x frames x"):
-        fit(Other(), multigrid(), CompileGrids("net", backend="eager"), max_epochs=2, train=loader(number=72, drop_last=True))
+        fit(
+            Other(),
+            multigrid(),
+            CompileGrids("net", backend="eager"),
+            max_epochs=2,
+            train=loader(number=72, drop_last=True),
+        )
 
 
 def test_a_script_that_compiles_itself():
@@ -190,7 +196,9 @@ def test_needs_the_multigrid_callback():
 
 
 def test_names_the_modules_there_are():
-    with pytest.raises(MisconfigurationException, match=r"Deterministic has no module `model` to compile; it has `net`"):
+    with pytest.raises(
+        MisconfigurationException, match=r"Deterministic has no module `model` to compile; it has `net`"
+    ):
         run(multigrid(), CompileGrids())
 
 
