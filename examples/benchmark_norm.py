@@ -13,26 +13,34 @@ On the CPU the times are process times, which other jobs on the machine disturb 
 """
 
 import argparse
-import json
-import platform
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 import torch
+from measuring import choose_device, machine, machine_line, make_clock, write_json
 from torch import Tensor, nn
 
 from lightning_multigrid.norm import SubBatchNorm3d
 
 LAYERS = ["plain", "ours", "split"]
 # Inputs of BatchNorm in the stages of a Slow pathway, N x C x T x H x W, with few enough points for a CPU.
-# The last has a remainder: 37 clips are groups of 10, 9, 9 and 9.
-SHAPES = ["32x64x8x28x28", "64x128x4x14x14", "32x256x4x14x14", "64x512x2x7x7", "37x64x4x14x14"]
+# The last two have a remainder: 37 clips are groups of 10, 9, 9 and 9.
+SHAPES = ["32x64x8x28x28", "64x128x4x14x14", "32x256x4x14x14", "64x512x2x7x7", "37x64x4x14x14", "37x256x4x7x7"]
+# The same on a GPU, as large as in the paper: SlowFast's slow pathway on 128 x 8 x 112, 64 x 8 x 158 and so on.
+GPU_SHAPES = [
+    "128x64x2x28x28",
+    "128x256x2x28x28",
+    "64x256x4x40x40",
+    "64x512x8x20x20",
+    "32x1024x8x10x10",
+    "61x256x4x40x40",
+]
 VARIANTS = [
     ("float32", torch.float32, torch.contiguous_format),
     ("float32 channels_last_3d", torch.float32, torch.channels_last_3d),
     ("bfloat16", torch.bfloat16, torch.contiguous_format),
+    ("bfloat16 channels_last_3d", torch.bfloat16, torch.channels_last_3d),
 ]
 
 
@@ -51,18 +59,6 @@ class SplitThenAffine(nn.Module):
         merged = x.reshape(clips // self.groups, channels * self.groups, *other)
         normalised = self.statistics(merged).reshape(x.shape)
         return normalised * self.weight.to(x.dtype).view(-1, 1, 1, 1) + self.bias.to(x.dtype).view(-1, 1, 1, 1)
-
-
-def make_clock(device: torch.device) -> Callable[[], float]:
-    """Seconds: of this process on the CPU, of the wall once the device is idle elsewhere."""
-    if device.type == "cpu":
-        return time.process_time
-
-    def wall() -> float:
-        torch.cuda.synchronize(device)
-        return time.perf_counter()
-
-    return wall
 
 
 def measure(
@@ -101,18 +97,6 @@ def measure(
     return {name: 1000 * median(spent[warm_up:]) for name, spent in times.items()}
 
 
-def machine(device: torch.device) -> str:
-    """What the numbers were measured on."""
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    else:
-        cpuinfo = Path("/proc/cpuinfo")
-        lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-        name = names[0] if names else platform.processor() or platform.machine()
-    return f"{name}, {torch.get_num_threads()} thread(s), torch {torch.__version__}"
-
-
 def parse_shape(text: str) -> list[int]:
     parts = text.split("x")
     if len(parts) != 5 or not all(part.isdigit() and int(part) for part in parts):
@@ -129,23 +113,23 @@ def main(args: list[str] | None = None) -> None:
         description="Forward and backward time of nn.BatchNorm3d (plain), SubBatchNorm3d (ours), and statistics per "
         "group with the affine part apart (split; it knows no remainders). Ratios are to plain, in turns in one run."
     )
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where to run (default: %(default)s)")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="cpu", help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=20, help="about how long in total (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=40, help="about how long in total (default: %(default)s)")
     parser.add_argument("--sub-batch", type=int, default=8, help="clips that share statistics (default: %(default)s)")
     parser.add_argument(
         "--shapes", type=parse_shape, nargs="+", metavar="NxCxTxHxW", help=f"inputs (default: {' '.join(SHAPES)})"
     )
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args(args)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: torch sees no CUDA device here; use --device cpu")
+    device = choose_device(options.device, parser.error)
+    options.device = device.type
     torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
-    device = torch.device(options.device)
-    shapes = options.shapes or [parse_shape(text) for text in SHAPES]
+    torch.manual_seed(options.seed)
+    shapes = options.shapes or [parse_shape(text) for text in (GPU_SHAPES if device.type == "cuda" else SHAPES)]
 
-    print(machine(device))
+    print(machine_line(machine(device)))
     columns = [f"{name} ms" for name in LAYERS] + [f"{name}/plain" for name in LAYERS[1:]]
     print(table_line("N x C x T x H x W", "variant", *columns))
     rows = []
@@ -158,9 +142,8 @@ def main(args: list[str] | None = None) -> None:
             numbers = [times.get(name) for name in LAYERS] + [ratios.get(name) for name in LAYERS[1:]]
             texts = ["-" if number is None else f"{number:.2f}" for number in numbers]
             print(table_line(" x ".join(map(str, shape)), variant, *texts), flush=True)
-    if options.json:
-        report = {"machine": machine(device), "sub_batch": options.sub_batch, "rows": rows}
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    shown = {key: value for key, value in vars(options).items() if key not in ("json", "shapes")}
+    write_json(options.json, "norm", shown, {"rows": rows})
 
 
 if __name__ == "__main__":

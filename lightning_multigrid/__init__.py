@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lightning_multigrid.checkpoints import AtomicCheckpointIO as AtomicCheckpointIO
     from lightning_multigrid.checkpoints import last_whole_checkpoint as last_whole_checkpoint
     from lightning_multigrid.classifier import VideoClassifier as VideoClassifier
+    from lightning_multigrid.compiled import CompileGrids as CompileGrids
     from lightning_multigrid.datamodule import VideoDataModule as VideoDataModule
     from lightning_multigrid.grid import BatchShape as BatchShape
     from lightning_multigrid.moving_shapes import MovingShapesDataModule as MovingShapesDataModule
@@ -36,6 +37,7 @@ _MODULES = {
     "callback": ("MultigridCallback",),
     "checkpoints": ("AtomicCheckpointIO", "last_whole_checkpoint"),
     "classifier": ("VideoClassifier",),
+    "compiled": ("CompileGrids",),
     "datamodule": ("VideoDataModule",),
     "grid": ("BatchShape",),
     "moving_shapes": ("MovingShapesDataModule",),

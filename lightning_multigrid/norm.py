@@ -74,10 +74,14 @@ class _SubBatchNorm(nn.Module):
         if clips < 2 * self.sub_batch:
             # A single group: of ranks, or of this one, which is plain BatchNorm to the bit. Meta tensors, by which
             # models are tried, have nothing to share.
-            shared = 0 < clips < self.sub_batch and world_size() > 1 and not input.is_meta
-            output = self._normalize_over_ranks(input) if shared else super().forward(input)
-            return output
-        groups = clips // self.sub_batch
+            if 0 < clips < self.sub_batch and world_size() > 1 and not input.is_meta:
+                output = self._normalize_over_ranks(input)
+                return output
+            # For a cumulative average, plain BatchNorm reads its counter as a number, which breaks a compiled graph.
+            if self.momentum is not None or not self.track_running_stats or not torch.compiler.is_compiling():
+                output = super().forward(input)
+                return output
+        groups = max(1, clips // self.sub_batch)
         tracked = self.running_mean if self.track_running_stats else None
         statistics = None if tracked is None else tracked.new_zeros(2, groups, input.shape[1])
         output = self._normalize(input, groups, statistics)

@@ -132,13 +132,20 @@ def batch_hook(name: str, trainer: Trainer, module: LightningModule) -> Callable
     return getattr(data if data is not None and is_overridden(name, data) else module, name)  # type: ignore[no-any-return]
 
 
-def batch_maker(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> Callable[[BatchShape], Any]:
-    """Makes a small mini-batch on a grid, as `training_step` would get it."""
+def batch_maker(
+    trainer: Trainer,
+    module: LightningModule,
+    loader: MultigridLoader,
+    whole: bool = False,
+    transfer: Callable[[Any], Any] = lambda batch: batch,
+) -> Callable[[BatchShape], Any]:
+    """Makes a mini-batch on a grid, as `training_step` would get it; a small one, unless it is to be whole."""
 
     def make(grid: BatchShape) -> Any:
+        clips = grid.clips if whole else _CLIPS
         with seeded(0):
-            batch = loader.dataset[[ClipRequest(0, grid.frames, grid.size, seed=0)] * _CLIPS]  # as a worker asks for it
-            batch = batch_hook("on_before_batch_transfer", trainer, module)(batch, 0)
+            batch = loader.dataset[[ClipRequest(0, grid.frames, grid.size, seed=0)] * clips]  # as a worker asks for it
+            batch = transfer(batch_hook("on_before_batch_transfer", trainer, module)(batch, 0))
             return batch_hook("on_after_batch_transfer", trainer, module)(batch, 0)
 
     return make

@@ -258,6 +258,22 @@ class MultigridSchedule:
         """Every shape of the schedule once, in the order in which it first occurs."""
         return list(dict.fromkeys(shape for phase in self.phases for shape in self.cycle(phase.shape)))
 
+    @property
+    def grids_of_statistics(self) -> list[tuple[BatchShape, int]]:
+        """Every shape with every sub-mini-batch it has, once: what needs a graph of its own under `torch.compile`.
+
+        >>> schedule = MultigridSchedule(Baseline(BatchShape(4, 32, 224), epochs=239, milestones=(94, 154, 196)))
+        >>> len(schedule.grids), len(schedule.grids_of_statistics)
+        (8, 10)
+        """
+        return list(
+            dict.fromkeys(
+                (shape, self._sub_batch(shape, phase.shape))
+                for phase in self.phases
+                for shape in self.cycle(phase.shape)
+            )
+        )
+
     @cached_property
     def _stays_on_baseline(self) -> bool:
         return self.grids == [self.baseline.shape]

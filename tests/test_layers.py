@@ -79,6 +79,7 @@ LEVELS = {
         "resume",
         "checkpoints",
         "callback",
+        "compiled",
         "predictions",
         "classifier",
         "pretrained",

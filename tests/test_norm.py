@@ -4,10 +4,7 @@ Which clips form a group is not specified, so the tests find out (`groups_of`) a
 """
 
 import copy
-import json
 import pickle
-import runpy
-from pathlib import Path
 
 import pytest
 import torch
@@ -278,6 +275,21 @@ def test_compiled_channels_last_and_remainders(clips):
     assert_close(layer.state_dict(), eager.state_dict())
 
 
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+def test_a_single_group_is_compiled_without_a_break(momentum, memory_format):
+    torch.compiler.reset()
+    layer = make_layer(SubBatchNorm3d, sub_batch=4, momentum=momentum)
+    eager = copy.deepcopy(layer)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    for _ in range(3):
+        x = make_clips(6, memory_format=memory_format).requires_grad_()
+        output, expected = compiled(x), eager(x)
+        assert_close(output, expected)
+        assert_close(gradients(output, layer, x), gradients(expected, eager, x))
+    assert_close(layer.state_dict(), eager.state_dict())
+
+
 def test_compiled_layer_follows_sub_batch():
     torch.compiler.reset()
     layer = make_layer(SubBatchNorm3d, sub_batch=4)
@@ -461,37 +473,3 @@ def test_callback_trains_on_two_ranks_as_on_one(tmp_path):
     assert [2 * clips for clips in per_rank] == [shape[0] for _, _, shape, _, _ in seen]
     assert {4, 8, 16} < set(per_rank)  # and the tails of epochs
     assert_close(state_, state, rtol=1e-4, atol=1e-5)
-
-
-@pytest.fixture
-def benchmark():
-    threads = torch.get_num_threads()
-    yield runpy.run_path(str(Path(__file__).parents[1] / "examples" / "benchmark_norm.py"))
-    torch.set_num_threads(threads)
-
-
-def test_benchmark_prints_a_table_and_writes_json(benchmark, tmp_path, capsys):
-    file = tmp_path / "norm.json"
-    shapes = ["16x2x2x3x3", "17x2x2x3x3"]
-    benchmark["main"](["--seconds", "0", "--sub-batch", "4", "--shapes", *shapes, "--json", str(file)])
-    lines = capsys.readouterr().out.splitlines()
-    assert f"torch {torch.__version__}" in lines[0]
-    rows = json.loads(file.read_text())["rows"]
-    assert len(lines) - 2 == len(rows) == 2 * 3
-    for row in rows:
-        names = {"plain", "ours", "split"} if row["shape"][0] == 16 else {"plain", "ours"}
-        assert set(row["ms"]) == names
-        assert row["ratio"]["ours"] == row["ms"]["ours"] / row["ms"]["plain"]
-
-
-def test_benchmark_compares_like_with_like(benchmark):
-    x = make_clips(12, dtype=torch.float32)
-    ours = SubBatchNorm3d(CHANNELS, sub_batch=4)
-    assert_close(benchmark["SplitThenAffine"](CHANNELS, groups=3)(x), ours(x))
-
-
-@pytest.mark.parametrize("shape", ["4x4", "4x4x4x4x0", "a x b"])
-def test_benchmark_names_a_bad_shape(benchmark, shape, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        benchmark["main"](["--shapes", shape])
-    assert f"'{shape}' is not of the form NxCxTxHxW, such as 32x64x8x28x28" in capsys.readouterr().err

@@ -1,0 +1,290 @@
+"""What the callback costs: Lightning with MultigridCallback beside a bare loop over the same mini-batches.
+
+    python examples/benchmark_overhead.py
+    python examples/benchmark_overhead.py --width 48 --rounds 5 --json overhead.json
+
+Three loops take turns over the same clips, in the same order and shapes: a bare loop (forward, backward, optimizer step
+and nothing else), Lightning's Trainer alone, and the Trainer with MultigridCallback. The Trainer alone cannot change
+shapes, so it has its own bare loop, on the baseline's. A step lasts from one call of the model to the next; its time is
+the median over the rounds, as process time on a CPU. Ratios of whole trainings follow, and what a step costs besides.
+
+Then: how long the first step takes after a change of the base shape, whether the loader's workers live through all of
+them, and what the import of the package costs beside Lightning's.
+"""
+
+import argparse
+import logging
+import os
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import lightning as L
+import torch
+from measuring import choose_device, machine, machine_line, make_clock, write_json
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD
+from torch.utils.data import DataLoader, Dataset
+
+from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule, convert_sub_batchnorm
+from lightning_multigrid.fixed_clips import FixedClips
+from lightning_multigrid.models import small_cnn
+from lightning_multigrid.norm import set_sub_batch
+from lightning_multigrid.sampler import MultigridLoader, MultigridSampler, epoch_order
+
+CLASSES, SEED = 8, 0
+
+
+class Clips(Dataset):
+    """Noise of one size; the label is the process that made it."""
+
+    def __init__(self, number: int, frames: int, size: int) -> None:
+        self.number = number
+        self.clip = torch.randn(3, frames, size, size, generator=torch.Generator().manual_seed(SEED))
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.clip, os.getpid()
+
+
+class Classifier(L.LightningModule):
+    """Stamps each call of its model."""
+
+    def __init__(self, width: int, clock: Callable[[], float]) -> None:
+        super().__init__()
+        torch.manual_seed(SEED)
+        self.model = small_cnn(CLASSES, width)
+        self.clock = clock
+        self.stamps: list[float] = []
+        self.wall: list[float] = []
+        self.workers: set[int] = set()
+        self.record = False
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        clips, pids = batch
+        if self.record:
+            self.stamps.append(self.clock())
+            self.wall.append(time.perf_counter())
+            self.workers.update(pids.tolist())
+        return cross_entropy(self.model(clips), torch.zeros(len(clips), dtype=torch.long, device=clips.device))
+
+    def configure_optimizers(self) -> SGD:
+        return SGD(self.parameters(), lr=1e-6, momentum=0.9)
+
+    def on_train_start(self) -> None:
+        self.record = True
+
+    def on_train_end(self) -> None:
+        self.stamps.append(self.clock())
+        self.wall.append(time.perf_counter())
+
+
+def bare_loop(classifier: Classifier, loader: Any, set_up: Callable[[int, int], None], epochs: int) -> None:
+    """Forward, backward and optimizer step."""
+    optimizer = classifier.configure_optimizers()
+    device = classifier.device
+    classifier.record = True
+    for epoch in range(epochs):
+        set_up(epoch, 0)
+        for batch_idx, (clips, pids) in enumerate(loader):
+            set_up(epoch, batch_idx)
+            loss = classifier.training_step((clips.to(device), pids), batch_idx)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    classifier.on_train_end()
+
+
+class Runs:
+    """The four trainings over the same data."""
+
+    def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
+        self.options, self.device, self.clock = options, device, make_clock(device)
+        shape = BatchShape(options.clips, options.frames, options.size)
+        self.data = Clips(options.videos, options.frames, options.size)
+        self.baseline = Baseline(shape, options.epochs, (options.epochs // 2,))
+        self.schedule = MultigridSchedule(self.baseline)
+
+    def loader(self, workers: int = 0) -> DataLoader:
+        return DataLoader(
+            self.data,
+            self.options.clips,
+            shuffle=True,
+            num_workers=workers,
+            drop_last=True,
+            persistent_workers=workers > 0,
+        )
+
+    def classifier(self) -> Classifier:
+        return Classifier(self.options.width, self.clock).to(self.device)
+
+    def bare(self, multigrid: bool) -> Classifier:
+        classifier = self.classifier()
+        if not multigrid:
+            bare_loop(classifier, self.loader(), lambda epoch, batch: None, self.options.epochs)
+            return classifier
+        convert_sub_batchnorm(classifier)
+        number = len(self.data)
+        sampler = MultigridSampler(
+            self.schedule, lambda epoch: epoch_order(SEED, epoch, number), number, seed=SEED, drop_last=True
+        )
+        loader = MultigridLoader(FixedClips(self.data, None), sampler, self.loader())
+
+        def set_up(epoch: int, batch: int) -> None:
+            if batch == 0:
+                sampler.set_epoch(epoch)
+            set_sub_batch(classifier, sampler.steps(epoch)[batch].sub_batch)
+
+        bare_loop(classifier, loader, set_up, self.schedule.epochs)
+        return classifier
+
+    def lightning(self, multigrid: bool, workers: int = 0) -> Classifier:
+        callbacks = [MultigridCallback(seed=SEED, milestones=[self.options.epochs // 2])] if multigrid else []
+        trainer = L.Trainer(
+            max_epochs=self.options.epochs,
+            accelerator="cpu" if self.device.type == "cpu" else "gpu",
+            devices=1,
+            callbacks=callbacks,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        classifier = self.classifier()
+        trainer.fit(classifier, self.loader(workers))
+        return classifier
+
+
+def steps_of(stamps: Sequence[float]) -> list[float]:
+    return [later - earlier for earlier, later in pairwise(stamps)]
+
+
+def overhead(runs: Runs, rounds: int) -> dict[str, Any]:
+    """Seconds of a training by each loop, over steps that each have the median of the rounds."""
+    loops = {
+        "bare": lambda: runs.bare(multigrid=True),
+        "callback": lambda: runs.lightning(multigrid=True),
+        "bare, baseline": lambda: runs.bare(multigrid=False),
+        "Trainer, baseline": lambda: runs.lightning(multigrid=False),
+    }
+    spent: dict[str, list[list[float]]] = {name: [] for name in loops}
+    for turn in range(rounds + 1):
+        for name, loop in loops.items():
+            steps = steps_of(loop().stamps)
+            if turn:  # the first round warms up
+                spent[name].append(steps)
+    totals, numbers = {}, {}
+    for name, of in spent.items():
+        numbers[name] = len(of[0])
+        assert all(len(steps) == len(of[0]) for steps in of)
+        totals[name] = sum(median(column) for column in zip(*of, strict=True))
+    assert numbers["bare"] == numbers["callback"]
+    result: dict[str, Any] = {"steps": numbers, "seconds": totals}
+    for name, ours, theirs in (("callback", "callback", "bare"), ("trainer", "Trainer, baseline", "bare, baseline")):
+        result[f"{name}_ratio"] = totals[ours] / totals[theirs]
+        result[f"{name}_ms_per_step"] = 1000 * (totals[ours] - totals[theirs]) / numbers[ours]
+    result["step_ms"] = 1000 * totals["bare"] / numbers["bare"]
+    return result
+
+
+def switching(runs: Runs, workers: int) -> dict[str, Any]:
+    """What the first step on a new base shape takes beyond the others of its shape, in the wall's time."""
+    classifier = runs.lightning(multigrid=True, workers=workers)
+    schedule = runs.schedule
+    plan = [step for epoch in range(schedule.epochs) for step in schedule.steps(epoch, len(runs.data), drop_last=True)]
+    seconds = steps_of(classifier.wall)
+    assert len(plan) == len(seconds)
+    of_shape: dict[BatchShape, list[float]] = {}
+    for step, spent in zip(plan, seconds, strict=True):
+        of_shape.setdefault(step.shape, []).append(spent)
+    extra = []
+    for before, step in enumerate(plan[1:]):
+        if step.phase != plan[before].phase:
+            # The change lies between the call before and this one, so it is in the step before.
+            usual = median(of_shape[plan[before].shape])
+            extra.append((seconds[before] - usual) / usual)
+    return {
+        "workers": workers,
+        "worker_processes": len(classifier.workers - {os.getpid()}),
+        "changes_of_base_shape": len(extra),
+        "extra_steps_median": median(extra),
+        "extra_steps_most": max(extra),
+    }
+
+
+def import_times(rounds: int) -> dict[str, Any]:
+    """Processor seconds of fresh processes that import Lightning, and the package with its callback."""
+    programs = {
+        "lightning": "import lightning",
+        "lightning_multigrid": "from lightning_multigrid import MultigridCallback",
+    }
+    spent: dict[str, list[float]] = {name: [] for name in programs}
+    for turn in range(rounds + 1):
+        for name, program in programs.items():
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, "-c", program], check=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            if turn:
+                spent[name].append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    seconds = {name: median(of) for name, of in spent.items()}
+    return {"seconds": seconds, "ratio": median(b / a for a, b in zip(*spent.values(), strict=True))}
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--clips", type=int, default=4, help="clips of the baseline")
+    parser.add_argument("--frames", type=int, default=8)
+    parser.add_argument("--size", type=int, default=48)
+    parser.add_argument("--width", type=int, default=32, help="channels of the small CNN's stem")
+    parser.add_argument("--videos", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=4, help="of the baseline")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each loop")
+    parser.add_argument("--import-rounds", type=int, default=7, help="fresh processes of each import; 0 for none")
+    parser.add_argument("--workers", type=int, default=2, help="of the loader, where changes of shape are timed")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
+    options = parser.parse_args(args)
+    device = choose_device(options.device, parser.error)
+    options.device = device.type
+    torch.set_num_threads(options.threads)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message=".*does not have many workers")
+
+    print(machine_line(machine(device)))
+    runs = Runs(options, device)
+    loops = overhead(runs, options.rounds)
+    print(
+        f"{loops['steps']['callback']} steps of {loops['step_ms']:.1f} ms: Lightning with MultigridCallback takes "
+        f"{loops['callback_ratio']:.4f} of the bare loop's time, {loops['callback_ms_per_step']:.2f} ms a step more. "
+        f"Lightning alone, on the baseline: {loops['trainer_ratio']:.4f}, {loops['trainer_ms_per_step']:.2f} ms."
+    )
+    changes = switching(runs, options.workers)
+    print(
+        f"{changes['changes_of_base_shape']} changes of the base shape with {changes['workers']} workers: each takes "
+        f"{changes['extra_steps_median']:.2f} steps of time (median; most {changes['extra_steps_most']:.2f}); "
+        f"{changes['worker_processes']} worker processes in all."
+    )
+    results = {"loops": loops, "changes": changes}
+    if options.import_rounds:
+        results["imports"] = imports = import_times(options.import_rounds)
+        print(
+            f"Import: {imports['seconds']['lightning_multigrid']:.2f} s with the package, "
+            f"{imports['seconds']['lightning']:.2f} s Lightning alone: {imports['ratio']:.3f}."
+        )
+    shown = {key: value for key, value in vars(options).items() if key != "json"}
+    write_json(options.json, "overhead", shown, results)
+
+
+if __name__ == "__main__":
+    main()

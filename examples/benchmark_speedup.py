@@ -1,0 +1,329 @@
+"""How much faster a multigrid training is than its baseline: the time of a step on every grid, weighted by the plan.
+
+    python examples/benchmark_speedup.py --device cpu                                      # a small model
+    python examples/benchmark_speedup.py --setting slowfast i3d --precision bf16 --json speedup.json
+    python examples/benchmark_speedup.py --setting i3d_1gpu --device cpu --clips 2 --size 64 --rounds 5
+
+A step is forward, backward and optimizer, on synthetic clips that are on the device already: what the loader needs
+comes on top, and the clips per second that it must deliver are printed. Grids take turns, so that a machine whose
+speed drifts disturbs them alike; the first steps of a grid are not counted. Baseline and multigrid differ in the shapes
+and in BatchNorm (plain, and over sub-mini-batches).
+
+Beside the ratio of the times stand the ratio of the FLOPs, which it cannot beat unless the larger mini-batches run more
+efficiently, and the paper's, which was measured on P100 GPUs.
+"""
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from measuring import choose_device, machine, machine_line, make_clock, write_json
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD
+from torch.utils.flop_counter import FlopCounterMode
+
+from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, convert_sub_batchnorm
+from lightning_multigrid.compiled import raised_limits
+from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
+from lightning_multigrid.norm import restore_batchnorm, set_sub_batch
+from lightning_multigrid.tables import text_table
+
+KINETICS = 240_000  # training videos
+CLASSES = 400
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model and a baseline of the paper.
+
+    `devices` are the paper's, and the clips of the shape are those of one of them. `published` is the paper's ratio of
+    wall-clock times, `days` its days of the baseline and of multigrid where it gives them.
+    """
+
+    make: Callable[[], nn.Module]
+    baseline: Baseline
+    videos: int = KINETICS
+    devices: int = 128
+    published: float | None = None
+    days: tuple[float, float] | None = None
+
+
+def _kinetics(frames: int, size: int, clips: int = 4) -> Baseline:
+    return Baseline(BatchShape(clips, frames, size), 239, (94, 154, 196), 2, 34)
+
+
+def _i3d(model: Callable[..., nn.Module], published: float) -> Setting:
+    return Setting(lambda: model(CLASSES), Baseline(BatchShape(2, 16, 224), 106, (40, 80), 4), published=published)
+
+
+SETTINGS = {
+    "slowfast": Setting(lambda: slowfast_r50(CLASSES), _kinetics(32, 224), published=4.5),
+    "slowfast_t64": Setting(lambda: slowfast_r50(CLASSES), _kinetics(64, 224), published=5.5),
+    "slowfast_320": Setting(lambda: slowfast_r50(CLASSES), _kinetics(32, 320), published=6.5),
+    "i3d": _i3d(i3d_r50, 3.9),
+    "i3d_nl": _i3d(i3d_nl_r50, 3.3),
+    "i3d_1gpu": Setting(
+        lambda: i3d_r50(CLASSES, dropout=0.0),
+        Baseline(BatchShape(8, 8, 224), 40, (20, 33.3333), 8),
+        devices=1,
+        published=6.7 / 2.0,
+        days=(6.7, 2.0),
+    ),
+    "small": Setting(lambda: small_cnn(16), Baseline(BatchShape(8, 16, 40), 28, (14, 22)), videos=1536, devices=1),
+}
+"""The paper's Tables 2, 3 and 4, and a small CNN for a CPU."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A shape of mini-batch and the clips that share its BatchNorm statistics; 0 is plain BatchNorm."""
+
+    shape: BatchShape
+    sub_batch: int
+
+
+def plan_steps(schedule: MultigridSchedule, clips: int) -> dict[Grid, float]:
+    """Steps of each grid over a whole training; the tail of an epoch counts by its share of the clips."""
+    seen: Counter[tuple[int, int, int]] = Counter()
+    full: dict[tuple[int, int, int], int] = {}
+    for epoch in range(schedule.epochs):
+        for step in schedule.steps(epoch, clips):
+            key = (step.shape.frames, step.shape.size, step.sub_batch)
+            seen[key] += step.shape.clips
+            full[key] = max(full.get(key, 0), step.shape.clips)
+    return {
+        Grid(BatchShape(full[key], key[0], key[1]), key[2]): total / full[key] for key, total in sorted(seen.items())
+    }
+
+
+def flops_per_clip(model: nn.Module, shape: BatchShape) -> float:
+    """FLOPs of forward and backward of one clip, counted on shapes alone."""
+    meta = model.to("meta")
+    with FlopCounterMode(display=False) as counter:
+        meta(torch.empty(2, 3, shape.frames, shape.size, shape.size, device="meta")).sum().backward()
+    return counter.get_total_flops() / 2
+
+
+class Bench:
+    """A model with its optimizer, which runs steps on any grid."""
+
+    def __init__(self, setting: Setting, options: argparse.Namespace, device: torch.device) -> None:
+        torch.manual_seed(options.seed)
+        self.device, self.options = device, options
+        self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16")
+        self.format = torch.channels_last_3d if options.channels_last else torch.contiguous_format
+        self.model = setting.make().to(device, memory_format=self.format)
+        # Learns next to nothing, so that the values stay those of a fresh model.
+        self.optimizer = SGD(
+            self.model.parameters(), lr=1e-6, momentum=0.9, weight_decay=1e-4, fused=options.fused or None
+        )
+        if options.compile:
+            self.model.compile(dynamic=False)
+
+    def batch(self, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+        shape = grid.shape
+        clips = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=self.device)
+        return clips.contiguous(memory_format=self.format), torch.zeros(
+            shape.clips, dtype=torch.long, device=self.device
+        )
+
+    def set(self, grid: Grid) -> None:
+        if grid.sub_batch:
+            set_sub_batch(convert_sub_batchnorm(self.model), grid.sub_batch)
+        else:
+            restore_batchnorm(self.model)
+
+    def step(self, clips: torch.Tensor, labels: torch.Tensor) -> None:
+        with self.autocast:
+            loss = cross_entropy(self.model(clips), labels)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+    def warm_up(self, grid: Grid, steps: int) -> int | None:
+        """Runs the first steps of a grid; peak memory of the device in bytes, where it is counted."""
+        self.set(grid)
+        cuda = self.device.type == "cuda"
+        if cuda:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+        batch = self.batch(grid)
+        for _ in range(steps):
+            self.step(*batch)
+        return torch.cuda.max_memory_allocated(self.device) if cuda else None
+
+    def seconds(self, grid: Grid, steps: int) -> float:
+        """Mean seconds of a step: between events on a GPU, process time on the CPU."""
+        self.set(grid)
+        batch = self.batch(grid)
+        if self.device.type == "cuda":
+            self.step(*batch)  # the first one after a change finds cold caches of the allocator
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(steps):
+                self.step(*batch)
+            end.record()
+            end.synchronize()
+            return start.elapsed_time(end) / 1000 / steps
+        clock = make_clock(self.device)
+        began = clock()
+        for _ in range(steps):
+            self.step(*batch)
+        return (clock() - began) / steps
+
+
+def measure(setting: Setting, options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    """Times of the grids of a setting, and what they come to over both trainings."""
+    shape = setting.baseline.shape
+    shape = BatchShape(options.clips or shape.clips, options.frames or shape.frames, options.size or shape.size)
+    given = setting.baseline
+    baseline = Baseline(shape, given.epochs, given.milestones, given.stride, given.warmup_epochs)
+    schedule = MultigridSchedule(baseline, epoch_factor=options.epoch_factor, size_divisor=options.size_divisor)
+    clips = setting.videos // setting.devices
+    plain = Grid(shape, 0)
+    steps = {plain: float(baseline.epochs) * clips / shape.clips, **plan_steps(schedule, clips)}
+    flops = {grid: grid.shape.clips * flops_per_clip(setting.make(), grid.shape) for grid in steps}
+
+    bench = Bench(setting, options, device)
+    began = time.perf_counter()
+    peak = {grid: bench.warm_up(grid, options.warm_up) for grid in steps}
+    warmed = time.perf_counter() - began
+    times: dict[Grid, list[float]] = {grid: [] for grid in steps}
+    for _ in range(options.rounds):
+        for grid, spent in times.items():
+            spent.append(bench.seconds(grid, options.steps))
+    seconds = {grid: median(spent) for grid, spent in times.items()}
+
+    multigrid = [grid for grid in steps if grid is not plain]
+    total = {
+        "baseline_hours": steps[plain] * seconds[plain] / 3600,
+        "multigrid_hours": sum(steps[grid] * seconds[grid] for grid in multigrid) / 3600,
+    }
+    # The ratio of each round, so that the spread is known.
+    ratios = [
+        steps[plain] * times[plain][turn] / sum(steps[grid] * times[grid][turn] for grid in multigrid)
+        for turn in range(options.rounds)
+    ]
+    epochs = schedule.epochs
+    return {
+        "baseline": str(shape),
+        "devices": setting.devices,
+        "grids": [
+            {
+                "shape": str(grid.shape),
+                "sub_batch": grid.sub_batch,
+                "steps": steps[grid],
+                "ms": 1000 * seconds[grid],
+                "relative_time": seconds[grid] / seconds[plain],
+                "relative_flops": flops[grid] / flops[plain],
+                "clips_per_second": grid.shape.clips / seconds[grid],
+                "tflops_per_second": flops[grid] / seconds[grid] / 1e12,
+                "peak_gib": None if peak[grid] is None else peak[grid] / 2**30,
+            }
+            for grid in steps
+        ],
+        **total,
+        "speedup": total["baseline_hours"] / total["multigrid_hours"],
+        "speedup_of_rounds": ratios,
+        "flops_bound": steps[plain] * flops[plain] / sum(steps[grid] * flops[grid] for grid in multigrid),
+        "fewer_steps": steps[plain] / sum(steps[grid] for grid in multigrid),
+        # The paper's figures are of its own clips.
+        "published": setting.published if shape == given.shape else None,
+        "published_days": setting.days if shape == given.shape else None,
+        "clips_per_second_mean": epochs * clips / 3600 / total["multigrid_hours"],
+        "clips_per_second_most": max(grid.shape.clips / seconds[grid] for grid in multigrid),
+        "warm_up_seconds": warmed,
+    }
+
+
+def show(name: str, result: dict[str, Any]) -> None:
+    print(
+        f"\n{name}: baseline of {result['baseline']} (clips x frames x size) on each of {result['devices']} device(s)"
+    )
+    columns = ["clips x frames x size", "sub-batch", "steps", "ms/step", "time", "FLOPs", "clips/s", "TFLOP/s", "GiB"]
+    rows = [
+        [
+            grid["shape"],
+            str(grid["sub_batch"] or "plain"),
+            f"{grid['steps']:.0f}",
+            f"{grid['ms']:.1f}",
+            f"{grid['relative_time']:.2f}",
+            f"{grid['relative_flops']:.2f}",
+            f"{grid['clips_per_second']:.1f}",
+            f"{grid['tflops_per_second']:.2f}",
+            "-" if grid["peak_gib"] is None else f"{grid['peak_gib']:.1f}",
+        ]
+        for grid in result["grids"]
+    ]
+    print(text_table(columns, rows))
+    published = "" if result["published"] is None else f"; the paper's ratio, on P100 GPUs: {result['published']:.2g}x"
+    spread = result["speedup_of_rounds"]
+    print(
+        f"Baseline {_duration(result['baseline_hours'])}, multigrid {_duration(result['multigrid_hours'])} of compute: "
+        f"{result['speedup']:.2f}x faster ({min(spread):.2f} - {max(spread):.2f} over rounds). "
+        f"FLOPs {result['flops_bound']:.2f}x fewer, steps {result['fewer_steps']:.2f}x fewer{published}."
+    )
+    print(
+        f"The loader must deliver {result['clips_per_second_mean']:.0f} clips/s on average, "
+        f"{result['clips_per_second_most']:.0f} on the fastest grid, for each device."
+    )
+    if result["published_days"]:
+        before, after = result["published_days"]
+        print(
+            f"The whole training on one such device: {_duration(result['baseline_hours'])} of compute as a baseline, "
+            f"{_duration(result['multigrid_hours'])} as multigrid (the paper, one P100: {before} and {after} days)."
+        )
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--setting", nargs="+", choices=SETTINGS, default=["small"], help="default: small")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16: by autocast")
+    parser.add_argument("--channels-last", action="store_true", help="model and clips in channels_last_3d")
+    parser.add_argument("--compile", action="store_true", help="torch.compile, one graph for each grid")
+    parser.add_argument("--fused", action="store_true", help="the optimizer's fused implementation")
+    parser.add_argument("--clips", type=int, help="clips of the baseline on a device, instead of the paper's")
+    parser.add_argument("--frames", type=int, help="frames of the baseline, instead of the setting's")
+    parser.add_argument("--size", type=int, help="height and width of the baseline, instead of the setting's")
+    parser.add_argument("--epoch-factor", type=float, default=1.5)
+    parser.add_argument("--size-divisor", type=int, default=1, help="sizes are rounded to multiples of this")
+    parser.add_argument("--warm-up", type=int, default=3, help="steps of each grid that are not counted")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each grid")
+    parser.add_argument("--steps", type=int, help="steps in a turn (default: 1 on a CPU, 5 on a GPU)")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
+    options = parser.parse_args(args)
+    device = choose_device(options.device, parser.error)
+    options.device = device.type
+    options.steps = options.steps or (5 if device.type == "cuda" else 1)
+    torch.set_num_threads(options.threads)
+    # Each shape is met thousands of times, so looking for its fastest convolution pays (`Trainer(benchmark=True)`).
+    torch.backends.cudnn.benchmark = True
+
+    print(machine_line(machine(device)))
+    results = {}
+    with raised_limits(graphs=64):
+        for name in options.setting:
+            results[name] = measure(SETTINGS[name], options, device)
+            show(name, results[name])
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+    shown = {key: value for key, value in vars(options).items() if key != "json"}
+    write_json(options.json, "speedup", shown, {"settings": results})
+
+
+if __name__ == "__main__":
+    main()

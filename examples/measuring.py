@@ -1,0 +1,74 @@
+"""What the benchmarks share: clocks, the description of the machine, and the JSON of a run."""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+
+import lightning_multigrid
+
+
+def make_clock(device: torch.device) -> Callable[[], float]:
+    """Seconds: of this process on the CPU, where other jobs disturb that least; of the wall on an idle GPU."""
+    if device.type == "cpu":
+        return time.process_time
+
+    def wall() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return wall
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """What the numbers were measured on."""
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu(),
+        "processors": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if device.type == "cuda" else None,
+        "cudnn": torch.backends.cudnn.version() if device.type == "cuda" else None,
+        "lightning": lightning.__version__,
+        "lightning_multigrid": lightning_multigrid.__version__,
+        "date": datetime.now(timezone.utc).date().isoformat(),
+    }
+
+
+def machine_line(of: dict[str, Any]) -> str:
+    """The same as a line of text."""
+    return f"{of['device']}, {of['threads']} thread(s), torch {of['torch']}"
+
+
+def _cpu() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def choose_device(name: str, refuse: Callable[[str], Any]) -> torch.device:
+    """The device of a `--device` option; `refuse` is told if there is none such."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        refuse("--device cuda: torch sees no CUDA device here; use --device cpu")
+    return torch.device(name)
+
+
+def write_json(path: Path | None, benchmark: str, options: dict[str, Any], results: dict[str, Any]) -> None:
+    """Writes a run as JSON, if there is a path: which benchmark, on what, how it was called, what came out."""
+    if path is None:
+        return
+    device = torch.device(options["device"])
+    report = {"benchmark": benchmark, "machine": machine(device), "options": options, **results}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")

@@ -1,0 +1,132 @@
+"""Makes the tables of this folder's README from the JSON files beside it.
+
+python examples/results/tables.py
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+START, END = "<!-- made by tables.py: -->", "<!-- end -->"
+Report = dict[str, Any]
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
+
+
+def _flags(options: dict[str, Any]) -> str:
+    flags = [options["precision"], *(key for key in ("channels_last", "compile", "fused") if options[key])]
+    return ", ".join(flags)
+
+
+def _smaller(options: dict[str, Any]) -> bool:
+    """Whether the clips are not those of the setting, of which the paper's figure is."""
+    return any(options[key] for key in ("clips", "frames", "size"))
+
+
+def speedup(reports: dict[str, Report]) -> str:
+    columns = ["run", "setting", "baseline", "with", "baseline takes", "multigrid takes", "faster", "FLOPs", "paper"]
+    rows = [
+        [
+            f"`{name}`",
+            setting,
+            result["baseline"],
+            _flags(report["options"]),
+            _hours(result["baseline_hours"]),
+            _hours(result["multigrid_hours"]),
+            f"**{result['speedup']:.2f}x**",
+            f"{result['flops_bound']:.2f}x",
+            "-" if result["published"] is None or _smaller(report["options"]) else f"{result['published']:.2g}x",
+        ]
+        for name, report in reports.items()
+        for setting, result in report["settings"].items()
+    ]
+    return markdown(columns, rows)
+
+
+def norm(reports: dict[str, Report]) -> str:
+    columns = ["run", "N x C x T x H x W", "variant", "plain, ms", "ours / plain", "split and affine / plain"]
+    rows = [
+        [
+            f"`{name}`",
+            " x ".join(map(str, row["shape"])),
+            row["variant"],
+            f"{row['ms']['plain']:.2f}",
+            f"**{row['ratio']['ours']:.2f}**",
+            f"{row['ratio']['split']:.2f}" if "split" in row["ratio"] else "-",
+        ]
+        for name, report in reports.items()
+        for row in report["rows"]
+    ]
+    return markdown(columns, rows)
+
+
+def overhead(reports: dict[str, Report]) -> str:
+    columns = [
+        "run",
+        "step, ms",
+        "Lightning + callback / bare",
+        "Lightning alone / bare",
+        "change of shape, steps",
+        "workers started",
+        "import / Lightning's",
+    ]
+    rows = [
+        [
+            f"`{name}`",
+            f"{report['loops']['step_ms']:.1f}",
+            f"**{report['loops']['callback_ratio']:.3f}** (+{report['loops']['callback_ms_per_step']:.2f} ms)",
+            f"{report['loops']['trainer_ratio']:.3f} (+{report['loops']['trainer_ms_per_step']:.2f} ms)",
+            f"{report['changes']['extra_steps_median']:.2f}",
+            f"{report['changes']['worker_processes']} of {report['changes']['workers']}",
+            f"{report['imports']['ratio']:.3f}" if "imports" in report else "-",
+        ]
+        for name, report in reports.items()
+    ]
+    return markdown(columns, rows)
+
+
+KINDS: dict[str, tuple[str, Callable[[dict[str, Report]], str]]] = {
+    "speedup": ("Baseline against multigrid, compute alone (`benchmark_speedup.py`)", speedup),
+    "norm": ("BatchNorm over sub-mini-batches (`benchmark_norm.py`)", norm),
+    "overhead": ("What the callback costs (`benchmark_overhead.py`)", overhead),
+}
+
+
+def with_tables(text: str, folder: Path) -> str:
+    """The text with the tables of a folder's JSON files in place of those between the marks."""
+    kinds: dict[str, dict[str, Report]] = {kind: {} for kind in KINDS}
+    for path in sorted(folder.glob("*.json")):
+        report = json.loads(path.read_text())
+        if report.get("benchmark") in kinds:
+            kinds[report["benchmark"]][path.name] = report
+    parts = []
+    for kind, reports in kinds.items():
+        if reports:
+            title, make = KINDS[kind]
+            where = {
+                f"`{name}`: {of['machine']['device']}, {of['machine']['threads']} thread(s), torch "
+                f"{of['machine']['torch']}, {of['machine']['date']}"
+                for name, of in reports.items()
+            }
+            parts.append(f"### {title}\n\n{make(reports)}\n\n" + "\n".join(f"- {line}" for line in sorted(where)))
+    before, _, rest = text.partition(START)
+    _, _, after = rest.partition(END)
+    return f"{before}{START}\n\n" + "\n\n".join(parts) + f"\n\n{END}{after}"
+
+
+def main() -> None:
+    folder = Path(__file__).parent
+    readme = folder / "README.md"
+    readme.write_text(with_tables(readme.read_text(), folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""channels_last_3d, once chosen, holds from the first convolution to the pool; the fused optimizer is the same one."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+from torchvision.models.video import r3d_18
+
+from lightning_multigrid import SubBatchNorm3d, VideoClassifier, convert_sub_batchnorm
+from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slow_r50, slowfast_r50, small_cnn
+
+LAST = torch.channels_last_3d
+
+
+@pytest.mark.parametrize("make", [small_cnn, r3d_18, slow_r50, i3d_r50, i3d_nl_r50, slowfast_r50])
+def test_every_batchnorm_is_channels_last(make):
+    classifier = VideoClassifier(convert_sub_batchnorm(make(num_classes=3), clips=2), 3, channels_last=True)
+    copied = {}
+
+    def record(name, inputs, output):
+        copied[name] = not all(tensor.is_contiguous(memory_format=LAST) for tensor in (*inputs, output))
+
+    names = [name for name, layer in classifier.named_modules() if isinstance(layer, SubBatchNorm3d)]
+    for name in names:
+        classifier.get_submodule(name).register_forward_hook(
+            lambda layer, inputs, output, name=name: record(name, inputs, output)
+        )
+    with torch.no_grad():
+        classifier(torch.randn(4, 3, 4, 40, 40))
+    assert copied.keys() == set(names)
+    assert not [name for name in names if copied[name]]
+
+
+def test_channels_last_changes_no_value():
+    torch.manual_seed(0)
+    clips = torch.randn(4, 3, 4, 20, 20)
+    plain = VideoClassifier(small_cnn(3), 3)
+    last = VideoClassifier(small_cnn(3), 3, channels_last=True)
+    last.load_state_dict(plain.state_dict())
+    assert last.model.stem.weight.is_contiguous(memory_format=LAST)
+    assert_close(last(clips), plain(clips))
+
+
+def test_fused_optimizer_steps_as_the_other():
+    torch.manual_seed(0)
+    clips = torch.randn(4, 3, 4, 20, 20)
+    results = []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        classifier = VideoClassifier(small_cnn(3), 3, schedule="constant", fused_optimizer=fused)
+        optimizer = classifier.configure_optimizers()
+        assert bool(optimizer.defaults["fused"]) is fused
+        for _ in range(2):
+            optimizer.zero_grad()
+            classifier(clips).square().sum().backward()
+            optimizer.step()
+        results.append(nn.utils.parameters_to_vector(classifier.parameters()))
+    assert_close(*results)
