@@ -183,7 +183,8 @@ def test_the_limit_of_the_loader_is_weighed_over_the_whole_training(monkeypatch,
     coarse = float(sum(p.end_epoch - p.start_epoch for p in SCHEDULE.phases if p.shape == COARSE))
     unlimited = (6 / 2) / (coarse / 16 + (6 - coarse) / 2)
     limited = (6 / 2) / (4 * coarse / 16 + (6 - coarse) / 2)
-    assert f"expect {limited:.1f}x, not {unlimited:.1f}x. 4 workers" in sentence
+    said = re.search(r"expect ([\d.]+)x, not ([\d.]+)x. 4 workers", sentence).groups()
+    assert [float(number) for number in said] == pytest.approx([limited, unlimited], abs=0.051)
 
 
 def test_the_lr_is_noted_where_it_changes_and_not_at_every_step():
