@@ -69,6 +69,8 @@ class _Indexing:
             raise VideoError(self.file.path, "holds no frame that can be decoded")
         table = np.array(self.rows if self.regular else [], np.int64).reshape(-1, 6)
         positions, sizes, times, decoding_times, flags, checksums = table.T.copy()
+        if self.h264 is not None and self.h264.sets_in_band:
+            flags[1:] &= ~ENTRY  # what is decoded from the middle might lack a parameter set
         by_time = np.sort(times[flags & SHOWN != 0])
         if not self._is_believed(probe, by_time, times[flags & ENTRY != 0]):
             positions = sizes = times = decoding_times = flags = checksums = by_time = np.empty(0, np.int64)
