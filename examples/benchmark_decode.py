@@ -3,8 +3,8 @@
     python examples/benchmark_decode.py
     python examples/benchmark_decode.py --videos FOLDER --rounds 5 --json decode.json
 
-Clips are those of training: 8 frames at a stride of 2 to 8, 16 at 2 to 4, 32 at 2, starting anywhere. Every method gives
-the same frames as RGB bytes, and has its turn at every clip, in random order:
+Clips are those of training: 8 frames at a stride of 2 to 8, 16 at 2 to 4, 32 at 2, starting anywhere. Every method
+gives the same frames as RGB bytes, and has its turn at every clip, in random order:
 
 - `ours`: `VideoReader` with the index of the file, unpacked for each clip;
 - `pyslowfast`: PyAV as PySlowFast uses it: seek to the clip, decode its whole span, convert every frame of it;
@@ -59,7 +59,7 @@ Method = Callable[[Path, list[int]], Frames]
 
 
 def footage(count: int, height: int, width: int, seed: int) -> Iterator[Frames]:
-    """Frames H x W x 3: a texture with the spectrum of photographs drifts, shapes of others cross it, all with noise."""
+    """Frames H x W x 3: a texture with the spectrum of photographs drifts, shapes of others cross it, and noise."""
     draw = np.random.default_rng(seed)
 
     def texture(rows: int, columns: int) -> np.ndarray:

@@ -29,7 +29,8 @@ def make_index(flags: list[int], times: list[int], **changes) -> PacketIndex:
         "extradata": b"\1sets",
         "colours": (2, 0, 2, -1),
         "file_size": 10**6,
-        "seals": (Seal(8, 90, 2**32 - 1),),
+        "seals": (Seal(8, 90), Seal(400, 1)),
+        "digest": b"0123456789abcdef",
         "positions": np.cumsum(sizes) - sizes + 48,
         "sizes": sizes,
         "times": np.array(times, np.int64),
@@ -74,6 +75,14 @@ def test_a_round_trip_of_any_times_and_sizes(times, scale):
         file_size=2**50,
     )
     assert PacketIndex.from_bytes(index.to_bytes()) == index
+
+
+def test_the_digest_is_of_the_sealed_bytes_and_of_all_values():
+    digest = INDEX.digest_for([b"table"])
+    assert digest == PacketIndex.from_bytes(INDEX.to_bytes()).digest_for([b"table"])
+    others = [{"rate": 30.0}, {"extradata": b"\1"}, {"seals": ()}, {"checksums": INDEX.checksums[::-1].copy()}]
+    changed = [dataclasses.replace(INDEX, **change).digest_for([b"table"]) for change in others]
+    assert len({digest, INDEX.digest_for([b"tables"]), *changed}) == 6
 
 
 def test_an_index_of_counted_frames_has_no_packets():
@@ -145,6 +154,7 @@ def test_pictures_that_lead_an_open_gop_are_decoded_from_the_entry_before():
         ({"frames": 10}, "the number of frames is not that of the packets shown"),
         ({"rate": float("nan")}, "no possible rate"),
         ({"file_size": 500}, "a packet lies beyond the end"),
+        ({"digest": b""}, "no digest"),
         ({"file_size": 50}, "a seal lies beyond the end"),
         ({"sizes": np.zeros(11, np.int64)}, "a packet lies beyond the end"),
         ({"times": np.zeros(11, np.int64)}, "two frames are shown at one time"),
