@@ -53,6 +53,7 @@ PREPARED = {
     "x264-params": "b-pyramid=none:log-level=none",
 }
 PREPARED_SIDE = 256
+SEEK_MARGIN = 1024  # ticks that PySlowFast seeks back further than to the clip
 
 Frames = np.ndarray
 Method = Callable[[Path, list[int]], Frames]
@@ -162,7 +163,7 @@ def pyav_from_start(path: Path, indices: list[int]) -> Frames:
 
 
 def pyslowfast(times_of: dict[Path, list[int]]) -> Method:
-    """Seek to the keyframe before the clip, decode its span with PyAV's defaults, convert all of it, then choose."""
+    """Seek to before the clip, decode its span and a frame with PyAV's defaults, convert all of it, then choose."""
 
     def read(path: Path, indices: list[int]) -> Frames:
         times = times_of[path]
@@ -170,11 +171,11 @@ def pyslowfast(times_of: dict[Path, list[int]]) -> Method:
         span = {}
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
-            container.seek(start, any_frame=False, backward=True, stream=stream)
+            container.seek(max(start - SEEK_MARGIN, 0), any_frame=False, backward=True, stream=stream)
             for frame in container.decode(video=0):
-                if start <= frame.pts <= end:
+                if frame.pts >= start:
                     span[frame.pts] = frame
-                if frame.pts >= end:
+                if frame.pts > end:
                     break
             converted = np.stack([span[time].to_rgb().to_ndarray() for time in sorted(span)])
         return converted[[index - indices[0] for index in indices]]
