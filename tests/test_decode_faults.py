@@ -87,7 +87,7 @@ def test_mutated_videos_are_video_errors_or_go_unnoticed(folder, tmp_path):
 @pytest.mark.timeout(7200)
 def test_many_mutated_videos(folder, tmp_path):
     """20,000 files take some minutes."""
-    for number, seconds in read_mutations(folder, tmp_path, 2_000, seed=10**6):
+    for number, seconds in read_mutations(folder, tmp_path, 4_000, seed=10**6):
         assert seconds < 10, number
     before, files = resident(), open_files()
     for number, seconds in read_mutations(folder, tmp_path, 20_000, seed=2 * 10**6):
