@@ -37,8 +37,8 @@ from lightning_multigrid.yuv import YuvClip, YuvLayout
 
 __all__ = ["Box", "VideoError", "VideoReader", "build_index", "read_frames"]
 
-# Frames listed by all the indices that a thread keeps: 48 MB.
-_KEPT_FRAMES = 1_000_000
+# Of all the indices that a thread keeps: those of 4,000 videos of 10 seconds.
+_KEPT_BYTES = 1 << 24
 # Files that a thread remembers to have an index at odds with what comes out of them.
 _MOST_DISTRUSTED = 10_000
 # Bytes of packets that are read at a time, and between packets that are read rather than skipped.
@@ -274,7 +274,8 @@ class VideoReader:
 
     def _renew_index(self) -> None:
         """After a disagreement: the index may be that of another file, or of this one as it was before."""
-        index = index_of(self._file)
+        _kept.forget(self._key)
+        index = _kept.index(self._key, lambda: index_of(self._file))
         if (len(index), index.height, index.width) != (len(self), self.height, self.width):
             raise VideoError(self._file.path, "is not the file that was indexed, or was changed while it was read")
         self._index = index
@@ -422,19 +423,23 @@ class _Kept(threading.local):
         # takes full-range frames for what came before them, and the other way round.
         self.scalers: defaultdict[str, VideoReformatter] = defaultdict(VideoReformatter)
         self.distrusted: dict[_Key, None] = {}
-        self._indices: dict[_Key, PacketIndex] = {}
-        self._frames = 0
+        self._indices: dict[_Key, bytes] = {}
+        self._bytes = 0
         self._decoder: tuple[tuple[object, ...], VideoCodecContext] | None = None
 
     def index(self, key: _Key, build: Callable[[], PacketIndex]) -> PacketIndex:
-        index = self._indices.pop(key, None)
-        if index is None:
-            index = build()
-            self._frames += len(index)
-        self._indices[key] = index  # at the end: the first is the one unused for longest
-        while self._frames > _KEPT_FRAMES and len(self._indices) > 1:
-            self._frames -= len(self._indices.pop(next(iter(self._indices))))
+        data = self._indices.pop(key, None)
+        index = PacketIndex.from_bytes(data) if data is not None else build()
+        if data is None:
+            data = index.to_bytes()
+            self._bytes += len(data)
+        self._indices[key] = data  # at the end: the first is the one unused for longest
+        while self._bytes > _KEPT_BYTES and len(self._indices) > 1:
+            self._bytes -= len(self._indices.pop(next(iter(self._indices))))
         return index
+
+    def forget(self, key: _Key) -> None:
+        self._bytes -= len(self._indices.pop(key, b""))
 
     def distrust(self, key: _Key) -> None:
         self.distrusted[key] = None
