@@ -268,7 +268,7 @@ class MultigridSchedule:
         """
         return list(
             dict.fromkeys(
-                (shape, self._sub_batch(shape, phase.shape))
+                (shape, self.sub_batch_of(shape, phase.shape))
                 for phase in self.phases
                 for shape in self.cycle(phase.shape)
             )
