@@ -33,6 +33,7 @@ LEVELS = {
         "index_store",
         "video_file",
         "indexing",
+        "kept",
         "decode",
         "frame_folder",
         "models.blocks",
@@ -122,6 +123,7 @@ def test_only_the_decoder_decodes():
     assert [module for module in sorted(MODULES) if "av" in third_party(module)] == [
         "decode",
         "indexing",
+        "kept",
         "moving_shapes",
         "video_file",
     ]
