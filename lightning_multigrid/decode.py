@@ -11,42 +11,33 @@ from __future__ import annotations
 
 import operator
 import os
-import threading
 import zlib
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 import av
 import torch
-from av.codec.context import CodecContext
 from av.container import InputContainer
 from av.packet import Packet
-from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
-from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 from torch import Tensor
 
 from lightning_multigrid.indexing import index_of, is_sealed
+from lightning_multigrid.kept import Kept
 from lightning_multigrid.packet_index import SHOWN, Orientation, PacketIndex, Run
-from lightning_multigrid.video_file import MAX_PIXELS, VideoError, VideoFile, demuxed
+from lightning_multigrid.video_file import VideoError, VideoFile, demuxed
 from lightning_multigrid.yuv import YuvClip, YuvLayout
 
 __all__ = ["Box", "VideoError", "VideoReader", "build_index", "read_frames"]
 
-# Of all the indices that a thread keeps: those of 4,000 videos of 10 seconds.
-_KEPT_BYTES = 1 << 24
-# Files that a thread remembers to have an index at odds with what comes out of them.
-_MOST_DISTRUSTED = 10_000
 # Bytes of packets that are read at a time, and between packets that are read rather than skipped.
 _PIECE, _GAP = 1 << 22, 1 << 16
 # From this version on PyAV's scaler starts a thread per core, for every frame, unless told not to.
 _ONE_THREAD = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
-_Key = tuple[str, int, int]
 _Place = tuple[int, int, int, int]
 
 _YUV_420 = ("yuv420p", "yuvj420p")
@@ -415,62 +406,7 @@ def _yuv_planes(frame: VideoFrame, box: Box) -> tuple[Tensor, tuple[Tensor, Tens
     return luma[box.top : bottom, box.left : right], (cb[rows, columns], cr[rows, columns])
 
 
-class _Kept(threading.local):
-    """What a thread keeps from one video to the next. Threads share nothing: a scaler does not bear two at a time."""
-
-    def __init__(self) -> None:
-        # A scaler holds megabytes, so there is none per file. One of its own for each pixel format: before PyAV 17 it
-        # takes full-range frames for what came before them, and the other way round.
-        self.scalers: defaultdict[str, VideoReformatter] = defaultdict(VideoReformatter)
-        self.distrusted: dict[_Key, None] = {}
-        self._indices: dict[_Key, bytes] = {}
-        self._bytes = 0
-        self._decoder: tuple[tuple[object, ...], VideoCodecContext] | None = None
-
-    def index(self, key: _Key, build: Callable[[], PacketIndex]) -> PacketIndex:
-        data = self._indices.pop(key, None)
-        index = PacketIndex.from_bytes(data) if data is not None else build()
-        if data is None:
-            data = index.to_bytes()
-            self._bytes += len(data)
-        self._indices[key] = data  # at the end: the first is the one unused for longest
-        while self._bytes > _KEPT_BYTES and len(self._indices) > 1:
-            self._bytes -= len(self._indices.pop(next(iter(self._indices))))
-        return index
-
-    def forget(self, key: _Key) -> None:
-        self._bytes -= len(self._indices.pop(key, b""))
-
-    def distrust(self, key: _Key) -> None:
-        self.distrusted[key] = None
-        if len(self.distrusted) > _MOST_DISTRUSTED:
-            del self.distrusted[next(iter(self.distrusted))]
-
-    @contextmanager
-    def decoder(self, index: PacketIndex) -> Iterator[VideoCodecContext]:
-        """A decoder of H.264: the one used last, if it is for the same parameter sets."""
-        key = index.extradata, index.colours, index.stored_height, index.stored_width
-        (kept, codec), self._decoder = self._decoder or (None, None), None
-        if codec is None or kept != key:
-            codec = _decoder(index)
-        with suppress(GeneratorExit):  # all frames wanted are out
-            yield codec
-        codec.flush_buffers()  # not after an error: who knows what state it is in
-        self._decoder = key, codec
-
-
-_kept = _Kept()
-
-
-def _decoder(index: PacketIndex) -> VideoCodecContext:
-    codec = CodecContext.create("h264", "r")
-    assert isinstance(codec, VideoCodecContext)
-    codec.extradata = index.extradata
-    codec.thread_count = 1
-    codec.colorspace, codec.color_range, codec.color_primaries, codec.color_trc = index.colours
-    # Strict: where a stream does not tell how far it reorders frames, the most possible is believed; none gets lost.
-    codec.options = {"max_pixels": str(MAX_PIXELS), "strict": "1"}
-    return codec
+_kept = Kept()
 
 
 def _pieces(packets: list[_Place]) -> Iterator[list[_Place]]:

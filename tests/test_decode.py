@@ -20,7 +20,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_multigrid import decode
+from lightning_multigrid import decode, kept
 from lightning_multigrid.decode import Box, VideoError, VideoReader, build_index, read_frames
 from tests.videos import decode_all, number_of, numbered_frames, write_video
 
@@ -537,7 +537,7 @@ def test_a_file_is_indexed_once_until_it_changes(folder, tmp_path, monkeypatch):
 def test_kept_indices_are_bounded_by_their_bytes(folder, tmp_path, monkeypatch):
     built = []
     build = decode.index_of
-    monkeypatch.setattr(decode, "_KEPT_BYTES", 2 * len(build_index(written(folder, "gop_12.mp4")).to_bytes()))
+    monkeypatch.setattr(kept, "_MOST_BYTES", 2 * len(build_index(written(folder, "gop_12.mp4")).to_bytes()))
     monkeypatch.setattr(decode, "index_of", lambda file: built.append(file.path) or build(file))
     paths = [tmp_path / f"{name}.mp4" for name in "abc"]
     for path in paths:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_multigrid import decode
+from lightning_multigrid import decode, kept
 from lightning_multigrid.decode import VideoError, VideoReader, build_index
 from lightning_multigrid.packet_index import DROPPABLE, ENTRY, PacketIndex
 from tests.test_decode import CODINGS, COUNT, real_videos, requests, written
@@ -112,6 +112,23 @@ def test_an_index_given_serves_other_files_too(folder, monkeypatch, name):
     monkeypatch.setattr(decode, "index_of", lambda file: pytest.fail("built anew"))
     with VideoReader(path, index) as reader:
         assert [number_of(frame) for frame in reader.read([59, 0, 31]).numpy()] == [59, 0, 31]
+
+
+def test_a_decoder_serves_all_files_of_one_kind_and_no_other(folder, monkeypatch):
+    made = []
+    make = kept._decoder
+    monkeypatch.setattr(kept, "_decoder", lambda index: made.append(index.width) or make(index))
+    paths = [
+        write_video(folder / f"kind_{number}.mp4", numbered_frames(40, 48, width, first=100 * number), options=PREPARED)
+        for number, width in enumerate((208, 208, 240))
+    ]
+    for number in (0, 1, 0, 1, 1):
+        for indices in ([39], [0], [7, 30], [12, 13, 14]):
+            frames = decode.read_frames(paths[number], indices).numpy()
+            assert [number_of(frame) for frame in frames] == [100 * number + index for index in indices]
+    assert made == [208]
+    assert number_of(decode.read_frames(paths[2], [20])[0].numpy()) == 220
+    assert made == [208, 240]
 
 
 def assert_right(path: Path, index: PacketIndex, expected: np.ndarray) -> None:

@@ -38,6 +38,7 @@ LEVELS = {
         "index_store",
         "video_file",
         "indexing",
+        "kept",
         "decode",
         "frame_folder",
         "prepared_index",
@@ -141,6 +142,7 @@ def test_only_the_decoder_decodes():
     assert [module for module in sorted(MODULES) if "av" in third_party(module)] == [
         "decode",
         "indexing",
+        "kept",
         "moving_shapes",
         "transcode",
         "video_file",
