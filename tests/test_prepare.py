@@ -32,7 +32,7 @@ STRANGE = [
     "a b.mp4",
     "-i.mp4",
     "line\nbreak.mp4",
-    'quo"te.mp4',
+    '"quoted".mp4',
     "été/漢.mp4",
     os.fsdecode(b"\xff.mp4"),
     "%05d.mp4",
