@@ -11,41 +11,32 @@ from __future__ import annotations
 
 import operator
 import os
-import threading
 import zlib
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import av
 import torch
-from av.codec.context import CodecContext
 from av.container import InputContainer
 from av.packet import Packet
-from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
-from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 from torch import Tensor
 
 from lightning_multigrid.indexing import index_of, is_sealed
+from lightning_multigrid.kept import Kept
 from lightning_multigrid.packet_index import SHOWN, Orientation, PacketIndex, Run
-from lightning_multigrid.video_file import MAX_PIXELS, VideoError, VideoFile, demuxed
+from lightning_multigrid.video_file import VideoError, VideoFile, demuxed
 
 __all__ = ["Box", "VideoError", "VideoReader", "build_index", "read_frames"]
 
-# Frames listed by all the indices that a thread keeps: 48 MB.
-_KEPT_FRAMES = 1_000_000
-# Files that a thread remembers to have an index at odds with what comes out of them.
-_MOST_DISTRUSTED = 10_000
 # Bytes of packets that are read at a time, and between packets that are read rather than skipped.
 _PIECE, _GAP = 1 << 22, 1 << 16
 # From this version on PyAV's scaler starts a thread per core, for every frame, unless told not to.
 _ONE_THREAD = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
-_Key = tuple[str, int, int]
 _Place = tuple[int, int, int, int]
 
 
@@ -225,7 +216,8 @@ class VideoReader:
 
     def _renew_index(self) -> None:
         """After a disagreement: the index may be that of another file, or of this one as it was before."""
-        index = index_of(self._file)
+        _kept.forget(self._key)
+        index = _kept.index(self._key, lambda: index_of(self._file))
         if (len(index), index.height, index.width) != (len(self), self.height, self.width):
             raise VideoError(self._file.path, "is not the file that was indexed, or was changed while it was read")
         self._index = index
@@ -345,58 +337,7 @@ class _Disagreement(Exception):
     """The index says one thing, the file or the decoder another."""
 
 
-class _Kept(threading.local):
-    """What a thread keeps from one video to the next. Threads share nothing: a scaler does not bear two at a time."""
-
-    def __init__(self) -> None:
-        # A scaler holds megabytes, so there is none per file. One of its own for each pixel format: before PyAV 17 it
-        # takes full-range frames for what came before them, and the other way round.
-        self.scalers: defaultdict[str, VideoReformatter] = defaultdict(VideoReformatter)
-        self.distrusted: dict[_Key, None] = {}
-        self._indices: dict[_Key, PacketIndex] = {}
-        self._frames = 0
-        self._decoder: tuple[tuple[object, ...], VideoCodecContext] | None = None
-
-    def index(self, key: _Key, build: Callable[[], PacketIndex]) -> PacketIndex:
-        index = self._indices.pop(key, None)
-        if index is None:
-            index = build()
-            self._frames += len(index)
-        self._indices[key] = index  # at the end: the first is the one unused for longest
-        while self._frames > _KEPT_FRAMES and len(self._indices) > 1:
-            self._frames -= len(self._indices.pop(next(iter(self._indices))))
-        return index
-
-    def distrust(self, key: _Key) -> None:
-        self.distrusted[key] = None
-        if len(self.distrusted) > _MOST_DISTRUSTED:
-            del self.distrusted[next(iter(self.distrusted))]
-
-    @contextmanager
-    def decoder(self, index: PacketIndex) -> Iterator[VideoCodecContext]:
-        """A decoder of H.264: the one used last, if it is for the same parameter sets."""
-        key = index.extradata, index.colours, index.stored_height, index.stored_width
-        (kept, codec), self._decoder = self._decoder or (None, None), None
-        if codec is None or kept != key:
-            codec = _decoder(index)
-        with suppress(GeneratorExit):  # all frames wanted are out
-            yield codec
-        codec.flush_buffers()  # not after an error: who knows what state it is in
-        self._decoder = key, codec
-
-
-_kept = _Kept()
-
-
-def _decoder(index: PacketIndex) -> VideoCodecContext:
-    codec = CodecContext.create("h264", "r")
-    assert isinstance(codec, VideoCodecContext)
-    codec.extradata = index.extradata
-    codec.thread_count = 1
-    codec.colorspace, codec.color_range, codec.color_primaries, codec.color_trc = index.colours
-    # Strict: where a stream does not tell how far it reorders frames, the most possible is believed; none gets lost.
-    codec.options = {"max_pixels": str(MAX_PIXELS), "strict": "1"}
-    return codec
+_kept = Kept()
 
 
 def _pieces(packets: list[_Place]) -> Iterator[list[_Place]]:

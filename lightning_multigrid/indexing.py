@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -44,11 +45,10 @@ def index_of(file: VideoFile) -> PacketIndex:
 
 
 def is_sealed(index: PacketIndex, file: VideoFile) -> bool:
-    """Whether a file is the one indexed, as far as its size and the sealed bytes tell."""
+    """Whether an index is as it was made, and made of this file, as far as size and sealed bytes tell."""
     if index.file_size != file.bytes.size:
         return False
-    found = file.bytes.read([(seal.position, seal.size) for seal in index.seals])
-    return all(zlib.crc32(data) == seal.checksum for data, seal in zip(found, index.seals, strict=True))
+    return index.digest == index.digest_for(file.bytes.read(index.seals))
 
 
 class _Indexing:
@@ -69,6 +69,8 @@ class _Indexing:
             raise VideoError(self.file.path, "holds no frame that can be decoded")
         table = np.array(self.rows if self.regular else [], np.int64).reshape(-1, 6)
         positions, sizes, times, decoding_times, flags, checksums = table.T.copy()
+        if self.h264 is not None and self.h264.sets_in_band:
+            flags[1:] &= ~ENTRY  # what is decoded from the middle might lack a parameter set
         by_time = np.sort(times[flags & SHOWN != 0])
         if not self._is_believed(probe, by_time, times[flags & ENTRY != 0]):
             positions = sizes = times = decoding_times = flags = checksums = by_time = np.empty(0, np.int64)
@@ -80,7 +82,7 @@ class _Indexing:
         seals, single = _seals(self.file)
         direct = bool(len(times)) and single and self.plain and self.h264 is not None and not self.h264.sets_in_band
         colours = self.codec.colorspace, self.codec.color_range, self.codec.color_primaries, self.codec.color_trc
-        return PacketIndex(
+        index = PacketIndex(
             frames=len(by_time) or self._count(),
             rate=rate,
             stored_height=probe[0].height,
@@ -91,6 +93,7 @@ class _Indexing:
             colours=(int(colours[0]), int(colours[1]), int(colours[2]), int(colours[3])) if direct else (0, 0, 0, 0),
             file_size=self.file.bytes.size,
             seals=seals,
+            digest=bytes(16),
             positions=positions,
             sizes=sizes,
             times=times,
@@ -98,6 +101,7 @@ class _Indexing:
             flags=flags,
             checksums=checksums,
         )
+        return replace(index, digest=index.digest_for(self.file.bytes.read(seals)))
 
     def _pass(self) -> list[VideoFrame]:
         """Looks at all packets. Returns the first frames."""
@@ -169,8 +173,7 @@ def _seals(file: VideoFile) -> tuple[tuple[Seal, ...], bool]:
         # Each track tells what its samples are; another kind halfway would need other parameter sets.
         kinds = found[0].split(b"stsd")[1:]
         single = all(kind[4:8] == b"\0\0\0\1" for kind in kinds)
-    seals = (Seal(position, len(data), zlib.crc32(data)) for (position, _), data in zip(spans, found, strict=True))
-    return tuple(seals), single
+    return tuple(Seal(position, len(data)) for (position, _), data in zip(spans, found, strict=True)), single
 
 
 def _is_shown_in_order(packets: H264Packets, times: Any, flags: Any) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["H264Packets", "Look", "is_hevc_entry", "length_bytes", "nal_starts"]
+__all__ = ["H264Packets", "Look", "is_hevc_entry", "length_bytes", "nal_units"]
 
 # What tells pictures apart stands in the first bytes of a slice.
 _HEADER_BYTES = 48
@@ -67,14 +67,14 @@ class H264Packets:
         """Looks at the next packet in decoding order."""
         slices: list[int] = []
         idr = other = False
-        for start in nal_starts(packet, self._length):
+        for start, end in nal_units(packet, self._length):
             kind = packet[start] & 0x1F
             if kind in (1, 2, 3, 4, 5, 20, 21):
                 slices.append(start)
                 idr |= kind == 5
             elif kind in (7, 8, 13, 15):
                 other = True
-                self._read_set(packet, start)
+                self._read_set(packet[start:end].rstrip(b"\0"))
         refers = [packet[start] >> 5 & 3 for start in slices]
         try:
             self.orders.append(self._order(packet, slices[0], idr))
@@ -85,14 +85,10 @@ class H264Packets:
             self._before = self.orders[-1]
         return Look(idr, bool(slices) and not any(refers) and not other)
 
-    def _read_set(self, packet: bytes, start: int) -> None:
-        end = min((at for at in nal_starts(packet, self._length) if at > start), default=len(packet))
-        end -= self._length if end < len(packet) else 0
-        unit = packet[start:end].rstrip(b"\0") if not self._length else packet[start:end]
+    def _read_set(self, unit: bytes) -> None:
         if unit in self._sets:
             return
-        if self._sets or self._length:
-            self.sets_in_band = True
+        self.sets_in_band = True
         if unit[0] & 0x1F == 7:
             self._read_sequence(unit)
 
@@ -132,18 +128,20 @@ class H264Packets:
         return high + low
 
 
-def nal_starts(packet: bytes, length_bytes: int) -> Iterator[int]:
-    """Where the units of a packet begin, behind their start codes, or behind lengths of so many bytes."""
+def nal_units(packet: bytes, length_bytes: int) -> Iterator[tuple[int, int]]:
+    """Where the units of a packet begin and end, behind their start codes, or behind lengths of so many bytes."""
     if not length_bytes:
         at = packet.find(b"\0\0\1")
         while 0 <= at < len(packet) - 3:
-            yield at + 3
-            at = packet.find(b"\0\0\1", at + 3)
+            following = packet.find(b"\0\0\1", at + 3)
+            yield at + 3, following if following >= 0 else len(packet)
+            at = following
         return
     at = length_bytes
     while at < len(packet):
-        yield at
-        at += int.from_bytes(packet[at - length_bytes : at], "big") + length_bytes
+        end = at + int.from_bytes(packet[at - length_bytes : at], "big")
+        yield at, min(end, len(packet))
+        at = end + length_bytes
 
 
 def length_bytes(extradata: bytes, place: int) -> int:
@@ -153,16 +151,15 @@ def length_bytes(extradata: bytes, place: int) -> int:
 
 def is_hevc_entry(extradata: bytes, packet: bytes) -> bool:
     """Whether a packet of H.265 is an IRAP picture (unit types 16 to 21): a clean start for what is shown after it."""
-    starts = nal_starts(packet, length_bytes(extradata, 21))
-    return any(16 <= packet[start] >> 1 & 0x3F <= 21 for start in starts)
+    units = nal_units(packet, length_bytes(extradata, 21))
+    return any(16 <= packet[start] >> 1 & 0x3F <= 21 for start, _ in units)
 
 
 def _parameter_sets(extradata: bytes) -> Iterator[bytes]:
     """The units of an "avcC" record (ISO/IEC 14496-15, 5.3.3.1.2), or those behind start codes."""
     if extradata[:1] != b"\1":
-        starts = list(nal_starts(extradata, 0))
-        for start, end in zip(starts, [at - 3 for at in starts[1:]] + [len(extradata)], strict=True):
-            yield extradata[start:end].rstrip(b"\0")
+        for start, end in nal_units(extradata, 0):
+            yield extradata[start:end].rstrip(b"\0") or b"\0"
         return
     at = 5
     for mask in (0x1F, 0xFF):
@@ -170,8 +167,7 @@ def _parameter_sets(extradata: bytes) -> Iterator[bytes]:
         for _ in range(count):
             size = int.from_bytes(extradata[at : at + 2], "big")
             unit, at = extradata[at + 2 : at + 2 + size], at + 2 + size
-            if unit:
-                yield unit
+            yield unit.rstrip(b"\0") or b"\0"
 
 
 def _sequence(bits: _Bits) -> _Sequence:

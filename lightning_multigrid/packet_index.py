@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,11 +28,12 @@ DROPPABLE = 4
 """No other packet needs it."""
 
 _MAGIC = b"LMGPI\1"
-# Magic and checksum of what follows; frames, H, W, orientation, direct, rate, bytes of the file, colours, and the
-# numbers of seals, of bytes of extradata and of packets.
+# Magic and checksum of what follows, then the digest; frames, H, W, orientation, direct, rate, bytes of the file,
+# colours, and the numbers of seals, of bytes of extradata and of packets.
 _HEAD = struct.Struct("<6sI")
 _BODY = struct.Struct("<QIIB?dQ4iBIQ")
-_SEAL = struct.Struct("<QII")
+_SEAL = struct.Struct("<QI")
+_DIGEST = 16
 _WIDTHS = ("<i1", "<i2", "<i4", "<i8")
 _LIMIT = 2**62
 
@@ -51,7 +53,6 @@ class Seal(NamedTuple):
 
     position: int
     size: int
-    checksum: int
 
 
 class Run(NamedTuple):
@@ -85,7 +86,9 @@ class PacketIndex:
         extradata: What the decoder needs besides the packets; kept for `direct` only.
         colours: Matrix, range, primaries and transfer as the container tells them; kept for `direct` only.
         file_size: Bytes of the file.
-        seals: What else tells the file from others.
+        seals: What else tells the file from others: its table of packets, or its two ends.
+        digest: Of the sealed bytes and of all the above and below, so that an index that was changed by whatever is no
+            longer one of the file. It keeps no secret: who runs this code can make another.
         positions: Where packets begin in the file.
         sizes: Their bytes.
         times: When they are shown (pts).
@@ -107,6 +110,7 @@ class PacketIndex:
     colours: tuple[int, int, int, int]
     file_size: int
     seals: tuple[Seal, ...]
+    digest: bytes
     positions: _Integers
     sizes: _Integers
     times: _Integers
@@ -122,6 +126,8 @@ class PacketIndex:
             raise ValueError("no frames of a possible size")
         if not (math.isfinite(self.rate) and self.rate >= 0 and 0 <= self.file_size < _LIMIT):
             raise ValueError("no possible rate or file size")
+        if len(self.digest) != _DIGEST:
+            raise ValueError("no digest")
         if any(seal.position + seal.size > self.file_size for seal in self.seals):
             raise ValueError("a seal lies beyond the end of the file")
         if not len(self.times):
@@ -213,8 +219,21 @@ class PacketIndex:
     def _columns(self) -> list[_Integers]:
         return [self.positions, self.sizes, self.times, self.decoding_times, self.flags, self.checksums]
 
+    def digest_for(self, sealed: Sequence[bytes]) -> bytes:
+        """What `digest` has to be if the sealed bytes are these."""
+        digest = blake2b(self._body, digest_size=_DIGEST)
+        for data in sealed:
+            digest.update(data)
+        return digest.digest()
+
     def to_bytes(self) -> bytes:
         """The index as bytes, about 12 per packet."""
+        body = self.digest + self._body
+        return _HEAD.pack(_MAGIC, zlib.crc32(body)) + body
+
+    @cached_property
+    def _body(self) -> bytes:
+        """All but the digest."""
         ends = self.positions + self.sizes
         columns = [
             np.diff(ends, prepend=0) - self.sizes,
@@ -244,8 +263,7 @@ class PacketIndex:
         for column in columns:
             code = _narrowest(column)
             body += [bytes([code]), column.astype(_WIDTHS[code]).tobytes()]
-        joined = b"".join(body)
-        return _HEAD.pack(_MAGIC, zlib.crc32(joined)) + joined
+        return b"".join(body)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> PacketIndex:
@@ -266,9 +284,10 @@ class PacketIndex:
             raise ValueError("they begin otherwise, or are of another version")
         if zlib.crc32(data[_HEAD.size :]) != checksum:
             raise ValueError("their checksum is wrong")
-        values: tuple[Any, ...] = _BODY.unpack_from(data, _HEAD.size)
+        digest, data = bytes(data[_HEAD.size : _HEAD.size + _DIGEST]), data[_HEAD.size + _DIGEST :]
+        values: tuple[Any, ...] = _BODY.unpack_from(data)
         frames, height, width, turns, direct, rate, file_size, *colours, seals, extra, packets = values
-        at = _HEAD.size + _BODY.size
+        at = _BODY.size
         found = tuple(Seal(*_SEAL.unpack_from(data, at + place * _SEAL.size)) for place in range(seals))
         at += seals * _SEAL.size
         extradata = bytes(data[at : at + extra])
@@ -283,7 +302,7 @@ class PacketIndex:
             raise ValueError("they have another length than they say")
         gaps, sizes, shown_later, decoding_steps, flags, checksums = columns
         decoding_times = np.cumsum(decoding_steps)
-        return cls(
+        index = cls(
             frames,
             rate,
             height,
@@ -294,6 +313,7 @@ class PacketIndex:
             (colours[0], colours[1], colours[2], colours[3]),
             file_size,
             found,
+            digest,
             np.cumsum(gaps + sizes) - sizes,
             sizes,
             decoding_times + shown_later,
@@ -301,6 +321,8 @@ class PacketIndex:
             flags,
             checksums + 2**31,
         )
+        index.__dict__["_body"] = bytes(data)  # what the property would make of it
+        return index
 
 
 def _narrowest(column: _Integers) -> int:

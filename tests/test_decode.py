@@ -20,14 +20,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_multigrid import decode
-from lightning_multigrid.decode import Box, VideoError, VideoReader, read_frames
+from lightning_multigrid import decode, kept
+from lightning_multigrid.decode import Box, VideoError, VideoReader, build_index, read_frames
 from tests.videos import decode_all, number_of, numbered_frames, write_video
 
 COUNT = 60
 HEIGHT, WIDTH = 64, 80
 FRAMES = numbered_frames(COUNT, HEIGHT, WIDTH)
 H264 = {"g": "12", "bf": "3", "preset": "veryfast", "x264-params": "log-level=none"}
+PREPARED = {"g": "33", "bf": "7", "b_strategy": "0", "sc_threshold": "0", "tune": "fastdecode"}
+PREPARED |= {"x264-params": "b-pyramid=none:log-level=none"}
 H265 = "keyint=12:min-keyint=12:bframes=3:log-level=none"
 
 # Name of the file -> how it is encoded. The suffix tells the container.
@@ -41,6 +43,15 @@ CODINGS: dict[str, dict] = {
     "pyramid.mp4": {"options": {"g": "24", "x264-params": "b-pyramid=normal:bframes=8:b-adapt=0:log-level=none"}},
     "open_gop.mp4": {"options": {"g": "12", "x264-params": "open-gop=1:bframes=3:b-adapt=0:log-level=none"}},
     "intra_refresh.mp4": {"options": {"g": "12", "x264-params": "intra-refresh=1:log-level=none"}},
+    "strict_pyramid.mp4": {
+        "options": {"g": "24", "x264-params": "b-pyramid=strict:bframes=5:b-adapt=0:log-level=none"}
+    },
+    "b_16.mp4": {"options": {"g": "48", "x264-params": "b-pyramid=normal:bframes=16:b-adapt=0:log-level=none"}},
+    "one_reference.mp4": {"options": H264 | {"refs": "1"}},
+    "four_slices.mp4": {"options": H264 | {"x264-params": "slices=4:log-level=none"}},
+    "interlaced.mp4": {"options": H264 | {"x264-params": "interlaced=1:log-level=none"}},
+    "headers_repeated.mp4": {"options": H264 | {"x264-params": "repeat-headers=1:log-level=none"}},
+    "prepared.mp4": {"options": PREPARED, "container_options": {"movflags": "faststart"}},
     "fragments.mp4": {"options": H264, "container_options": {"movflags": "frag_keyframe+empty_moov"}},
     "faststart.mp4": {"options": H264, "container_options": {"movflags": "faststart"}, "audio": True},
     "times_lost.avi": {"options": H264},  # AVI has no place for the times of B-frames
@@ -59,6 +70,8 @@ CODINGS: dict[str, dict] = {
         "pix_fmt": "yuv420p10le",
         "options": {"preset": "ultrafast", "x265-params": H265},
     },
+    "h265.mov": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265}},
+    "h265.ts": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265 + ":open-gop=0"}},
     "vp8.webm": {"codec": "libvpx", "options": {"g": "12", "cpu-used": "16", "deadline": "realtime"}},
     "vp8.ivf": {"codec": "libvpx", "options": {"g": "12", "cpu-used": "16", "deadline": "realtime"}},
     "vp9.webm": {"codec": "libvpx-vp9", "options": {"g": "12", "cpu-used": "8", "deadline": "realtime"}},
@@ -67,6 +80,9 @@ CODINGS: dict[str, dict] = {
         "options": {"g": "30", "auto-alt-ref": "1", "lag-in-frames": "16", "cpu-used": "5"},
     },
     "av1.mp4": {"codec": "libsvtav1", "options": {"g": "12", "preset": "12", "svtav1-params": "lp=1"}},
+    "av1.webm": {"codec": "libsvtav1", "options": {"g": "12", "preset": "12", "svtav1-params": "lp=1"}},
+    "vp9.mp4": {"codec": "libvpx-vp9", "options": {"g": "12", "cpu-used": "8", "deadline": "realtime"}},
+    "mpeg4_b.mkv": {"codec": "mpeg4", "options": {"g": "12", "bf": "2"}},
     "mpeg4.avi": {"codec": "mpeg4", "options": {"g": "12"}},
     "mpeg4_b.avi": {"codec": "mpeg4", "options": {"g": "12", "bf": "2"}},
     "mpeg4_b.mp4": {"codec": "mpeg4", "options": {"g": "12", "bf": "2"}},
@@ -518,11 +534,11 @@ def test_a_file_is_indexed_once_until_it_changes(folder, tmp_path, monkeypatch):
     assert len(built) == 2
 
 
-def test_kept_indices_are_bounded_by_their_frames(folder, tmp_path, monkeypatch):
+def test_kept_indices_are_bounded_by_their_bytes(folder, tmp_path, monkeypatch):
     built = []
     build = decode.index_of
+    monkeypatch.setattr(kept, "_MOST_BYTES", 2 * len(build_index(written(folder, "gop_12.mp4")).to_bytes()))
     monkeypatch.setattr(decode, "index_of", lambda file: built.append(file.path) or build(file))
-    monkeypatch.setattr(decode, "_KEPT_FRAMES", 2 * COUNT)
     paths = [tmp_path / f"{name}.mp4" for name in "abc"]
     for path in paths:
         path.write_bytes(written(folder, "gop_12.mp4").read_bytes())

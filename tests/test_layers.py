@@ -35,6 +35,7 @@ LEVELS = {
         "index_store",
         "video_file",
         "indexing",
+        "kept",
         "decode",
         "frame_folder",
         "prepared_index",
@@ -130,6 +131,7 @@ def test_only_the_decoder_decodes():
     assert [module for module in sorted(MODULES) if "av" in third_party(module)] == [
         "decode",
         "indexing",
+        "kept",
         "moving_shapes",
         "transcode",
         "video_file",

@@ -1,0 +1,108 @@
+"""What H.264 packets tell, against FFmpeg: the order in which frames come out, and what they are without some."""
+
+from __future__ import annotations
+
+import random
+
+import av
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_multigrid.nal import H264Packets, is_hevc_entry, nal_units
+from tests.videos import numbered_frames, write_video
+
+# Name -> options of x264. The suffix tells how units are kept apart.
+STREAMS = {
+    "default.mp4": {},
+    "default.ts": {},
+    "pyramid.mp4": {"x264-params": "b-pyramid=normal:bframes=8:b-adapt=0:log-level=none"},
+    "long.mp4": {"g": "250", "x264-params": "bframes=2:b-adapt=0:scenecut=0:log-level=none"},
+    "interlaced.mp4": {"x264-params": "interlaced=1:log-level=none"},
+    "slices.mp4": {"x264-params": "slices=4:log-level=none"},
+    "no_b.mp4": {"bf": "0"},
+    "chroma_444.mp4": {"crf": "20"},
+}
+
+
+def read_packets(path) -> tuple[bytes, list[tuple[int, bytes]]]:
+    with av.open(str(path)) as container:
+        extradata = bytes(container.streams.video[0].codec_context.extradata or b"")
+        return extradata, [(packet.pts, bytes(packet)) for packet in container.demux(video=0) if packet.size]
+
+
+@pytest.fixture(params=STREAMS)
+def stream(request, tmp_path):
+    options = {"g": "30", "x264-params": "log-level=none"} | STREAMS[request.param]
+    layout = "yuv444p" if "444" in request.param else "yuv420p"
+    return write_video(tmp_path / request.param, numbered_frames(150), options=options, pix_fmt=layout)
+
+
+def test_orders_are_those_in_which_frames_come_out(stream):
+    extradata, packets = read_packets(stream)
+    looked = H264Packets(extradata)
+    looks = [looked.look(data) for _, data in packets]
+    assert looked.sure
+    assert not looked.sets_in_band
+    sequences = np.cumsum([look.entry for look in looks])
+    assert [packets[n][0] for n in np.lexsort((looked.orders, sequences))] == sorted(time for time, _ in packets)
+
+
+def test_frames_are_the_same_without_droppable_packets(stream):
+    extradata, packets = read_packets(stream)
+    looked = H264Packets(extradata)
+    droppable = [looked.look(data).droppable for _, data in packets]
+    assert any(droppable) == ("no_b" not in stream.name)
+
+    def decoded(kept):
+        codec = av.CodecContext.create("h264", "r")
+        codec.extradata, codec.thread_count = extradata, 1
+        frames = {}
+        for number, (_, data) in enumerate(packets):
+            if kept(number):
+                packet = av.Packet(data)
+                packet.pts = number
+                frames |= {frame.pts: frame.to_ndarray() for frame in codec.decode(packet)}
+        return frames | {frame.pts: frame.to_ndarray() for frame in codec.decode(None)}
+
+    whole = decoded(lambda number: True)
+    draw = random.Random(0)
+    some = decoded(lambda number: not droppable[number] or draw.random() < 0.3)
+    assert len(some) == len(whole) - (len(packets) - len(some))
+    assert all(np.array_equal(frame, whole[number]) for number, frame in some.items())
+    assert len(decoded(lambda number: not droppable[number])) == droppable.count(False)
+
+
+def test_a_new_parameter_set_makes_orders_unsure(tmp_path):
+    first, second = (
+        write_video(tmp_path / f"{side}.ts", numbered_frames(5, side, side), options={"x264-params": "log-level=none"})
+        for side in (48, 64)
+    )
+    extradata, packets = read_packets(first)
+    looked = H264Packets(extradata)
+    for _, data in packets + read_packets(second)[1]:
+        looked.look(data)
+    assert looked.sets_in_band
+    assert not looked.sure
+
+
+def test_a_packet_is_droppable_only_if_nothing_in_it_is_referred_to():
+    def packet(*headers: int) -> bytes:
+        return b"".join(b"\0\0\1" + bytes([header, 0x88, 0x84, 0, 0x21]) for header in headers)
+
+    looks = [
+        H264Packets(b"").look(data).droppable
+        for data in (packet(0x01), packet(0x01, 0x01), packet(0x01, 0x41), packet(0x06), packet(0x67, 0x01), packet())
+    ]
+    assert looks == [True, True, False, False, False, False]
+
+
+@given(st.binary(max_size=80), st.sampled_from([b"", b"\1\x64\0\x0d\xff\xe1", b"\1" * 40]))
+def test_no_packet_is_too_strange(data, extradata):
+    looked = H264Packets(extradata + data)
+    look = looked.look(data)
+    assert len(looked.orders) == 1
+    assert not (look.entry and look.droppable and looked.sure)
+    assert is_hevc_entry(extradata, data) in (True, False)
+    assert all(0 <= start <= end <= len(data) for length in (0, 1, 2, 4) for start, end in nal_units(data, length))
