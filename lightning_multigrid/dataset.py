@@ -203,7 +203,8 @@ def _cut(shared: Tensor | YuvClip, grid: SourceGrid) -> Tensor | YuvClip:
 def _opened(manifest: Manifest, path: str) -> VideoReader | FrameFolder:
     if manifest.frame_rate is not None:
         return FrameFolder(path, manifest.frame_rate)
-    return VideoReader(path, prepared_index(manifest, path))
+    index = prepared_index(manifest, path)
+    return VideoReader(path) if index is None else VideoReader(path, index)
 
 
 def _labels_seen(manifest: Manifest, index: int, frames: Sequence[int], rate: float) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 import csv
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,7 @@ def source(tmp_path):
 
 
 SERIAL = ["--workers=0"]
+RECIPE = Path(__file__).parent.parent / "examples" / "recipes" / "slowfast_multigrid.yaml"
 
 
 def test_prepare_a_folder(source, capsys):
@@ -40,6 +42,7 @@ def test_prepare_all_splits_of_a_config(source, capsys):
     text = f"""
 trainer: {{max_epochs: 2}}
 model.class_path: lightning_multigrid.VideoClassifier
+model.init_args.num_classes: 2
 model.init_args.model: {{class_path: lightning_multigrid.models.slow_r50, init_args: {{num_classes: 2}}}}
 data:
   class_path: lightning_multigrid.VideoDataModule
@@ -59,10 +62,10 @@ data.init_args.train:
         assert f"\n    {split}: {source / 'out' / split / 'manifest.packed'}\n" in printed
 
 
-def test_a_config_of_a_recipe_is_understood(source, capsys, tmp_path):
+def test_a_config_of_a_recipe_is_understood(capsys):
     with pytest.raises(SystemExit, match="1"):
-        main(["check", "--config=examples/recipes/slowfast_multigrid.yaml", *SERIAL])
-    assert "data/kinetics400/annotations/train.csv does not exist" in capsys.readouterr().err
+        main(["check", f"--config={RECIPE}", *SERIAL])
+    assert "data/kinetics400/replacement/replacement_for_corrupted_k400 can't be listed" in capsys.readouterr().err
 
 
 def test_official_annotations(source, capsys):
@@ -113,11 +116,11 @@ def test_too_many_bad_videos_are_exit_status_1(source, capsys):
 
 
 def test_other_data_is_refused(source, capsys):
-    text = "data:\n  class_path: lightning_multigrid.moving_shapes.MovingShapesDataModule\n"
+    text = "data:\n  class_path: lightning.pytorch.demos.boring_classes.BoringDataModule\n"
     (source / "config.yaml").write_text(text)
     with pytest.raises(SystemExit, match="1"):
         main(["check", f"--config={source / 'config.yaml'}", *SERIAL])
-    assert "has MovingShapesDataModule as `data`; a VideoDataModule is required" in capsys.readouterr().err
+    assert "has BoringDataModule as `data`; a VideoDataModule is required" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["prepare", "check"])

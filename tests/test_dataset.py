@@ -17,7 +17,6 @@ from lightning_multigrid.clip_sampling import ClipSampling, SourceGrid
 from lightning_multigrid.dataset import BrokenVideosError, VideoDataset, ViewDataset
 from lightning_multigrid.decode import Box, read_frames
 from lightning_multigrid.manifest import Manifest, ManifestBuilder, read_manifest
-from lightning_multigrid.packet_index import PacketIndex
 from lightning_multigrid.sampler import ClipDataset, ClipRequest
 from lightning_multigrid.views import CENTRE, Views, collate_views
 from tests.videos import write_video
@@ -239,8 +238,8 @@ def test_a_training_clip_has_the_labels_of_its_span_and_evaluation_those_of_the_
 
 def test_a_video_of_unknown_rate_has_all_its_labels(actions: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     class Timeless(lightning_multigrid.dataset.VideoReader):
-        def __init__(self, path: str, index: PacketIndex | None) -> None:
-            super().__init__(path, index)
+        def __init__(self, path: str) -> None:
+            super().__init__(path)
             self.rate = 0.0
 
     monkeypatch.setattr(lightning_multigrid.dataset, "VideoReader", Timeless)

@@ -103,7 +103,7 @@ def test_a_root_beside_it_is_refused(tmp_path):
 
 def test_videos_elsewhere_are_not_saved(tmp_path):
     with pytest.raises(ValueError, match="The videos of a packed manifest must be files in its folder"):
-        save_manifest(manifest(tmp_path), tmp_path / "videos" / "m")
+        save_manifest(manifest(tmp_path), tmp_path / "other" / "m")
 
 
 def edited(content, **changes):
@@ -137,7 +137,7 @@ def content(tmp_path):
         ({"rows": True}, "`rows` is no number from 0"),
         ({"rows": 0}, "it has no rows"),
         ({"rows": 2**39}, "it is cut short"),
-        ({"labels": 3}, "bytes are required"),
+        ({"labels": 3}, "it has 404 bytes, 388 are required"),
         ({"path_bytes": 2**41}, "`path_bytes` is no number from 0"),
         ({"spans": 1}, "`spans` is neither true nor false"),
         ({"classes": "run"}, "`classes` is no list of names"),

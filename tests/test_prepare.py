@@ -32,7 +32,7 @@ STRANGE = [
     "a b.mp4",
     "-i.mp4",
     "line\nbreak.mp4",
-    'quo"te.mp4',
+    '"quoted".mp4',
     "été/漢.mp4",
     os.fsdecode(b"\xff.mp4"),
     "%05d.mp4",
@@ -355,32 +355,34 @@ def check_whole(folder, expected):
                 assert path.read_bytes() == expected[name], f"{name} is not whole"
 
 
-def kill_and_run_again(tmp_path, kills, workers, seed):
-    names = [f"{number}.mp4" for number in range(12)]
+def kill_and_run_again(tmp_path, kills, workers, seed, number=12, seconds=None):
+    """Runs over a number of videos that are killed within these seconds, or within the time that a whole run takes."""
+    names = [f"{place}.mp4" for place in range(number)]
     videos(tmp_path / "in", names)
     source = tmp_path / "in" / "list.csv"
     source.write_text("".join(f"{name} 0\n" for name in names))
     prepare(read_manifest(source), tmp_path / "whole", FAST)
     expected = contents(tmp_path / "whole")
-    run = start(source, tmp_path / "timed", workers=workers)
-    run.stdout.readline()
-    begin = time.monotonic()
-    run.communicate()
-    length = time.monotonic() - begin
-    assert contents(tmp_path / "timed") == expected
+    if seconds is None:
+        run = start(source, tmp_path / "timed", workers=workers)
+        run.stdout.readline()
+        begin = time.monotonic()
+        run.communicate()
+        seconds = time.monotonic() - begin
+        assert contents(tmp_path / "timed") == expected
     rng = random.Random(seed)
     for attempt in range(kills):
         output = tmp_path / f"killed {attempt}"
         run = start(source, output, workers=workers)
         run.stdout.readline()
-        time.sleep(rng.random() * length)
+        time.sleep(rng.random() * seconds)
         run.send_signal(signal.SIGKILL)
         run.communicate()
         check_whole(output, expected)
         if rng.random() < 0.3:  # and the second run, too
             run = start(source, output, workers=workers)
             run.stdout.readline()
-            time.sleep(rng.random() * length)
+            time.sleep(rng.random() * seconds)
             run.send_signal(signal.SIGKILL)
             run.communicate()
             check_whole(output, expected)
@@ -393,7 +395,7 @@ def test_a_run_that_is_killed(tmp_path):
 
 
 def test_a_run_that_is_killed_with_its_workers(tmp_path):
-    kill_and_run_again(tmp_path, 1, workers=2, seed=1)
+    kill_and_run_again(tmp_path, 1, workers=1, seed=1, number=3, seconds=4)
 
 
 @pytest.mark.slow  # 50 runs
