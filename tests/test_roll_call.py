@@ -105,11 +105,9 @@ RAISED_1 = "Rank 1 was the first to fail, with ValueError: the third clip is odd
     ],
 )
 def test_a_training_of_which_a_rank_dies_ends_and_says_which(tmp_path, launch, rank, how, said):
-    begin = time.monotonic()
     with pytest.raises(AssertionError) as failure:
         launch(tmp_path, 2, die={"rank": rank, "how": how})
     assert re.search(said.replace("[", r"\["), str(failure.value)), failure.value
-    assert time.monotonic() - begin < 200
     pids = [int(file.read_text()) for file in tmp_path.glob("*.pid")]
     assert len(pids) == 2
     assert not any(map(is_running, pids))
