@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -72,7 +73,7 @@ class RollCall:
             if self._store.add("failures", 1) == 1:
                 self._store.set("verdict", self._find(error))
             return str(self._store.get("verdict").decode())
-        except RuntimeError:  # the store is rank 0's
+        except dist.DistError:  # the store is rank 0's
             return "Rank 0 has ended, by an error that its own output shows or because it was killed."
 
     def _find(self, error: BaseException) -> str:
@@ -80,7 +81,11 @@ class RollCall:
         if isinstance(error, RuntimeError):
             keys = [self._key(rank) for rank in range(self.world)]
             before = self._store.multi_get(keys)
-            time.sleep(_GONE)
+            end = time.monotonic() + _GONE
+            while (left := end - time.monotonic()) > 0:
+                # A launcher may end this rank meanwhile: Lightning's handler of SIGTERM talks to the ranks, and fails.
+                with suppress(RuntimeError):
+                    time.sleep(left)
             pairs = zip(before, self._store.multi_get(keys), strict=True)
             gone = [str(rank) for rank, (then, now) in enumerate(pairs) if then == now and rank != self.rank]
             if gone:
