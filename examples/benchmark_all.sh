@@ -12,7 +12,7 @@ results=${RESULTS:-examples/results}
 device=${DEVICE:-$("$python" -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')}
 quick=() rounds=7 seconds=40
 if [[ -n ${QUICK:-} ]]; then
-    quick=(--clips 2 --frames 4 --size 32) rounds=1 seconds=2
+    quick=(--clips 2 --frames 16 --size 48) rounds=1 seconds=2
 fi
 
 run() { # script, name of the JSON file, options

@@ -1,8 +1,10 @@
 """The benchmarks run, compare like with like, and write down what they print. Their times are no test's business."""
 
 import json
+import os
 import re
 import runpy
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -150,6 +152,28 @@ def test_overhead(script, tmp_path, capsys):
     assert report["changes"]["changes_of_base_shape"] > 0
     assert "imports" not in report  # a fresh process takes seconds
     assert f"{report['loops']['callback_ratio']:.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("quick", ["", "1"])
+def test_the_script_of_all_asks_for_what_there_is(script, device, quick, tmp_path, capsys):
+    """Its calls are written down by a stand-in for Python; every option and setting must be one of the benchmark's."""
+    stand_in, calls = tmp_path / "python", tmp_path / "calls"
+    stand_in.write_text(f'#!/usr/bin/env bash\necho "$@" >> "{calls}"\n')
+    stand_in.chmod(0o755)
+    given = {"PYTHON": str(stand_in), "DEVICE": device, "QUICK": quick, "COMPILE": "1", "RESULTS": str(tmp_path)}
+    subprocess.run([EXAMPLES / "benchmark_all.sh"], env=os.environ | given, check=True, capture_output=True)
+    lines = calls.read_text().splitlines()
+    assert {line.split()[0] for line in lines} == {
+        f"examples/benchmark_{name}.py" for name in ("speedup", "norm", "overhead")
+    }
+    for line in lines:
+        name, *arguments = line.split()
+        options = [argument for argument in arguments if argument.startswith("--")]
+        assert all(f'"{option}"' in (EXAMPLES / Path(name).name).read_text() for option in options)
+        with pytest.raises(SystemExit) as left:  # `--help` last: after it has read all the others
+            script(Path(name).stem)["main"]([*arguments, "--help"])
+        assert left.value.code == 0, capsys.readouterr().err
 
 
 def test_tables_are_those_of_the_json(script):
