@@ -193,8 +193,8 @@ class LoaderLimit:
         machine = f" (this machine has {cpus} CPUs)" if self.workers_needed > cpus else ""
         return (
             f"The loader is the limit: the {shape.clips}-clip phase needs {self.needed:.0f} clips/s on each device, "
-            f"the loader gives {self.given:.0f} ({_workers(self.workers)}): expect {limited:.1f}x, not {unlimited:.1f}x. "
-            f"{_workers(self.workers_needed)}{machine}{ways_out} would close it."
+            f"the loader gives {self.given:.0f} ({_workers(self.workers)}): expect {limited:.1f}x, not "
+            f"{unlimited:.1f}x. {_workers(self.workers_needed)}{machine}{ways_out} would close it."
         )
 
 
