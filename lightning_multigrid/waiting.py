@@ -191,12 +191,15 @@ class LoaderLimit:
         """
         cpus = os.cpu_count() or 1
         machine = f" (this machine has {cpus} CPUs)" if self.workers_needed > cpus else ""
-        workers = "workers" if self.workers_needed > 1 else "worker"
         return (
             f"The loader is the limit: the {shape.clips}-clip phase needs {self.needed:.0f} clips/s on each device, "
-            f"the loader gives {self.given:.0f} ({self.workers} workers): expect {limited:.1f}x, not {unlimited:.1f}x. "
-            f"{self.workers_needed} {workers}{machine}{ways_out} would close it."
+            f"the loader gives {self.given:.0f} ({_workers(self.workers)}): expect {limited:.1f}x, not "
+            f"{unlimited:.1f}x. {_workers(self.workers_needed)}{machine}{ways_out} would close it."
         )
+
+
+def _workers(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number} workers"
 
 
 class LoaderWatch:

@@ -3,19 +3,22 @@
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 
 import lightning as L
 import pytest
 import torch
 import yaml
+from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataModule
 from lightning_multigrid.forecast import ClipCost, Forecast
 from lightning_multigrid.grid import BatchShape
+from lightning_multigrid.measure import measure_steps
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.plan import make_plan
-from lightning_multigrid.schedule import LongCycle
+from lightning_multigrid.schedule import Baseline, LongCycle, MultigridSchedule
 from tests.tiny import trainer
 from tests.videos import numbered_frames, write_video
 
@@ -234,3 +237,35 @@ def test_presets_say_what_the_recipes_say(name):
     for key in ("devices", "max_epochs"):
         assert preset["trainer"][key] == recipe[f"trainer.{key}"]
     assert preset["trainer"]["num_nodes"] == recipe.get("trainer.num_nodes", 1)
+
+
+@pytest.mark.slow  # half a minute of computing
+def test_predicted_time_is_within_15_percent_of_the_run(monkeypatch):
+    """In the time of this process, so that others do not count; steps measured before and after the run."""
+    monkeypatch.setattr(time, "perf_counter", time.process_time)
+    baseline = BatchShape(4, 16, 64)
+
+    def make():
+        # Large enough for Lightning's own milliseconds not to count.
+        return VideoClassifier(small_cnn(4, width=16), num_classes=4, schedule="steps", milestones=[2])
+
+    clips = TensorDataset(torch.randn(96, 3, 16, 64, 64), torch.randint(4, (96,)))
+    callback = MultigridCallback()
+    host = trainer(callback, max_epochs=3)
+    schedule = MultigridSchedule(Baseline(baseline, epochs=3, milestones=(2,)))
+    shapes = {baseline: 8} | {
+        s: schedule.sub_batch_of(s, p.shape) for p in schedule.phases for s in schedule.cycle(p.shape)
+    }
+    measured = [measure_steps(make(), list(shapes.items()), torch.device("cpu"), rounds=3)]
+    host.fit(make(), DataLoader(clips, 4))
+    measured.append(measure_steps(make(), list(shapes.items()), torch.device("cpu"), rounds=3))
+    assert callback._run.sampler.schedule == schedule
+    seconds = {shape: sum(times[shape] for times in measured) / 2 for shape in shapes}
+    predicted = 0.0
+    for epoch in range(schedule.epochs):
+        for (_, shape), steps in schedule.count_shapes(epoch, 96).items():
+            full = next(s for s in shapes if s.clip == shape.clip)
+            predicted += steps * seconds[full] * shape.clips / full.clips
+    run = sum(row.steps * row.step for row in callback.report.times.rows)
+    print(f"Predicted {predicted:.2f} s, run {run:.2f} s: {run / predicted:.3f}")
+    assert run == pytest.approx(predicted, rel=0.15)

@@ -177,7 +177,7 @@ def test_the_limit_of_the_loader_is_weighed_over_the_whole_training(monkeypatch,
             report.ended(0, step, lr=0.1)
             report.asked()
     (sentence,) = caplog.messages
-    assert "the 16-clip phase needs 16 clips/s on each device, the loader gives 4 (1 workers)" in sentence
+    assert "the 16-clip phase needs 16 clips/s on each device, the loader gives 4 (1 worker)" in sentence
     # Baseline: 6 epochs of 2-clip steps of 1 s, for which the loader is fast enough. Multigrid: the coarse part takes
     # 4 s a step instead of 1 s.
     coarse = float(sum(p.end_epoch - p.start_epoch for p in SCHEDULE.phases if p.shape == COARSE))
