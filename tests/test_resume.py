@@ -38,6 +38,9 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
+SLOW = pytest.mark.slow  # whole trainings; samples of each kind run in the ordinary suite
+
+
 def steps_scheduler(optimizer, module):
     return MultiStepLR(optimizer, [2, 3])
 
@@ -94,7 +97,10 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+ORDINARY = {"2 workers", "accumulation", "OneCycle"}
+
+
+@pytest.mark.parametrize("variant", [pytest.param(name, marks=() if name in ORDINARY else SLOW) for name in VARIANTS])
 def test_a_resumed_run_equals_the_whole_one(variant, tmp_path):
     arguments = dict(VARIANTS[variant])
     scheduler, number = arguments.pop("scheduler", steps_scheduler), arguments.pop("workers", 0)
@@ -122,7 +128,7 @@ def test_a_resumed_run_equals_the_whole_one(variant, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("first", [True, pytest.param(False, marks=SLOW)])
 def test_weight_averages_resume_exactly(first, tmp_path):
     def run(**arguments):
         pair = [callbacks.EMAWeightAveraging(decay=0.9), MultigridCallback()]
@@ -138,7 +144,7 @@ def test_weight_averages_resume_exactly(first, tmp_path):
         assert its_end == end
 
 
-@pytest.mark.parametrize("kind", ["epoch end", "validation end"])
+@pytest.mark.parametrize("kind", [pytest.param("epoch end", marks=SLOW), "validation end"])
 def test_checkpoints_of_an_epochs_end_resume_exactly(kind, tmp_path):
     every = {"every_n_epochs": 1, "save_on_train_epoch_end": kind == "epoch end"}
 
@@ -185,9 +191,14 @@ class Failing(Module):
             self.fail("validation")
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=SLOW), 2])
 @pytest.mark.parametrize(
-    ("where", "at"), [("step", 1), ("step", 2), ("step", 8), ("gradient", 6), ("batch end", 7), ("validation", 2)]
+    ("where", "at"),
+    [
+        ("step", 8),
+        ("validation", 2),
+        *(pytest.param(*case, marks=SLOW) for case in (("step", 1), ("step", 2), ("gradient", 6), ("batch end", 7))),
+    ],
 )
 def test_a_run_that_fails_continues_where_it_failed(where, at, accumulate, tmp_path):
     def run(module, folder=tmp_path, **arguments):
@@ -352,7 +363,9 @@ def train_for(folder, callback, scheduler, epochs=None, ckpt_path=None, **argume
     return module
 
 
-@pytest.mark.parametrize("scheduler", [steps_scheduler, cosine, one_cycle])
+@pytest.mark.parametrize(
+    "scheduler", [one_cycle, *(pytest.param(make, marks=SLOW) for make in (steps_scheduler, cosine))]
+)
 def test_a_baselines_checkpoint_goes_on_where_the_baseline_clock_says_the_same(scheduler, tmp_path, caplog):
     train_for(tmp_path / "baseline", None, scheduler)
     whole = train_for(tmp_path / "multigrid", MultigridCallback(milestones=[2, 3]), scheduler)
@@ -375,7 +388,9 @@ def test_a_baselines_checkpoint_goes_on_where_the_baseline_clock_says_the_same(s
         assert f"in epoch {start[0]} of 6 at batch {start[1]}." in caplog.text
 
 
-@pytest.mark.parametrize("scheduler", [steps_scheduler, cosine, one_cycle])
+@pytest.mark.parametrize(
+    "scheduler", [one_cycle, *(pytest.param(make, marks=SLOW) for make in (steps_scheduler, cosine))]
+)
 def test_a_multigrid_checkpoint_goes_on_as_the_baseline_and_then_without_the_callback(scheduler, tmp_path):
     train_for(tmp_path / "multigrid", MultigridCallback(milestones=[2, 3]), scheduler)
     baseline = train_for(tmp_path / "baseline", None, scheduler)
@@ -387,7 +402,7 @@ def test_a_multigrid_checkpoint_goes_on_as_the_baseline_and_then_without_the_cal
         rest = baseline.seen[len(baseline.seen) - len(crossed.seen) :]
         assert [step[:3] for step in crossed.seen] == [step[:3] for step in rest]
         assert crossed.lrs == pytest.approx([lr for *_, lr, _ in rest])
-        clock = PLAN.baseline_epoch(epoch)
+        clock = (PLAN if scheduler is steps_scheduler else replace(PLAN, stepwise=False)).baseline_epoch(epoch)
         assert crossed.seen[0][:2] == (int(clock), -(-int((clock % 1) * 100 * 1000) // 4000))
         last = max(int(path.stem) for path in folder.glob("*.ckpt") if int(path.stem) < 3)
         with pytest.warns(UserWarning, match=r"callbacks used to create the .*: \['MultigridCallback'\]"):
@@ -398,6 +413,7 @@ def test_a_multigrid_checkpoint_goes_on_as_the_baseline_and_then_without_the_cal
         assert plain.lrs == pytest.approx([lr for *_, lr, _ in rest])
 
 
+@SLOW
 def test_a_schedule_without_cycles_is_the_baseline(tmp_path):
     plain = train_for(tmp_path / "plain", None, one_cycle)
     off = train_for(tmp_path / "off", MultigridCallback(**OFF), one_cycle)
