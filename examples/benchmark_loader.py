@@ -131,9 +131,13 @@ class PySlowFast(Peer):
 
 def our_loader(paths: list[str], frames: int, size: int, batches: int, options: argparse.Namespace) -> MultigridLoader:
     """The loader of multigrid training, in a phase on one grid."""
-    baseline = Baseline(BatchShape(options.clips, FRAMES, SIZE), epochs=100)
+    baseline = Baseline(
+        BatchShape(options.clips, FRAMES, SIZE), epochs=100, milestones=(50,)
+    )  # the last stage has no long cycle
     schedule = MultigridSchedule(baseline, LongCycle(((frames / FRAMES, size / SIZE),)), ShortCycle((1,)))
-    clips = batches * schedule.phases[0].shape.clips
+    shape = schedule.phases[0].shape
+    assert (shape.frames, shape.size) == (frames, size)
+    clips = batches * shape.clips
     with tempfile.TemporaryDirectory() as folder:
         lines = [f"{paths[clip % len(paths)]} 0\n" for clip in range(clips)]  # a video stands for many
         (Path(folder) / "list.csv").write_text("".join(lines))
@@ -197,7 +201,7 @@ def first_batches(paths: list[str], options: argparse.Namespace) -> Iterator[dic
 def compare(sources: dict[str, list[str]], options: argparse.Namespace) -> Iterator[dict]:
     """A row per grid and source."""
     methods = [m for m in options.methods if m != "torchcodec" or importlib.util.find_spec("torchcodec")]
-    cells = [(grid, source, method) for grid in GRIDS for source in sources for method in methods]
+    cells = [(grid, source, method) for grid in options.grids for source in sources for method in methods]
     seen: dict[tuple, list[tuple[float, float, float]]] = {cell: [] for cell in cells}
     loaders = {}
     for grid, source, method in cells:
@@ -209,7 +213,7 @@ def compare(sources: dict[str, list[str]], options: argparse.Namespace) -> Itera
     for _ in range(options.rounds):
         for cell in random.sample(cells, len(cells)):
             seen[cell].append(turn(cell[2], *loaders[cell]))
-    for grid in GRIDS:
+    for grid in options.grids:
         for source in sources:
             row: dict = {"grid": grid, "videos": source}
             for method in methods:
@@ -238,6 +242,7 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--methods", nargs="+", default=["ours", "torchcodec", "pyslowfast"])
+    parser.add_argument("--grids", nargs="+", default=list(GRIDS))
     parser.add_argument("--pixels", choices=["rgb", "yuv"], default="yuv", help="of ours")
     parser.add_argument("--turn", type=int, default=256, help="clips of each turn, and at least a mini-batch")
     parser.add_argument("--rounds", type=int, default=3)
