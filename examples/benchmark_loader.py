@@ -13,17 +13,18 @@ Each has two sources: the videos as they are, and `prepared`: a copy whose short
 every 17 frames, cheap to decode (made here; `lightning-multigrid prepare` does it for a dataset). The others can read
 that copy, too; so ratios are given on the same videos, and of ours on prepared ones to theirs on the original ones.
 
-Rounds in which each has its turn; the numbers are medians. Seconds are those of the wall, CPU seconds those of all
-processes. `--first` instead measures how long the first mini-batch of a phase takes, read by one worker or by all.
+Rounds in which each has its turn; the numbers are medians. Workers are started and warm before the first. Seconds are
+those of the wall, CPU seconds those of all processes, which other jobs on the machine disturb less. `--first` instead
+measures how long the first mini-batch of a phase takes, read by one worker or by all.
 """
 
 import argparse
 import importlib.util
 import json
 import multiprocessing
+import os
 import platform
 import random
-import resource
 import tempfile
 import time
 from collections.abc import Iterator
@@ -130,14 +131,19 @@ class PySlowFast(Peer):
 
 def our_loader(paths: list[str], frames: int, size: int, batches: int, options: argparse.Namespace) -> MultigridLoader:
     """The loader of multigrid training, in a phase on one grid."""
-    baseline = Baseline(BatchShape(options.clips, FRAMES, SIZE), epochs=100)
+    baseline = Baseline(
+        BatchShape(options.clips, FRAMES, SIZE), epochs=100, milestones=(50,)
+    )  # the last stage has no long cycle
     schedule = MultigridSchedule(baseline, LongCycle(((frames / FRAMES, size / SIZE),)), ShortCycle((1,)))
-    clips = batches * schedule.phases[0].shape.clips
+    shape = schedule.phases[0].shape
+    assert (shape.frames, shape.size) == (frames, size)
+    clips = batches * shape.clips
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "list.csv").write_text("".join(f"{path} 0\n" for path in paths))
+        lines = [f"{paths[clip % len(paths)]} 0\n" for clip in range(clips)]  # a video stands for many
+        (Path(folder) / "list.csv").write_text("".join(lines))
         manifest = read_manifest(Path(folder) / "list.csv", allow_outside_root=True)
     data = VideoDataset(manifest, SAMPLING, options.pixels)
-    sampler = MultigridSampler(schedule, lambda _: [i % len(paths) for i in range(clips)], clips, seed=0)
+    sampler = MultigridSampler(schedule, lambda _: range(clips), clips, seed=0)
     return MultigridLoader(data, sampler, DataLoader(data, num_workers=options.workers, collate_fn=collate_clips))
 
 
@@ -149,26 +155,25 @@ def loader_of(method: str, paths: list[str], grid: tuple[int, int], batches: int
         return our_loader(paths, frames, size, batches, options), shape.clips
     peer = {"torchcodec": TorchCodec, "pyslowfast": PySlowFast}[method]
     data = peer(paths, frames, size, batches * shape.clips)
-    return DataLoader(data, batch_size=shape.clips, num_workers=options.workers), shape.clips
+    return DataLoader(data, batch_size=shape.clips, num_workers=options.workers, persistent_workers=True), shape.clips
 
 
 def cpu_seconds() -> float:
-    """Of this process and of those that have ended."""
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + ended.ru_utime + ended.ru_stime
+    """Of this process and of its workers, where the system tells (Linux)."""
+    seconds = time.process_time()
+    for worker in multiprocessing.active_children():
+        times = Path(f"/proc/{worker.pid}/stat")
+        if times.exists():
+            user, system = times.read_text().rpartition(")")[2].split()[11:13]
+            seconds += (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return seconds
 
 
-def run(method: str, paths: list[str], grid: tuple[int, int], batches: int, options: argparse.Namespace):
-    """Clips per second and per CPU second, the start of the workers included, and megabytes of a mini-batch."""
+def turn(method: str, loader, number: int) -> tuple[float, float, float]:
+    """Clips per second and per CPU second of an epoch of so many clips, and megabytes of a mini-batch."""
     cpu, wall = cpu_seconds(), time.perf_counter()
-    loader, clips = loader_of(method, paths, grid, batches, options)
     for batch in loader:
-        pieces = batch.pieces if method == "ours" else batch[:1]
-        size = sum(piece.nbytes for piece in pieces)
-    del loader
-    for process in multiprocessing.active_children():
-        process.join()
-    number = clips * batches
+        size = sum(piece.nbytes for piece in (batch.pieces if method == "ours" else batch[:1]))
     return number / (time.perf_counter() - wall), number / (cpu_seconds() - cpu), size / 1e6
 
 
@@ -177,9 +182,11 @@ def first_batches(paths: list[str], options: argparse.Namespace) -> Iterator[dic
     found: dict[str, list[tuple[float, float]]] = {"by one worker": [], "by all workers": []}
     for _ in range(options.rounds):
         for way, seen in found.items():
-            loader, clips = loader_of("ours", paths, (8, 112), 6, options)
+            loader, clips = loader_of("ours", paths, (8, 112), 4, options)
             if way == "by one worker":
                 loader.sampler.pieces = 1
+            for _ in loader:  # the workers live on, and know the videos
+                pass
             start = time.perf_counter()
             times = [time.perf_counter() - start for _ in loader]
             seen.append((times[0], clips * (len(times) - 1) / (times[-1] - times[0])))
@@ -194,19 +201,19 @@ def first_batches(paths: list[str], options: argparse.Namespace) -> Iterator[dic
 def compare(sources: dict[str, list[str]], options: argparse.Namespace) -> Iterator[dict]:
     """A row per grid and source."""
     methods = [m for m in options.methods if m != "torchcodec" or importlib.util.find_spec("torchcodec")]
-    cells = [(grid, source, method) for grid in GRIDS for source in sources for method in methods]
+    cells = [(grid, source, method) for grid in options.grids for source in sources for method in methods]
     seen: dict[tuple, list[tuple[float, float, float]]] = {cell: [] for cell in cells}
-    batches = {}
-    for cell in cells:  # also a warm-up
-        grid, source, method = cell
-        rate, _, _ = run(method, sources[source], GRIDS[grid], 1, options)
+    loaders = {}
+    for grid, source, method in cells:
         clips = BatchShape(options.clips, FRAMES, SIZE).rescaled(*GRIDS[grid]).clips
-        batches[cell] = max(1, round(options.seconds * rate / clips))
+        batches = max(1, options.turn // clips)
+        loader, _ = loader_of(method, sources[source], GRIDS[grid], batches, options)
+        loaders[grid, source, method] = loader, batches * clips
+        turn(method, loader, 1)  # workers live on, and have warmed up
     for _ in range(options.rounds):
         for cell in random.sample(cells, len(cells)):
-            grid, source, method = cell
-            seen[cell].append(run(method, sources[source], GRIDS[grid], batches[cell], options))
-    for grid in GRIDS:
+            seen[cell].append(turn(cell[2], *loaders[cell]))
+    for grid in options.grids:
         for source in sources:
             row: dict = {"grid": grid, "videos": source}
             for method in methods:
@@ -235,8 +242,9 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--methods", nargs="+", default=["ours", "torchcodec", "pyslowfast"])
+    parser.add_argument("--grids", nargs="+", default=list(GRIDS))
     parser.add_argument("--pixels", choices=["rgb", "yuv"], default="yuv", help="of ours")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each turn, about")
+    parser.add_argument("--turn", type=int, default=256, help="clips of each turn, and at least a mini-batch")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--first", action="store_true", help="measure the first mini-batch of a phase instead")
     parser.add_argument("--json", type=Path, help="write the numbers to this file, too")
