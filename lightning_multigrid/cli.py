@@ -1,4 +1,4 @@
-"""The command line: Lightning's subcommands, and `plan`."""
+"""The command line: Lightning's subcommands, `plan`, `prepare` and `check`, and `migrate`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, ArgumentParser
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
@@ -29,6 +29,7 @@ from lightning_multigrid.forecast import Forecast, clip_costs
 from lightning_multigrid.measure import measure_steps
 from lightning_multigrid.plan import Plan, count_clips, make_plan
 from lightning_multigrid.predictions import PredictionWriter
+from lightning_multigrid.pyslowfast import translate_pyslowfast
 from lightning_multigrid.schedule import LongCycle, ShortCycle
 
 __all__ = ["main"]
@@ -200,6 +201,17 @@ def _preset(name: str) -> list[str]:
     return ["--config", str(_PRESETS / f"{name}.yaml")]
 
 
+def _migrate(args: list[str]) -> None:
+    parser = ArgumentParser(
+        prog="lightning-multigrid migrate",
+        description="Prints the config of `fit` that trains what a config of PySlowFast trains. What has no "
+        "counterpart stands in comments at its top.",
+        exit_on_error=False,
+    )
+    parser.add_argument("config", type=str, help="A YAML file of PySlowFast.")
+    print(translate_pyslowfast(parser.parse_args(args).config), end="")
+
+
 def main(args: ArgsType = None) -> None:
     """Runs a command line; errors that a user can mend are said in one paragraph.
 
@@ -212,6 +224,9 @@ def main(args: ArgsType = None) -> None:
     try:
         if isinstance(words, list) and words and words[0] in DATA_COMMANDS:
             run_data_command(words)
+            return
+        if isinstance(words, list) and words[:1] == ["migrate"]:
+            _migrate(words[1:])
             return
         if args is None:
             sys.argv[1:] = _with_values(sys.argv[1:])
@@ -228,8 +243,8 @@ def main(args: ArgsType = None) -> None:
             save_config_kwargs={"overwrite": True},
             parser_kwargs={
                 "version": __version__,
-                "description": "Multigrid training of video models. Two more commands, `prepare` and `check`, make a "
-                "dataset ready for it; they have a --help of their own.",
+                "description": "Multigrid training of video models. More commands, with a --help of their own: "
+                "`prepare` and `check` make a dataset ready, `migrate` translates a config of PySlowFast.",
                 **one_line,
                 **dict.fromkeys(_MultigridCLI.subcommands(), one_line),
             },

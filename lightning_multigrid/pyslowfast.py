@@ -20,6 +20,8 @@ __all__ = ["PySlowFastError", "translate_pyslowfast"]
 # What the translation takes when a config is silent.
 _DEFAULTS: dict[str, Any] = {
     "AUG.ENABLE": False,
+    "BN.NUM_BATCHES_PRECISE": 200,
+    "BN.USE_PRECISE_STATS": False,
     "BN.WEIGHT_DECAY": 0.0,
     "DATA.ENSEMBLE_METHOD": "sum",
     "DATA.INV_UNIFORM_SAMPLE": False,
@@ -193,8 +195,11 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
     factors = config["MULTIGRID.LONG_CYCLE_FACTORS"], config["MULTIGRID.SHORT_CYCLE_FACTORS"]
     epoch_factor, sub_batch = config["MULTIGRID.EPOCH_FACTOR"], config["MULTIGRID.BN_BASE_SIZE"]
     validations = config["MULTIGRID.EVAL_FREQ"]
+    precise, batches = config["BN.USE_PRECISE_STATS"], config["BN.NUM_BATCHES_PRECISE"]
     if not long and not short:
         config.notes.append("The baseline as it is. For multigrid add lightning_multigrid.MultigridCallback.")
+        if precise:
+            config.notes.append("Precise BatchNorm is an argument of MultigridCallback, which this baseline has not.")
         return callbacks
     arguments: dict[str, Any] = {
         # PySlowFast lengthens the training for the long cycle only.
@@ -202,6 +207,7 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
         "sub_batch": sub_batch,
         "whole_epochs": True,
         "validations_per_phase": validations,
+        **({"precise_bn_batches": batches} if precise else {}),
     }
     if not long:
         arguments.update(long_cycle={"factors": [[1, 1]]})

@@ -34,6 +34,7 @@ KINETICS = {
         "WARMUP_START_LR": 0.01,
     },
     "MODEL": {"NUM_CLASSES": 400, "ARCH": "slowfast", "LOSS_FUNC": "cross_entropy", "DROPOUT_RATE": 0.5},
+    "BN": {"USE_PRECISE_STATS": True, "NUM_BATCHES_PRECISE": 100},
     "NUM_GPUS": 8,
     "RNG_SEED": 0,
     "SOME_NEW_KEY": 3,
@@ -105,6 +106,9 @@ def test_every_number_of_a_recipe_is_carried_over(tmp_path):
     assert (data["train"], data["val"], data["test"]) == ("lists/train.csv", "lists/val.csv", "lists/test.csv")
     assert data["short_side"] == [256, 320]
     assert data["test_views"] == {"clips": 10, "crops": 3, "size": 256}
+    [callback] = tree["trainer"]["callbacks"]
+    assert callback["init_args"]["precise_bn_batches"] == 100
+    assert (callback["init_args"]["sub_batch"], callback["init_args"]["validations_per_phase"]) == (8, 3)
     assert "# Not carried over: SOME_NEW_KEY: 3\n" in text
     assert "INPUT_CHANNEL_NUM" not in text  # the model settles it
 
@@ -113,6 +117,7 @@ def test_without_multigrid_the_baseline_is_translated(tmp_path, capsys):
     text = translated(tmp_path, changed(KINETICS, MULTIGRID={"SHORT_CYCLE": False, "LONG_CYCLE": False}))
 
     assert "The baseline as it is" in text
+    assert "Precise BatchNorm is an argument of MultigridCallback" in text
     assert yaml.safe_load(text)["trainer"]["callbacks"] == []
     assert plan(tmp_path, text, capsys)["epochs"] == 239
 
@@ -242,3 +247,20 @@ def test_other_files_are_refused(content, message, tmp_path):
     path.write_bytes(content)
     with pytest.raises(PySlowFastError, match=message):
         translate_pyslowfast(path)
+
+
+def test_the_command_prints_a_config_or_says_in_a_line_what_is_wrong(tmp_path, capsys):
+    path = tmp_path / "theirs.yaml"
+    path.write_text(yaml.safe_dump(KINETICS))
+    main(["migrate", str(path)])
+    assert capsys.readouterr().out == translate_pyslowfast(path)
+
+    path.write_text("a: 1")
+    with pytest.raises(SystemExit) as stopped:
+        main(["migrate", str(path)])
+    assert stopped.value.code == 1
+    assert "so it is no config of PySlowFast" in capsys.readouterr().err
+
+    with pytest.raises(SystemExit) as stopped:
+        main(["migrate"])
+    assert stopped.value.code == 2
