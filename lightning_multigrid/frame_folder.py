@@ -46,7 +46,7 @@ class FrameFolder:
 
     >>> FrameFolder("no_such_folder", rate=24)
     Traceback (most recent call last):
-    lightning_multigrid.decode.VideoError: no_such_folder: no folder of frames (No such file or directory)
+    lightning_multigrid.video_file.VideoError: no_such_folder: no folder of frames (No such file or directory)
     """
 
     def __init__(self, path: str | os.PathLike[str], rate: float) -> None:

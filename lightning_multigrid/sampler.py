@@ -288,10 +288,12 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
 
     def requests(self, epoch: int, step: Step, order: Sequence[int]) -> list[ClipRequest]:
         """The requests of this rank for a step of an epoch with the given order."""
-        shape = step.shape
-        start = step.offset * self.world + self.rank * shape.clips
-        stop = min(start + shape.clips, len(order))
-        return [self._request(epoch, shape, order, place) for place in range(start, stop)]
+        return [self._request(epoch, step.shape, order, place) for place in self.places(step) if place < len(order)]
+
+    def places(self, step: Step) -> range:
+        """Places in an epoch's order that are this rank's in a step."""
+        start = step.offset * self.world + self.rank * step.shape.clips
+        return range(start, start + step.shape.clips)
 
     def _request(self, epoch: int, shape: BatchShape, order: Sequence[int], place: int) -> ClipRequest:
         seed = visit = derive_seed(self.seed, epoch, order[place])

@@ -5,6 +5,7 @@ import runpy
 import sys
 import warnings
 from collections import Counter
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,7 @@ def test_two_ranks_share_each_mini_batch(tmp_path):
     host.fit(Recording(tmp_path), DataLoader(data, 2, shuffle=True))
     (seen, indices), (seen_, indices_) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
-    steps = [step for epoch in range(schedule.epochs) for step in schedule.steps(epoch, CLIPS // 2)]
+    steps = [step for epoch in range(schedule.epochs) for step in schedule.steps(epoch, Fraction(CLIPS + 1, 2))]
     assert [entry[:4] for entry in seen] == [entry[:4] for entry in seen_]  # the same grids and LR
     assert [entry[2][0] for entry in seen] == [step.shape.clips for step in steps]
     for epoch in range(schedule.epochs):

@@ -142,19 +142,9 @@ def test_a_thousand_ranks_tile_the_order(schedule, world, data):
     step = data.draw(st.sampled_from(steps))
     end = step.offset * world
     for sampler in samplers:
-        pieces = Pieces()
-        sampler.requests(epoch, step, pieces)
-        assert pieces.asked == slice(end, end + step.shape.clips)
+        assert sampler.places(step) == range(end, end + step.shape.clips)
         end += step.shape.clips
     assert end <= length
-
-
-class Pieces:
-    """An order that notes which piece of it is asked for."""
-
-    def __getitem__(self, piece):
-        self.asked = piece
-        return []
 
 
 @settings(max_examples=100, deadline=None)
