@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
     ConstantLR,
@@ -27,7 +27,9 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
-__all__ = ["BaselineEpoch", "BaselineLR", "LRStages", "lr_stages"]
+from lightning_multigrid.schedule import MultigridSchedule
+
+__all__ = ["BaselineEpoch", "BaselineLR", "LRStages", "lr_stages", "warn_of_adaptive_lr"]
 
 # Where the paper's Kinetics recipe decays its LR, as shares of the training (Sec. 4).
 _KINETICS_MILESTONES = (Fraction(44, 112), Fraction(72, 112), Fraction(92, 112))
@@ -251,3 +253,15 @@ def _set_lr(group: dict[str, Any], lr: float) -> None:
         group["lr"].fill_(lr)
     else:
         group["lr"] = lr
+
+
+def warn_of_adaptive_lr(optimizers: Sequence[Optimizer], schedule: MultigridSchedule) -> None:
+    """Says that the linear scale is unproven for what is not SGD."""
+    adaptive = [type(optimizer).__name__ for optimizer in optimizers if not isinstance(optimizer, SGD)]
+    most = max(phase.lr_scale for phase in schedule.phases)
+    if adaptive and schedule.lr_scaling == "linear" and most > 1:
+        rank_zero_warn(
+            f"The LR of {adaptive[0]} will be multiplied by up to {most:g}, with the clips of a mini-batch. The "
+            "paper does this with SGD; with adaptive optimizers it is unproven. If training diverges, use "
+            "`MultigridCallback(lr_scaling='sqrt')` or `lr_scaling='none'`."
+        )

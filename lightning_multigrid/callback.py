@@ -1,53 +1,48 @@
 """`MultigridCallback`: multigrid training as one line on a baseline script.
 
-Hooks say when. What is computed stands in `schedule.py` (shapes), `baseline_lr.py` (LR), `sampler.py` (order),
-`norm.py` (batch statistics) and `recipe.py` (what the script says about the baseline).
+Hooks say when. What is done then stands in `recipe.py` (what the script says about the baseline), `schedule.py`
+(shapes), `sampler.py` (order), `norm.py` (batch statistics), `takeover.py` (what is changed in the Trainer meanwhile)
+and `run.py` (LR, validation and times of the training that is under way).
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import os
-import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from fractions import Fraction
-from functools import partial, wraps
 from typing import Any, cast
 
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import LRSchedulerConfig
-from torch import nn
-from torch.optim import SGD
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lightning_multigrid.baseline_lr import BaselineEpoch, BaselineLR, lr_stages
+from lightning_multigrid.baseline_lr import BaselineEpoch, BaselineLR, lr_stages, warn_of_adaptive_lr
 from lightning_multigrid.clip_parts import clip_dataset
-from lightning_multigrid.dataset import VideoDataset
 from lightning_multigrid.fixed_clips import FixedClips
 from lightning_multigrid.grid import BatchShape
-from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
+from lightning_multigrid.norm import set_sub_batch
 from lightning_multigrid.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.probe import batch_maker, check_grids
-from lightning_multigrid.randomness import derive_seed, reseed
-from lightning_multigrid.recipe import Recipe, read_recipe, refuse_unsupported, training_source, user_loader
-from lightning_multigrid.resume import Continuation, LoopCounters, continue_training, describe_run, describe_stand
-from lightning_multigrid.roll_call import RollCall, call_roll
-from lightning_multigrid.run_report import RunReport, Setup
-from lightning_multigrid.sampler import (
-    ClipDataset,
-    MultigridLoader,
-    MultigridSampler,
-    order_of,
+from lightning_multigrid.recipe import (
+    Recipe,
+    read_recipe,
+    refuse_sync_batchnorm,
+    refuse_unsupported,
+    training_source,
+    user_loader,
 )
-from lightning_multigrid.schedule import Baseline, Clips, Epochs, LongCycle, LRScaling, MultigridSchedule, ShortCycle
+from lightning_multigrid.resume import LoopCounters, describe_run, describe_stand, take_up
+from lightning_multigrid.roll_call import call_roll
+from lightning_multigrid.run import Run, make_sampler
+from lightning_multigrid.run_report import RunReport, Setup, log_values, step_values, ways_out
+from lightning_multigrid.sampler import MultigridLoader
+from lightning_multigrid.schedule import Baseline, Epochs, LongCycle, LRScaling, MultigridSchedule, ShortCycle
+from lightning_multigrid.takeover import Takeover, reload_every
 from lightning_multigrid.waiting import clock_of
 
 __all__ = ["MultigridCallback"]
@@ -128,9 +123,9 @@ class MultigridCallback(Callback):
                 "`schedule` says everything about the schedule, but arguments that shape an inferred one are given, "
                 "too. Give either; `MultigridSchedule` takes the same arguments."
             )
-        self._undo = ExitStack()
+        self._takeover = Takeover()
         self._checkpoint: dict[str, Any] | None = None  # that this `fit` resumes
-        self._fit: _Fit | None = None
+        self._fit: Run | None = None
 
     @property
     def seed_of_run(self) -> int:
@@ -143,7 +138,7 @@ class MultigridCallback(Callback):
         return self._run.report
 
     @property
-    def _run(self) -> _Fit:
+    def _run(self) -> Run:
         assert self._fit is not None  # set at `on_fit_start`
         return self._fit
 
@@ -202,7 +197,7 @@ class MultigridCallback(Callback):
         if stage == "fit":
             self._fit = None
             refuse_unsupported(trainer, pl_module)
-            self._convert(pl_module)
+            self._takeover.batchnorm(pl_module, self.sub_batch)
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -210,42 +205,31 @@ class MultigridCallback(Callback):
         # checkpoint are restored after this hook.
         if trainer.limit_train_batches == 0:
             return
-        self._convert(pl_module)  # layers that were made after `setup`
-        if any(isinstance(module, nn.SyncBatchNorm) for module in pl_module.modules()):
-            raise MisconfigurationException(
-                "MultigridCallback sets the clips that share BatchNorm statistics itself, but the model has "
-                "SyncBatchNorm layers. Remove `sync_batchnorm=True` from the Trainer."
-            )
+        self._takeover.batchnorm(pl_module, self.sub_batch)  # layers that were made after `setup`
+        refuse_sync_batchnorm(pl_module)
         source = training_source(trainer)
         loader = user_loader(source.dataloader())
-        dataset = clip_dataset(loader.dataset) or FixedClips(loader.dataset, self.layout)
         recipe = read_recipe(trainer, loader, trainer.world_size)
+        multigrid = self._make_loader(trainer, loader, recipe)
+        self._fit = multigrid.host = self._make_run(trainer, pl_module, multigrid, loader, recipe)
+        self._resume(recipe)
+        self._takeover.bar(trainer, self._run.report)
+        self._takeover.last_callback(trainer, self._run.statistics)
+        self._takeover.set(source, "instance", multigrid)
+        self._takeover.trainer(trainer, multigrid.sampler, recipe)
+        sampler = multigrid.sampler
+        rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, recipe.drop_last))
+        self._run.roll_call = call_roll(trainer)
+        self._takeover.afterwards(self._run.end_roll_call)
+
+    def _make_loader(self, trainer: Trainer, loader: DataLoader[Any], recipe: Recipe) -> MultigridLoader:
+        """Plans the training of a recipe."""
+        dataset = clip_dataset(loader.dataset) or FixedClips(loader.dataset, self.layout)
         shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
         epochs = self._epochs_of_try() if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
         schedule = self.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
-        sampler = self._make_sampler(trainer, schedule, recipe, loader)
-        multigrid = MultigridLoader(dataset, sampler, loader, _Position(self, trainer))
-        grids = [schedule.baseline.shape, *schedule.grids]
-        flops = check_grids(pl_module, grids, batch_maker(trainer, pl_module, multigrid))
-        estimate = self.precise_bn_batches and PopulationEstimate(dataset, sampler, loader, self.precise_bn_batches)
-        if estimate:
-            estimate.check(trainer, pl_module)
-        lr = self._take_over_lr(trainer, pl_module, schedule, recipe)
-        setup = Setup(
-            sampler, trainer.accumulate_grad_batches, recipe.drop_last, flops, loader.num_workers, _ways_out(dataset)
-        )
-        report = RunReport(setup, clock_of(pl_module.device))
-        self._fit = _Fit(sampler, lr, EvaluationStatistics(estimate or None), report)
-        self._resume(recipe.epoch)
-        self._show_in_bar(trainer, report)
-        trainer.callbacks.append(self._run.statistics)  # type: ignore[attr-defined]
-        self._undo.callback(trainer.callbacks.remove, self._run.statistics)  # type: ignore[attr-defined]
-        self._set(source, "instance", multigrid)
-        self._take_over_trainer(trainer, schedule, recipe, sampler.clips)
-        rank_zero_info(schedule.table(sampler.clips, trainer.accumulate_grad_batches, recipe.drop_last))
-        self._run.roll_call = call_roll(trainer)
-        if self._run.roll_call is not None:
-            self._undo.callback(self._run.roll_call.close)
+        seed = self._saved.get("seed") if self.seed is None else self.seed
+        return MultigridLoader(dataset, make_sampler(trainer, schedule, recipe, loader, seed), loader)
 
     def _epochs_of_try(self) -> Fraction:
         """A length that goes with the arguments, for `fast_dev_run`, in which the Trainer's own is 1."""
@@ -253,178 +237,70 @@ class MultigridCallback(Callback):
             return Fraction(self.schedule.baseline.epochs)
         return Fraction(math.floor(max(0, *(self.milestones or ()), self.warmup_epochs or 0)) + 1)
 
-    def _convert(self, module: nn.Module) -> None:
-        for layer in module.modules():
-            if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
-                self._undo.callback(restore_batchnorm, convert_sub_batchnorm(layer, self.sub_batch))
+    def _make_run(
+        self,
+        trainer: Trainer,
+        module: LightningModule,
+        multigrid: MultigridLoader,
+        loader: DataLoader[Any],
+        recipe: Recipe,
+    ) -> Run:
+        """Tries the plan on the model, and takes over the LR."""
+        clips, sampler = multigrid.clips, multigrid.sampler
+        grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
+        flops = check_grids(module, grids, batch_maker(trainer, module, multigrid))
+        estimate = None
+        if self.precise_bn_batches is not None:
+            estimate = PopulationEstimate(clips, sampler, loader, self.precise_bn_batches)
+            estimate.check(trainer, module)
+        lr = self._takeover.lr(trainer, module, recipe)
+        warn_of_adaptive_lr(trainer.optimizers, sampler.schedule)
+        setup = Setup(sampler, sampler.accumulate, recipe.drop_last, flops, loader.num_workers, ways_out(clips))
+        report = RunReport(setup, clock_of(module.device))
+        return Run(trainer, sampler, lr, report, EvaluationStatistics(estimate), self.validations_per_phase)
 
-    def _make_sampler(
-        self, trainer: Trainer, schedule: MultigridSchedule, recipe: Recipe, loader: DataLoader[Any]
-    ) -> MultigridSampler:
-        seed = self._saved.get("seed") if self.seed is None else self.seed
-        seed = _global_seed(trainer) if seed is None else seed
-        in_order = partial(_in_order, int(recipe.available * trainer.world_size))
-        sampler = MultigridSampler(
-            schedule,
-            in_order if trainer.overfit_batches else order_of(loader, seed),  # type: ignore[attr-defined]
-            recipe.planned_clips(schedule),
-            seed=seed,
-            rank=trainer.global_rank,
-            world=trainer.world_size,
-            accumulate=trainer.accumulate_grad_batches,
-            drop_last=recipe.drop_last,
-        )
-        sampler.steps(0)  # refuses data that are too few for the first mini-batch
-        return sampler
-
-    def _take_over_lr(
-        self, trainer: Trainer, module: LightningModule, schedule: MultigridSchedule, recipe: Recipe
-    ) -> BaselineLR:
-        step_scheduler = module.lr_scheduler_step
-        lr = BaselineLR(
-            trainer.lr_scheduler_configs,
-            trainer.optimizers,
-            recipe.epoch,
-            lambda scheduler: step_scheduler(scheduler, None),
-        )
-        self._undo.callback(lr.remove_scale)
-
-        @wraps(step_scheduler)
-        def lr_scheduler_step(scheduler: Any, metric: Any) -> None:
-            # Lightning's ticks. Ours follow the baseline clock instead; a plateau is Lightning's to see, but its
-            # arithmetic is on the baseline's LR.
-            if isinstance(scheduler, ReduceLROnPlateau):
-                with lr.on_baseline():
-                    step_scheduler(scheduler, metric)
-
-        module.lr_scheduler_step = lr_scheduler_step  # type: ignore[method-assign]
-        self._undo.callback(delattr, module, "lr_scheduler_step")
-        adaptive = [type(optimizer).__name__ for optimizer in trainer.optimizers if not isinstance(optimizer, SGD)]
-        most = max(phase.lr_scale for phase in schedule.phases)
-        if adaptive and schedule.lr_scaling == "linear" and most > 1:
-            rank_zero_warn(
-                f"The LR of {adaptive[0]} will be multiplied by up to {most:g}, with the clips of a mini-batch. The "
-                "paper does this with SGD; with adaptive optimizers it is unproven. If training diverges, use "
-                "`MultigridCallback(lr_scaling='sqrt')` or `lr_scaling='none'`."
-            )
-        return lr
-
-    def _take_over_trainer(self, trainer: Trainer, schedule: MultigridSchedule, recipe: Recipe, clips: Clips) -> None:
-        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            self._set(trainer.fit_loop, "max_epochs", schedule.epochs)
-            self._set(trainer.fit_loop.epoch_loop, "max_steps", -1)
-            # The limit is in the plan already; Lightning would apply it to our batches once more.
-            self._set(trainer, "limit_train_batches", 1.0)
-        interval = trainer.val_check_interval
-        if isinstance(interval, int) and not isinstance(interval, bool):
-            if trainer.check_val_every_n_epoch is None:
-                self._set(trainer, "val_check_interval", max(1, round(interval / schedule.iteration_reduction)))
-            elif interval <= recipe.epoch.batches:
-                self._set(trainer, "val_check_interval", interval / recipe.epoch.batches)
-        self._run.validate_every = trainer.check_val_every_n_epoch
-        self._set(trainer, "check_val_every_n_epoch", trainer.check_val_every_n_epoch)
-        # As dense in the training as the script asks for, and at least once in the shortest epoch.
-        accumulate = trainer.accumulate_grad_batches
-        lengths = (sum(schedule.count_steps(e, clips, accumulate, recipe.drop_last)) for e in range(schedule.epochs))
-        every = round(trainer.log_every_n_steps / schedule.iteration_reduction)  # type: ignore[attr-defined]
-        self._set(trainer, "log_every_n_steps", max(1, min(every, *lengths)))
-        # Lightning fixes the number of batches when it requests the loader (FitLoop.setup_data), which
-        # `configure_optimizers` may have made it do already. -1 makes it request it again, whatever the epoch.
-        self._undo.callback(_reload_every, trainer, 0)
-        _reload_every(trainer, -1)
-
-    def _show_in_bar(self, trainer: Trainer, report: RunReport) -> None:
-        bar = trainer.progress_bar_callback
-        if bar is None:
-            return
-        own = bar.get_metrics
-
-        @wraps(own)
-        def get_metrics(trainer: Trainer, module: LightningModule) -> dict[str, Any]:
-            return {**own(trainer, module), **report.bar}
-
-        # Lightning's door to the bar's items is this method; logged values would be numbers only.
-        bar.get_metrics = get_metrics  # type: ignore[method-assign, assignment]
-        self._undo.callback(delattr, bar, "get_metrics")
-
-    def _set(self, owner: Any, name: str, value: Any) -> None:
-        self._undo.callback(setattr, owner, name, getattr(owner, name))
-        setattr(owner, name, value)
+    def _resume(self, recipe: Recipe) -> None:
+        if self._checkpoint is not None:
+            run = self._run
+            run.resume(take_up(self._checkpoint, self._saved or None, run.sampler, recipe.epoch, run.lr.configs))
+            self._checkpoint = None  # it holds a whole model
 
     # --- While training ---
 
-    def sync_lr(self, epoch: int, batch: int) -> None:
-        """Sets the LR of a step; the one after an epoch's last is the first of the next epoch."""
-        steps = self._run.sampler.steps(epoch)
-        batch -= batch % self._run.sampler.accumulate  # the micro-batches of an optimizer step share its LR
-        if batch >= len(steps):
-            epoch, batch, steps = epoch + 1, 0, self._run.sampler.steps(epoch + 1)
-        position = epoch + Fraction(steps[batch].offset, self._run.sampler.clips)
-        self._run.lr.sync(self._run.sampler.schedule.baseline_epoch(position), steps[batch].lr_scale)
-
-    def begin(self, trainer: Trainer, epoch: int, batch: int) -> None:
-        """Prepares an epoch, or what is left of it; a run resumed in mid-epoch has no `on_train_epoch_start`."""
-        # Lightning has just requested the training loader; it must not request those for validation again.
-        _reload_every(trainer, 0)
-        self._choose_validation(trainer)
-        self.sync_lr(epoch, batch)
-
-    def _choose_validation(self, trainer: Trainer) -> None:
-        """Says whether this epoch ends with a validation; the last one always does, for the checkpoint that counts."""
-        schedule, every = self._run.sampler.schedule, self._run.validate_every
-        if self.validations_per_phase is not None:
-            validate = trainer.current_epoch in schedule.validation_epochs(self.validations_per_phase)
-        elif every is not None:
-            validate = (trainer.current_epoch + 1) % every == 0 or trainer.current_epoch + 1 == schedule.epochs
-        else:
-            return  # by the number of batches
-        trainer.check_val_every_n_epoch = 1 if validate else sys.maxsize
-
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._run.resumed is not None:
-            # As it was when the checkpoint was written; Lightning does not know the position yet.
-            self._run.lr.resume(self._run.resumed.ticks, self._run.resumed.lr_scale)
-        else:
-            self.sync_lr(trainer.current_epoch, 0)
+        self._run.start_lr()
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.sync_lr(trainer.current_epoch, 0)
+        self._run.sync_lr(trainer.current_epoch, 0)
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        step = self._run.sampler.steps(trainer.current_epoch)[batch_idx]
-        self._run.report.announce(step)
+        step = self._run.step(batch_idx)
         # Layers with fewer clips than this share statistics with other ranks; the sampler gives all ranks as many.
         set_sub_batch(pl_module, step.sub_batch)
-        values = {
-            "multigrid/clips": step.shape.clips,
-            "multigrid/frames": step.shape.frames,
-            "multigrid/size": step.shape.size,
-            "multigrid/lr_scale": step.lr_scale,
-            "multigrid/phase": step.phase,
-        }
-        _log(trainer, pl_module, values)
+        self._run.report.announce(step)
+        log_values(trainer, pl_module, step_values(step))
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        step = self._run.sampler.steps(trainer.current_epoch)[batch_idx]
         lr = float(trainer.optimizers[0].param_groups[0]["lr"])
-        times = self._run.report.ended(trainer.current_epoch, step, lr)
-        _log(trainer, pl_module, self._run.report.scalars(times, trainer.world_size))
+        times = self._run.report.ended(trainer.current_epoch, self._run.step(batch_idx), lr)
+        log_values(trainer, pl_module, self._run.report.scalars(times, trainer.world_size))
         self._run.statistics.saving = True
-        last = trainer.is_last_batch
-        self.sync_lr(trainer.current_epoch + 1, 0) if last else self.sync_lr(trainer.current_epoch, batch_idx + 1)
+        # Whatever the accumulation, the last batch ends an optimizer step.
+        following = (trainer.current_epoch + 1, 0) if trainer.is_last_batch else (trainer.current_epoch, batch_idx + 1)
+        self._run.sync_lr(*following)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._run.statistics.saving = True
         # The next epoch has another number of batches, so Lightning must request the loader again. It is the same
         # object, and its workers stay alive.
-        _reload_every(trainer, 1)
+        reload_every(trainer, 1)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -434,17 +310,15 @@ class MultigridCallback(Callback):
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._undo.close()
+        self._takeover.give_back()
         self._checkpoint = None
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if self._fit is not None and self._fit.roll_call is not None:
             log.error("[rank %d] %s", trainer.global_rank, self._fit.roll_call.verdict(exception))
-            self._fit.roll_call = None
         # There is no `teardown` after an exception; `ModelCheckpoint` may still ask for our state.
-        self._undo.close()
-        self._checkpoint = None
+        self.teardown(trainer, pl_module, "fit")
 
     # --- Checkpoints ---
 
@@ -453,9 +327,13 @@ class MultigridCallback(Callback):
         """What cannot be computed again, as plain values: checkpoints are loaded with `weights_only`."""
         if self._fit is None:  # as the tuners save and load it, before training
             return {"schedule": None}
-        lr = self._run.lr
-        plan = describe_run(self._run.sampler, lr.epoch)
-        return {**plan, "seed": self._run.sampler.seed, "ticks": list(lr.ticks), "lr_scale": lr.scale}
+        sampler, lr = self._fit.sampler, self._fit.lr
+        return {
+            **describe_run(sampler, lr.epoch),
+            "seed": sampler.seed,
+            "ticks": list(lr.ticks),
+            "lr_scale": lr.scale,
+        }
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -483,91 +361,3 @@ class MultigridCallback(Callback):
     @property
     def _saved(self) -> dict[str, Any]:
         return self._saved_in(self._checkpoint) or {}
-
-    def _resume(self, epoch: BaselineEpoch) -> None:
-        """Tells Lightning where to continue; it reads the checkpoint's counters after `on_fit_start`."""
-        if self._checkpoint is None:
-            return
-        counters, run = LoopCounters(self._checkpoint), self._run
-        found = continue_training(self._saved or None, counters, run.sampler, epoch, run.lr.configs)
-        if found.place == counters.place:
-            counters.close_finished_epoch()
-        else:
-            counters.move(found.place)
-        run.resumed, run.lr.epoch = found, found.epoch
-        if found.message:
-            rank_zero_info(found.message)
-
-
-class _Fit:
-    """What one `fit` needs from hook to hook."""
-
-    def __init__(
-        self, sampler: MultigridSampler, lr: BaselineLR, statistics: EvaluationStatistics, report: RunReport
-    ) -> None:
-        self.sampler, self.lr, self.statistics, self.report = sampler, lr, statistics, report
-        self.resumed: Continuation | None = None
-        self.validate_every: int | None = None  # the script's `check_val_every_n_epoch`
-        self.roll_call: RollCall | None = None
-
-
-class _Position:
-    """Where Lightning is, for the loader."""
-
-    def __init__(self, callback: MultigridCallback, trainer: Trainer) -> None:
-        self._callback, self._trainer = callback, trainer
-
-    def epoch(self) -> int:
-        return self._trainer.current_epoch
-
-    def start(self) -> tuple[int, int]:
-        # Only when the first batch is asked for does Lightning know the position in every case of resuming.
-        epoch, batch = self._trainer.current_epoch, self._trainer.fit_loop.batch_idx + 1
-        self._callback.begin(self._trainer, epoch, batch)
-        self._report.started(epoch, batch)
-        return epoch, batch
-
-    def waits(self) -> None:
-        self._report.asked()
-
-    def before(self, epoch: int, batch: int) -> None:
-        # Augmentation on the device and dropout draw on these. As a function of the position they need no checkpoint,
-        # and neither validation nor a restart on other devices changes them.
-        reseed(derive_seed(self._callback.seed_of_run, epoch, batch, self._trainer.global_rank))
-        self._report.handed()
-
-    @property
-    def _report(self) -> RunReport:
-        return self._callback.report
-
-
-def _reload_every(trainer: Trainer, epochs: int) -> None:
-    # Lightning sets this attribute where a type checker does not see it (`_DataConnector.on_trainer_init`).
-    trainer.reload_dataloaders_every_n_epochs = epochs  # type: ignore[attr-defined]
-
-
-def _ways_out(dataset: ClipDataset) -> str:
-    """What makes a loader faster, other than workers, after their number."""
-    if isinstance(dataset, VideoDataset):
-        return ", `lightning-multigrid prepare` or a smaller `short_side`"
-    return " or clips that are stored smaller"
-
-
-def _in_order(length: int, epoch: int) -> range:
-    return range(length)
-
-
-def _global_seed(trainer: Trainer) -> int:
-    """The seed of `seed_everything`, which leaves it in this variable, else one that is drawn on rank 0."""
-    given = os.environ.get("PL_GLOBAL_SEED")
-    drawn = torch.randint(2**31, ()).item() if given is None else int(given)
-    return cast("int", trainer.strategy.broadcast(drawn))
-
-
-def _log(trainer: Trainer, module: LightningModule, values: dict[str, float]) -> None:
-    # Only where Lightning hands a step's values on to the loggers, as in the other steps they are never seen and cost
-    # more than all the rest of the callback. Lightning counts these steps in private (as `LearningRateMonitor` knows).
-    step = trainer.fit_loop.epoch_loop._batches_that_stepped + 1
-    due = step % max(1, trainer.log_every_n_steps) == 0 or trainer.should_stop or trainer.fast_dev_run  # type: ignore[attr-defined]
-    if due and not trainer.barebones:
-        module.log_dict({name: float(value) for name, value in values.items()}, batch_size=1)

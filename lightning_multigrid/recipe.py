@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, Stochasti
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.types import LRSchedulerConfig
+from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
 from lightning_multigrid.baseline_lr import BaselineEpoch
@@ -25,6 +26,7 @@ __all__ = [
     "baseline_epochs",
     "read_recipe",
     "refuse_split_models",
+    "refuse_sync_batchnorm",
     "refuse_unsupported",
     "scheduler_configs",
     "training_source",
@@ -60,7 +62,7 @@ def training_source(trainer: Trainer) -> Any:
     """Where Lightning gets the training loader from; its `instance` may be replaced by a loader.
 
     Lightning has no public door to a loader that was passed to `fit` (`loops/fit_loop.py`, `FitLoop._data_source`, of
-    this name since 2.0). This is the only private attribute that the package touches; a test fails when it changes.
+    this name since 2.0). A test fails when it changes.
     """
     source = getattr(trainer.fit_loop, "_data_source", None)
     if source is None or not callable(getattr(source, "dataloader", None)):
@@ -111,6 +113,19 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
         raise MisconfigurationException(
             "MultigridCallback requests the training loader itself. Remove "
             f"`reload_dataloaders_every_n_epochs={every}` from the Trainer or remove the callback."
+        )
+
+
+def refuse_sync_batchnorm(module: LightningModule) -> None:
+    """Refuses layers that share statistics among all ranks.
+
+    Raises:
+        MisconfigurationException: If the module has one.
+    """
+    if any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
+        raise MisconfigurationException(
+            "MultigridCallback sets the clips that share BatchNorm statistics itself, but the model has "
+            "SyncBatchNorm layers. Remove `sync_batchnorm=True` from the Trainer."
         )
 
 

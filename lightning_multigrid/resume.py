@@ -15,13 +15,14 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 
 from lightning_multigrid.baseline_lr import BaselineEpoch
 from lightning_multigrid.sampler import MultigridSampler
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, ShortCycle
 
-__all__ = ["Continuation", "LoopCounters", "Place", "continue_training", "describe_run", "describe_stand"]
+__all__ = ["Continuation", "LoopCounters", "Place", "continue_training", "describe_run", "describe_stand", "take_up"]
 
 
 class Place(NamedTuple):
@@ -160,6 +161,33 @@ def _window_start(place: Place, accumulate: int) -> Place:
 
 
 # --- Where a run continues ---
+
+
+def take_up(
+    checkpoint: dict[str, Any],
+    state: dict[str, Any] | None,
+    sampler: MultigridSampler,
+    epoch: BaselineEpoch,
+    configs: Sequence[LRSchedulerConfig],
+) -> Continuation:
+    """Makes Lightning, which has not read the counters in a checkpoint yet, continue where this run does.
+
+    Args:
+        checkpoint: As Lightning has loaded it; its counters are changed.
+        state: As for `continue_training`, like the arguments that follow.
+        sampler: Of the run.
+        epoch: Of its baseline.
+        configs: Its LR schedulers.
+    """
+    counters = LoopCounters(checkpoint)
+    found = continue_training(state, counters, sampler, epoch, configs)
+    if found.place == counters.place:
+        counters.close_finished_epoch()
+    else:
+        counters.move(found.place)
+    if found.message:
+        rank_zero_info(found.message)
+    return found
 
 
 @dataclass(frozen=True)

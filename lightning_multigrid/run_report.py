@@ -11,19 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info
 
+from lightning_multigrid.dataset import VideoDataset
 from lightning_multigrid.figures import LRPoint, can_draw, plan_figure, save, times_figure
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.report import ShapeTimes, last_metrics, phase_line
-from lightning_multigrid.sampler import MultigridSampler
+from lightning_multigrid.sampler import ClipDataset, MultigridSampler
 from lightning_multigrid.schedule import MultigridSchedule, Step
 from lightning_multigrid.tables import duration
 from lightning_multigrid.waiting import Clock, LoaderLimit, LoaderWatch, StepTime, StepTimer
 
-__all__ = ["RunReport", "Setup"]
+__all__ = ["RunReport", "Setup", "log_values", "step_values", "ways_out"]
 
 log = logging.getLogger(__name__)
 
@@ -243,3 +244,31 @@ class RunReport:
             if isinstance(logger, TensorBoardLogger):
                 for name, figure in figures.items():
                     logger.experiment.add_figure(f"multigrid/{name}", figure, trainer.global_step)
+
+
+def ways_out(dataset: ClipDataset) -> str:
+    """What makes a loader faster, other than workers, after their number."""
+    if isinstance(dataset, VideoDataset):
+        return ", `lightning-multigrid prepare` or a smaller `short_side`"
+    return " or clips that are stored smaller"
+
+
+def step_values(step: Step) -> dict[str, float]:
+    """What is logged of a step when it starts."""
+    return {
+        "multigrid/clips": step.shape.clips,
+        "multigrid/frames": step.shape.frames,
+        "multigrid/size": step.shape.size,
+        "multigrid/lr_scale": step.lr_scale,
+        "multigrid/phase": step.phase,
+    }
+
+
+def log_values(trainer: Trainer, module: LightningModule, values: Mapping[str, float]) -> None:
+    """Logs what the loggers will see."""
+    # Only where Lightning hands a step's values on to the loggers, as in the other steps they are never seen and cost
+    # more than all the rest of the callback. Lightning counts these steps in private (as `LearningRateMonitor` knows).
+    step = trainer.fit_loop.epoch_loop._batches_that_stepped + 1
+    due = step % max(1, trainer.log_every_n_steps) == 0 or trainer.should_stop or trainer.fast_dev_run  # type: ignore[attr-defined]
+    if due and not trainer.barebones:
+        module.log_dict({name: float(value) for name, value in values.items()}, batch_size=1)

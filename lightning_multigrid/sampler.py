@@ -411,7 +411,7 @@ class MultigridLoader(DataLoader[Any]):
             # often as the number of workers asks for.
             generator=torch.Generator(),
         )
-        self.host = host
+        self.clips, self.host = dataset, host
 
     def __len__(self) -> int:
         return len(self.sampler.steps(self.host.epoch())) if self.host else len(self.sampler)
