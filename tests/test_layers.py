@@ -58,6 +58,7 @@ LEVELS = {
         "classifier",
         "pretrained",
         "datamodule",
+        "shape_clips",
         "moving_shapes",
     ],
     "program": ["cli", "__main__"],
