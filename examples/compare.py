@@ -22,6 +22,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -51,15 +52,15 @@ SIZES = ShortCycle().factors
 class Task:
     """The baseline recipe and its data."""
 
-    train_per_class: int = 100
-    val_per_class: int = 80
-    clips: int = 8
+    train_per_class: int = 64
+    val_per_class: int = 64
+    clips: int = 4
     frames: int = 16
     size: int = 40
-    epochs: int = 26
-    milestones: tuple[int, ...] = (13, 20)
+    epochs: int = 20
+    milestones: tuple[int, ...] = (10, 15)
     warmup_epochs: int = 1
-    lr: float = 0.05
+    lr: float = 0.04
     width: int = 16
 
     @property
@@ -348,6 +349,9 @@ def report(folder: Path, task: Task) -> None:
     default = {name: variant for name, variant in COMPARISON.items() if name in ("baseline", "multigrid_1.5x")}
     if set(ablations(task)) & set(runs):
         print("\n" + table(runs, default | ablations(task)))
+    if find_spec("matplotlib") is None:
+        print('\nNo figure without matplotlib: python -m pip install ".[plot]"')
+        return
     figure = folder.parent / f"{folder.name}.png"
     draw(runs, figure)
     print(f"\nThe figure is {figure}.")

@@ -62,7 +62,7 @@ class _Clutter:
 
 _CLUTTER: dict[Difficulty, _Clutter] = {
     "easy": _Clutter(),
-    "hard": _Clutter(contrast=0.6, speed_change=0.5, texture=8, discs=2, bars=1),
+    "hard": _Clutter(contrast=0.7, speed_change=0.5, texture=8, discs=2, bars=1),
 }
 
 
@@ -156,8 +156,9 @@ def _texture(time: Floats, rng: np.random.Generator) -> Floats:
     spectrum = np.fft.rfft2(rng.standard_normal((HEIGHT, WIDTH))) * smooth
     spectrum[0, 0] = 0
     shift = np.exp(-2j * np.pi * (frequency_x * x[:, None, None] + frequency_y * y[:, None, None]))
-    texture = np.fft.irfft2(spectrum * shift, s=(HEIGHT, WIDTH))
-    return (texture / texture.std()).astype(np.float32)
+    texture: Floats = np.fft.irfft2(spectrum * shift, s=(HEIGHT, WIDTH))
+    texture /= texture.std()
+    return texture.astype(np.float32)
 
 
 def _from_centre(centre: Floats, length: int) -> Floats:

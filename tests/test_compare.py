@@ -112,6 +112,7 @@ class TestReport:
         assert len(rows) == 2 + 3
 
     def test_the_figure_is_drawn(self, call, folder, capsys):
+        pytest.importorskip("matplotlib")
         call("--tiny", "--report", "--folder", str(folder))
         figure = folder.parent / "tiny.png"
         assert str(figure) in capsys.readouterr().out
@@ -133,21 +134,22 @@ class TestAblations:
         arguments = compare["ablations"](task)["no_fine_tuning"].multigrid
         schedule = task.schedule(**arguments)
         steps = schedule.phase_steps(16 * task.train_per_class)
+        assert [phase.shape for phase in schedule.phases[8:12]] == [phase.shape for phase in schedule.phases[:4]]
         assert len(steps) == 3 * 4 + 1
         assert steps[-1] <= 1
-        assert max(steps[:-1]) < 1.6 * min(steps[8:12])
+        assert max(steps[8:12]) < 1.1 * min(steps[8:12])
 
     def test_long_and_short_cycles_of_fewer_shapes_are_the_last_ones(self, compare):
         task = compare["Task"]()
-        shapes = [str(shape) for shape in task.schedule().grids]
         variants = compare["ablations"](task)
-        assert {str(phase.shape) for phase in task.schedule(**variants["long_2"].multigrid).phases} == {
-            "16 x 8 x 40",
-            "8 x 16 x 40",
-        }
-        assert [str(shape) for shape in task.schedule(**variants["long_1"].multigrid).grids] == shapes[-3:]
-        long_only = task.schedule(**variants["short_cycle_1"].multigrid)
-        assert [str(shape) for shape in long_only.grids] == ["64 x 4 x 28", "32 x 8 x 28", "16 x 8 x 40", "8 x 16 x 40"]
+
+        def grids(name):
+            return [(shape.frames, shape.size) for shape in task.schedule(**variants[name].multigrid).grids]
+
+        assert grids("long_1") == [(16, 20), (16, 28), (16, 40)]
+        assert grids("long_2") == [(8, 20), (8, 28), (8, 40), (16, 20), (16, 28), (16, 40)]
+        assert grids("short_cycle_1") == [(4, 28), (8, 28), (8, 40), (16, 40)]
+        assert grids("short_cycle_2") == [(4, 28), (8, 28), (8, 40), (16, 28), (16, 40)]
 
 
 def test_committed_results_are_of_one_task_and_machine():
