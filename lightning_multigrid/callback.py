@@ -503,7 +503,11 @@ def _global_seed(trainer: Trainer) -> int:
 
 
 def _log(trainer: Trainer, module: LightningModule, values: dict[str, float]) -> None:
-    if not trainer.barebones:
+    # Only where Lightning hands a step's values on to the loggers, as in the other steps they are never seen and cost
+    # more than all the rest of the callback. Lightning counts these steps in private (as `LearningRateMonitor` knows).
+    step = trainer.fit_loop.epoch_loop._batches_that_stepped + 1
+    due = step % max(1, trainer.log_every_n_steps) == 0 or trainer.should_stop or trainer.fast_dev_run  # type: ignore[attr-defined]
+    if due and not trainer.barebones:
         module.log_dict({name: float(value) for name, value in values.items()}, batch_size=1)
 
 
