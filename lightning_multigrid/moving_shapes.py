@@ -66,7 +66,7 @@ def write_moving_shapes(
         The folder of the dataset, with a folder per class in its `train` and `val`.
 
     Raises:
-        ValueError: If a number is out of range.
+        ValueError: If a number is out of range, or the difficulty unknown.
         OSError: If the folder cannot be written.
     """
     for name, number, least in (
@@ -76,8 +76,6 @@ def write_moving_shapes(
     ):
         if number < least:
             raise ValueError(f"`{name}` must be at least {least}, got {number}.")
-    if difficulty not in get_args(Difficulty):
-        raise ValueError(f"`difficulty` must be one of {', '.join(get_args(Difficulty))}, got {difficulty!r}.")
     folder = _dataset_folder(root, train_per_class, val_per_class, seed, difficulty)
     if folder.is_dir():
         return folder
@@ -116,6 +114,8 @@ class _Video:
 def _dataset_folder(
     root: str | os.PathLike[str], train_per_class: int, val_per_class: int, seed: int, difficulty: Difficulty
 ) -> Path:
+    if difficulty not in get_args(Difficulty):
+        raise ValueError(f"`difficulty` must be one of {', '.join(get_args(Difficulty))}, got {difficulty!r}.")
     return Path(root, f"moving-shapes-{_VERSIONS[difficulty]}-{train_per_class}-{val_per_class}-seed{seed}")
 
 
@@ -202,6 +202,9 @@ class MovingShapesDataModule(VideoDataModule):
         size: Height and width of a clip, in pixels (S). Frames have 64 x 80 pixels.
         stride: Temporal stride, in source frames.
         num_workers: Processes that decode.
+
+    Raises:
+        ValueError: If `difficulty` is none of them, or another argument is out of range.
 
     >>> data = MovingShapesDataModule("videos")
     >>> data.batch_size, data.frames, data.size, data.stride

@@ -82,6 +82,18 @@ class TestFiles:
         assert other != dataset
         assert not set(digests(other).values()) & set(digests(dataset).values())
 
+    def test_hard_videos_are_others_and_of_frames_that_are_decoded_one_by_one(self, dataset):
+        hard = write_moving_shapes(dataset.parent, train_per_class=1, val_per_class=1, difficulty="hard")
+        again = write_moving_shapes(dataset.parent / "again", train_per_class=1, val_per_class=1, difficulty="hard")
+        assert hard.parent == dataset.parent
+        assert hard != dataset
+        assert digests(hard) == digests(again)
+        assert len(set(digests(hard).values())) == 16 * (1 + 1)
+        for path in hard.glob("val/ring-*/*"):
+            assert decode(path).shape == (24, 64, 80, 3)
+            with av.open(str(path)) as container:
+                assert all(packet.is_keyframe for packet in container.demux(video=0) if packet.size)
+
     def test_more_videos_begin_with_the_same_ones(self, dataset):
         more = write_moving_shapes(dataset.parent, train_per_class=2, val_per_class=2)
         assert digests(dataset).items() <= digests(more).items()
@@ -153,6 +165,10 @@ class TestCache:
         with pytest.raises(ValueError, match=message):
             write_moving_shapes(tmp_path, **arguments)
         assert list(tmp_path.iterdir()) == []
+
+    def test_another_difficulty_is_refused_where_it_is_written(self):
+        with pytest.raises(ValueError, match="`difficulty` must be one of easy, hard, got 'fair'"):
+            MovingShapesDataModule(difficulty="fair")
 
     def test_a_folder_that_cannot_be_written(self, tmp_path):
         (tmp_path / "file").touch()

@@ -124,7 +124,3 @@ class TestHardClips:
             correct[difficulty] = np.mean(found)
         assert correct["easy"] == 1
         assert correct["hard"] < 0.8
-
-    def test_unknown_difficulty(self):
-        with pytest.raises(KeyError, match="fair"):
-            draw_clip("ring", "up", np.random.default_rng(0), "fair")
