@@ -8,7 +8,7 @@
 Each run writes one JSON file when it is done, and a run whose file exists is not repeated. So an interrupted comparison
 goes on where it was, and several processes may share one, each with its own `--seeds` or `--variants`.
 
-A run is one process with one thread, and a second process that decodes for it. `train_seconds` is the CPU time of the
+A run is one process with one thread, and `--workers` that decode for it. `train_seconds` is the CPU time of the
 training process: forward, backward, optimizer, resampling and Lightning, and neither decoding nor waiting for it.
 `wall_seconds` is that with all waiting. Both begin before the first mini-batch is requested, end after the last
 optimizer step, and hold no validation.
@@ -121,7 +121,7 @@ COMPARISON = {
 
 
 def ablations(task: Task) -> dict[str, Variant]:
-    """Table 1: other cycles, and parts of the method left out, each with the steps of the default."""
+    """Table 1: other cycles, and parts of the method left out or changed, each with the steps of the default."""
     variants = {
         "long_1": Variant("Long cycle of 1 shape (short cycle only)", {"long_cycle": LongCycle(SHAPES[-1:])}),
         "long_2": Variant("Long cycle of 2 shapes", {"long_cycle": LongCycle(SHAPES[-2:])}),
@@ -131,6 +131,7 @@ def ablations(task: Task) -> dict[str, Variant]:
         # The long cycle goes through the last LR stage, too: what is left for fine-tuning is less than a step.
         "no_fine_tuning": Variant("No fine-tuning", {"milestones": [*task.milestones, task.epochs - 1e-4]}),
         "no_sub_batch": Variant("BatchNorm over the whole mini-batch", {"sub_batch": 2**20}),
+        "sqrt_lr": Variant("LR scaled with the square root of the clips", {"lr_scaling": "sqrt"}),
     }
     default = task.schedule().iteration_reduction
     return {
@@ -158,7 +159,7 @@ class Clock(L.Callback):
         self.wall = time.perf_counter() - self._wall
 
 
-def train(task: Task, variant: Variant, variants: dict[str, Variant], seed: int) -> dict[str, Any]:
+def train(task: Task, variant: Variant, variants: dict[str, Variant], seed: int, workers: int = 1) -> dict[str, Any]:
     """Trains a model from a seed, and returns what was measured."""
     L.seed_everything(seed, verbose=False)
     share, callbacks = 1.0, [Clock()]
@@ -181,7 +182,7 @@ def train(task: Task, variant: Variant, variants: dict[str, Variant], seed: int)
         batch_size=task.clips,
         frames=task.frames,
         size=task.size,
-        num_workers=1,
+        num_workers=workers,
     )
     trainer = make_trainer(callbacks, round(share * task.steps * task.epochs))
     decoding = children_seconds()
@@ -197,6 +198,7 @@ def train(task: Task, variant: Variant, variants: dict[str, Variant], seed: int)
         "train_seconds": clock.process,
         "wall_seconds": clock.wall,
         "decode_seconds": decoding,
+        "workers": workers,
         "steps": steps,
         "epochs": steps / task.steps if variant.multigrid is None else trainer.current_epoch,
     }
@@ -221,7 +223,7 @@ def children_seconds() -> float:
     return times.children_user + times.children_system
 
 
-def run(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path) -> None:
+def run(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path, workers: int) -> None:
     """Trains what has no file yet, seed by seed, and writes a file for each."""
     torch.set_num_threads(1)
     variants = COMPARISON | ablations(task)
@@ -231,7 +233,7 @@ def run(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path) ->
             print(f"Run {number} of {len(runs)}: {file.name} is there.")
             continue
         print(f"Run {number} of {len(runs)}: {variants[name].label}, seed {seed}.", flush=True)
-        measured = train(task, variants[name], variants, seed)
+        measured = train(task, variants[name], variants, seed, workers)
         record = {"variant": name, "seed": seed} | measured | {"task": asdict(task), "machine": machine()}
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_suffix(f".{os.getpid()}")
@@ -364,6 +366,7 @@ def main() -> None:
     parser.add_argument("--ablations", action="store_true", help="the variants of Table 1 instead of the comparison")
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--tiny", action="store_true", help="a few steps on a few videos")
+    parser.add_argument("--workers", type=int, default=1, help="processes that decode")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="of the JSON files")
     args = parser.parse_args()
     task = TINY if args.tiny else Task()
