@@ -332,13 +332,15 @@ def draw(runs: dict[str, list[dict[str, Any]]], file: Path) -> None:
         for name, x, y in zip(present, seconds, accuracy, strict=True):
             epochs = mean(record["epochs"] for record in runs[name]) / runs[name][0]["task"]["epochs"]
             axes.annotate(
-                f"{epochs:.2g}x",
+                f"{epochs:.1f}x",
                 (mean(x) / 60, 100 * mean(y)),
                 textcoords="offset points",
                 xytext=(7, -13),
                 color=colour,
             )
     axes.set(xlabel="training time (CPU minutes)", ylabel="top-1 accuracy (%)")
+    axes.margins(0.12)
+    axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.tight_layout()
@@ -373,12 +375,8 @@ def main() -> None:
     if args.tiny and args.folder == RESULTS:
         parser.error("`--tiny` needs a `--folder` of its own, so that its runs are not taken for results.")
     if not args.report:
-        run(
-            args.variants or (list(ablations(task)) if args.ablations else list(COMPARISON)),
-            args.seeds,
-            task,
-            args.folder,
-        )
+        names = args.variants or list(ablations(task) if args.ablations else COMPARISON)
+        run(names, args.seeds, task, args.folder, args.workers)
     report(args.folder, task)
 
 
