@@ -60,7 +60,7 @@ class Task:
     epochs: int = 20
     milestones: tuple[int, ...] = (10, 15)
     warmup_epochs: int = 1
-    lr: float = 0.04
+    lr: float = 0.015
     width: int = 16
 
     @property
