@@ -115,6 +115,7 @@ COMPARISON = {
     "short_1.5x": Variant("Baseline, steps of multigrid 1.5x", steps_of="multigrid_1.5x"),
     "multigrid_1.0x": Variant("Multigrid 1.0x", {"epoch_factor": 1.0}),
     "multigrid_2.0x": Variant("Multigrid 2.0x", {"epoch_factor": 2.0}),
+    "multigrid_3.0x": Variant("Multigrid 3.0x", {"epoch_factor": 3.0}),
     "short_1.0x": Variant("Baseline, steps of multigrid 1.0x", steps_of="multigrid_1.0x"),
     "short_2.0x": Variant("Baseline, steps of multigrid 2.0x", steps_of="multigrid_2.0x"),
 }
@@ -312,7 +313,11 @@ def draw(runs: dict[str, list[dict[str, Any]]], file: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(6, 4), dpi=120)
     curves = {
-        "Multigrid training": (["multigrid_1.0x", "multigrid_1.5x", "multigrid_2.0x"], "tab:red", "o"),
+        "Multigrid training": (
+            ["multigrid_1.0x", "multigrid_1.5x", "multigrid_2.0x", "multigrid_3.0x"],
+            "tab:red",
+            "o",
+        ),
         "Baseline training": (["short_1.0x", "short_1.5x", "short_2.0x", "baseline"], "tab:blue", "s"),
     }
     for label, (names, colour, marker) in curves.items():
