@@ -1,9 +1,6 @@
-"""The quick start's videos: moving shapes that the package draws and encodes itself, so that nothing is downloaded.
+"""Videos of moving shapes that the package draws and encodes itself, so that nothing is downloaded.
 
-A class is a shape and the direction it moves in. Where the shapes are is equally probable everywhere, and opposite
-directions show the same frames in opposite order, so no single frame tells the direction.
-
-Legend: T frames, H W pixels.
+The easy ones are the quick start's; on the hard ones training methods are compared.
 """
 
 from __future__ import annotations
@@ -16,95 +13,42 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import cast, get_args
 
 import numpy as np
-import numpy.typing as npt
 from rich.progress import track
 from typing_extensions import override
 
 from lightning_multigrid.datamodule import VideoDataModule
+from lightning_multigrid.shape_clips import (
+    DIRECTIONS,
+    HEIGHT,
+    SHAPES,
+    WIDTH,
+    Difficulty,
+    Direction,
+    Image,
+    Shape,
+    draw_clip,
+)
 
-__all__ = ["MOVING_SHAPES", "MovingShapesDataModule", "cache_folder", "draw_clip", "write_moving_shapes"]
+__all__ = ["MOVING_SHAPES", "MovingShapesDataModule", "cache_folder", "write_moving_shapes"]
 
-Shape = Literal["cross", "ring", "square", "triangle"]
-Direction = Literal["down", "left", "right", "up"]
-Image = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.floating[Any]]
-
-_SHAPES: tuple[Shape, ...] = ("cross", "ring", "square", "triangle")
-_DIRECTIONS: tuple[Direction, ...] = ("down", "left", "right", "up")
-MOVING_SHAPES = tuple(f"{shape}-{direction}" for shape, direction in product(_SHAPES, _DIRECTIONS))
+MOVING_SHAPES = tuple(f"{shape}-{direction}" for shape, direction in product(SHAPES, DIRECTIONS))
 """The 16 classes, in the order of their labels."""
 
 # Part of the folder's name: raise it whenever a pixel changes.
-_VERSION = 1
-_FRAMES, _HEIGHT, _WIDTH, _RATE = 24, 64, 80, 12
-
-
-def draw_clip(shape: Shape, direction: Direction, rng: np.random.Generator) -> Image:
-    """Draws a clip of four equal shapes that move together, with noise and a small shake.
-
-    The frame is a torus: what leaves it at one side returns at the other. The shapes lie about half a frame apart, so
-    that any crop of a training shows one, and no clip of a coarser grid mistakes one for its neighbour.
-
-    Args:
-        shape: What moves.
-        direction: Where it moves to.
-        rng: Draws the places, the speed, the radius, the colours, the noise and the shake.
-
-    Returns:
-        T x H x W x 3, RGB: 24 frames of 64 x 80 pixels.
-
-    >>> right, left = (draw_clip("ring", direction, np.random.default_rng(0)) for direction in ("right", "left"))
-    >>> bool((right == left[::-1]).all())
-    True
-    """
-    time = np.arange(_FRAMES) - (_FRAMES - 1) / 2
-    moved = rng.uniform(1, 2) * time
-    shake_x, shake_y = rng.uniform(-0.5, 0.5, (2, _FRAMES))
-    sideways = direction in ("left", "right")
-    x = rng.uniform(0, _WIDTH) + shake_x + (moved if sideways else 0)
-    y = rng.uniform(0, _HEIGHT) + shake_y + (0 if sideways else moved)
-    radius = rng.uniform(7, 10)
-    covered = np.zeros((_FRAMES, _HEIGHT, _WIDTH), np.float32)
-    for column, row in product((0, _WIDTH / 2), (0, _HEIGHT / 2)):
-        jitter_x, jitter_y = rng.uniform(-3, 3, 2)
-        dx = _from_centre(x + column + jitter_x, _WIDTH)[:, None, :]
-        dy = _from_centre(y + row + jitter_y, _HEIGHT)[:, :, None]
-        # Half a pixel of transition, so that fractions of a pixel show.
-        np.maximum(covered, np.clip(0.5 - _distance(shape, dx, dy, radius), 0, 1), out=covered)
-    background, foreground = rng.uniform(30, 110, 3), rng.uniform(145, 225, 3)
-    noise = rng.standard_normal((_FRAMES, _HEIGHT, _WIDTH, 1), np.float32) * 8
-    colours = background.astype(np.float32) + (foreground - background).astype(np.float32) * covered[..., None]
-    clip = np.clip(colours + noise, 0, 255).astype(np.uint8)
-    return clip if direction in ("right", "down") else clip[::-1]
-
-
-def _from_centre(centre: npt.NDArray[np.float64], length: int) -> Floats:
-    """Signed distances of the pixels from a centre per frame, on a circle of `length` pixels: T x length."""
-    pixels = np.arange(length)
-    return ((pixels - centre[:, None] + length / 2) % length - length / 2).astype(np.float32)
-
-
-def _distance(shape: Shape, dx: Floats, dy: Floats, radius: float) -> Floats:
-    """Distance of each pixel from the shape's edge, negative inside: T x H x W."""
-    across, along = np.abs(dx), np.abs(dy)
-    distance: Floats
-    if shape == "cross":
-        arm = 0.3 * radius
-        distance = np.minimum(np.maximum(across - radius, along - arm), np.maximum(across - arm, along - radius))
-    elif shape == "ring":
-        distance = np.abs(np.hypot(dx, dy) - 0.75 * radius) - 0.25 * radius
-    elif shape == "square":
-        distance = np.maximum(across, along) - 0.85 * radius
-    else:
-        distance = np.maximum(0.866 * across + 0.5 * dy, -dy) - 0.55 * radius
-    return distance
+_VERSIONS: dict[Difficulty, str] = {"easy": "v1", "hard": "hard-v1"}
+_RATE = 12
 
 
 def write_moving_shapes(
-    root: str | os.PathLike[str], *, train_per_class: int = 94, val_per_class: int = 25, seed: int = 0
+    root: str | os.PathLike[str],
+    *,
+    train_per_class: int = 94,
+    val_per_class: int = 25,
+    seed: int = 0,
+    difficulty: Difficulty = "easy",
 ) -> Path:
     """Writes the videos, unless they are there already, and shows a progress bar meanwhile.
 
@@ -116,12 +60,13 @@ def write_moving_shapes(
         train_per_class: Training videos of each of the 16 classes.
         val_per_class: Validation videos of each of the 16 classes.
         seed: Seed of everything that is drawn; at least 0.
+        difficulty: `easy` or `hard`.
 
     Returns:
         The folder of the dataset, with a folder per class in its `train` and `val`.
 
     Raises:
-        ValueError: If a number is out of range.
+        ValueError: If a number is out of range, or the difficulty unknown.
         OSError: If the folder cannot be written.
     """
     for name, number, least in (
@@ -131,16 +76,16 @@ def write_moving_shapes(
     ):
         if number < least:
             raise ValueError(f"`{name}` must be at least {least}, got {number}.")
-    folder = _dataset_folder(root, train_per_class, val_per_class, seed)
+    folder = _dataset_folder(root, train_per_class, val_per_class, seed, difficulty)
     if folder.is_dir():
         return folder
     with _temporary_folder(folder) as temporary:
         unfinished = Path(temporary, folder.name)
         _write_videos(
             [
-                _Video(unfinished / split / f"{shape}-{direction}" / f"{index:04}.mp4", shape, direction, seeds)
+                _Video(unfinished / split / f"{shape}-{direction}" / f"{index:04}", shape, direction, seeds, difficulty)
                 for split_index, (split, number) in enumerate((("train", train_per_class), ("val", val_per_class)))
-                for class_index, (shape, direction) in enumerate(product(_SHAPES, _DIRECTIONS))
+                for class_index, (shape, direction) in enumerate(product(SHAPES, DIRECTIONS))
                 for index in range(number)
                 for seeds in [(seed, split_index, class_index, index)]
             ]
@@ -159,13 +104,19 @@ class _Video:
     shape: Shape
     direction: Direction
     seeds: tuple[int, ...]
+    difficulty: Difficulty
 
     def write(self) -> None:
-        _encode(self.path, draw_clip(self.shape, self.direction, np.random.default_rng(self.seeds)))
+        clip = draw_clip(self.shape, self.direction, np.random.default_rng(self.seeds), self.difficulty)
+        _encode(self.path, clip, self.difficulty)
 
 
-def _dataset_folder(root: str | os.PathLike[str], train_per_class: int, val_per_class: int, seed: int) -> Path:
-    return Path(root, f"moving-shapes-v{_VERSION}-{train_per_class}-{val_per_class}-seed{seed}")
+def _dataset_folder(
+    root: str | os.PathLike[str], train_per_class: int, val_per_class: int, seed: int, difficulty: Difficulty
+) -> Path:
+    if difficulty not in get_args(Difficulty):
+        raise ValueError(f"`difficulty` must be one of {', '.join(get_args(Difficulty))}, got {difficulty!r}.")
+    return Path(root, f"moving-shapes-{_VERSIONS[difficulty]}-{train_per_class}-{val_per_class}-seed{seed}")
 
 
 def _temporary_folder(folder: Path) -> tempfile.TemporaryDirectory[str]:
@@ -192,16 +143,26 @@ def _write_videos(videos: Sequence[_Video]) -> None:
         pool.shutdown(cancel_futures=True)
 
 
-def _encode(path: Path, clip: Image) -> None:
+# So that the bytes are the same on every run: the number of threads is part of an H.264 file, and with x264's
+# macroblock tree other videos that are encoded at the same time change this one. `fastdecode` halves the time of
+# decoding.
+_H264 = {"preset": "veryfast", "tune": "fastdecode", "crf": "26", "threads": "1", "mbtree": "0"}
+_MOTION_JPEG = {"qmin": "2", "qmax": "6", "threads": "1"}
+
+
+def _encode(path: Path, clip: Image, difficulty: Difficulty) -> None:
     # Imported here, as all decoding is in `decode`, and training on cached videos encodes nothing.
     import av
 
-    # So that the bytes are the same on every run: the number of threads is part of the file, and with x264's macroblock
-    # tree other videos that are encoded at the same time change this one. `fastdecode` halves the time of decoding.
-    options = {"preset": "veryfast", "tune": "fastdecode", "crf": "26", "threads": "1", "mbtree": "0"}
-    with av.open(str(path), "w") as container:
-        stream = cast("av.VideoStream", container.add_stream("libx264", rate=_RATE, options=options))
-        stream.height, stream.width, stream.pix_fmt = _HEIGHT, _WIDTH, "yuv420p"
+    # Of a Motion JPEG only the frames of the clip are decoded. On few cores a small model trains about as fast as H.264
+    # is decoded, and a comparison of training methods would be one of their decoders.
+    suffix, codec, pixels, options = {
+        "easy": (".mp4", "libx264", "yuv420p", _H264),
+        "hard": (".avi", "mjpeg", "yuvj420p", _MOTION_JPEG),
+    }[difficulty]
+    with av.open(str(path.with_suffix(suffix)), "w") as container:
+        stream = cast("av.VideoStream", container.add_stream(codec, rate=_RATE, options=options))
+        stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, pixels
         for image in clip:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         container.mux(stream.encode())
@@ -235,11 +196,15 @@ class MovingShapesDataModule(VideoDataModule):
         train_per_class: Training videos of each of the 16 classes.
         val_per_class: Validation videos of each of the 16 classes, which are those of the test, too.
         seed: Seed of the videos.
+        difficulty: `easy`, or `hard` for videos of low contrast with clutter and changing speed (see `draw_clip`).
         batch_size: Clips per device (B).
         frames: Frames per clip (T), of the 24 of a video.
         size: Height and width of a clip, in pixels (S). Frames have 64 x 80 pixels.
         stride: Temporal stride, in source frames.
         num_workers: Processes that decode.
+
+    Raises:
+        ValueError: If `difficulty` is none of them, or another argument is out of range.
 
     >>> data = MovingShapesDataModule("videos")
     >>> data.batch_size, data.frames, data.size, data.stride
@@ -253,6 +218,7 @@ class MovingShapesDataModule(VideoDataModule):
         train_per_class: int = 94,
         val_per_class: int = 25,
         seed: int = 0,
+        difficulty: Difficulty = "easy",
         batch_size: int = 8,
         frames: int = 16,
         size: int = 40,
@@ -261,7 +227,8 @@ class MovingShapesDataModule(VideoDataModule):
     ) -> None:
         self.videos_root = cache_folder() if root is None else Path(root)
         self.train_per_class, self.val_per_class, self.seed = train_per_class, val_per_class, seed
-        folder = _dataset_folder(self.videos_root, train_per_class, val_per_class, seed)
+        self.difficulty: Difficulty = difficulty
+        folder = _dataset_folder(self.videos_root, train_per_class, val_per_class, seed, difficulty)
         super().__init__(
             train=folder / "train",
             val=folder / "val",
@@ -281,4 +248,5 @@ class MovingShapesDataModule(VideoDataModule):
             train_per_class=self.train_per_class,
             val_per_class=self.val_per_class,
             seed=self.seed,
+            difficulty=self.difficulty,
         )

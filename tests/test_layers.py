@@ -87,6 +87,7 @@ LEVELS = {
         "classifier",
         "pretrained",
         "datamodule",
+        "shape_clips",
         "moving_shapes",
     ],
     "program": ["pyslowfast", "data_cli", "plan", "cli", "__main__"],

@@ -1,7 +1,6 @@
 import hashlib
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
 from pathlib import Path
 
 import av
@@ -16,16 +15,13 @@ from lightning_multigrid.moving_shapes import (
     MOVING_SHAPES,
     MovingShapesDataModule,
     cache_folder,
-    draw_clip,
     write_moving_shapes,
 )
 from lightning_multigrid.sampler import ClipRequest
+from tests.test_shape_clips import MOVEMENT, movement
 
 SHAPES = ["cross", "ring", "square", "triangle"]
 DIRECTIONS = ["down", "left", "right", "up"]
-OPPOSITE = {"down": "up", "up": "down", "left": "right", "right": "left"}
-# The sign of the movement in the axes T, H, W of a clip.
-MOVEMENT = {"down": (1, 0), "up": (-1, 0), "right": (0, 1), "left": (0, -1)}
 
 
 def decode(path):
@@ -40,64 +36,10 @@ def digests(folder):
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def movement(clip):
-    """Pixels per frame (down, right) by which each frame is most like the one before, on the torus."""
-    grey = clip.astype(np.float32).mean(axis=3)
-    grey -= grey.mean(axis=(1, 2), keepdims=True)
-    spectra = np.fft.fft2(grey)
-    likeness = np.fft.ifft2(spectra[4:] * spectra[:-4].conj()).real.mean(axis=0)  # four frames apart
-    height, width = likeness.shape
-    near = np.fft.fftshift(likeness)[height // 2 - 9 : height // 2 + 10, width // 2 - 9 : width // 2 + 10]
-    down, right = np.unravel_index(near.argmax(), near.shape)
-    return (down - 9) / 4, (right - 9) / 4
-
-
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
     """2 training videos and 1 validation video of each class."""
     return write_moving_shapes(tmp_path_factory.mktemp("videos"), train_per_class=2, val_per_class=1)
-
-
-class TestClips:
-    @pytest.mark.parametrize("direction", DIRECTIONS)
-    @pytest.mark.parametrize("shape", SHAPES)
-    def test_a_clip_played_backwards_is_one_of_the_opposite_direction(self, shape, direction):
-        """So the two directions have the same frames, and a single frame cannot tell them apart."""
-        clip = draw_clip(shape, direction, np.random.default_rng(3))
-        backwards = draw_clip(shape, OPPOSITE[direction], np.random.default_rng(3))
-        np.testing.assert_array_equal(clip[::-1], backwards)
-
-    def test_where_the_shapes_are_does_not_tell_the_axis_of_the_movement(self):
-        """Over many clips each pixel is covered as often, whatever the direction."""
-        share = {}
-        for direction in ("right", "down"):
-            clips = [draw_clip("square", direction, np.random.default_rng((9, seed))) for seed in range(150)]
-            bright = np.stack([clip[::8].max(axis=3) > 127 for clip in clips])
-            share[direction] = bright.reshape(-1, 4, 16, 5, 16).mean(axis=(0, 2, 4))
-        np.testing.assert_allclose(share["right"], share["down"], atol=0.06)
-
-    @pytest.mark.parametrize("direction", DIRECTIONS)
-    @pytest.mark.parametrize("shape", SHAPES)
-    def test_shapes_move_one_to_two_pixels_per_frame_to_the_direction(self, shape, direction):
-        down, right = movement(draw_clip(shape, direction, np.random.default_rng(5)))
-        sign_down, sign_right = MOVEMENT[direction]
-        along, across = (down * sign_down, right) if sign_down else (right * sign_right, down)
-        assert 0.75 <= along <= 2.25
-        assert abs(across) <= 0.25
-
-    def test_any_crop_of_a_training_shows_a_shape(self):
-        """The smallest crop is 40 pixels of a short side of 340/224 x 40, of 64 pixels in the file: 42 pixels."""
-        for seed, shape in enumerate(SHAPES):
-            frame = draw_clip(shape, "right", np.random.default_rng(seed))[0].astype(int)
-            shown = (np.abs(frame - np.median(frame, axis=(0, 1))).max(axis=2) > 40).astype(int)
-            windows = np.lib.stride_tricks.sliding_window_view(shown, (42, 42))
-            assert windows.sum(axis=(2, 3)).min() > 30
-
-    def test_shapes_differ(self):
-        """The same draws, another shape: other pixels."""
-        clips = [draw_clip(shape, "up", np.random.default_rng(0)).astype(int) for shape in SHAPES]
-        for i, j in product(range(4), range(4)):
-            assert (np.abs(clips[i] - clips[j]).mean() > 2) == (i != j)
 
 
 class TestFiles:
@@ -140,6 +82,18 @@ class TestFiles:
         assert other != dataset
         assert not set(digests(other).values()) & set(digests(dataset).values())
 
+    def test_hard_videos_are_others_and_of_frames_that_are_decoded_one_by_one(self, dataset):
+        hard = write_moving_shapes(dataset.parent, train_per_class=1, val_per_class=1, difficulty="hard")
+        again = write_moving_shapes(dataset.parent / "again", train_per_class=1, val_per_class=1, difficulty="hard")
+        assert hard.parent == dataset.parent
+        assert hard != dataset
+        assert digests(hard) == digests(again)
+        assert len(set(digests(hard).values())) == 16 * (1 + 1)
+        for path in hard.glob("val/ring-*/*"):
+            assert decode(path).shape == (24, 64, 80, 3)
+            with av.open(str(path)) as container:
+                assert all(packet.is_keyframe for packet in container.demux(video=0) if packet.size)
+
     def test_more_videos_begin_with_the_same_ones(self, dataset):
         more = write_moving_shapes(dataset.parent, train_per_class=2, val_per_class=2)
         assert digests(dataset).items() <= digests(more).items()
@@ -149,8 +103,8 @@ class TestCache:
     @pytest.fixture
     def small(self, monkeypatch):
         """A dataset of one class."""
-        monkeypatch.setattr(moving_shapes, "_SHAPES", ("ring",))
-        monkeypatch.setattr(moving_shapes, "_DIRECTIONS", ("up",))
+        monkeypatch.setattr(moving_shapes, "SHAPES", ("ring",))
+        monkeypatch.setattr(moving_shapes, "DIRECTIONS", ("up",))
 
     def write(self, root):
         return write_moving_shapes(root, train_per_class=4, val_per_class=1)
@@ -166,10 +120,10 @@ class TestCache:
     def test_an_interrupted_run_leaves_nothing(self, small, tmp_path, monkeypatch, error):
         encode = moving_shapes._encode
 
-        def interrupted(path, clip):
-            if path.parts[-3:] == ("train", "ring-up", "0003.mp4"):
+        def interrupted(path, clip, difficulty):
+            if path.parts[-3:] == ("train", "ring-up", "0003"):
                 raise error
-            encode(path, clip)
+            encode(path, clip, difficulty)
 
         with monkeypatch.context() as patch:
             patch.setattr(moving_shapes, "_encode", interrupted)
@@ -183,9 +137,9 @@ class TestCache:
         expected = self.write(tmp_path / "elsewhere").name
         encode, seen = moving_shapes._encode, []
 
-        def watched(path, clip):
+        def watched(path, clip, difficulty):
             seen.extend(entry.name for entry in (tmp_path / "here").iterdir())
-            encode(path, clip)
+            encode(path, clip, difficulty)
 
         monkeypatch.setattr(moving_shapes, "_encode", watched)
         assert self.write(tmp_path / "here").name == expected
@@ -204,12 +158,17 @@ class TestCache:
             ({"train_per_class": 0}, "`train_per_class` must be at least 1, got 0"),
             ({"val_per_class": -1}, "`val_per_class` must be at least 1, got -1"),
             ({"seed": -1}, "`seed` must be at least 0, got -1"),
+            ({"difficulty": "fair"}, "`difficulty` must be one of easy, hard, got 'fair'"),
         ],
     )
     def test_numbers_out_of_range(self, tmp_path, arguments, message):
         with pytest.raises(ValueError, match=message):
             write_moving_shapes(tmp_path, **arguments)
         assert list(tmp_path.iterdir()) == []
+
+    def test_another_difficulty_is_refused_where_it_is_written(self):
+        with pytest.raises(ValueError, match="`difficulty` must be one of easy, hard, got 'fair'"):
+            MovingShapesDataModule(difficulty="fair")
 
     def test_a_folder_that_cannot_be_written(self, tmp_path):
         (tmp_path / "file").touch()
@@ -292,12 +251,15 @@ class TestDataModule:
             for index in range(videos):
                 assert MOVING_SHAPES[manifest.label(index)] == Path(manifest.path(index)).parent.name
 
-    def test_training_clips_are_crops_that_are_never_mirrored(self, data):
-        """A crop is 40 of a short side of 256/224 x 40 to 340/224 x 40 pixels: 0.66 to 0.875 of 64 pixels."""
+    @pytest.mark.parametrize(("size", "smallest"), [(40, 0.659), (28, 0.461), (20, 0.329)])
+    def test_training_clips_are_crops_that_are_never_mirrored(self, data, size, smallest):
+        """Of a short side from 256 s/224 to 340 pixels in the paper, s: crops of s/340 to 224/256 of the frame."""
+        assert smallest == pytest.approx(size * 224 / 40 / 340, abs=0.001)
         data.setup("fit")
         dataset = data.train_dataloader().dataset
-        clips = [dataset.read_clip(ClipRequest(seed % 32, frames=16, size=40, seed=seed)) for seed in range(100)]
+        clips = [dataset.read_clip(ClipRequest(seed % 32, frames=4, size=size, seed=seed)) for seed in range(100)]
         assert not any(clip.flip for clip in clips)
-        sides = [clip.crop.shape[1] for clip in clips]
-        assert 0.66 * 64 - 1 <= min(sides) < 45
-        assert 53 < max(sides) <= 0.875 * 64 + 1
+        shares = np.array([clip.crop.shape[1] for clip in clips]) / 64
+        pixel = 1 / 64
+        assert smallest - pixel <= shares.min() < smallest + 2 * pixel
+        assert 0.875 - 3 * pixel < shares.max() <= 0.875 + pixel

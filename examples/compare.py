@@ -1,0 +1,389 @@
+"""Accuracy against training time on hard moving shapes: the baseline, shortened ones, and multigrid.
+
+    python examples/compare.py                  # trains what is missing in examples/results/compare, then reports
+    python examples/compare.py --ablations      # likewise the variants of the paper's Table 1
+    python examples/compare.py --report         # prints the tables and draws the figure from what is there
+    python examples/compare.py --tiny --folder tiny   # seconds; its accuracy says nothing
+
+Each run writes one JSON file when it is done, and a run whose file exists is not repeated. So an interrupted comparison
+goes on where it was, and several processes may share one, each with its own `--seeds` or `--variants`.
+
+A run is one process with one thread, and `--workers` that decode for it. `train_seconds` is the CPU time of the
+training process: forward, backward, optimizer, resampling and Lightning, and neither decoding nor waiting for it.
+`wall_seconds` is that with all waiting. Both begin before the first mini-batch is requested, end after the last
+optimizer step, and hold no validation.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import lightning as L
+import torch
+from typing_extensions import override
+
+from lightning_multigrid import (
+    Baseline,
+    BatchShape,
+    LongCycle,
+    MovingShapesDataModule,
+    MultigridCallback,
+    MultigridSchedule,
+    ShortCycle,
+    VideoClassifier,
+)
+from lightning_multigrid.models import small_cnn
+
+RESULTS = Path(__file__).parent / "results" / "compare"
+SHAPES = LongCycle().factors
+SIZES = ShortCycle().factors
+
+
+@dataclass(frozen=True)
+class Task:
+    """The baseline recipe and its data."""
+
+    train_per_class: int = 64
+    val_per_class: int = 64
+    clips: int = 4
+    frames: int = 16
+    size: int = 40
+    epochs: int = 20
+    milestones: tuple[int, ...] = (10, 15)
+    warmup_epochs: int = 1
+    lr: float = 0.015
+    width: int = 16
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of an epoch of the baseline."""
+        return 16 * self.train_per_class // self.clips
+
+    def schedule(self, **arguments: Any) -> MultigridSchedule:
+        """The multigrid schedule that the callback will infer."""
+        shape = BatchShape(self.clips, self.frames, self.size)
+        milestones = arguments.pop("milestones", self.milestones)
+        return MultigridSchedule(
+            Baseline(shape, self.epochs, tuple(milestones), warmup_epochs=self.warmup_epochs), **arguments
+        )
+
+    def multigrid_steps(self, **arguments: Any) -> int:
+        """Optimizer steps of a multigrid training."""
+        return sum(self.schedule(**arguments).phase_steps(16 * self.train_per_class))
+
+
+TINY = Task(
+    train_per_class=4,
+    val_per_class=1,
+    clips=2,
+    frames=8,
+    size=32,
+    epochs=4,
+    milestones=(2, 3),
+    warmup_epochs=0,
+    width=4,
+)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to train: multigrid by the arguments of its callback, or a baseline of some steps.
+
+    Args:
+        label: What tables call it.
+        multigrid: Arguments of `MultigridCallback`; None is a baseline.
+        steps_of: Name of the multigrid variant whose number of steps a shortened baseline has.
+    """
+
+    label: str
+    multigrid: dict[str, Any] | None = None
+    steps_of: str | None = None
+
+
+COMPARISON = {
+    "baseline": Variant("Baseline"),
+    "multigrid_1.5x": Variant("Multigrid 1.5x (default)", {}),
+    "short_1.5x": Variant("Baseline, steps of multigrid 1.5x", steps_of="multigrid_1.5x"),
+    "multigrid_1.0x": Variant("Multigrid 1.0x", {"epoch_factor": 1.0}),
+    "multigrid_2.0x": Variant("Multigrid 2.0x", {"epoch_factor": 2.0}),
+    "multigrid_3.0x": Variant("Multigrid 3.0x", {"epoch_factor": 3.0}),
+    "short_1.0x": Variant("Baseline, steps of multigrid 1.0x", steps_of="multigrid_1.0x"),
+    "short_2.0x": Variant("Baseline, steps of multigrid 2.0x", steps_of="multigrid_2.0x"),
+}
+
+
+def ablations(task: Task) -> dict[str, Variant]:
+    """Table 1: other cycles, and parts of the method left out or changed, each with the steps of the default."""
+    variants = {
+        "long_1": Variant("Long cycle of 1 shape (short cycle only)", {"long_cycle": LongCycle(SHAPES[-1:])}),
+        "long_2": Variant("Long cycle of 2 shapes", {"long_cycle": LongCycle(SHAPES[-2:])}),
+        "long_3": Variant("Long cycle of 3 shapes", {"long_cycle": LongCycle(SHAPES[-3:])}),
+        "short_cycle_1": Variant("Short cycle of 1 shape (long cycle only)", {"short_cycle": ShortCycle(SIZES[-1:])}),
+        "short_cycle_2": Variant("Short cycle of 2 shapes", {"short_cycle": ShortCycle(SIZES[-2:])}),
+        # The long cycle goes through the last LR stage, too: what is left for fine-tuning is less than a step.
+        "no_fine_tuning": Variant("No fine-tuning", {"milestones": [*task.milestones, task.epochs - 1e-4]}),
+        "no_sub_batch": Variant("BatchNorm over the whole mini-batch", {"sub_batch": 2**20}),
+        "sqrt_lr": Variant("LR scaled with the square root of the clips", {"lr_scaling": "sqrt"}),
+    }
+    default = task.schedule().iteration_reduction
+    return {
+        name: replace(
+            variant,
+            multigrid={
+                **(variant.multigrid or {}),
+                "epoch_factor": 1.5 * task.schedule(**(variant.multigrid or {})).iteration_reduction / default,
+            },
+        )
+        for name, variant in variants.items()
+    }
+
+
+class Clock(L.Callback):
+    """Seconds from the start to the end of training, of this process and of the wall."""
+
+    @override
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._process, self._wall = time.process_time(), time.perf_counter()
+
+    @override
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.process = time.process_time() - self._process
+        self.wall = time.perf_counter() - self._wall
+
+
+def train(task: Task, variant: Variant, variants: dict[str, Variant], seed: int, workers: int = 1) -> dict[str, Any]:
+    """Trains a model from a seed, and returns what was measured."""
+    L.seed_everything(seed, verbose=False)
+    share, callbacks = 1.0, [Clock()]
+    if variant.multigrid is not None:
+        callbacks.append(MultigridCallback(**variant.multigrid))
+    elif variant.steps_of is not None:
+        share = task.multigrid_steps(**(variants[variant.steps_of].multigrid or {})) / (task.steps * task.epochs)
+    model = VideoClassifier(
+        small_cnn(num_classes=16, width=task.width),
+        num_classes=16,
+        lr=task.lr,
+        schedule="steps",
+        milestones=[share * milestone for milestone in task.milestones],
+        warmup_epochs=share * task.warmup_epochs,
+    )
+    data = MovingShapesDataModule(
+        train_per_class=task.train_per_class,
+        val_per_class=task.val_per_class,
+        difficulty="hard",
+        batch_size=task.clips,
+        frames=task.frames,
+        size=task.size,
+        num_workers=workers,
+    )
+    trainer = make_trainer(callbacks, round(share * task.steps * task.epochs))
+    decoding = children_seconds()
+    trainer.fit(model, data)
+    decoding = children_seconds() - decoding
+    steps = trainer.global_step
+    validation = make_trainer([], 1).validate(model, data, verbose=False)[0]
+    clock = callbacks[0]
+    return {
+        "top1": validation["val/top1"],
+        "loss": validation["val/loss"],
+        "train_loss": float(trainer.callback_metrics["train/loss"]),
+        "train_seconds": clock.process,
+        "wall_seconds": clock.wall,
+        "decode_seconds": decoding,
+        "workers": workers,
+        "steps": steps,
+        "epochs": steps / task.steps if variant.multigrid is None else trainer.current_epoch,
+    }
+
+
+def make_trainer(callbacks: list[L.Callback], steps: int) -> L.Trainer:
+    return L.Trainer(
+        max_steps=steps,
+        accelerator="cpu",
+        callbacks=callbacks,
+        limit_val_batches=0 if callbacks else 1.0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=bool(callbacks),
+    )
+
+
+def children_seconds() -> float:
+    """CPU time of the processes that decoded for this one and have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def run(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path, workers: int) -> None:
+    """Trains what has no file yet, seed by seed, and writes a file for each."""
+    torch.set_num_threads(1)
+    variants = COMPARISON | ablations(task)
+    runs = [(seed, name, folder / f"{name}-seed{seed}.json") for seed in seeds for name in names]
+    for number, (seed, name, file) in enumerate(runs, 1):
+        if file.exists():
+            print(f"Run {number} of {len(runs)}: {file.name} is there.")
+            continue
+        print(f"Run {number} of {len(runs)}: {variants[name].label}, seed {seed}.", flush=True)
+        measured = train(task, variants[name], variants, seed, workers)
+        record = {"variant": name, "seed": seed} | measured | {"task": asdict(task), "machine": machine()}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_suffix(f".{os.getpid()}")
+        unfinished.write_text(json.dumps(record, indent=1) + "\n")
+        unfinished.replace(file)
+        print(f"top-1 {100 * measured['top1']:.1f} %, {measured['train_seconds']:.0f} s of training.", flush=True)
+
+
+def machine() -> dict[str, Any]:
+    """What a time depends on, without a name."""
+    packages = ("lightning-multigrid", "torch", "lightning", "av")
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        **{package: version(package) for package in packages},
+    }
+
+
+def processor() -> str:
+    """Name of the processor, which Linux tells here only."""
+    names = [line for line in _read_lines("/proc/cpuinfo") if line.startswith("model name")]
+    return names[0].partition(":")[2].strip() if names else platform.processor()
+
+
+def _read_lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []
+
+
+# --- Report ---
+
+
+def load(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The runs of each variant, by seed."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for file in sorted(folder.glob("*.json")):
+        record = json.loads(file.read_text())
+        runs.setdefault(record["variant"], []).append(record)
+    return runs
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Mean and standard deviation over the seeds."""
+    deviation = f" \u00b1 {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):.{digits}f}{deviation}"
+
+
+def table(runs: dict[str, list[dict[str, Any]]], variants: dict[str, Variant]) -> str:
+    """A row per variant that was run, in Markdown; speed-ups are ratios of process time, seed by seed."""
+    rows = [
+        "| training | steps | top-1 % | training time (CPU s) | speed-up | decoding (CPU s) | wall clock (s) | seeds |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    baseline = {record["seed"]: record["train_seconds"] for record in runs.get("baseline", [])}
+    for name, variant in variants.items():
+        if name not in runs:
+            continue
+        records = runs[name]
+        columns = {key: [record[key] for record in records] for key in records[0] if key != "task"}
+        ratios = [baseline[r["seed"]] / r["train_seconds"] for r in records if r["seed"] in baseline]
+        rows.append(
+            f"| {variant.label} | {columns['steps'][0]} | {spread([100 * top1 for top1 in columns['top1']], 1)} | "
+            f"{spread(columns['train_seconds'], 0)} | {f'{mean(ratios):.1f}x' if ratios else ''} | "
+            f"{spread(columns['decode_seconds'], 0)} | {spread(columns['wall_seconds'], 0)} | {len(records)} |"
+        )
+    return "\n".join(rows)
+
+
+def draw(runs: dict[str, list[dict[str, Any]]], file: Path) -> None:
+    """Accuracy against training time (Fig. 1): a point per training length, with the deviation over the seeds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 4), dpi=120)
+    curves = {
+        "Multigrid training": (
+            ["multigrid_1.0x", "multigrid_1.5x", "multigrid_2.0x", "multigrid_3.0x"],
+            "tab:red",
+            "o",
+        ),
+        "Baseline training": (["short_1.0x", "short_1.5x", "short_2.0x", "baseline"], "tab:blue", "s"),
+    }
+    for label, (names, colour, marker) in curves.items():
+        present = [name for name in names if name in runs]
+        seconds, accuracy = (
+            [[record[key] for record in runs[name]] for name in present] for key in ("train_seconds", "top1")
+        )
+        axes.errorbar(
+            [mean(values) / 60 for values in seconds],
+            [100 * mean(values) for values in accuracy],
+            yerr=[100 * stdev(values) if len(values) > 1 else 0 for values in accuracy],
+            color=colour,
+            marker=marker,
+            capsize=3,
+            label=label,
+        )
+        for name, x, y in zip(present, seconds, accuracy, strict=True):
+            epochs = mean(record["epochs"] for record in runs[name]) / runs[name][0]["task"]["epochs"]
+            axes.annotate(
+                f"{epochs:.1f}x",
+                (mean(x) / 60, 100 * mean(y)),
+                textcoords="offset points",
+                xytext=(7, -13),
+                color=colour,
+            )
+    axes.set(xlabel="training time (CPU minutes)", ylabel="top-1 accuracy (%)")
+    axes.margins(0.12)
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.tight_layout()
+    figure.savefig(file)
+
+
+def report(folder: Path, task: Task) -> None:
+    runs = load(folder)
+    print(table(runs, COMPARISON))
+    default = {name: variant for name, variant in COMPARISON.items() if name in ("baseline", "multigrid_1.5x")}
+    if set(ablations(task)) & set(runs):
+        print("\n" + table(runs, default | ablations(task)))
+    if find_spec("matplotlib") is None:
+        print('\nNo figure without matplotlib: python -m pip install ".[plot]"')
+        return
+    figure = folder.parent / f"{folder.name}.png"
+    draw(runs, figure)
+    print(f"\nThe figure is {figure}.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--variants", nargs="+", choices=[*COMPARISON, *ablations(Task())], help="only these")
+    parser.add_argument("--ablations", action="store_true", help="the variants of Table 1 instead of the comparison")
+    parser.add_argument("--report", action="store_true", help="train nothing")
+    parser.add_argument("--tiny", action="store_true", help="a few steps on a few videos")
+    parser.add_argument("--workers", type=int, default=1, help="processes that decode")
+    parser.add_argument("--folder", type=Path, default=RESULTS, help="of the JSON files")
+    args = parser.parse_args()
+    task = TINY if args.tiny else Task()
+    if args.tiny and args.folder == RESULTS:
+        parser.error("`--tiny` needs a `--folder` of its own, so that its runs are not taken for results.")
+    if not args.report:
+        names = args.variants or list(ablations(task) if args.ablations else COMPARISON)
+        run(names, args.seeds, task, args.folder, args.workers)
+    report(args.folder, task)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Clips of moving shapes: what the quick start and the comparison of training methods train on.
+
+A class is a shape and the direction it moves in. Where the shapes are is equally probable everywhere, and opposite
+directions show the same frames in opposite order, so no single frame tells the direction.
+
+Legend: T frames, H W pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "DIRECTIONS",
+    "FRAMES",
+    "HEIGHT",
+    "SHAPES",
+    "WIDTH",
+    "Difficulty",
+    "Direction",
+    "Image",
+    "Shape",
+    "draw_clip",
+]
+
+Shape = Literal["cross", "ring", "square", "triangle"]
+Direction = Literal["down", "left", "right", "up"]
+Difficulty = Literal["easy", "hard"]
+Image = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.floating[Any]]
+
+SHAPES: tuple[Shape, ...] = ("cross", "ring", "square", "triangle")
+DIRECTIONS: tuple[Direction, ...] = ("down", "left", "right", "up")
+FRAMES, HEIGHT, WIDTH = 24, 64, 80
+
+
+@dataclass(frozen=True)
+class _Clutter:
+    """What makes a clip hard; nothing of it depends on the class.
+
+    Args:
+        contrast: Share that is left of the difference between the colours of shapes and background.
+        speed_change: Largest share by which the speed rises and falls while the clip lasts; below 1, so that nothing
+            turns round.
+        texture: Standard deviation of the background, which moves on its own, in levels of 255.
+        discs: Discs in the colour of the shapes, each of which moves on its own.
+        bars: Bars that cover what is behind them.
+    """
+
+    contrast: float = 1.0
+    speed_change: float = 0.0
+    texture: float = 0.0
+    discs: int = 0
+    bars: int = 0
+
+
+_CLUTTER: dict[Difficulty, _Clutter] = {
+    "easy": _Clutter(),
+    "hard": _Clutter(contrast=0.7, speed_change=0.5, texture=8, discs=2, bars=1),
+}
+
+
+def draw_clip(shape: Shape, direction: Direction, rng: np.random.Generator, difficulty: Difficulty = "easy") -> Image:
+    """Draws a clip of four equal shapes that move together, with noise and a small shake.
+
+    The frame is a torus: what leaves it at one side returns at the other. The shapes lie about half a frame apart, so
+    that any crop of a training shows one, and no clip of a coarser grid mistakes one for its neighbour.
+
+    A hard clip has the shapes, places and directions of an easy one. In addition its contrast is low, its speed
+    changes, its background has a texture that moves on its own, discs cross it, and bars cover parts of it.
+
+    Args:
+        shape: What moves.
+        direction: Where it moves to.
+        rng: Draws the places, the speed, the radius, the colours, the noise and the shake.
+        difficulty: `easy` or `hard`.
+
+    Returns:
+        T x H x W x 3, RGB: 24 frames of 64 x 80 pixels.
+
+    >>> right, left = (draw_clip("ring", direction, np.random.default_rng(0)) for direction in ("right", "left"))
+    >>> bool((right == left[::-1]).all())
+    True
+    """
+    clutter = _CLUTTER[difficulty]
+    time = np.arange(FRAMES) - (FRAMES - 1) / 2
+    speed = rng.uniform(1, 2)
+    shake_x, shake_y = rng.uniform(-0.5, 0.5, (2, FRAMES))
+    place_x, place_y = rng.uniform(0, WIDTH), rng.uniform(0, HEIGHT)
+    radius = rng.uniform(7, 10)
+    jitter = [rng.uniform(-3, 3, 2) for _ in range(4)]
+    background, foreground = rng.uniform(30, 110, 3), rng.uniform(145, 225, 3)
+    noise = rng.standard_normal((FRAMES, HEIGHT, WIDTH, 1), np.float32) * 8
+
+    # All that is drawn from here on is without effect on an easy clip.
+    moved = speed * _warped(time, clutter.speed_change, rng)
+    difference = clutter.contrast * (foreground - background)
+    sideways = direction in ("left", "right")
+    x = place_x + shake_x + (moved if sideways else 0)
+    y = place_y + shake_y + (0 if sideways else moved)
+    covered = np.zeros((FRAMES, HEIGHT, WIDTH), np.float32)
+    for (column, row), (jitter_x, jitter_y) in zip(product((0, WIDTH / 2), (0, HEIGHT / 2)), jitter, strict=True):
+        dx = _from_centre(x + column + jitter_x, WIDTH)[:, None, :]
+        dy = _from_centre(y + row + jitter_y, HEIGHT)[:, :, None]
+        np.maximum(covered, _filled(_distance(shape, dx, dy, radius)), out=covered)
+    for disc in _discs(time, clutter.discs, rng):
+        np.maximum(covered, disc, out=covered)
+    clip = background.astype(np.float32) + difference.astype(np.float32) * covered[..., None]
+    if clutter.texture:
+        clip += clutter.texture * (1 - covered[..., None]) * _texture(time, rng)[..., None]
+    for bar in _bars(time, clutter.bars, rng):
+        clip += bar[..., None] * (rng.uniform(30, 225, 3).astype(np.float32) - clip)
+    drawn = np.clip(clip + noise, 0, 255).astype(np.uint8)
+    return drawn if direction in ("right", "down") else drawn[::-1]
+
+
+def _warped(time: Floats, change: float, rng: np.random.Generator) -> Floats:
+    """Time that runs up to `change` faster and slower than even, once to twice in a clip."""
+    turns, phase = 2 * np.pi * rng.uniform(1, 2) / FRAMES, rng.uniform(0, 2 * np.pi)
+    warped: Floats = time + change / turns * np.sin(turns * time + phase)
+    return warped
+
+
+def _motion(time: Floats, fastest: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Places x, y per frame of something that moves evenly from anywhere to anywhere, on the torus."""
+    speed_x, speed_y = rng.uniform(-fastest, fastest, 2)
+    return rng.uniform(0, WIDTH) + speed_x * time, rng.uniform(0, HEIGHT) + speed_y * time
+
+
+def _discs(time: Floats, number: int, rng: np.random.Generator) -> Iterator[Floats]:
+    for _ in range(number):
+        x, y = _motion(time, 2, rng)
+        distance = np.hypot(_from_centre(x, WIDTH)[:, None, :], _from_centre(y, HEIGHT)[:, :, None])
+        yield _filled(distance - rng.uniform(3, 6))
+
+
+def _bars(time: Floats, number: int, rng: np.random.Generator) -> Iterator[Floats]:
+    for _ in range(number):
+        x, y = _motion(time, 0.5, rng)
+        upright, half = rng.random() < 0.5, rng.uniform(3, 5)
+        distance = _from_centre(x, WIDTH)[:, None, :] if upright else _from_centre(y, HEIGHT)[:, :, None]
+        yield np.broadcast_to(_filled(np.abs(distance) - half), (FRAMES, HEIGHT, WIDTH))
+
+
+def _texture(time: Floats, rng: np.random.Generator) -> Floats:
+    """Smooth noise of standard deviation 1 that moves evenly on the torus: T x H x W."""
+    x, y = _motion(time, 2, rng)
+    frequency_x, frequency_y = np.fft.rfftfreq(WIDTH), np.fft.fftfreq(HEIGHT)[:, None]
+    smooth = np.exp(-0.5 * (2 * np.pi * 2.5) ** 2 * (frequency_x**2 + frequency_y**2))
+    spectrum = np.fft.rfft2(rng.standard_normal((HEIGHT, WIDTH))) * smooth
+    spectrum[0, 0] = 0
+    shift = np.exp(-2j * np.pi * (frequency_x * x[:, None, None] + frequency_y * y[:, None, None]))
+    texture: Floats = np.fft.irfft2(spectrum * shift, s=(HEIGHT, WIDTH))
+    texture /= texture.std()
+    return texture.astype(np.float32)
+
+
+def _from_centre(centre: Floats, length: int) -> Floats:
+    """Signed distances of the pixels from a centre per frame, on a circle of `length` pixels: T x length."""
+    pixels = np.arange(length)
+    return ((pixels - centre[:, None] + length / 2) % length - length / 2).astype(np.float32)
+
+
+def _filled(distance: Floats) -> Floats:
+    """How much of a pixel is covered: half a pixel of transition, so that fractions of a pixel show."""
+    covered: Floats = np.clip(0.5 - distance, 0, 1)
+    return covered
+
+
+def _distance(shape: Shape, dx: Floats, dy: Floats, radius: float) -> Floats:
+    """Distance of each pixel from the shape's edge, negative inside: T x H x W."""
+    across, along = np.abs(dx), np.abs(dy)
+    distance: Floats
+    if shape == "cross":
+        arm = 0.3 * radius
+        distance = np.minimum(np.maximum(across - radius, along - arm), np.maximum(across - arm, along - radius))
+    elif shape == "ring":
+        distance = np.abs(np.hypot(dx, dy) - 0.75 * radius) - 0.25 * radius
+    elif shape == "square":
+        distance = np.maximum(across, along) - 0.85 * radius
+    else:
+        distance = np.maximum(0.866 * across + 0.5 * dy, -dy) - 0.55 * radius
+    return distance
