@@ -57,8 +57,8 @@ class Task:
     clips: int = 4
     frames: int = 16
     size: int = 40
-    epochs: int = 20
-    milestones: tuple[int, ...] = (10, 15)
+    epochs: int = 40
+    milestones: tuple[int, ...] = (20, 30)
     warmup_epochs: int = 1
     lr: float = 0.015
     width: int = 16
