@@ -713,6 +713,24 @@ def test_scalars_are_logged(tmp_path):
     assert all(float(row["multigrid/clips_per_second"]) > 0 for row in rows)
 
 
+@pytest.mark.filterwarnings("ignore:.*configure_optimizers` returned `None`")
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
+def test_without_an_optimizer_the_plan_is_run_all_the_same(tmp_path):
+    """As scripts do that measure their loader."""
+
+    class Loading(Module):
+        def training_step(self, batch, batch_idx):
+            if self._trainer is not None:
+                self.seen.append((self.current_epoch, batch_idx, tuple(batch[0].shape), 0.0, 0.0))
+
+        def configure_optimizers(self):
+            return None
+
+    module = Loading()
+    fit(module, MultigridCallback(milestones=[2, 3]), logger=CSVLogger(tmp_path))
+    assert module.shapes == planned()
+
+
 def test_barebones():
     class Silent(Module):
         def log(self, *args, **kwargs):
