@@ -958,7 +958,7 @@ def test_trying_the_grids_costs_no_randomness_and_changes_no_weight():
 
 
 def test_lightnings_private_door_is_still_there():
-    # See `recipe.training_source`: the only private attribute that is touched.
+    # See `recipe.training_source`.
     source = training_source(trainer())
     assert {"instance", "name"} <= set(vars(source))
     assert list(inspect.signature(source.dataloader).parameters) == []
