@@ -191,6 +191,11 @@ class BaselineLR:
     def _groups(self) -> list[dict[str, Any]]:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
+    @property
+    def now(self) -> float:
+        """The LR in use, of the first parameter group; 0 where there is no optimizer."""
+        return next((float(group["lr"]) for group in self._groups()), 0.0)
+
     @contextmanager
     def on_baseline(self) -> Iterator[None]:
         """Within it, every group holds the baseline's LR."""
@@ -257,7 +262,8 @@ def _set_lr(group: dict[str, Any], lr: float) -> None:
 
 def warn_of_adaptive_lr(optimizers: Sequence[Optimizer], schedule: MultigridSchedule) -> None:
     """Says that the linear scale is unproven for what is not SGD."""
-    adaptive = [type(optimizer).__name__ for optimizer in optimizers if not isinstance(optimizer, SGD)]
+    used = [optimizer for optimizer in optimizers if optimizer.param_groups]  # Lightning's stand-in for none has none
+    adaptive = [type(optimizer).__name__ for optimizer in used if not isinstance(optimizer, SGD)]
     most = max(phase.lr_scale for phase in schedule.phases)
     if adaptive and schedule.lr_scaling == "linear" and most > 1:
         rank_zero_warn(

@@ -287,8 +287,7 @@ class MultigridCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        lr = float(trainer.optimizers[0].param_groups[0]["lr"])
-        times = self._run.report.ended(trainer.current_epoch, self._run.step(batch_idx), lr)
+        times = self._run.report.ended(trainer.current_epoch, self._run.step(batch_idx), self._run.lr.now)
         log_values(trainer, pl_module, self._run.report.scalars(times, trainer.world_size))
         self._run.statistics.saving = True
         # Whatever the accumulation, the last batch ends an optimizer step.

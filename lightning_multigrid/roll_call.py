@@ -73,25 +73,29 @@ class RollCall:
             if self._store.add("failures", 1) == 1:
                 self._store.set("verdict", self._find(error))
             return str(self._store.get("verdict").decode())
-        except dist.DistError:  # the store is rank 0's
+        except dist.DistNetworkError:  # the store is rank 0's
             return "Rank 0 has ended, by an error that its own output shows or because it was killed."
+        except dist.DistStoreError:  # it has no answer
+            return "Another rank failed first, and was ended before it could find out why; its own output may show it."
 
     def _find(self, error: BaseException) -> str:
         # What torch raises where ranks wait for each other is a RuntimeError.
         if isinstance(error, RuntimeError):
-            keys = [self._key(rank) for rank in range(self.world)]
-            before = self._store.multi_get(keys)
+            # A rank that could not reach the store has never given a sign.
+            signs = {rank: key for rank in range(self.world) if self._store.check([key := self._key(rank)])}
+            before = self._store.multi_get([*signs.values()])
             end = time.monotonic() + _GONE
             while (left := end - time.monotonic()) > 0:
                 # A launcher may end this rank meanwhile: Lightning's handler of SIGTERM talks to the ranks, and fails.
                 with suppress(RuntimeError):
                     time.sleep(left)
-            pairs = zip(before, self._store.multi_get(keys), strict=True)
-            gone = [str(rank) for rank, (then, now) in enumerate(pairs) if then == now and rank != self.rank]
+            after = self._store.multi_get([*signs.values()])
+            beats = zip(signs, before, after, strict=True)
+            gone = [str(rank) for rank, then, now in beats if then == now and rank != self.rank]
             if gone:
                 return f"No sign of life from rank {', '.join(gone)}: killed, hanging, or its machine is gone."
-        text = (str(error).splitlines() or [""])[0]
-        return f"Rank {self.rank} was the first to fail, with {type(error).__name__}: {text}"
+        text = "".join(f": {line}" for line in str(error).splitlines()[:1])
+        return f"Rank {self.rank} was the first to fail, with {type(error).__name__}{text}"
 
 
 def _store(host: str, port: int, is_master: bool = False) -> Any:

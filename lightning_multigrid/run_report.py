@@ -268,7 +268,8 @@ def log_values(trainer: Trainer, module: LightningModule, values: Mapping[str, f
     """Logs what the loggers will see."""
     # Only where Lightning hands a step's values on to the loggers, as in the other steps they are never seen and cost
     # more than all the rest of the callback. Lightning counts these steps in private (as `LearningRateMonitor` knows).
-    step = trainer.fit_loop.epoch_loop._batches_that_stepped + 1
-    due = step % max(1, trainer.log_every_n_steps) == 0 or trainer.should_stop or trainer.fast_dev_run  # type: ignore[attr-defined]
-    if due and not trainer.barebones:
+    # And at the end of an epoch, where `EarlyStopping` and `ModelCheckpoint` may be asked to watch them.
+    step, every = trainer.fit_loop.epoch_loop._batches_that_stepped + 1, trainer.log_every_n_steps  # type: ignore[attr-defined]
+    seen = every > 0 and step % every == 0
+    if (seen or trainer.is_last_batch or trainer.should_stop or trainer.fast_dev_run) and not trainer.barebones:  # type: ignore[attr-defined]
         module.log_dict({name: float(value) for name, value in values.items()}, batch_size=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import wraps
@@ -108,11 +109,13 @@ class Takeover:
             elif interval <= recipe.epoch.batches:
                 self.set(trainer, "val_check_interval", interval / recipe.epoch.batches)
         self.set(trainer, "check_val_every_n_epoch", trainer.check_val_every_n_epoch)  # see `Run.choose_validation`
-        # As dense in the training as the script asks for, and at least once in the shortest epoch.
-        split = sampler.clips, sampler.accumulate, recipe.drop_last
-        lengths = (sum(schedule.count_steps(epoch, *split)) for epoch in range(schedule.epochs))
-        every = round(trainer.log_every_n_steps / schedule.iteration_reduction)  # type: ignore[attr-defined]
-        self.set(trainer, "log_every_n_steps", max(1, min(every, *lengths)))
+        if trainer.log_every_n_steps > 0:  # type: ignore[attr-defined]  # else the script wants none
+            # As dense in the training as the script asks for, and at least once in the shortest epoch; Lightning counts
+            # optimizer steps.
+            split = sampler.clips, sampler.accumulate, recipe.drop_last
+            batches = min(sum(schedule.count_steps(epoch, *split)) for epoch in range(schedule.epochs))
+            every = round(trainer.log_every_n_steps / schedule.iteration_reduction)  # type: ignore[attr-defined]
+            self.set(trainer, "log_every_n_steps", max(1, min(every, math.ceil(batches / sampler.accumulate))))
         # Lightning fixes the number of batches when it requests the loader (FitLoop.setup_data), which
         # `configure_optimizers` may have made it do already. -1 makes it request it again, whatever the epoch.
         self._undo.callback(reload_every, trainer, 0)

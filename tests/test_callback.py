@@ -1,9 +1,12 @@
 """`MultigridCallback` on plain Lightning scripts: real Trainers, a tiny model, no mocks."""
 
+import gc
 import inspect
 import math
 import os
+import weakref
 from collections import namedtuple
+from contextlib import nullcontext
 
 import lightning as L
 import pytest
@@ -34,6 +37,7 @@ from torch.utils.data import (
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.norm import SubBatchNorm3d
+from lightning_multigrid.precise_bn import EvaluationStatistics
 from lightning_multigrid.recipe import training_source
 from lightning_multigrid.schedule import Baseline, LongCycle, MultigridSchedule, ShortCycle
 from tests.tiny import CLIPS, Module, clips, fit, loader, trainer
@@ -555,6 +559,53 @@ def test_everything_is_put_back_after_an_exception_too():
     assert healthy.shapes == planned()
 
 
+class Bar(callbacks.ProgressBar):
+    def enable(self):
+        """As bars are."""
+
+    def disable(self):
+        """As bars are."""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_callbacks_and_a_scripts_own_items_of_the_bar_are_put_back(fails):
+    bar, callback, module = Bar(), MultigridCallback(precise_bn_batches=1), (Failing if fails else Module)()
+    own = bar.get_metrics = lambda trainer, module: {"mine": 1}
+    during = []
+
+    class Look(L.Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            during.append((bar.get_metrics(trainer, pl_module).keys(), type(trainer.callbacks[-1])))
+
+    host = trainer(bar, callback, Look(), enable_progress_bar=True)
+    before = list(host.callbacks)
+    with pytest.raises(RuntimeError, match="on purpose") if fails else nullcontext():
+        host.fit(module, loader())
+    assert during[0] == ({"mine": 1, "grid": 0, "left": 0}.keys(), EvaluationStatistics)
+    assert bar.get_metrics is own
+    assert host.callbacks == before
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_a_resumed_run_does_not_keep_the_checkpoint_in_memory(tmp_path):
+    """It holds a model and an optimizer, for each process of a node."""
+    alive = []
+
+    class Look(L.Callback):
+        def on_load_checkpoint(self, trainer, pl_module, checkpoint):
+            self.state = weakref.ref(checkpoint["state_dict"])  # Lightning makes it an OrderedDict
+
+        def on_train_epoch_start(self, trainer, pl_module):
+            gc.collect()
+            alive.append(self.state() is not None)
+
+    saver = ModelCheckpoint(tmp_path, every_n_train_steps=20, filename="late")
+    fit(Module(), MultigridCallback(), saver, enable_checkpointing=True)
+    fit(Module(), MultigridCallback(), saver, Look(), enable_checkpointing=True, ckpt_path=tmp_path / "late.ckpt")
+    assert alive
+    assert not any(alive)
+
+
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")
 def test_a_failed_resume_leaves_nothing_for_the_next_fit(tmp_path):
     callback, saver = MultigridCallback(), ModelCheckpoint(tmp_path, every_n_train_steps=20, filename="late")
@@ -660,6 +711,24 @@ def test_scalars_are_logged(tmp_path):
     assert [float(row["multigrid/lr_scale"]) for row in rows] == [step.lr_scale for step in steps]
     assert [float(row["multigrid/phase"]) for row in rows] == [step.phase for step in steps]
     assert all(float(row["multigrid/clips_per_second"]) > 0 for row in rows)
+
+
+@pytest.mark.filterwarnings("ignore:.*configure_optimizers` returned `None`")
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
+def test_without_an_optimizer_the_plan_is_run_all_the_same(tmp_path):
+    """As scripts do that measure their loader."""
+
+    class Loading(Module):
+        def training_step(self, batch, batch_idx):
+            if self._trainer is not None:
+                self.seen.append((self.current_epoch, batch_idx, tuple(batch[0].shape), 0.0, 0.0))
+
+        def configure_optimizers(self):
+            return None
+
+    module = Loading()
+    fit(module, MultigridCallback(milestones=[2, 3]), logger=CSVLogger(tmp_path))
+    assert module.shapes == planned()
 
 
 def test_barebones():
@@ -889,7 +958,7 @@ def test_trying_the_grids_costs_no_randomness_and_changes_no_weight():
 
 
 def test_lightnings_private_door_is_still_there():
-    # See `recipe.training_source`: the only private attribute that is touched.
+    # See `recipe.training_source`.
     source = training_source(trainer())
     assert {"instance", "name"} <= set(vars(source))
     assert list(inspect.signature(source.dataloader).parameters) == []

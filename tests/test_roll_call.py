@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import time
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -79,6 +80,33 @@ def test_every_rank_that_is_left_names_the_one_that_ended_the_run(ways, message)
             process.join()
     assert set(found) == set(range(world)) - set(silent)
     assert all(message in text for text in found.values()), found
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """Roll calls of ranks 0 and 1 of 3, in one process; rank 2 never reached the store."""
+    monkeypatch.setattr(roll_call, "_GONE", 1.2)
+    first = RollCall("127.0.0.1", 0, 0, 3)
+    second = RollCall("127.0.0.1", first.port, 1, 3)
+    yield first, second
+    second.close()
+    first.close()
+
+
+def test_a_rank_that_never_reached_the_store_is_not_accused(two):
+    first, second = two
+    assert second.verdict(RuntimeError("Connection closed")).startswith("Rank 1 was the first to fail")
+    assert first.verdict(RuntimeError("Connection closed")).startswith("Rank 1 was the first to fail")
+
+
+def test_an_error_without_text_is_named(two):
+    assert two[0].verdict(KeyboardInterrupt()) == "Rank 0 was the first to fail, with KeyboardInterrupt"
+
+
+def test_a_rank_that_was_ended_while_it_looked_is_not_taken_for_rank_0(two):
+    two[1]._store.add("failures", 1)  # and then a launcher ended it
+    two[0]._store.set_timeout(timedelta(seconds=1))
+    assert two[0].verdict(RuntimeError("Connection closed")).startswith("Another rank failed first, and was ended")
 
 
 def unreachable(host, port, is_master=False):
