@@ -36,7 +36,6 @@ from lightning_multigrid.journal import Entry, Journal
 from lightning_multigrid.packed import Manifest
 from lightning_multigrid.packed_file import INDEX_NAME, MANIFEST_NAME, save_manifest
 from lightning_multigrid.packet_index import PacketIndex
-from lightning_multigrid.prepared_index import UNDATED
 from lightning_multigrid.processes import Lost, run_tasks
 from lightning_multigrid.textfile import StrPath, path_argument
 from lightning_multigrid.transcode import Bad, Encoding, Prepared, TranscodeJob, WriteFailure
@@ -406,10 +405,13 @@ def _write_index(run: _Run, videos: list[_Video], workers: int, timeout: float) 
         if known is None or video.name in run.made:
             return None
         with suppress(ValueError):  # damaged there
-            return known.get(video.name, run.journal.entries[video.name].size, UNDATED)
+            index = known.get(video.name)
+            # A run that was stopped may have made the video anew, and not the index.
+            if index is not None and index.file_size == run.journal.entries[video.name].size:
+                return index
         return None
 
-    def entries() -> Iterator[tuple[str, int, int, PacketIndex]]:
+    def entries() -> Iterator[tuple[str, PacketIndex]]:
         # Always in the order of the manifest, so that the same videos make the same file; results of several processes
         # wait for their turn here.
         place = {video.name: os.path.join(run.videos, video.name) for video in videos}
@@ -425,15 +427,9 @@ def _write_index(run: _Run, videos: list[_Video], workers: int, timeout: float) 
                 if not isinstance(made, bytes):  # the reader will index it, or say what is wrong with it
                     continue
                 index = PacketIndex.from_bytes(made)
-            yield video.name, run.journal.entries[video.name].size, UNDATED, index
+            yield video.name, index
 
-    temporary = temporary_name(run.root)
-    try:
-        IndexStore.write(temporary, entries())
-        os.replace(temporary, path)
-    finally:
-        with suppress(OSError):
-            os.remove(temporary)
+    IndexStore.write(path, entries())
 
 
 def _check_space(root: str, made: int, read: int, rest: int) -> None:

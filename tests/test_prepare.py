@@ -14,7 +14,7 @@ import pytest
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle, VideoDataModule, dataset
 from lightning_multigrid.charades import read_charades
-from lightning_multigrid.decode import VideoReader
+from lightning_multigrid.decode import VideoReader, build_index
 from lightning_multigrid.durable import OutputError, new_file, remove_partial, temporary_name
 from lightning_multigrid.index_store import IndexStore
 from lightning_multigrid.journal import Entry, Journal
@@ -201,6 +201,26 @@ def test_a_second_run_does_what_is_missing_only(tmp_path):
     os.utime(tmp_path / "in" / "c.mp4", (1, 1))  # another source
     assert prepare(source, tmp_path / "out", FAST).made == 1
     assert prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=30)).made == 3  # other settings
+
+
+def test_an_index_of_a_video_as_it_was_before_is_made_anew(tmp_path):
+    """A run that was stopped has made the video, and not yet the index."""
+    source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
+    prepare(source, tmp_path / "out", FAST)
+    old = (tmp_path / "out" / "packets.index").read_bytes()
+    prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=40))
+    (tmp_path / "out" / "packets.index").write_bytes(old)
+    assert prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=40)).kept == 2
+    made = read_manifest(tmp_path / "out")
+    assert prepared_index(made, made.path(0)) == build_index(made.path(0))
+
+
+def test_a_drive_that_hangs_is_not_asked_for_the_index(tmp_path):
+    """Only the reader's calls are watched, so nothing else may touch the video."""
+    prepare(videos(tmp_path / "in", ["a.mp4"]), tmp_path / "out", FAST)
+    made = read_manifest(tmp_path / "out")
+    (tmp_path / "out" / "videos").rename(tmp_path / "gone")
+    assert len(prepared_index(made, made.path(0))) == 20
 
 
 def test_a_source_that_was_repaired_joins_the_others(tmp_path):
