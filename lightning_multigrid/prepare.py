@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -225,10 +226,13 @@ def _planned(run: _Run, sources: Sequence[str], manifest: Manifest) -> dict[str,
     for source in sources:
         if source in videos:
             continue
-        name = _name(source, manifest)
-        if name in names:  # `a.avi` and `a.avi.mp4`
-            name = f"{name[: -len('.mp4')]}~{hashlib.sha256(os.fsencode(source)).hexdigest()[:16]}.mp4"
-        names.add(name)
+        name = plain = _name(source, manifest)
+        digest = b""
+        while _known_as(name) in names:  # `a.avi` and `a.avi.mp4`, `b.mp4` and `B.mp4`
+            digest = hashlib.sha256(digest + os.fsencode(source)).digest()
+            folder, base = os.path.split(plain[: -len(".mp4")])
+            name = os.path.join(folder, _short(f"{base}~{digest.hex()[:16]}.mp4"))
+        names.add(_known_as(name))
         video = videos[source] = _Video(source, name)
         try:
             found = os.stat(source)
@@ -254,6 +258,11 @@ def _name(source: str, manifest: Manifest) -> str:
     if not parts[-1].lower().endswith(".mp4"):
         parts[-1] += ".mp4"
     return os.path.join(*map(_short, parts))
+
+
+def _known_as(name: str) -> str:
+    """The same for all names that a file system may take for one: some know no case, or only one form of `é`."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def _short(part: str) -> str:

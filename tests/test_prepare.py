@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -259,6 +260,34 @@ def test_names_that_would_be_the_same(tmp_path):
     made = read_manifest(tmp_path / "out")
     assert len({made.path(row) for row in range(3)}) == 3
     assert first_numbers(made) == [0, 20, 40]
+
+
+def test_names_that_some_file_systems_take_for_one(tmp_path):
+    """The file system of a Mac knows no case, and one form of an accent only."""
+    source = videos(tmp_path / "in", ["dQw.mp4", "dqW.mp4", "run/a.mp4", "Run/a.mp4", "\u00e9.mp4", "e\u0301.mp4"])
+    prepare(source, tmp_path / "out", FAST)
+    made = read_manifest(tmp_path / "out")
+    names = [made.path(row) for row in range(6)]
+    assert len({unicodedata.normalize("NFC", name).lower() for name in names}) == 6
+    assert names[0].endswith("/dQw.mp4")
+    assert first_numbers(made) == first_numbers(source)
+
+
+def test_a_name_that_another_one_would_be_given(tmp_path):
+    source = videos(tmp_path / "in", ["a.avi.mp4", "a.avi"])
+    prepare(source, tmp_path / "out", FAST)
+    given = Path(read_manifest(tmp_path / "out").path(1)).name
+    source = videos(tmp_path / "in", ["a.avi.mp4", given, "a.avi"])
+    prepare(source, tmp_path / "again", FAST)
+    made = read_manifest(tmp_path / "again")
+    assert len({made.path(row) for row in range(3)}) == 3
+    assert first_numbers(made) == first_numbers(source)
+
+
+def test_long_names_that_would_be_the_same(tmp_path):
+    source = videos(tmp_path / "in", ["x" * 246 + ".avi", "x" * 246 + ".avi.mp4"])
+    prepare(source, tmp_path / "out", FAST)
+    assert first_numbers(read_manifest(tmp_path / "out")) == [0, 20]
 
 
 def test_a_name_as_long_as_there_can_be(tmp_path):
