@@ -84,7 +84,7 @@ class Summary:
         made: Videos made by this run.
         kept: Videos that were there.
         bad: Path and reason of each video that can't be used.
-        source_bytes: Bytes of the sources of all videos that are there now.
+        source_bytes: Bytes of the sources of all videos that are there now; 0 if those are folders of frames.
         bytes: Their own.
     """
 
@@ -191,7 +191,7 @@ def prepare(
         len(good) - kept,
         kept,
         run.bad,
-        sum(entry.source_size for entry in entries),
+        sum(entry.source_size for entry in entries) if manifest.frame_rate is None else 0,
         sum(entry.size for entry in entries),
     )
 
