@@ -13,7 +13,7 @@ from av.packet import Packet
 from av.stream import Disposition
 from av.video.stream import VideoStream
 
-from lightning_multigrid.boxes import promised_size
+from lightning_multigrid.boxes import claimed_by_samples, promised_size
 from lightning_multigrid.packet_index import MAX_PIXELS
 from lightning_multigrid.watched_file import Cursor, HangError, WatchedFile
 
@@ -168,6 +168,9 @@ class VideoFile:
         promised = promised_size(self.bytes)
         if promised > self.bytes.size:
             raise VideoError(self.path, f"cut short: {self.bytes.size} of {promised} bytes are there")
+        claimed = claimed_by_samples(self.bytes)
+        if claimed > self.bytes.size:
+            raise VideoError(self.path, f"damaged: its frames claim {claimed} bytes, {self.bytes.size} are there")
 
 
 def demuxed(container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:
