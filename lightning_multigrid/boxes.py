@@ -6,10 +6,13 @@ from typing import NamedTuple
 
 from lightning_multigrid.watched_file import WatchedFile
 
-__all__ = ["FileBox", "outermost_boxes", "promised_size"]
+__all__ = ["FileBox", "claimed_by_samples", "outermost_boxes", "promised_size"]
 
 # Boxes of an mp4 file that are looked at: a day of fragments. A hostile file could have them by the million.
 _MOST = 100_000
+_OF_SAMPLES = (b"moov", b"trak", b"mdia", b"minf", b"stbl")
+# Larger tables are those of days, which FFmpeg has to read, too.
+_LARGEST_TABLE = 1 << 26
 _KINDS = (b"ftyp", b"moov", b"mdat", b"moof", b"free", b"skip", b"wide", b"sidx", b"styp", b"uuid")
 
 
@@ -52,6 +55,31 @@ def promised_size(file: WatchedFile) -> int:
         return at + size + after + segment
     boxes = outermost_boxes(file)
     return boxes[-1].position + boxes[-1].size if boxes else 0
+
+
+def claimed_by_samples(file: WatchedFile) -> int:
+    """Bytes that a track of an mp4 file claims whose samples are all of one size; 0 if there is none.
+
+    No table need list such samples, so a few bytes can claim billions, for each of which FFmpeg would take memory.
+    """
+    claimed = 0
+    for box in outermost_boxes(file):
+        if box.kind != b"moov" or box.size > _LARGEST_TABLE:
+            continue
+        table = _bytes(file, box.position, box.size)
+        spans = [(0, len(table))]
+        while spans:
+            at, end = spans.pop()
+            while at + 8 <= end:
+                size, kind = int.from_bytes(table[at : at + 4], "big"), table[at + 4 : at + 8]
+                after = min(at + size, end) if size >= 8 else end
+                if kind in _OF_SAMPLES:
+                    spans.append((at + 8, after))
+                elif kind == b"stsz":  # ISO/IEC 14496-12, 8.7.3
+                    of_each, number = table[at + 12 : at + 16], table[at + 16 : at + 20]
+                    claimed = max(claimed, int.from_bytes(of_each, "big") * int.from_bytes(number, "big"))
+                at = after
+    return claimed
 
 
 def _bytes(file: WatchedFile, position: int, size: int) -> bytes:

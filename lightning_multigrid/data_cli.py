@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -51,7 +52,7 @@ def run_data_command(args: Sequence[str]) -> None:
 
     Raises:
         ArgumentError: If an argument is unknown or of a wrong kind.
-        SystemExit: With 1 if `check` finds a bad video.
+        SystemExit: With 1 if `check` finds a bad video, with 130 at Ctrl-C.
     """
     command = args[0]
     parser = _parser(command)
@@ -63,7 +64,12 @@ def run_data_command(args: Sequence[str]) -> None:
             f"See `lightning-multigrid {command} --help`",
         )
     splits = _splits(config) if config.source is None else {"": _read(config)}
-    (_prepare if command == "prepare" else _check)(config, splits)
+    try:
+        (_prepare if command == "prepare" else _check)(config, splits)
+    except KeyboardInterrupt:
+        goes_on = " What is there is whole, and the same command goes on from it." if command == "prepare" else ""
+        print(f"Stopped.{goes_on}", file=sys.stderr)
+        raise SystemExit(130) from None  # as of a program that Ctrl-C ends
 
 
 def _parser(command: str) -> ArgumentParser:

@@ -110,7 +110,7 @@ class VideoDataset(Dataset[Clip]):
                     crop,
                     request.size,
                     grid.flip,
-                    _labels_seen(self.manifest, index, grid.indices, reader.rate),
+                    _labels_seen(self.manifest, index, grid.indices, reader),
                     index,
                     failures,
                     request.seed,
@@ -207,11 +207,16 @@ def _opened(manifest: Manifest, path: str) -> VideoReader | FrameFolder:
     return VideoReader(path) if index is None else VideoReader(path, index)
 
 
-def _labels_seen(manifest: Manifest, index: int, frames: Sequence[int], rate: float) -> tuple[int, ...]:
+def _labels_seen(
+    manifest: Manifest, index: int, frames: Sequence[int], reader: VideoReader | FrameFolder
+) -> tuple[int, ...]:
     """Labels that hold somewhere from the first of some frames to the last; all of the video if its rate is unknown."""
-    if not rate:
+    if not reader.rate:
         return manifest.labels(index)
-    return manifest.labels_between(index, min(frames) / rate, (max(frames) + 1) / rate)
+    first, end = min(frames), max(frames) + 1
+    if isinstance(reader, VideoReader):
+        return manifest.labels_between(index, reader.index.time_of(first), reader.index.time_of(end))
+    return manifest.labels_between(index, first / reader.rate, end / reader.rate)
 
 
 def _check_manifest(manifest: Manifest) -> None:

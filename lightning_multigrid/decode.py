@@ -35,15 +35,15 @@ __all__ = ["Box", "VideoError", "VideoReader", "build_index", "read_frames"]
 
 # Bytes of packets that are read at a time, and between packets that are read rather than skipped.
 _PIECE, _GAP = 1 << 22, 1 << 16
-# From this version on PyAV's scaler starts a thread per core, for every frame, unless told not to.
-_ONE_THREAD = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
+# From version 17 on PyAV's scaler asks a frame for its colours, and starts a thread per core, unless told not to.
+_ASKS_FRAMES = int(av.__version__.split(".")[0]) >= 17
 
 _Place = tuple[int, int, int, int]
 
 _YUV_420 = ("yuv420p", "yuvj420p")
 # Numbers of the matrices, ITU-T H.273, table 4. 2 is "unspecified", which FFmpeg's converter takes for BT.601.
 _MATRICES: dict[int, Literal["bt601", "bt709"]] = {1: "bt709", 2: "bt601", 5: "bt601", 6: "bt601"}
-_FULL_RANGE = 2  # FFmpeg's AVCOL_RANGE_JPEG
+_LIMITED_RANGE, _FULL_RANGE = 1, 2  # FFmpeg's AVCOL_RANGE_MPEG and AVCOL_RANGE_JPEG
 
 
 class Box(NamedTuple):
@@ -239,7 +239,7 @@ class VideoReader:
         """Pixels of a frame as it is stored. A frame of another size than the first is scaled to that."""
         height, width = self._index.stored_height, self._index.stored_width
         scaler = _kept.scalers[frame.format.name]
-        rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **_ONE_THREAD)
+        rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **_scaling(frame))
         plane = rgb.planes[0]
         return torch.frombuffer(plane, dtype=torch.uint8).as_strided((height, width, 3), (plane.line_size, 3, 1))
 
@@ -386,13 +386,31 @@ class _Disagreement(Exception):
     """The index says one thing, the file or the decoder another."""
 
 
+def _scaling(frame: VideoFrame) -> dict[str, int]:
+    """What else PyAV's scaler has to be told to make RGB of a frame."""
+    if _ASKS_FRAMES:
+        return {"threads": 1}
+    # It passes the colours on to FFmpeg's only if those of source and target differ (RGB has none that matter), and
+    # takes 5 for "as before"; 6 has the same coefficients.
+    matrix = int(frame.colorspace)
+    matrix = 6 if matrix == 5 else matrix
+    return {
+        "src_colorspace": matrix,
+        "dst_colorspace": 6 if matrix == 1 else 1,
+        "src_color_range": _FULL_RANGE if _is_full_range(frame) else _LIMITED_RANGE,
+    }
+
+
+def _is_full_range(frame: VideoFrame) -> bool:
+    return frame.format.name.startswith("yuvj") or int(frame.color_range) == _FULL_RANGE
+
+
 def _yuv_layout(frame: VideoFrame, frames: int, box: Box) -> YuvLayout | None:
     """That of a clip of frames like this one; None if they are not YUV 4:2:0 of 8 bits in known colours."""
     matrix = _MATRICES.get(int(frame.colorspace))
     if frame.format.name not in _YUV_420 or matrix is None:
         return None
-    full_range = frame.format.name == "yuvj420p" or int(frame.color_range) == _FULL_RANGE
-    return YuvLayout(frames, box.height, box.width, box.top % 2, box.left % 2, matrix, full_range)
+    return YuvLayout(frames, box.height, box.width, box.top % 2, box.left % 2, matrix, _is_full_range(frame))
 
 
 def _yuv_planes(frame: VideoFrame, box: Box) -> tuple[Tensor, tuple[Tensor, Tensor]]:

@@ -17,13 +17,12 @@ from torch import Tensor
 
 from lightning_multigrid.decode import Box, VideoError
 from lightning_multigrid.manifest import FRAME_SUFFIXES
+from lightning_multigrid.packet_index import MAX_PIXELS
 
 __all__ = ["FrameFolder"]
 
 # What Pillow may take a file for, whatever its name says: some of its other formats run programs.
 _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
-# The limit of video files, see `decode`: a few bytes of a header can declare far more.
-_MAX_PIXELS = 2**26
 
 
 class FrameFolder:
@@ -111,8 +110,8 @@ class FrameFolder:
         name = self._names[index]
         try:
             with Image.open(os.path.join(self._path, name), formats=_FORMATS) as image:
-                if image.width * image.height > _MAX_PIXELS:
-                    raise VideoError(self._path, f"{name} has more than {_MAX_PIXELS} pixels")
+                if image.width * image.height > MAX_PIXELS:
+                    raise VideoError(self._path, f"{name} has more than {MAX_PIXELS} pixels")
                 yield image
         except (VideoError, MemoryError):
             raise

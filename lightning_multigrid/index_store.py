@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import struct
-import tempfile
 from collections.abc import Iterable
-from contextlib import suppress
 from hashlib import blake2b
 
 import numpy as np
 
+from lightning_multigrid.durable import new_file
 from lightning_multigrid.packet_index import PacketIndex
 
 __all__ = ["IndexStore"]
 
-_MAGIC = b"LMGSTO\1\n"
+_MAGIC = b"LMGSTO\2\n"
 # Magic, where the table lies, and how many entries it has. Then the records, then the table: hashes of the names,
 # ascending, and the positions of their records.
 _HEAD = struct.Struct("<8sQQ")
-# Of a record: bytes and time of change of the video, bytes of the name and of the index; both follow.
-_RECORD = struct.Struct("<qqII")
+# Of a record: bytes of the name and of the index; both follow.
+_RECORD = struct.Struct("<II")
 
 
 class IndexStore:
     """A read-only file of packet indices by the name of the video. Its length is the number of videos.
 
-    Opening it costs the same for a few videos and for millions. It is pickled by its path, for workers.
+    Opening it costs the same for a few videos and for millions. It is pickled by its path, for workers. Whether a video
+    is still the one that was indexed is told by the index itself, not here.
 
     >>> IndexStore("no_such.index")
     Traceback (most recent call last):
@@ -43,6 +44,9 @@ class IndexStore:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(os.fspath(path)) if os.path.exists(path) else os.fspath(path)
+        # Looked at before it is opened: to open a pipe waits for its writer.
+        if not stat.S_ISREG(os.stat(self.path).st_mode):
+            raise self._error("it is no ordinary file")
         with open(self.path, "rb") as file:
             if os.fstat(file.fileno()).st_size < _HEAD.size:
                 raise self._error("it is too short")
@@ -61,25 +65,19 @@ class IndexStore:
     def __reduce__(self) -> tuple[type[IndexStore], tuple[str]]:
         return IndexStore, (self.path,)
 
-    def get(self, name: str, size: int, mtime_ns: int) -> PacketIndex | None:
-        """The index of a video, or None if the store has none, or one of the video as it was before.
-
-        Args:
-            name: As it was given to `write`.
-            size: Bytes of the video file as it is.
-            mtime_ns: When it was changed last, in nanoseconds.
+    def get(self, name: str) -> PacketIndex | None:
+        """The index of a video by its name, as it was given to `write`; None if the store has none.
 
         Raises:
             ValueError: If the store is damaged there.
         """
         encoded = _encoded(name)
-        key = _hash(encoded)
+        # As a number of the table's own kind: for any other one, NumPy would convert the table, at each call.
+        key = np.uint64(_hash(encoded))
         at = int(np.searchsorted(self._hashes, key))
         while at < len(self._hashes) and self._hashes[at] == key:
-            found, known_size, known_time, data = self._record(int(self._places[at]))
+            found, data = self._record(int(self._places[at]))
             if found == encoded:
-                if (known_size, known_time) != (size, mtime_ns):
-                    return None
                 try:
                     return PacketIndex.from_bytes(data)
                 except ValueError as error:
@@ -87,16 +85,16 @@ class IndexStore:
             at += 1
         return None
 
-    def _record(self, place: int) -> tuple[bytes, int, int, bytes]:
+    def _record(self, place: int) -> tuple[bytes, bytes]:
         try:
-            size, time, name_bytes, index_bytes = _RECORD.unpack_from(self._map, place)
+            name_bytes, index_bytes = _RECORD.unpack_from(self._map, place)
         except (struct.error, OverflowError) as error:
             raise self._error("an entry lies beyond its end") from error
         start = place + _RECORD.size
         middle, end = start + name_bytes, start + name_bytes + index_bytes
         if end > len(self._map):
             raise self._error("an entry lies beyond its end")
-        return self._map[start:middle], size, time, self._map[middle:end]
+        return self._map[start:middle], self._map[middle:end]
 
     def _error(self, what: str) -> ValueError:
         return ValueError(
@@ -104,44 +102,30 @@ class IndexStore:
         )
 
     @staticmethod
-    def write(path: str | os.PathLike[str], entries: Iterable[tuple[str, int, int, PacketIndex]]) -> None:
+    def write(path: str | os.PathLike[str], entries: Iterable[tuple[str, PacketIndex]]) -> None:
         """Writes a store: the old file or the new one is there, never a part.
 
         Args:
             path: Where to.
-            entries: For each video its name, the bytes of its file, when that was changed last in nanoseconds, and its
-                index. Of several with one name the last holds.
+            entries: For each video its name and its index. Of several with one name the last holds.
 
         Raises:
-            OSError: If it cannot be written, for instance for want of space.
+            OutputError: If it cannot be written, for instance for want of space.
         """
-        target = os.path.abspath(os.fspath(path))
-        folder = os.path.dirname(target)
-        descriptor, temporary = tempfile.mkstemp(prefix=os.path.basename(target)[:100] + ".", suffix=".tmp", dir=folder)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(_HEAD.pack(_MAGIC, 0, 0))
-                places: dict[bytes, int] = {}
-                for name, size, mtime_ns, index in entries:
-                    encoded, data = _encoded(name), index.to_bytes()
-                    places[encoded] = file.tell()
-                    file.write(_RECORD.pack(size, mtime_ns, len(encoded), len(data)))
-                    file.write(encoded)
-                    file.write(data)
-                table = np.array(sorted((_hash(name), place) for name, place in places.items()), "<u8").reshape(-1, 2)
-                start = file.tell()
-                file.write(table.T.tobytes())
-                file.seek(0)
-                file.write(_HEAD.pack(_MAGIC, start, len(table)))
-                file.flush()
-                os.fchmod(file.fileno(), 0o644)
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-            _sync_folder(folder)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with new_file(path) as file:
+            file.write(_HEAD.pack(_MAGIC, 0, 0))
+            places: dict[bytes, int] = {}
+            for name, index in entries:
+                encoded, data = _encoded(name), index.to_bytes()
+                places[encoded] = file.tell()
+                file.write(_RECORD.pack(len(encoded), len(data)))
+                file.write(encoded)
+                file.write(data)
+            table = np.array(sorted((_hash(name), place) for name, place in places.items()), "<u8").reshape(-1, 2)
+            start = file.tell()
+            file.write(table.T.tobytes())
+            file.seek(0)
+            file.write(_HEAD.pack(_MAGIC, start, len(table)))
 
 
 def _encoded(name: str) -> bytes:
@@ -150,12 +134,3 @@ def _encoded(name: str) -> bytes:
 
 def _hash(name: bytes) -> int:
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
-
-
-def _sync_folder(folder: str) -> None:
-    with suppress(OSError):  # a network drive may refuse; then the rename lasts when it lasts
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

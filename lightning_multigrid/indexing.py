@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
+from array import array
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -59,7 +60,7 @@ class _Indexing:
         self.codec: VideoCodecContext = stream.codec_context
         # A program stream has a time per pack, not per frame: those between are made up, and others after a seek.
         self.regular = container.format.name != "mpeg"
-        self.rows: list[tuple[int, int, int, int, int, int]] = []
+        self.rows = array("q")  # six numbers for each packet; as objects they would take six times the memory
         self.h264 = H264Packets(self.codec.extradata or b"") if self.codec.name == "h264" else None
         self.plain = True  # whether the packets probed stand in the file as they are
 
@@ -135,7 +136,7 @@ class _Indexing:
         flags = ENTRY * entry | SHOWN * shown | DROPPABLE * droppable
         decoding_time = time if packet.dts is None else packet.dts
         position = -1 if packet.pos is None else packet.pos
-        self.rows.append((position, len(data), time, decoding_time, flags, zlib.crc32(data)))
+        self.rows.extend((position, len(data), time, decoding_time, flags, zlib.crc32(data)))
 
     def _is_plain(self, packet: Packet[VideoStream]) -> bool:
         if packet.pos is None or packet.pos < 0:

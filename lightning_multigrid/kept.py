@@ -11,8 +11,7 @@ from av.codec.context import CodecContext
 from av.video.codeccontext import VideoCodecContext
 from av.video.reformatter import VideoReformatter
 
-from lightning_multigrid.packet_index import PacketIndex
-from lightning_multigrid.video_file import MAX_PIXELS
+from lightning_multigrid.packet_index import MAX_PIXELS, PacketIndex
 
 __all__ = ["FileKey", "Kept"]
 

@@ -12,6 +12,8 @@ __all__ = ["H264Packets", "Look", "is_hevc_entry", "length_bytes", "nal_units"]
 
 # What tells pictures apart stands in the first bytes of a slice.
 _HEADER_BYTES = 48
+# What is looked for in a sequence parameter set stands behind scaling lists of 2,000 bytes, at most.
+_SET_BYTES = 4096
 # Profiles whose sequence parameter sets tell chroma and bit depth; 7.3.2.1.1.
 _HIGH_PROFILES = {44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244}
 
@@ -97,7 +99,7 @@ class H264Packets:
             self.sure = False
         self._sequence_bytes = unit
         try:
-            self._sequence = _sequence(_Bits(unit[1:]))
+            self._sequence = _sequence(_Bits(unit[1:_SET_BYTES]))
         except ValueError:
             self.sure = False
 

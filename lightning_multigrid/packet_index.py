@@ -17,7 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DROPPABLE", "ENTRY", "SHOWN", "Orientation", "PacketIndex", "Run", "Seal"]
+__all__ = ["DROPPABLE", "ENTRY", "MAX_PIXELS", "SHOWN", "Orientation", "PacketIndex", "Run", "Seal"]
+
+MAX_PIXELS = 2**26
+"""8192 x 8192, twice an 8K frame. A few bytes of a header can declare far more, and FFmpeg would allocate it."""
 
 # Flags of a packet.
 ENTRY = 1
@@ -36,6 +39,8 @@ _SEAL = struct.Struct("<QI")
 _DIGEST = 16
 _WIDTHS = ("<i1", "<i2", "<i4", "<i8")
 _LIMIT = 2**62
+# Bytes that seals may have, all in all: they are read at each use.
+_MOST_SEALED = 1 << 23
 
 _Integers = npt.NDArray[np.int64]
 
@@ -122,7 +127,9 @@ class PacketIndex:
         columns = self._columns()
         if len({len(column) for column in columns}) != 1:
             raise ValueError("the columns differ in length")
-        if not (0 < self.stored_height < 2**16 and 0 < self.stored_width < 2**16 and 0 <= self.frames < _LIMIT):
+        if not (self.stored_height > 0 and self.stored_width > 0 and 0 <= self.frames < _LIMIT):
+            raise ValueError("no frames of a possible size")
+        if self.stored_height * self.stored_width > MAX_PIXELS:
             raise ValueError("no frames of a possible size")
         if not (math.isfinite(self.rate) and self.rate >= 0 and 0 <= self.file_size < _LIMIT):
             raise ValueError("no possible rate or file size")
@@ -130,6 +137,8 @@ class PacketIndex:
             raise ValueError("no digest")
         if any(seal.position + seal.size > self.file_size for seal in self.seals):
             raise ValueError("a seal lies beyond the end of the file")
+        if sum(seal.size for seal in self.seals) > _MOST_SEALED:
+            raise ValueError("the seals are too large")
         if not len(self.times):
             return
         if any(int(column.min()) < -_LIMIT or int(column.max()) > _LIMIT for column in columns):
@@ -170,6 +179,19 @@ class PacketIndex:
     def shown_times(self) -> _Integers:
         """When the frames are shown, ascending."""
         return self.times[self._by_time]
+
+    def time_of(self, frame: int) -> float:
+        """Seconds from the first frame to another one, or, for the number of frames, to the end of the last.
+
+        Frames may be shown for unequal times; where they can only be counted, equal ones are taken.
+
+        Raises:
+            ZeroDivisionError: If the rate is unknown.
+        """
+        if len(self.times) < 2 or not 0 < frame < self.frames:
+            return frame / self.rate
+        first, time, last = (int(self.times[self._by_time[place]]) for place in (0, frame, -1))
+        return (time - first) * (self.frames - 1) / ((last - first) * self.rate)
 
     @cached_property
     def _by_time(self) -> _Integers:

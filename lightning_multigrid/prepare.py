@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -36,7 +37,6 @@ from lightning_multigrid.journal import Entry, Journal
 from lightning_multigrid.packed import Manifest
 from lightning_multigrid.packed_file import INDEX_NAME, MANIFEST_NAME, save_manifest
 from lightning_multigrid.packet_index import PacketIndex
-from lightning_multigrid.prepared_index import UNDATED
 from lightning_multigrid.processes import Lost, run_tasks
 from lightning_multigrid.textfile import StrPath, path_argument
 from lightning_multigrid.transcode import Bad, Encoding, Prepared, TranscodeJob, WriteFailure
@@ -84,7 +84,7 @@ class Summary:
         made: Videos made by this run.
         kept: Videos that were there.
         bad: Path and reason of each video that can't be used.
-        source_bytes: Bytes of the sources of all videos that are there now.
+        source_bytes: Bytes of the sources of all videos that are there now; 0 if those are folders of frames.
         bytes: Their own.
     """
 
@@ -191,7 +191,7 @@ def prepare(
         len(good) - kept,
         kept,
         run.bad,
-        sum(entry.source_size for entry in entries),
+        sum(entry.source_size for entry in entries) if manifest.frame_rate is None else 0,
         sum(entry.size for entry in entries),
     )
 
@@ -226,10 +226,13 @@ def _planned(run: _Run, sources: Sequence[str], manifest: Manifest) -> dict[str,
     for source in sources:
         if source in videos:
             continue
-        name = _name(source, manifest)
-        if name in names:  # `a.avi` and `a.avi.mp4`
-            name = f"{name[: -len('.mp4')]}~{hashlib.sha256(os.fsencode(source)).hexdigest()[:16]}.mp4"
-        names.add(name)
+        name = plain = _name(source, manifest)
+        digest = b""
+        while _known_as(name) in names:  # `a.avi` and `a.avi.mp4`, `b.mp4` and `B.mp4`
+            digest = hashlib.sha256(digest + os.fsencode(source)).digest()
+            folder, base = os.path.split(plain[: -len(".mp4")])
+            name = os.path.join(folder, _short(f"{base}~{digest.hex()[:16]}.mp4"))
+        names.add(_known_as(name))
         video = videos[source] = _Video(source, name)
         try:
             found = os.stat(source)
@@ -255,6 +258,11 @@ def _name(source: str, manifest: Manifest) -> str:
     if not parts[-1].lower().endswith(".mp4"):
         parts[-1] += ".mp4"
     return os.path.join(*map(_short, parts))
+
+
+def _known_as(name: str) -> str:
+    """The same for all names that a file system may take for one: some know no case, or only one form of `é`."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def _short(part: str) -> str:
@@ -406,10 +414,13 @@ def _write_index(run: _Run, videos: list[_Video], workers: int, timeout: float) 
         if known is None or video.name in run.made:
             return None
         with suppress(ValueError):  # damaged there
-            return known.get(video.name, run.journal.entries[video.name].size, UNDATED)
+            index = known.get(video.name)
+            # A run that was stopped may have made the video anew, and not the index.
+            if index is not None and index.file_size == run.journal.entries[video.name].size:
+                return index
         return None
 
-    def entries() -> Iterator[tuple[str, int, int, PacketIndex]]:
+    def entries() -> Iterator[tuple[str, PacketIndex]]:
         # Always in the order of the manifest, so that the same videos make the same file; results of several processes
         # wait for their turn here.
         place = {video.name: os.path.join(run.videos, video.name) for video in videos}
@@ -425,15 +436,9 @@ def _write_index(run: _Run, videos: list[_Video], workers: int, timeout: float) 
                 if not isinstance(made, bytes):  # the reader will index it, or say what is wrong with it
                     continue
                 index = PacketIndex.from_bytes(made)
-            yield video.name, run.journal.entries[video.name].size, UNDATED, index
+            yield video.name, index
 
-    temporary = temporary_name(run.root)
-    try:
-        IndexStore.write(temporary, entries())
-        os.replace(temporary, path)
-    finally:
-        with suppress(OSError):
-            os.remove(temporary)
+    IndexStore.write(path, entries())
 
 
 def _check_space(root: str, made: int, read: int, rest: int) -> None:

@@ -11,11 +11,7 @@ from lightning_multigrid.index_store import IndexStore
 from lightning_multigrid.packed import Manifest
 from lightning_multigrid.packet_index import PacketIndex
 
-__all__ = ["UNDATED", "built_index", "prepared_index"]
-
-UNDATED = 0
-"""Time of change under which prepared videos are stored: copies of a dataset have other times, and the index itself
-tells, by its seals, whether the file is the one that was indexed."""
+__all__ = ["built_index", "prepared_index"]
 
 
 def built_index(path: str, beat: object = None) -> bytes | None:
@@ -27,14 +23,15 @@ def built_index(path: str, beat: object = None) -> bytes | None:
 
 
 def prepared_index(manifest: Manifest, path: str) -> PacketIndex | None:
-    """The index of a video of a manifest, if there is one. Without it, the reader builds its own."""
+    """The index of a video of a manifest, if there is one. Without it, the reader builds its own.
+
+    The video itself is not looked at, not even for its size: its drive may hang, and the reader is who can bear that.
+    """
     store = None if manifest.index is None else _store(manifest.index)
     if store is None:
         return None
     try:
-        return store.get(os.path.relpath(path, manifest.root), os.stat(path).st_size, UNDATED)
-    except OSError:  # the reader says what is wrong with the video
-        return None
+        return store.get(os.path.relpath(path, manifest.root))
     except ValueError as error:
         warnings.warn(f"{error} Videos are indexed as they are read.", stacklevel=2)
         return None

@@ -62,11 +62,17 @@ def run_tasks(
     busy = 0
     try:
         for task in pending:
-            if not idle:
-                idle.append(_Worker(function, timeout))
-                started = [other for other in started if other.alive] + idle
-            worker = idle.pop()
-            lost = worker.start(task)
+            lost: Lost | None = None
+            while idle:  # one may have died since its last task, which is none of this task's fault
+                worker = idle.pop()
+                lost = worker.start(task)
+                if lost is None:
+                    break
+                worker.close()
+            else:
+                worker = _Worker(function, timeout)
+                started = [other for other in started if other.alive] + [worker]
+                lost = worker.start(task)
             if lost is not None:
                 worker.close()
                 yield task, lost

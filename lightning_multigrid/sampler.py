@@ -198,10 +198,18 @@ def order_of(loader: DataLoader[Any], seed: int) -> Order:
 
     A loader that shuffles, or does not, is reproduced by our own order. Any other sampler is asked for the indices of
     the epoch, with torch's random state set by (seed, epoch), so that every rank and every restart gets the same ones.
+
+    Raises:
+        ValueError: If the sampler shares out an order of its own among the ranks, which no rank can see as a whole.
     """
     sampler, length = loader.sampler, len(loader.dataset)  # type: ignore[arg-type]
     if isinstance(sampler, RepeatSampler):
         return RepeatedOrder(seed, length, sampler.repeats)
+    if isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is not DistributedSampler.__iter__:
+        raise ValueError(
+            f"The training data has a {type(sampler).__name__}, a DistributedSampler with an order of its own; the "
+            "order of all ranks is required. Give the DataLoader a Sampler of all indices: each rank gets its part."
+        )
     shuffles = type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == length
     if shuffles or (isinstance(sampler, DistributedSampler) and sampler.shuffle):
         return lambda epoch: epoch_order(seed, epoch, length)
@@ -275,9 +283,15 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         return len(self.steps(self._start[0]))
 
     def __iter__(self) -> Iterator[list[ClipRequest]]:  # type: ignore[override]
-        epoch, batch = self._start
-        order = self.order(epoch)
-        for step in self.steps(epoch)[batch:]:
+        epoch, _ = self._start
+        order, steps = self.order(epoch), self.coming
+        required = (steps[-1].offset + steps[-1].shape.clips) * self.world if steps else 0
+        if len(order) < required:
+            raise ValueError(
+                f"The sampler of the training data gave {len(order)} indices in epoch {epoch}; its length, by which "
+                f"steps are planned, requires {required}. Make its `__len__` and `__iter__` agree."
+            )
+        for step in steps:
             yield from _cut(self.requests(epoch, step, order), self.pieces)
 
     @property
@@ -288,7 +302,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
 
     def requests(self, epoch: int, step: Step, order: Sequence[int]) -> list[ClipRequest]:
         """The requests of this rank for a step of an epoch with the given order."""
-        return [self._request(epoch, step.shape, order, place) for place in self.places(step) if place < len(order)]
+        return [self._request(epoch, step.shape, order, place) for place in self.places(step)]
 
     def places(self, step: Step) -> range:
         """Places in an epoch's order that are this rank's in a step."""

@@ -13,16 +13,15 @@ from av.packet import Packet
 from av.stream import Disposition
 from av.video.stream import VideoStream
 
-from lightning_multigrid.boxes import promised_size
+from lightning_multigrid.boxes import claimed_by_samples, promised_size
+from lightning_multigrid.packet_index import MAX_PIXELS
 from lightning_multigrid.watched_file import Cursor, HangError, WatchedFile
 
-__all__ = ["MAX_PIXELS", "VideoError", "VideoFile", "demuxed"]
+__all__ = ["VideoError", "VideoFile", "demuxed"]
 
 # Containers that hold their own pictures. FFmpeg also follows playlists, concat scripts and image patterns, whatever
 # their file is called: those name other files and hosts.
 _CONTAINERS = "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,ogg,ivf,gif,h264,hevc,m4v,mjpeg"
-MAX_PIXELS = 2**26
-"""8192 x 8192, twice an 8K frame. A few bytes of a header can declare far more, and FFmpeg would allocate it."""
 
 
 class VideoError(ValueError):
@@ -169,6 +168,9 @@ class VideoFile:
         promised = promised_size(self.bytes)
         if promised > self.bytes.size:
             raise VideoError(self.path, f"cut short: {self.bytes.size} of {promised} bytes are there")
+        claimed = claimed_by_samples(self.bytes)
+        if claimed > self.bytes.size:
+            raise VideoError(self.path, f"damaged: its frames claim {claimed} bytes, {self.bytes.size} are there")
 
 
 def demuxed(container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:

@@ -157,12 +157,18 @@ def _open(path: str) -> tuple[int, os.stat_result]:
 
 
 class _Reader:
-    """A thread that runs jobs for another one."""
+    """A thread that runs jobs for another one, until it is let go of."""
 
     def __init__(self) -> None:
         self.jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self.results: SimpleQueue[tuple[object, BaseException | None]] = SimpleQueue()
-        threading.Thread(target=_serve, args=(self.jobs, self.results), name="video reads", daemon=True).start()
+        self._thread = threading.Thread(target=_serve, args=(self.jobs, self.results), name="video reads", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Ends the thread, which is idle."""
+        self.jobs.put(None)
+        self._thread.join()
 
     def __del__(self) -> None:
         self.jobs.put(None)
@@ -180,11 +186,10 @@ def _serve(
 
 
 class _Threads(threading.local):
-    """The reader of a thread. A forked process has none of its parent's."""
+    """The reader of a thread."""
 
     def __init__(self) -> None:
         self._reader: _Reader | None = None
-        self._process = 0
         self._room = bytearray()
 
     def room(self, size: int) -> memoryview:
@@ -196,9 +201,7 @@ class _Threads(threading.local):
         return memoryview(self._room)[:size]
 
     def run(self, job: Callable[[], _Result], timeout: float) -> _Result:
-        if self._reader is None or self._process != os.getpid():
-            self._reader, self._process = _Reader(), os.getpid()
-        reader = self._reader
+        reader = self._reader or _Reader()
         self._reader = None  # not used again unless the result is taken: an interrupt may come in between
         reader.jobs.put(job)
         try:
@@ -210,5 +213,14 @@ class _Threads(threading.local):
             raise error
         return result  # type: ignore[return-value]
 
+    def rest(self) -> None:
+        """Ends the reader, until the next read."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.end()
+
 
 _threads = _Threads()
+# A forked process has none of its parent's threads, and a parent without threads is one that may fork.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_threads.rest)

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 
 
@@ -19,6 +20,8 @@ def misbehave(task, beat):
         sys.exit(3)
     if task == "raise":
         raise KeyError("what")
+    if task == "last breath":
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
     if task == "hang":
         time.sleep(60)
     if task == "work":

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from lightning_multigrid.cli import main
 from lightning_multigrid.manifest import read_manifest
@@ -113,6 +114,34 @@ def test_too_many_bad_videos_are_exit_status_1(source, capsys):
     with pytest.raises(SystemExit, match="1"):
         main(["prepare", f"--source={source / 'train'}", f"--output={source / 'out'}", *SERIAL])
     assert "error: 2 of the 3 videos can't be used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [("prepare", "Stopped. What is there is whole, and the same command goes on from it.\n"), ("check", "Stopped.\n")],
+)
+def test_ctrl_c_is_no_traceback(source, capsys, monkeypatch, command, message):
+    def interrupted(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lightning_multigrid.prepare.prepare", interrupted)
+    monkeypatch.setattr("lightning_multigrid.data_cli.check", interrupted)
+    output = [f"--output={source / 'out'}"] if command == "prepare" else []
+    with pytest.raises(SystemExit, match="130"):
+        main([command, f"--source={source / 'train'}", *output, *SERIAL])
+    assert capsys.readouterr().err.endswith(message)
+
+
+def test_folders_of_frames_are_not_compared_with_the_size_of_a_folder(tmp_path, capsys):
+    (tmp_path / "frames" / "a").mkdir(parents=True)
+    for number, pixels in enumerate(numbered_frames(5)):
+        Image.fromarray(pixels).save(tmp_path / "frames" / "a" / f"{number}.png")
+    (tmp_path / "list.csv").write_text("a 0\n")
+    source = ["--source=lightning_multigrid.sources.VideoList", f"--source.source={tmp_path / 'list.csv'}"]
+    frames = [f"--source.root={tmp_path / 'frames'}", "--source.frame_rate=24"]
+    main(["prepare", *source, *frames, f"--output={tmp_path / 'out'}", *SERIAL])
+    assert re.match(r"1 videos prepared: [\d.]+ kB\.\n", capsys.readouterr().out)
+    assert len(read_manifest(tmp_path / "out")) == 1
 
 
 def test_other_data_is_refused(source, capsys):

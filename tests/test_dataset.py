@@ -4,6 +4,7 @@ import pickle
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,9 +23,9 @@ from lightning_multigrid.views import CENTRE, Views, collate_views
 from tests.videos import write_video
 
 
-def gray_video(path: Path, frames: int = 30, height: int = 36, width: int = 48) -> None:
+def gray_video(path: Path, frames: int = 30, height: int = 36, width: int = 48, **arguments: Any) -> None:
     """Frame i is a flat gray of level 8 i."""
-    write_video(path, [np.full((height, width, 3), 8 * number, np.uint8) for number in range(frames)])
+    write_video(path, [np.full((height, width, 3), 8 * number, np.uint8) for number in range(frames)], **arguments)
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +235,21 @@ def test_a_training_clip_has_the_labels_of_its_span_and_evaluation_those_of_the_
         found.add(clip.labels)
     assert found == {(0,), (0, 1), (1,), (1, 2), (2,)}
     assert ViewDataset(actions, SMALL, CENTRE)[0].labels == (0, 1, 2)
+
+
+def test_frames_that_are_shown_for_unequal_times_have_the_labels_of_those_times(tmp_path: Path) -> None:
+    """Ten frames in the first second, as of a phone in the dark, and twenty in half of the next. A clip is of three."""
+    gray_video(tmp_path / "a.mp4", rate=40, pts=[*range(0, 40, 4), *range(40, 60)])
+    builder = ManifestBuilder(tmp_path / "list", multi_label=True)
+    builder.add("a.mp4", [0, 1], where="line 1", spans=[(0, 0.99), (0.99, 2)])
+    data = VideoDataset(builder.build(), ClipSampling(frames=3, size=16, stride=1))
+    seen = set()
+    for seed in range(60):
+        clip = data.read_clip(ClipRequest(0, 3, 16, seed))
+        first, *_ = levels(clip.crop)
+        assert clip.labels == ((0,) if first + 3 <= 9 else (0, 1) if first <= 9 else (1,))
+        seen.add(clip.labels)
+    assert seen == {(0,), (0, 1), (1,)}
 
 
 def test_a_video_of_unknown_rate_has_all_its_labels(actions: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:

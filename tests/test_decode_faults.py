@@ -40,6 +40,17 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+def test_a_few_bytes_cannot_claim_billions_of_frames(folder: Path) -> None:
+    """FFmpeg would take 24 bytes and more for each of them."""
+    path = write_video(folder / "claims.mp4", numbered_frames(20), options=H264)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"stsz") + 8
+    data[at : at + 8] = (1).to_bytes(4, "big") + (2**27).to_bytes(4, "big")
+    path.write_bytes(data)
+    with pytest.raises(VideoError, match=rf"damaged: its frames claim 134217728 bytes, {len(data)} are there"):
+        VideoReader(path)
+
+
 def mutate_video(content: bytes, draw: random.Random) -> bytes:
     """Damage as of disks, downloads and attackers; half of it in the tables, where it matters most."""
     table = max(content.find(b"moov"), 0)

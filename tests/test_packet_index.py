@@ -93,6 +93,15 @@ def test_an_index_of_counted_frames_has_no_packets():
     assert len(index) == 17
 
 
+def test_frames_are_shown_at_their_times():
+    index = make_index(FLAGS, [10 * time + 100 * (time > 5) for time in TIMES], rate=10 / 20.0)
+    # 200 ticks from the first to the last in 20 s; a break of 10 s before frame 6.
+    assert [round(index.time_of(frame), 6) for frame in (0, 1, 5, 6, 10)] == [0, 1, 5, 16, 20]
+    assert index.time_of(11) == 22  # as long as a frame is shown on average
+    counted = dict.fromkeys(["positions", "sizes", "decoding_times", "checksums"], np.empty(0, np.int64))
+    assert make_index([], [], frames=17, rate=2.0, **counted).time_of(5) == 2.5
+
+
 def test_an_index_takes_few_bytes():
     count = 300
     index = make_index([KEY] * count, list(range(count)))
@@ -151,11 +160,13 @@ def test_pictures_that_lead_an_open_gop_are_decoded_from_the_entry_before():
     [
         ({"sizes": np.array([1])}, "the columns differ in length"),
         ({"stored_height": 0}, "no frames of a possible size"),
+        ({"stored_height": 2**15, "stored_width": 2**12}, "no frames of a possible size"),
         ({"frames": 10}, "the number of frames is not that of the packets shown"),
         ({"rate": float("nan")}, "no possible rate"),
         ({"file_size": 500}, "a packet lies beyond the end"),
         ({"digest": b""}, "no digest"),
         ({"file_size": 50}, "a seal lies beyond the end"),
+        ({"file_size": 2**40, "seals": (Seal(0, 2**24),)}, "the seals are too large"),
         ({"sizes": np.zeros(11, np.int64)}, "a packet lies beyond the end"),
         ({"times": np.zeros(11, np.int64)}, "two frames are shown at one time"),
         ({"flags": np.full(11, SHOWN)}, "the entries are not in order"),

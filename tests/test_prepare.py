@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ import pytest
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle, VideoDataModule, dataset
 from lightning_multigrid.charades import read_charades
-from lightning_multigrid.decode import VideoReader
+from lightning_multigrid.decode import VideoReader, build_index
 from lightning_multigrid.durable import OutputError, new_file, remove_partial, temporary_name
 from lightning_multigrid.index_store import IndexStore
 from lightning_multigrid.journal import Entry, Journal
@@ -203,6 +204,26 @@ def test_a_second_run_does_what_is_missing_only(tmp_path):
     assert prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=30)).made == 3  # other settings
 
 
+def test_an_index_of_a_video_as_it_was_before_is_made_anew(tmp_path):
+    """A run that was stopped has made the video, and not yet the index."""
+    source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
+    prepare(source, tmp_path / "out", FAST)
+    old = (tmp_path / "out" / "packets.index").read_bytes()
+    prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=40))
+    (tmp_path / "out" / "packets.index").write_bytes(old)
+    assert prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=40)).kept == 2
+    made = read_manifest(tmp_path / "out")
+    assert prepared_index(made, made.path(0)) == build_index(made.path(0))
+
+
+def test_a_drive_that_hangs_is_not_asked_for_the_index(tmp_path):
+    """Only the reader's calls are watched, so nothing else may touch the video."""
+    prepare(videos(tmp_path / "in", ["a.mp4"]), tmp_path / "out", FAST)
+    made = read_manifest(tmp_path / "out")
+    (tmp_path / "out" / "videos").rename(tmp_path / "gone")
+    assert len(prepared_index(made, made.path(0))) == 20
+
+
 def test_a_source_that_was_repaired_joins_the_others(tmp_path):
     videos(tmp_path / "in", ["a.mp4", "b.mp4"])
     good = (tmp_path / "in" / "b.mp4").read_bytes()
@@ -239,6 +260,34 @@ def test_names_that_would_be_the_same(tmp_path):
     made = read_manifest(tmp_path / "out")
     assert len({made.path(row) for row in range(3)}) == 3
     assert first_numbers(made) == [0, 20, 40]
+
+
+def test_names_that_some_file_systems_take_for_one(tmp_path):
+    """The file system of a Mac knows no case, and one form of an accent only."""
+    source = videos(tmp_path / "in", ["dQw.mp4", "dqW.mp4", "run/a.mp4", "Run/a.mp4", "\u00e9.mp4", "e\u0301.mp4"])
+    prepare(source, tmp_path / "out", FAST)
+    made = read_manifest(tmp_path / "out")
+    names = [made.path(row) for row in range(6)]
+    assert len({unicodedata.normalize("NFC", name).lower() for name in names}) == 6
+    assert names[0].endswith("/dQw.mp4")
+    assert first_numbers(made) == first_numbers(source)
+
+
+def test_a_name_that_another_one_would_be_given(tmp_path):
+    source = videos(tmp_path / "in", ["a.avi.mp4", "a.avi"])
+    prepare(source, tmp_path / "out", FAST)
+    given = Path(read_manifest(tmp_path / "out").path(1)).name
+    source = videos(tmp_path / "in", ["a.avi.mp4", given, "a.avi"])
+    prepare(source, tmp_path / "again", FAST)
+    made = read_manifest(tmp_path / "again")
+    assert len({made.path(row) for row in range(3)}) == 3
+    assert first_numbers(made) == first_numbers(source)
+
+
+def test_long_names_that_would_be_the_same(tmp_path):
+    source = videos(tmp_path / "in", ["x" * 246 + ".avi", "x" * 246 + ".avi.mp4"])
+    prepare(source, tmp_path / "out", FAST)
+    assert first_numbers(read_manifest(tmp_path / "out")) == [0, 20]
 
 
 def test_a_name_as_long_as_there_can_be(tmp_path):

@@ -35,6 +35,17 @@ def test_a_worker_that_ends_costs_its_task():
         assert result == expected.get(task, task)
 
 
+def test_a_worker_that_dies_when_it_is_through_costs_no_task():
+    """As one does that the system ends for want of memory while it waits for a task."""
+
+    def tasks():
+        yield "last breath"
+        time.sleep(2)
+        yield 1
+
+    assert list(run_tasks(MISBEHAVE, tasks(), 1, timeout=60)) == [("last breath", "last breath"), (1, 1)]
+
+
 def test_a_worker_that_hangs_is_given_up_and_one_that_works_is_not():
     results = dict(run_tasks(MISBEHAVE, ["hang", "work", 1], 2, timeout=3))
     assert results == {"hang": Lost("nothing came of it for 3 s"), "work": "work", 1: 1}

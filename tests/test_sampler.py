@@ -100,6 +100,23 @@ class Reversed(Sampler):
         return 20
 
 
+class Balanced(DistributedSampler):
+    def __iter__(self):
+        return iter([0] * len(self))
+
+
+def test_a_distributed_order_of_the_users_own_is_refused_and_not_ignored():
+    with pytest.raises(ValueError, match=r"has a Balanced, .* Give the DataLoader a Sampler of all indices"):
+        order_of(DataLoader(dataset(), sampler=Balanced(dataset(), num_replicas=2, rank=0)), seed=0)
+
+
+def test_a_sampler_that_gives_less_than_it_says_is_refused():
+    """Pieces of mini-batches would be joined that belong to different ones."""
+    sampler = MultigridSampler(SCHEDULE, lambda epoch: range(150), 100, seed=0, rank=1, world=2)
+    with pytest.raises(ValueError, match=r"gave 150 indices in epoch 1; .* requires 200\. Make its `__len__` and"):
+        requests_of(sampler, 1)
+
+
 def test_a_sampler_of_the_users_own_keeps_its_order():
     assert order_of(DataLoader(dataset(), sampler=Reversed()), seed=0)(5) == list(range(19, -1, -1))
 

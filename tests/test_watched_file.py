@@ -108,12 +108,28 @@ def test_a_forked_process_reads(path, cold):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def readers() -> int:
+    return sum(thread.name == "video reads" for thread in threading.enumerate())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+def test_no_thread_is_left_where_a_process_forks(path, cold):
+    gc.collect()
+    file = WatchedFile(str(path), timeout=5)
+    before = readers()
+    child = os.fork()
+    if not child:
+        os._exit(readers())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert readers() == before - 1
+    assert file.read([(0, 1)]) == [CONTENT[:1]]
+    file.close()
+
+
 def test_threads_end_with_those_they_read_for(path, cold):
     def use() -> None:
         WatchedFile(str(path), timeout=5).read([(0, 1)])
-
-    def readers() -> int:
-        return sum(thread.name == "video reads" for thread in threading.enumerate())
 
     before = readers()
     for _ in range(5):
