@@ -5,14 +5,15 @@ FFmpeg never sees a URL: what it reads comes from here.
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from lightning_multigrid.remote_root import check_readable
+from lightning_multigrid.remote_root import check_readable, is_url
 from lightning_multigrid.watched_file import HangError, within
 
-__all__ = ["RemoteFile"]
+__all__ = ["RemoteFile", "size_and_change"]
 
 _Result = TypeVar("_Result")
 
@@ -81,6 +82,19 @@ class RemoteFile:
             raise
         except Exception as error:  # each store has kinds of its own
             raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def size_and_change(path: str, timeout: float = 60.0) -> tuple[int, int]:
+    """Bytes of what lies on disk or at a URL, and a number that changes when it does.
+
+    Raises:
+        OSError: If it is missing, or cannot be looked at.
+    """
+    if is_url(path):
+        file = RemoteFile(path, timeout)
+        return file.size, file.modified
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
 
 
 def _look_up(url: str) -> tuple[Any, str, dict[str, Any], str]:

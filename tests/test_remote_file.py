@@ -17,8 +17,10 @@ from lightning_multigrid.check import check
 from lightning_multigrid.datamodule import BrokenVideoWarning, VideoDataModule
 from lightning_multigrid.decode import VideoError, VideoReader, build_index
 from lightning_multigrid.manifest import ManifestBuilder, ManifestError, read_manifest
+from lightning_multigrid.prepare import prepare
 from lightning_multigrid.remote_file import RemoteFile
 from lightning_multigrid.remote_root import is_url
+from lightning_multigrid.transcode import Encoding
 from tests.test_datamodule import TINY, Recorder, quiet_trainer
 from tests.test_decode import COUNT, damage, requests, written
 from tests.videos import decode_all, numbered_frames, write_video
@@ -267,6 +269,29 @@ def test_check_reads_videos_at_a_url(folder, tmp_path):
     assert found[f"{ROOT}/good.mp4"] is None
     assert "no video" in found[f"{ROOT}/text.mp4"]
     assert found[f"{ROOT}/missing.mp4"] == "there is no such file"
+
+
+def test_prepare_makes_of_a_url_what_it_makes_of_a_folder(folder, tmp_path):
+    (tmp_path / "in" / "run").mkdir(parents=True)
+    for name in ("run/a.mp4", "b.mkv"):
+        whole = written(folder, "gop_12.mkv" if name == "b.mkv" else "gop_12.mp4").read_bytes()
+        (tmp_path / "in" / name).write_bytes(whole)
+        put(whole, name)
+    rows = ["run/a.mp4 0", "b.mkv 1", "missing.mp4 1"]
+    options = {"encoding": Encoding(short_side=48, preset="ultrafast"), "max_bad_fraction": 0.5}
+    summaries = [
+        prepare(listed(tmp_path, *rows, root=root), tmp_path / out, **options)
+        for root, out in ((ROOT, "remote"), (ROOT, "remote"), (tmp_path / "in", "local"))
+    ]
+    assert [(summary.made, summary.kept) for summary in summaries] == [(2, 0), (0, 2), (2, 0)]
+    assert summaries[1].bad == {f"{ROOT}/missing.mp4": "there is no such file"}
+    manifests = [read_manifest(tmp_path / out) for out in ("remote", "local")]
+    for row in range(2):
+        remote, local = (Path(manifest.path(row)) for manifest in manifests)
+        assert (remote.relative_to(tmp_path / "remote"), remote.read_bytes()) == (
+            local.relative_to(tmp_path / "local"),
+            local.read_bytes(),
+        )
 
 
 def fit(tmp_path: Path, rows: int, **options) -> tuple[Recorder, VideoDataModule]:
