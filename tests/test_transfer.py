@@ -201,9 +201,9 @@ def test_a_visit_decodes_once_and_gives_what_each_request_gives(
     opened: list[str] = []
     own = VideoReader.__init__
 
-    def counted(self: VideoReader, path: str) -> None:
+    def counted(self: VideoReader, path: str, *args: Any, **options: Any) -> None:
         opened.append(path)
-        own(self, path)
+        own(self, path, *args, **options)
 
     monkeypatch.setattr(VideoReader, "__init__", counted)
     data.read_clips([ClipRequest(0, 4, 22, seed, visit=5) for seed in range(4)])
