@@ -18,7 +18,6 @@ from lightning_multigrid.datamodule import BrokenVideoWarning, VideoDataModule
 from lightning_multigrid.decode import VideoError, VideoReader, build_index
 from lightning_multigrid.manifest import ManifestBuilder, ManifestError, read_manifest
 from lightning_multigrid.prepare import prepare
-from lightning_multigrid.remote_file import RemoteFile
 from lightning_multigrid.remote_root import is_url
 from lightning_multigrid.transcode import Encoding
 from tests.test_datamodule import TINY, Recorder, quiet_trainer
