@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from lightning_multigrid.packed import Manifest, ManifestBuilder
+from lightning_multigrid.remote_root import is_url
 from lightning_multigrid.textfile import (
     ManifestError,
     StrPath,
@@ -59,7 +60,13 @@ def read_kinetics(
         ManifestError: If a file can't be read, a label is not among the classes, or the classes are unknown.
     """
     path = path_argument("annotations", annotations)
-    root = os.path.abspath(path_argument("videos", videos))
+    root = path_argument("videos", videos)
+    if is_url(root) and replacements is not None:
+        raise ManifestError(
+            f"`videos` is {root!r}, but `replacements` need videos on disk. Put them in the place of the corrupted "
+            "videos, and leave `replacements` out."
+        )
+    root = root if is_url(root) else os.path.abspath(root)
     prefix = ""
     replaced: dict[str, str] = {}
     if replacements is not None:

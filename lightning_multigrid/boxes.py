@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lightning_multigrid.watched_file import WatchedFile
+from lightning_multigrid.watched_file import ReadableFile
 
 __all__ = ["FileBox", "claimed_by_samples", "outermost_boxes", "promised_size"]
 
@@ -24,7 +24,7 @@ class FileBox(NamedTuple):
     size: int
 
 
-def outermost_boxes(file: WatchedFile) -> list[FileBox]:
+def outermost_boxes(file: ReadableFile) -> list[FileBox]:
     """Boxes of an mp4 file, as far as they are known, and as long as they claim; ISO/IEC 14496-12, 4.2."""
     boxes: list[FileBox] = []
     end = 0
@@ -43,7 +43,7 @@ def outermost_boxes(file: WatchedFile) -> list[FileBox]:
     return boxes
 
 
-def promised_size(file: WatchedFile) -> int:
+def promised_size(file: ReadableFile) -> int:
     """Bytes that the outermost boxes of an mp4 or Matroska file claim; 0 for other files, or if they don't say."""
     head = _bytes(file, 0, 64)
     if head[:4] == b"\x1a\x45\xdf\xa3":  # an EBML header, then the segment; RFC 8794
@@ -57,7 +57,7 @@ def promised_size(file: WatchedFile) -> int:
     return boxes[-1].position + boxes[-1].size if boxes else 0
 
 
-def claimed_by_samples(file: WatchedFile) -> int:
+def claimed_by_samples(file: ReadableFile) -> int:
     """Bytes that a track of an mp4 file claims whose samples are all of one size; 0 if there is none.
 
     No table need list such samples, so a few bytes can claim billions, for each of which FFmpeg would take memory.
@@ -82,7 +82,7 @@ def claimed_by_samples(file: WatchedFile) -> int:
     return claimed
 
 
-def _bytes(file: WatchedFile, position: int, size: int) -> bytes:
+def _bytes(file: ReadableFile, position: int, size: int) -> bytes:
     return file.read([(position, size)])[0] if position < file.size else b""
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -16,10 +14,12 @@ from torch.utils.data import DataLoader, DistributedSampler
 from typing_extensions import override
 
 from lightning_multigrid.augment import Augmentation
-from lightning_multigrid.clip_batch import ClipBatch, Failure, PixelBatch, collate_clips
+from lightning_multigrid.broken_videos import BrokenVideos, BrokenVideoWarning
+from lightning_multigrid.clip_batch import ClipBatch, PixelBatch, collate_clips
 from lightning_multigrid.clip_sampling import ClipSampling
-from lightning_multigrid.dataset import BrokenVideosError, VideoDataset, ViewDataset
+from lightning_multigrid.dataset import VideoDataset, ViewDataset
 from lightning_multigrid.manifest import Manifest, ManifestError
+from lightning_multigrid.opening import VideoOpener
 from lightning_multigrid.packed_file import packed_manifest
 from lightning_multigrid.resample import MEAN, STD, check_normalisation, resample_clips
 from lightning_multigrid.sampler import RepeatSampler
@@ -37,10 +37,6 @@ _SPLITS: dict[str, tuple[Split, ...]] = {
     "test": ("test",),
     "predict": ("predict",),
 }
-
-
-class BrokenVideoWarning(UserWarning):
-    """A video cannot be read; said once for each."""
 
 
 def _current_split(trainer: Trainer) -> Split:
@@ -75,7 +71,8 @@ class VideoDataModule(LightningDataModule):
         val: Validation videos, likewise. Class ids are those of `train`, where given.
         test: Test videos, likewise.
         predict: Videos to predict, likewise; labels are not needed.
-        root: Folder that relative paths in lists start from; None is the folder of the list. For sources, this and
+        root: Folder that relative paths in lists start from, or its URL, such as `s3://bucket/videos`, if fsspec and
+            the package of that store are installed; None is the folder of the list. For sources, this and
             `multi_label` and `allow_outside_root` are without effect: they have their own.
         multi_label: Whether a video of a list may have any number of labels.
         num_classes: Number of classes; None counts those of `train`.
@@ -106,9 +103,15 @@ class VideoDataModule(LightningDataModule):
         pin_memory: Copy to a CUDA device from pinned memory, in the background; without CUDA it has no effect.
         drop_last: Drop the last mini-batch of a training epoch if it is incomplete.
         max_bad_fraction: Largest share of a split's videos that may be unreadable, in [0, 1].
+        decoder: `torchcodec` has it decode those videos of which it gives the same frames, and PyAV the others; it is
+            slower (`examples/benchmark_decode.py`), and its clips are RGB whatever `pixels` says. It decodes on the
+            CPU. `pip install "lightning-multigrid[torchcodec]"` brings it, without the FFmpeg libraries it needs.
+        read_timeout: Seconds that a read of a video file may take. One that hangs, as on a network drive that is gone,
+            makes the video a broken one.
 
     Raises:
         ValueError: If an argument is outside its range.
+        ImportError: If `decoder` is torchcodec, which cannot be imported.
 
     Example:
         >>> data = VideoDataModule(train="train.csv", val="val.csv", batch_size=8, frames=16, size=112)
@@ -177,6 +180,8 @@ class VideoDataModule(LightningDataModule):
         pin_memory: bool = True,
         drop_last: bool = False,
         max_bad_fraction: float = 0.25,
+        decoder: Literal["pyav", "torchcodec"] = "pyav",
+        read_timeout: float = 60.0,
     ) -> None:
         super().__init__()
         if batch_size < 1:
@@ -187,8 +192,6 @@ class VideoDataModule(LightningDataModule):
             raise ValueError(f"`pixels` must be 'auto', 'rgb' or 'yuv', got {pixels!r}.")
         if repeats < 1:
             raise ValueError(f"`repeats` must be at least 1, got {repeats}. 1 takes one clip of a video at a time.")
-        if not 0 <= max_bad_fraction <= 1:
-            raise ValueError(f"`max_bad_fraction` must be a share in [0, 1], got {max_bad_fraction}.")
         if num_classes is not None and num_classes < 1:
             raise ValueError(f"`num_classes` must be at least 1, or None to count them, got {num_classes}.")
         check_normalisation(mean, std)
@@ -205,16 +208,15 @@ class VideoDataModule(LightningDataModule):
         self.mean, self.std, self.antialias = mean, std, antialias
         self.pixels, self.repeats = pixels, repeats
         self.num_workers, self.pin_memory, self.drop_last = num_workers, pin_memory, drop_last
-        self.max_bad_fraction = max_bad_fraction
+        self._opener = VideoOpener(decoder, read_timeout)
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
         self._classes: tuple[str, ...] = ()
-        self._broken: dict[Split, dict[str, str]] = {split: {} for split in self.sources}
-        self._missed: dict[Split, set[str]] = {split: set() for split in self.sources}
+        self._broken = BrokenVideos(max_bad_fraction)
 
     @property
     def broken(self) -> dict[str, str]:
         """The videos that this process could not read, each with the reason."""
-        return {path: reason for failures in self._broken.values() for path, reason in failures.items()}
+        return self._broken.reasons
 
     @override
     def setup(self, stage: str) -> None:
@@ -242,9 +244,9 @@ class VideoDataModule(LightningDataModule):
                 self.num_classes = self._given_num_classes or (train or manifest).num_classes
                 self._check_labels(split, manifest, classes)
             if split == "train":
-                self._datasets[split] = VideoDataset(manifest, self.clip_sampling, self._pixels())
+                self._datasets[split] = VideoDataset(manifest, self.clip_sampling, self._pixels(), self._opener)
             else:
-                self._datasets[split] = ViewDataset(manifest, self.clip_sampling, self._views(split))
+                self._datasets[split] = ViewDataset(manifest, self.clip_sampling, self._views(split), self._opener)
 
     def manifests(self) -> dict[Split, Manifest]:
         """The videos of each split that has a source; no video is opened.
@@ -286,10 +288,10 @@ class VideoDataModule(LightningDataModule):
             )
         split = _current_split(trainer)
         if isinstance(batch, ClipBatch):
-            self._report(split, batch.failures)
+            self._broken.report(split, batch.failures, len(self._datasets[split]), trainer)
             batch = self._training_clips(batch)
         elif isinstance(batch, ViewBatch):
-            self._report(split, batch.failures)
+            self._broken.report(split, batch.failures, len(self._datasets[split]), trainer)
             labels = None if split == "predict" else self._labels(split, batch)
             batch = VideoBatch(batch, self._resample, labels, self._paths(split, batch), self._classes)
         # Lightning calls only one of the two hooks, the data module's. The default one returns the batch.
@@ -409,26 +411,3 @@ class VideoDataModule(LightningDataModule):
 
     def _paths(self, split: Split, batch: PixelBatch) -> list[str]:
         return [self._datasets[split].manifest.path(index) for index in batch.indices]
-
-    def _report(self, split: Split, failures: tuple[Failure, ...]) -> None:
-        """Warns of videos not seen broken before, and refuses too many of them."""
-        for failure in failures:
-            if failure.path not in self.broken:
-                fate = "In training another video takes its place, elsewhere it is left out."
-                message = f"Cannot read {failure.path}: {failure.reason}. {fate}"
-                warnings.warn(message, BrokenVideoWarning, stacklevel=2)
-            self._broken[split][failure.path] = failure.reason
-            if split == "train" or not failure.substitute:
-                self._missed[split].add(failure.path)
-        # In evaluation a rank is asked for its share of the videos, in training, with time, for all of them.
-        ranks = 1 if split == "train" or self.trainer is None else self.trainer.world_size
-        missed, videos = self._missed[split], math.ceil(len(self._datasets[split]) / ranks)
-        most = self.max_bad_fraction * videos
-        if len(missed) > (most if ranks == 1 else math.ceil(most)):  # a share may be a little worse than the whole
-            first = "; ".join(f"{path}: {self._broken[split][path]}" for path in sorted(missed)[:3])
-            of_rank = "" if ranks == 1 else f" that rank {self.trainer.global_rank} was given"  # type: ignore[union-attr]
-            raise BrokenVideosError(
-                f"{len(missed)} of the {videos} videos of `{split}`{of_rank} cannot be read, more than "
-                f"`max_bad_fraction={self.max_bad_fraction}` allows. Check the paths and `root`, repair or remove the "
-                f"videos, or raise `max_bad_fraction`. The first: {first}"
-            )

@@ -21,10 +21,9 @@ from torch.utils.data import Dataset
 from lightning_multigrid.clip_batch import Clip, Failure
 from lightning_multigrid.clip_sampling import ClipSampling, SourceGrid
 from lightning_multigrid.decode import Box, VideoError, VideoReader
-from lightning_multigrid.frame_folder import FrameFolder
 from lightning_multigrid.grid import span
 from lightning_multigrid.manifest import Manifest
-from lightning_multigrid.prepared_index import prepared_index
+from lightning_multigrid.opening import Video, VideoOpener
 from lightning_multigrid.randomness import derive_seed
 from lightning_multigrid.sampler import ClipRequest, visits
 from lightning_multigrid.views import VideoViews, Views, share_frames
@@ -51,17 +50,24 @@ class VideoDataset(Dataset[Clip]):
     Args:
         manifest: Paths and labels.
         sampling: The baseline's grid, and how grids are drawn.
-        pixels: What clips are made of: RGB, or YUV planes where the video has them.
+        pixels: What clips are made of: RGB, or YUV planes where the video has them and its reader gives them.
+        opener: How videos are opened.
 
     Raises:
         ValueError: If the manifest is empty, or `pixels` is neither.
     """
 
-    def __init__(self, manifest: Manifest, sampling: ClipSampling, pixels: Literal["rgb", "yuv"] = "rgb") -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        sampling: ClipSampling,
+        pixels: Literal["rgb", "yuv"] = "rgb",
+        opener: VideoOpener = VideoOpener(),
+    ) -> None:
         _check_manifest(manifest)
         if pixels not in _READ:
             raise ValueError(f"`pixels` of a dataset must be 'rgb' or 'yuv', got {pixels!r}.")
-        self.manifest, self.sampling, self.pixels = manifest, sampling, pixels
+        self.manifest, self.sampling, self.pixels, self.opener = manifest, sampling, pixels, opener
         self.frames, self.size, self.stride = sampling.frames, sampling.size, sampling.stride
 
     def __len__(self) -> int:
@@ -102,7 +108,7 @@ class VideoDataset(Dataset[Clip]):
         seed = requests[0].seed if requests[0].visit is None else requests[0].visit
 
         def decode(index: int, path: str, failures: tuple[Failure, ...]) -> list[Clip]:
-            with _opened(self.manifest, path) as reader:
+            with self.opener.open(self.manifest, path) as reader:
                 grids = [self._grid(request, len(reader), reader.height, reader.width) for request in requests]
                 crops = _crops(reader, grids, _READ[self.pixels])
             return [
@@ -137,14 +143,17 @@ class ViewDataset(Dataset[VideoViews]):
         manifest: Paths and labels.
         sampling: The baseline's grid.
         views: The views of each video.
+        opener: How videos are opened.
 
     Raises:
         ValueError: If the manifest is empty.
     """
 
-    def __init__(self, manifest: Manifest, sampling: ClipSampling, views: Views) -> None:
+    def __init__(
+        self, manifest: Manifest, sampling: ClipSampling, views: Views, opener: VideoOpener = VideoOpener()
+    ) -> None:
         _check_manifest(manifest)
-        self.manifest, self.sampling, self.views = manifest, sampling, views
+        self.manifest, self.sampling, self.views, self.opener = manifest, sampling, views, opener
 
     def __len__(self) -> int:
         return len(self.manifest)
@@ -158,7 +167,7 @@ class ViewDataset(Dataset[VideoViews]):
         return _first_readable(self.manifest, index, index, self._decode)
 
     def _decode(self, index: int, path: str, failures: tuple[Failure, ...]) -> VideoViews:
-        with _opened(self.manifest, path) as reader:
+        with self.opener.open(self.manifest, path) as reader:
             grids = self.views.grids(self.sampling, len(reader), reader.height, reader.width)
             frames, box, grids = share_frames(grids)
             pixels = reader.read(frames, box)
@@ -166,24 +175,24 @@ class ViewDataset(Dataset[VideoViews]):
         return VideoViews(pixels, grids, size, self.manifest.labels(index), index, failures)
 
 
-def _rgb(reader: VideoReader | FrameFolder, frames: Sequence[int], box: Box) -> Tensor:
+def _rgb(reader: Video, frames: Sequence[int], box: Box) -> Tensor:
     return reader.read(frames, box)
 
 
-def _yuv(reader: VideoReader | FrameFolder, frames: Sequence[int], box: Box) -> Tensor | YuvClip:
+def _yuv(reader: Video, frames: Sequence[int], box: Box) -> Tensor | YuvClip:
     return reader.read_yuv(frames, box) if isinstance(reader, VideoReader) else reader.read(frames, box)
 
 
-_READ: dict[str, Callable[[VideoReader | FrameFolder, Sequence[int], Box], Tensor | YuvClip]] = {
+_READ: dict[str, Callable[[Video, Sequence[int], Box], Tensor | YuvClip]] = {
     "rgb": _rgb,
     "yuv": _yuv,
 }
 
 
 def _crops(
-    reader: VideoReader | FrameFolder,
+    reader: Video,
     grids: Sequence[SourceGrid],
-    read: Callable[[VideoReader | FrameFolder, Sequence[int], Box], Tensor | YuvClip],
+    read: Callable[[Video, Sequence[int], Box], Tensor | YuvClip],
 ) -> list[Tensor | YuvClip]:
     """The crops under some grids, of frames that are decoded once."""
     if len(grids) == 1:
@@ -200,23 +209,11 @@ def _cut(shared: Tensor | YuvClip, grid: SourceGrid) -> Tensor | YuvClip:
     return shared[:, top : top + height, left : left + width][list(grid.indices)]
 
 
-def _opened(manifest: Manifest, path: str) -> VideoReader | FrameFolder:
-    if manifest.frame_rate is not None:
-        return FrameFolder(path, manifest.frame_rate)
-    index = prepared_index(manifest, path)
-    return VideoReader(path) if index is None else VideoReader(path, index)
-
-
-def _labels_seen(
-    manifest: Manifest, index: int, frames: Sequence[int], reader: VideoReader | FrameFolder
-) -> tuple[int, ...]:
+def _labels_seen(manifest: Manifest, index: int, frames: Sequence[int], video: Video) -> tuple[int, ...]:
     """Labels that hold somewhere from the first of some frames to the last; all of the video if its rate is unknown."""
-    if not reader.rate:
+    if not video.rate:
         return manifest.labels(index)
-    first, end = min(frames), max(frames) + 1
-    if isinstance(reader, VideoReader):
-        return manifest.labels_between(index, reader.index.time_of(first), reader.index.time_of(end))
-    return manifest.labels_between(index, first / reader.rate, end / reader.rate)
+    return manifest.labels_between(index, video.time_of(min(frames)), video.time_of(max(frames) + 1))
 
 
 def _check_manifest(manifest: Manifest) -> None:

@@ -76,7 +76,7 @@ def build_index(path: str | os.PathLike[str], *, read_timeout: float = 60.0) -> 
     """The index of a video file, for `VideoReader`.
 
     Args:
-        path: An ordinary file on disk, whatever its name looks like.
+        path: An ordinary file on disk, whatever its name looks like, or a URL that fsspec knows (`s3://bucket/a.mp4`).
         read_timeout: Seconds that a read of the file may take.
 
     Raises:
@@ -93,7 +93,7 @@ class VideoReader:
     """A video file, open for reading until `close` or the end of a `with`. Its length is its number of frames.
 
     Args:
-        path: An ordinary file on disk, whatever its name looks like.
+        path: An ordinary file on disk, whatever its name looks like, or a URL that fsspec knows (`s3://bucket/a.mp4`).
         index: What `build_index` told of the file. It is built, and kept for a while, if None, and built anew if it is
             not that of the file as it is.
         read_timeout: Seconds that a read of the file may take: one that hangs is an error then.
@@ -179,9 +179,18 @@ class VideoReader:
             yield from self._find(range(len(self)))
 
     @property
+    def file(self) -> VideoFile:
+        """The open file."""
+        return self._file
+
+    @property
     def index(self) -> PacketIndex:
         """What is known of the file."""
         return self._index
+
+    def time_of(self, frame: int) -> float:
+        """Seconds from the first frame to another one, or to the end of the last; for videos of a known rate."""
+        return self._index.time_of(frame)
 
     def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> YuvClip | Tensor:
         """Frames as they are stored, without conversion; as `read` gives them where those are not YUV 4:2:0 of 8 bits.

@@ -71,6 +71,10 @@ class FrameFolder:
     def __len__(self) -> int:
         return len(self._names)
 
+    def time_of(self, frame: int) -> float:
+        """Seconds from the first frame to another one."""
+        return frame / self.rate
+
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         """Frames as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
 

@@ -59,7 +59,8 @@ def read_manifest(
     Args:
         source: The list, the folder that holds a folder per class, or the prepared folder.
         root: Folder that relative paths of a list start from; by default the one the list lies in. Absolute paths
-            must lie in a given root, and are accepted as they stand without one; `..` never leads out of it.
+            must lie in a given root, and are accepted as they stand without one; `..` never leads out of it. It may
+            be a URL that fsspec knows, such as `s3://bucket/videos`.
         classes: Names of the classes in the order of their labels. For a folder, those of the training split, so that
             other splits get the same labels even if a class is absent.
         multi_label: Whether a video may have any number of labels (a row with an empty label has none).

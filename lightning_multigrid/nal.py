@@ -65,6 +65,11 @@ class H264Packets:
             if unit[0] & 0x1F == 7:
                 self._read_sequence(unit)
 
+    @property
+    def frames_only(self) -> bool:
+        """Whether the parameter sets so far rule out interlaced pictures."""
+        return self._sequence is not None and self._sequence.frames_only
+
     def look(self, packet: bytes) -> Look:
         """Looks at the next packet in decoding order."""
         slices: list[int] = []

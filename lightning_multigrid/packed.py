@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lightning_multigrid.remote_root import RemoteRoot, RemoteRootError, is_url
 from lightning_multigrid.textfile import ManifestError, StrPath, path_argument, quoted
 
 __all__ = ["Manifest", "ManifestBuilder"]
@@ -32,7 +33,7 @@ class Manifest:
 
     Args:
         origin: The file or folder it was read from.
-        root: Absolute folder that relative paths start from.
+        root: Absolute folder that relative paths start from, or its URL.
         classes: Names of the classes in the order of their labels; empty if they are unknown.
         multi_label: Whether a video may have any number of labels instead of one.
         frame_rate: Frames per second if each path is a folder of frames, None if it is a video file.
@@ -131,7 +132,7 @@ class Manifest:
         return int(self._label_ids.max()) + 1
 
     def path(self, index: int) -> str:
-        """Absolute path of the video, or of its folder of frames.
+        """Absolute path or URL of the video, or path of its folder of frames.
 
         Raises:
             IndexError: If there is no such row; so for all methods that take an index.
@@ -201,7 +202,8 @@ class ManifestBuilder:
     Args:
         origin: The file or folder that is read; errors name it.
         root: Folder that relative paths start from. None is the folder of `origin`, and absolute paths are then
-            accepted as they stand: a list of absolute paths needs no root, but a root that was given is a promise.
+            accepted as they stand: a list of absolute paths needs no root, but a root that was given is a promise. A
+            URL that fsspec knows (`s3://bucket/videos`), too; only then are videos read from anywhere but the disk.
         classes: Names of the classes in the order of their labels.
         multi_label: Whether a video may have any number of labels. If not, every video has one, or none has.
         frame_rate: Frames per second if the paths are folders of frames.
@@ -226,7 +228,8 @@ class ManifestBuilder:
     ) -> None:
         self._origin = path_argument("origin", origin)
         folder = os.path.dirname(self._origin) or os.curdir if root is None else path_argument("root", root)
-        self._root = os.path.abspath(folder)
+        self._remote = _remote_root(folder, frame_rate) if is_url(folder) else None
+        self._root = os.path.abspath(folder) if self._remote is None else self._remote.url
         self._classes = _class_names(classes)
         self._multi_label = multi_label
         self._frame_rate = _positive_rate(frame_rate)
@@ -264,7 +267,7 @@ class ManifestBuilder:
             raise self.error(where, f"the path {quoted(path)} is not valid text. Rename the video") from error
         if len(self._starts) + len(spans) not in (0, len(self._labels) + len(labels)):
             raise self.error(where, f"{len(labels)} labels with {len(spans)} spans. Give every label its span, or none")
-        if self._listings is not None and not self._exists(name):
+        if self._listings is not None and not (self._remote.exists(name) if self._remote else self._exists(name)):
             self._missing += 1
             return
         self._paths += encoded
@@ -322,7 +325,10 @@ class ManifestBuilder:
                 "required. Look for a double quote that is not closed, or an empty field",
             )
         name = os.path.normpath(path)
-        if os.path.isabs(name):
+        if self._remote is not None:
+            key = self._remote.key(path)
+            name, inside = key or name, key is not None
+        elif os.path.isabs(name):
             prefix = os.path.join(self._root, "")
             if name.startswith(prefix):
                 return name[len(prefix) :]
@@ -370,6 +376,15 @@ class ManifestBuilder:
             except OSError:
                 self._listings[folder] = frozenset()
         return base in self._listings[folder]
+
+
+def _remote_root(url: str, frame_rate: float | None) -> RemoteRoot:
+    if frame_rate is not None:
+        raise ManifestError(f"`root` is {url!r}, but folders of frames must lie on disk. Copy them, or give videos.")
+    try:
+        return RemoteRoot(url)
+    except RemoteRootError as error:
+        raise ManifestError(f"`root` is not one to read from: {error}") from error
 
 
 def _class_names(classes: Sequence[str]) -> tuple[str, ...]:

@@ -38,6 +38,8 @@ from lightning_multigrid.packed import Manifest
 from lightning_multigrid.packed_file import INDEX_NAME, MANIFEST_NAME, save_manifest
 from lightning_multigrid.packet_index import PacketIndex
 from lightning_multigrid.processes import Lost, run_tasks
+from lightning_multigrid.remote_file import size_and_change
+from lightning_multigrid.remote_root import is_url
 from lightning_multigrid.textfile import StrPath, path_argument
 from lightning_multigrid.transcode import Bad, Encoding, Prepared, TranscodeJob, WriteFailure
 
@@ -235,13 +237,12 @@ def _planned(run: _Run, sources: Sequence[str], manifest: Manifest) -> dict[str,
         names.add(_known_as(name))
         video = videos[source] = _Video(source, name)
         try:
-            found = os.stat(source)
+            video.size, video.mtime_ns = size_and_change(source)
         except (OSError, ValueError) as error:
             missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-            run.bad[source] = "there is no such file" if missing else str(getattr(error, "strerror", error))
+            run.bad[source] = "there is no such file" if missing else str(getattr(error, "strerror", None) or error)
             continue
-        video.size, video.mtime_ns = found.st_size, found.st_mtime_ns
-        if os.path.realpath(source).startswith(os.path.join(run.root, "")):
+        if not is_url(source) and os.path.realpath(source).startswith(os.path.join(run.root, "")):
             raise ValueError(
                 f"{source} lies in the output folder {run.root}, where it might be overwritten. Give a folder of its "
                 "own as `output`."
@@ -252,7 +253,7 @@ def _planned(run: _Run, sources: Sequence[str], manifest: Manifest) -> dict[str,
 def _name(source: str, manifest: Manifest) -> str:
     """Place of a video, relative to the folder of all. No part of it is `..`: the manifest gives whole paths."""
     prefix = os.path.join(manifest.root, "")
-    path = os.path.normpath(source)
+    path = source if is_url(source) else os.path.normpath(source)
     inside = path.startswith(prefix)
     parts = (path[len(prefix) :] if inside else os.path.join("outside", path.lstrip(os.sep))).split(os.sep)
     if not parts[-1].lower().endswith(".mp4"):
@@ -368,10 +369,10 @@ def _make_folder(run: _Run, folder: str) -> None:
 def _put_in_place(run: _Run, video: _Video, made: Prepared) -> Entry | Bad:
     """Gives a finished video its name."""
     try:
-        found = os.stat(video.source)
+        found = size_and_change(video.source)
     except OSError as error:
-        return Bad(f"vanished while it was read ({error.strerror})")
-    if (found.st_size, found.st_mtime_ns) != (video.size, video.mtime_ns):
+        return Bad(f"vanished while it was read ({error.strerror or error})")
+    if found != (video.size, video.mtime_ns):
         return Bad("changed while it was read")
     path = os.path.join(run.videos, video.name)
     os.replace(video.temporary, path)

@@ -67,7 +67,7 @@ class VideoList:
 
     Args:
         source: The list, or the folder that holds a folder per class.
-        root: Folder that relative paths of a list start from; by default the one the list lies in.
+        root: Folder, or its URL, that relative paths of a list start from; by default the one the list lies in.
         classes: Names of the classes in the order of their labels; by default those of the training split.
         multi_label: Whether a video may have any number of labels.
         frame_rate: Frames per second if each path is a folder of frames.

@@ -1,4 +1,4 @@
-"""A file on disk as FFmpeg sees it: opened with no other file or host in reach, its every fault a `VideoError`."""
+"""A file as FFmpeg sees it: opened with no other file or host in reach, its every fault a `VideoError`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from av.video.stream import VideoStream
 
 from lightning_multigrid.boxes import claimed_by_samples, promised_size
 from lightning_multigrid.packet_index import MAX_PIXELS
+from lightning_multigrid.remote_file import RemoteFile
+from lightning_multigrid.remote_root import is_url
 from lightning_multigrid.watched_file import Cursor, HangError, WatchedFile
 
 __all__ = ["VideoError", "VideoFile", "demuxed"]
@@ -46,7 +48,7 @@ class VideoFile:
     """An ordinary file, whatever its name looks like, open for reading.
 
     Args:
-        path: Where it lies.
+        path: Where it lies: a path, or a URL that fsspec knows.
         timeout: Seconds that a read may take.
 
     Attributes:
@@ -59,8 +61,9 @@ class VideoFile:
 
     def __init__(self, path: str, timeout: float) -> None:
         self.path = path
+        self.bytes: WatchedFile | RemoteFile
         try:
-            self.bytes = WatchedFile(path, timeout)
+            self.bytes = RemoteFile(path, timeout) if is_url(path) else WatchedFile(path, timeout)
         except FileNotFoundError as error:
             raise VideoError(path, "there is no such file") from error
         except PermissionError as error:

@@ -11,9 +11,9 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-__all__ = ["Cursor", "HangError", "WatchedFile"]
+__all__ = ["Cursor", "HangError", "ReadableFile", "WatchedFile", "within"]
 
 _Result = TypeVar("_Result")
 # What is read ahead of a container: a few megabytes are one or two dozen reads.
@@ -26,6 +26,17 @@ _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 class HangError(OSError):
     """A read that did not end in time."""
+
+
+class ReadableFile(Protocol):
+    """What containers are read from; see `WatchedFile`."""
+
+    failure: OSError | None
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]: ...
 
 
 class WatchedFile:
@@ -87,7 +98,7 @@ class WatchedFile:
         if self._hung is not None:
             raise self._hung
         try:
-            return _threads.run(job, self._timeout)
+            return within(job, self._timeout)
         except HangError as error:
             self._hung = error
             raise
@@ -104,7 +115,7 @@ class Cursor:
         name: What FFmpeg is told that it is called.
     """
 
-    def __init__(self, file: WatchedFile, name: str) -> None:
+    def __init__(self, file: ReadableFile, name: str) -> None:
         self.name = name
         self._file, self._place = file, 0
         self._chunk, self._chunk_start = b"", 0
@@ -131,6 +142,15 @@ class Cursor:
     def tell(self) -> int:
         """The place."""
         return self._place
+
+
+def within(job: Callable[[], _Result], timeout: float) -> _Result:
+    """What a job returns, if it does in time. It goes on in its thread if it does not.
+
+    Raises:
+        HangError: If it did not return within `timeout` seconds.
+    """
+    return _threads.run(job, timeout)
 
 
 def _at_hand(descriptor: int, position: int, size: int) -> bytes | None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-import lightning_multigrid.dataset
+import lightning_multigrid.opening
 from lightning_multigrid.clip_batch import Clip, ClipBatch, Failure, collate_clips
 from lightning_multigrid.clip_sampling import ClipSampling, SourceGrid
 from lightning_multigrid.dataset import BrokenVideosError, VideoDataset, ViewDataset
@@ -87,12 +87,12 @@ def test_evaluation_reads_the_centre_each_time(folder: Path) -> None:
 def test_a_video_is_decoded_once_for_all_its_views(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
 
-    class Counting(lightning_multigrid.dataset.VideoReader):
+    class Counting(lightning_multigrid.opening.VideoReader):
         def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
             reads.append(list(indices))
             return super().read(indices, box)
 
-    monkeypatch.setattr(lightning_multigrid.dataset, "VideoReader", Counting)
+    monkeypatch.setattr(lightning_multigrid.opening, "VideoReader", Counting)
     views = Views(clips=10, crops=3)
     video = viewed(folder, "good.csv", views)[0]
     # The last of 10 clips starts at 14 * 9 / 10 and takes every other frame up to 12 + 14.
@@ -194,13 +194,13 @@ def test_without_a_readable_video_the_error_names_the_first(folder: Path) -> Non
 
 
 def test_whatever_one_video_does_is_a_failure_of_that_video(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Greedy(lightning_multigrid.dataset.VideoReader):
-        def __init__(self, path: str) -> None:
+    class Greedy(lightning_multigrid.opening.VideoReader):
+        def __init__(self, path: str, index: object, *, read_timeout: float) -> None:
             if path.endswith("a.mp4"):
                 raise MemoryError("8 TB")
-            super().__init__(path)
+            super().__init__(path, read_timeout=read_timeout)
 
-    monkeypatch.setattr(lightning_multigrid.dataset, "VideoReader", Greedy)
+    monkeypatch.setattr(lightning_multigrid.opening, "VideoReader", Greedy)
     clip = dataset(folder, "good.csv").read_clip(ClipRequest(index=0, frames=4, size=12, seed=0))
     assert clip.failures == (Failure(str(folder / "a.mp4"), "MemoryError: 8 TB"),)
     assert clip.labels == (3,)
@@ -253,12 +253,12 @@ def test_frames_that_are_shown_for_unequal_times_have_the_labels_of_those_times(
 
 
 def test_a_video_of_unknown_rate_has_all_its_labels(actions: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Timeless(lightning_multigrid.dataset.VideoReader):
-        def __init__(self, path: str) -> None:
-            super().__init__(path)
+    class Timeless(lightning_multigrid.opening.VideoReader):
+        def __init__(self, path: str, index: object, *, read_timeout: float) -> None:
+            super().__init__(path, read_timeout=read_timeout)
             self.rate = 0.0
 
-    monkeypatch.setattr(lightning_multigrid.dataset, "VideoReader", Timeless)
+    monkeypatch.setattr(lightning_multigrid.opening, "VideoReader", Timeless)
     data = VideoDataset(actions, ClipSampling(frames=2, size=16, stride=1))
     assert {data.read_clip(ClipRequest(0, 2, 16, seed)).labels for seed in range(20)} == {(0, 1, 2)}
 

@@ -25,13 +25,15 @@ LEVELS = {
         "augment",
         "textfile",
         "durable",
+        "watched_file",
+        "remote_root",
+        "remote_file",
         "packed",
         "packed_file",
         "manifest",
         "annotations",
         "charades",
         "sources",
-        "watched_file",
         "boxes",
         "nal",
         "packet_index",
@@ -40,8 +42,10 @@ LEVELS = {
         "indexing",
         "kept",
         "decode",
+        "torchcodec_reader",
         "frame_folder",
         "prepared_index",
+        "opening",
         "transcode",
         "models.blocks",
         "models.resnet",
@@ -86,6 +90,7 @@ LEVELS = {
         "predictions",
         "classifier",
         "pretrained",
+        "broken_videos",
         "datamodule",
         "shape_clips",
         "moving_shapes",
@@ -150,6 +155,12 @@ def test_only_the_decoder_decodes():
         "transcode",
         "video_file",
     ]
+
+
+def test_torchcodec_and_fsspec_are_optional():
+    assert [module for module in sorted(MODULES) if "torchcodec" in third_party(module)] == ["torchcodec_reader"]
+    code = "import sys, lightning_multigrid.opening; sys.exit(bool({'torchcodec', 'fsspec'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_models_know_no_schedule():

@@ -13,13 +13,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle, VideoDataModule, dataset
+from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle, VideoDataModule
 from lightning_multigrid.charades import read_charades
 from lightning_multigrid.decode import VideoReader, build_index
 from lightning_multigrid.durable import OutputError, new_file, remove_partial, temporary_name
 from lightning_multigrid.index_store import IndexStore
 from lightning_multigrid.journal import Entry, Journal
 from lightning_multigrid.manifest import ManifestBuilder, read_manifest
+from lightning_multigrid.opening import VideoOpener
 from lightning_multigrid.packed_file import load_manifest
 from lightning_multigrid.prepare import BadVideosError, prepare
 from lightning_multigrid.prepared_index import prepared_index
@@ -130,7 +131,7 @@ def test_without_an_index_or_with_a_damaged_one_videos_are_indexed_as_they_are_r
             (moved / "packets.index").write_bytes(damage)
             with pytest.warns(UserWarning, match="is no index of videos, .* Videos are indexed as they are read"):
                 assert prepared_index(made, made.path(0)) is None
-        with dataset._opened(made, made.path(0)) as video:
+        with VideoOpener().open(made, made.path(0)) as video:
             assert len(video) == 20
         moved.rename(tmp_path / "out")
 

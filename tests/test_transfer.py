@@ -201,9 +201,9 @@ def test_a_visit_decodes_once_and_gives_what_each_request_gives(
     opened: list[str] = []
     own = VideoReader.__init__
 
-    def counted(self: VideoReader, path: str) -> None:
+    def counted(self: VideoReader, path: str, *args: Any, **options: Any) -> None:
         opened.append(path)
-        own(self, path)
+        own(self, path, *args, **options)
 
     monkeypatch.setattr(VideoReader, "__init__", counted)
     data.read_clips([ClipRequest(0, 4, 22, seed, visit=5) for seed in range(4)])
@@ -352,22 +352,22 @@ def test_an_error_in_a_worker_is_none_of_its_death() -> None:
 
 SCRIPT = """
 import os, signal, sys, time
-import lightning_multigrid.dataset as dataset
+import lightning_multigrid.opening as opening
 from lightning_multigrid import MultigridCallback, VideoDataModule
 from tests.test_datamodule import TINY, Recorder
 from tests.tiny import trainer
 
 if __name__ == "__main__":
-    main, reader, folder = os.getpid(), dataset.VideoReader, sys.argv[1]
+    main, reader, folder = os.getpid(), opening.VideoReader, sys.argv[1]
 
-    def killed(path):
+    def killed(path, index, *, read_timeout):
         with open(f"{folder}/processes", "a") as file:
             file.write(f"{os.getpid()}\\n")
         if path.endswith("9.mp4") and os.getpid() != main:
             os.kill(os.getpid(), signal.SIGKILL)
-        return reader(path)
+        return reader(path, index, read_timeout=read_timeout)
 
-    dataset.VideoReader = killed
+    opening.VideoReader = killed
     data = VideoDataModule(f"{folder}/good.csv", **{**TINY, "batch_size": 1}, num_workers=2)
     trainer(MultigridCallback(seed=0), max_epochs=2).fit(Recorder(), datamodule=data)
 """

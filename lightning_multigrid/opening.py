@@ -1,0 +1,52 @@
+"""How the videos of a dataset are opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lightning_multigrid.decode import VideoReader
+from lightning_multigrid.frame_folder import FrameFolder
+from lightning_multigrid.packed import Manifest
+from lightning_multigrid.prepared_index import prepared_index
+from lightning_multigrid.torchcodec_reader import TorchcodecReader, check_torchcodec
+
+__all__ = ["Video", "VideoOpener"]
+
+Video = VideoReader | TorchcodecReader | FrameFolder
+
+
+@dataclass(frozen=True)
+class VideoOpener:
+    """Opens videos, and folders of frames, of a manifest.
+
+    Args:
+        decoder: `pyav`, or `torchcodec` where its frames are known to be the same.
+        read_timeout: Seconds that a read of a video file may take.
+
+    Raises:
+        ValueError: If one of them is out of range.
+        ImportError: If torchcodec is asked for and cannot be imported.
+    """
+
+    decoder: Literal["pyav", "torchcodec"] = "pyav"
+    read_timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.decoder not in ("pyav", "torchcodec"):
+            raise ValueError(f"`decoder` must be 'pyav' or 'torchcodec', got {self.decoder!r}.")
+        if not self.read_timeout > 0:  # also for NaN
+            raise ValueError(f"`read_timeout` must be above 0 (seconds), got {self.read_timeout}.")
+        if self.decoder == "torchcodec":
+            check_torchcodec()
+
+    def open(self, manifest: Manifest, path: str) -> Video:
+        """A video of a manifest, for use in a `with`.
+
+        Raises:
+            VideoError: If it cannot be read.
+        """
+        if manifest.frame_rate is not None:
+            return FrameFolder(path, manifest.frame_rate)
+        reader = VideoReader(path, prepared_index(manifest, path), read_timeout=self.read_timeout)
+        return TorchcodecReader(reader) if self.decoder == "torchcodec" else reader

@@ -1,0 +1,105 @@
+"""Files at URLs such as `s3://bucket/a.mp4`, read through fsspec: only the bytes that are asked for.
+
+FFmpeg never sees a URL: what it reads comes from here.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from lightning_multigrid.remote_root import check_readable, is_url
+from lightning_multigrid.watched_file import HangError, within
+
+__all__ = ["RemoteFile", "size_and_change"]
+
+_Result = TypeVar("_Result")
+
+
+class RemoteFile:
+    """A file at a URL, with the interface of a `WatchedFile`.
+
+    Args:
+        url: Where it lies.
+        timeout: Seconds that a read may take.
+
+    Attributes:
+        size: Its bytes.
+        modified: A number that changes when the file does, as far as its store tells.
+        failure: The error of a read through a `Cursor`, which has no other way to tell.
+        closed: Whether `close` was called.
+
+    Raises:
+        OSError: If it is missing or cannot be read.
+        HangError: If that does not turn out in time.
+        RemoteRootError: If nothing can read such URLs.
+    """
+
+    def __init__(self, url: str, timeout: float) -> None:
+        check_readable(url)
+        self._timeout = timeout
+        self.failure: OSError | None = None
+        self.closed = False
+        self._hung: HangError | None = None
+        self._files, self._path, info, mark = self._within(lambda: _look_up(url))
+        self.is_folder, self.is_ordinary = info["type"] == "directory", info["type"] == "file"
+        if self.is_ordinary and not isinstance(info["size"], int):
+            raise OSError("its size is unknown, and parts of it cannot be asked for")
+        self.size: int = info["size"] or 0
+        self.modified = zlib.crc32(mark.encode())
+
+    def close(self) -> None:
+        """Nothing is held open."""
+        self.closed = True
+
+    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Bytes at (position, size) each; fewer where the file ends.
+
+        Raises:
+            OSError: If they cannot be read.
+        """
+        if self.closed:
+            raise ValueError("read of a closed file")
+        spans = [(position, min(position + size, self.size)) for position, size in ranges]
+        asked = [(start, end) for start, end in spans if start < end]  # stores refuse empty ranges
+        starts, ends = [start for start, _ in asked], [end for _, end in asked]
+        paths = [self._path] * len(asked)
+        found = self._within(lambda: self._files.cat_ranges(paths, starts, ends, on_error="raise")) if asked else []
+        data = dict(zip(asked, found, strict=True))
+        return [data.get(span, b"") for span in spans]
+
+    def _within(self, job: Callable[[], _Result]) -> _Result:
+        if self._hung is not None:
+            raise self._hung
+        try:
+            return within(job, self._timeout)
+        except HangError as error:
+            self._hung = error
+            raise
+        except OSError:
+            raise
+        except Exception as error:  # each store has kinds of its own
+            raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def size_and_change(path: str, timeout: float = 60.0) -> tuple[int, int]:
+    """Bytes of what lies on disk or at a URL, and a number that changes when it does.
+
+    Raises:
+        OSError: If it is missing, or cannot be looked at.
+    """
+    if is_url(path):
+        file = RemoteFile(path, timeout)
+        return file.size, file.modified
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
+
+
+def _look_up(url: str) -> tuple[Any, str, dict[str, Any], str]:
+    """The file system of a URL, the file's path in it, what it tells of it, and a mark that changes with the file."""
+    import fsspec
+
+    files, path = fsspec.core.url_to_fs(url)
+    return files, path, files.info(path), files.ukey(path)
