@@ -27,7 +27,7 @@ def _flags(options: dict[str, Any]) -> str:
 
 
 def _smaller(options: dict[str, Any]) -> bool:
-    """Whether the clips are not those of the setting, of which the paper's figure is."""
+    """Whether the clips are not those of the setting, of which the hours and the paper's figure are."""
     return any(options[key] for key in ("clips", "frames", "size"))
 
 
@@ -39,8 +39,8 @@ def speedup(reports: dict[str, Report]) -> str:
             setting,
             result["baseline"],
             _flags(report["options"]),
-            _hours(result["baseline_hours"]),
-            _hours(result["multigrid_hours"]),
+            "-" if _smaller(report["options"]) else _hours(result["baseline_hours"]),
+            "-" if _smaller(report["options"]) else _hours(result["multigrid_hours"]),
             f"**{result['speedup']:.2f}x**",
             f"{result['flops_bound']:.2f}x",
             "-" if result["published"] is None or _smaller(report["options"]) else f"{result['published']:.2g}x",
