@@ -116,7 +116,7 @@ def test_trying_leaves_no_trace(caplog):
 
     plain, compiling = Start(), Start()
     run(multigrid(), plain)
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
         run(multigrid(), CompileGrids("net", backend="eager"), compiling)
     assert_close(compiling.state, plain.state, rtol=0, atol=0)
     assert torch.equal(compiling.rng, plain.rng)

@@ -449,7 +449,7 @@ def test_what_means_nothing_here_is_refused(tmp_path):
     ):
         resume("plain/50.ckpt", MultigridCallback(), train=loader(5))
     with (
-        pytest.warns(UserWarning, match="Please add the following callbacks: .'MultigridCallback'"),
+        pytest.warns(UserWarning, match="Please add the following callbacks: .*'MultigridCallback'"),
         pytest.raises(RuntimeError, match="0 stateful loaders, but found 1 states"),
     ):
         fit(Module(steps_scheduler), max_epochs=9, ckpt_path=tmp_path / "multigrid" / "4.ckpt")
