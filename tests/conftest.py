@@ -4,7 +4,11 @@ import sys
 
 import pytest
 import torch
+from hypothesis import settings
 
+# How long an example takes depends on what else the machine does; a test that hangs ends by pytest's own time limit.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 # Two test processes on two cores: more threads would only wait for each other.
 torch.set_num_threads(1)
 

@@ -236,7 +236,8 @@ def test_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         output = model(x)
     assert output.dtype == torch.bfloat16
-    assert_close(output.float(), exact(x), rtol=0.05, atol=0.05)
+    # bfloat16 has 8 bits: relative to values of 1, with a few roundings.
+    assert_close(output.float(), exact(x), rtol=0.05, atol=0.15)
     assert_close(model[1].running_var, exact[1].running_var, rtol=0.01, atol=0.01)
 
 
