@@ -288,7 +288,6 @@ def summary(times: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, flo
 
 def versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "torch": torch.__version__, "av": av.__version__}
-    found["libavcodec"] = ".".join(map(str, av.library_versions["libavcodec"]))
     for name in ("torchcodec", "decord", "cv2"):
         try:
             found[name] = importlib.import_module(name).__version__
