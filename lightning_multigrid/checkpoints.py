@@ -20,6 +20,8 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_warn
 from typing_extensions import override
 
+from lightning_multigrid.durable import sync_folder
+
 __all__ = ["AtomicCheckpointIO", "DamagedCheckpointError", "check_checkpoint", "last_whole_checkpoint"]
 
 
@@ -59,7 +61,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, target)
-            _sync_folder(target.parent)
+            sync_folder(os.fspath(target.parent))
         except (OSError, RuntimeError) as error:  # torch turns the errors of a file into its own
             part.unlink(missing_ok=True)
             raise OSError(
@@ -154,16 +156,6 @@ def _is_whole(path: Path) -> bool:
 
 def _is_local(path: str | os.PathLike[str]) -> bool:
     return "://" not in os.fspath(path)
-
-
-def _sync_folder(folder: Path) -> None:
-    # A rename is on the disk when its folder is. Windows has no such thing.
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _reason(error: BaseException) -> str:

@@ -31,7 +31,7 @@ from lightning_multigrid.packet_index import SHOWN, Orientation, PacketIndex, Ru
 from lightning_multigrid.video_file import VideoError, VideoFile, demuxed
 from lightning_multigrid.yuv import YuvClip, YuvLayout
 
-__all__ = ["Box", "VideoError", "VideoReader", "build_index", "read_frames"]
+__all__ = ["Box", "VideoError", "VideoReader", "build_index", "places_of", "read_frames"]
 
 # Bytes of packets that are read at a time, and between packets that are read rather than skipped.
 _PIECE, _GAP = 1 << 22, 1 << 16
@@ -53,6 +53,43 @@ class Box(NamedTuple):
     left: int
     height: int
     width: int
+
+    @staticmethod
+    def of(box: Box | None, height: int, width: int) -> Box:
+        """A box of a frame of some height and width: the whole frame for None.
+
+        Raises:
+            ValueError: If it does not lie within the frame.
+        """
+        box = Box(0, 0, height, width) if box is None else Box(*box)
+        if (
+            min(box) < 0
+            or not box.height
+            or not box.width
+            or box.top + box.height > height
+            or box.left + box.width > width
+        ):
+            raise ValueError(f"`box` must lie within the frame of {height} x {width} pixels, got {box}.")
+        return box
+
+
+def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[int]]:
+    """Where in a clip each of its frames stands.
+
+    Args:
+        indices: The frames of the clip.
+        length: How many frames its video has.
+        path: Of the video.
+
+    Raises:
+        IndexError: If the video has no such frame.
+    """
+    places: dict[int, list[int]] = {}
+    for place, index in enumerate(map(operator.index, indices)):
+        if not 0 <= index < length:
+            raise IndexError(f"`indices` must lie in 0 to {length - 1} in {path}, got {index}.")
+        places.setdefault(index, []).append(place)
+    return places
 
 
 def read_frames(path: str | os.PathLike[str], indices: Sequence[int]) -> Tensor:
@@ -154,9 +191,8 @@ class VideoReader:
             ValueError: If `box` does not lie within the frame.
             VideoError: If a frame cannot be decoded.
         """
-        places = self._places(indices)
-        shown = Box(0, 0, self.height, self.width) if box is None else Box(*box)
-        self._check(shown)
+        places = places_of(indices, len(self), self._file.path)
+        shown = Box.of(box, self.height, self.width)
         orientation = self._index.orientation
         top, left, height, width = _stored(shown, orientation, self.height, self.width)
         clip = torch.empty((len(indices), height, width, 3), dtype=torch.uint8)
@@ -207,9 +243,8 @@ class VideoReader:
             ValueError: If `box` does not lie within the frame.
             VideoError: If a frame cannot be decoded.
         """
-        places = self._places(indices)
-        shown = Box(0, 0, self.height, self.width) if box is None else Box(*box)
-        self._check(shown)
+        places = places_of(indices, len(self), self._file.path)
+        shown = Box.of(box, self.height, self.width)
         # Of frames of odd height FFmpeg's converter interpolates the chroma.
         if not places or self._index.orientation != Orientation() or self._index.height % 2:
             return self.read(indices, box)
@@ -227,22 +262,8 @@ class VideoReader:
                     clip.chroma[place, 0], clip.chroma[place, 1] = chroma
         return clip or self.read(indices, box)
 
-    def _places(self, indices: Sequence[int]) -> dict[int, list[int]]:
-        """Where in the clip each of its frames stands."""
-        places: dict[int, list[int]] = {}
-        for place, index in enumerate(map(operator.index, indices)):
-            if not 0 <= index < len(self):
-                raise IndexError(f"`indices` must lie in 0 to {len(self) - 1} in {self._file.path}, got {index}.")
-            places.setdefault(index, []).append(place)
-        return places
-
     def _is_of_first_size(self, frame: VideoFrame) -> bool:
         return (frame.height, frame.width) == (self._index.stored_height, self._index.stored_width)
-
-    def _check(self, box: Box) -> None:
-        top, left, height, width = box
-        if min(box) < 0 or not height or not width or top + height > self.height or left + width > self.width:
-            raise ValueError(f"`box` must lie within the frame of {self.height} x {self.width} pixels, got {box}.")
 
     def _rgb(self, frame: VideoFrame) -> Tensor:
         """Pixels of a frame as it is stored. A frame of another size than the first is scaled to that."""

@@ -88,7 +88,9 @@ def sync_to_disk(path: str) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Waits until the names in a folder are on the disk, where its file system can do that."""
+    """Waits until the names in a folder are on the disk, where the system and the file system can do that."""
+    if os.name != "posix":
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -5,7 +5,6 @@ T frames, H W pixels of a frame.
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from lightning_multigrid.decode import Box, VideoError
+from lightning_multigrid.decode import Box, VideoError, places_of
 from lightning_multigrid.manifest import FRAME_SUFFIXES
 from lightning_multigrid.packet_index import MAX_PIXELS
 
@@ -87,14 +86,8 @@ class FrameFolder:
             ValueError: If `box` does not lie within the frame.
             VideoError: If a frame cannot be decoded, or has another size than the first.
         """
-        top, left, height, width = box = Box(0, 0, self.height, self.width) if box is None else Box(*box)
-        if min(box) < 0 or not height or not width or top + height > self.height or left + width > self.width:
-            raise ValueError(f"`box` must lie within the frame of {self.height} x {self.width} pixels, got {box}.")
-        places: dict[int, list[int]] = {}
-        for place, index in enumerate(map(operator.index, indices)):
-            if not 0 <= index < len(self):
-                raise IndexError(f"`indices` must lie in 0 to {len(self) - 1} in {self._path}, got {index}.")
-            places.setdefault(index, []).append(place)
+        top, left, height, width = Box.of(box, self.height, self.width)
+        places = places_of(indices, len(self), self._path)
         clip = torch.empty((len(indices), height, width, 3), dtype=torch.uint8)
         for index, members in places.items():
             with self._opened(index) as image:

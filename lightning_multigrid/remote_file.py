@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from lightning_multigrid.remote_root import check_readable, is_url
-from lightning_multigrid.watched_file import HangError, within
+from lightning_multigrid.watched_file import Watch
 
 __all__ = ["RemoteFile", "size_and_change"]
 
@@ -39,10 +39,9 @@ class RemoteFile:
 
     def __init__(self, url: str, timeout: float) -> None:
         check_readable(url)
-        self._timeout = timeout
+        self._watch = Watch(timeout)
         self.failure: OSError | None = None
         self.closed = False
-        self._hung: HangError | None = None
         self._files, self._path, info, mark = self._within(lambda: _look_up(url))
         self.is_folder, self.is_ordinary = info["type"] == "directory", info["type"] == "file"
         if self.is_ordinary and not isinstance(info["size"], int):
@@ -71,13 +70,8 @@ class RemoteFile:
         return [data.get(span, b"") for span in spans]
 
     def _within(self, job: Callable[[], _Result]) -> _Result:
-        if self._hung is not None:
-            raise self._hung
         try:
-            return within(job, self._timeout)
-        except HangError as error:
-            self._hung = error
-            raise
+            return self._watch.run(job)
         except OSError:
             raise
         except Exception as error:  # each store has kinds of its own

@@ -115,9 +115,9 @@ class TorchcodecReader:
         """The frames, or None if they are for the other reader."""
         if not indices or not 0 <= min(indices) <= max(indices) < len(self):
             return None
-        top, left, height, width = Box(0, 0, self.height, self.width) if box is None else Box(*box)
+        top, left, height, width = Box.of(box, self.height, self.width)
         time_base = _looked_at.time_base(self._reader)
-        if time_base is None or min(top, left) < 0 or min(height, width) < 1:
+        if time_base is None:
             return None
         if self._decoder is None:
             self._decoder = _opened(self._reader.file)

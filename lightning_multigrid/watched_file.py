@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
-__all__ = ["Cursor", "HangError", "ReadableFile", "WatchedFile", "within"]
+__all__ = ["Cursor", "HangError", "ReadableFile", "Watch", "WatchedFile", "within"]
 
 _Result = TypeVar("_Result")
 # What is read ahead of a container: a few megabytes are one or two dozen reads.
@@ -39,6 +39,32 @@ class ReadableFile(Protocol):
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]: ...
 
 
+class Watch:
+    """Ends the reads of one file in time; behind one that hung, no other is begun.
+
+    Args:
+        timeout: Seconds that a read may take.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self.hung: HangError | None = None
+
+    def run(self, job: Callable[[], _Result]) -> _Result:
+        """What a read returns.
+
+        Raises:
+            HangError: If it, or one before it, did not end in time.
+        """
+        if self.hung is not None:
+            raise self.hung
+        try:
+            return within(job, self.timeout)
+        except HangError as error:
+            self.hung = error
+            raise
+
+
 class WatchedFile:
     """An ordinary file, open for reading.
 
@@ -57,17 +83,16 @@ class WatchedFile:
     """
 
     def __init__(self, path: str, timeout: float) -> None:
-        self._timeout = timeout
+        self._watch = Watch(timeout)
         self.failure: OSError | None = None
-        self._hung: HangError | None = None
         self._descriptor = -1
-        self._descriptor, found = self._within(lambda: _open(path))
+        self._descriptor, found = self._watch.run(lambda: _open(path))
         self.size, self.modified = found.st_size, found.st_mtime_ns
         self.is_ordinary, self.is_folder = stat.S_ISREG(found.st_mode), stat.S_ISDIR(found.st_mode)
 
     def close(self) -> None:
         """Lets go of the file; for a read that hangs it stays open."""
-        if self._descriptor >= 0 and self._hung is None:
+        if self._descriptor >= 0 and self._watch.hung is None:
             os.close(self._descriptor)
         self._descriptor = -1
 
@@ -92,16 +117,7 @@ class WatchedFile:
         found = [data for data in at_hand if data is not None]
         if len(found) == len(ranges):
             return found
-        return self._within(lambda: [os.pread(descriptor, size, position) for position, size in ranges])
-
-    def _within(self, job: Callable[[], _Result]) -> _Result:
-        if self._hung is not None:
-            raise self._hung
-        try:
-            return within(job, self._timeout)
-        except HangError as error:
-            self._hung = error
-            raise
+        return self._watch.run(lambda: [os.pread(descriptor, size, position) for position, size in ranges])
 
 
 class Cursor:
