@@ -1,5 +1,6 @@
 """What every test needs."""
 
+import logging
 import sys
 
 import pytest
@@ -24,3 +25,12 @@ def _no_seed_of_another_test(monkeypatch):
 def _no_command_line(monkeypatch):
     # LightningCLI warns of arguments that are given twice: to `main` and to pytest.
     monkeypatch.setattr(sys, "argv", ["lightning-multigrid"])
+
+
+@pytest.fixture(autouse=True)
+def _log_level_of_lightning():
+    # Scripts of `examples`, run in this process, make Lightning quiet, for as long as the process lives.
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    yield
+    logger.setLevel(level)
