@@ -18,6 +18,8 @@ from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 import av
+import numpy as np
+import numpy.typing as npt
 import torch
 from av.container import InputContainer
 from av.packet import Packet
@@ -39,6 +41,7 @@ _PIECE, _GAP = 1 << 22, 1 << 16
 _ASKS_FRAMES = int(av.__version__.split(".")[0]) >= 17
 
 _Place = tuple[int, int, int, int]
+_Pixels = npt.NDArray[np.uint8]
 
 _YUV_420 = ("yuv420p", "yuvj420p")
 # Numbers of the matrices, ITU-T H.273, table 4. 2 is "unspecified", which FFmpeg's converter takes for BT.601.
@@ -196,11 +199,12 @@ class VideoReader:
         orientation = self._index.orientation
         top, left, height, width = _stored(shown, orientation, self.height, self.width)
         clip = torch.empty((len(indices), height, width, 3), dtype=torch.uint8)
+        pixels = clip.numpy()
         with self._file.faults():
             for index, frame in self._find(sorted(places)):
                 crop = self._rgb(frame)[top : top + height, left : left + width]
                 for place in places[index]:
-                    clip[place] = crop
+                    pixels[place] = crop
         return _show(clip, orientation)
 
     def frames(self) -> Iterator[tuple[int, VideoFrame]]:
@@ -254,24 +258,23 @@ class VideoReader:
                 layout = _yuv_layout(frame, len(indices), shown) if self._is_of_first_size(frame) else None
                 if clip is None and layout is not None:
                     clip = YuvClip(torch.empty(layout.nbytes, dtype=torch.uint8), layout)
+                    luma, chroma = clip.luma.numpy(), clip.chroma.numpy()
                 if clip is None or layout != clip.layout:
                     return self.read(indices, box)
-                luma, chroma = _yuv_planes(frame, shown)
+                y, cb, cr = _yuv_planes(frame, shown)
                 for place in places[index]:
-                    clip.luma[place] = luma
-                    clip.chroma[place, 0], clip.chroma[place, 1] = chroma
+                    luma[place], chroma[place, 0], chroma[place, 1] = y, cb, cr
         return clip or self.read(indices, box)
 
     def _is_of_first_size(self, frame: VideoFrame) -> bool:
         return (frame.height, frame.width) == (self._index.stored_height, self._index.stored_width)
 
-    def _rgb(self, frame: VideoFrame) -> Tensor:
+    def _rgb(self, frame: VideoFrame) -> _Pixels:
         """Pixels of a frame as it is stored. A frame of another size than the first is scaled to that."""
         height, width = self._index.stored_height, self._index.stored_width
         scaler = _kept.scalers[frame.format.name]
         rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **_scaling(frame))
-        plane = rgb.planes[0]
-        return torch.frombuffer(plane, dtype=torch.uint8).as_strided((height, width, 3), (plane.line_size, 3, 1))
+        return _view(rgb.planes[0], height, width, 3)
 
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """The frames of `wanted` (ascending) with their indices; some of them again if the index proves wrong."""
@@ -443,15 +446,18 @@ def _yuv_layout(frame: VideoFrame, frames: int, box: Box) -> YuvLayout | None:
     return YuvLayout(frames, box.height, box.width, box.top % 2, box.left % 2, matrix, _is_full_range(frame))
 
 
-def _yuv_planes(frame: VideoFrame, box: Box) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def _yuv_planes(frame: VideoFrame, box: Box) -> tuple[_Pixels, _Pixels, _Pixels]:
     """Luma under a box and both planes of chroma, as views of the frame."""
     bottom, right = box.top + box.height, box.left + box.width
-    luma, cb, cr = (
-        torch.frombuffer(plane, dtype=torch.uint8).as_strided((plane.height, plane.width), (plane.line_size, 1))
-        for plane in frame.planes
-    )
+    y, cb, cr = (_view(plane, plane.height, plane.width) for plane in frame.planes)
     rows, columns = slice(box.top // 2, (bottom + 1) // 2), slice(box.left // 2, (right + 1) // 2)
-    return luma[box.top : bottom, box.left : right], (cb[rows, columns], cr[rows, columns])
+    return y[box.top : bottom, box.left : right], cb[rows, columns], cr[rows, columns]
+
+
+def _view(plane: Any, height: int, width: int, *channels: int) -> _Pixels:
+    """The bytes of a plane, in place. NumPy's views of a few rows take a third of the time of torch's."""
+    view: _Pixels = np.ndarray((height, width, *channels), np.uint8, plane, strides=(plane.line_size, *channels, 1))
+    return view
 
 
 _kept = Kept()
