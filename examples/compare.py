@@ -3,6 +3,7 @@
     python examples/compare.py                  # trains what is missing in examples/results/compare, then reports
     python examples/compare.py --ablations      # likewise the variants of the paper's Table 1
     python examples/compare.py --report         # prints the tables and draws the figure from what is there
+    python examples/compare.py --width 32 --folder wide   # a CNN of twice the width, whose steps outlast decoding
     python examples/compare.py --tiny --folder tiny   # seconds; its accuracy says nothing
 
 Each run writes one JSON file when it is done, and a run whose file exists is not repeated. So an interrupted comparison
@@ -352,11 +353,14 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--tiny", action="store_true", help="a few steps on a few videos")
     parser.add_argument("--workers", type=int, default=1, help="processes that decode")
+    parser.add_argument("--width", type=int, default=Task.width, help="channels of the CNN's first layer")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="of the JSON files")
     args = parser.parse_args()
-    task = TINY if args.tiny else Task()
-    if args.tiny and args.folder == RESULTS:
-        parser.error("`--tiny` needs a `--folder` of its own, so that its runs are not taken for results.")
+    task = TINY if args.tiny else Task(width=args.width)
+    if task != Task() and args.folder == RESULTS:
+        parser.error(
+            "`--tiny` and `--width` need a `--folder` of their own, so that their runs are not taken for others."
+        )
     if not args.report:
         names = args.variants or list(ablations(task) if args.ablations else COMPARISON)
         run(names, args.seeds, task, args.folder, args.workers)

@@ -18,7 +18,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from lightning_multigrid.boxes import outermost_boxes
-from lightning_multigrid.nal import H264Packets, is_hevc_entry
+from lightning_multigrid.nal import H264Packets, H265Packets
 from lightning_multigrid.packet_index import DROPPABLE, ENTRY, SHOWN, Orientation, PacketIndex, Seal
 from lightning_multigrid.video_file import VideoError, VideoFile, demuxed
 
@@ -62,6 +62,7 @@ class _Indexing:
         self.regular = container.format.name != "mpeg"
         self.rows = array("q")  # six numbers for each packet; as objects they would take six times the memory
         self.h264 = H264Packets(self.codec.extradata or b"") if self.codec.name == "h264" else None
+        self.h265 = H265Packets(self.codec.extradata or b"") if self.codec.name == "hevc" else None
         self.plain = True  # whether the packets probed stand in the file as they are
 
     def index(self) -> PacketIndex:
@@ -72,6 +73,8 @@ class _Indexing:
         positions, sizes, times, decoding_times, flags, checksums = table.T.copy()
         if self.h264 is not None and self.h264.sets_in_band:
             flags[1:] &= ~ENTRY  # what is decoded from the middle might lack a parameter set
+        if self.h265 is not None and self.h265.sets_in_band and len(flags):
+            flags[np.setdiff1d(np.arange(1, len(flags)), self.h265.whole)] &= ~ENTRY  # as might this
         by_time = np.sort(times[flags & SHOWN != 0])
         if not self._is_believed(probe, by_time, times[flags & ENTRY != 0]):
             positions = sizes = times = decoding_times = flags = checksums = by_time = np.empty(0, np.int64)
@@ -130,8 +133,8 @@ class _Indexing:
             # Containers also mark recovery points, after which pictures may be wrong for a while.
             idr, droppable = self.h264.look(data)
             entry = entry and idr
-        elif self.codec.name == "hevc":
-            entry = entry and is_hevc_entry(self.codec.extradata or b"", data)
+        elif self.h265 is not None:
+            entry = self.h265.is_entry(data) and entry
         shown = not packet.is_discard and _is_shown(self.codec, data)  # edit lists discard
         flags = ENTRY * entry | SHOWN * shown | DROPPABLE * droppable
         decoding_time = time if packet.dts is None else packet.dts

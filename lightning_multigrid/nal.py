@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["H264Packets", "Look", "is_hevc_entry", "length_bytes", "nal_units"]
+__all__ = ["H264Packets", "H265Packets", "Look", "length_bytes", "nal_units"]
 
 # What tells pictures apart stands in the first bytes of a slice.
 _HEADER_BYTES = 48
@@ -16,6 +16,8 @@ _HEADER_BYTES = 48
 _SET_BYTES = 4096
 # Profiles whose sequence parameter sets tell chroma and bit depth; 7.3.2.1.1.
 _HIGH_PROFILES = {44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244}
+# Video, sequence and picture parameter sets of H.265; table 7-1.
+_H265_SETS = {32, 33, 34}
 
 
 class Look(NamedTuple):
@@ -135,6 +137,38 @@ class H264Packets:
         return high + low
 
 
+class H265Packets:
+    """The packets of an H.265 stream, looked at one after the other.
+
+    Args:
+        extradata: The stream's parameter sets, in the form of mp4 ("hvcC") or behind start codes.
+
+    Attributes:
+        sets_in_band: Whether packets hold parameter sets that the extradata lack.
+        whole: Numbers of the packets that hold parameter sets of all three kinds.
+    """
+
+    def __init__(self, extradata: bytes) -> None:
+        self.sets_in_band = False
+        self.whole: list[int] = []
+        self._extradata = extradata
+        self._length = length_bytes(extradata, 21)
+        self._packets = 0
+
+    def is_entry(self, packet: bytes) -> bool:
+        """Whether the next packet in decoding order is an IRAP picture: a clean start for what is shown after it."""
+        kinds = set()
+        for start, end in nal_units(packet, self._length):
+            kind = packet[start] >> 1 & 0x3F
+            kinds.add(kind)
+            if kind in _H265_SETS and packet[start:end].rstrip(b"\0") not in self._extradata:
+                self.sets_in_band = True
+        if kinds >= _H265_SETS:
+            self.whole.append(self._packets)
+        self._packets += 1
+        return any(16 <= kind <= 21 for kind in kinds)
+
+
 def nal_units(packet: bytes, length_bytes: int) -> Iterator[tuple[int, int]]:
     """Where the units of a packet begin and end, behind their start codes, or behind lengths of so many bytes."""
     if not length_bytes:
@@ -154,12 +188,6 @@ def nal_units(packet: bytes, length_bytes: int) -> Iterator[tuple[int, int]]:
 def length_bytes(extradata: bytes, place: int) -> int:
     """How many bytes tell the length of a unit, as in mp4 and Matroska; 0 if there are start codes."""
     return (extradata[place] & 3) + 1 if extradata[:1] == b"\1" and len(extradata) > place else 0
-
-
-def is_hevc_entry(extradata: bytes, packet: bytes) -> bool:
-    """Whether a packet of H.265 is an IRAP picture (unit types 16 to 21): a clean start for what is shown after it."""
-    units = nal_units(packet, length_bytes(extradata, 21))
-    return any(16 <= packet[start] >> 1 & 0x3F <= 21 for start, _ in units)
 
 
 def _parameter_sets(extradata: bytes) -> Iterator[bytes]:

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from lightning_multigrid import decode, kept
 from lightning_multigrid.decode import Box, VideoError, VideoReader, build_index, read_frames
+from lightning_multigrid.nal import nal_units
 from tests.videos import decode_all, number_of, numbered_frames, write_video
 
 COUNT = 60
@@ -354,6 +355,41 @@ def test_frames_at_the_start_that_need_what_is_gone_do_not_count(folder, tmp_pat
     with av.open(str(path)) as container:
         assert sum(packet.size > 0 for packet in container.demux(video=0)) > len(expected)
     assert_reads_as(path, expected)
+
+
+def test_parameter_sets_of_h265_that_change_on_the_way_are_not_skipped(tmp_path):
+    """Two streams in one; of the second only the first packet says how it is coded, not where decoding could begin."""
+    first, second = (
+        write_video(
+            tmp_path / name,
+            frames,
+            codec="libx265",
+            options={"preset": "ultrafast", "x265-params": f"{H265}:open-gop=0{options}"},
+        )
+        for name, frames, options in (("a.ts", FRAMES[:30], ""), ("b.ts", FRAMES[30:], ":ctu=16:cbqpoffs=6"))
+    )
+    path = tmp_path / "both.ts"
+    with av.open(str(path), "w") as target, av.open(str(first)) as one, av.open(str(second)) as other:
+        stream = target.add_stream_from_template(one.streams.video[0])
+        packets = [packet for packet in one.demux(video=0) if packet.size]
+        end = max(packet.pts + packet.duration for packet in packets)
+        later = [packet for packet in other.demux(video=0) if packet.size]
+        start = min(packet.pts for packet in later)
+        for packet in packets + later:
+            data, shift = bytes(packet), end - start if packet in later else 0
+            if packet in later[1:]:
+                units = [data[begin:stop].rstrip(b"\0") for begin, stop in nal_units(data, 0)]
+                data = b"".join(b"\0\0\0\1" + unit for unit in units if unit[0] >> 1 not in (32, 33, 34))
+            copy = av.Packet(data)
+            copy.pts, copy.dts, copy.time_base = packet.pts + shift, packet.dts + shift, packet.time_base
+            copy.is_keyframe, copy.stream = packet.is_keyframe, stream
+            target.mux(copy)
+    expected = decode_all(path)
+    assert [number_of(frame) for frame in expected] == list(range(COUNT))
+    index = build_index(path)
+    for frame in (14, 29, 31, 45, 59):  # each by a decoder that has seen nothing yet
+        with VideoReader(path, index) as reader:
+            assert np.array_equal(reader.read([frame])[0].numpy(), expected[frame])
 
 
 def without_a_frame(source: Path, target: Path, which: int) -> int:

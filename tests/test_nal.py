@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_multigrid.nal import H264Packets, is_hevc_entry, nal_units
+from lightning_multigrid.nal import H264Packets, H265Packets, nal_units
 from tests.videos import numbered_frames, write_video
 
 # Name -> options of x264. The suffix tells how units are kept apart.
@@ -104,5 +104,22 @@ def test_no_packet_is_too_strange(data, extradata):
     look = looked.look(data)
     assert len(looked.orders) == 1
     assert not (look.entry and look.droppable and looked.sure)
-    assert is_hevc_entry(extradata, data) in (True, False)
+    assert H265Packets(extradata).is_entry(data) in (True, False)
     assert all(0 <= start <= end <= len(data) for length in (0, 1, 2, 4) for start, end in nal_units(data, length))
+
+
+def test_sets_of_h265_that_the_extradata_have_change_nothing():
+    def packet(*kinds: int) -> bytes:
+        return b"".join(b"\0\0\0\1" + bytes([kind << 1, 1, kind, 0x80]) for kind in kinds)
+
+    looked = H265Packets(packet(32, 33, 34))
+    assert [looked.is_entry(data) for data in (packet(32, 33, 34, 19), packet(1), packet(21), packet(34, 16))] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert not looked.sets_in_band
+    assert looked.whole == [0]
+    looked.is_entry(packet(33).replace(b"\x80", b"\x90") + packet(1))
+    assert looked.sets_in_band
