@@ -40,8 +40,9 @@ from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedu
 from lightning_multigrid.clip_batch import collate_clips
 from lightning_multigrid.clip_sampling import ClipSampling
 from lightning_multigrid.dataset import VideoDataset
+from lightning_multigrid.loader import MultigridLoader
 from lightning_multigrid.manifest import read_manifest
-from lightning_multigrid.sampler import MultigridLoader, MultigridSampler
+from lightning_multigrid.sampler import MultigridSampler
 
 FRAMES, SIZE, STRIDE = 32, 224, 2  # the baseline
 SAMPLING = ClipSampling(FRAMES, SIZE, STRIDE)

@@ -61,6 +61,7 @@ LEVELS = {
     "data": [
         "clip_batch",
         "sampler",
+        "loader",
         "clip_parts",
         "fixed_clips",
         "clip_sampling",
