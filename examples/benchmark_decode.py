@@ -16,13 +16,14 @@ Those that are not installed are left out, and named. Times are process times of
 machine disturb least; the files lie in the page cache. Trust the ratios, which are taken within a round, not the times.
 
 Without `--videos` the footage is made here: drifting textures under moving shapes, with noise. `ordinary` files have
-x264's defaults, with a keyframe every 250 frames; `prepared` ones have a short side of 256 and the flags in `PREPARED`.
+x264's defaults, with a keyframe every 250 frames; `prepared` ones are what `lightning-multigrid prepare` makes of them.
+
+The last row of a table is the part of ours that is libavcodec's: the same packets, in memory, through the same decoder,
+and nothing done with the frames.
 """
 
 import argparse
 import importlib
-import json
-import platform
 import random
 import tempfile
 import time
@@ -34,26 +35,19 @@ from statistics import mean, median
 import av
 import numpy as np
 import torch
+from measuring import machine, machine_line, prepared_copy, write_json
 
 from lightning_multigrid.decode import VideoError, VideoReader, build_index
+from lightning_multigrid.kept import Kept
 from lightning_multigrid.packet_index import PacketIndex
+from lightning_multigrid.torchcodec_reader import check_torchcodec
 
 GRIDS = {"8 frames": (8, 2, 8), "16 frames": (16, 2, 4), "32 frames": (32, 2, 2)}  # frames, least and greatest stride
 SIZES = ["340x256", "640x360", "1920x1080"]
 ORDINARY = {"g": "250", "preset": "medium", "crf": "23", "x264-params": "log-level=none"}
-PREPARED = {
-    "g": "33",
-    "keyint_min": "33",
-    "sc_threshold": "0",
-    "bf": "7",
-    "b_strategy": "0",
-    "preset": "veryfast",
-    "crf": "21",
-    "tune": "fastdecode",
-    "x264-params": "b-pyramid=none:log-level=none",
-}
-PREPARED_SIDE = 256
 SEEK_MARGIN = 1024  # ticks that PySlowFast seeks back further than to the clip
+PACKAGES = ["av", "torchcodec", "decord", "cv2"]
+LIBAVCODEC = "of ours, libavcodec"
 
 Frames = np.ndarray
 Method = Callable[[Path, list[int]], Frames]
@@ -87,31 +81,16 @@ def footage(count: int, height: int, width: int, seed: int) -> Iterator[Frames]:
         yield np.clip(frame + noise, 0, 255).astype(np.uint8)
 
 
-def encode(path: Path, frames: Iterator[av.VideoFrame], rate: Fraction, options: dict[str, str], side: int = 0) -> None:
-    """Writes H.264, scaled to a short side of `side` pixels if that is fewer than there are."""
+def make_footage(path: Path, seconds: float, height: int, width: int, seed: int, rate: int = 30) -> None:
+    """Writes footage as an ordinary H.264 file."""
     with av.open(str(path), "w", options={"movflags": "+faststart"}) as container:
-        stream = None
-        for number, frame in enumerate(frames):
-            if stream is None:
-                scale = min(1, side / min(frame.width, frame.height)) if side else 1
-                stream = container.add_stream("libx264", rate=rate, options=options)
-                stream.width, stream.height = (2 * round(pixels * scale / 2) for pixels in (frame.width, frame.height))
-                stream.pix_fmt = "yuv420p"
-                stream.thread_count = 1
-            picture = frame.reformat(stream.width, stream.height, "yuv420p", interpolation="AREA")
-            picture.pts, picture.time_base, picture.pict_type = number, 1 / rate, 0
-            container.mux(stream.encode(picture))
+        stream = container.add_stream("libx264", rate=rate, options=ORDINARY)
+        stream.height, stream.width, stream.thread_count = height, width, 1
+        for number, pixels in enumerate(footage(round(rate * seconds), height, width, seed)):
+            frame = av.VideoFrame.from_ndarray(pixels, "rgb24").reformat(format="yuv420p")
+            frame.pts, frame.time_base = number, Fraction(1, rate)
+            container.mux(stream.encode(frame))
         container.mux(stream.encode())
-
-
-def decoded(path: Path) -> Iterator[av.VideoFrame]:
-    with av.open(str(path)) as container:
-        yield from container.decode(video=0)
-
-
-def rate_of(path: Path) -> Fraction:
-    with av.open(str(path)) as container:
-        return Fraction(container.streams.video[0].average_rate)
 
 
 def make_files(folder: Path, sizes: list[str], seconds: float, videos: Path | None, seed: int) -> dict[str, Path]:
@@ -123,13 +102,11 @@ def make_files(folder: Path, sizes: list[str], seconds: float, videos: Path | No
         for number, size in enumerate(sizes):
             width, height = map(int, size.split("x"))
             path = sources[size] = folder / f"{size}.mp4"
-            made = footage(round(30 * seconds), height, width, seed + number)
-            encode(path, (av.VideoFrame.from_ndarray(frame, "rgb24") for frame in made), Fraction(30), ORDINARY)
+            make_footage(path, seconds, height, width, seed + number)
     files = {}
     for name, path in sources.items():
         files[f"{name} ordinary"] = path
-        files[f"{name} prepared"] = folder / f"{name}_prepared.mp4"
-        encode(files[f"{name} prepared"], decoded(path), rate_of(path), PREPARED, PREPARED_SIDE)
+        files[f"{name} prepared"] = prepared_copy(path, folder / f"{name}_prepared.mp4")
     return files
 
 
@@ -138,7 +115,7 @@ def is_h264(path: Path) -> bool:
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
             long_enough = stream.frames >= 8 * GRIDS["8 frames"][2]
-            return stream.codec_context.name == "h264" and long_enough and len(build_index(path)) > 0
+            return stream.codec_context.name == "h264" and long_enough and build_index(path).direct
     except (av.FFmpegError, IndexError, VideoError):
         return False
 
@@ -149,6 +126,28 @@ def ours(indices_of: dict[Path, bytes]) -> Method:
             return reader.read(indices).numpy()
 
     return read
+
+
+def libavcodec(path: Path) -> Callable[[list[int]], float]:
+    """Process time of libavcodec alone in a read of ours, which like this one keeps its decoder from clip to clip."""
+    index, data, kept = build_index(path), path.read_bytes(), Kept()
+
+    def seconds(indices: list[int]) -> float:
+        spent = 0.0
+        for run in index.runs(indices):
+            packets = []
+            for number in run.packets:
+                start = index.positions[number]
+                packets.append(av.Packet(data[start : start + index.sizes[number]]))
+                packets[-1].pts = packets[-1].dts = number
+            with kept.decoder(index) as codec:
+                began = time.process_time()
+                for packet in [*packets, None]:
+                    codec.decode(packet)
+                spent += time.process_time() - began
+        return spent
+
+    return seconds
 
 
 def pyav_from_start(path: Path, indices: list[int]) -> Frames:
@@ -184,6 +183,7 @@ def pyslowfast(times_of: dict[Path, list[int]]) -> Method:
 
 
 def torchcodec(mode: str) -> Method:
+    check_torchcodec()  # what is missing may else show at the first video only
     decoders = importlib.import_module("torchcodec.decoders")
 
     def read(path: Path, indices: list[int]) -> Frames:
@@ -250,7 +250,8 @@ def draw_clip(length: int, grid: tuple[int, int, int], draw: random.Random) -> l
 def measure(path: Path, found: dict[str, Method], rounds: int, clips: int, draw: random.Random) -> dict[str, dict]:
     """For each grid and method the milliseconds of a clip in each round, and whether its frames are those of `pyav`."""
     length = len(build_index(path))
-    times = {grid: {name: [] for name in found} for grid in GRIDS}
+    times = {grid: {name: [] for name in [*found, LIBAVCODEC]} for grid in GRIDS}
+    alone = libavcodec(path)
     same = dict.fromkeys(found, True)
     for grid, shape in GRIDS.items():
         if length < shape[0] * shape[1]:
@@ -259,14 +260,16 @@ def measure(path: Path, found: dict[str, Method], rounds: int, clips: int, draw:
         expected = pyav_from_start(path, clip)
         for name, read in found.items():  # and a warm-up
             same[name] &= np.array_equal(read(path, clip), expected)
+        alone(clip)
         for _ in range(rounds):
-            spent = dict.fromkeys(found, 0.0)
+            spent = dict.fromkeys(times[grid], 0.0)
             for _ in range(clips):
                 clip = draw_clip(length, shape, draw)
                 for name in draw.sample(sorted(found), len(found)):
                     began = time.process_time()
                     found[name](path, clip)
                     spent[name] += time.process_time() - began
+                spent[LIBAVCODEC] += alone(clip)
             for name, seconds in spent.items():
                 times[grid][name].append(1000 * seconds / clips)
     return {"ms": times, "same": same}
@@ -286,23 +289,6 @@ def summary(times: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, flo
     return table
 
 
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "torch": torch.__version__, "av": av.__version__}
-    for name in ("torchcodec", "decord", "cv2"):
-        try:
-            found[name] = importlib.import_module(name).__version__
-        except (ImportError, OSError, RuntimeError):
-            found[name] = "not installed"
-    return found
-
-
-def machine() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor() or platform.machine()} x {len(names) or '?'}"
-
-
 def main(args: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Clips per second and core of video decoders, as ratios in one run.")
     parser.add_argument("--videos", type=Path, metavar="FOLDER", help="H.264 files (*.mp4) to use; made if not given")
@@ -315,8 +301,9 @@ def main(args: list[str] | None = None) -> None:
     options = parser.parse_args(args)
     torch.set_num_threads(1)
     draw = random.Random(options.seed)
-    report = {"machine": machine(), "versions": versions(), "seed": options.seed, "prepared": PREPARED, "files": {}}
-    print(report["machine"], report["versions"])
+    about = machine(torch.device("cpu"), PACKAGES)
+    print(", ".join([machine_line(about), *(f"{name} {about[name]}" for name in PACKAGES if about[name])]))
+    report = {}
     with tempfile.TemporaryDirectory() as folder:
         files = make_files(Path(folder), options.sizes, options.seconds, options.videos, options.seed)
         if not files:
@@ -328,15 +315,15 @@ def main(args: list[str] | None = None) -> None:
             result = measure(path, found, options.rounds, options.clips, draw)
             table = summary(result["ms"])
             size = path.stat().st_size
-            report["files"][name] = {"bytes": size, "table": table, **result}
+            report[name] = {"bytes": size, "table": table, **result}
             print(f"\n{name}, {size / 1e6:.2f} MB: CPU ms per clip")
             print(f"{'':<24}" + "".join(f"{column:>12}" for column in [*GRIDS, "mean", "clips/s/core", "x ours"]))
             for method, row in table.items():
                 cells = [*(row[grid] for grid in GRIDS), row["mean"], 1000 / row["mean"], row["x ours"]]
-                note = "" if result["same"][method] else "   other pixels than PyAV's"
+                note = "" if result["same"].get(method, True) else "   other pixels than PyAV's"
                 print(f"{method:<24}" + "".join(f"{cell:>12.2f}" for cell in cells) + note, flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    given = {"device": "cpu"} | {name: vars(options)[name] for name in ("sizes", "seconds", "rounds", "clips", "seed")}
+    write_json(options.json, "decode", given, {"files": report}, PACKAGES)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ Three loaders take turns on the same videos, with the same draws of frames and c
 - `pyslowfast`: in the way of the paper's code base, written anew: PyAV decodes and converts all frames of the span,
   which are normalised and resized as floats, and then cropped.
 
-Each has two sources: the videos as they are, and `prepared`: a copy whose short side is 256 pixels, with keyframes
-every 17 frames, cheap to decode (made here; `lightning-multigrid prepare` does it for a dataset). The others can read
-that copy, too; so ratios are given on the same videos, and of ours on prepared ones to theirs on the original ones.
+Each has two sources: the videos as they are, and `prepared`: copies as `lightning-multigrid prepare` makes them. The
+others can read those, too; so ratios are given on the same videos, and of ours on prepared ones to theirs on the
+original ones.
 
 Rounds in which each has its turn; the numbers are medians. Workers are started and warm before the first. Seconds are
 those of the wall, CPU seconds those of all processes, which other jobs on the machine disturb less. `--first` instead
@@ -20,10 +20,8 @@ measures how long the first mini-batch of a phase takes, read by one worker or b
 
 import argparse
 import importlib.util
-import json
 import multiprocessing
 import os
-import platform
 import random
 import tempfile
 import time
@@ -33,6 +31,7 @@ from statistics import median
 
 import av
 import torch
+from measuring import prepared_copy, write_json
 from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
@@ -41,38 +40,13 @@ from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedu
 from lightning_multigrid.clip_batch import collate_clips
 from lightning_multigrid.clip_sampling import ClipSampling
 from lightning_multigrid.dataset import VideoDataset
+from lightning_multigrid.loader import MultigridLoader
 from lightning_multigrid.manifest import read_manifest
-from lightning_multigrid.sampler import MultigridLoader, MultigridSampler
+from lightning_multigrid.sampler import MultigridSampler
 
 FRAMES, SIZE, STRIDE = 32, 224, 2  # the baseline
 SAMPLING = ClipSampling(FRAMES, SIZE, STRIDE)
 GRIDS = {"coarse 8 x 112": (8, 112), "full 32 x 224": (32, 224)}
-X264 = {
-    "preset": "veryfast",
-    "crf": "23",
-    "tune": "fastdecode",
-    "g": "17",
-    "keyint_min": "17",
-    "sc_threshold": "0",
-    "bf": "3",
-    "b_strategy": "0",
-    "x264-params": "b-pyramid=none",
-}
-
-
-def prepare(path: Path, folder: Path) -> Path:
-    """A copy that is cheap to decode."""
-    target = folder / f"{path.stem}.mp4"
-    with av.open(str(path)) as source, av.open(str(target), "w", options={"movflags": "faststart"}) as container:
-        video = source.streams.video[0]
-        scale = 256 / min(video.height, video.width)
-        stream = container.add_stream("libx264", rate=video.average_rate, options=X264)
-        stream.height, stream.width = (round(side * scale / 2) * 2 for side in (video.height, video.width))
-        stream.pix_fmt = "yuv420p"
-        for frame in source.decode(video):
-            container.mux(stream.encode(frame.reformat(stream.width, stream.height, "yuv420p")))
-        container.mux(stream.encode())
-    return target
 
 
 class Peer(Dataset):
@@ -253,23 +227,17 @@ def main() -> None:
     original = [str(path.resolve()) for path in options.videos]
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
-        prepared = [str(prepare(Path(path), Path(folder))) for path in original]
-        print(f"prepared {len(prepared)} videos in {time.process_time() - start:.1f} CPU s")
+        prepared = [str(prepared_copy(Path(path), Path(folder) / f"{n}.mp4")) for n, path in enumerate(original)]
         sizes = [sum(Path(path).stat().st_size for path in paths) for paths in (prepared, original)]
+        about = {"seconds": time.process_time() - start, "bytes, prepared / original": sizes[0] / sizes[1]}
+        print(f"prepared {len(prepared)} videos in {about['seconds']:.1f} CPU s")
         sources = {"original": original, "prepared": prepared}
         rows = list(first_batches(prepared, options)) if options.first else list(compare(sources, options))
-    about = {
-        "machine": f"{platform.processor() or platform.machine()}, {multiprocessing.cpu_count()} cores",
-        "torch": torch.__version__,
-        "av": av.__version__,
-        "workers": options.workers,
-        "clips": options.clips,
-        "prepared / original bytes": round(sizes[0] / sizes[1], 2),
-    }
     for row in rows:
         print("\n".join(f"{name:45}{value}" for name, value in row.items()), end="\n\n")
-    if options.json:
-        options.json.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+    names = ("clips", "workers", "pixels", "turn", "rounds", "first")
+    given = {"device": "cpu"} | {name: vars(options)[name] for name in names}
+    write_json(options.json, "loader", given, {"prepared": about, "rows": rows}, ["av", "torchcodec"])
 
 
 if __name__ == "__main__":

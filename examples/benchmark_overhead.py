@@ -36,9 +36,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule, convert_sub_batchnorm
 from lightning_multigrid.fixed_clips import FixedClips
+from lightning_multigrid.loader import MultigridLoader
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.norm import set_sub_batch
-from lightning_multigrid.sampler import MultigridLoader, MultigridSampler, epoch_order
+from lightning_multigrid.sampler import MultigridSampler, epoch_order
 
 CLASSES, SEED = 8, 0
 

@@ -18,11 +18,9 @@ optimizer step, and hold no validation.
 import argparse
 import json
 import os
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean, stdev
@@ -30,6 +28,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from measuring import machine
 from typing_extensions import override
 
 from lightning_multigrid import (
@@ -236,34 +235,13 @@ def run(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path, wo
             continue
         print(f"Run {number} of {len(runs)}: {variants[name].label}, seed {seed}.", flush=True)
         measured = train(task, variants[name], variants, seed, workers)
-        record = {"variant": name, "seed": seed} | measured | {"task": asdict(task), "machine": machine()}
+        about = {"task": asdict(task), "machine": machine(torch.device("cpu"), ["av"])}
+        record = {"variant": name, "seed": seed} | measured | about
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_suffix(f".{os.getpid()}")
         unfinished.write_text(json.dumps(record, indent=1) + "\n")
         unfinished.replace(file)
         print(f"top-1 {100 * measured['top1']:.1f} %, {measured['train_seconds']:.0f} s of training.", flush=True)
-
-
-def machine() -> dict[str, Any]:
-    """What a time depends on, without a name."""
-    packages = ("lightning-multigrid", "torch", "lightning", "av")
-    return {
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        **{package: version(package) for package in packages},
-    }
-
-
-def processor() -> str:
-    """Name of the processor, which Linux tells here only."""
-    names = [line for line in _read_lines("/proc/cpuinfo") if line.startswith("model name")]
-    return names[0].partition(":")[2].strip() if names else platform.processor()
-
-
-def _read_lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines() if Path(path).exists() else []
 
 
 # --- Report ---

@@ -4,12 +4,12 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
 
 import lightning_multigrid
@@ -27,8 +27,8 @@ def make_clock(device: torch.device) -> Callable[[], float]:
     return wall
 
 
-def machine(device: torch.device) -> dict[str, Any]:
-    """What the numbers were measured on."""
+def machine(device: torch.device, packages: Sequence[str] = ()) -> dict[str, Any]:
+    """What the numbers were measured on, with the versions of other packages, as they are imported, that took part."""
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu(),
         "processors": os.cpu_count(),
@@ -37,10 +37,17 @@ def machine(device: torch.device) -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda if device.type == "cuda" else None,
         "cudnn": torch.backends.cudnn.version() if device.type == "cuda" else None,
-        "lightning": lightning.__version__,
+        "lightning": version("lightning"),
         "lightning_multigrid": lightning_multigrid.__version__,
+        **_versions(packages),
         "date": datetime.now(timezone.utc).date().isoformat(),
     }
+
+
+def _versions(packages: Sequence[str]) -> dict[str, str | None]:
+    """Found without importing them; None if there is none such."""
+    distributions = packages_distributions() if packages else {}
+    return {name: version(distributions[name][0]) if name in distributions else None for name in packages}
 
 
 def machine_line(of: dict[str, Any]) -> str:
@@ -55,6 +62,16 @@ def _cpu() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def prepared_copy(path: Path, target: Path) -> Path:
+    """A copy of a video as `lightning-multigrid prepare` makes it."""
+    from lightning_multigrid.transcode import Encoding, Prepared, TranscodeJob, transcode
+
+    outcome = transcode(TranscodeJob(str(path), str(target), Encoding()))
+    if not isinstance(outcome, Prepared):
+        raise SystemExit(f"{path} cannot be prepared: {outcome}")
+    return target
+
+
 def choose_device(name: str, refuse: Callable[[str], Any]) -> torch.device:
     """The device of a `--device` option; `refuse` is told if there is none such."""
     if name == "auto":
@@ -64,11 +81,13 @@ def choose_device(name: str, refuse: Callable[[str], Any]) -> torch.device:
     return torch.device(name)
 
 
-def write_json(path: Path | None, benchmark: str, options: dict[str, Any], results: dict[str, Any]) -> None:
+def write_json(
+    path: Path | None, benchmark: str, options: dict[str, Any], results: dict[str, Any], packages: Sequence[str] = ()
+) -> None:
     """Writes a run as JSON, if there is a path: which benchmark, on what, how it was called, what came out."""
     if path is None:
         return
-    device = torch.device(options["device"])
-    report = {"benchmark": benchmark, "machine": machine(device), "options": options, **results}
+    of = machine(torch.device(options["device"]), packages)
+    report = {"benchmark": benchmark, "machine": of, "options": options, **results}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")

@@ -25,6 +25,7 @@ from lightning_multigrid.baseline_lr import BaselineEpoch, BaselineLR, lr_stages
 from lightning_multigrid.clip_parts import clip_dataset
 from lightning_multigrid.fixed_clips import FixedClips
 from lightning_multigrid.grid import BatchShape
+from lightning_multigrid.loader import MultigridLoader
 from lightning_multigrid.norm import set_sub_batch
 from lightning_multigrid.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.probe import batch_maker, check_grids
@@ -40,7 +41,6 @@ from lightning_multigrid.resume import LoopCounters, describe_run, describe_stan
 from lightning_multigrid.roll_call import call_roll
 from lightning_multigrid.run import Run, make_sampler
 from lightning_multigrid.run_report import RunReport, Setup, log_values, step_values, ways_out
-from lightning_multigrid.sampler import MultigridLoader
 from lightning_multigrid.schedule import Baseline, Epochs, LongCycle, LRScaling, MultigridSchedule, ShortCycle
 from lightning_multigrid.takeover import Takeover, reload_every
 from lightning_multigrid.waiting import clock_of
@@ -126,11 +126,6 @@ class MultigridCallback(Callback):
         self._takeover = Takeover()
         self._checkpoint: dict[str, Any] | None = None  # that this `fit` resumes
         self._fit: Run | None = None
-
-    @property
-    def seed_of_run(self) -> int:
-        """Seed of order, augmentation and dropout of the training that is under way."""
-        return self._run.sampler.seed
 
     @property
     def report(self) -> RunReport:

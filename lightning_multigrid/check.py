@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from lightning_multigrid.decode import VideoError, VideoReader
-from lightning_multigrid.frame_folder import FrameFolder
+from lightning_multigrid.decode import VideoError
+from lightning_multigrid.opening import open_video
 from lightning_multigrid.packed import Manifest
 from lightning_multigrid.processes import Lost, run_tasks
 
@@ -38,7 +38,7 @@ def check_video(job: CheckJob, beat: Callable[[], None] = lambda: None) -> str |
     'there is no such file'
     """
     try:
-        with VideoReader(job.path) if job.frame_rate is None else FrameFolder(job.path, job.frame_rate) as video:
+        with open_video(job.path, job.frame_rate) as video:
             wanted = _evenly(len(video), job.frames)
             for first in range(0, len(wanted), _AT_ONCE):
                 video.read(wanted[first : first + _AT_ONCE])

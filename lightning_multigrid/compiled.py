@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lightning_multigrid.grid import BatchShape
+from lightning_multigrid.loader import MultigridLoader
 from lightning_multigrid.norm import set_sub_batch
 from lightning_multigrid.probe import batch_maker
 from lightning_multigrid.randomness import seeded
-from lightning_multigrid.sampler import MultigridLoader
 from lightning_multigrid.schedule import Step
 
-__all__ = ["CompileGrids", "raised_limits"]
+__all__ = ["CompileGrids", "count_graphs", "raised_limits"]
 
 
 @contextmanager

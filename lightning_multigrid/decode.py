@@ -15,11 +15,9 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import av
-import numpy as np
-import numpy.typing as npt
 import torch
 from av.container import InputContainer
 from av.packet import Packet
@@ -27,53 +25,19 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from torch import Tensor
 
+from lightning_multigrid.frame_pixels import Box, Pixels, plane_pixels, rgb_options, show, yuv_layout, yuv_planes
 from lightning_multigrid.indexing import index_of, is_sealed
 from lightning_multigrid.kept import Kept
 from lightning_multigrid.packet_index import SHOWN, Orientation, PacketIndex, Run
 from lightning_multigrid.video_file import VideoError, VideoFile, demuxed
-from lightning_multigrid.yuv import YuvClip, YuvLayout
+from lightning_multigrid.yuv import YuvClip
 
 __all__ = ["Box", "VideoError", "VideoReader", "build_index", "places_of", "read_frames"]
 
 # Bytes of packets that are read at a time, and between packets that are read rather than skipped.
 _PIECE, _GAP = 1 << 22, 1 << 16
-# From version 17 on PyAV's scaler asks a frame for its colours, and starts a thread per core, unless told not to.
-_ASKS_FRAMES = int(av.__version__.split(".")[0]) >= 17
 
 _Place = tuple[int, int, int, int]
-_Pixels = npt.NDArray[np.uint8]
-
-_YUV_420 = ("yuv420p", "yuvj420p")
-# Numbers of the matrices, ITU-T H.273, table 4. 2 is "unspecified", which FFmpeg's converter takes for BT.601.
-_MATRICES: dict[int, Literal["bt601", "bt709"]] = {1: "bt709", 2: "bt601", 5: "bt601", 6: "bt601"}
-_LIMITED_RANGE, _FULL_RANGE = 1, 2  # FFmpeg's AVCOL_RANGE_MPEG and AVCOL_RANGE_JPEG
-
-
-class Box(NamedTuple):
-    """A part of a frame as it is shown, in pixels from its top left corner."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-
-    @staticmethod
-    def of(box: Box | None, height: int, width: int) -> Box:
-        """A box of a frame of some height and width: the whole frame for None.
-
-        Raises:
-            ValueError: If it does not lie within the frame.
-        """
-        box = Box(0, 0, height, width) if box is None else Box(*box)
-        if (
-            min(box) < 0
-            or not box.height
-            or not box.width
-            or box.top + box.height > height
-            or box.left + box.width > width
-        ):
-            raise ValueError(f"`box` must lie within the frame of {height} x {width} pixels, got {box}.")
-        return box
 
 
 def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[int]]:
@@ -197,7 +161,7 @@ class VideoReader:
         places = places_of(indices, len(self), self._file.path)
         shown = Box.of(box, self.height, self.width)
         orientation = self._index.orientation
-        top, left, height, width = _stored(shown, orientation, self.height, self.width)
+        top, left, height, width = shown.stored(orientation, self.height, self.width)
         clip = torch.empty((len(indices), height, width, 3), dtype=torch.uint8)
         pixels = clip.numpy()
         with self._file.faults():
@@ -205,7 +169,7 @@ class VideoReader:
                 crop = self._rgb(frame)[top : top + height, left : left + width]
                 for place in places[index]:
                     pixels[place] = crop
-        return _show(clip, orientation)
+        return show(clip, orientation)
 
     def frames(self) -> Iterator[tuple[int, VideoFrame]]:
         """All frames as they are stored, that is without the rotation, each with its index.
@@ -255,13 +219,13 @@ class VideoReader:
         clip: YuvClip | None = None
         with self._file.faults():
             for index, frame in self._find(sorted(places)):
-                layout = _yuv_layout(frame, len(indices), shown) if self._is_of_first_size(frame) else None
+                layout = yuv_layout(frame, len(indices), shown) if self._is_of_first_size(frame) else None
                 if clip is None and layout is not None:
                     clip = YuvClip(torch.empty(layout.nbytes, dtype=torch.uint8), layout)
                     luma, chroma = clip.luma.numpy(), clip.chroma.numpy()
                 if clip is None or layout != clip.layout:
                     return self.read(indices, box)
-                y, cb, cr = _yuv_planes(frame, shown)
+                y, cb, cr = yuv_planes(frame, shown)
                 for place in places[index]:
                     luma[place], chroma[place, 0], chroma[place, 1] = y, cb, cr
         return clip or self.read(indices, box)
@@ -269,12 +233,12 @@ class VideoReader:
     def _is_of_first_size(self, frame: VideoFrame) -> bool:
         return (frame.height, frame.width) == (self._index.stored_height, self._index.stored_width)
 
-    def _rgb(self, frame: VideoFrame) -> _Pixels:
+    def _rgb(self, frame: VideoFrame) -> Pixels:
         """Pixels of a frame as it is stored. A frame of another size than the first is scaled to that."""
         height, width = self._index.stored_height, self._index.stored_width
         scaler = _kept.scalers[frame.format.name]
-        rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **_scaling(frame))
-        return _view(rgb.planes[0], height, width, 3)
+        rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **rgb_options(frame))
+        return plane_pixels(rgb.planes[0], height, width, 3)
 
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """The frames of `wanted` (ascending) with their indices; some of them again if the index proves wrong."""
@@ -419,47 +383,6 @@ class _Disagreement(Exception):
     """The index says one thing, the file or the decoder another."""
 
 
-def _scaling(frame: VideoFrame) -> dict[str, int]:
-    """What else PyAV's scaler has to be told to make RGB of a frame."""
-    if _ASKS_FRAMES:
-        return {"threads": 1}
-    # It passes the colours on to FFmpeg's only if those of source and target differ (RGB has none that matter), and
-    # takes 5 for "as before"; 6 has the same coefficients.
-    matrix = int(frame.colorspace)
-    matrix = 6 if matrix == 5 else matrix
-    return {
-        "src_colorspace": matrix,
-        "dst_colorspace": 6 if matrix == 1 else 1,
-        "src_color_range": _FULL_RANGE if _is_full_range(frame) else _LIMITED_RANGE,
-    }
-
-
-def _is_full_range(frame: VideoFrame) -> bool:
-    return frame.format.name.startswith("yuvj") or int(frame.color_range) == _FULL_RANGE
-
-
-def _yuv_layout(frame: VideoFrame, frames: int, box: Box) -> YuvLayout | None:
-    """That of a clip of frames like this one; None if they are not YUV 4:2:0 of 8 bits in known colours."""
-    matrix = _MATRICES.get(int(frame.colorspace))
-    if frame.format.name not in _YUV_420 or matrix is None:
-        return None
-    return YuvLayout(frames, box.height, box.width, box.top % 2, box.left % 2, matrix, _is_full_range(frame))
-
-
-def _yuv_planes(frame: VideoFrame, box: Box) -> tuple[_Pixels, _Pixels, _Pixels]:
-    """Luma under a box and both planes of chroma, as views of the frame."""
-    bottom, right = box.top + box.height, box.left + box.width
-    y, cb, cr = (_view(plane, plane.height, plane.width) for plane in frame.planes)
-    rows, columns = slice(box.top // 2, (bottom + 1) // 2), slice(box.left // 2, (right + 1) // 2)
-    return y[box.top : bottom, box.left : right], cb[rows, columns], cr[rows, columns]
-
-
-def _view(plane: Any, height: int, width: int, *channels: int) -> _Pixels:
-    """The bytes of a plane, in place. NumPy's views of a few rows take a third of the time of torch's."""
-    view: _Pixels = np.ndarray((height, width, *channels), np.uint8, plane, strides=(plane.line_size, *channels, 1))
-    return view
-
-
 _kept = Kept()
 
 
@@ -477,18 +400,3 @@ def _pieces(packets: list[_Place]) -> Iterator[list[_Place]]:
         piece.append(packet)
     if piece:
         yield piece
-
-
-def _stored(box: Box, turn: Orientation, height: int, width: int) -> Box:
-    """Where a box of the H x W pixels shown lies in the frame as it is stored."""
-    top = height - box.top - box.height if turn.upside_down else box.top
-    left = width - box.left - box.width if turn.mirrored else box.left
-    return Box(left, top, box.width, box.height) if turn.transposed else Box(top, left, box.height, box.width)
-
-
-def _show(clip: Tensor, turn: Orientation) -> Tensor:
-    """Frames as they are shown, of frames as they are stored."""
-    if turn.transposed:
-        clip = clip.transpose(1, 2)
-    axes = [axis for axis, over in ((1, turn.upside_down), (2, turn.mirrored)) if over]
-    return (clip.flip(axes) if axes else clip).contiguous()

@@ -15,6 +15,7 @@ from lightning_multigrid.textfile import StrPath
 __all__ = [
     "OutputError",
     "new_file",
+    "output_error",
     "output_errors",
     "remove_partial",
     "sync_folder",

@@ -24,11 +24,12 @@ from torch import distributed as dist
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
+from lightning_multigrid.loader import MultigridLoader
 from lightning_multigrid.norm import set_sub_batch
 from lightning_multigrid.probe import batch_hook, first_clips
 from lightning_multigrid.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.rank_statistics import world_size
-from lightning_multigrid.sampler import ClipDataset, ClipRequest, MultigridLoader, MultigridSampler, epoch_order
+from lightning_multigrid.sampler import ClipDataset, ClipRequest, MultigridSampler, epoch_order
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, ShortCycle
 
 __all__ = ["EvaluationStatistics", "PopulationEstimate", "average_statistics", "population_sampler", "tracking_layers"]

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_multigrid.grid import BatchShape
+from lightning_multigrid.loader import MultigridLoader
 from lightning_multigrid.randomness import seeded
-from lightning_multigrid.sampler import ClipRequest, MultigridLoader
+from lightning_multigrid.sampler import ClipRequest
 
 __all__ = ["batch_hook", "batch_maker", "check_grids", "first_clips", "meta_copy"]
 

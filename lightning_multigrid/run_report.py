@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -56,13 +57,16 @@ class Setup:
         """The multigrid schedule."""
         return self.sampler.schedule
 
-    def shapes_of(self, epoch: int) -> Counter[BatchShape]:
-        """Mini-batches of each shape in an epoch."""
-        counts: Counter[BatchShape] = Counter()
-        counted = self.schedule.count_shapes(epoch, self.sampler.clips, self.accumulate, self.drop_last)
-        for (_, shape), steps in counted.items():
-            counts[shape] += steps
-        return counts
+    @cached_property
+    def shapes_from(self) -> list[Counter[BatchShape]]:
+        """Mini-batches of each shape from the start of each epoch to the end, where the last entry stands."""
+        left: list[Counter[BatchShape]] = [Counter()]
+        for epoch in reversed(range(self.schedule.epochs)):
+            left.append(left[-1].copy())
+            counted = self.schedule.count_shapes(epoch, self.sampler.clips, self.accumulate, self.drop_last)
+            for (_, shape), steps in counted.items():
+                left[-1][shape] += steps
+        return left[::-1]
 
 
 class RunReport:
@@ -96,9 +100,8 @@ class RunReport:
             offset = steps[batch].offset if batch < len(steps) else self._setup.sampler.clips
             self._position = epoch + Fraction(offset, self._setup.sampler.clips)
             self._began = time.perf_counter(), self._position
-        self._left = Counter(step.shape for step in steps[batch:])
-        for later in range(epoch + 1, self._setup.schedule.epochs):
-            self._left += self._setup.shapes_of(later)
+        later = self._setup.shapes_from[min(epoch + 1, self._setup.schedule.epochs)]
+        self._left = later + Counter(step.shape for step in steps[batch:])
         self._timer.started()
 
     def asked(self) -> None:

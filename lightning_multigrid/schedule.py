@@ -20,7 +20,7 @@ from typing import Literal, get_args
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.tables import text_table
 
-__all__ = ["Baseline", "LRScaling", "LongCycle", "MultigridSchedule", "Phase", "ShortCycle", "Step"]
+__all__ = ["Baseline", "Clips", "Epochs", "LRScaling", "LongCycle", "MultigridSchedule", "Phase", "ShortCycle", "Step"]
 
 Epochs = int | float | Fraction
 Clips = int | Fraction

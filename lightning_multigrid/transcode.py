@@ -24,6 +24,8 @@ from av.video.stream import VideoStream
 from lightning_multigrid.decode import VideoError, VideoReader
 from lightning_multigrid.durable import sync_to_disk
 from lightning_multigrid.frame_folder import FrameFolder
+from lightning_multigrid.frame_pixels import ONE_THREAD, is_full_range
+from lightning_multigrid.opening import open_video
 from lightning_multigrid.packet_index import Orientation
 
 __all__ = ["Bad", "Encoding", "Prepared", "TranscodeJob", "WriteFailure", "transcode"]
@@ -32,8 +34,6 @@ __all__ = ["Bad", "Encoding", "Prepared", "TranscodeJob", "WriteFailure", "trans
 _FINEST_CLOCK = 90_000
 # A longer break between two frames is a broken time stamp; mp4 could not hold it.
 _LONGEST_BREAK_SECONDS = 3600
-# From this version on PyAV's scaler starts a thread per core, for every frame, unless told not to.
-_ONE_THREAD = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Pre
     """
     done = False
     try:
-        with _opened(job) as source:
+        with open_video(job.source, job.frame_rate) as source:
             frames = _encode(source, job, beat)
             height, width = job.encoding.size(source.height, source.width)
         sync_to_disk(job.target)
@@ -181,10 +181,6 @@ def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Pre
 
 class _WriteError(OSError):
     pass
-
-
-def _opened(job: TranscodeJob) -> VideoReader | FrameFolder:
-    return VideoReader(job.source) if job.frame_rate is None else FrameFolder(job.source, job.frame_rate)
 
 
 def _encode(source: VideoReader | FrameFolder, job: TranscodeJob, beat: Callable[[], None]) -> int:
@@ -305,18 +301,17 @@ class _Picture:
         self._scaler = VideoReformatter()
 
     def of(self, frame: VideoFrame) -> VideoFrame:
-        full_range = frame.format.name.startswith("yuvj") or frame.color_range == ColorRange.JPEG
         scaled = self._scaler.reformat(
             frame,
             width=self._width,
             height=self._height,
             format="yuv420p",
             interpolation=Interpolation.BICUBIC,
-            src_color_range=ColorRange.JPEG if full_range else ColorRange.MPEG,
+            src_color_range=ColorRange.JPEG if is_full_range(frame) else ColorRange.MPEG,
             dst_color_range=ColorRange.MPEG,
             # Colours without a matrix are given the one that readers take where none is named.
             dst_colorspace=Colorspace.ITU601 if frame.format.is_rgb else None,
-            **_ONE_THREAD,
+            **ONE_THREAD,
         )
         upright = self._upright(scaled)
         upright.pict_type = 0  # else the encoder would keep the source's kinds of frames

@@ -25,7 +25,7 @@ import torch
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.schedule import Step
 
-__all__ = ["CudaClock", "HostClock", "LoaderLimit", "LoaderWatch", "StepTime", "StepTimer", "clock_of"]
+__all__ = ["Clock", "CudaClock", "HostClock", "LoaderLimit", "LoaderWatch", "StepTime", "StepTimer", "clock_of"]
 
 # The loader is called the limit when steps would be this much faster without waiting.
 _BAND = 1.15

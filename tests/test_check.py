@@ -62,7 +62,7 @@ def test_frames_looked_at_lie_evenly(tmp_path, monkeypatch, frames, expected):
     def read(self, indices, box=None):
         asked.extend(indices)
 
-    monkeypatch.setattr("lightning_multigrid.check.VideoReader.read", read)
+    monkeypatch.setattr("lightning_multigrid.decode.VideoReader.read", read)
     assert check_video(CheckJob(str(path), frames)) is None
     assert asked == expected
 

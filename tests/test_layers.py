@@ -39,6 +39,7 @@ LEVELS = {
         "packet_index",
         "index_store",
         "video_file",
+        "frame_pixels",
         "indexing",
         "kept",
         "decode",
@@ -60,6 +61,7 @@ LEVELS = {
     "data": [
         "clip_batch",
         "sampler",
+        "loader",
         "clip_parts",
         "fixed_clips",
         "clip_sampling",
@@ -149,6 +151,7 @@ def test_tensors_and_data_know_no_lightning(module):
 def test_only_the_decoder_decodes():
     assert [module for module in sorted(MODULES) if "av" in third_party(module)] == [
         "decode",
+        "frame_pixels",
         "indexing",
         "kept",
         "moving_shapes",

@@ -8,14 +8,9 @@ from torch.utils.data import DataLoader, DistributedSampler, Sampler, TensorData
 
 from lightning_multigrid.fixed_clips import FixedClips
 from lightning_multigrid.grid import BatchShape
+from lightning_multigrid.loader import MultigridLoader
 from lightning_multigrid.randomness import derive_seed
-from lightning_multigrid.sampler import (
-    ClipDataset,
-    MultigridLoader,
-    MultigridSampler,
-    epoch_order,
-    order_of,
-)
+from lightning_multigrid.sampler import ClipDataset, MultigridSampler, epoch_order, order_of
 from lightning_multigrid.schedule import Baseline, MultigridSchedule
 
 SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))

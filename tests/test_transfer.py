@@ -26,14 +26,13 @@ from lightning_multigrid.datamodule import VideoDataModule
 from lightning_multigrid.dataset import VideoDataset
 from lightning_multigrid.decode import VideoReader
 from lightning_multigrid.grid import BatchShape
+from lightning_multigrid.loader import MultigridLoader, WorkerError
 from lightning_multigrid.manifest import read_manifest
 from lightning_multigrid.sampler import (
     ClipRequest,
-    MultigridLoader,
     MultigridSampler,
     RepeatedOrder,
     RepeatSampler,
-    WorkerError,
     epoch_order,
     order_of,
     read_clips,

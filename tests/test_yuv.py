@@ -116,13 +116,13 @@ def test_other_videos_come_as_rgb(tmp_path: Path, options: dict) -> None:
 
 def test_a_video_whose_colours_change_comes_as_rgb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = coloured(tmp_path / "video.mp4", 1, 1)
-    layout_of_frame, seen = lightning_multigrid.decode._yuv_layout, []
+    layout_of_frame, seen = lightning_multigrid.decode.yuv_layout, []
 
     def changing(frame: av.VideoFrame, frames: int, box: Box) -> YuvLayout | None:
         seen.append(frame)
         return layout_of_frame(frame, frames, box) if len(seen) < 3 else None
 
-    monkeypatch.setattr(lightning_multigrid.decode, "_yuv_layout", changing)
+    monkeypatch.setattr(lightning_multigrid.decode, "yuv_layout", changing)
     with VideoReader(path) as video:
         assert torch.equal(video.read_yuv(range(6)), video.read(range(6)))  # type: ignore[arg-type]
     assert len(seen) == 3
