@@ -128,11 +128,6 @@ class MultigridCallback(Callback):
         self._fit: Run | None = None
 
     @property
-    def seed_of_run(self) -> int:
-        """Seed of order, augmentation and dropout of the training that is under way."""
-        return self._run.sampler.seed
-
-    @property
     def report(self) -> RunReport:
         """What is known of the times of the training that is under way."""
         return self._run.report
