@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lightning_multigrid.schedule import Step as Step
     from lightning_multigrid.views import Views as Views
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _MODULES = {
     "callback": ("MultigridCallback",),

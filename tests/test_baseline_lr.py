@@ -302,3 +302,17 @@ def test_a_warmup_longer_than_the_papers_first_stage_comes_before_it(optimizer):
 
 def test_a_falling_linear_lr_is_no_warmup(optimizer):
     assert stages(lr_scheduler.LinearLR(optimizer, 1.0, 0.0, 10)).warmup_epochs == 0
+
+
+@pytest.mark.parametrize(("accumulate", "frequency"), [(1, 11), (4, 3), (4, 10), (1, 10), (3, 1)])
+def test_an_epoch_after_so_many_ticks_is_the_first_that_has_had_them(accumulate, frequency):
+    """With 10 batches, a scheduler of every 11th step never ticks, nor one of every 3rd where every 4th is a step."""
+    epoch = BaselineEpoch(batches=10, accumulate=accumulate)
+    assert epoch.after_ticks(0, "step", frequency) in (0, 10**9)
+    for ticks in range(1, 12):
+        at = epoch.after_ticks(ticks, "step", frequency)
+        if at == 10**9:
+            assert epoch.ticks(Fraction(100), "step", frequency) == 0
+        else:
+            assert epoch.ticks(at, "step", frequency) >= ticks
+            assert epoch.ticks(at - Fraction(1, 10), "step", frequency) < ticks

@@ -52,6 +52,11 @@ def test_what_is_saved_is_loaded_and_nothing_else_is_left(tmp_path):
     assert os.listdir(path.parent) == []
 
 
+def test_a_checkpoint_at_a_url_is_that_of_lightning():
+    io.save_checkpoint(CHECKPOINT, "memory://checkpoints/last.ckpt")
+    assert same(io.load_checkpoint("memory://checkpoints/last.ckpt"), CHECKPOINT)
+
+
 @pytest.mark.parametrize("failing", ["torch.save", "os.fsync", "os.replace"])
 def test_a_full_disk_leaves_the_checkpoint_before(failing, tmp_path):
     io.save_checkpoint(CHECKPOINT, tmp_path / "last.ckpt")

@@ -313,7 +313,7 @@ def test_the_module_runs_as_a_program():
     done = subprocess.run(
         [sys.executable, "-m", "lightning_multigrid", "--version"], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip().endswith("0.1.0.dev0")
+    assert done.stdout.strip().endswith("0.1.0")
 
 
 # --- Classes that the tests above name ---

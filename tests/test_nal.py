@@ -20,6 +20,7 @@ STREAMS = {
     "pyramid.mp4": {"x264-params": "b-pyramid=normal:bframes=8:b-adapt=0:log-level=none"},
     "long.mp4": {"g": "250", "x264-params": "bframes=2:b-adapt=0:scenecut=0:log-level=none"},
     "interlaced.mp4": {"x264-params": "interlaced=1:log-level=none"},
+    "quantiser.mp4": {"profile": "high", "x264-params": "cqm=jvt:log-level=none"},
     "slices.mp4": {"x264-params": "slices=4:log-level=none"},
     "no_b.mp4": {"bf": "0"},
     "chroma_444.mp4": {"crf": "20"},
@@ -72,6 +73,80 @@ def test_frames_are_the_same_without_droppable_packets(stream):
     assert len(some) == len(whole) - (len(packets) - len(some))
     assert all(np.array_equal(frame, whole[number]) for number, frame in some.items())
     assert len(decoded(lambda number: not droppable[number])) == droppable.count(False)
+
+
+class Bits:
+    """Bits of a parameter set, written as 7.3 and 9.1 of the standard say."""
+
+    def __init__(self):
+        self.text = ""
+
+    def put(self, value, count):
+        self.text += f"{value:0{count}b}"
+        return self
+
+    def golomb(self, *values):
+        for value in values:
+            digits = f"{value + 1:b}"
+            self.text += "0" * (len(digits) - 1) + digits
+        return self
+
+    def signed(self, *values):
+        return self.golomb(*(2 * value - 1 if value > 0 else -2 * value for value in values))
+
+    def bytes(self):
+        text = self.text + "1"
+        text += "0" * (-len(text) % 8)
+        plain = int(text, 2).to_bytes(len(text) // 8, "big")
+        return b"\0\0\1" + plain
+
+
+def sequence(*, frames_only, lists=(), offsets=None):
+    """A sequence parameter set of the High profile, with scaling lists, and with orders of type 1 if it has offsets."""
+    bits = Bits().put(0x67, 8).put(100, 8).put(0, 16).golomb(0, 1, 0, 0).put(0, 1)
+    bits.put(bool(lists), 1)
+    for place in range(8 if lists else 0):
+        bits.put(place in lists, 1)
+        if place in lists:
+            bits.signed(*lists[place])
+    bits.golomb(0)
+    if offsets is None:
+        bits.golomb(0, 0)
+    else:
+        bits.golomb(1).put(0, 1).signed(-7, 9).golomb(len(offsets)).signed(*offsets)
+    return bits.golomb(4).put(0, 1).golomb(3, 2).put(frames_only, 1).put(1, 1).put(0, 2).bytes()
+
+
+@pytest.mark.parametrize("frames_only", [False, True])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"lists": {0: [1] * 16}},
+        {"lists": {0: [3, -11], 6: [5] * 64}},  # 8 + 3 - 11 is 0: the rest of the list is as its last number
+        {"offsets": []},
+        {"offsets": [1, -1, 300, -7]},
+    ],
+)
+def test_a_parameter_set_is_read_to_its_end(more, frames_only):
+    assert H264Packets(sequence(frames_only=frames_only, **more)).frames_only == frames_only
+
+
+def test_orders_of_type_1_are_unsure():
+    looked = H264Packets(sequence(frames_only=True, offsets=[1]))
+    assert looked.sure
+    looked.look(b"\0\0\1\x65\x88\x84\0\x21")
+    assert not looked.sure
+
+
+@pytest.mark.parametrize("bottom", [0, 1])
+def test_the_order_of_a_field_stands_behind_its_parity(bottom):
+    looked = H264Packets(sequence(frames_only=False))
+    for idr, frame, order in ((1, 0, 0), (0, 1, 6)):
+        unit = Bits().put(0x65 if idr else 0x41, 8).golomb(0, 7, 0).put(frame, 4).put(1, 1).put(bottom, 1)
+        looked.look((unit.golomb(0) if idr else unit).put(order, 4).put(0, 16).bytes())
+    assert looked.sure
+    assert looked.orders == [0, 6]
 
 
 def test_a_new_parameter_set_makes_orders_unsure(tmp_path):

@@ -11,6 +11,7 @@ import zlib
 import pytest
 from hypothesis import given
 
+from lightning_multigrid import packed
 from lightning_multigrid.datamodule import VideoDataModule
 from lightning_multigrid.manifest import read_manifest
 from lightning_multigrid.packed import ManifestBuilder
@@ -167,6 +168,34 @@ def test_paths_that_lead_elsewhere(tmp_path, content, old, new, message):
     assert len(old) == len(new)
     (tmp_path / "m").write_bytes(sealed(content.replace(old, new)))
     with pytest.raises(ManifestError, match=message):
+        load_manifest(tmp_path / "m")
+
+
+def test_a_path_that_no_file_system_takes(tmp_path, monkeypatch):
+    monkeypatch.setattr(packed, "_LONGEST_PATH", 5000)  # as a file that another program wrote
+    for length in (4096, 4097):
+        builder = ManifestBuilder(tmp_path / "list.csv", tmp_path)
+        builder.add("x" * length, [0], where="")
+        save_manifest(builder.build(), tmp_path / f"{length}")
+    assert len(load_manifest(tmp_path / "4096")) == 1
+    with pytest.raises(ManifestError, match="a path is longer than 4,096 bytes"):
+        load_manifest(tmp_path / "4097")
+
+
+def test_a_span_of_no_time(tmp_path):
+    save_manifest(manifest(tmp_path, spans=True), tmp_path / "m")
+    half, none = struct.pack("<d", 3.5), struct.pack("<d", float("nan"))
+    content = (tmp_path / "m").read_bytes()
+    assert content.count(half) == 1
+    (tmp_path / "m").write_bytes(sealed(content.replace(half, none)))
+    with pytest.raises(ManifestError, match="a label starts or ends at no time"):
+        load_manifest(tmp_path / "m")
+
+
+def test_a_video_of_two_classes_where_each_has_one(tmp_path):
+    save_manifest(manifest(tmp_path, multi_label=True), tmp_path / "m")
+    (tmp_path / "m").write_bytes(edited((tmp_path / "m").read_bytes(), multi_label=False))
+    with pytest.raises(ManifestError, match="a video has not exactly one label"):
         load_manifest(tmp_path / "m")
 
 

@@ -17,8 +17,10 @@ from lightning_multigrid.forecast import ClipCost, Forecast
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.measure import measure_steps
 from lightning_multigrid.models import small_cnn
-from lightning_multigrid.plan import make_plan
+from lightning_multigrid.plan import count_clips, make_plan
 from lightning_multigrid.schedule import Baseline, LongCycle, MultigridSchedule
+from lightning_multigrid.sources import UCF101
+from lightning_multigrid.textfile import ManifestError
 from tests.tiny import trainer
 from tests.videos import numbered_frames, write_video
 
@@ -141,6 +143,36 @@ def test_a_module_without_schedulers(videos):
     plan = planned(videos, classifier(schedule="constant", lr=0.3), trainer(max_epochs=3), data_of(videos))
     assert {point.baseline_lr for point in plan.lrs} == {0.3}
     assert plan.phase_lrs(0) == (pytest.approx(2.4), pytest.approx(2.4))
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda optimizer: optimizer,
+        lambda optimizer: {"optimizer": optimizer},
+        lambda optimizer: [optimizer],
+        lambda optimizer: ([optimizer], []),
+        lambda optimizer: ([optimizer], [torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1)]),
+        lambda optimizer: {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.ConstantLR(optimizer, 1)},
+    ],
+)
+def test_the_lr_is_found_in_whichever_form_a_module_returns_it(returned, videos):
+    class OfAUser(VideoClassifier):
+        def configure_optimizers(self):
+            return returned(torch.optim.SGD(self.parameters(), lr=0.3))
+
+    module = OfAUser(small_cnn(4, width=2), num_classes=4)
+    plan = planned(videos, module, trainer(max_epochs=3), data_of(videos))
+    assert plan.lr == 0.3
+    assert {point.baseline_lr for point in plan.lrs} == {0.3}
+
+
+def test_a_damaged_list_is_named_and_a_source_whose_files_are_elsewhere_is_not_counted(tmp_path, capsys):
+    (tmp_path / "train.csv").write_text("0.mp4 0\n1.mp4\n")
+    with pytest.raises(ManifestError, match="train.csv"):
+        count_clips(data_of(tmp_path / "train.csv"))
+    assert count_clips(data_of(UCF101(tmp_path / "nowhere", tmp_path))) is None
+    assert "The training videos are not counted: " in capsys.readouterr().err
 
 
 # --- What it says ---

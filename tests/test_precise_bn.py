@@ -434,9 +434,25 @@ class NoWay(NeedsTrainer):
         raise NotImplementedError
 
 
+class Aside(Module):
+    """Its BatchNorm is not part of what a step computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.net[1] = nn.Identity()
+        self.aside = nn.BatchNorm3d(6)
+
+    def forward(self, x):
+        return self.net(x)
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
+        (
+            Aside,
+            r"with Aside the first fails \(no BatchNorm layer was reached\), and so does the second \(no BatchNorm",
+        ),
         (Bare, "re-estimates the running statistics of BatchNorm layers, but Bare has none. Leave the argument out"),
         (NoWay, r"with NoWay the first fails \(RuntimeError: .*Trainer.*\), and so does the second \(NotImplemented"),
     ],

@@ -35,6 +35,11 @@ def test_a_worker_that_ends_costs_its_task():
         assert result == expected.get(task, task)
 
 
+def test_without_workers_a_task_that_raises_costs_no_other():
+    results = dict(run_tasks(MISBEHAVE, [1, "raise", 2], 0, timeout=60))
+    assert results == {1: 1, "raise": Lost("KeyError: 'what'"), 2: 2}
+
+
 def test_a_worker_that_dies_when_it_is_through_costs_no_task():
     """As one does that the system ends for want of memory while it waits for a task."""
 

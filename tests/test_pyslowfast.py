@@ -1,6 +1,7 @@
 """Configs of PySlowFast become configs that plan and train the same."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -204,6 +205,29 @@ def test_the_lr_is_multiplied_by_the_nodes_where_the_config_says_so(tmp_path):
     tree = yaml.safe_load(translated(tmp_path, config))
     assert tree["model"]["init_args"]["lr"] == pytest.approx(1.6)
     assert tree["trainer"]["num_nodes"] == 16
+
+
+def test_a_single_step_is_a_constant_lr(tmp_path):
+    steps = {"LR_POLICY": "steps_with_relative_lrs", "STEPS": [0], "LRS": [1]}
+    tree = yaml.safe_load(translated(tmp_path, changed(SMALL, SOLVER=steps)))
+    assert tree["model"]["init_args"]["schedule"] == "constant"
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        ({"SOLVER": {"LR_POLICY": "cosine", "WARMUP_EPOCHS": 2.0}}, "The cosine starts where the warm-up ends"),
+        ({"AUG": {"ENABLE": True}}, "AUG and MIXUP: see the argument `augment` of VideoDataModule"),
+    ],
+)
+def test_what_differs_is_noted(change, note, tmp_path):
+    text = translated(tmp_path, changed(SMALL, **change))
+    assert note in re.sub(r"\s*\n# *", " ", text)
+
+
+def test_offset_sampling_has_its_positions(tmp_path):
+    tree = yaml.safe_load(translated(tmp_path, changed(SMALL, DATA={"USE_OFFSET_SAMPLING": True})))
+    assert data_of(tree)["test_views"]["positions"] == "offset"
 
 
 @pytest.mark.parametrize(

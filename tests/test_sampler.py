@@ -87,6 +87,16 @@ def test_another_sampler_is_drawn_from_reproducibly():
     assert torch.equal(before, torch.random.get_rng_state())
 
 
+def test_a_generator_of_the_samplers_own_draws_each_epoch_anew_too():
+    def drawn(epoch):
+        """In a process that has drawn from it as often as it may."""
+        generator = torch.Generator().manual_seed(torch.seed() % 1000)
+        weighted = WeightedRandomSampler([1.0] * 20, num_samples=15, generator=generator)
+        return order_of(DataLoader(dataset(), sampler=weighted), seed=3)(epoch)
+
+    assert drawn(0) == drawn(0) != drawn(1)
+
+
 class Reversed(Sampler):
     def __iter__(self):
         return iter(range(19, -1, -1))

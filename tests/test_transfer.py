@@ -233,6 +233,19 @@ def test_parts_and_joins_of_datasets_pass_visits_on(folder: Path) -> None:
     assert contents(collate_clips(read_clips(joined, requests))) == contents(collate_clips(expected))
 
 
+def test_parts_and_joins_of_datasets_pass_single_clips_on(folder: Path) -> None:
+    data = videos(folder)
+    joined = clip_dataset(ConcatDataset([Subset(data, [3, 5]), data]))  # type: ignore[list-item]
+    assert joined is not None
+    assert len(joined) == 2 + len(data)
+    assert len(clip_dataset(Subset(data, [3, 5]))) == 2  # type: ignore[arg-type]
+    for place, index in ((0, 3), (1, 5), (2, 0), (2 + 5, 5)):
+        found, expected = (
+            whole.read_clip(ClipRequest(at, 4, 22, seed=7)) for whole, at in ((joined, place), (data, index))
+        )
+        assert contents(collate_clips([found])) == contents(collate_clips([expected]))
+
+
 def test_requests_without_a_visit_stand_alone() -> None:
     alone, visit = ClipRequest(0, 4, 8, seed=1), ClipRequest(0, 4, 8, seed=1, visit=2)
     assert [len(v) for v in visits([alone, alone, visit, visit, alone])] == [1, 1, 2, 1]

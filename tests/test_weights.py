@@ -1,5 +1,6 @@
 """Published weights in every layout give the logits of the library they come from; hostile files are refused."""
 
+import codecs
 import collections
 import hashlib
 import logging
@@ -441,4 +442,18 @@ def test_arrays_of_other_kinds_are_refused(tmp_path, content, message):
     path = tmp_path / "arrays.pkl"
     path.write_bytes(pickle.dumps({"blobs": {"w": content}}, protocol=2))
     with pytest.raises(ValueError, match=message):
+        read_file(path)
+
+
+class AsText:
+    """Bytes that Python 3 would write as text, here in an encoding that can't hold them."""
+
+    def __reduce__(self):
+        return codecs.encode, ("text", "utf-16")
+
+
+def test_text_in_another_encoding_is_refused(tmp_path):
+    path = tmp_path / "arrays.pkl"
+    path.write_bytes(pickle.dumps({"blobs": {"w": AsText()}}, protocol=2))
+    with pytest.raises(ValueError, match="text in 'utf-16'"):
         read_file(path)
