@@ -56,7 +56,7 @@ class Encoding:
     crf: float = 21.0
     preset: str = "medium"
     gop: int = 33
-    b_frames: int = 7
+    b_frames: int = 15
 
     def __post_init__(self) -> None:
         if self.short_side < 16 or self.short_side % 2:

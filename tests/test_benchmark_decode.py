@@ -25,7 +25,7 @@ def test_it_measures_ordinary_and_prepared_files(main, tmp_path, capsys):
     report = json.loads((tmp_path / "decode.json").read_text())
     assert list(report["files"]) == ["64x48 ordinary", "64x48 prepared"]
     for file in report["files"].values():
-        assert file["same"] == {"ours": True, "pyslowfast": True, "pyav": True}
+        assert file["same"] == {"ours": True, "ours, YUV": True, "pyslowfast": True, "pyav": True}
         assert file["table"]["ours"]["x ours"] == 1
         assert [len(file["ms"][grid]["pyslowfast"]) for grid in file["ms"]] == [2, 2, 2]
         assert file["table"]["of ours, libavcodec"]["x ours"] > 0

@@ -29,7 +29,7 @@ COUNT = 60
 HEIGHT, WIDTH = 64, 80
 FRAMES = numbered_frames(COUNT, HEIGHT, WIDTH)
 H264 = {"g": "12", "bf": "3", "preset": "veryfast", "x264-params": "log-level=none"}
-PREPARED = {"g": "33", "bf": "7", "b_strategy": "0", "sc_threshold": "0", "tune": "fastdecode"}
+PREPARED = {"g": "33", "bf": "15", "b_strategy": "0", "sc_threshold": "0", "tune": "fastdecode"}
 PREPARED |= {"x264-params": "b-pyramid=none:log-level=none"}
 H265 = "keyint=12:min-keyint=12:bframes=3:log-level=none"
 

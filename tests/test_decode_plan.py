@@ -21,7 +21,7 @@ from tests.videos import decode_all, number_of, numbered_frames, write_video
 GRIDS = [(8, 2, 8), (16, 2, 4), (32, 2, 2)]  # frames, least and greatest stride
 # Three of four frames are B-frames, the middle one of which is referred to, as x264 makes them unless told otherwise.
 KINETICS = {"g": "250", "keyint_min": "25", "x264-params": "bframes=3:b-adapt=0:b-pyramid=normal:log-level=none"}
-PREPARED = {"g": "33", "keyint_min": "33", "sc_threshold": "0", "bf": "7", "b_strategy": "0", "tune": "fastdecode"}
+PREPARED = {"g": "33", "keyint_min": "33", "sc_threshold": "0", "bf": "15", "b_strategy": "0", "tune": "fastdecode"}
 PREPARED |= {"x264-params": "b-pyramid=none:log-level=none"}
 
 
