@@ -90,10 +90,11 @@ class TestRuns:
             records(folder, "multigrid_1.5x")[1][key] for key in ("loss", "top1")
         )
 
-    def test_tiny_runs_are_not_taken_for_results(self, call, capsys):
+    @pytest.mark.parametrize("arguments", [["--tiny"], ["--width", "32"]])
+    def test_other_runs_are_not_taken_for_results(self, arguments, call, capsys):
         with pytest.raises(SystemExit):
-            call("--tiny")
-        assert "`--tiny` needs a `--folder` of its own" in capsys.readouterr().err
+            call(*arguments)
+        assert "`--tiny` and `--width` need a `--folder` of their own" in capsys.readouterr().err
 
 
 class TestReport:

@@ -93,9 +93,49 @@ def overhead(reports: dict[str, Report]) -> str:
     return markdown(columns, rows)
 
 
+def _methods(report: Report) -> list[str]:
+    return [method for file in report["files"].values() for method in file["table"]]
+
+
+def decode(reports: dict[str, Report]) -> str:
+    methods = list(dict.fromkeys(method for report in reports.values() for method in _methods(report)))
+    columns = ["run", "file", "MB", "ours, ms", *(f"{method} / ours" for method in methods[1:])]
+    rows = [
+        [f"`{name}`", file, f"{found['bytes'] / 1e6:.2f}", f"{found['table']['ours']['mean']:.1f}"]
+        + [f"{found['table'][method]['x ours']:.2f}" if method in found["table"] else "-" for method in methods[1:]]
+        for name, report in reports.items()
+        for file, found in report["files"].items()
+    ]
+    return markdown(columns, rows)
+
+
+def loader(reports: dict[str, Report]) -> str:
+    peers = ["torchcodec", "pyslowfast"]
+    columns = ["run", "grid", "videos", "ours, clips/s", "clips per CPU s"]
+    columns += [f"ours / {peer} on {source}" for source in ("the same", "the originals") for peer in peers]
+    rows = [
+        [f"`{name}`", row["grid"], row["videos"], f"{row['ours: clips/s']:.0f}", f"{row['ours: clips/CPU s']:.0f}"]
+        + [_loaders(row, peer, source) for source in (row["videos"], "original") for peer in peers]
+        for name, report in reports.items()
+        for row in report["rows"]
+    ]
+    return markdown(columns, rows)
+
+
+def _loaders(row: dict[str, Any], peer: str, source: str) -> str:
+    """The ratio of clips per second, and per CPU second."""
+    ratio = f"ours / {peer} on {source}"
+    return f"{row[ratio]:.1f} ({row[f'{ratio} (CPU)']:.1f})" if ratio in row else "-"
+
+
 KINDS: dict[str, tuple[str, Callable[[dict[str, Report]], str]]] = {
     "speedup": ("Baseline against multigrid, compute alone (`benchmark_speedup.py`)", speedup),
     "norm": ("BatchNorm over sub-mini-batches (`benchmark_norm.py`)", norm),
+    "decode": ("Decoding: CPU time of a clip, relative to ours (`benchmark_decode.py`)", decode),
+    "loader": (
+        "Mini-batches ready for the device: clips per second, and in brackets per CPU second (`benchmark_loader.py`)",
+        loader,
+    ),
     "overhead": ("What the callback costs (`benchmark_overhead.py`)", overhead),
 }
 
