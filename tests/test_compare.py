@@ -155,8 +155,9 @@ class TestAblations:
         assert grids("short_cycle_2") == [(4, 28), (8, 28), (8, 40), (16, 28), (16, 40)]
 
 
-def test_committed_results_are_of_one_task_and_machine():
-    files = sorted((EXAMPLES / "results" / "compare").glob("*.json"))
+@pytest.mark.parametrize("folder", sorted((EXAMPLES / "results").glob("compare*/")), ids=lambda folder: folder.name)
+def test_committed_results_are_of_one_task_and_machine(folder):
+    files = sorted(folder.glob("*.json"))
     runs = [json.loads(file.read_text()) for file in files]
     assert len({json.dumps(run["task"], sort_keys=True) for run in runs}) <= 1
     machines = [{key: value for key, value in run["machine"].items() if key != "date"} for run in runs]
