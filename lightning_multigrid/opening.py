@@ -8,7 +8,6 @@ from typing import Literal
 from lightning_multigrid.decode import VideoReader
 from lightning_multigrid.frame_folder import FrameFolder
 from lightning_multigrid.packed import Manifest
-from lightning_multigrid.packet_index import PacketIndex
 from lightning_multigrid.prepared_index import prepared_index
 from lightning_multigrid.torchcodec_reader import TorchcodecReader, check_torchcodec
 
@@ -17,21 +16,17 @@ __all__ = ["Video", "VideoOpener", "open_video"]
 Video = VideoReader | TorchcodecReader | FrameFolder
 
 
-def open_video(
-    path: str, frame_rate: float | None, index: PacketIndex | None = None, *, read_timeout: float = 60.0
-) -> VideoReader | FrameFolder:
+def open_video(path: str, frame_rate: float | None) -> VideoReader | FrameFolder:
     """A video, for use in a `with`.
 
     Args:
         path: The video file, or the folder of frames.
         frame_rate: Frames per second if `path` is a folder of frames, None if it is a file.
-        index: What `build_index` told of the file.
-        read_timeout: Seconds that a read of the file may take.
 
     Raises:
         VideoError: If it cannot be read.
     """
-    return VideoReader(path, index, read_timeout=read_timeout) if frame_rate is None else FrameFolder(path, frame_rate)
+    return VideoReader(path) if frame_rate is None else FrameFolder(path, frame_rate)
 
 
 @dataclass(frozen=True)
@@ -64,8 +59,7 @@ class VideoOpener:
         Raises:
             VideoError: If it cannot be read.
         """
-        index = prepared_index(manifest, path)
-        video = open_video(path, manifest.frame_rate, index, read_timeout=self.read_timeout)
-        if self.decoder == "torchcodec" and isinstance(video, VideoReader):
-            return TorchcodecReader(video)
-        return video
+        if manifest.frame_rate is not None:
+            return FrameFolder(path, manifest.frame_rate)
+        reader = VideoReader(path, prepared_index(manifest, path), read_timeout=self.read_timeout)
+        return TorchcodecReader(reader) if self.decoder == "torchcodec" else reader

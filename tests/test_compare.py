@@ -164,3 +164,14 @@ def test_committed_results_are_of_one_task_and_machine(folder):
     assert len({json.dumps(machine, sort_keys=True) for machine in machines}) <= 1
     for file, run in zip(files, runs, strict=True):
         assert re.fullmatch(rf"{re.escape(run['variant'])}-seed{run['seed']}\.json", file.name)
+
+
+@pytest.mark.parametrize("name", ["compare", "compare_width32"])
+def test_tables_of_the_committed_results_are_those_of_the_json(name, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    compare = runpy.run_path(str(EXAMPLES / "compare.py"))
+    variants = compare["COMPARISON"] | compare["ablations"](compare["Task"]())
+    rows = compare["table"](compare["load"](EXAMPLES / "results" / name), variants).splitlines()
+    assert len(rows) > 4
+    text = (EXAMPLES / "results" / "README.md").read_text()
+    assert [row for row in rows if row not in text] == []
