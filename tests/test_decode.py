@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from lightning_multigrid import decode, kept
 from lightning_multigrid.decode import Box, VideoError, VideoReader, build_index, read_frames
 from lightning_multigrid.nal import nal_units
+from tests.field_pictures import SIDE, expected_frames, write_field_pictures
 from tests.videos import decode_all, number_of, numbered_frames, write_video
 
 COUNT = 60
@@ -339,6 +340,25 @@ def test_samples_without_a_byte_do_not_count(folder, tmp_path):
     path.write_bytes(data)
     # Of the two pictures that are now in one sample, the decoder shows the second.
     assert_reads_as(path, np.delete(decode_all(tmp_path / "whole.mp4"), 3, axis=0))
+
+
+@pytest.mark.parametrize("packets_per_frame", [1, 2])
+def test_frames_of_two_field_pictures(tmp_path, packets_per_frame):
+    lumas = [(20 + 7 * frame, 29 + 7 * frame) for frame in range(21)]
+    path = write_field_pictures(tmp_path / "fields.mp4", lumas, gop=7, packets_per_frame=packets_per_frame)
+    with av.open(str(path)) as container:
+        rows = np.stack([frame.to_ndarray()[:SIDE, 0] for frame in container.decode(video=0)])
+    assert np.array_equal(rows, expected_frames(lumas))
+    expected = decode_all(path)
+    with VideoReader(path) as video:
+        assert len(video) == 21
+        assert np.array_equal(video.read(range(21)).numpy(), expected)
+        for frame in (20, 3, 13, 0, 7, 12):
+            assert np.array_equal(video.read([frame])[0].numpy(), expected[frame])
+    if packets_per_frame == 1:  # with two, packets are no frames, and the file is decoded from its beginning
+        with VideoReader(path) as video:
+            video.read([12])
+            assert video.packets_fed == 5  # itself, and 7, 9, 11 and 13, which others may refer to
 
 
 def test_frames_at_the_start_that_need_what_is_gone_do_not_count(folder, tmp_path):
