@@ -31,6 +31,8 @@ if [[ $device == cuda ]]; then
     run benchmark_speedup speedup_gpu_channels_last --precision bf16 --channels-last --setting i3d_1gpu slowfast \
         --rounds 3 "${quick[@]}"
     run benchmark_speedup speedup_gpu_fused --precision bf16 --fused --setting i3d_1gpu --rounds 3 "${quick[@]}"
+    run benchmark_speedup speedup_gpu_resample --precision bf16 --resample --setting i3d_1gpu slowfast \
+        --rounds 3 "${quick[@]}"
     run benchmark_speedup speedup_gpu_divisor --precision bf16 --size-divisor 32 --setting i3d_1gpu slowfast \
         --rounds 3 "${quick[@]}"
     if [[ -n ${COMPILE:-} ]]; then

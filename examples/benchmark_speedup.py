@@ -4,8 +4,9 @@
     python examples/benchmark_speedup.py --setting slowfast i3d --precision bf16 --json speedup.json
     python examples/benchmark_speedup.py --setting i3d_1gpu --device cpu --clips 2 --size 64 --rounds 5
 
-A step is forward, backward and optimizer, on synthetic clips that are on the device already: what the loader needs
-comes on top, and the clips per second that it must deliver are printed. Grids take turns, so that a machine whose
+A step is forward, backward and optimizer, on synthetic clips that are on the device already, or with `--resample` on
+crops (YUV on a GPU, else RGB) of which it makes them. What the loader needs comes on top, and the clips per second that
+it must deliver are printed. Grids take turns, so that a machine whose
 speed drifts disturbs them alike; the first steps of a grid are not counted. Baseline and multigrid differ in the shapes
 and in BatchNorm (plain, and over sub-mini-batches).
 
@@ -14,6 +15,7 @@ efficiently, and the paper's, which was measured on P100 GPUs.
 """
 
 import argparse
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,10 +32,14 @@ from torch.optim import SGD
 from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, convert_sub_batchnorm
+from lightning_multigrid.clip_batch import RgbLayout
+from lightning_multigrid.clip_sampling import ClipSampling
 from lightning_multigrid.compiled import raised_limits
 from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
 from lightning_multigrid.norm import restore_batchnorm, set_sub_batch
+from lightning_multigrid.resample import resample_clips
 from lightning_multigrid.tables import text_table
+from lightning_multigrid.yuv import YuvClip, YuvLayout
 
 KINETICS = 240_000  # training videos
 CLASSES = 400
@@ -114,8 +120,10 @@ def flops_per_clip(model: nn.Module, shape: BatchShape) -> float:
 class Bench:
     """A model with its optimizer, which runs steps on any grid."""
 
-    def __init__(self, setting: Setting, options: argparse.Namespace, device: torch.device) -> None:
+    def __init__(self, setting: Setting, shape: BatchShape, options: argparse.Namespace, device: torch.device) -> None:
         torch.manual_seed(options.seed)
+        stride = setting.baseline.stride
+        self.sampling = ClipSampling(shape.frames, shape.size, stride) if options.resample else None
         self.device, self.options = device, options
         self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16")
         self.format = torch.channels_last_3d if options.channels_last else torch.contiguous_format
@@ -127,12 +135,33 @@ class Bench:
         if options.compile:
             self.model.compile(dynamic=False)
 
-    def batch(self, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+    def batch(self, grid: Grid) -> tuple[Callable[[], torch.Tensor], torch.Tensor]:
+        """What makes the clips of a step, and their labels."""
         shape = grid.shape
+        labels = torch.zeros(shape.clips, dtype=torch.long, device=self.device)
+        if self.sampling is not None:
+            crops, flips = self.crops(shape)
+            return lambda: resample_clips(crops, shape.size, flips=flips).contiguous(memory_format=self.format), labels
         clips = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=self.device)
-        return clips.contiguous(memory_format=self.format), torch.zeros(
-            shape.clips, dtype=torch.long, device=self.device
-        )
+        clips = clips.contiguous(memory_format=self.format)
+        return lambda: clips, labels
+
+    def crops(self, shape: BatchShape) -> tuple[list[torch.Tensor | YuvClip], list[bool]]:
+        """Crops as training has them, of videos whose shorter side is that of the baseline's scale jitter."""
+        assert self.sampling is not None
+        short = round(self.sampling.short_side_range(self.sampling.size)[0])
+        draws = random.Random(self.options.seed)
+        crops: list[torch.Tensor | YuvClip] = []
+        flips = []
+        for _ in range(shape.clips):
+            grid = self.sampling.draw(300, short, short * 4 // 3, shape.frames, shape.size, draws)
+            top, left, height, width = grid.box
+            yuv = YuvLayout(shape.frames, height, width, top % 2, left % 2)
+            layout = yuv if self.device.type == "cuda" else RgbLayout(shape.frames, height, width)
+            data = torch.randint(256, (layout.nbytes,), dtype=torch.uint8, device=self.device)
+            crops.append(layout.view(data))
+            flips.append(grid.flip)
+        return crops, flips
 
     def set(self, grid: Grid) -> None:
         if grid.sub_batch:
@@ -140,7 +169,8 @@ class Bench:
         else:
             restore_batchnorm(self.model)
 
-    def step(self, clips: torch.Tensor, labels: torch.Tensor) -> None:
+    def step(self, make_clips: Callable[[], torch.Tensor], labels: torch.Tensor) -> None:
+        clips = make_clips()
         with self.autocast:
             loss = cross_entropy(self.model(clips), labels)
         self.optimizer.zero_grad()
@@ -191,7 +221,7 @@ def measure(setting: Setting, options: argparse.Namespace, device: torch.device)
     steps = {plain: float(baseline.epochs) * clips / shape.clips, **plan_steps(schedule, clips)}
     flops = {grid: grid.shape.clips * flops_per_clip(setting.make(), grid.shape) for grid in steps}
 
-    bench = Bench(setting, options, device)
+    bench = Bench(setting, shape, options, device)
     began = time.perf_counter()
     peak = {grid: bench.warm_up(grid, options.warm_up) for grid in steps}
     warmed = time.perf_counter() - began
@@ -294,6 +324,7 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--channels-last", action="store_true", help="model and clips in channels_last_3d")
     parser.add_argument("--compile", action="store_true", help="torch.compile, one graph for each grid")
     parser.add_argument("--fused", action="store_true", help="the optimizer's fused implementation")
+    parser.add_argument("--resample", action="store_true", help="a step also makes its clips, of crops on the device")
     parser.add_argument("--clips", type=int, help="clips of the baseline on a device, instead of the paper's")
     parser.add_argument("--frames", type=int, help="frames of the baseline, instead of the setting's")
     parser.add_argument("--size", type=int, help="height and width of the baseline, instead of the setting's")

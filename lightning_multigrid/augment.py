@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
+from lightning_multigrid.on_device import sent
+
 __all__ = ["Augmentation"]
 
 _MAGNITUDES = 31  # of RandAugment, from 0 to 30
@@ -94,7 +96,7 @@ class Augmentation:
         operations = v2.RandAugment(self.rand_augment, self.magnitude, _MAGNITUDES, fill=list(mean))
         erase = v2.RandomErasing(self.erasing, value="random")
         # The operations are defined on pixels from black to white.
-        scale, shift = (clips.new_tensor(values).view(3, 1, 1) for values in (std, mean))
+        scale, shift = sent(torch.tensor([std, mean], dtype=clips.dtype), clips.device).view(2, 3, 1, 1)
         edited = torch.empty_like(clips)
         for out, clip, seed in zip(edited, clips, seeds, strict=True):
             frames = clip.transpose(0, 1)  # T x 3 x S x S: to torchvision, frames of one video

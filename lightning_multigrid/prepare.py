@@ -11,13 +11,11 @@ from __future__ import annotations
 import csv
 import errno
 import fcntl
-import hashlib
 import io
 import json
 import os
 import shutil
 import time
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -37,6 +35,7 @@ from lightning_multigrid.journal import Entry, Journal
 from lightning_multigrid.packed import Manifest
 from lightning_multigrid.packed_file import INDEX_NAME, MANIFEST_NAME, save_manifest
 from lightning_multigrid.packet_index import PacketIndex
+from lightning_multigrid.prepared_names import names_of
 from lightning_multigrid.processes import Lost, run_tasks
 from lightning_multigrid.remote_file import size_and_change
 from lightning_multigrid.remote_root import is_url
@@ -223,19 +222,8 @@ def _locked(root: str) -> Iterator[None]:
 
 def _planned(run: _Run, sources: Sequence[str], manifest: Manifest) -> dict[str, _Video]:
     """Each source with its place; those that can't be prepared are noted as bad."""
-    videos: dict[str, _Video] = {}
-    names: set[str] = set()
-    for source in sources:
-        if source in videos:
-            continue
-        name = plain = _name(source, manifest)
-        digest = b""
-        while _known_as(name) in names:  # `a.avi` and `a.avi.mp4`, `b.mp4` and `B.mp4`
-            digest = hashlib.sha256(digest + os.fsencode(source)).digest()
-            folder, base = os.path.split(plain[: -len(".mp4")])
-            name = os.path.join(folder, _short(f"{base}~{digest.hex()[:16]}.mp4"))
-        names.add(_known_as(name))
-        video = videos[source] = _Video(source, name)
+    videos = {source: _Video(source, name) for source, name in names_of(sources, manifest.root).items()}
+    for source, video in videos.items():
         try:
             video.size, video.mtime_ns = size_and_change(source)
         except (OSError, ValueError) as error:
@@ -248,30 +236,6 @@ def _planned(run: _Run, sources: Sequence[str], manifest: Manifest) -> dict[str,
                 "own as `output`."
             )
     return videos
-
-
-def _name(source: str, manifest: Manifest) -> str:
-    """Place of a video, relative to the folder of all. No part of it is `..`: the manifest gives whole paths."""
-    prefix = os.path.join(manifest.root, "")
-    path = source if is_url(source) else os.path.normpath(source)
-    inside = path.startswith(prefix)
-    parts = (path[len(prefix) :] if inside else os.path.join("outside", path.lstrip(os.sep))).split(os.sep)
-    if not parts[-1].lower().endswith(".mp4"):
-        parts[-1] += ".mp4"
-    return os.path.join(*map(_short, parts))
-
-
-def _known_as(name: str) -> str:
-    """The same for all names that a file system may take for one: some know no case, or only one form of `é`."""
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
-
-
-def _short(part: str) -> str:
-    """The name of a file or folder, such that it fits in a file system with another suffix."""
-    encoded = os.fsencode(part)
-    if len(encoded) <= 255:
-        return part
-    return f"{os.fsdecode(encoded[:200])}~{hashlib.sha256(encoded).hexdigest()[:16]}.mp4"
 
 
 def _is_done(run: _Run, video: _Video) -> bool:

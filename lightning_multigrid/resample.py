@@ -12,19 +12,23 @@ Legend: B clips, T frames, h and w source pixels of one crop, S size of the mini
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
-from torch.nn.functional import interpolate
+from torch.nn.functional import grid_sample, interpolate
 
-from lightning_multigrid.yuv import YuvClip
+from lightning_multigrid.on_device import sent
+from lightning_multigrid.yuv import YuvClip, colours
 
-__all__ = ["MEAN", "STD", "check_normalisation", "resample_clips"]
+__all__ = ["MEAN", "STD", "check_normalisation", "resample_clips", "resized_together"]
 
 # Mean and deviation of the channels, in units of the whole range: those of the paper's code base.
 MEAN = (0.45, 0.45, 0.45)
 STD = (0.225, 0.225, 0.225)
+# Values of crops that are resampled together: 128 MiB, several times over while colours are computed.
+_ROOM = 1 << 25
 
 
 def resample_clips(
@@ -62,15 +66,20 @@ def resample_clips(
     """
     check_normalisation(mean, std)
     _check(crops, size, flips)
-    device = crops[0].device
+    device, frames = crops[0].device, len(crops[0])
     # One multiplication and one addition: x / (255 std) - mean / std, C x 1 x 1 x 1.
-    scale = torch.tensor([1 / (255 * s) for s in std], device=device).view(3, 1, 1, 1)
-    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device).view(3, 1, 1, 1)
-    clips = torch.empty(len(crops), 3, len(crops[0]), size, size, device=device)
-    for clip, crop, flip in zip(clips, crops, flips or [False] * len(crops), strict=True):
-        pixels = _rgb(crop, flip)
-        resized = interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=antialias)
-        torch.addcmul(shift, resized, scale, out=clip)
+    factors = torch.tensor([[1 / (255 * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]])
+    scale, shift = sent(factors, device).view(2, 3, 1, 1, 1)
+    flips = flips or [False] * len(crops)
+    clips = torch.empty(len(crops), 3, frames, size, size, device=device)
+    if antialias or device.type == "cpu":  # one by one, so that what is made of a crop stays in the CPU's cache
+        for clip, crop, flip in zip(clips, crops, flips, strict=True):
+            pixels = _rgb(crop, flip)
+            resized = interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=antialias)
+            torch.addcmul(shift, resized, scale, out=clip)
+        return clips
+    for part in _parts(crops):
+        torch.addcmul(shift, resized_together(crops[part], size, flips[part]), scale, out=clips[part])
     return clips
 
 
@@ -82,6 +91,58 @@ def _rgb(crop: Tensor | YuvClip, flip: bool) -> Tensor:
     # Mirrored while a pixel is a byte; brought to 3 x T x h x w by the conversion's own copy.
     pixels = (crop.flip(2) if flip else crop).permute(3, 0, 1, 2)
     return pixels.to(torch.float32, memory_format=torch.contiguous_format)
+
+
+def _parts(crops: Sequence[Tensor | YuvClip]) -> Iterator[slice]:
+    """Neighbours of one kind, no more than have room."""
+    height, width = (max(sides) for sides in zip(*map(_sides, crops), strict=True))
+    most = max(1, _ROOM // (3 * len(crops[0]) * height * width))
+    for _, group in groupby(range(len(crops)), lambda place: isinstance(crops[place], YuvClip)):
+        places = list(group)
+        for first in range(places[0], places[-1] + 1, most):
+            yield slice(first, min(first + most, places[-1] + 1))
+
+
+def resized_together(crops: Sequence[Tensor | YuvClip], size: int, flips: Sequence[bool]) -> Tensor:
+    """Crops of one kind, resampled in a few operations and a copy of each crop: B x 3 x T x S x S, from 0 to 255.
+
+    A GPU takes as long to start an operation as to compute it for one clip. The crops are laid into one block with room
+    for the largest, and the grid of each clip says where it lies and which way it runs.
+    """
+    device, frames = crops[0].device, len(crops[0])
+    sides = [_sides(crop) for crop in crops]
+    corners = [(0, 0)] * len(crops)
+    if planes := [crop for crop in crops if isinstance(crop, YuvClip)]:
+        corners = [(crop.layout.top, crop.layout.left) for crop in planes]
+        pixels = colours(planes)
+    else:
+        largest = map(max, zip(*sides, strict=True))
+        block = torch.zeros(len(crops), frames, *largest, 3, dtype=torch.uint8, device=device)
+        for room, crop, (height, width) in zip(block, crops, sides, strict=True):
+            room[:, :height, :width] = crop
+        pixels = block.permute(0, 4, 1, 2, 3).to(torch.float32, memory_format=torch.contiguous_format)
+    heights, widths = torch.tensor(sides, dtype=torch.float64).unsqueeze(2).unbind(1)
+    tops, lefts = torch.tensor(corners).unsqueeze(2).unbind(1)
+    rows, columns = _points(size, heights), _points(size, widths)
+    columns = torch.where(torch.tensor(flips)[:, None], widths - 1 - columns, columns)
+    # `grid_sample` counts from -1 to 1, from edge to edge of the block.
+    y = (2 * (rows + tops) + 1) / pixels.shape[3] - 1
+    x = (2 * (columns + lefts) + 1) / pixels.shape[4] - 1
+    x, y = sent(torch.stack([x, y]).float(), device)
+    grid = torch.stack([x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], dim=3)
+    return grid_sample(pixels.flatten(1, 2), grid, align_corners=False).view(-1, 3, frames, size, size)
+
+
+def _points(size: int, sides: Tensor) -> Tensor:
+    """Where the points of a grid lie on sides of some pixels, in pixels from the middle of the first one: B x S."""
+    centres = (torch.arange(size, dtype=torch.float64) + 0.5) / size
+    return torch.minimum((centres * sides - 0.5).clamp(min=0), sides - 1)
+
+
+def _sides(crop: Tensor | YuvClip) -> tuple[int, int]:
+    if isinstance(crop, YuvClip):
+        return crop.layout.height, crop.layout.width
+    return crop.shape[1], crop.shape[2]
 
 
 def check_normalisation(mean: Sequence[float], std: Sequence[float]) -> None:

@@ -6,7 +6,7 @@ the width, so that a chroma sample covers 2 x 2 pixels::
     luma     0 1 | 2 3 | 4 5        a crop of the pixels 1 to 4 starts at the second pixel
     chroma    0  |  1  |  2         of chroma sample 0, and needs the samples 0 to 2
 
-Legend: T frames, h and w luma pixels of one crop.
+Legend: B clips, T frames, h and w luma pixels of one crop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-__all__ = ["YuvClip", "YuvLayout"]
+from lightning_multigrid.on_device import sent
+
+__all__ = ["YuvClip", "YuvLayout", "colours"]
 
 # Weights of red and blue in the luma: ITU-R BT.601 (2.5.1) and BT.709 (3.2).
 _WEIGHTS = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}
@@ -113,16 +115,42 @@ class YuvClip:
         Chroma is that of the sample a pixel lies under, without interpolation, as FFmpeg's converter has it.
         """
         top, left, height, width = self.layout.top, self.layout.left, self.layout.height, self.layout.width
-        red, blue = _WEIGHTS[self.layout.matrix]
-        green = 1 - red - blue
-        # One unit of luma and of chroma in units of RGB (ITU-R BT.601, 2.5.3; the same in BT.709), and black's luma.
-        y_scale, c_scale, black = (1, 1, 0) if self.layout.full_range else (255 / 219, 255 / 224, 16)
-        cb_to_blue, cr_to_red = 2 * (1 - blue) * c_scale, 2 * (1 - red) * c_scale
-        y = (self.luma.float() - black) * y_scale
-        chroma = interpolate(self.chroma, scale_factor=2, mode="nearest")
-        cb, cr = (chroma[:, :, top : top + height, left : left + width].float() - 128).unbind(1)
-        rgb = torch.empty(3, *y.shape, device=y.device)
-        torch.add(y, cr, alpha=cr_to_red, out=rgb[0])
-        torch.add(y, cr, alpha=-cr_to_red * red / green, out=rgb[1]).add_(cb, alpha=-cb_to_blue * blue / green)
-        torch.add(y, cb, alpha=cb_to_blue, out=rgb[2])
-        return rgb.clamp_(0, 255)
+        return colours([self])[0, :, :, top : top + height, left : left + width]
+
+
+def colours(clips: Sequence[YuvClip]) -> Tensor:
+    """The colours of some clips of one length in a few operations, whatever their number: B x 3 x T x H x W float32.
+
+    H and W have room for each clip, whose first pixel is at (`top`, `left`) of its layout; what is around is no part of
+    it. See `YuvClip.rgb`.
+    """
+    device, frames = clips[0].device, len(clips[0])
+    rows, columns = (max(sides) for sides in zip(*(clip.layout.chroma for clip in clips), strict=True))
+    luma = torch.zeros(len(clips), frames, 2 * rows, 2 * columns, dtype=torch.uint8, device=device)
+    chroma = torch.zeros(len(clips), frames, 2, rows, columns, dtype=torch.uint8, device=device)
+    for own_luma, own_chroma, clip in zip(luma, chroma, clips, strict=True):
+        layout, (high, wide) = clip.layout, clip.layout.chroma
+        bottom, right = layout.top + layout.height, layout.left + layout.width
+        own_luma[:, layout.top : bottom, layout.left : right] = clip.luma
+        own_chroma[:, :, :high, :wide] = clip.chroma
+    weights = sent(torch.tensor([_weights(clip.layout) for clip in clips]), device)
+    luma_scale, black, cr_red, cr_green, cb_green, cb_blue = weights.view(-1, 6, 1, 1, 1).unbind(1)
+    y = torch.addcmul(black, luma.float(), luma_scale)
+    doubled = interpolate(chroma.flatten(0, 1), scale_factor=2, mode="nearest").float() - 128
+    cb, cr = doubled.view(len(clips), frames, 2, *luma.shape[2:]).unbind(2)
+    rgb = torch.empty(len(clips), 3, *y.shape[1:], device=device)
+    red, green, blue = rgb.unbind(1)
+    torch.addcmul(y, cr, cr_red, out=red)
+    torch.addcmul(y, cr, cr_green, out=green).addcmul_(cb, cb_green)
+    torch.addcmul(y, cb, cb_blue, out=blue)
+    return rgb.clamp_(0, 255)
+
+
+def _weights(layout: YuvLayout) -> tuple[float, ...]:
+    """What luma is multiplied by and what is added; then Cr in red and in green, Cb in green and in blue."""
+    red, blue = _WEIGHTS[layout.matrix]
+    green = 1 - red - blue
+    # One unit of luma and of chroma in units of RGB (ITU-R BT.601, 2.5.3; the same in BT.709), and black's luma.
+    luma, chroma, black = (1, 1, 0) if layout.full_range else (255 / 219, 255 / 224, 16)
+    cb_blue, cr_red = 2 * (1 - blue) * chroma, 2 * (1 - red) * chroma
+    return luma, -black * luma, cr_red, -cr_red * red / green, -cb_blue * blue / green, cb_blue

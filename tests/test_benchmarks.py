@@ -94,13 +94,13 @@ def test_speedup(script, tmp_path, capsys):
     assert 2.5 < result["flops_bound"] < result["fewer_steps"] * 1.1
 
 
-def test_speedup_compiled_and_fused(script, tmp_path):
+def test_speedup_compiled_fused_and_of_crops(script, tmp_path):
     """Only that they run: the backend would take minutes."""
     benchmark = script("benchmark_speedup")
     torch.compiler.reset()
     with torch.compiler.set_stance("force_eager"):
         arguments = ["--device", "cpu", "--clips", "2", "--size", "16", "--frames", "4", "--rounds", "1"]
-        benchmark["main"]([*arguments, "--warm-up", "1", "--compile", "--fused"])
+        benchmark["main"]([*arguments, "--warm-up", "1", "--compile", "--fused", "--resample"])
 
 
 @pytest.mark.parametrize("name", ["slowfast", "slowfast_t64", "slowfast_320", "i3d", "i3d_nl", "i3d_1gpu"])

@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_multigrid.resample import resample_clips
+from lightning_multigrid import resample
+from lightning_multigrid.resample import resample_clips, resized_together
+from lightning_multigrid.yuv import YuvClip, YuvLayout
 
 IDENTITY = {"mean": (0.0, 0.0, 0.0), "std": (1 / 255, 1 / 255, 1 / 255)}  # leaves the values of the pixels alone
 
@@ -109,13 +116,85 @@ def test_crops_are_not_written_to() -> None:
     assert torch.equal(crop, before)
 
 
+# --- All at once, as on a GPU ---
+
+
+def random_yuv(frames: int, height: int, width: int, top: int, left: int, **colours: Any) -> YuvClip:
+    layout = YuvLayout(frames, height, width, top, left, **colours)
+    return layout.view(random_crop(1, 1, layout.nbytes).flatten()[: layout.nbytes])
+
+
+def mixed_crops() -> list[Tensor | YuvClip]:
+    return [
+        *(random_crop(2, height, width) for height, width in [(23, 23), (9, 30), (1, 1), (40, 16)]),
+        random_yuv(2, 23, 23, 0, 1),
+        random_yuv(2, 9, 30, 1, 1, matrix="bt709"),
+        random_yuv(2, 1, 1, 1, 0),
+        random_yuv(2, 40, 16, 0, 0, matrix="bt709", full_range=True),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 16, 37])
+@pytest.mark.parametrize("kind", [slice(4), slice(4, 8)], ids=["rgb", "yuv"])
+def test_crops_resampled_together_are_those_resampled_alone(kind: slice, size: int) -> None:
+    crops, flips = mixed_crops()[kind], [True, False, True, False]
+    for turn in (flips, flips[::-1]):
+        together = resized_together(crops, size, turn)
+        torch.testing.assert_close(together, resample_clips(crops, size, flips=turn, **IDENTITY), atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize(("make", "copies"), [(random_crop, 1), (partial(random_yuv, top=0, left=1), 2)])
+def test_a_crop_more_is_a_copy_more(make: Callable[[int, int, int], Tensor | YuvClip], copies: int) -> None:
+    """On a GPU each operation costs about the same, however small: 128 crops must not take 128 times as many."""
+
+    class Operations(TorchDispatchMode):
+        number = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.number += not func.is_view
+            return func(*args, **(kwargs or {}))
+
+    numbers = []
+    for clips in (4, 5, 9):
+        crops = [make(2, 20 + clip, 21) for clip in range(clips)]
+        with Operations() as operations:
+            resized_together(crops, 16, [False] * clips)
+        numbers.append(operations.number)
+    assert numbers[1] - numbers[0] == copies
+    assert numbers[2] - numbers[0] == 5 * copies
+    assert numbers[0] < 60
+
+
+def test_parts_are_of_one_kind_and_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resample, "_ROOM", 3 * 3 * 2 * 40 * 30)  # three crops of the largest sides
+    crops = [*mixed_crops()[:4], *mixed_crops()[4:], *mixed_crops()[:1]]
+    parts = [range(len(crops))[part] for part in resample._parts(crops)]
+    assert parts == [range(3), range(3, 4), range(4, 7), range(7, 8), range(8, 9)]
+
+
+def test_a_crop_without_room_is_a_part_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resample, "_ROOM", 1)
+    assert list(resample._parts(mixed_crops()[:2])) == [slice(0, 1), slice(1, 2)]
+
+
+def test_other_devices_than_the_cpu_have_the_same_clips() -> None:
+    """By their shapes alone; with values where there is a GPU."""
+    crops = [
+        crop.layout.view(crop.data.to("meta")) if isinstance(crop, YuvClip) else crop.to("meta")
+        for crop in mixed_crops()
+    ]
+    clips = resample_clips(crops, 16, flips=[True] * 8)
+    assert (clips.shape, clips.device.type) == ((8, 3, 2, 16, 16), "meta")
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("antialias", [False, True])
 def test_gpu_equals_cpu(antialias: bool) -> None:
-    crops = [random_crop(4, side, side, side) for side in (20, 37)]
-    flips = [True, False]
+    crops = mixed_crops()
+    flips = [True, False] * 4
     expected = resample_clips(crops, 16, flips=flips, antialias=antialias)
-    actual = resample_clips([crop.cuda() for crop in crops], 16, flips=flips, antialias=antialias)
+    on_gpu = [crop.layout.view(crop.data.cuda()) if isinstance(crop, YuvClip) else crop.cuda() for crop in crops]
+    actual = resample_clips(on_gpu, 16, flips=flips, antialias=antialias)
     assert actual.is_cuda
     torch.testing.assert_close(actual.cpu(), expected, atol=1e-3, rtol=0)
 

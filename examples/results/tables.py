@@ -22,7 +22,8 @@ def _hours(hours: float) -> str:
 
 
 def _flags(options: dict[str, Any]) -> str:
-    flags = [options["precision"], *(key for key in ("channels_last", "compile", "fused") if options[key])]
+    names = ("channels_last", "compile", "fused", "resample")
+    flags = [options["precision"], *(name for name in names if options.get(name))]
     return ", ".join(flags)
 
 
