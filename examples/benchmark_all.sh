@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Every benchmark, into a folder of JSON files, then the tables. On a GPU less than 10 minutes:
+# The benchmarks, each into a JSON file, then the tables:
 #
-#     examples/benchmark_all.sh                    # a GPU, if there is one, else the CPU with small clips
-#     COMPILE=1 examples/benchmark_all.sh          # also torch.compile, which takes minutes more
+#     examples/benchmark_all.sh                    # on a GPU, if there is one, else on the CPU with small clips
+#     examples/benchmark_all.sh speedup norm       # only these parts
 #     RESULTS=/tmp/mine QUICK=1 examples/benchmark_all.sh     # a try in a minute or two
+#
+# Parts on a GPU: `speedup` (the paper's settings), `gap` (what brings the times nearer to the FLOPs), `norm`, `overhead`
+# and, only if it is named, `compile`. On a CPU: `speedup`, `norm`, `overhead`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,40 +17,59 @@ quick=() rounds=7 seconds=40
 if [[ -n ${QUICK:-} ]]; then
     quick=(--clips 2 --frames 16 --size 48) rounds=1 seconds=2
 fi
+parts=("$@")
+if [[ $# == 0 ]]; then
+    parts=(speedup norm overhead)
+    [[ $device == cuda ]] && parts=(speedup gap norm overhead)
+fi
 
 run() { # script, name of the JSON file, options
-    local script=$1 name=$2
+    local script=$1 name=$2 began=$SECONDS
     shift 2
     echo "== $script: $name"
     "$python" "examples/$script.py" --device "$device" --json "$results/$name.json" "$@"
+    echo "== $name took $((SECONDS - began)) s"
 }
 
-if [[ $device == cuda ]]; then
-    # 1. The paper's settings with its clips on each GPU, beside its figures, and the days of Table 4's single GPU.
-    run benchmark_speedup speedup_gpu --precision bf16 --rounds 5 \
-        --setting slowfast slowfast_t64 slowfast_320 i3d i3d_nl i3d_1gpu "${quick[@]}"
-    # 2. What closes the gap, one by one, on one setting: compare `i3d_1gpu` of the runs.
-    run benchmark_speedup speedup_gpu_fp32 --setting i3d_1gpu --rounds 3 "${quick[@]}"
-    run benchmark_speedup speedup_gpu_channels_last --precision bf16 --channels-last --setting i3d_1gpu slowfast \
-        --rounds 3 "${quick[@]}"
-    run benchmark_speedup speedup_gpu_fused --precision bf16 --fused --setting i3d_1gpu --rounds 3 "${quick[@]}"
-    run benchmark_speedup speedup_gpu_resample --precision bf16 --resample --setting i3d_1gpu slowfast \
-        --rounds 3 "${quick[@]}"
-    run benchmark_speedup speedup_gpu_divisor --precision bf16 --size-divisor 32 --setting i3d_1gpu slowfast \
-        --rounds 3 "${quick[@]}"
-    if [[ -n ${COMPILE:-} ]]; then
-        run benchmark_speedup speedup_gpu_compile --precision bf16 --compile --setting i3d_1gpu --rounds 3 "${quick[@]}"
-    fi
-    run benchmark_norm norm_gpu --seconds "$seconds"
-    run benchmark_overhead overhead_gpu --rounds 3
-else
-    run benchmark_speedup speedup_small --rounds "$rounds"
-    run benchmark_speedup speedup_i3d_reduced --setting i3d_1gpu --clips 2 --size 64 --rounds "$rounds" "${quick[@]}"
-    run benchmark_speedup speedup_slowfast_reduced --setting slowfast --clips 2 --frames 16 --size 64 \
-        --rounds "$rounds"
-    run benchmark_norm norm_cpu --seconds "$seconds"
-    run benchmark_overhead overhead_cpu --rounds "$rounds" --import-rounds "$rounds"
-fi
+gpu() { # name of the JSON file, options: one round of what changes a setting; few kernels tried, as each try takes long
+    run benchmark_speedup "speedup_gpu_$1" --rounds 3 --kernels 3 "${@:2}" "${quick[@]}"
+}
+
+for part in "${parts[@]}"; do
+    case $device-$part in
+    cuda-speedup)
+        # The paper's settings with its clips on each GPU, beside its figures, and the days of Table 4's single GPU.
+        for setting in slowfast i3d_1gpu i3d i3d_nl slowfast_t64 slowfast_320; do
+            gpu "$setting" --precision bf16 --setting "$setting"
+        done
+        ;;
+    cuda-gap)
+        gpu fp32 --setting i3d_1gpu
+        gpu channels_last --precision bf16 --channels-last --setting i3d_1gpu
+        gpu resample --precision bf16 --channels-last --resample --setting i3d_1gpu
+        gpu fused --precision bf16 --channels-last --fused --setting i3d_1gpu
+        gpu divisor --precision bf16 --channels-last --size-divisor 32 --setting i3d_1gpu
+        gpu slowfast_channels_last --precision bf16 --channels-last --setting slowfast
+        ;;
+    cuda-compile)
+        gpu compile --precision bf16 --channels-last --compile --setting i3d_1gpu
+        ;;
+    cuda-norm) run benchmark_norm norm_gpu --seconds "$seconds" ;;
+    cuda-overhead) run benchmark_overhead overhead_gpu --rounds 3 --import-rounds 0 ;;
+    cpu-speedup)
+        run benchmark_speedup speedup_small --rounds "$rounds"
+        run benchmark_speedup speedup_i3d_reduced --setting i3d_1gpu --clips 2 --size 64 --rounds "$rounds" "${quick[@]}"
+        run benchmark_speedup speedup_slowfast_reduced --setting slowfast --clips 2 --frames 16 --size 64 \
+            --rounds "$rounds"
+        ;;
+    cpu-norm) run benchmark_norm norm_cpu --seconds "$seconds" ;;
+    cpu-overhead) run benchmark_overhead overhead_cpu --rounds "$rounds" --import-rounds "$rounds" ;;
+    *)
+        echo "no part $part on $device; there are speedup, norm and overhead, and on a GPU gap and compile" >&2
+        exit 2
+        ;;
+    esac
+done
 if [[ $results == examples/results ]]; then
     "$python" examples/results/tables.py
 fi

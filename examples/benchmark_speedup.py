@@ -109,12 +109,16 @@ def plan_steps(schedule: MultigridSchedule, clips: int) -> dict[Grid, float]:
     }
 
 
-def flops_per_clip(model: nn.Module, shape: BatchShape) -> float:
-    """FLOPs of forward and backward of one clip, counted on shapes alone."""
-    meta = model.to("meta")
-    with FlopCounterMode(display=False) as counter:
-        meta(torch.empty(2, 3, shape.frames, shape.size, shape.size, device="meta")).sum().backward()
-    return counter.get_total_flops() / 2
+def flops_per_clip(setting: Setting, grids: Sequence[Grid]) -> dict[tuple[int, int], float]:
+    """FLOPs of forward and backward of one clip, by its frames and size, counted on shapes alone."""
+    with torch.device("meta"):
+        model = setting.make()
+    flops = {}
+    for frames, size in {(grid.shape.frames, grid.shape.size) for grid in grids}:
+        with FlopCounterMode(display=False) as counter:
+            model(torch.empty(2, 3, frames, size, size, device="meta")).sum().backward()
+        flops[frames, size] = counter.get_total_flops() / 2
+    return flops
 
 
 class Bench:
@@ -183,9 +187,10 @@ class Bench:
         cuda = self.device.type == "cuda"
         if cuda:
             torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(self.device)
         batch = self.batch(grid)
-        for _ in range(steps):
+        for number in range(steps):
+            if cuda and number < 2:  # cuDNN tries its kernels in the first step, some in far more memory
+                torch.cuda.reset_peak_memory_stats(self.device)
             self.step(*batch)
         return torch.cuda.max_memory_allocated(self.device) if cuda else None
 
@@ -219,7 +224,8 @@ def measure(setting: Setting, options: argparse.Namespace, device: torch.device)
     clips = setting.videos // setting.devices
     plain = Grid(shape, 0)
     steps = {plain: float(baseline.epochs) * clips / shape.clips, **plan_steps(schedule, clips)}
-    flops = {grid: grid.shape.clips * flops_per_clip(setting.make(), grid.shape) for grid in steps}
+    of_clip = flops_per_clip(setting, list(steps))
+    flops = {grid: grid.shape.clips * of_clip[grid.shape.frames, grid.shape.size] for grid in steps}
 
     bench = Bench(setting, shape, options, device)
     began = time.perf_counter()
@@ -330,6 +336,7 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", type=int, help="height and width of the baseline, instead of the setting's")
     parser.add_argument("--epoch-factor", type=float, default=1.5)
     parser.add_argument("--size-divisor", type=int, default=1, help="sizes are rounded to multiples of this")
+    parser.add_argument("--kernels", type=int, default=10, help="that cuDNN tries for a convolution, as torch does")
     parser.add_argument("--warm-up", type=int, default=3, help="steps of each grid that are not counted")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each grid")
     parser.add_argument("--steps", type=int, help="steps in a turn (default: 1 on a CPU, 5 on a GPU)")
@@ -343,6 +350,7 @@ def main(args: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     # Each shape is met thousands of times, so looking for its fastest convolution pays (`Trainer(benchmark=True)`).
     torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark_limit = options.kernels
 
     print(machine_line(machine(device)))
     results = {}

@@ -150,6 +150,7 @@ class VideoClassifier(L.LightningModule):
         self.warmup_start_factor = warmup_start_factor
         self.view_fusion = view_fusion
         self.views_per_forward = views_per_forward
+        self._shown: Tensor | None = None  # loss of the step before, in memory that a GPU writes to on its own
         self.val_metrics = self._new_metrics("val/")
         self.test_metrics = self._new_metrics("test/")
 
@@ -172,10 +173,20 @@ class VideoClassifier(L.LightningModule):
         """The loss of a mini-batch, logged as `train/loss`."""
         clips, labels = self._unpack(batch)
         logits = self(clips)
-        mixed = self.loss == "cross_entropy" and _are_probabilities(labels, logits.shape)
+        mixed = self.loss == "cross_entropy" and self._are_probabilities(labels, logits.shape)
         loss = (self._mixed_loss if mixed else self._compute_loss)(logits, labels)
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(clips))
+        self.log("train/loss", loss, prog_bar=not loss.is_cuda, batch_size=len(clips))
+        if loss.is_cuda:
+            self._show(loss.detach(), len(clips))
         return loss
+
+    def _show(self, loss: Tensor, clips: int) -> None:
+        """Shows the loss of the step before in the bar: Lightning reads what it shows, and would wait for this one."""
+        if self._shown is None:
+            self._shown = torch.empty_like(loss, device="cpu", pin_memory=True)
+        else:
+            self.log("loss", self._shown, prog_bar=True, logger=False, batch_size=clips)
+        self._shown.copy_(loss, non_blocking=True)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Logs `val/loss` and the metrics."""
@@ -324,9 +335,8 @@ class VideoClassifier(L.LightningModule):
                 "`loss='cross_entropy'`, or in training probabilities of the classes, which sum to 1. Use `loss='bce'` "
                 "for several labels per clip."
             )
-        # One synchronisation with the device per mini-batch, which is cheap next to a video model; without it, a wrong
-        # label is an assertion of CUDA that names nothing and ends the process.
-        if ((labels < 0) | (labels >= self.num_classes)).any():
+        # Without this, a wrong label is an assertion of CUDA that names nothing and ends the process.
+        if self._checks_labels and ((labels < 0) | (labels >= self.num_classes)).any():
             raise ValueError(
                 f"Labels from {int(labels.min())} to {int(labels.max())} must be in [0, {self.num_classes}) for "
                 f"`num_classes={self.num_classes}`. Number the classes from 0, or raise `num_classes`."
@@ -337,6 +347,16 @@ class VideoClassifier(L.LightningModule):
         """The loss of a mini-batch of clips with probabilities of classes as their labels."""
         dtype = torch.promote_types(logits.dtype, probabilities.dtype)
         return F.cross_entropy(logits.to(dtype), probabilities.to(dtype), label_smoothing=self.label_smoothing)
+
+    def _are_probabilities(self, labels: Tensor, shape: torch.Size) -> bool:
+        if not labels.is_floating_point() or labels.shape != shape:
+            return False
+        return not self._checks_labels or bool(torch.isclose(labels.sum(dim=1), labels.new_ones(()), atol=1e-2).all())
+
+    @property
+    def _checks_labels(self) -> bool:
+        """Whether to look at the values of labels, which is to wait for the device; in training they repeat."""
+        return not self.training or self.current_epoch == 0
 
     def _probabilities(self, logits: Tensor) -> Tensor:
         # In single precision: half precision rounds different scores to equal ones.
@@ -352,12 +372,6 @@ class VideoClassifier(L.LightningModule):
             if self.num_classes > 5:
                 metrics["top5"] = VideoAccuracy(top_k=5)
         return MetricCollection(metrics, prefix=prefix)
-
-
-def _are_probabilities(labels: Tensor, shape: torch.Size) -> bool:
-    if not labels.is_floating_point() or labels.shape != shape:
-        return False
-    return bool(torch.isclose(labels.sum(dim=1), labels.new_ones(()), atol=1e-2).all())
 
 
 def _require(fulfilled: bool, name: str, value: object, requirement: str) -> None:

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.loader import MultigridLoader
-from lightning_multigrid.norm import set_sub_batch
+from lightning_multigrid.norm import SubBatchNorm1d, SubBatchNorm2d, SubBatchNorm3d, set_sub_batch
 from lightning_multigrid.probe import batch_maker
 from lightning_multigrid.randomness import seeded
 from lightning_multigrid.schedule import Step
@@ -93,7 +93,12 @@ class CompileGrids(Callback):
             )
         grids = loader.sampler.schedule.grids_of_statistics
         # For training, validation and what a script may do with the model besides.
-        self._undo.enter_context(raised_limits(2 * len(grids) + 8))
+        graphs = 2 * len(grids) + 8
+        if trainer.world_size > 1 and any(shape.clips < sub_batch for shape, sub_batch in grids):
+            # Where ranks share statistics, a graph ends before each layer and another begins behind it.
+            kinds = SubBatchNorm1d, SubBatchNorm2d, SubBatchNorm3d
+            graphs *= 1 + sum(isinstance(layer, kinds) for layer in pl_module.modules())
+        self._undo.enter_context(raised_limits(graphs))
         self._compile(pl_module)
         before, began = count_graphs(), time.perf_counter()
         self._try_all(trainer, pl_module, loader, grids)
@@ -131,8 +136,8 @@ class CompileGrids(Callback):
         with torch.random.fork_rng(devices), seeded(0), _muted(pl_module), _buffers_kept(pl_module):
             for shape, sub_batch in track(grids, "Compiling the grids", disable=quiet):
                 set_sub_batch(pl_module, sub_batch)
-                with trainer.precision_plugin.train_step_context():
-                    output = pl_module.training_step(make(shape), 0)
+                # As in training, through DDP: it cuts the graphs where a bucket of gradients can be sent.
+                output = trainer.strategy.training_step(make(shape), 0)
                 loss = output["loss"] if isinstance(output, dict) else output
                 if isinstance(loss, Tensor):  # a step may be skipped
                     loss.backward()  # type: ignore[no-untyped-call]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info
@@ -275,4 +276,5 @@ def log_values(trainer: Trainer, module: LightningModule, values: Mapping[str, f
     step, every = trainer.fit_loop.epoch_loop._batches_that_stepped + 1, trainer.log_every_n_steps  # type: ignore[attr-defined]
     seen = every > 0 and step % every == 0
     if (seen or trainer.is_last_batch or trainer.should_stop or trainer.fast_dev_run) and not trainer.barebones:  # type: ignore[attr-defined]
-        module.log_dict({name: float(value) for name, value in values.items()}, batch_size=1)
+        # As tensors of the CPU: Lightning would send numbers to the device, and wait for it.
+        module.log_dict({name: torch.tensor(float(value)) for name, value in values.items()}, batch_size=1)

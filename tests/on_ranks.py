@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_multigrid import MultigridCallback
+from lightning_multigrid import CompileGrids, MultigridCallback
 from tests.tiny import CLASSES, Module, clips, trainer
 
 NUMBER = 203  # divided by neither 2 nor 3
@@ -27,13 +28,22 @@ def steps_scheduler(optimizer, module):
 
 
 class Recording(Module):
-    """Has a layer without gradients if DDP is to look for some, and knows which clips it saw."""
+    """Has a layer without gradients if DDP is to look for some, and knows which clips it saw.
 
-    def __init__(self, folder, unused, die):
+    `layers` more of BatchNorm have a width of their own each, as those of large models do.
+    """
+
+    def __init__(self, folder, unused, die, layers):
         super().__init__(steps_scheduler)
         self.folder, self.indices, self.die = folder, [], die or {}
         if unused:
             self.unused = nn.Linear(2, 2)
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            widths = [*range(3, 3 + layers), 3]
+            blocks = [nn.Sequential(nn.Conv3d(*pair, 1), nn.BatchNorm3d(pair[1])) for pair in pairwise(widths)]
+        if layers:
+            self.net = nn.Sequential(*blocks, *self.net)
 
     def on_fit_start(self):
         Path(f"{self.folder}/{self.global_rank}.pid").write_text(str(os.getpid()))
@@ -56,7 +66,7 @@ class Recording(Module):
         torch.save((self.seen, self.indices, state), f"{self.folder}/{self.global_rank}.pt")
 
 
-def main(folder, devices, num_nodes=1, die=None, **ddp):
+def main(folder, devices, num_nodes=1, die=None, layers=0, compiled=False, **ddp):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     train, val = (
@@ -65,12 +75,13 @@ def main(folder, devices, num_nodes=1, die=None, **ddp):
     )
     host = trainer(
         MultigridCallback(seed=0, precise_bn_batches=2),
+        *([CompileGrids("net", backend="eager")] if compiled else []),
         max_epochs=2,
         strategy=DDPStrategy(process_group_backend="gloo", **ddp),
         devices=devices,
         num_nodes=num_nodes,
     )
-    host.fit(Recording(folder, ddp.get("find_unused_parameters", False), die), train, val)
+    host.fit(Recording(folder, ddp.get("find_unused_parameters", False), die, layers), train, val)
 
 
 if __name__ == "__main__":

@@ -161,8 +161,10 @@ def test_the_script_of_all_asks_for_what_there_is(script, device, quick, tmp_pat
     stand_in, calls = tmp_path / "python", tmp_path / "calls"
     stand_in.write_text(f'#!/usr/bin/env bash\necho "$@" >> "{calls}"\n')
     stand_in.chmod(0o755)
-    given = {"PYTHON": str(stand_in), "DEVICE": device, "QUICK": quick, "COMPILE": "1", "RESULTS": str(tmp_path)}
-    subprocess.run([EXAMPLES / "benchmark_all.sh"], env=os.environ | given, check=True, capture_output=True)
+    given = os.environ | {"PYTHON": str(stand_in), "DEVICE": device, "QUICK": quick, "RESULTS": str(tmp_path)}
+    subprocess.run([EXAMPLES / "benchmark_all.sh"], env=given, check=True, capture_output=True)
+    if device == "cuda":
+        subprocess.run([EXAMPLES / "benchmark_all.sh", "compile"], env=given, check=True, capture_output=True)
     lines = calls.read_text().splitlines()
     assert {line.split()[0] for line in lines} == {
         f"examples/benchmark_{name}.py" for name in ("speedup", "norm", "overhead")
@@ -174,6 +176,15 @@ def test_the_script_of_all_asks_for_what_there_is(script, device, quick, tmp_pat
         with pytest.raises(SystemExit) as left:  # `--help` last: after it has read all the others
             script(Path(name).stem)["main"]([*arguments, "--help"])
         assert left.value.code == 0, capsys.readouterr().err
+
+
+def test_a_part_that_is_none_is_named():
+    call = [EXAMPLES / "benchmark_all.sh", "gap"]
+    outcome = subprocess.run(call, env=os.environ | {"DEVICE": "cpu"}, capture_output=True, text=True, check=False)
+    assert (outcome.returncode, outcome.stderr) == (
+        2,
+        "no part gap on cpu; there are speedup, norm and overhead, and on a GPU gap and compile\n",
+    )
 
 
 def test_tables_are_those_of_the_json(script):

@@ -119,6 +119,21 @@ def test_ranks_of_every_launcher(tmp_path, launch, world, ddp):
     check_ranks(tmp_path, world)
 
 
+@pytest.mark.slow  # compiles 20 layers for each grid, on each rank
+def test_many_layers_that_share_statistics_are_compiled(tmp_path):
+    """Each of them ends a graph, and so makes more graphs of one function than there are grids."""
+    losses = {}
+    for compiled in (False, True):
+        folder = tmp_path / str(compiled)
+        folder.mkdir()
+        by_lightning(folder, 2, layers=20, compiled=compiled)
+        seen, *_ = torch.load(f"{folder}/0.pt")
+        losses[compiled] = [loss for *_, loss in seen]
+    eager = losses[False]
+    assert len(losses[True]) > len(eager)  # those of trying each grid come first
+    assert losses[True][-len(eager) :] == pytest.approx(eager, rel=1e-3)
+
+
 @pytest.mark.parametrize("kind", [DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy])
 def test_strategies_that_split_the_model_are_refused(kind):
     # DeepSpeed's own constructor asks for its package.

@@ -269,3 +269,13 @@ def test_models_of_torchvision_that_take_one_grid_only(factory, frames, size):
     assert model(torch.empty(1, 3, 16, 224, 224, device="meta")).shape == (1, 400)
     with pytest.raises(RuntimeError, match=r"smaller than kernel size|broadcast|is invalid for input"):
         model(torch.empty(1, 3, frames, size, size, device="meta"))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("instantiation", ["softmax", "dot_product"])
+def test_non_local_keeps_to_the_memory_format(instantiation, memory_format):
+    block = NonLocal(8, instantiation, key_pool=2).to(memory_format=memory_format)
+    seen = []
+    block.conv_out.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    out = block(torch.randn(2, 8, 3, 4, 4).contiguous(memory_format=memory_format))
+    assert [x.is_contiguous(memory_format=memory_format) for x in (*seen, out)] == [True, True]

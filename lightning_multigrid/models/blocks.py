@@ -115,6 +115,8 @@ class NonLocal(nn.Module):
             pairs_BNM = torch.baddbmm(unused, theta_BNC, phi_BMC.transpose(1, 2), beta=0, alpha=1 / phi_BMC.shape[1])
             gathered_BNC = pairs_BNM @ g_BMC
         gathered = gathered_BNC.transpose(1, 2).reshape(x.shape[0], -1, *x.shape[2:])
+        if x.is_contiguous():  # this is a view in channels-last memory, which the layers that follow would keep to
+            gathered = gathered.contiguous()
         out: Tensor = x + self.bn(self.conv_out(gathered))
         return out
 

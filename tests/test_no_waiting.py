@@ -1,0 +1,45 @@
+"""On a GPU, no step waits for the device: each operation that would is an error of torch's while steps run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+
+from lightning_multigrid import MovingShapesDataModule, MultigridCallback, VideoClassifier
+from lightning_multigrid.models import small_cnn
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+class NoWaiting(L.Callback):
+    """From the second step of the second epoch to the one before its last; labels are looked at in the first epoch."""
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        batches = trainer.num_training_batches
+        watched = trainer.current_epoch == 1 and 1 <= trainer.fit_loop.epoch_loop.batch_idx < batches - 2
+        torch.cuda.set_sync_debug_mode("error" if watched else "default")
+
+    def teardown(self, *args: Any) -> None:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("multigrid", [False, True])
+def test_steps_do_not_wait_for_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, multigrid: bool) -> None:
+    monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(tmp_path))
+    data = MovingShapesDataModule(train_per_class=4, val_per_class=1, batch_size=4, frames=8, size=32, num_workers=1)
+    trainer = L.Trainer(
+        max_epochs=2,
+        accelerator="gpu",
+        devices=1,
+        callbacks=[*([MultigridCallback(seed=0)] if multigrid else []), NoWaiting()],
+        logger=False,
+        enable_checkpointing=False,
+        limit_val_batches=0,
+    )
+    trainer.fit(VideoClassifier(small_cnn(16), num_classes=16), data)
+    assert trainer.state.finished
