@@ -266,7 +266,7 @@ def table(runs: dict[str, list[dict[str, Any]]], variants: dict[str, Variant], t
     """A row per variant that was run, in Markdown; how many times faster than the baseline is a mean over the seeds."""
     columns = ["training", "steps", "seeds", "top-1 %"]
     if times:
-        columns += ["training (CPU s)", "faster", "wall clock (s)", "faster", "decoding (CPU s)"]
+        columns += ["training (CPU s)", "faster by CPU", "wall clock (s)", "faster by wall", "decoding (CPU s)"]
     rows = [f"| {' | '.join(columns)} |", f"| {' | '.join(['---'] * len(columns))} |"]
     baseline = {record["seed"]: record for record in runs.get("baseline", [])}
 

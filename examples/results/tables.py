@@ -83,8 +83,8 @@ def overhead(reports: dict[str, Report]) -> str:
         [
             f"`{name}`",
             f"{report['loops']['step_ms']:.1f}",
-            f"**{report['loops']['callback_ratio']:.3f}** (+{report['loops']['callback_ms_per_step']:.2f} ms)",
-            f"{report['loops']['trainer_ratio']:.3f} (+{report['loops']['trainer_ms_per_step']:.2f} ms)",
+            f"**{report['loops']['callback_ratio']:.3f}** ({report['loops']['callback_ms_per_step']:+.2f} ms)",
+            f"{report['loops']['trainer_ratio']:.3f} ({report['loops']['trainer_ms_per_step']:+.2f} ms)",
             f"{report['changes']['extra_steps_median']:.2f}",
             f"{report['changes']['worker_processes']} of {report['changes']['workers']}",
             f"{report['imports']['ratio']:.3f}" if "imports" in report else "-",
