@@ -1,4 +1,4 @@
-"""What a thread keeps from one video to the next: scalers, indices and a decoder."""
+"""What a thread keeps from one video to the next: scalers, indices and decoders."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ FileKey = tuple[str, int, int]
 
 # Of all the indices that a thread keeps: those of 4,000 videos of 10 seconds.
 _MOST_BYTES = 1 << 24
+# Of a frame of each decoder that a thread keeps, all in all: a dozen of 340 x 256, whose frames take some 30 MB.
+_MOST_PIXELS = 1 << 20
 # Files that a thread remembers to have an index at odds with what comes out of them.
 _MOST_DISTRUSTED = 10_000
 
@@ -38,7 +40,7 @@ class Kept(threading.local):
         self.distrusted: dict[FileKey, None] = {}
         self._indices: dict[FileKey, bytes] = {}
         self._bytes = 0
-        self._decoder: tuple[tuple[object, ...], VideoCodecContext] | None = None
+        self._decoders: dict[tuple[bytes, tuple[int, int, int, int], int, int], VideoCodecContext] = {}
 
     def index(self, key: FileKey, build: Callable[[], PacketIndex]) -> PacketIndex:
         """The index of a file, built if it is not kept."""
@@ -64,15 +66,18 @@ class Kept(threading.local):
 
     @contextmanager
     def decoder(self, index: PacketIndex) -> Iterator[VideoCodecContext]:
-        """A decoder of H.264: the one used last, if it is for the same parameter sets."""
+        """A decoder of H.264: one that is kept, if it is for the same parameter sets."""
         key = index.extradata, index.colours, index.stored_height, index.stored_width
-        (kept, codec), self._decoder = self._decoder or (None, None), None
-        if codec is None or kept != key:
-            codec = _decoder(index)
+        codec = self._decoders.pop(key, None) or _decoder(index)
         with suppress(GeneratorExit):  # all frames wanted are out
             yield codec
         codec.flush_buffers()  # not after an error: who knows what state it is in
-        self._decoder = key, codec
+        self._decoders[key] = codec  # at the end: the first is the one unused for longest
+        pixels = sum(height * width for _, _, height, width in self._decoders)
+        while pixels > _MOST_PIXELS and len(self._decoders) > 1:
+            _, _, height, width = oldest = next(iter(self._decoders))
+            pixels -= height * width
+            del self._decoders[oldest]
 
 
 def _decoder(index: PacketIndex) -> VideoCodecContext:

@@ -128,7 +128,13 @@ def test_a_decoder_serves_all_files_of_one_kind_and_no_other(folder, monkeypatch
             assert [number_of(frame) for frame in frames] == [100 * number + index for index in indices]
     assert made == [208]
     assert number_of(decode.read_frames(paths[2], [20])[0].numpy()) == 220
+    assert number_of(decode.read_frames(paths[1], [20])[0].numpy()) == 120
     assert made == [208, 240]
+    # Room for one of them: each now takes the other's place.
+    monkeypatch.setattr(kept, "_MOST_PIXELS", 48 * 240)
+    for number in (2, 2, 1, 1, 2):
+        assert number_of(decode.read_frames(paths[number], [20])[0].numpy()) == 100 * number + 20
+    assert made == [208, 240, 208, 240]
 
 
 def assert_right(path: Path, index: PacketIndex, expected: np.ndarray) -> None:
