@@ -31,9 +31,19 @@ run() { # script, name of the JSON file, options
     echo "== $name took $((SECONDS - began)) s"
 }
 
-gpu() { # name of the JSON file, options: one round of what changes a setting; few kernels tried, as each try takes long
+gpu() { # end of the JSON file's name, options; few kernels are tried, as each try takes long
     run benchmark_speedup "speedup_gpu_$1" --rounds 3 --kernels 3 "${@:2}" "${quick[@]}"
 }
+
+for part in "${parts[@]}"; do
+    case $device-$part in
+    cuda-compile | cuda-gap | *-speedup | *-norm | *-overhead) ;;
+    *)
+        echo "no part $part on $device; there are speedup, norm and overhead, and on a GPU gap and compile" >&2
+        exit 2
+        ;;
+    esac
+done
 
 for part in "${parts[@]}"; do
     case $device-$part in
@@ -64,10 +74,6 @@ for part in "${parts[@]}"; do
         ;;
     cpu-norm) run benchmark_norm norm_cpu --seconds "$seconds" ;;
     cpu-overhead) run benchmark_overhead overhead_cpu --rounds "$rounds" --import-rounds "$rounds" ;;
-    *)
-        echo "no part $part on $device; there are speedup, norm and overhead, and on a GPU gap and compile" >&2
-        exit 2
-        ;;
     esac
 done
 if [[ $results == examples/results ]]; then

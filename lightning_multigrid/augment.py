@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from lightning_multigrid.on_device import sent
+from lightning_multigrid.to_device import to_device
 
 __all__ = ["Augmentation"]
 
@@ -96,7 +96,7 @@ class Augmentation:
         operations = v2.RandAugment(self.rand_augment, self.magnitude, _MAGNITUDES, fill=list(mean))
         erase = v2.RandomErasing(self.erasing, value="random")
         # The operations are defined on pixels from black to white.
-        scale, shift = sent(torch.tensor([std, mean], dtype=clips.dtype), clips.device).view(2, 3, 1, 1)
+        scale, shift = to_device(torch.tensor([std, mean], dtype=clips.dtype), clips.device).view(2, 3, 1, 1)
         edited = torch.empty_like(clips)
         for out, clip, seed in zip(edited, clips, seeds, strict=True):
             frames = clip.transpose(0, 1)  # T x 3 x S x S: to torchvision, frames of one video

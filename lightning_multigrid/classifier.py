@@ -150,7 +150,8 @@ class VideoClassifier(L.LightningModule):
         self.warmup_start_factor = warmup_start_factor
         self.view_fusion = view_fusion
         self.views_per_forward = views_per_forward
-        self._shown: Tensor | None = None  # loss of the step before, in memory that a GPU writes to on its own
+        self._newest_loss: Tensor | None = None  # in memory that a GPU writes to on its own
+        self._labels_were_checked = False
         self.val_metrics = self._new_metrics("val/")
         self.test_metrics = self._new_metrics("test/")
 
@@ -181,12 +182,14 @@ class VideoClassifier(L.LightningModule):
         return loss
 
     def _show(self, loss: Tensor, clips: int) -> None:
-        """Shows the loss of the step before in the bar: Lightning reads what it shows, and would wait for this one."""
-        if self._shown is None:
-            self._shown = torch.empty_like(loss, device="cpu", pin_memory=True)
-        else:
-            self.log("loss", self._shown, prog_bar=True, logger=False, batch_size=clips)
-        self._shown.copy_(loss, non_blocking=True)
+        """Shows the newest loss that the GPU has finished in the bar. Lightning would wait for this one, to read it."""
+        if self._newest_loss is None:
+            self._newest_loss = torch.full_like(loss, math.nan, device="cpu", pin_memory=True)
+        self.log("train/newest_loss", self._newest_loss, prog_bar=True, logger=False, batch_size=clips)
+        self._newest_loss.copy_(loss, non_blocking=True)
+
+    def on_train_epoch_end(self) -> None:
+        self._labels_were_checked = True
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Logs `val/loss` and the metrics."""
@@ -336,7 +339,7 @@ class VideoClassifier(L.LightningModule):
                 "for several labels per clip."
             )
         # Without this, a wrong label is an assertion of CUDA that names nothing and ends the process.
-        if self._checks_labels and ((labels < 0) | (labels >= self.num_classes)).any():
+        if self._checks(labels) and ((labels < 0) | (labels >= self.num_classes)).any():
             raise ValueError(
                 f"Labels from {int(labels.min())} to {int(labels.max())} must be in [0, {self.num_classes}) for "
                 f"`num_classes={self.num_classes}`. Number the classes from 0, or raise `num_classes`."
@@ -351,12 +354,11 @@ class VideoClassifier(L.LightningModule):
     def _are_probabilities(self, labels: Tensor, shape: torch.Size) -> bool:
         if not labels.is_floating_point() or labels.shape != shape:
             return False
-        return not self._checks_labels or bool(torch.isclose(labels.sum(dim=1), labels.new_ones(()), atol=1e-2).all())
+        return not self._checks(labels) or bool(torch.isclose(labels.sum(dim=1), labels.new_ones(()), atol=1e-2).all())
 
-    @property
-    def _checks_labels(self) -> bool:
-        """Whether to look at the values of labels, which is to wait for the device; in training they repeat."""
-        return not self.training or self.current_epoch == 0
+    def _checks(self, labels: Tensor) -> bool:
+        """Whether to look at the values of labels, which on a GPU is to wait for it; in training they repeat."""
+        return not (labels.is_cuda and self.training and self._labels_were_checked)
 
     def _probabilities(self, logits: Tensor) -> Tensor:
         # In single precision: half precision rounds different scores to equal ones.

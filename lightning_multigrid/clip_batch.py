@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 from typing_extensions import Self
 
-from lightning_multigrid.on_device import sent
+from lightning_multigrid.to_device import to_device
 from lightning_multigrid.yuv import YuvClip, YuvLayout
 
 __all__ = [
@@ -145,14 +145,14 @@ class PixelBatch:
 
     def class_ids(self) -> Tensor:
         """The single label of each block: B, int64, on the device of the pixels."""
-        return sent(torch.tensor([label for (label,) in self.labels]), self.device)
+        return to_device(torch.tensor([label for (label,) in self.labels]), self.device)
 
     def multi_hot(self, num_classes: int) -> Tensor:
         """1 for each label of each block, else 0: B x num_classes, float32, on the device of the pixels."""
         hot = torch.zeros(len(self), num_classes)
         for row, labels in zip(hot, self.labels, strict=True):
             row[list(labels)] = 1
-        return sent(hot, self.device)
+        return to_device(hot, self.device)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """The mini-batch on a device. A pinned one goes there while the device computes, and never blocks."""

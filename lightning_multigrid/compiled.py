@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.loader import MultigridLoader
-from lightning_multigrid.norm import SubBatchNorm1d, SubBatchNorm2d, SubBatchNorm3d, set_sub_batch
+from lightning_multigrid.norm import set_sub_batch, sub_batchnorm_layers
 from lightning_multigrid.probe import batch_maker
 from lightning_multigrid.randomness import seeded
 from lightning_multigrid.schedule import Step
@@ -96,8 +96,7 @@ class CompileGrids(Callback):
         graphs = 2 * len(grids) + 8
         if trainer.world_size > 1 and any(shape.clips < sub_batch for shape, sub_batch in grids):
             # Where ranks share statistics, a graph ends before each layer and another begins behind it.
-            kinds = SubBatchNorm1d, SubBatchNorm2d, SubBatchNorm3d
-            graphs *= 1 + sum(isinstance(layer, kinds) for layer in pl_module.modules())
+            graphs *= 1 + len(sub_batchnorm_layers(pl_module))
         self._undo.enter_context(raised_limits(graphs))
         self._compile(pl_module)
         before, began = count_graphs(), time.perf_counter()

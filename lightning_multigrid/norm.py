@@ -28,6 +28,7 @@ __all__ = [
     "convert_sub_batchnorm",
     "restore_batchnorm",
     "set_sub_batch",
+    "sub_batchnorm_layers",
 ]
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -279,9 +280,17 @@ def set_sub_batch(module: nn.Module, clips: int) -> None:
     32
     """
     _check_clips("clips", clips)
-    for layer in module.modules():
-        if isinstance(layer, _SubBatchNorm):
-            layer.sub_batch = clips
+    for layer in sub_batchnorm_layers(module):
+        layer.sub_batch = clips
+
+
+def sub_batchnorm_layers(module: nn.Module) -> list[_SubBatchNorm]:
+    """The converted layers of `module`, itself included.
+
+    >>> len(sub_batchnorm_layers(convert_sub_batchnorm(nn.Sequential(nn.BatchNorm2d(4), nn.ReLU()))))
+    1
+    """
+    return [layer for layer in module.modules() if isinstance(layer, _SubBatchNorm)]
 
 
 def restore_batchnorm(module: Module) -> Module:

@@ -26,12 +26,12 @@ def derive_seed(*parts: int) -> int:
 
 def reseed(seed: int) -> None:
     """Seeds torch (on every device), NumPy and Python."""
-    # `torch.manual_seed` notes the seed for kinds of devices that are not there, each with a stack trace, which takes a
-    # hundred times as long as all the rest.
+    # `torch.manual_seed` notes the seed for kinds of devices that are not there or not in use, each with a stack trace,
+    # which takes a hundred times as long as all the rest.
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
-    elif torch.accelerator.is_available():
+    elif torch.accelerator.is_available() and not torch.cuda.is_available():
         torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)

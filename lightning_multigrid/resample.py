@@ -19,16 +19,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate
 
-from lightning_multigrid.on_device import sent
+from lightning_multigrid.to_device import to_device
 from lightning_multigrid.yuv import YuvClip, colours
 
-__all__ = ["MEAN", "STD", "check_normalisation", "resample_clips", "resized_together"]
+__all__ = ["MEAN", "STD", "check_normalisation", "resample_clips"]
 
 # Mean and deviation of the channels, in units of the whole range: those of the paper's code base.
 MEAN = (0.45, 0.45, 0.45)
 STD = (0.225, 0.225, 0.225)
 # Values of crops that are resampled together: 128 MiB, several times over while colours are computed.
-_ROOM = 1 << 25
+_MOST_VALUES = 1 << 25
 
 
 def resample_clips(
@@ -68,18 +68,19 @@ def resample_clips(
     _check(crops, size, flips)
     device, frames = crops[0].device, len(crops[0])
     # One multiplication and one addition: x / (255 std) - mean / std, C x 1 x 1 x 1.
-    factors = torch.tensor([[1 / (255 * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]])
-    scale, shift = sent(factors, device).view(2, 3, 1, 1, 1)
+    factors = [1 / (255 * s) for s in std] + [-m / s for m, s in zip(mean, std, strict=True)]
+    scale, shift = to_device(torch.tensor(factors, dtype=torch.float32), device).view(2, 3, 1, 1, 1)
     flips = flips or [False] * len(crops)
-    clips = torch.empty(len(crops), 3, frames, size, size, device=device)
-    if antialias or device.type == "cpu":  # one by one, so that what is made of a crop stays in the CPU's cache
+    clips = torch.empty(len(crops), 3, frames, size, size, dtype=torch.float32, device=device)
+    if antialias or device.type == "cpu":
+        # One by one: what is made of a crop stays in the CPU's cache, and `grid_sample` knows no antialiasing.
         for clip, crop, flip in zip(clips, crops, flips, strict=True):
             pixels = _rgb(crop, flip)
             resized = interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=antialias)
             torch.addcmul(shift, resized, scale, out=clip)
         return clips
-    for part in _parts(crops):
-        torch.addcmul(shift, resized_together(crops[part], size, flips[part]), scale, out=clips[part])
+    for chunk in _chunks(crops):
+        torch.addcmul(shift, _together(crops[chunk], size, flips[chunk]), scale, out=clips[chunk])
     return clips
 
 
@@ -93,17 +94,17 @@ def _rgb(crop: Tensor | YuvClip, flip: bool) -> Tensor:
     return pixels.to(torch.float32, memory_format=torch.contiguous_format)
 
 
-def _parts(crops: Sequence[Tensor | YuvClip]) -> Iterator[slice]:
+def _chunks(crops: Sequence[Tensor | YuvClip]) -> Iterator[slice]:
     """Neighbours of one kind, no more than have room."""
     height, width = (max(sides) for sides in zip(*map(_sides, crops), strict=True))
-    most = max(1, _ROOM // (3 * len(crops[0]) * height * width))
+    most = max(1, _MOST_VALUES // (3 * len(crops[0]) * height * width))
     for _, group in groupby(range(len(crops)), lambda place: isinstance(crops[place], YuvClip)):
         places = list(group)
         for first in range(places[0], places[-1] + 1, most):
             yield slice(first, min(first + most, places[-1] + 1))
 
 
-def resized_together(crops: Sequence[Tensor | YuvClip], size: int, flips: Sequence[bool]) -> Tensor:
+def _together(crops: Sequence[Tensor | YuvClip], size: int, flips: Sequence[bool]) -> Tensor:
     """Crops of one kind, resampled in a few operations and a copy of each crop: B x 3 x T x S x S, from 0 to 255.
 
     A GPU takes as long to start an operation as to compute it for one clip. The crops are laid into one block with room
@@ -128,7 +129,7 @@ def resized_together(crops: Sequence[Tensor | YuvClip], size: int, flips: Sequen
     # `grid_sample` counts from -1 to 1, from edge to edge of the block.
     y = (2 * (rows + tops) + 1) / pixels.shape[3] - 1
     x = (2 * (columns + lefts) + 1) / pixels.shape[4] - 1
-    x, y = sent(torch.stack([x, y]).float(), device)
+    x, y = to_device(torch.stack([x, y]).float(), device)
     grid = torch.stack([x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], dim=3)
     return grid_sample(pixels.flatten(1, 2), grid, align_corners=False).view(-1, 3, frames, size, size)
 

@@ -3,14 +3,14 @@
 Each rank gives signs of life to a store on rank 0, from a thread of its own. The first rank that ends with an error
 finds out whether that was its own or because another one is gone, and leaves what it found for the others.
 
-Where ranks wait for each other on GPUs, none ends when one is gone or hangs: they wait for many minutes. So rank 0 also
-looks for the signs of the others, and they for rank 0's store, and say after a while that there are none.
+Where ranks wait for each other on GPUs, none ends when the process or the machine of one is gone: they wait for many
+minutes. So rank 0 also looks for the signs of the others, and says after a while that there are none. The others say
+that rank 0 has ended when its store is closed.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 import time
@@ -27,11 +27,9 @@ log = logging.getLogger(__name__)
 
 _PERIOD = 0.5  # seconds between signs of life
 _LOOK_EVERY = 4  # of them, rank 0 looks for those of the others
+_LOOKS = 15  # without a sign, though no rank has failed, before that is said
 _GONE = 2.5  # seconds without one
-_HANGS = 30.0  # seconds without one, though no rank has failed: longer than Python is ever kept from a thread
 _ENDED = b"ended"  # in lieu of a sign
-
-_RANK_0_ENDED = "Rank 0 has ended, by an error that its own output shows or because it was killed."
 
 
 class RollCall:
@@ -52,7 +50,7 @@ class RollCall:
         self._store = _store(host, port, is_master=rank == 0)
         self.port = self._store.port
         self._end = threading.Event()
-        self._signs: dict[int, tuple[bytes, float]] = {}  # the last of each rank, and since when
+        self._signs: dict[int, tuple[bytes, int]] = {}  # the last of each rank, and for how many looks
         # A connection of its own: a store waits for one answer at a time.
         own = _store(host, self.port)
         own.set(self._key(rank), "0")
@@ -72,21 +70,23 @@ class RollCall:
                 if self.rank == 0 and beat % _LOOK_EVERY == 0:
                     self._look(store)
             store.set(self._key(self.rank), _ENDED)
-        except RuntimeError:  # rank 0 is gone; whatever fails because of that will say so, unless all just wait
-            if not self._end.wait(_HANGS):
-                log.error("[rank %d] %s", self.rank, _RANK_0_ENDED)
+        except RuntimeError:  # rank 0 has ended; whatever fails because of that will say so, unless all just wait
+            if self.rank and not self._end.wait(_PERIOD * _LOOK_EVERY * _LOOKS):
+                log.error("[rank %d] Rank 0 has ended, and with it what this rank waits for.", self.rank)
 
     def _look(self, store: Any) -> None:
         """Says once of each rank that it gives no sign any more."""
-        now = time.monotonic()
         # A rank that could not reach the store has never given a sign.
         ranks = [rank for rank in range(1, self.world) if store.check([self._key(rank)])]
         for rank, sign in zip(ranks, store.multi_get([self._key(rank) for rank in ranks]), strict=True):
-            if self._signs.get(rank, (b"", now))[0] != sign:
-                self._signs[rank] = sign, now
-            elif sign != _ENDED and now - self._signs[rank][1] > _HANGS:
-                self._signs[rank] = sign, math.inf
-                log.error("[rank 0] No sign of life from rank %d for %.0f s. The others wait for it.", rank, _HANGS)
+            before, looks = self._signs.get(rank, (b"", 0))
+            # Looks, not seconds: of a pause in which all ranks stood still, this one sees one look.
+            looks = looks + 1 if sign == before else 0
+            self._signs[rank] = sign, looks
+            if looks == _LOOKS and sign != _ENDED:
+                log.error(
+                    "[rank 0] No sign of life from rank %d: stopped, or its machine is gone. Others may wait.", rank
+                )
 
     def close(self) -> None:
         """Ends the signs of life."""
@@ -100,7 +100,7 @@ class RollCall:
                 self._store.set("verdict", self._find(error))
             return str(self._store.get("verdict").decode())
         except dist.DistNetworkError:  # the store is rank 0's
-            return _RANK_0_ENDED
+            return "Rank 0 has ended, by an error that its own output shows or because it was killed."
         except dist.DistStoreError:  # it has no answer
             return "Another rank failed first, and was ended before it could find out why; its own output may show it."
 

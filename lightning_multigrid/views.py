@@ -20,7 +20,7 @@ from lightning_multigrid.clip_batch import Failure, PixelBatch, flat_bytes, layo
 from lightning_multigrid.clip_sampling import ClipSampling, SourceGrid, crop_side, segment_frame
 from lightning_multigrid.decode import Box
 from lightning_multigrid.grid import frame_indices, span
-from lightning_multigrid.on_device import sent
+from lightning_multigrid.to_device import to_device
 
 __all__ = ["CENTRE", "VideoBatch", "VideoViews", "ViewBatch", "Views", "collate_views", "share_frames"]
 
@@ -203,7 +203,7 @@ class ViewBatch(PixelBatch):
                 top, left, height, width = grid.box
                 # The crop first, so that only its pixels are copied.
                 crop = block[:, top : top + height, left : left + width]
-                yield crop[sent(torch.tensor(grid.indices), crop.device)]
+                yield crop[to_device(torch.tensor(grid.indices), crop.device)]
 
 
 def collate_views(videos: Sequence[VideoViews]) -> ViewBatch:
@@ -243,7 +243,7 @@ class VideoBatch(Sequence[Any]):
         classes: tuple[str, ...] = (),
     ) -> None:
         self.labels, self.paths, self.classes = labels, tuple(paths), classes
-        self.indices = sent(torch.tensor(views.indices), views.device)
+        self.indices = to_device(torch.tensor(views.indices), views.device)
         self.per_video = len(views.grids[0])
         self._views, self._resample = views, resample
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from lightning_multigrid.on_device import sent
+from lightning_multigrid.to_device import to_device
 
 __all__ = ["YuvClip", "YuvLayout", "colours"]
 
@@ -123,6 +123,9 @@ def colours(clips: Sequence[YuvClip]) -> Tensor:
 
     H and W have room for each clip, whose first pixel is at (`top`, `left`) of its layout; what is around is no part of
     it. See `YuvClip.rgb`.
+
+    >>> colours([YuvLayout(2, 4, side).view(torch.zeros(24 * side // 2, dtype=torch.uint8)) for side in (4, 6)]).shape
+    torch.Size([2, 3, 2, 4, 6])
     """
     device, frames = clips[0].device, len(clips[0])
     rows, columns = (max(sides) for sides in zip(*(clip.layout.chroma for clip in clips), strict=True))
@@ -133,12 +136,12 @@ def colours(clips: Sequence[YuvClip]) -> Tensor:
         bottom, right = layout.top + layout.height, layout.left + layout.width
         own_luma[:, layout.top : bottom, layout.left : right] = clip.luma
         own_chroma[:, :, :high, :wide] = clip.chroma
-    weights = sent(torch.tensor([_weights(clip.layout) for clip in clips]), device)
+    weights = to_device(torch.tensor([_weights(clip.layout) for clip in clips], dtype=torch.float32), device)
     luma_scale, black, cr_red, cr_green, cb_green, cb_blue = weights.view(-1, 6, 1, 1, 1).unbind(1)
     y = torch.addcmul(black, luma.float(), luma_scale)
     doubled = interpolate(chroma.flatten(0, 1), scale_factor=2, mode="nearest").float() - 128
     cb, cr = doubled.view(len(clips), frames, 2, *luma.shape[2:]).unbind(2)
-    rgb = torch.empty(len(clips), 3, *y.shape[1:], device=device)
+    rgb = torch.empty(len(clips), 3, *y.shape[1:], dtype=torch.float32, device=device)
     red, green, blue = rgb.unbind(1)
     torch.addcmul(y, cr, cr_red, out=red)
     torch.addcmul(y, cr, cr_green, out=green).addcmul_(cb, cb_green)

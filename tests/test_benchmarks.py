@@ -179,7 +179,7 @@ def test_the_script_of_all_asks_for_what_there_is(script, device, quick, tmp_pat
 
 
 def test_a_part_that_is_none_is_named():
-    call = [EXAMPLES / "benchmark_all.sh", "gap"]
+    call = [EXAMPLES / "benchmark_all.sh", "speedup", "gap"]
     outcome = subprocess.run(call, env=os.environ | {"DEVICE": "cpu"}, capture_output=True, text=True, check=False)
     assert (outcome.returncode, outcome.stderr) == (
         2,

@@ -464,6 +464,17 @@ class TestErrors:
         with pytest.raises(ValueError, match=message):
             VideoClassifier(TinyModel(), **{"num_classes": CLASSES, **arguments})
 
+    def test_labels_that_are_wrong_in_a_later_epoch_only(self):
+        class Later(L.Callback):
+            def on_train_batch_start(self, trainer, module, batch, batch_idx):
+                if trainer.current_epoch == 1:
+                    batch[1].fill_(CLASSES)
+
+        trainer = make_trainer(max_epochs=2, callbacks=[Later()])
+        with pytest.raises(ValueError, match=rf"Labels from {CLASSES} to {CLASSES} must be in \[0, {CLASSES}\)"):
+            trainer.fit(VideoClassifier(TinyModel(), CLASSES), random_data())
+        assert trainer.current_epoch == 1
+
     @pytest.mark.parametrize(
         ("loss", "labels", "message"),
         [

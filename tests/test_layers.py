@@ -20,7 +20,7 @@ LEVELS = {
         "randomness",
         "rank_statistics",
         "norm",
-        "on_device",
+        "to_device",
         "yuv",
         "resample",
         "augment",

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_multigrid import resample
-from lightning_multigrid.resample import resample_clips, resized_together
+from lightning_multigrid.resample import resample_clips
 from lightning_multigrid.yuv import YuvClip, YuvLayout
 
 IDENTITY = {"mean": (0.0, 0.0, 0.0), "std": (1 / 255, 1 / 255, 1 / 255)}  # leaves the values of the pixels alone
@@ -139,7 +139,7 @@ def mixed_crops() -> list[Tensor | YuvClip]:
 def test_crops_resampled_together_are_those_resampled_alone(kind: slice, size: int) -> None:
     crops, flips = mixed_crops()[kind], [True, False, True, False]
     for turn in (flips, flips[::-1]):
-        together = resized_together(crops, size, turn)
+        together = resample._together(crops, size, turn)
         torch.testing.assert_close(together, resample_clips(crops, size, flips=turn, **IDENTITY), atol=2e-3, rtol=0)
 
 
@@ -158,23 +158,23 @@ def test_a_crop_more_is_a_copy_more(make: Callable[[int, int, int], Tensor | Yuv
     for clips in (4, 5, 9):
         crops = [make(2, 20 + clip, 21) for clip in range(clips)]
         with Operations() as operations:
-            resized_together(crops, 16, [False] * clips)
+            resample._together(crops, 16, [False] * clips)
         numbers.append(operations.number)
     assert numbers[1] - numbers[0] == copies
     assert numbers[2] - numbers[0] == 5 * copies
     assert numbers[0] < 60
 
 
-def test_parts_are_of_one_kind_and_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resample, "_ROOM", 3 * 3 * 2 * 40 * 30)  # three crops of the largest sides
+def test_chunks_are_of_one_kind_and_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resample, "_MOST_VALUES", 3 * 3 * 2 * 40 * 30)  # three crops of the largest sides
     crops = [*mixed_crops()[:4], *mixed_crops()[4:], *mixed_crops()[:1]]
-    parts = [range(len(crops))[part] for part in resample._parts(crops)]
+    parts = [range(len(crops))[part] for part in resample._chunks(crops)]
     assert parts == [range(3), range(3, 4), range(4, 7), range(7, 8), range(8, 9)]
 
 
-def test_a_crop_without_room_is_a_part_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resample, "_ROOM", 1)
-    assert list(resample._parts(mixed_crops()[:2])) == [slice(0, 1), slice(1, 2)]
+def test_a_crop_without_room_is_a_chunk_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resample, "_MOST_VALUES", 1)
+    assert list(resample._chunks(mixed_crops()[:2])) == [slice(0, 1), slice(1, 2)]
 
 
 def test_other_devices_than_the_cpu_have_the_same_clips() -> None:
@@ -227,3 +227,17 @@ def test_bad_values(arguments: dict[str, object], message: str) -> None:
 def test_float_crops_are_refused() -> None:
     with pytest.raises(TypeError, match=r"Crops must be uint8, got torch.float32 for crop 1"):
         resample_clips([random_crop(2, 8, 8), random_crop(2, 8, 8).float()], 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_another_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
+    crops, flips = mixed_crops(), [True, False] * 4
+    alone = resample_clips(crops, 16, flips=flips)
+    together = resample._together(crops[4:], 16, flips[4:])
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        assert torch.equal(resample_clips(crops, 16, flips=flips), alone)
+        assert torch.equal(resample._together(crops[4:], 16, flips[4:]), together)
+    finally:
+        torch.set_default_dtype(before)

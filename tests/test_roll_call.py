@@ -110,41 +110,49 @@ def test_a_rank_that_was_ended_while_it_looked_is_not_taken_for_rank_0(two):
 
 
 class Silent(RollCall):
-    """A rank that hangs at once."""
+    """A rank whose process is stopped at once."""
 
     def _live(self, store):
         self._end.wait()
 
 
+KINDS = RollCall, Silent, RollCall
+
+
 @pytest.fixture
-def impatient(monkeypatch):
-    for name, value in {"_PERIOD": 0.05, "_LOOK_EVERY": 1, "_HANGS": 0.8}.items():
+def impatient(monkeypatch, caplog):
+    """Ranks that say so soon; and what they have said, as soon as there is something."""
+    for name, value in {"_PERIOD": 0.05, "_LOOK_EVERY": 2, "_LOOKS": 8}.items():
         monkeypatch.setattr(roll_call, name, value)
 
+    def said():
+        limit = time.monotonic() + 60
+        while not caplog.records and time.monotonic() < limit:
+            time.sleep(0.1)
+        time.sleep(0.5)
+        return [record.message for record in caplog.records]
 
-def test_rank_0_names_a_rank_that_hangs_once_and_none_that_has_ended(impatient, caplog):
+    return said
+
+
+def test_rank_0_names_a_rank_that_is_stopped_once_and_none_that_has_ended(impatient):
     first = RollCall("127.0.0.1", 0, 0, 5)  # rank 4 never reaches the store
-    port = first.port
-    others = [RollCall("127.0.0.1", port, 1, 5), Silent("127.0.0.1", port, 2, 5), RollCall("127.0.0.1", port, 3, 5)]
-    others[0].close()
-    time.sleep(2.5)
-    messages = [record.message for record in caplog.records]
-    assert messages == ["[rank 0] No sign of life from rank 2 for 1 s. The others wait for it."]
-    for roll in (*others[1:], first):
+    ended, stopped, lives = (kind("127.0.0.1", first.port, rank, 5) for rank, kind in enumerate(KINDS, 1))
+    ended.close()
+    assert impatient() == ["[rank 0] No sign of life from rank 2: stopped, or its machine is gone. Others may wait."]
+    for roll in (stopped, lives, first):
         roll.close()
 
 
-def test_a_rank_that_waits_says_that_rank_0_is_gone(impatient, caplog):
+def test_a_rank_that_waits_says_that_rank_0_has_ended(impatient):
     context, ready, port = multiprocessing.get_context("fork"), multiprocessing.Event(), int(free_port())
     process = context.Process(target=answer, args=(port, 0, 3, "killed", ready, None))
     process.start()
     ended, waits = (RollCall("127.0.0.1", port, rank, 3) for rank in (1, 2))
-    ready.set()
-    process.join()
-    time.sleep(0.3)
     ended.close()
-    time.sleep(1.5)
-    assert [record.message for record in caplog.records] == [f"[rank 2] {roll_call._RANK_0_ENDED}"]
+    ready.set()
+    assert impatient() == ["[rank 2] Rank 0 has ended, and with it what this rank waits for."]
+    process.join()
     waits.close()
 
 
