@@ -29,7 +29,7 @@ def reseed(seed: int) -> None:
     # `torch.manual_seed` notes the seed for kinds of devices that are not there or not in use, each with a stack trace,
     # which takes a hundred times as long as all the rest.
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
     elif torch.accelerator.is_available() and not torch.cuda.is_available():
         torch.manual_seed(seed)
