@@ -31,6 +31,7 @@ __all__ = ["RunReport", "Setup", "log_values", "step_values", "ways_out"]
 log = logging.getLogger(__name__)
 
 _POINTS = 1000  # of the LR curve
+_ESTIMATE_SECONDS = 1.0  # for which an estimate of the time left holds
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ class RunReport:
         """Estimate of the time until the end, validation and the like included; None before anything is measured."""
         made, left = self._estimate
         now = time.perf_counter()
-        if left is None or now - made > 1:  # it is asked for at each step
+        if left is None or now - made > _ESTIMATE_SECONDS:  # it is asked for at each step
             self._estimate = now, self._estimate_left()
         return self._estimate[1]
 

@@ -109,10 +109,21 @@ class TestReport:
         ratio = mean(b["train_seconds"] / m["train_seconds"] for b, m in zip(baseline, multigrid, strict=True))
         cells = rows["Multigrid 1.5x (default)"]
         assert cells[1] == str(multigrid[0]["steps"])
-        assert cells[2] == f"{mean(top1):.1f} ± {stdev(top1):.1f}"
-        assert cells[4] == f"{ratio:.1f}x"
-        assert rows["Baseline"][4] == "1.0x"
+        assert cells[2] == "2"
+        assert cells[3] == f"{mean(top1):.1f} ± {stdev(top1):.1f}"
+        assert cells[5] == f"{ratio:.1f}x"
+        assert rows["Baseline"][5] == "1.0x"
         assert len(rows) == 2 + 3
+
+    @pytest.mark.parametrize(("waited", "faster"), [(1.0, "3.0x"), (1.2, "")])
+    def test_the_wall_clock_is_compared_only_where_nothing_else_ran(self, compare, waited, faster):
+        def run(seconds, waited):
+            times = {"train_seconds": seconds, "wall_seconds": waited * seconds, "decode_seconds": 1.0}
+            return {"seed": 0, "steps": 7, "top1": 0.5, "task": {}, **times}
+
+        runs = {"baseline": [run(30.0, waited)], "multigrid_1.5x": [run(10.0, 1.0)]}
+        row = compare["table"](runs, compare["COMPARISON"]).splitlines()[-1]
+        assert [cell.strip() for cell in row.split("|")][6:9] == ["3.0x", "10", faster]
 
     def test_the_figure_is_drawn(self, call, folder, capsys):
         pytest.importorskip("matplotlib")
