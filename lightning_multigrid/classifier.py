@@ -34,7 +34,8 @@ class VideoClassifier(L.LightningModule):
 
     Mini-batches are `(clips, labels)`: clips B x 3 x T x H x W of any length and size, and one class index per clip, or
     0/1 labels B x C with `loss="bce"`; in training, clips that were mixed have probabilities of classes, B x C. Logs
-    `train/loss`, and `val/` or `test/` `loss` with `top1` and, with more than five classes, `top5`; or with `map`.
+    `train/loss`, and `val/` or `test/` `loss` with `top1` and, with more than five classes, `top5`; or with `map`. On a
+    GPU, for which no step waits, the progress bar shows `train/newest_loss`, that of the last step which is finished.
     Prediction returns probabilities, B x C.
 
     Of the mini-batches of `VideoDataModule`, evaluation makes one row per video: probabilities are fused over its
