@@ -165,15 +165,23 @@ def test_an_index_of_the_file_as_it_was_is_not_believed(folder, tmp_path):
     first = written(folder, "gop_12.mp4").read_bytes()
     path.write_bytes(first)
     index, times = build_index(path), os.stat(path)
-    changed = bytearray(first)
-    # The same table, and other pictures: two packets of one size change places.
+    # The same table, and other pictures: two packets of one size change places. Of some such files not all frames come
+    # out, and which packets have one size is not the same for each build of x264.
     sizes = index.sizes.tolist()
-    one, two = next((n, m) for n in range(60) for m in range(n) if sizes[n] == sizes[m] and index.flags[n] & DROPPABLE)
-    places = [slice(int(index.positions[n]), int(index.positions[n]) + sizes[n]) for n in (one, two)]
-    changed[places[0]], changed[places[1]] = first[places[1]], first[places[0]]
-    path.write_bytes(changed)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert_right(path, index, decode_all(path))
+    tried = 0
+    for one, two in ((n, m) for n in range(60) for m in range(n)):
+        if sizes[one] != sizes[two] or not index.flags[one] & DROPPABLE:
+            continue
+        changed = bytearray(first)
+        places = [slice(int(index.positions[n]), int(index.positions[n]) + sizes[n]) for n in (one, two)]
+        changed[places[0]], changed[places[1]] = first[places[1]], first[places[0]]
+        path.write_bytes(changed)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        expected = decode_all(path)
+        if len(expected) == COUNT:
+            assert_right(path, index, expected)
+            tried += 1
+    assert tried
 
 
 def forged(index: PacketIndex, draw: random.Random) -> PacketIndex:
