@@ -7,7 +7,6 @@ and `run.py` (LR, validation and times of the training that is under way).
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -38,7 +37,6 @@ from lightning_multigrid.recipe import (
     user_loader,
 )
 from lightning_multigrid.resume import LoopCounters, describe_run, describe_stand, take_up
-from lightning_multigrid.roll_call import call_roll
 from lightning_multigrid.run import Run, make_sampler
 from lightning_multigrid.run_report import RunReport, Setup, log_values, step_values, ways_out
 from lightning_multigrid.schedule import Baseline, Epochs, LongCycle, LRScaling, MultigridSchedule, ShortCycle
@@ -46,8 +44,6 @@ from lightning_multigrid.takeover import Takeover, reload_every
 from lightning_multigrid.waiting import clock_of
 
 __all__ = ["MultigridCallback"]
-
-log = logging.getLogger(__name__)
 
 
 class MultigridCallback(Callback):
@@ -214,8 +210,6 @@ class MultigridCallback(Callback):
         self._takeover.trainer(trainer, multigrid.sampler, recipe)
         sampler = multigrid.sampler
         rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, recipe.drop_last))
-        self._run.roll_call = call_roll(trainer)
-        self._takeover.afterwards(self._run.end_roll_call)
 
     def _make_loader(self, trainer: Trainer, loader: DataLoader[Any], recipe: Recipe) -> MultigridLoader:
         """Plans the training of a recipe."""
@@ -309,8 +303,6 @@ class MultigridCallback(Callback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if self._fit is not None and self._fit.roll_call is not None:
-            log.error("[rank %d] %s", trainer.global_rank, self._fit.roll_call.verdict(exception))
         # There is no `teardown` after an exception; `ModelCheckpoint` may still ask for our state.
         self.teardown(trainer, pl_module, "fit")
 

@@ -28,7 +28,6 @@ __all__ = [
     "RgbLayout",
     "collate_clips",
     "flat_bytes",
-    "join_clips",
     "layout_of",
 ]
 
@@ -230,40 +229,46 @@ class ClipBatch(PixelBatch):
         return list(self.blocks())
 
 
-def collate_clips(clips: Sequence[Clip]) -> ClipBatch:
-    """The mini-batch of some clips, for training.
+class _CollateClips:
+    """Makes mini-batches of clips."""
 
-    Raises:
-        ValueError: If the clips differ in frames or size.
-    """
-    shapes = {(len(clip.crop), clip.size) for clip in clips}
-    if len(shapes) != 1:
-        raise ValueError(f"The clips of a mini-batch must have one shape, got (frames, size) in {sorted(shapes)}.")
-    [(_, size)] = shapes
-    return ClipBatch(
-        pieces=(flat_bytes([clip.crop for clip in clips]),),
-        layouts=tuple(layout_of(clip.crop) for clip in clips),
-        size=size,
-        labels=tuple(clip.labels for clip in clips),
-        indices=tuple(clip.index for clip in clips),
-        failures=tuple(failure for clip in clips for failure in clip.failures),
-        flips=tuple(clip.flip for clip in clips),
-        seeds=tuple(clip.seed for clip in clips),
-    )
+    def __call__(self, clips: Sequence[Clip]) -> ClipBatch:
+        """The mini-batch of some clips, for training.
+
+        Raises:
+            ValueError: If the clips differ in frames or size.
+        """
+        shapes = {(len(clip.crop), clip.size) for clip in clips}
+        if len(shapes) != 1:
+            raise ValueError(f"The clips of a mini-batch must have one shape, got (frames, size) in {sorted(shapes)}.")
+        [(_, size)] = shapes
+        return ClipBatch(
+            pieces=(flat_bytes([clip.crop for clip in clips]),),
+            layouts=tuple(layout_of(clip.crop) for clip in clips),
+            size=size,
+            labels=tuple(clip.labels for clip in clips),
+            indices=tuple(clip.index for clip in clips),
+            failures=tuple(failure for clip in clips for failure in clip.failures),
+            flips=tuple(clip.flip for clip in clips),
+            seeds=tuple(clip.seed for clip in clips),
+        )
+
+    def join(self, batches: Sequence[ClipBatch]) -> ClipBatch:
+        """The mini-batch of which several workers read a piece each, without a copy of the pixels."""
+        return ClipBatch(
+            pieces=_chained(batch.pieces for batch in batches),
+            layouts=_chained(batch.layouts for batch in batches),
+            size=batches[0].size,
+            labels=_chained(batch.labels for batch in batches),
+            indices=_chained(batch.indices for batch in batches),
+            failures=_chained(batch.failures for batch in batches),
+            flips=_chained(batch.flips for batch in batches),
+            seeds=_chained(batch.seeds for batch in batches),
+        )
 
 
-def join_clips(batches: Sequence[ClipBatch]) -> ClipBatch:
-    """The mini-batch of which some workers read a piece each, without a copy of the pixels."""
-    return ClipBatch(
-        pieces=_chained(batch.pieces for batch in batches),
-        layouts=_chained(batch.layouts for batch in batches),
-        size=batches[0].size,
-        labels=_chained(batch.labels for batch in batches),
-        indices=_chained(batch.indices for batch in batches),
-        failures=_chained(batch.failures for batch in batches),
-        flips=_chained(batch.flips for batch in batches),
-        seeds=_chained(batch.seeds for batch in batches),
-    )
+collate_clips = _CollateClips()
+"""The `collate_fn` of `VideoDataset`; see `MultigridLoader` for what its `join` is for."""
 
 
 def _chained(parts: Iterable[tuple[_T, ...]]) -> tuple[_T, ...]:

@@ -103,15 +103,11 @@ class VideoDataModule(LightningDataModule):
         pin_memory: Copy to a CUDA device from pinned memory, in the background; without CUDA it has no effect.
         drop_last: Drop the last mini-batch of a training epoch if it is incomplete.
         max_bad_fraction: Largest share of a split's videos that may be unreadable, in [0, 1].
-        decoder: `torchcodec` has it decode those videos of which it gives the same frames, and PyAV the others; it is
-            slower (`examples/benchmark_decode.py`), and its clips are RGB whatever `pixels` says. It decodes on the
-            CPU. `pip install "lightning-multigrid[torchcodec]"` brings it, without the FFmpeg libraries it needs.
         read_timeout: Seconds that a read of a video file may take. One that hangs, as on a network drive that is gone,
             makes the video a broken one.
 
     Raises:
         ValueError: If an argument is outside its range.
-        ImportError: If `decoder` is torchcodec, which cannot be imported.
 
     Example:
         >>> data = VideoDataModule(train="train.csv", val="val.csv", batch_size=8, frames=16, size=112)
@@ -180,7 +176,6 @@ class VideoDataModule(LightningDataModule):
         pin_memory: bool = True,
         drop_last: bool = False,
         max_bad_fraction: float = 0.25,
-        decoder: Literal["pyav", "torchcodec"] = "pyav",
         read_timeout: float = 60.0,
     ) -> None:
         super().__init__()
@@ -208,7 +203,7 @@ class VideoDataModule(LightningDataModule):
         self.mean, self.std, self.antialias = mean, std, antialias
         self.pixels, self.repeats = pixels, repeats
         self.num_workers, self.pin_memory, self.drop_last = num_workers, pin_memory, drop_last
-        self._opener = VideoOpener(decoder, read_timeout)
+        self._opener = VideoOpener(read_timeout)
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
         self._classes: tuple[str, ...] = ()
         self._broken = BrokenVideos(max_bad_fraction)

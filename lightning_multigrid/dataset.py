@@ -57,6 +57,9 @@ class VideoDataset(Dataset[Clip]):
         ValueError: If the manifest is empty, or `pixels` is neither.
     """
 
+    ways_out = ", `lightning-multigrid prepare` or a smaller `short_side`"
+    """What makes the loader faster, other than workers: `RunReport` says it where the loader is the limit."""
+
     def __init__(
         self,
         manifest: Manifest,

@@ -25,7 +25,8 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from torch import Tensor
 
-from lightning_multigrid.frame_pixels import Box, Pixels, plane_pixels, rgb_options, show, yuv_layout, yuv_planes
+from lightning_multigrid.box import Box
+from lightning_multigrid.frame_pixels import Pixels, plane_pixels, rgb_options, show, stored, yuv_layout, yuv_planes
 from lightning_multigrid.indexing import index_of, is_sealed
 from lightning_multigrid.kept import Kept
 from lightning_multigrid.packet_index import SHOWN, Orientation, PacketIndex, Run
@@ -161,7 +162,7 @@ class VideoReader:
         places = places_of(indices, len(self), self._file.path)
         shown = Box.of(box, self.height, self.width)
         orientation = self._index.orientation
-        top, left, height, width = shown.stored(orientation, self.height, self.width)
+        top, left, height, width = stored(shown, orientation, self.height, self.width)
         clip = torch.empty((len(indices), height, width, 3), dtype=torch.uint8)
         pixels = clip.numpy()
         with self._file.faults():

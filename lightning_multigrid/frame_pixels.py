@@ -5,7 +5,7 @@ H W pixels of a frame, as it is stored or as it is shown, that is with its rotat
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import av
 import numpy as np
@@ -13,17 +13,18 @@ import numpy.typing as npt
 from av.video.frame import VideoFrame
 from torch import Tensor
 
+from lightning_multigrid.box import Box
 from lightning_multigrid.packet_index import Orientation
 from lightning_multigrid.yuv import YuvLayout
 
 __all__ = [
     "ONE_THREAD",
-    "Box",
     "Pixels",
     "is_full_range",
     "plane_pixels",
     "rgb_options",
     "show",
+    "stored",
     "yuv_layout",
     "yuv_planes",
 ]
@@ -41,37 +42,11 @@ _MATRICES: dict[int, Literal["bt601", "bt709"]] = {1: "bt709", 2: "bt601", 5: "b
 _LIMITED_RANGE, _FULL_RANGE = 1, 2  # FFmpeg's AVCOL_RANGE_MPEG and AVCOL_RANGE_JPEG
 
 
-class Box(NamedTuple):
-    """A part of a frame as it is shown, in pixels from its top left corner."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-
-    @staticmethod
-    def of(box: Box | None, height: int, width: int) -> Box:
-        """A box of a frame of some height and width: the whole frame for None.
-
-        Raises:
-            ValueError: If it does not lie within the frame.
-        """
-        box = Box(0, 0, height, width) if box is None else Box(*box)
-        if (
-            min(box) < 0
-            or not box.height
-            or not box.width
-            or box.top + box.height > height
-            or box.left + box.width > width
-        ):
-            raise ValueError(f"`box` must lie within the frame of {height} x {width} pixels, got {box}.")
-        return box
-
-    def stored(self, turn: Orientation, height: int, width: int) -> Box:
-        """Where this box of the H x W pixels shown lies in the frame as it is stored."""
-        top = height - self.top - self.height if turn.upside_down else self.top
-        left = width - self.left - self.width if turn.mirrored else self.left
-        return Box(left, top, self.width, self.height) if turn.transposed else Box(top, left, self.height, self.width)
+def stored(box: Box, turn: Orientation, height: int, width: int) -> Box:
+    """Where a box of the H x W pixels shown lies in the frame as it is stored."""
+    top = height - box.top - box.height if turn.upside_down else box.top
+    left = width - box.left - box.width if turn.mirrored else box.left
+    return Box(left, top, box.width, box.height) if turn.transposed else Box(top, left, box.height, box.width)
 
 
 def show(clip: Tensor, turn: Orientation) -> Tensor:

@@ -12,7 +12,6 @@ from typing import Any, Protocol, cast
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_multigrid.clip_batch import collate_clips, join_clips
 from lightning_multigrid.randomness import derive_seed, seeded
 from lightning_multigrid.sampler import ClipDataset, ClipRequest, MultigridSampler, read_clips
 
@@ -78,9 +77,10 @@ def _as_is(batch: Any) -> Any:
 class MultigridLoader(DataLoader[Any]):
     """Loads the mini-batches of a `MultigridSampler`.
 
-    Workers know nothing of the shapes, so the same ones live through all epochs. A mini-batch of `collate_clips` is
-    read by all workers together, and joined; with any other `collate_fn`, which may do anything to the samples of a
-    mini-batch, by one of them. `prefetch_factor` counts what a worker reads.
+    Workers know nothing of the shapes, so the same ones live through all epochs. If the `collate_fn` has a method
+    `join`, which makes a mini-batch of mini-batches, all workers read each mini-batch together, a piece each. One
+    without `join` may do anything to the samples of a mini-batch, so a single worker reads them. `prefetch_factor`
+    counts what a worker reads.
 
     Args:
         dataset: The clips.
@@ -96,7 +96,8 @@ class MultigridLoader(DataLoader[Any]):
     ) -> None:
         # A worker reads a whole mini-batch, which may have many times the clips of the baseline's, or its share of it.
         most = max(shape.clips for shape in sampler.schedule.grids)
-        sampler.pieces = max(1, like.num_workers) if like.collate_fn is collate_clips else 1
+        self._join: Callable[[list[Any]], Any] | None = getattr(like.collate_fn, "join", None)
+        sampler.pieces = max(1, like.num_workers) if self._join else 1
         super().__init__(
             _Batches(dataset, like.dataset, cast("Any", like.collate_fn)),
             batch_size=None,
@@ -132,7 +133,7 @@ class MultigridLoader(DataLoader[Any]):
             self.host.waits()
 
     def _mini_batches(self) -> Iterator[Any]:
-        if self.sampler.pieces == 1:
+        if self._join is None or self.sampler.pieces == 1:
             yield from _watched(super().__iter__())
             return
         steps = self.sampler.coming
@@ -141,7 +142,7 @@ class MultigridLoader(DataLoader[Any]):
             found = [next(pieces)]
             while sum(map(len, found)) < step.shape.clips:
                 found.append(next(pieces))
-            yield join_clips(found)
+            yield self._join(found)
 
     # Lightning warns about mid-epoch checkpoints of loaders without these. There is nothing to save: see `Host`.
     def state_dict(self) -> dict[str, Any]:

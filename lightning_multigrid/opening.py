@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from lightning_multigrid.decode import VideoReader
 from lightning_multigrid.frame_folder import FrameFolder
 from lightning_multigrid.packed import Manifest
 from lightning_multigrid.prepared_index import prepared_index
-from lightning_multigrid.torchcodec_reader import TorchcodecReader, check_torchcodec
 
 __all__ = ["Video", "VideoOpener", "open_video"]
 
-Video = VideoReader | TorchcodecReader | FrameFolder
+Video = VideoReader | FrameFolder
 
 
 def open_video(path: str, frame_rate: float | None) -> VideoReader | FrameFolder:
@@ -34,24 +32,17 @@ class VideoOpener:
     """Opens videos, and folders of frames, of a manifest.
 
     Args:
-        decoder: `pyav`, or `torchcodec` where its frames are known to be the same.
         read_timeout: Seconds that a read of a video file may take.
 
     Raises:
-        ValueError: If one of them is out of range.
-        ImportError: If torchcodec is asked for and cannot be imported.
+        ValueError: If it is out of range.
     """
 
-    decoder: Literal["pyav", "torchcodec"] = "pyav"
     read_timeout: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.decoder not in ("pyav", "torchcodec"):
-            raise ValueError(f"`decoder` must be 'pyav' or 'torchcodec', got {self.decoder!r}.")
         if not self.read_timeout > 0:  # also for NaN
             raise ValueError(f"`read_timeout` must be above 0 (seconds), got {self.read_timeout}.")
-        if self.decoder == "torchcodec":
-            check_torchcodec()
 
     def open(self, manifest: Manifest, path: str) -> Video:
         """A video of a manifest, for use in a `with`.
@@ -61,5 +52,4 @@ class VideoOpener:
         """
         if manifest.frame_rate is not None:
             return FrameFolder(path, manifest.frame_rate)
-        reader = VideoReader(path, prepared_index(manifest, path), read_timeout=self.read_timeout)
-        return TorchcodecReader(reader) if self.decoder == "torchcodec" else reader
+        return VideoReader(path, prepared_index(manifest, path), read_timeout=self.read_timeout)

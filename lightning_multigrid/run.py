@@ -17,7 +17,6 @@ from lightning_multigrid.precise_bn import EvaluationStatistics
 from lightning_multigrid.randomness import derive_seed, reseed
 from lightning_multigrid.recipe import Recipe
 from lightning_multigrid.resume import Continuation
-from lightning_multigrid.roll_call import RollCall
 from lightning_multigrid.run_report import RunReport
 from lightning_multigrid.sampler import MultigridSampler, order_of
 from lightning_multigrid.schedule import MultigridSchedule, Step
@@ -48,7 +47,6 @@ class Run:
         validations_per_phase: int | None,
     ) -> None:
         self.sampler, self.lr, self.report, self.statistics = sampler, lr, report, statistics
-        self.roll_call: RollCall | None = None
         self._trainer = trainer
         self._resumed: Continuation | None = None
         self._validations_per_phase, self._validate_every = validations_per_phase, trainer.check_val_every_n_epoch
@@ -56,12 +54,6 @@ class Run:
     def step(self, batch: int) -> Step:
         """A step of the epoch that is under way."""
         return self.sampler.steps(self._trainer.current_epoch)[batch]
-
-    def end_roll_call(self) -> None:
-        """Ends what watches over other ranks, if anything does."""
-        if self.roll_call is not None:
-            self.roll_call.close()
-            self.roll_call = None
 
     # --- LR and validation ---
 

@@ -17,7 +17,6 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info
 
-from lightning_multigrid.dataset import VideoDataset
 from lightning_multigrid.figures import LRPoint, can_draw, plan_figure, save, times_figure
 from lightning_multigrid.grid import BatchShape
 from lightning_multigrid.report import ShapeTimes, last_metrics, phase_line
@@ -252,10 +251,9 @@ class RunReport:
 
 
 def ways_out(dataset: ClipDataset) -> str:
-    """What makes a loader faster, other than workers, after their number."""
-    if isinstance(dataset, VideoDataset):
-        return ", `lightning-multigrid prepare` or a smaller `short_side`"
-    return " or clips that are stored smaller"
+    """What makes a loader faster, other than workers, after their number. A dataset may say so itself."""
+    said: str = getattr(dataset, "ways_out", " or clips that are stored smaller")
+    return said
 
 
 def step_values(step: Step) -> dict[str, float]:

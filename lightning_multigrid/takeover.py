@@ -31,10 +31,6 @@ class Takeover:
         """Puts everything back; once more does nothing."""
         self._undo.close()
 
-    def afterwards(self, call: Callable[..., Any], *arguments: Any) -> None:
-        """Something else to do then."""
-        self._undo.callback(call, *arguments)
-
     def set(self, owner: Any, name: str, value: Any) -> None:
         """An attribute."""
         self._undo.callback(setattr, owner, name, getattr(owner, name))

@@ -14,13 +14,11 @@ from jsonargparse import ArgumentParser
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lightning_multigrid import torchcodec_reader
 from lightning_multigrid.clip_batch import collate_clips
 from lightning_multigrid.datamodule import BrokenVideoWarning, VideoDataModule
 from lightning_multigrid.dataset import BrokenVideosError
 from lightning_multigrid.manifest import ManifestError
 from lightning_multigrid.sampler import ClipRequest
-from lightning_multigrid.torchcodec_reader import check_torchcodec
 from tests.tiny import trainer
 from tests.videos import write_video
 
@@ -382,25 +380,6 @@ def test_a_read_that_hangs_is_a_broken_video_and_the_run_goes_on(
     assert sum(len(labels) for _, labels in module.seen["val"]) == 11
 
 
-def test_clips_are_the_same_with_torchcodec(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    try:
-        check_torchcodec()
-    except ImportError:
-        pytest.skip("torchcodec, or FFmpeg's libraries, are not installed")
-    modules, used, open_video = [], [], torchcodec_reader._opened
-    monkeypatch.setattr(torchcodec_reader, "_opened", lambda file: used.append(file.path) or open_video(file))
-    for decoder in ("pyav", "torchcodec"):
-        L.seed_everything(3)
-        lists = {"train": folder / "mixed.csv", "val": folder / "mixed.csv"}
-        with pytest.warns(BrokenVideoWarning):
-            modules.append(fit(VideoDataModule(**lists, decoder=decoder, **TINY)))
-    for split in ("train", "val"):
-        for (clips, labels), (same, same_labels) in zip(modules[0].seen[split], modules[1].seen[split], strict=True):
-            assert torch.equal(clips, same)
-            assert torch.equal(labels, same_labels)
-    assert set(used) == {str(folder / f"{level}_{number}.mp4") for level in GRAYS.values() for number in range(4)}
-
-
 @pytest.mark.filterwarnings("ignore::lightning_multigrid.datamodule.BrokenVideoWarning")
 def test_a_higher_limit_lets_the_run_go_on(folder: Path) -> None:
     module = fit(VideoDataModule(folder / "worse.csv", max_bad_fraction=1 / 3, **TINY))
@@ -479,7 +458,6 @@ def test_training_needs_labels(folder: Path) -> None:
         ({"max_bad_fraction": 1.5}, r"`max_bad_fraction` must be a share in \[0, 1\], got 1.5"),
         ({"num_classes": 0}, "`num_classes` must be at least 1, or None to count them, got 0"),
         ({"std": (0.2, 0.0, 0.2)}, "`std` above 0"),
-        ({"decoder": "opencv"}, "`decoder` must be 'pyav' or 'torchcodec', got 'opencv'"),
         ({"read_timeout": 0}, r"`read_timeout` must be above 0 \(seconds\), got 0"),
         ({"read_timeout": float("nan")}, r"`read_timeout` must be above 0 \(seconds\), got nan"),
     ],

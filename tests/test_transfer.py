@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from lightning_multigrid.callback import MultigridCallback
-from lightning_multigrid.clip_batch import Clip, ClipBatch, collate_clips, join_clips
+from lightning_multigrid.clip_batch import Clip, ClipBatch, collate_clips
 from lightning_multigrid.clip_parts import clip_dataset
 from lightning_multigrid.clip_sampling import ClipSampling
 from lightning_multigrid.datamodule import VideoDataModule
@@ -114,7 +114,7 @@ def test_a_mini_batch_of_pieces_is_the_whole_one() -> None:
     data = torch.arange(48, dtype=torch.uint8)
     clips.insert(2, Clip(YuvLayout(2, 4, 4).view(data), 4, True, (9,), 9))
     whole = collate_clips(clips)
-    pieces = join_clips([collate_clips(clips[:1]), collate_clips(clips[1:4]), collate_clips(clips[4:])])
+    pieces = collate_clips.join([collate_clips(clips[:1]), collate_clips(clips[1:4]), collate_clips(clips[4:])])
     assert contents(pieces) == contents(whole)
     for batch in (whole, pieces, pieces.to("cpu")):
         crops = batch.crops()
