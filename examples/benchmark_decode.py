@@ -39,11 +39,11 @@ import torch
 from measuring import machine, machine_line, prepared_copy, write_json
 from torch import Tensor
 
-from lightning_multigrid.decode import VideoError, VideoReader, build_index
-from lightning_multigrid.kept import Kept
-from lightning_multigrid.packet_index import PacketIndex
-from lightning_multigrid.torchcodec_reader import check_torchcodec
-from lightning_multigrid.yuv import YuvClip
+from lightning_multigrid.decode.index import PacketIndex
+from lightning_multigrid.decode.reader import VideoReader, build_index
+from lightning_multigrid.decode.thread_cache import Kept
+from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.pixels.yuv import YuvClip
 
 GRIDS = {"8 frames": (8, 2, 8), "16 frames": (16, 2, 4), "32 frames": (32, 2, 2)}  # frames, least and greatest stride
 SIZES = ["340x256", "640x360", "1920x1080"]
@@ -201,8 +201,12 @@ def pyslowfast(times_of: dict[Path, list[int]]) -> Method:
 
 
 def torchcodec(mode: str) -> Method:
-    check_torchcodec()  # what is missing may else show at the first video only
     decoders = importlib.import_module("torchcodec.decoders")
+    try:
+        decoders.VideoDecoder(b"no video")
+    except Exception as error:  # some versions look for FFmpeg's libraries only now
+        if "libtorchcodec" in str(error):
+            raise ImportError(str(error)) from error
 
     def read(path: Path, indices: list[int]) -> Frames:
         decoder = decoders.VideoDecoder(str(path), dimension_order="NHWC", num_ffmpeg_threads=1, seek_mode=mode)

@@ -35,11 +35,12 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule, convert_sub_batchnorm
-from lightning_multigrid.fixed_clips import FixedClips
-from lightning_multigrid.loader import MultigridLoader
+from lightning_multigrid.loading.fixed_clips import FixedClips
+from lightning_multigrid.loading.loader import MultigridLoader
+from lightning_multigrid.loading.order import epoch_order
+from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.models import small_cnn
-from lightning_multigrid.norm import set_sub_batch
-from lightning_multigrid.sampler import MultigridSampler, epoch_order
+from lightning_multigrid.norm.sub_batchnorm import set_sub_batch
 
 CLASSES, SEED = 8, 0
 

@@ -1,17 +1,40 @@
 """Video models: one float tensor of clips B x 3 x T x H x W in, logits B x num_classes out, on every grid.
 
-They know no schedule and no Lightning. Parameters have PySlowFast's names, so that published weights fit.
+They know torch, and no schedule. Parameters have PySlowFast's names, so that published weights fit. Begin with
+`resnet.py` and `slowfast.py`; `weights.py` loads published weights.
 """
 
-from lightning_multigrid.models.resnet import VideoResNet as VideoResNet
-from lightning_multigrid.models.resnet import i3d_nl_r50 as i3d_nl_r50
-from lightning_multigrid.models.resnet import i3d_r50 as i3d_r50
-from lightning_multigrid.models.resnet import slow_r50 as slow_r50
-from lightning_multigrid.models.slowfast import SlowFast as SlowFast
-from lightning_multigrid.models.slowfast import slowfast_r50 as slowfast_r50
-from lightning_multigrid.models.slowfast import slowfast_r101 as slowfast_r101
-from lightning_multigrid.models.small import SmallCNN as SmallCNN
-from lightning_multigrid.models.small import small_cnn as small_cnn
-from lightning_multigrid.models.weights import WeightsReport as WeightsReport
-from lightning_multigrid.models.weights import export_weights as export_weights
-from lightning_multigrid.models.weights import load_weights as load_weights
+from typing import TYPE_CHECKING, Any
+
+from lightning_multigrid.models.resnet import VideoResNet, i3d_nl_r50, i3d_r50, slow_r50
+from lightning_multigrid.models.slowfast import SlowFast, slowfast_r50, slowfast_r101
+from lightning_multigrid.models.small import SmallCNN, small_cnn
+from lightning_multigrid.models.weights import WeightsReport, export_weights, load_weights
+
+__all__ = [
+    "ResizedPositions",
+    "SlowFast",
+    "SmallCNN",
+    "VideoResNet",
+    "WeightsReport",
+    "export_weights",
+    "i3d_nl_r50",
+    "i3d_r50",
+    "load_weights",
+    "slow_r50",
+    "slowfast_r50",
+    "slowfast_r101",
+    "small_cnn",
+]
+
+if TYPE_CHECKING:
+    from lightning_multigrid.models.mvit import ResizedPositions
+
+
+def __getattr__(name: str) -> Any:
+    # It needs torchvision's models, whose import takes longer than that of all others here.
+    if name != "ResizedPositions":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from lightning_multigrid.models.mvit import ResizedPositions
+
+    return ResizedPositions

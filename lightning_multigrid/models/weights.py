@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_multigrid.models.files import find_tensors, read_file
-from lightning_multigrid.models.names import layouts
+from lightning_multigrid.models.weight_files import find_tensors, read_file
+from lightning_multigrid.models.weight_names import layouts
 
 __all__ = ["WeightsReport", "export_weights", "load_weights"]
 

@@ -1,0 +1,231 @@
+"""The subcommands `prepare` and `check`: they need videos, and neither a model nor a Trainer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from rich import filesize
+from rich.console import Console
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from lightning_multigrid.prepare import REPORT_NAME, Encoding, Progress, Summary, check, prepare, write_report
+from lightning_multigrid.sources import MANIFEST_NAME, Manifest, ManifestError, Source, VideoList, VideoSource
+from lightning_multigrid.video import VideoDataModule
+
+__all__ = ["DATA_COMMANDS", "run_data_command"]
+
+DATA_COMMANDS = ("prepare", "check")
+
+_PREPARE = """\
+Transcodes a dataset for training: small videos that decode several times faster, their list and their index.
+
+    lightning-multigrid prepare --source videos/train.csv --output prepared/train
+    lightning-multigrid prepare --config recipe.yaml --output prepared
+
+The first prepares one list or folder of videos. The second prepares all splits that a config of `fit` names, each into
+a folder of its own, and says what to change in the config. A run that was stopped goes on where it was, with the same
+command. Videos that can't be read are left out, and `report.csv` names them with the reason."""
+_CHECK = """\
+Reads every video of a dataset, and says which are bad and why. Exits with 1 if any is.
+
+    lightning-multigrid check --source videos/train.csv
+    lightning-multigrid check --config recipe.yaml --full --report bad.csv"""
+
+
+class _Help(RawDescriptionHelpFormatter, DefaultHelpFormatter):
+    """Keeps the lines of a description."""
+
+
+def run_data_command(args: Sequence[str]) -> None:
+    """Runs `prepare` or `check`, the first of the arguments, with the others.
+
+    Raises:
+        ArgumentError: If an argument is unknown or of a wrong kind.
+        SystemExit: With 1 if `check` finds a bad video, with 130 at Ctrl-C.
+    """
+    command = args[0]
+    parser = _parser(command)
+    config = parser.instantiate_classes(parser.parse_args(list(args[1:])))
+    if (config.source is None) == (config.config is None):
+        raise ArgumentError(
+            None,
+            f"`{command}` needs either --source, a list or folder of videos, or --config, a config of `fit`. "
+            f"See `lightning-multigrid {command} --help`",
+        )
+    splits = _splits(config) if config.source is None else {"": _read(config)}
+    try:
+        (_prepare if command == "prepare" else _check)(config, splits)
+    except KeyboardInterrupt:
+        goes_on = " What is there is whole, and the same command goes on from it." if command == "prepare" else ""
+        print(f"Stopped.{goes_on}", file=sys.stderr)
+        raise SystemExit(130) from None  # as of a program that Ctrl-C ends
+
+
+def _parser(command: str) -> ArgumentParser:
+    parser = ArgumentParser(
+        prog=f"lightning-multigrid {command}",
+        description=_PREPARE if command == "prepare" else _CHECK,
+        exit_on_error=False,
+        formatter_class=_Help,
+    )
+    parser.add_argument(
+        "--source",
+        type=Source | None,
+        help="The videos: a list of `path label`, a folder with a folder per class, or the `class_path` of a source "
+        "such as `lightning_multigrid.sources.Kinetics` with its arguments.",
+    )
+    parser.add_argument("--config", type=str | None, help="A config of `fit`, all of whose splits are meant.")
+    parser.add_argument("--root", type=str | None, help="Folder that relative paths of a list start from.")
+    parser.add_argument("--multi_label", action="store_true", help="Whether videos may have several labels.")
+    parser.add_argument("--existing_only", action="store_true", help="Leave out what is listed but not on disk.")
+    parser.add_argument(
+        "--allow_outside_root", action="store_true", help="Accept lists whose paths lead out of the root."
+    )
+    parser.add_argument(
+        "--workers", type=int, default=_cores(), help="Processes; 0 works in this one, without `timeout`."
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, help="Seconds without a frame after which a video is bad."
+    )
+    if command == "prepare":
+        best = Encoding()
+        parser.add_argument("--output", type=str, required=True, help="Folder for what is written, and nothing else.")
+        parser.add_argument(
+            "--short_side", type=int, default=best.short_side, help="Pixels of the shorter side; none is enlarged."
+        )
+        parser.add_argument("--crf", type=float, default=best.crf, help="Quality: 6 more is about half the bytes.")
+        parser.add_argument("--preset", type=str, default=best.preset, help="Of x264: time that encoding may take.")
+        parser.add_argument("--gop", type=int, default=best.gop, help="Frames from one keyframe to the next.")
+        parser.add_argument("--b_frames", type=int, default=best.b_frames, help="Frames that no other one refers to.")
+        parser.add_argument(
+            "--max_bad_fraction", type=float, default=0.25, help="Exit with 1 if a larger share of the videos is bad."
+        )
+    else:
+        parser.add_argument("--frames", type=int, default=4, help="Frames of each video that are decoded.")
+        parser.add_argument("--full", action="store_true", help="Decode all frames.")
+        parser.add_argument("--report", type=str | None, help="CSV of the bad videos that is to be written.")
+    return parser
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _read(config: Any) -> Manifest:
+    source: Source = config.source
+    if not isinstance(source, VideoSource):
+        source = VideoList(
+            source,
+            config.root,
+            multi_label=config.multi_label,
+            existing_only=config.existing_only,
+            allow_outside_root=config.allow_outside_root,
+        )
+    return source.read()
+
+
+def _splits(config: Any) -> Mapping[str, Manifest]:
+    """Videos of each split that a config of `fit` names."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--config", action="config")
+    parser.add_class_arguments(Trainer, "trainer", instantiate=False)
+    for name, kind in (("model", LightningModule), ("data", LightningDataModule)):
+        parser.add_subclass_arguments(kind, name, instantiate=False, required=name == "data")
+    for name in ("seed_everything", "ckpt_path", "weights_only"):
+        parser.add_argument(f"--{name}", type=Any)
+    given = parser.parse_args([f"--config={config.config}"]).data
+    only_data = ArgumentParser(exit_on_error=False)
+    only_data.add_subclass_arguments(LightningDataModule, "data")
+    data = only_data.instantiate_classes(only_data.parse_object({"data": given})).data
+    if not isinstance(data, VideoDataModule):
+        raise ManifestError(
+            f"{config.config} has {type(data).__name__} as `data`; a VideoDataModule is required. Give the list or "
+            "folder of videos as --source."
+        )
+    return {str(split): manifest for split, manifest in data.manifests().items()}
+
+
+def _prepare(config: Any, splits: Mapping[str, Manifest]) -> None:
+    encoding = Encoding(config.short_side, config.crf, config.preset, config.gop, config.b_frames)
+    console = Console(stderr=True)
+    written: dict[str, str] = {}
+    for split, manifest in splits.items():
+        output = os.path.join(config.output, split) if split else config.output
+        with _bar(console) as bar:
+            task = bar.add_task(split or os.path.basename(os.path.normpath(output)), total=None, count="")
+
+            def show(now: Progress, bar: RichProgress = bar, task: Any = task) -> None:
+                count = f"{now.done:,} of {now.total:,} videos" + (f", {now.bad:,} bad" if now.bad else "")
+                bar.update(task, completed=now.done_bytes, total=max(1, now.total_bytes), count=count)
+
+            summary = prepare(
+                manifest,
+                output,
+                encoding,
+                workers=config.workers,
+                timeout=config.timeout,
+                max_bad_fraction=config.max_bad_fraction,
+                progress=show,
+            )
+        written[split] = os.path.join(output, MANIFEST_NAME)
+        print(_said(summary))
+    print("\nTo train on them, give the data module:\n\ndata:\n  init_args:")
+    for split, path in written.items():
+        print(f"    {split or 'train'}: {path}")
+
+
+def _said(summary: Summary) -> str:
+    """A summary in a sentence."""
+    there = f", {summary.kept:,} were there" if summary.kept else ""
+    ratio = f", {summary.bytes / summary.source_bytes:.2f} times the originals" if summary.source_bytes else ""
+    report = os.path.join(os.path.dirname(summary.manifest), REPORT_NAME)
+    bad = f"; {len(summary.bad):,} bad ones are left out, {report} says why" if summary.bad else ""
+    return f"{summary.made:,} videos prepared{there}: {filesize.decimal(summary.bytes)}{ratio}{bad}."
+
+
+def _check(config: Any, splits: Mapping[str, Manifest]) -> None:
+    bad: dict[str, str] = {}
+    read = 0
+    for split, manifest in splits.items():
+        with _bar(Console(stderr=True)) as bar:
+            task = bar.add_task(split or "check", total=len(manifest), count="")
+            found = check(
+                manifest,
+                frames=None if config.full else config.frames,
+                workers=config.workers,
+                timeout=config.timeout,
+            )
+            for path, reason in found:
+                read += 1
+                if reason is not None:
+                    bad[path] = reason
+                    line = f"{_one_line(path)}: {_one_line(reason)}"
+                    bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+                bar.update(task, advance=1, count=f"{len(bad):,} bad")
+    if config.report is not None:
+        write_report(config.report, bad)
+    print(f"{read:,} videos read, {len(bad):,} bad.")
+    if bad:
+        raise SystemExit(1)
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def _bar(console: Console) -> RichProgress:
+    return RichProgress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[count]}"),
+        TimeRemainingColumn(),
+        console=console,
+    )

@@ -1,0 +1,258 @@
+"""The command line: Lightning's subcommands, `plan`, `prepare` and `check`, and `migrate`."""
+
+from __future__ import annotations
+
+import json as json_format
+import math
+import sys
+import traceback
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from jsonargparse import ArgumentError, ArgumentParser
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import BasePredictionWriter
+from lightning.pytorch.cli import ArgsType, LightningCLI
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from lightning_multigrid import __version__
+from lightning_multigrid.cli.data_commands import DATA_COMMANDS, run_data_command
+from lightning_multigrid.cli.forecast import Forecast, clip_costs
+from lightning_multigrid.cli.measure import measure_steps
+from lightning_multigrid.cli.plan import Plan, count_clips, make_plan
+from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
+from lightning_multigrid.reports import plan_figure, save
+from lightning_multigrid.schedule import LongCycle, ShortCycle
+from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
+from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
+
+__all__ = ["main"]
+
+_PRESETS = Path(__file__).parent / "presets"
+
+
+class _Trainer(Trainer):
+    """Lightning's Trainer, whose methods are the subcommands."""
+
+    def plan(
+        self,
+        clips: int | None = None,
+        devices: int | None = None,
+        num_nodes: int | None = None,
+        step_time: float | None = None,
+        measure: bool = False,
+        plot: str | None = None,
+        json: bool = False,
+        like: str | None = None,
+        ckpt_path: str | None = None,
+    ) -> None:
+        """Prints the multigrid schedule of a config and what it costs, without data or GPU.
+
+        Args:
+            clips: Training videos, over all devices; None counts them if they are on this machine.
+            devices: GPUs per node; None is what the config says.
+            num_nodes: Nodes; None is what the config says, or 1 if `devices` is given.
+            step_time: Seconds of a baseline step on one device, from which the others are computed by FLOPs.
+            measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
+            plot: Draw shapes and LR over the training, as Figure 2 of the paper, to this file (.png, .svg, .pdf).
+            json: Print JSON instead of a table.
+            like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
+            ckpt_path: Not used; configs of `fit` may have it.
+        """
+
+
+class _MultigridCLI(LightningCLI):
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        return {**LightningCLI.subcommands(), "plan": set()}
+
+    def before_instantiate_classes(self) -> None:
+        if self.subcommand == "plan":  # it also runs where there is no GPU, and logs nothing
+            trainer = self.config.plan.trainer
+            self.configured = (_count_devices(trainer.devices), trainer.num_nodes)
+            self.precision = str(trainer.precision)
+            here = {
+                "accelerator": "cpu",
+                "devices": 1,
+                "num_nodes": 1,
+                "strategy": "auto",
+                "logger": False,
+                "precision": None,
+            }
+            for name, value in here.items():
+                self.config.plan.trainer[name] = value
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Its checkpoints are whole or not there, unless the config has a `CheckpointIO` of its own."""
+        trainer: Trainer = super().instantiate_trainer(**kwargs)
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+        return trainer
+
+    def before_predict(self) -> None:
+        """`predict` leaves a table, unless the config has another writer or a part that doesn't know of it."""
+        trainer = self.trainer
+        writers = [c for c in trainer.callbacks if isinstance(c, BasePredictionWriter)]  # type: ignore[attr-defined]
+        if not writers and isinstance(self.model, VideoClassifier) and isinstance(self.datamodule, VideoDataModule):
+            trainer.callbacks.append(PredictionWriter())  # type: ignore[attr-defined]
+
+    def plan(
+        self,
+        clips: int | None,
+        devices: int | None,
+        num_nodes: int | None,
+        step_time: float | None,
+        measure: bool,
+        plot: str | None,
+        json: bool,
+        **_: Any,
+    ) -> None:
+        """What `_Trainer.plan` says."""
+        callbacks = [c for c in self.trainer.callbacks if isinstance(c, MultigridCallback)]  # type: ignore[attr-defined]
+        if not callbacks:
+            print("`trainer.callbacks` has no MultigridCallback, so this is the baseline as it is.", file=sys.stderr)
+            callbacks = [
+                MultigridCallback(epoch_factor=1, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)))
+            ]
+        if not isinstance(self.datamodule, VideoDataModule):
+            raise MisconfigurationException(
+                f"`plan` reads the baseline off a VideoDataModule, got {type(self.datamodule).__name__}. With other "
+                "data the schedule is printed when `fit` starts."
+            )
+        if step_time is not None and (measure or step_time <= 0):
+            wrong = f"{step_time:g} and `--measure`" if measure else f"{step_time:g}"
+            raise ValueError(f"`--step_time` must be above 0 and come without `--measure`, got {wrong}. Give either.")
+        configured = math.prod(self.configured)
+        # `--devices` alone means that many in all: not on each of the many nodes that a recipe asks for.
+        world = (devices or self.configured[0]) * (num_nodes or (1 if devices else self.configured[1]))
+        clips = count_clips(self.datamodule) if clips is None else clips
+        plan = make_plan(
+            callbacks[0],
+            self.trainer,
+            self.model,
+            self.datamodule,
+            clips=clips,
+            world=world,
+            configured_world=configured,
+        )
+        forecast = _forecast(plan, self.model, step_time, self.precision if measure else None)
+        print(json_format.dumps(plan.as_json(forecast), indent=2) if json else plan.table(forecast))
+        if plot is not None:
+            save(plan_figure(plan.schedule, plan.lrs), plot)
+            print(f"Drawn to {plot}.", file=sys.stderr)
+
+
+def _count_devices(devices: int | str | list[int]) -> int:
+    """Devices that a config asks for on each node; 1 where it leaves that to the machine."""
+    if isinstance(devices, list):
+        return max(1, len(devices))
+    return max(1, int(devices)) if str(devices).lstrip("-").isdigit() else 1
+
+
+def _forecast(plan: Plan, module: LightningModule, step_time: float | None, measured_at: str | None) -> Forecast:
+    shapes = [shape for shape, _ in plan.shapes]
+    seconds = {} if step_time is None else {plan.schedule.baseline.shape: step_time}
+    if measured_at is not None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        seconds = measure_steps(module, plan.shapes, device, precision=measured_at)
+    return Forecast(plan.schedule, clip_costs(module, shapes), seconds, plan.world)
+
+
+def _raised_here(error: BaseException | None) -> BaseException | None:
+    """The error, or the one that led to it, that this package raised: one that a user can mend."""
+    while error is not None:
+        innermost = list(traceback.walk_tb(error.__traceback__))[-1][0]
+        if str(innermost.f_globals.get("__name__")).startswith("lightning_multigrid."):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _with_values(args: list[str]) -> list[str]:
+    """Arguments as jsonargparse wants them: `--json=true` for the bare `--json` that people type, and presets' files.
+
+    Raises:
+        ValueError: If there is no such preset.
+    """
+    expanded = []
+    for arg, following in pairwise([*args, ""]):
+        bare = arg in ("--json", "--measure") and following.lower() not in ("true", "false")
+        expanded.append(f"{arg}=true" if bare else arg)
+    if expanded[:1] != ["plan"]:
+        return expanded
+    while "--like" in expanded:
+        place = expanded.index("--like")
+        expanded[place : place + 2] = [f"--like={''.join(expanded[place + 1 : place + 2])}"]
+    return [part for arg in expanded for part in (_preset(arg[7:]) if arg.startswith("--like=") else [arg])]
+
+
+def _preset(name: str) -> list[str]:
+    names = sorted(path.stem for path in _PRESETS.glob("*.yaml"))
+    if name not in names:
+        raise ValueError(
+            f"`--like` must be one of {', '.join(names)}, got {name!r}. For your own recipe use `--config`."
+        )
+    return ["--config", str(_PRESETS / f"{name}.yaml")]
+
+
+def _migrate(args: list[str]) -> None:
+    parser = ArgumentParser(
+        prog="lightning-multigrid migrate",
+        description="Prints the config of `fit` that trains what a config of PySlowFast trains. What has no "
+        "counterpart stands in comments at its top.",
+        exit_on_error=False,
+    )
+    parser.add_argument("config", type=str, help="A YAML file of PySlowFast.")
+    print(translate_pyslowfast(parser.parse_args(args).config), end="")
+
+
+def main(args: ArgsType = None) -> None:
+    """Runs a command line; errors that a user can mend are said in one paragraph.
+
+    Args:
+        args: What to run instead of the process's arguments.
+    """
+    words = sys.argv[1:] if args is None else args
+    # Else a mistake in one argument prints the names of all of them.
+    one_line = {"exit_on_error": False}
+    try:
+        if isinstance(words, list) and words and words[0] in DATA_COMMANDS:
+            run_data_command(words)
+            return
+        if isinstance(words, list) and words[:1] == ["migrate"]:
+            _migrate(words[1:])
+            return
+        if args is None:
+            sys.argv[1:] = _with_values(sys.argv[1:])
+        elif isinstance(args, list):
+            args = _with_values(args)
+        _MultigridCLI(
+            LightningModule,
+            LightningDataModule,
+            trainer_class=_Trainer,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            auto_configure_optimizers=False,
+            seed_everything_default=0,
+            save_config_kwargs={"overwrite": True},
+            parser_kwargs={
+                "version": __version__,
+                "description": "Multigrid training of video models. More commands, with a --help of their own: "
+                "`prepare` and `check` make a dataset ready, `migrate` translates a config of PySlowFast.",
+                **one_line,
+                **dict.fromkeys(_MultigridCLI.subcommands(), one_line),
+            },
+            args=args,
+        )
+    except ArgumentError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except (ValueError, OSError, ModuleNotFoundError, MisconfigurationException) as error:
+        ours = _raised_here(error)
+        if ours is None:
+            raise
+        print(f"error: {ours}", file=sys.stderr)
+        raise SystemExit(1) from None

@@ -1,0 +1,89 @@
+"""Step times of a model on the grids of a schedule, measured on clips of noise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from statistics import median
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.optim import SGD
+
+from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
+from lightning_multigrid.schedule import BatchShape
+
+__all__ = ["measure_steps"]
+
+_MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
+
+
+def _autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
+    dtype = _MIXED.get(precision)
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype)
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measure_steps(
+    module: LightningModule,
+    shapes: Sequence[tuple[BatchShape, int]],
+    device: torch.device,
+    *,
+    precision: str = "32-true",
+    rounds: int = 5,
+) -> dict[BatchShape, float]:
+    """Seconds of a step (forward, backward, SGD) on each shape, the median of several rounds.
+
+    The shapes take turns, so that a machine whose speed drifts does not favour one of them. A first round, in which
+    kernels are chosen and memory is taken, is not counted. The module is left as it was, on the CPU.
+
+    Args:
+        module: Its `forward` takes clips B x 3 x T x H x W.
+        shapes: Each with the clips that share BN statistics.
+        device: Where to measure.
+        precision: As the Trainer's; other than mixed ones are measured at 32 bits.
+        rounds: Steps on each shape.
+
+    Raises:
+        ValueError: If a shape does not fit into the device's memory.
+    """
+    state = {name: value.detach().clone() for name, value in module.state_dict().items()}
+    training = module.training
+    convert_sub_batchnorm(module).train().to(device)
+    optimizer = SGD(module.parameters(), lr=1e-6, momentum=0.9)
+    seconds: dict[BatchShape, list[float]] = {shape: [] for shape, _ in shapes}
+    try:
+        for _ in range(1 + rounds):
+            for shape, sub_batch in shapes:
+                set_sub_batch(module, sub_batch)
+                seconds[shape].append(_step(module, optimizer, shape, device, precision))
+    except torch.OutOfMemoryError as error:
+        raise ValueError(
+            f"A step on {shape} (clips x frames x size) does not fit into the memory of {device}. Use a smaller "
+            "`batch_size`, or a `precision` such as `16-mixed`."
+        ) from error
+    finally:
+        restore_batchnorm(module).cpu().train(training)
+        module.zero_grad(set_to_none=True)
+        module.load_state_dict(state)
+    return {shape: median(times[1:]) for shape, times in seconds.items()}
+
+
+def _step(module: LightningModule, optimizer: SGD, shape: BatchShape, device: torch.device, precision: str) -> float:
+    clips = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=device)
+    _synchronize(device)
+    start = time.perf_counter()
+    with _autocast(device, precision):
+        logits: Tensor = module(clips)
+        loss = logits.float().square().mean()
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    _synchronize(device)
+    return time.perf_counter() - start

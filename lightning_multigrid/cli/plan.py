@@ -1,0 +1,351 @@
+"""The plan of a config, without data or GPU: what `lightning-multigrid plan` says."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any, cast
+
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.types import LRSchedulerConfig
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from lightning_multigrid.cli.forecast import Forecast, rank_group
+from lightning_multigrid.reports import LRPoint
+from lightning_multigrid.schedule import BatchShape, Clips, MultigridSchedule, Phase, duration, text_table
+from lightning_multigrid.sources import ManifestError, VideoSource
+from lightning_multigrid.training import (
+    BaselineEpoch,
+    BaselineLR,
+    MultigridCallback,
+    read_recipe,
+    scheduler_configs,
+    training_source,
+)
+from lightning_multigrid.video import VideoClassifier, VideoDataModule
+
+__all__ = ["Plan", "count_clips", "make_plan"]
+
+# Mini-batches of an epoch where their number is not known, or not needed exactly, which makes LR curves quick.
+_UNKNOWN_BATCHES = 1000
+_CURVE_BATCHES = 200
+_POINTS_PER_PHASE = 24
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will happen to a training.
+
+    Args:
+        schedule: The multigrid schedule.
+        world: Devices.
+        clips: Clips of a device in an epoch; None if the training videos are not known.
+        accumulate: Mini-batches per optimizer step.
+        drop_last: Whether an incomplete last mini-batch of an epoch is dropped.
+        lrs: The LR over the training, `_POINTS_PER_PHASE` points per phase.
+        lr: The LR of the config: the baseline's, without warm-up and decay.
+        configured_world: Devices of the config, which its LR is for.
+    """
+
+    schedule: MultigridSchedule
+    world: int
+    clips: Clips | None
+    accumulate: int
+    drop_last: bool
+    lrs: tuple[LRPoint, ...]
+    lr: float
+    configured_world: int
+
+    @property
+    def steps(self) -> list[int] | None:
+        """Mini-batches of each phase; None if the training videos are not known."""
+        return None if self.clips is None else self.schedule.phase_steps(self.clips, self.accumulate, self.drop_last)
+
+    @property
+    def shapes(self) -> list[tuple[BatchShape, int]]:
+        """Every shape of the baseline and the schedule once, each with the clips that share BN statistics."""
+        baseline = self.schedule.baseline.shape
+        shapes = {baseline: self.schedule.sub_batch_of(baseline, baseline)}
+        for phase in self.schedule.phases:
+            for shape in self.schedule.cycle(phase.shape):
+                shapes[shape] = self.schedule.sub_batch_of(shape, phase.shape)
+        return list(shapes.items())
+
+    def phase_lrs(self, index: int) -> tuple[float, float]:
+        """The LR at the start and at the end of a phase."""
+        points = self.lrs[index * _POINTS_PER_PHASE : (index + 1) * _POINTS_PER_PHASE]
+        return points[0].lr, points[-1].lr
+
+    def table(self, forecast: Forecast) -> str:
+        """The plan as text."""
+        schedule, steps = self.schedule, self.steps
+        columns = ["phase", "stage", "epochs", "clips x frames x size", "short cycle", "LR", "BN clips", "GFLOPs/clip"]
+        columns += ["memory"] if forecast.costs else []
+        columns += ["steps"] if steps else []
+        columns += ["ms/step", "clips/s"] if forecast.step_seconds else []
+        rows = []
+        for index, phase in enumerate(schedule.phases):
+            row = [
+                str(index),
+                str(phase.stage),
+                f"{float(phase.start_epoch):.2f} - {float(phase.end_epoch):.2f}",
+                str(phase.shape),
+                ", ".join(f"{shape.clips} x {shape.size}" for shape in schedule.cycle(phase.shape)),
+                " to ".join(dict.fromkeys(f"{lr:.3g}" for lr in self.phase_lrs(index))),
+                self._bn(phase),
+                f"{forecast.clip_flops(phase) / 1e9:.1f}" if forecast.costs else "",
+                f"{forecast.memory(phase):.2f}x" if forecast.costs else "",
+                str(steps[index]) if steps else "",
+                f"{1000 * (forecast.phase_step_seconds(phase) or 0):.0f}" if forecast.step_seconds else "",
+                f"{forecast.clips_per_second(phase):.0f}" if forecast.step_seconds else "",
+            ]
+            rows.append([cell for cell in row if cell])
+        if not forecast.costs:
+            columns.remove("GFLOPs/clip")
+        title = f"Multigrid schedule for a baseline of {schedule.baseline.shape} (clips x frames x size)"
+        where = f" on each of {self.world} devices" if self.world > 1 else ""
+        return "\n".join([f"{title}{where}", text_table(columns, rows), *self._totals(forecast), *_legend(forecast)])
+
+    def _bn(self, phase: Phase) -> str:
+        clips, sub_batch = phase.shape.clips, self.schedule.sub_batch_of(phase.shape, phase.shape)
+        ranks = rank_group(clips, sub_batch, self.world)
+        if ranks > 1:
+            return f"{ranks * clips} of {ranks} ranks"
+        return str(clips // max(1, clips // sub_batch))
+
+    def _totals(self, forecast: Forecast) -> list[str]:
+        schedule, steps = self.schedule, self.steps
+        parts = [] if steps is None else [f"{sum(steps)} steps instead of {self.baseline_steps}"]
+        parts += [
+            f"{schedule.epochs} epochs instead of {float(schedule.baseline.epochs):g}",
+            f"{schedule.iteration_reduction:.2f}x fewer iterations",
+            f"{schedule.reduction(forecast.flops):.2f}x fewer FLOPs{'' if forecast.costs else ' (b t s^2)'}",
+        ]
+        lines = [", ".join(parts) + "."]
+        seconds = forecast.training_seconds(steps) if steps else None
+        if seconds and self.baseline_steps:
+            baseline = self.baseline_steps * forecast.step_seconds[schedule.baseline.shape]
+            lines.append(
+                f"About {duration(seconds)} of steps instead of {duration(baseline)}, {baseline / seconds:.2f}x faster "
+                "if the data keep up; validation and start-up come on top."
+            )
+        if self.world > 1 or self.configured_world > 1:
+            clips = schedule.baseline.shape.clips
+            lines.append(
+                f"{self.world} devices x {clips} clips = {self.world * clips} clips in a baseline step, at the LR "
+                f"{self.lr:g} of the config."
+            )
+        if self.world != self.configured_world:
+            lines.append(
+                f"The config is for {self.configured_world} devices; by linear scaling its LR would be "
+                f"{self.scaled_lr:.3g} here."
+            )
+        return lines
+
+    @property
+    def baseline_steps(self) -> int | None:
+        """Mini-batches of the baseline; None if the training videos are not known."""
+        return None if self.clips is None else self.schedule.baseline_steps(self.clips, self.drop_last)
+
+    @property
+    def scaled_lr(self) -> float:
+        """The config's LR, scaled with the clips of a global mini-batch (Goyal et al. 2017)."""
+        return self.lr * self.world / self.configured_world
+
+    def as_json(self, forecast: Forecast) -> dict[str, Any]:
+        """The plan as plain values; positions in epochs, sizes in pixels, times in seconds."""
+        schedule, steps = self.schedule, self.steps
+        baseline = schedule.baseline
+        return {
+            "baseline": {**asdict(baseline.shape), "epochs": float(baseline.epochs)},
+            "epochs": schedule.epochs,
+            "devices": self.world,
+            "clips_per_device": None if self.clips is None else math.floor(self.clips),
+            "global_clips": self.world * baseline.shape.clips,
+            "steps": None if steps is None else sum(steps),
+            "baseline_steps": self.baseline_steps,
+            "iteration_reduction": schedule.iteration_reduction,
+            "flop_reduction": schedule.reduction(forecast.flops),
+            "speedup": forecast.speedup,
+            "speedup_from": "step times" if len(forecast.step_seconds) > 1 else "FLOPs",
+            "seconds": forecast.training_seconds(steps) if steps else None,
+            "lr": self.lr,
+            "linearly_scaled_lr": self.scaled_lr,
+            "baseline_gflops_per_clip": _giga(forecast, baseline.shape),
+            "baseline_saved_bytes": forecast.saved_bytes(baseline.shape),
+            "phases": [
+                {
+                    "stage": phase.stage,
+                    **asdict(phase.shape),
+                    "start_epoch": float(phase.start_epoch),
+                    "end_epoch": float(phase.end_epoch),
+                    "lr_scale": phase.lr_scale,
+                    "lr": list(self.phase_lrs(index)),
+                    "short_cycle": [
+                        self._shape_as_json(forecast, shape, phase) for shape in schedule.cycle(phase.shape)
+                    ],
+                    "steps": None if steps is None else steps[index],
+                    "memory": forecast.memory(phase),
+                    "seconds_per_step": forecast.phase_step_seconds(phase),
+                    "clips_per_second": forecast.clips_per_second(phase),
+                }
+                for index, phase in enumerate(schedule.phases)
+            ],
+        }
+
+    def _shape_as_json(self, forecast: Forecast, shape: BatchShape, phase: Phase) -> dict[str, Any]:
+        sub_batch = self.schedule.sub_batch_of(shape, phase.shape)
+        return {
+            **asdict(shape),
+            "sub_batch": sub_batch,
+            "bn_ranks": rank_group(shape.clips, sub_batch, self.world),
+            "gflops_per_clip": _giga(forecast, shape),
+            "seconds_per_step": forecast.seconds(shape),
+        }
+
+
+def _giga(forecast: Forecast, shape: BatchShape) -> float | None:
+    return forecast.costs[shape.clip].flops / 1e9 if forecast.costs else None
+
+
+def _legend(forecast: Forecast) -> list[str]:
+    lines = []
+    if forecast.costs:
+        saved = (forecast.saved_bytes(forecast.schedule.baseline.shape) or 0) / 2**30
+        lines += [
+            "GFLOPs: multiply-adds of a forward, 10^9. Memory: activations kept for the backward in a phase's largest "
+            f"step,\nrelative to the {saved:.2f} GiB of a baseline step (32 bits); weights and kernels' workspace come "
+            "on top."
+        ]
+    if forecast.step_seconds:
+        how = "measured here on noise" if len(forecast.step_seconds) > 1 else "the given one, others by FLOPs"
+        lines.append(f"ms/step: {how}. clips/s: what all loaders together must give for no device to wait.")
+    return lines
+
+
+def count_clips(data: VideoDataModule) -> int | None:
+    """Training videos of a data module, if their list, folder or annotation file is on this machine."""
+    source = data.sources["train"]
+    if source is None or (not isinstance(source, VideoSource) and not os.path.exists(source)):
+        return None
+    try:
+        data.setup("fit")
+    except ManifestError as error:
+        # A source tells where its files are only by reading them.
+        if not isinstance(source, VideoSource):
+            raise
+        print(f"The training videos are not counted: {error}", file=sys.stderr)
+        return None
+    return len(data.train_dataloader().dataset)  # type: ignore[arg-type]
+
+
+def make_plan(
+    callback: MultigridCallback,
+    trainer: Trainer,
+    module: LightningModule,
+    data: VideoDataModule,
+    *,
+    clips: int | None,
+    world: int,
+    configured_world: int,
+) -> Plan:
+    """The plan that `fit` would make on this many devices.
+
+    Args:
+        callback: Whose arguments shape the schedule.
+        trainer: Of one device, not fitted.
+        module: Its `configure_optimizers` is asked as in `fit`.
+        data: The baseline's clips and shape.
+        clips: Training videos, over all devices; None if they are not known.
+        world: Devices.
+        configured_world: Devices that the LR of the config is for.
+
+    Raises:
+        MisconfigurationException: If the LR scheduler counts steps and the training videos are not known.
+        ValueError: If there are too few training videos for the first mini-batch.
+    """
+    known = clips if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world
+    recipe = read_recipe(trainer, _stand_in(data, known), world)
+    configs = _configure(trainer, module, _stand_in(data, math.ceil(known / world)))
+    in_epochs = isinstance(module, VideoClassifier)
+    if clips is None and not in_epochs and any(config.interval == "step" for config in configs):
+        raise MisconfigurationException(
+            "The LR scheduler counts steps, but the training videos are not on this machine. Say how many there are "
+            "with `--clips`."
+        )
+    shape = BatchShape(data.batch_size, data.frames, data.size)
+    schedule = callback.infer_schedule(shape, data.stride, recipe.epoch, recipe.epochs, configs)
+    if clips is not None:
+        # Refuses data that are too few for the first mini-batch, as `fit` does.
+        schedule.steps(0, recipe.planned_clips(schedule), trainer.accumulate_grad_batches, data.drop_last)
+    epoch = recipe.epoch
+    if in_epochs and epoch.batches > _CURVE_BATCHES:
+        # Its arguments are in epochs, so that shorter ones give the same curve.
+        batches = _CURVE_BATCHES
+        configs = _configure(trainer, module, _stand_in(data, batches * data.batch_size))
+        epoch = BaselineEpoch(batches, trainer.accumulate_grad_batches)
+    lrs, lr = _lr_curve(schedule, module, configs, epoch)
+    return Plan(
+        schedule,
+        world,
+        None if clips is None else recipe.planned_clips(schedule),
+        trainer.accumulate_grad_batches,
+        data.drop_last,
+        lrs,
+        lr,
+        configured_world,
+    )
+
+
+def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:
+    return DataLoader(cast("Any", range(clips)), data.batch_size, drop_last=data.drop_last)
+
+
+def _configure(trainer: Trainer, module: LightningModule, loader: DataLoader[Any]) -> list[LRSchedulerConfig]:
+    """The LR schedulers that the module makes when it asks the trainer for the length of this loader's epochs."""
+    trainer.state.fn = TrainerFn.FITTING
+    trainer.strategy.connect(module)
+    module.trainer = trainer
+    training_source(trainer).instance = loader
+    trainer.reload_dataloaders_every_n_epochs = -1  # type: ignore[attr-defined]  # asks for it again; see the callback
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*(does not have many workers|smaller than the logging interval)")
+        return scheduler_configs(module)
+
+
+def _lr_curve(
+    schedule: MultigridSchedule, module: LightningModule, configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch
+) -> tuple[tuple[LRPoint, ...], float]:
+    optimizers = [config.scheduler.optimizer for config in configs] or _optimizers(module.configure_optimizers())
+    lr = BaselineLR(configs, optimizers[:1], epoch, lambda scheduler: scheduler.step())
+    group = optimizers[0].param_groups[0]
+    configured = float(group.get("initial_lr", group["lr"]))  # torch's name for it, where there is a scheduler
+    points = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of a scheduler's step before an optimizer's
+        for phase in schedule.phases:
+            for part in range(_POINTS_PER_PHASE):
+                # The last one lies just before the end, where the next phase starts.
+                share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - Fraction(1, 10**6))
+                position = phase.start_epoch + share * (phase.end_epoch - phase.start_epoch)
+                lr.sync(schedule.baseline_epoch(position), phase.lr_scale)
+                now = float(group["lr"])
+                points.append(LRPoint(float(position), now, now / phase.lr_scale))
+    return tuple(points), configured
+
+
+def _optimizers(returned: Any) -> list[Optimizer]:
+    """Optimizers in whatever `configure_optimizers` returns."""
+    if isinstance(returned, Optimizer):
+        return [returned]
+    if isinstance(returned, dict):
+        return _optimizers(returned.get("optimizer"))
+    return [o for part in returned for o in _optimizers(part)] if isinstance(returned, (list, tuple)) else []

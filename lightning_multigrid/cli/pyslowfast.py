@@ -1,0 +1,377 @@
+"""Configs of PySlowFast as configs of this package, with what could not be carried over said in comments.
+
+Source of keys and defaults: `slowfast/config/defaults.py` of PySlowFast.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import yaml
+
+from lightning_multigrid.files import StrPath
+
+__all__ = ["PySlowFastError", "translate_pyslowfast"]
+
+# What the translation takes when a config is silent.
+_DEFAULTS: dict[str, Any] = {
+    "AUG.ENABLE": False,
+    "BN.NUM_BATCHES_PRECISE": 200,
+    "BN.USE_PRECISE_STATS": False,
+    "BN.WEIGHT_DECAY": 0.0,
+    "DATA.ENSEMBLE_METHOD": "sum",
+    "DATA.INV_UNIFORM_SAMPLE": False,
+    "DATA.MEAN": [0.45, 0.45, 0.45],
+    "DATA.MULTI_LABEL": False,
+    "DATA.NUM_FRAMES": 8,
+    "DATA.PATH_PREFIX": "",
+    "DATA.PATH_TO_DATA_DIR": "",
+    "DATA.RANDOM_FLIP": True,
+    "DATA.SAMPLING_RATE": 8,
+    "DATA.STD": [0.225, 0.225, 0.225],
+    "DATA.TEST_CROP_SIZE": 256,
+    "DATA.TRAIN_CROP_SIZE": 224,
+    "DATA.TRAIN_JITTER_SCALES": [256, 320],
+    "DATA.USE_OFFSET_SAMPLING": False,
+    "DATA_LOADER.NUM_WORKERS": 8,
+    "MODEL.ARCH": "slowfast",
+    "MODEL.DROPOUT_RATE": 0.5,
+    "MODEL.LOSS_FUNC": "cross_entropy",
+    "MODEL.NUM_CLASSES": 400,
+    "MULTIGRID.BN_BASE_SIZE": 8,
+    "MULTIGRID.EPOCH_FACTOR": 1.5,
+    "MULTIGRID.EVAL_FREQ": 3,
+    "MULTIGRID.LONG_CYCLE": False,
+    "MULTIGRID.LONG_CYCLE_FACTORS": [[0.25, 0.5**0.5], [0.5, 0.5**0.5], [0.5, 1], [1, 1]],
+    "MULTIGRID.SHORT_CYCLE": False,
+    "MULTIGRID.SHORT_CYCLE_FACTORS": [0.5, 0.5**0.5],
+    "NONLOCAL.INSTANTIATION": "dot_product",
+    "NONLOCAL.LOCATION": [[[]], [[]], [[]], [[]]],
+    "NUM_GPUS": 1,
+    "NUM_SHARDS": 1,
+    "OUTPUT_DIR": ".",
+    "RESNET.DEPTH": 50,
+    "RNG_SEED": 1,
+    "SLOWFAST.ALPHA": 8,
+    "SLOWFAST.BETA_INV": 8,
+    "SLOWFAST.FUSION_KERNEL_SZ": 5,
+    "SOLVER.BASE_LR": 0.1,
+    "SOLVER.BASE_LR_SCALE_NUM_SHARDS": False,
+    "SOLVER.CLIP_GRAD_L2NORM": None,
+    "SOLVER.CLIP_GRAD_VAL": None,
+    "SOLVER.LRS": [],
+    "SOLVER.LR_POLICY": "cosine",
+    "SOLVER.MAX_EPOCH": 300,
+    "SOLVER.MOMENTUM": 0.9,
+    "SOLVER.NESTEROV": True,
+    "SOLVER.OPTIMIZING_METHOD": "sgd",
+    "SOLVER.STEPS": [],
+    "SOLVER.WARMUP_EPOCHS": 0.0,
+    "SOLVER.WARMUP_START_LR": 0.01,
+    "SOLVER.WEIGHT_DECAY": 1e-4,
+    "TEST.NUM_ENSEMBLE_VIEWS": 10,
+    "TEST.NUM_SPATIAL_CROPS": 3,
+    "TRAIN.BATCH_SIZE": 64,
+    "TRAIN.CHECKPOINT_FILE_PATH": "",
+    "TRAIN.DATASET": "kinetics",
+    "TRAIN.EVAL_PERIOD": 10,
+    "TRAIN.MIXED_PRECISION": False,
+}
+# Said in another way here, or settled by the choice of the model; not worth a line.
+_SETTLED = frozenset(
+    """
+    DATA.DECODING_BACKEND DATA.INPUT_CHANNEL_NUM DATA.REVERSE_INPUT_CHANNEL DATA_LOADER.ENABLE_MULTI_THREAD_DECODE
+    DATA_LOADER.PIN_MEMORY TEST.BATCH_SIZE TEST.DATASET TEST.ENABLE TRAIN.AUTO_RESUME TRAIN.CHECKPOINT_INFLATE
+    TRAIN.CHECKPOINT_PERIOD TRAIN.CHECKPOINT_TYPE TRAIN.ENABLE BN.NORM_TYPE BN.NUM_SPLITS BN.NUM_SYNC_DEVICES
+    MODEL.HEAD_ACT MODEL.MODEL_NAME NONLOCAL.GROUP RESNET.NUM_BLOCK_TEMP_KERNEL RESNET.NUM_GROUPS RESNET.TRANS_FUNC
+    RESNET.SPATIAL_DILATIONS RESNET.SPATIAL_STRIDES RESNET.STRIDE_1X1 RESNET.WIDTH_PER_GROUP RESNET.ZERO_INIT_FINAL_BN
+    SLOWFAST.FUSION_CONV_CHANNEL_RATIO LOG_MODEL_INFO LOG_PERIOD TENSORBOARD
+    """.split()  # noqa: SIM905
+)
+
+
+class PySlowFastError(ValueError):
+    """A config that is none of PySlowFast's, or asks for what this package does not have."""
+
+
+class _Config:
+    """Values by dotted names, and which of them were asked for."""
+
+    def __init__(self, path: StrPath) -> None:
+        self.path = os.fspath(path)
+        try:
+            with open(path, encoding="utf-8") as file:
+                tree = yaml.safe_load(file)
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+            raise PySlowFastError(f"{self.path} is not YAML: {error}") from error
+        if not isinstance(tree, dict) or not {"TRAIN", "SOLVER", "MODEL"} & set(tree):
+            raise PySlowFastError(
+                f"{self.path} has none of the sections TRAIN, SOLVER and MODEL, so it is no config of PySlowFast."
+            )
+        self.given: dict[str, Any] = {}
+        for name, value in tree.items():
+            if isinstance(value, dict):
+                self.given.update({f"{name}.{key}": inner for key, inner in value.items()})
+            else:
+                self.given[str(name)] = value
+        self.asked: set[str] = set()
+        self.notes: list[str] = []
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked.add(name)
+        default = _DEFAULTS[name]
+        value = self.given.get(name, default)
+        if isinstance(default, float) and isinstance(value, str):  # `1e-4`, which YAML reads as text
+            value = _number(self.path, name, value)
+        number = isinstance(default, int | float) and not isinstance(default, bool)
+        wanted: type | tuple[type, ...] = (int, float) if number else type(default)
+        if default is not None and (not isinstance(value, wanted) or (number and isinstance(value, bool))):
+            kind = "number" if number else type(default).__name__
+            raise PySlowFastError(f"{self.path}: `{name}` must be a {kind}, got {value!r}.")
+        return value
+
+    def refuse(self, name: str, why: str) -> PySlowFastError:
+        return PySlowFastError(f"{self.path}: `{name}: {self.given.get(name, _DEFAULTS.get(name))}` {why}")
+
+    def left_over(self) -> list[str]:
+        return sorted(
+            name
+            for name in self.given
+            if name not in self.asked and name not in _SETTLED and name.split(".")[0] not in _SETTLED
+        )
+
+
+def translate_pyslowfast(path: StrPath) -> str:
+    """The YAML of `lightning-multigrid fit` that trains what a config of PySlowFast trains.
+
+    The mini-batch of a config is that of one node of `NUM_GPUS` devices, as in PySlowFast. What has no counterpart
+    stands in comments at the top: nothing is dropped without a word.
+
+    Raises:
+        PySlowFastError: If the file is no such config, or its model, dataset, optimizer or LR policy is not supported.
+        OSError: If the file can't be read.
+    """
+    config = _Config(path)
+    gpus, nodes = config["NUM_GPUS"], config["NUM_SHARDS"]
+    trainer: dict[str, Any] = {
+        "accelerator": "gpu",
+        "devices": gpus,
+        "num_nodes": nodes,
+        "max_epochs": config["SOLVER.MAX_EPOCH"],
+        "check_val_every_n_epoch": config["TRAIN.EVAL_PERIOD"],
+        "default_root_dir": config["OUTPUT_DIR"],
+        "callbacks": _callbacks(config),
+    }
+    if config["TRAIN.MIXED_PRECISION"]:
+        trainer["precision"] = "16-mixed"
+    if config["SOLVER.CLIP_GRAD_L2NORM"] is not None:
+        trainer["gradient_clip_val"] = config["SOLVER.CLIP_GRAD_L2NORM"]
+    elif config["SOLVER.CLIP_GRAD_VAL"] is not None:
+        trainer.update(gradient_clip_val=config["SOLVER.CLIP_GRAD_VAL"], gradient_clip_algorithm="value")
+    tree = {
+        "seed_everything": config["RNG_SEED"],
+        "trainer": trainer,
+        "model": {"class_path": "lightning_multigrid.VideoClassifier", "init_args": _classifier(config, nodes)},
+        "data": {"class_path": "lightning_multigrid.VideoDataModule", "init_args": _data(config, gpus)},
+    }
+    head = [f"From {os.path.basename(config.path)} of PySlowFast.", *config.notes]
+    head += [f"Not carried over: {name}: {config.given[name]}" for name in config.left_over()]
+    comments = "".join("".join(f"# {line}\n" for line in note.splitlines()) for note in head)
+    body: str = yaml.safe_dump(tree, sort_keys=False, default_flow_style=None, width=100)
+    return f"{comments}\n{body}"
+
+
+def _callbacks(config: _Config) -> list[dict[str, Any]]:
+    callbacks = []
+    weights = config["TRAIN.CHECKPOINT_FILE_PATH"]
+    if weights:
+        callbacks.append(_part("PretrainedWeights", path=weights))
+    long, short = config["MULTIGRID.LONG_CYCLE"], config["MULTIGRID.SHORT_CYCLE"]
+    # Asked for, so that they are not named as left over when they have no effect.
+    factors = config["MULTIGRID.LONG_CYCLE_FACTORS"], config["MULTIGRID.SHORT_CYCLE_FACTORS"]
+    epoch_factor, sub_batch = config["MULTIGRID.EPOCH_FACTOR"], config["MULTIGRID.BN_BASE_SIZE"]
+    validations = config["MULTIGRID.EVAL_FREQ"]
+    precise, batches = config["BN.USE_PRECISE_STATS"], config["BN.NUM_BATCHES_PRECISE"]
+    if not long and not short:
+        config.notes.append("The baseline as it is. For multigrid add lightning_multigrid.MultigridCallback.")
+        if precise:
+            config.notes.append("Precise BatchNorm is an argument of MultigridCallback, which this baseline has not.")
+        return callbacks
+    arguments: dict[str, Any] = {
+        # PySlowFast lengthens the training for the long cycle only.
+        "epoch_factor": epoch_factor if long else 1.0,
+        "sub_batch": sub_batch,
+        "whole_epochs": True,
+        "validations_per_phase": validations,
+        **({"precise_bn_batches": batches} if precise else {}),
+    }
+    if not long:
+        arguments.update(long_cycle={"factors": [[1, 1]]})
+    elif factors[0] != _DEFAULTS["MULTIGRID.LONG_CYCLE_FACTORS"]:
+        arguments["long_cycle"] = {"factors": factors[0]}
+    if not short:
+        arguments["short_cycle"] = {"factors": [1]}
+    elif factors[1] != _DEFAULTS["MULTIGRID.SHORT_CYCLE_FACTORS"]:
+        arguments["short_cycle"] = {"factors": [*factors[1], 1]}
+    callbacks.append(_part("MultigridCallback", **arguments))
+    config.notes.append(
+        "The phases are PySlowFast's whole epochs (whole_epochs); without it they are the paper's, of equal iterations."
+    )
+    if config["SOLVER.WARMUP_EPOCHS"]:
+        config.notes.append(
+            "The start of the warm-up is scaled with the clips, like all of the LR; that of PySlowFast is not."
+        )
+    return callbacks
+
+
+def _classifier(config: _Config, nodes: int) -> dict[str, Any]:
+    if config["SOLVER.OPTIMIZING_METHOD"] != "sgd":
+        raise config.refuse("SOLVER.OPTIMIZING_METHOD", "is not SGD, the optimizer of VideoClassifier.")
+    losses = {"cross_entropy": "cross_entropy", "bce": "bce", "bce_logit": "bce"}
+    if config["MODEL.LOSS_FUNC"] not in losses:
+        raise config.refuse("MODEL.LOSS_FUNC", f"is not supported; {', '.join(losses)} are.")
+    lr = config["SOLVER.BASE_LR"] * (nodes if config["SOLVER.BASE_LR_SCALE_NUM_SHARDS"] else 1)
+    arguments: dict[str, Any] = {
+        "model": _model(config),
+        "num_classes": config["MODEL.NUM_CLASSES"],
+        "loss": losses[config["MODEL.LOSS_FUNC"]],
+        "lr": lr,
+        "momentum": config["SOLVER.MOMENTUM"],
+        "nesterov": config["SOLVER.NESTEROV"],
+        "weight_decay": config["SOLVER.WEIGHT_DECAY"],
+        "norm_weight_decay": config["BN.WEIGHT_DECAY"],
+        **_lr_policy(config),
+        "view_fusion": "max" if config["DATA.ENSEMBLE_METHOD"] == "max" else "mean",
+    }
+    warmup, start = config["SOLVER.WARMUP_EPOCHS"], config["SOLVER.WARMUP_START_LR"]
+    if warmup:
+        arguments.update(warmup_epochs=warmup, warmup_start_factor=start / config["SOLVER.BASE_LR"])
+    return arguments
+
+
+def _lr_policy(config: _Config) -> dict[str, Any]:
+    policy, steps, lrs = config["SOLVER.LR_POLICY"], config["SOLVER.STEPS"], config["SOLVER.LRS"]
+    if policy == "cosine":
+        if config["SOLVER.WARMUP_EPOCHS"]:
+            config.notes.append("The cosine starts where the warm-up ends, as with SOLVER.COSINE_AFTER_WARMUP.")
+        return {"schedule": "cosine"}
+    if policy != "steps_with_relative_lrs":
+        raise config.refuse("SOLVER.LR_POLICY", "is not supported; cosine and steps_with_relative_lrs are.")
+    if len(steps) < 2:
+        return {"schedule": "constant"}
+    used = lrs[: len(steps)]
+    ratios = [later / earlier for earlier, later in pairwise(used)]
+    if steps[0] != 0 or len(used) < len(steps) or used[0] != 1 or not _are_equal(ratios):
+        raise config.refuse(
+            "SOLVER.LRS",
+            f"must fall by one factor at each of `SOLVER.STEPS: {steps}`, from 1 at epoch 0. Write a module.",
+        )
+    return {"schedule": "steps", "milestones": steps[1:], "gamma": ratios[0]}
+
+
+def _model(config: _Config) -> dict[str, Any]:
+    arch, depth, classes = config["MODEL.ARCH"], config["RESNET.DEPTH"], config["MODEL.NUM_CLASSES"]
+    arguments: dict[str, Any] = {"num_classes": classes, "dropout": config["MODEL.DROPOUT_RATE"]}
+    places = config["NONLOCAL.LOCATION"]
+    non_local = any(blocks for stage in places for blocks in stage)
+    if arch == "slowfast" and depth in (50, 101) and not non_local:
+        arguments.update(
+            alpha=config["SLOWFAST.ALPHA"],
+            beta=1 / config["SLOWFAST.BETA_INV"],
+            fusion_kernel=config["SLOWFAST.FUSION_KERNEL_SZ"],
+        )
+        return _part(f"models.slowfast_r{depth}", **arguments)
+    if arch in ("i3d", "slow") and depth == 50 and not non_local:
+        return _part(f"models.{arch}_r50", **arguments)
+    if arch == "i3d" and depth == 50 and places == [[[]], [[1, 3]], [[1, 3, 5]], [[]]]:
+        return _part("models.i3d_nl_r50", **arguments, instantiation=config["NONLOCAL.INSTANTIATION"])
+    raise config.refuse(
+        "MODEL.ARCH",
+        f"with depth {depth}{' and these non-local blocks' if non_local else ''} is not among the models here: "
+        "SlowFast R50 and R101, I3D R50, I3D-NL R50, Slow R50. VideoClassifier takes any other by its class path.",
+    )
+
+
+def _data(config: _Config, gpus: int) -> dict[str, Any]:
+    batch = config["TRAIN.BATCH_SIZE"]
+    if gpus > 1 and batch % gpus:
+        raise config.refuse("TRAIN.BATCH_SIZE", f"must be a multiple of `NUM_GPUS: {gpus}`.")
+    size, views = config["DATA.TRAIN_CROP_SIZE"], config["TEST.NUM_ENSEMBLE_VIEWS"]
+    dataset = config["TRAIN.DATASET"].lower()
+    test: dict[str, Any] = {
+        "clips": views,
+        "crops": config["TEST.NUM_SPATIAL_CROPS"],
+        "size": config["DATA.TEST_CROP_SIZE"],
+    }
+    if test["crops"] not in (1, 3):
+        raise config.refuse("TEST.NUM_SPATIAL_CROPS", "is not supported; 1 and 3 are.")
+    if dataset == "charades":
+        test["positions"] = "charades"
+    elif config["DATA.USE_OFFSET_SAMPLING"]:
+        test["positions"] = "offset"
+    if config["DATA.INV_UNIFORM_SAMPLE"]:
+        config.notes.append("Short sides are drawn uniformly; PySlowFast draws their inverse (INV_UNIFORM_SAMPLE).")
+    if config["AUG.ENABLE"]:
+        config.notes.append("AUG and MIXUP: see the argument `augment` of VideoDataModule.")
+    return {
+        **_sources(config, dataset),
+        "num_classes": config["MODEL.NUM_CLASSES"],
+        **({"multi_label": True} if config["DATA.MULTI_LABEL"] and dataset == "kinetics" else {}),
+        "batch_size": batch // max(1, gpus),
+        "frames": config["DATA.NUM_FRAMES"],
+        "size": size,
+        # A frame of each of T segments; the rate is without effect, as in PySlowFast.
+        **({"sampling": "segments"} if dataset == "ssv2" else {"stride": config["DATA.SAMPLING_RATE"]}),
+        "short_side": config["DATA.TRAIN_JITTER_SCALES"],
+        "flip": config["DATA.RANDOM_FLIP"],
+        "mean": config["DATA.MEAN"],
+        "std": config["DATA.STD"],
+        "test_views": test,
+        "num_workers": config["DATA_LOADER.NUM_WORKERS"],
+    }
+
+
+def _sources(config: _Config, dataset: str) -> dict[str, Any]:
+    folder, prefix = config["DATA.PATH_TO_DATA_DIR"] or ".", config["DATA.PATH_PREFIX"]
+    if folder == ".":
+        config.notes.append("DATA.PATH_TO_DATA_DIR is not in the config: lists are looked for where the command runs.")
+    lists = {split: os.path.join(folder, f"{split}.csv") for split in ("train", "val", "test")}
+    if dataset == "kinetics":
+        return {**lists, **({"root": prefix} if prefix else {})}
+    if dataset == "charades":
+        return {
+            split: _part("sources.FrameList", annotations=lists[name], videos=prefix or ".", frame_rate=24.0)
+            for split, name in (("train", "train"), ("val", "val"), ("test", "val"))
+        }
+    if dataset == "ssv2":
+        names = {"train": "train", "val": "validation", "test": "validation"}
+        return {
+            split: _part(
+                "sources.SomethingSomething",
+                annotations=os.path.join(folder, f"something-something-v2-{name}.json"),
+                videos=prefix or ".",
+                labels_file=os.path.join(folder, "something-something-v2-labels.json"),
+                frame_rate=30.0,  # the folders of frames that PySlowFast's lists name
+            )
+            for split, name in names.items()
+        }
+    raise config.refuse("TRAIN.DATASET", "is not supported; kinetics, ssv2 and charades are.")
+
+
+def _part(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"class_path": f"lightning_multigrid.{name}", "init_args": arguments}
+
+
+def _are_equal(ratios: Sequence[float]) -> bool:
+    return all(math.isclose(ratio, ratios[0]) for ratio in ratios)
+
+
+def _number(path: str, name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise PySlowFastError(f"{path}: `{name}` must be a number, got {text!r}.") from None

@@ -1,0 +1,252 @@
+"""Videos as clips on any grid: what a request asks for is decoded, and nothing else.
+
+Only the crop under a clip's grid leaves the worker, as bytes; the device resamples it. In evaluation a video is decoded
+once for all its views.
+
+A video that cannot be read is replaced by another one, so that a run neither stops nor depends on the number of
+workers. The sample says which videos failed. No file is held open, so workers may be forked or spawned.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from lightning_multigrid.clips.batch import Clip, Failure
+from lightning_multigrid.clips.opening import Video, VideoOpener
+from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
+from lightning_multigrid.clips.views import VideoViews, Views, share_frames
+from lightning_multigrid.decode import VideoError, VideoReader
+from lightning_multigrid.loading import ClipRequest, derive_seed, visits
+from lightning_multigrid.pixels import Box, YuvClip
+from lightning_multigrid.schedule import span
+from lightning_multigrid.sources import Manifest
+
+__all__ = ["BrokenVideosError", "VideoDataset", "ViewDataset"]
+
+_Sample = TypeVar("_Sample")
+
+# With a quarter of the videos broken (`max_bad_fraction`), that none of 16 is readable happens once in 4 billion clips.
+_ATTEMPTS = 16
+
+
+class BrokenVideosError(ValueError):
+    """Too many videos of a dataset cannot be read."""
+
+
+class VideoDataset(Dataset[Clip]):
+    """Random clips of the videos of a manifest, on any grid; an ordinary map-style dataset of baseline clips, too.
+
+    Where labels have their spans in the video, a clip has those that it shows a part of. Clips of one visit lie within
+    a span of the video as long as a baseline clip's, which is decoded once for all of them.
+
+    Args:
+        manifest: Paths and labels.
+        sampling: The baseline's grid, and how grids are drawn.
+        pixels: What clips are made of: RGB, or YUV planes where the video has them and its reader gives them.
+        opener: How videos are opened.
+
+    Raises:
+        ValueError: If the manifest is empty, or `pixels` is neither.
+    """
+
+    ways_out = ", `lightning-multigrid prepare` or a smaller `short_side`"
+    """What makes the loader faster, other than workers: `RunReport` says it where the loader is the limit."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        sampling: ClipSampling,
+        pixels: Literal["rgb", "yuv"] = "rgb",
+        opener: VideoOpener = VideoOpener(),
+    ) -> None:
+        _check_manifest(manifest)
+        if pixels not in _READ:
+            raise ValueError(f"`pixels` of a dataset must be 'rgb' or 'yuv', got {pixels!r}.")
+        self.manifest, self.sampling, self.pixels, self.opener = manifest, sampling, pixels, opener
+        self.frames, self.size, self.stride = sampling.frames, sampling.size, sampling.stride
+
+    def __len__(self) -> int:
+        return len(self.manifest)
+
+    def __getitem__(self, index: int) -> Clip:
+        """A clip of the baseline's frames and size, seeded by torch's random state."""
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Clip]:
+        """Such clips; a video that stands several times in a row is visited once. torch's loaders ask in this way."""
+        requests: list[ClipRequest] = []
+        for index in indices:
+            seed, visit = int(torch.randint(2**63 - 1, ())), None
+            if requests and requests[-1].index == index:
+                visit = requests[-1].visit or requests[-1].seed
+                requests[-1] = replace(requests[-1], visit=visit)
+            requests.append(ClipRequest(index, self.frames, self.size, seed, visit))
+        return self.read_clips(requests)
+
+    def read_clip(self, request: ClipRequest) -> Clip:
+        """The clip for a request, or a substitute.
+
+        Raises:
+            BrokenVideosError: If no video could be read in many attempts.
+        """
+        return self._visit([request])[0]
+
+    def read_clips(self, requests: Sequence[ClipRequest]) -> list[Clip]:
+        """The clips for some requests, or their substitutes.
+
+        Raises:
+            BrokenVideosError: If no video could be read in many attempts.
+        """
+        return [clip for visit in visits(requests) for clip in self._visit(visit)]
+
+    def _visit(self, requests: Sequence[ClipRequest]) -> list[Clip]:
+        seed = requests[0].seed if requests[0].visit is None else requests[0].visit
+
+        def decode(index: int, path: str, failures: tuple[Failure, ...]) -> list[Clip]:
+            with self.opener.open(self.manifest, path) as reader:
+                grids = [self._grid(request, len(reader), reader.height, reader.width) for request in requests]
+                crops = _crops(reader, grids, _READ[self.pixels])
+            return [
+                Clip(
+                    crop,
+                    request.size,
+                    grid.flip,
+                    _labels_seen(self.manifest, index, grid.indices, reader),
+                    index,
+                    failures,
+                    request.seed,
+                )
+                for request, grid, crop in zip(requests, grids, crops, strict=True)
+            ]
+
+        return _first_readable(self.manifest, requests[0].index, seed, decode)
+
+    def _grid(self, request: ClipRequest, length: int, height: int, width: int) -> SourceGrid:
+        draws = random.Random(request.seed)
+        if request.visit is None or self.sampling.mode == "segments":  # segments are those of the whole video
+            return self.sampling.draw(length, height, width, request.frames, request.size, draws)
+        longest = min(length, span(self.frames, self.stride))
+        start = random.Random(derive_seed(request.visit, 2)).randint(0, length - longest)
+        grid = self.sampling.draw(longest, height, width, request.frames, request.size, draws)
+        return replace(grid, indices=tuple(start + index for index in grid.indices))
+
+
+class ViewDataset(Dataset[VideoViews]):
+    """The videos of a manifest, each with the views that evaluation takes of it.
+
+    Args:
+        manifest: Paths and labels.
+        sampling: The baseline's grid.
+        views: The views of each video.
+        opener: How videos are opened.
+
+    Raises:
+        ValueError: If the manifest is empty.
+    """
+
+    def __init__(
+        self, manifest: Manifest, sampling: ClipSampling, views: Views, opener: VideoOpener = VideoOpener()
+    ) -> None:
+        _check_manifest(manifest)
+        self.manifest, self.sampling, self.views, self.opener = manifest, sampling, views, opener
+
+    def __len__(self) -> int:
+        return len(self.manifest)
+
+    def __getitem__(self, index: int) -> VideoViews:
+        """The views of a video, or of a substitute: the same each time.
+
+        Raises:
+            BrokenVideosError: If no video could be read in many attempts.
+        """
+        return _first_readable(self.manifest, index, index, self._decode)
+
+    def _decode(self, index: int, path: str, failures: tuple[Failure, ...]) -> VideoViews:
+        with self.opener.open(self.manifest, path) as reader:
+            grids = self.views.grids(self.sampling, len(reader), reader.height, reader.width)
+            frames, box, grids = share_frames(grids)
+            pixels = reader.read(frames, box)
+        size, _ = self.views.pixels(self.sampling)
+        return VideoViews(pixels, grids, size, self.manifest.labels(index), index, failures)
+
+
+def _rgb(reader: Video, frames: Sequence[int], box: Box) -> Tensor:
+    return reader.read(frames, box)
+
+
+def _yuv(reader: Video, frames: Sequence[int], box: Box) -> Tensor | YuvClip:
+    return reader.read_yuv(frames, box) if isinstance(reader, VideoReader) else reader.read(frames, box)
+
+
+_READ: dict[str, Callable[[Video, Sequence[int], Box], Tensor | YuvClip]] = {
+    "rgb": _rgb,
+    "yuv": _yuv,
+}
+
+
+def _crops(
+    reader: Video,
+    grids: Sequence[SourceGrid],
+    read: Callable[[Video, Sequence[int], Box], Tensor | YuvClip],
+) -> list[Tensor | YuvClip]:
+    """The crops under some grids, of frames that are decoded once."""
+    if len(grids) == 1:
+        return [read(reader, grids[0].indices, grids[0].box)]
+    frames, box, moved = share_frames(grids)
+    shared = read(reader, frames, box)
+    return [_cut(shared, grid) for grid in moved]
+
+
+def _cut(shared: Tensor | YuvClip, grid: SourceGrid) -> Tensor | YuvClip:
+    if isinstance(shared, YuvClip):
+        return shared.cut(grid.indices, *grid.box)
+    top, left, height, width = grid.box
+    return shared[:, top : top + height, left : left + width][list(grid.indices)]
+
+
+def _labels_seen(manifest: Manifest, index: int, frames: Sequence[int], video: Video) -> tuple[int, ...]:
+    """Labels that hold somewhere from the first of some frames to the last; all of the video if its rate is unknown."""
+    if not video.rate:
+        return manifest.labels(index)
+    return manifest.labels_between(index, video.time_of(min(frames)), video.time_of(max(frames) + 1))
+
+
+def _check_manifest(manifest: Manifest) -> None:
+    if not len(manifest):
+        raise ValueError("The manifest is empty; at least one video is needed.")
+
+
+def _first_readable(
+    manifest: Manifest, index: int, seed: int, decode: Callable[[int, str, tuple[Failure, ...]], _Sample]
+) -> _Sample:
+    """What `decode` makes of a video, or of the first other one that can be read, in an order drawn from the seed."""
+    failures: list[Failure] = []
+    for candidate in _candidates(len(manifest), index, seed):
+        path = manifest.path(candidate)
+        try:
+            return decode(candidate, path, tuple(failures))
+        except VideoError as error:
+            failures.append(Failure(path, error.reason, candidate != index))
+        except Exception as error:
+            # Whatever one video does to the decoder or the memory must not end a run of days. What is wrong with all of
+            # them does: as the error below, or as too large a fraction in the data module.
+            failures.append(Failure(path, f"{type(error).__name__}: {error}", candidate != index))
+    raise BrokenVideosError(
+        f"None of {len(failures)} videos of {len(manifest)} can be read, at least one must be. Check the paths and "
+        f"`root`. The first: {failures[0].path}: {failures[0].reason}"
+    )
+
+
+def _candidates(length: int, index: int, seed: int) -> Iterator[int]:
+    yield index
+    # Without replacement, so that a small dataset with one readable video finds it.
+    for other in random.Random(derive_seed(seed, 1)).sample(range(length), min(_ATTEMPTS, length)):
+        if other != index:
+            yield other

@@ -1,0 +1,120 @@
+"""Which source frames and pixels a clip is made of (Sec. 3.1 and 4).
+
+In space, resizing a frame from a short side of h pixels to a drawn one of h', and cropping it to S x S, is the same as
+cropping S h/h' source pixels, and resampling them to S x S. So a clip is given by its frames and a crop of them.
+
+Legend: T frames and S size of a baseline clip; t frames of a coarser one.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from lightning_multigrid.pixels import Box
+from lightning_multigrid.schedule import frame_indices, short_side_range, span, stride_range
+
+__all__ = ["ClipSampling", "SourceGrid", "crop_side", "segment_frame"]
+
+
+@dataclass(frozen=True)
+class SourceGrid:
+    """Where a clip lies in its video.
+
+    Args:
+        indices: Source frames, one per frame of the clip.
+        box: Source pixels.
+        flip: Whether the clip is mirrored left to right.
+    """
+
+    indices: tuple[int, ...]
+    box: Box
+    flip: bool
+
+
+@dataclass(frozen=True)
+class ClipSampling:
+    """How the grid of a training clip is drawn, for the baseline and for the coarser grids of multigrid training.
+
+    With `mode="stride"` (Kinetics, Charades) a clip of t frames takes frames at a random integer stride in
+    [stride, stride T/t], from a random start. With `mode="segments"` (Something-Something) the video is cut into t
+    equal segments, and one frame is taken of each; the stride is then without effect.
+
+    The short side of the frame is drawn from `short_side`, whose lower end scales with the size of the grid (Sec. 4:
+    [256 h/H, 340]), and a square crop is taken at a random place.
+
+    Args:
+        frames: Frames of a baseline clip (T).
+        size: Height and width of a baseline clip, in pixels (H = W).
+        stride: Temporal stride of a baseline clip, in source frames.
+        mode: Whether frames are taken at a stride or one per segment.
+        short_side: Smallest and largest short side for clips of the baseline size, in pixels; None is the paper's
+            [256, 340] for 224 pixels, scaled with the size.
+        flip: Whether half of the clips are mirrored in training. Not where left and right have a meaning.
+
+    Raises:
+        ValueError: If one of them is out of range.
+
+    >>> sampling = ClipSampling(frames=4, size=56, stride=2)
+    >>> sampling.draw(length=7, height=64, width=64, frames=4, size=56, rng=random.Random(0)).indices
+    (0, 2, 4, 6)
+    """
+
+    frames: int
+    size: int
+    stride: int
+    mode: Literal["stride", "segments"] = "stride"
+    short_side: tuple[float, float] | None = None
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("frames", "size", "stride"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.mode not in ("stride", "segments"):
+            raise ValueError(f"`sampling` must be 'stride' or 'segments', got {self.mode!r}.")
+        low, high = self.short_side_range(self.size)
+        if not self.size <= low <= high:
+            raise ValueError(
+                f"`short_side` must be two increasing numbers of pixels, not below `size={self.size}`: a crop of this "
+                f"size is taken from a frame of that short side. Got {self.short_side}."
+            )
+
+    def short_side_range(self, size: int) -> tuple[float, float]:
+        """Smallest and largest short side for clips of a size, in pixels."""
+        if self.short_side is None:
+            return short_side_range(size, self.size)
+        low, high = self.short_side
+        return low * size / self.size, high
+
+    def draw(self, length: int, height: int, width: int, frames: int, size: int, rng: random.Random) -> SourceGrid:
+        """A random grid for training, for a clip of `frames` and `size` in a video of `length` x `height` x `width`."""
+        if self.mode == "segments":
+            indices = [segment_frame(length, frames, i, rng.random()) for i in range(frames)]
+        else:
+            stride = rng.randint(*stride_range(frames, self.frames, self.stride))
+            start = rng.randint(0, max(0, length - span(frames, stride)))
+            indices = list(frame_indices(length, frames, stride, start))
+        side = crop_side(height, width, size, rng.uniform(*self.short_side_range(size)))
+        top, left = rng.randint(0, height - side), rng.randint(0, width - side)
+        return SourceGrid(tuple(indices), Box(top, left, side, side), self.flip and rng.random() < 0.5)
+
+
+def segment_frame(length: int, frames: int, segment: int, place: float) -> int:
+    """The frame at a place in [0, 1) of one of `frames` equal segments, which need not be whole frames long.
+
+    >>> [segment_frame(length=10, frames=4, segment=i, place=0.5) for i in range(4)]
+    [1, 3, 6, 8]
+    """
+    return min(int((segment + place) * length / frames), length - 1)
+
+
+def crop_side(height: int, width: int, size: int, short_side: float) -> int:
+    """Source pixels that a crop of `size` spans after the frame's short side was resized to `short_side`.
+
+    >>> crop_side(height=128, width=170, size=224, short_side=256)
+    112
+    """
+    short = min(height, width)
+    return min(short, max(1, round(size * short / short_side)))

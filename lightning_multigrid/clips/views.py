@@ -1,0 +1,274 @@
+"""Multi-view testing: several clips and crops of a video, whose scores make those of the video.
+
+Frames that views share leave the worker once, and views become the model's input a few at a time: 30 views of
+32 x 256 x 256 are 750 MB as floats, but the 300 frames of 256 x 340 under all of them are 78 MB as bytes.
+
+Legend: B videos, V views of each, T frames and S size of a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lightning_multigrid.clips.batch import Failure, PixelBatch, flat_bytes, layout_of
+from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid, crop_side, segment_frame
+from lightning_multigrid.pixels import Box, to_device
+from lightning_multigrid.schedule import frame_indices, span
+
+__all__ = ["CENTRE", "VideoBatch", "VideoViews", "ViewBatch", "Views", "collate_views", "share_frames"]
+
+
+@dataclass(frozen=True)
+class Views:
+    """The clips and crops of which the score of a video is made.
+
+    The protocols of the paper and of its code base, for models of 224 pixels:
+
+    | protocol | arguments |
+    | --- | --- |
+    | Kinetics, 10 views (Sec. 4) | `Views(clips=10)` |
+    | Kinetics, 30 views | `Views(clips=10, crops=3, size=256)` |
+    | Kinetics, model of 320 pixels | `Views(clips=10, size=320, short_side=352)` |
+    | Something-Something V2 | `Views(clips=1)`, `Views(clips=1, crops=3)` |
+    | Charades, with the maximum over views | `Views(clips=10, crops=3, size=256, positions="charades")` |
+
+    A single clip is the centre of the video, whatever `positions` says. Clips of the sampling mode `segments` take
+    their frames at different places of the same segments, in the middle of them if there is one clip; `positions` is
+    then without effect.
+
+    Args:
+        clips: Temporal positions.
+        crops: 1 for the centre; 3 for left, centre and right, or top, centre and bottom of a frame that is taller than
+            wide.
+        size: Height and width of a view, in pixels (S); None is that of a baseline clip.
+        short_side: Short side that a frame is resized to before the crop, in pixels. None is that of validation for one
+            crop (256 for 224 pixels), and `size` for three.
+        positions: How the starts of clips are spread over the d frames that lie before the last possible start:
+            `kinetics` takes floor(d i / n) for clip i of n, which never reaches the end; `offset` takes
+            i floor(d / (n - 1)), PySlowFast's `USE_OFFSET_SAMPLING`; `charades` takes round(d i / (n - 1)), its last
+            clip ending with the last frame.
+
+    Raises:
+        ValueError: If one of them is out of range.
+
+    >>> Views(clips=2, crops=3).per_video
+    6
+    """
+
+    clips: int = 10
+    crops: int = 1
+    size: int | None = None
+    short_side: float | None = None
+    positions: Literal["kinetics", "offset", "charades"] = "kinetics"
+
+    def __post_init__(self) -> None:
+        if self.clips < 1:
+            raise ValueError(f"`clips` of a video must be at least 1, got {self.clips}.")
+        if self.crops not in (1, 3):
+            raise ValueError(f"`crops` must be 1 (centre) or 3 (left, centre and right), got {self.crops}.")
+        if self.size is not None and self.size < 1:
+            raise ValueError(f"`size` of a view must be at least 1, or None for the baseline's, got {self.size}.")
+        if self.positions not in ("kinetics", "offset", "charades"):
+            raise ValueError(f"`positions` must be 'kinetics', 'offset' or 'charades', got {self.positions!r}.")
+
+    @property
+    def per_video(self) -> int:
+        """Views of each video (V)."""
+        return self.clips * self.crops
+
+    def pixels(self, sampling: ClipSampling) -> tuple[int, float]:
+        """Size of a view and short side of its frame, in pixels, of a model trained on clips of `sampling`.
+
+        Raises:
+            ValueError: If the short side is smaller than the view.
+        """
+        size = self.size or sampling.size
+        usual = size if self.crops == 3 else sampling.short_side_range(size)[0]
+        short_side = usual if self.short_side is None else self.short_side
+        if not short_side >= size:  # also for NaN
+            raise ValueError(f"`short_side` must not be below the size of a view, {size} pixels, got {short_side}.")
+        return size, short_side
+
+    def grids(self, sampling: ClipSampling, length: int, height: int, width: int) -> tuple[SourceGrid, ...]:
+        """Where the views of a video of `length` x `height` x `width` lie in it: all crops of a clip, then the next."""
+        size, short_side = self.pixels(sampling)
+        side = crop_side(height, width, size, short_side)
+        boxes = [Box(top, left, side, side) for top, left in self._corners(height - side, width - side)]
+        return tuple(
+            SourceGrid(tuple(self._frames(sampling, length, clip)), box, flip=False)
+            for clip in range(self.clips)
+            for box in boxes
+        )
+
+    def _corners(self, spare_rows: int, spare_columns: int) -> list[tuple[int, int]]:
+        top, left = spare_rows // 2, spare_columns // 2
+        if self.crops == 1:
+            return [(top, left)]
+        if spare_rows > spare_columns:
+            return [(0, left), (top, left), (spare_rows, left)]
+        return [(top, 0), (top, left), (top, spare_columns)]
+
+    def _frames(self, sampling: ClipSampling, length: int, clip: int) -> Sequence[int]:
+        frames, stride = sampling.frames, sampling.stride
+        if sampling.mode == "segments":
+            return [segment_frame(length, frames, i, (clip + 0.5) / self.clips) for i in range(frames)]
+        spare = max(0, length - span(frames, stride))
+        if self.clips == 1:
+            start = spare // 2
+        elif self.positions == "kinetics":
+            start = spare * clip // self.clips
+        elif self.positions == "offset":
+            start = clip * (spare // (self.clips - 1))
+        else:
+            # From the first frame to the last, without the frames that the stride skips after it.
+            spare = max(0, length - span(frames - 1, stride) - 1)
+            start = round(spare * clip / (self.clips - 1))
+        return frame_indices(length, frames, stride, start)
+
+
+CENTRE = Views(clips=1)
+"""The view of validation: the centre of the video and of the frame."""
+
+
+@dataclass(frozen=True)
+class VideoViews:
+    """A video decoded for its views.
+
+    Args:
+        pixels: The frames of all views, each once, and of them the part that the views cover; uint8, n x h x w x 3.
+        grids: Where each view lies in `pixels`.
+        size: Height and width that views are to be resampled to, in pixels (S).
+        labels: Class ids.
+        index: Index of the video in the dataset.
+        failures: Videos that were tried before this one; with any, the video is a substitute.
+    """
+
+    pixels: Tensor
+    grids: tuple[SourceGrid, ...]
+    size: int
+    labels: tuple[int, ...]
+    index: int
+    failures: tuple[Failure, ...] = ()
+
+
+def share_frames(grids: Sequence[SourceGrid]) -> tuple[list[int], Box, tuple[SourceGrid, ...]]:
+    """The frames and the pixels under some grids, each once, and where the grids lie in those."""
+    frames = sorted({index for grid in grids for index in grid.indices})
+    place = {index: number for number, index in enumerate(frames)}
+    boxes = [grid.box for grid in grids]
+    top, left = min(box.top for box in boxes), min(box.left for box in boxes)
+    bottom, right = max(box.top + box.height for box in boxes), max(box.left + box.width for box in boxes)
+    moved = tuple(
+        replace(
+            grid,
+            indices=tuple(place[index] for index in grid.indices),
+            box=Box(grid.box.top - top, grid.box.left - left, grid.box.height, grid.box.width),
+        )
+        for grid in grids
+    )
+    return frames, Box(top, left, bottom - top, right - left), moved
+
+
+class ViewBatch(PixelBatch):
+    """Videos with their views, on the way from a worker to the device.
+
+    Args:
+        videos: At least one; all of one number of views.
+        failures: Videos that could not be read.
+    """
+
+    def __init__(self, videos: Sequence[VideoViews], failures: tuple[Failure, ...]) -> None:
+        super().__init__(
+            pieces=(flat_bytes([video.pixels for video in videos]),),
+            layouts=tuple(layout_of(video.pixels) for video in videos),
+            size=videos[0].size,
+            labels=tuple(video.labels for video in videos),
+            indices=tuple(video.index for video in videos),
+            failures=failures,
+        )
+        self.grids = tuple(video.grids for video in videos)
+
+    def crops(self) -> Iterator[Tensor]:
+        """The crops of all views of the first video, T x h x w x 3 each, then those of the next."""
+        for block, grids in zip(self.blocks(), self.grids, strict=True):
+            assert isinstance(block, Tensor)  # evaluation is on RGB, see `ViewDataset`
+            for grid in grids:
+                top, left, height, width = grid.box
+                # The crop first, so that only its pixels are copied.
+                crop = block[:, top : top + height, left : left + width]
+                yield crop[to_device(torch.tensor(grid.indices), crop.device)]
+
+
+def collate_views(videos: Sequence[VideoViews]) -> ViewBatch:
+    """The mini-batch of some videos without the substitutes.
+
+    A metric then counts broken videos never. Only where no video would be left does one substitute stay, because a
+    model needs at least one; its index tells that it is counted elsewhere.
+    """
+    failures = tuple(failure for video in videos for failure in video.failures)
+    return ViewBatch([video for video in videos if not video.failures] or videos[:1], failures)
+
+
+class VideoBatch(Sequence[Any]):
+    """Videos on the device: the pair `(clips, labels)` for any module, and more for one that knows of views.
+
+    Unpacked, it is all views at once, B V x 3 x T x S x S with the views of a video next to each other, and the label
+    of each view's video; without labels, its path. `chunks` are the same clips, a few at a time.
+
+    Args:
+        views: The pixels.
+        resample: Makes crops, T x h x w x 3 each, clips of a size in pixels.
+        labels: Labels of the videos, B or B x C; None in prediction.
+        paths: Paths of the videos.
+        classes: Names of the classes; empty if they are not known.
+
+    Attributes:
+        indices: Index in the dataset of each video: B, int64.
+        per_video: Views of each video (V).
+    """
+
+    def __init__(
+        self,
+        views: ViewBatch,
+        resample: Callable[[list[Tensor], int], Tensor],
+        labels: Tensor | None,
+        paths: Sequence[str],
+        classes: tuple[str, ...] = (),
+    ) -> None:
+        self.labels, self.paths, self.classes = labels, tuple(paths), classes
+        self.indices = to_device(torch.tensor(views.indices), views.device)
+        self.per_video = len(views.grids[0])
+        self._views, self._resample = views, resample
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, item: Any) -> Any:
+        return (self._clips, self._labels_of_views)[item]
+
+    def chunks(self, views: int | None) -> Iterator[Tensor]:
+        """The clips of all views, at most `views` at a time or all of them: n x 3 x T x S x S."""
+        crops: list[Tensor] = []
+        for crop in self._views.crops():
+            crops.append(crop)
+            if len(crops) == views:
+                yield self._resample(crops, self._views.size)
+                crops = []
+        if crops:
+            yield self._resample(crops, self._views.size)
+
+    @cached_property
+    def _clips(self) -> Tensor:
+        return self._resample(list(self._views.crops()), self._views.size)
+
+    @property
+    def _labels_of_views(self) -> Tensor | list[str]:
+        if self.labels is None:
+            return [path for path in self.paths for _ in range(self.per_video)]
+        return self.labels.repeat_interleave(self.per_video, dim=0)

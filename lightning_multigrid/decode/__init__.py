@@ -1,0 +1,26 @@
+"""Exact frames of a video file: those of a full sequential decode, found through an index of its packets.
+
+It knows PyAV, torch and NumPy, `files` and `pixels`; neither grids nor Lightning. Begin with the drawing in its
+`README.md`, then `reader.py`.
+"""
+
+from lightning_multigrid.decode.frame_folder import FrameFolder, open_video
+from lightning_multigrid.decode.frame_pixels import ONE_THREAD, is_full_range
+from lightning_multigrid.decode.index import Orientation, PacketIndex
+from lightning_multigrid.decode.index_store import IndexStore
+from lightning_multigrid.decode.reader import VideoReader, build_index, read_frames
+from lightning_multigrid.decode.video_file import VideoError
+
+__all__ = [
+    "ONE_THREAD",
+    "FrameFolder",
+    "IndexStore",
+    "Orientation",
+    "PacketIndex",
+    "VideoError",
+    "VideoReader",
+    "build_index",
+    "is_full_range",
+    "open_video",
+    "read_frames",
+]

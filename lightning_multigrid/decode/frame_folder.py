@@ -1,0 +1,137 @@
+"""Videos that lie on disk as folders of frames: the same interface as that of a video file.
+
+T frames, H W pixels of a frame.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from lightning_multigrid.decode.index import MAX_PIXELS
+from lightning_multigrid.decode.reader import VideoReader, places_of
+from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.files import FRAME_SUFFIXES
+from lightning_multigrid.pixels import Box
+
+__all__ = ["FrameFolder", "open_video"]
+
+# What Pillow may take a file for, whatever its name says: some of its other formats run programs.
+_FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
+
+
+class FrameFolder:
+    """A folder of images as a video, for use like a `VideoReader`. Its length is its number of images.
+
+    The images are in the order of their names, shorter names first, so that `9.jpg` comes before `10.jpg`. Other files,
+    hidden files and folders in it are skipped.
+
+    Args:
+        path: The folder.
+        rate: Frames per second.
+
+    Attributes:
+        height: H of the first frame, which all have, in pixels.
+        width: W, likewise.
+        rate: Frames per second.
+
+    Raises:
+        VideoError: If there is no such folder, it holds no images, or the first can't be read.
+
+    >>> FrameFolder("no_such_folder", rate=24)
+    Traceback (most recent call last):
+    lightning_multigrid.decode.video_file.VideoError: no_such_folder: no folder of frames (No such file or directory)
+    """
+
+    def __init__(self, path: str | os.PathLike[str], rate: float) -> None:
+        self._path = os.fspath(path)
+        self.rate = rate
+        try:
+            with os.scandir(self._path) as entries:
+                names = [entry.name for entry in entries if _is_image(entry.name) and entry.is_file()]
+        except OSError as error:
+            raise VideoError(self._path, f"no folder of frames ({error.strerror})") from error
+        if not names:
+            raise VideoError(self._path, f"holds no images ({' '.join(FRAME_SUFFIXES)})")
+        self._names = sorted(names, key=lambda name: (len(name), name))
+        with self._opened(0) as first:
+            self.width, self.height = first.size
+
+    def __enter__(self) -> FrameFolder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """No file is held open."""
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def time_of(self, frame: int) -> float:
+        """Seconds from the first frame to another one."""
+        return frame / self.rate
+
+    def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
+        """Frames as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
+
+        Args:
+            indices: Frames, counted from 0; repeats and any order are allowed.
+            box: The part of each frame that is returned, H and W being its height and width. The whole frame if None.
+
+        Raises:
+            IndexError: If the folder has no such frame.
+            ValueError: If `box` does not lie within the frame.
+            VideoError: If a frame cannot be decoded, or has another size than the first.
+        """
+        top, left, height, width = Box.of(box, self.height, self.width)
+        places = places_of(indices, len(self), self._path)
+        clip = torch.empty((len(indices), height, width, 3), dtype=torch.uint8)
+        for index, members in places.items():
+            with self._opened(index) as image:
+                if image.size != (self.width, self.height):
+                    raise VideoError(
+                        self._path,
+                        f"{self._names[index]} has {image.height} x {image.width} pixels, but the first frame "
+                        f"{self.height} x {self.width}",
+                    )
+                crop = image.crop((left, top, left + width, top + height)).convert("RGB")
+            clip[members] = torch.from_numpy(np.array(crop))
+        return clip
+
+    @contextmanager
+    def _opened(self, index: int) -> Iterator[Image.Image]:
+        """An image, of which only the header is read yet; whatever is wrong with it then is a `VideoError`."""
+        name = self._names[index]
+        try:
+            with Image.open(os.path.join(self._path, name), formats=_FORMATS) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise VideoError(self._path, f"{name} has more than {MAX_PIXELS} pixels")
+                yield image
+        except (VideoError, MemoryError):
+            raise
+        except UnidentifiedImageError as error:
+            raise VideoError(self._path, f"{name} is no image, or damaged at its head") from error
+        except Exception as error:  # of damaged files Pillow raises errors of many kinds
+            raise VideoError(self._path, f"{name} cannot be decoded ({type(error).__name__}: {error})") from error
+
+
+def _is_image(name: str) -> bool:
+    return name[0] != "." and os.path.splitext(name)[1].lower() in FRAME_SUFFIXES
+
+
+def open_video(path: str, frame_rate: float | None) -> VideoReader | FrameFolder:
+    """A video, for use in a `with`.
+
+    Args:
+        path: The video file, or the folder of frames.
+        frame_rate: Frames per second if `path` is a folder of frames, None if it is a file.
+
+    Raises:
+        VideoError: If it cannot be read.
+    """
+    return VideoReader(path) if frame_rate is None else FrameFolder(path, frame_rate)

@@ -1,0 +1,99 @@
+"""Pixels of a decoded frame: the part of it that is asked for, and how they become RGB or planes of luma and chroma.
+
+H W pixels of a frame, as it is stored or as it is shown, that is with its rotation applied.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import av
+import numpy as np
+import numpy.typing as npt
+from av.video.frame import VideoFrame
+from torch import Tensor
+
+from lightning_multigrid.decode.index import Orientation
+from lightning_multigrid.pixels import Box, YuvLayout
+
+__all__ = [
+    "ONE_THREAD",
+    "Pixels",
+    "is_full_range",
+    "plane_pixels",
+    "rgb_options",
+    "show",
+    "stored",
+    "yuv_layout",
+    "yuv_planes",
+]
+
+Pixels = npt.NDArray[np.uint8]
+
+# From version 17 on PyAV's scaler asks a frame for its colours, and starts a thread per core, unless told not to.
+_ASKS_FRAMES = int(av.__version__.split(".")[0]) >= 17
+ONE_THREAD = {"threads": 1} if _ASKS_FRAMES else {}
+"""What PyAV's scaler has to be told to work on this thread only."""
+
+_YUV_420 = ("yuv420p", "yuvj420p")
+# Numbers of the matrices, ITU-T H.273, table 4. 2 is "unspecified", which FFmpeg's converter takes for BT.601.
+_MATRICES: dict[int, Literal["bt601", "bt709"]] = {1: "bt709", 2: "bt601", 5: "bt601", 6: "bt601"}
+_LIMITED_RANGE, _FULL_RANGE = 1, 2  # FFmpeg's AVCOL_RANGE_MPEG and AVCOL_RANGE_JPEG
+
+
+def stored(box: Box, turn: Orientation, height: int, width: int) -> Box:
+    """Where a box of the H x W pixels shown lies in the frame as it is stored."""
+    top = height - box.top - box.height if turn.upside_down else box.top
+    left = width - box.left - box.width if turn.mirrored else box.left
+    return Box(left, top, box.width, box.height) if turn.transposed else Box(top, left, box.height, box.width)
+
+
+def show(clip: Tensor, turn: Orientation) -> Tensor:
+    """Frames as they are shown, of frames as they are stored."""
+    if turn.transposed:
+        clip = clip.transpose(1, 2)
+    axes = [axis for axis, over in ((1, turn.upside_down), (2, turn.mirrored)) if over]
+    return (clip.flip(axes) if axes else clip).contiguous()
+
+
+def rgb_options(frame: VideoFrame) -> dict[str, int]:
+    """What else PyAV's scaler has to be told to make RGB of a frame."""
+    if _ASKS_FRAMES:
+        return ONE_THREAD
+    # It passes the colours on to FFmpeg's only if those of source and target differ (RGB has none that matter), and
+    # takes 5 for "as before"; 6 has the same coefficients.
+    matrix = int(frame.colorspace)
+    matrix = 6 if matrix == 5 else matrix
+    return {
+        "src_colorspace": matrix,
+        "dst_colorspace": 6 if matrix == 1 else 1,
+        "src_color_range": _FULL_RANGE if is_full_range(frame) else _LIMITED_RANGE,
+    }
+
+
+def is_full_range(frame: VideoFrame) -> bool:
+    """Whether black is 0 and white 255, not 16 and 235."""
+    return frame.format.name.startswith("yuvj") or int(frame.color_range) == _FULL_RANGE
+
+
+def yuv_layout(frame: VideoFrame, frames: int, box: Box) -> YuvLayout | None:
+    """That of a clip of frames like this one; None if they are not YUV 4:2:0 of 8 bits in known colours."""
+    matrix = _MATRICES.get(int(frame.colorspace))
+    if frame.format.name not in _YUV_420 or matrix is None:
+        return None
+    return YuvLayout(frames, box.height, box.width, box.top % 2, box.left % 2, matrix, is_full_range(frame))
+
+
+def yuv_planes(frame: VideoFrame, box: Box) -> tuple[Pixels, Pixels, Pixels]:
+    """Luma under a box and both planes of chroma, as views of the frame."""
+    bottom, right = box.top + box.height, box.left + box.width
+    luma, cb, cr = (plane_pixels(plane, plane.height, plane.width) for plane in frame.planes)
+    rows, columns = slice(box.top // 2, (bottom + 1) // 2), slice(box.left // 2, (right + 1) // 2)
+    return luma[box.top : bottom, box.left : right], cb[rows, columns], cr[rows, columns]
+
+
+def plane_pixels(plane: Any, height: int, width: int, *channels: int) -> Pixels:
+    """The bytes of a plane, in place. NumPy copies them faster than torch, whose calls cost more than so few bytes."""
+    strides = (plane.line_size, *channels, 1)
+    pixels: Pixels = np.ndarray((height, width, *channels), np.uint8, plane, strides=strides)
+    return pixels

@@ -1,0 +1,222 @@
+"""Indexes a video file from its packets, without decoding more than its first frames."""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from array import array
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from av.container import InputContainer
+from av.packet import Packet
+from av.video.codeccontext import VideoCodecContext
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from lightning_multigrid.decode.file_boxes import outermost_boxes
+from lightning_multigrid.decode.index import DROPPABLE, ENTRY, SHOWN, Orientation, PacketIndex, Seal
+from lightning_multigrid.decode.nal import H264Packets, H265Packets
+from lightning_multigrid.decode.video_file import VideoError, VideoFile, demuxed
+
+__all__ = ["index_of", "is_sealed"]
+
+# Frames that are decoded, to see that they come out as listed, before an index is believed.
+_PROBE = 4
+# Bytes at either end by which a file is known that has no table of its own in one place.
+_END = 4096
+# The largest table that is compared at each use: that of a few hours.
+_MOST_SEALED = 1 << 22
+
+
+def index_of(file: VideoFile) -> PacketIndex:
+    """The index of an open file.
+
+    Raises:
+        VideoError: If the file is damaged, cut short, or no video.
+    """
+    with file.faults():
+        file.refuse_cut_short()
+        with file.opened() as (container, stream):
+            return _Indexing(file, container, stream).index()
+    raise AssertionError  # for the type checker: `faults` swallows nothing
+
+
+def is_sealed(index: PacketIndex, file: VideoFile) -> bool:
+    """Whether an index is as it was made, and made of this file, as far as size and sealed bytes tell."""
+    if index.file_size != file.bytes.size:
+        return False
+    return index.digest == index.digest_for(file.bytes.read(index.seals))
+
+
+class _Indexing:
+    """One pass over the packets of a file."""
+
+    def __init__(self, file: VideoFile, container: InputContainer, stream: VideoStream) -> None:
+        self.file, self.container, self.stream = file, container, stream
+        self.codec: VideoCodecContext = stream.codec_context
+        # A program stream has a time per pack, not per frame: those between are made up, and others after a seek.
+        self.regular = container.format.name != "mpeg"
+        self.rows = array("q")  # six numbers for each packet; as objects they would take six times the memory
+        self.h264 = H264Packets(self.codec.extradata or b"") if self.codec.name == "h264" else None
+        self.h265 = H265Packets(self.codec.extradata or b"") if self.codec.name == "hevc" else None
+        self.plain = True  # whether the packets probed stand in the file as they are
+
+    def index(self) -> PacketIndex:
+        probe = self._pass()
+        if not probe:
+            raise VideoError(self.file.path, "holds no frame that can be decoded")
+        table = np.array(self.rows if self.regular else [], np.int64).reshape(-1, 6)
+        positions, sizes, times, decoding_times, flags, checksums = table.T.copy()
+        if self.h264 is not None and self.h264.sets_in_band:
+            flags[1:] &= ~ENTRY  # what is decoded from the middle might lack a parameter set
+        if self.h265 is not None and self.h265.sets_in_band and len(flags):
+            flags[np.setdiff1d(np.arange(1, len(flags)), self.h265.whole)] &= ~ENTRY  # as might this
+        by_time = np.sort(times[flags & SHOWN != 0])
+        if not self._is_believed(probe, by_time, times[flags & ENTRY != 0]):
+            positions = sizes = times = decoding_times = flags = checksums = by_time = np.empty(0, np.int64)
+        elif self.h264 is not None and not _is_shown_in_order(self.h264, times, flags):
+            flags &= ~DROPPABLE
+        rate = float(self.stream.average_rate or 0)
+        if len(by_time) > 1 and self.stream.time_base is not None:
+            rate = float((len(by_time) - 1) / (int(by_time[-1] - by_time[0]) * self.stream.time_base))
+        seals, single = _seals(self.file)
+        direct = bool(len(times)) and single and self.plain and self.h264 is not None and not self.h264.sets_in_band
+        colours = self.codec.colorspace, self.codec.color_range, self.codec.color_primaries, self.codec.color_trc
+        index = PacketIndex(
+            frames=len(by_time) or self._count(),
+            rate=rate,
+            stored_height=probe[0].height,
+            stored_width=probe[0].width,
+            orientation=_orientation_of(probe[0]),
+            direct=direct,
+            extradata=bytes(self.codec.extradata or b"") if direct else b"",
+            colours=(int(colours[0]), int(colours[1]), int(colours[2]), int(colours[3])) if direct else (0, 0, 0, 0),
+            file_size=self.file.bytes.size,
+            seals=seals,
+            digest=bytes(16),
+            positions=positions,
+            sizes=sizes,
+            times=times,
+            decoding_times=decoding_times,
+            flags=flags,
+            checksums=checksums,
+        )
+        return replace(index, digest=index.digest_for(self.file.bytes.read(seals)))
+
+    def _pass(self) -> list[VideoFrame]:
+        """Looks at all packets. Returns the first frames."""
+        probe: list[VideoFrame] = []
+        corrupt = False
+        for packet in demuxed(self.container, self.stream):
+            if len(probe) < _PROBE:
+                probe += packet.decode()
+                self.plain &= not packet.size or self._is_plain(packet)
+            if not packet.size:
+                continue
+            corrupt = packet.is_corrupt
+            if packet.pts is None or _may_be_placeholder(self.codec, packet):
+                self.regular = False
+            elif self.regular:
+                self._add(packet, packet.pts)
+        if corrupt and self.container.format.name != "mpegts":  # a transport stream is cut anywhere
+            raise VideoError(self.file.path, "cut short: its last packet is not all there")
+        return probe
+
+    def _add(self, packet: Packet[VideoStream], time: int) -> None:
+        data = bytes(packet)
+        entry, droppable = packet.is_keyframe, False
+        if self.h264 is not None:
+            # Containers also mark recovery points, after which pictures may be wrong for a while.
+            idr, droppable = self.h264.look(data)
+            entry = entry and idr
+        elif self.h265 is not None:
+            entry = self.h265.is_entry(data) and entry
+        shown = not packet.is_discard and _is_shown(self.codec, data)  # edit lists discard
+        flags = ENTRY * entry | SHOWN * shown | DROPPABLE * droppable
+        decoding_time = time if packet.dts is None else packet.dts
+        position = -1 if packet.pos is None else packet.pos
+        self.rows.extend((position, len(data), time, decoding_time, flags, zlib.crc32(data)))
+
+    def _is_plain(self, packet: Packet[VideoStream]) -> bool:
+        if packet.pos is None or packet.pos < 0:
+            return False
+        return self.file.bytes.read([(packet.pos, packet.size)]) == [bytes(packet)]
+
+    @staticmethod
+    def _is_believed(probe: list[VideoFrame], by_time: Any, entries: Any) -> bool:
+        ascending = np.sort(entries)
+        return bool(
+            len(by_time)
+            and len(entries)
+            and ascending[0] <= by_time[0]
+            and [frame.pts for frame in probe] == by_time[: len(probe)].tolist()
+            and all(now < later for now, later in pairwise(by_time.tolist()))
+            and (ascending == entries).all()
+            and (np.diff(entries) > 0).all()
+        )
+
+    def _count(self) -> int:
+        with self.file.opened() as (container, stream):
+            return sum(len(packet.decode()) for packet in demuxed(container, stream))
+
+
+def _seals(file: VideoFile) -> tuple[tuple[Seal, ...], bool]:
+    """What tells a file from others: its one table, or its two ends. Whether it has one table of one kind of frames."""
+    boxes = outermost_boxes(file.bytes)
+    tables = [box for box in boxes if box.kind == b"moov"]
+    single = len(tables) == 1 and tables[0].size <= _MOST_SEALED and not any(box.kind == b"moof" for box in boxes)
+    spans = [(0, _END), (max(file.bytes.size - _END, 0), _END)]
+    if single:
+        spans = [(tables[0].position, tables[0].size)]
+    found = file.bytes.read(spans)
+    if single:
+        # Each track tells what its samples are; another kind halfway would need other parameter sets.
+        kinds = found[0].split(b"stsd")[1:]
+        single = all(kind[4:8] == b"\0\0\0\1" for kind in kinds)
+    return tuple(Seal(position, len(data)) for (position, _), data in zip(spans, found, strict=True)), single
+
+
+def _is_shown_in_order(packets: H264Packets, times: Any, flags: Any) -> bool:
+    """Whether times tell the order in which the decoder gives frames out. If not, none may be left out unseen."""
+    if not packets.sure:
+        return False
+    sequences = np.cumsum(flags & ENTRY)
+    by_time = np.argsort(times, kind="stable")
+    order = np.lexsort((np.array(packets.orders), sequences))
+    repeated = len({*zip(sequences.tolist(), packets.orders, strict=True)}) < len(times)
+    return not repeated and bool((order == by_time).all())
+
+
+def _is_shown(codec: VideoCodecContext, packet: bytes) -> bool:
+    """Whether a frame comes of a packet. VP8 has frames only to refer to: bit 4 of the first byte, RFC 6386, 9.1."""
+    return codec.name != "vp8" or bool(packet[0] & 0x10)
+
+
+def _may_be_placeholder(codec: VideoCodecContext, packet: Packet[VideoStream]) -> bool:
+    """Whether a packet may stand for no picture of its own.
+
+    "Packed" MPEG-4 of AVI files has two pictures in one packet, and then one of at most 8 bytes in lieu of the second;
+    its frames come out with each other's times.
+    """
+    return codec.name == "mpeg4" and packet.size <= 8
+
+
+def _orientation_of(frame: VideoFrame) -> Orientation:
+    try:
+        side_data: Any = frame.side_data  # typed as if it held motion vectors only
+        matrix = side_data.get("DISPLAYMATRIX")
+    except ValueError:  # PyAV trips over kinds of side data that it doesn't know
+        matrix = None
+    if matrix is None:
+        angle = math.radians(frame.rotation)
+        a, b, c, d = math.cos(angle), -math.sin(angle), math.sin(angle), math.cos(angle)
+    else:
+        a, b, _, c, d, *_ = struct.unpack("9i", bytes(matrix))
+    # x' = a x + c y, y' = b x + d y, turned to the nearest right angle.
+    if abs(b) + abs(c) > abs(a) + abs(d):
+        return Orientation(transposed=True, upside_down=b < 0, mirrored=c < 0)
+    return Orientation(transposed=False, upside_down=d < 0, mirrored=a < 0)

@@ -1,0 +1,185 @@
+"""A file as FFmpeg sees it: opened with no other file or host in reach, its every fault a `VideoError`."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import av
+from av.container import InputContainer
+from av.packet import Packet
+from av.stream import Disposition
+from av.video.stream import VideoStream
+
+from lightning_multigrid.decode.file_boxes import claimed_by_samples, promised_size
+from lightning_multigrid.decode.index import MAX_PIXELS
+from lightning_multigrid.files import Cursor, HangError, RemoteFile, WatchedFile, is_url
+
+__all__ = ["VideoError", "VideoFile", "demuxed"]
+
+# Containers that hold their own pictures. FFmpeg also follows playlists, concat scripts and image patterns, whatever
+# their file is called: those name other files and hosts.
+_CONTAINERS = "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,ogg,ivf,gif,h264,hevc,m4v,mjpeg"
+
+
+class VideoError(ValueError):
+    """A file that cannot be read as a video, or a frame that cannot be decoded. Its text is one line: "path: reason".
+
+    Args:
+        path: The file, as it was given.
+        reason: What is wrong, for a person.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        text = f"{self.path}: {self.reason}"
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class VideoFile:
+    """An ordinary file, whatever its name looks like, open for reading.
+
+    Args:
+        path: Where it lies: a path, or a URL that fsspec knows.
+        timeout: Seconds that a read may take.
+
+    Attributes:
+        path: As it was given.
+        bytes: For reads without FFmpeg.
+
+    Raises:
+        VideoError: If it is missing, empty, no ordinary file, or cannot be read.
+    """
+
+    def __init__(self, path: str, timeout: float) -> None:
+        self.path = path
+        self.bytes: WatchedFile | RemoteFile
+        try:
+            self.bytes = RemoteFile(path, timeout) if is_url(path) else WatchedFile(path, timeout)
+        except FileNotFoundError as error:
+            raise VideoError(path, "there is no such file") from error
+        except PermissionError as error:
+            raise VideoError(path, "may not be read by this user") from error
+        except HangError as error:
+            raise VideoError(path, _hung(error)) from error
+        except (OSError, ValueError) as error:
+            raise VideoError(path, f"cannot be read ({type(error).__name__}: {error})") from error
+        if not self.bytes.is_ordinary:
+            self.close()
+            raise VideoError(path, "a directory" if self.bytes.is_folder else "not an ordinary file")
+        if not self.bytes.size:
+            self.close()
+            raise VideoError(path, "empty, 0 bytes")
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self.bytes.close()
+
+    @contextmanager
+    def faults(self) -> Iterator[None]:
+        """Whatever a file makes FFmpeg or PyAV raise is a `VideoError`: a bit can mean a UnicodeDecodeError."""
+        try:
+            yield
+        except VideoError:
+            raise
+        except MemoryError as error:
+            if not isinstance(error, av.FFmpegError):
+                raise
+            # Of a header that asks for more than there can be: a fault of the file like others.
+            raise self._error(error) from error
+        except Exception as error:
+            raise self._error(error) from error
+        self._check_reads()
+
+    def _error(self, error: Exception) -> VideoError:
+        self._check_reads()
+        if isinstance(error, HangError):
+            return VideoError(self.path, _hung(error))
+        if isinstance(error, av.FFmpegError):
+            limit = f", or frames of more than {MAX_PIXELS} pixels" if error.errno == errno.EINVAL else ""
+            return VideoError(self.path, f"damaged{limit} ({error.strerror})")
+        return VideoError(self.path, f"cannot be read ({type(error).__name__}: {error})")
+
+    def _check_reads(self) -> None:
+        """Raises what went wrong in a read that FFmpeg took for the end of the file."""
+        error, self.bytes.failure = self.bytes.failure, None
+        if error is not None:
+            reason = _hung(error) if isinstance(error, HangError) else f"cannot be read ({error.strerror or error})"
+            raise VideoError(self.path, reason) from error
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[InputContainer, VideoStream]]:
+        """The file's container and its video, at the beginning, until the end of a `with`."""
+        container, stream = self.open()
+        try:
+            yield container, stream
+        finally:
+            container.close()
+
+    def open(self) -> tuple[InputContainer, VideoStream]:
+        """The file's container and its video, at the beginning."""
+        # The suffix helps to tell containers apart. More of the name might be taken for a protocol or a pattern.
+        suffix = os.path.splitext(self.path)[1]
+        suffix = suffix if suffix[1:].isalnum() and suffix.isascii() else ""
+        try:
+            container = av.open(
+                Cursor(self.bytes, f"video{suffix}"),
+                "r",
+                container_options={"format_whitelist": _CONTAINERS, "protocol_whitelist": "none"},
+                metadata_errors="replace",
+            )
+        except av.FFmpegError as error:
+            self._check_reads()
+            if error.errno == errno.EINVAL:
+                raise VideoError(self.path, f"not a video in one of the containers {_CONTAINERS}") from error
+            if isinstance(error, av.InvalidDataError):
+                self.refuse_cut_short()
+                raise VideoError(self.path, f"no video, or damaged at its head ({error.strerror})") from error
+            raise
+        try:
+            return container, self._video_of(container)
+        except BaseException:
+            container.close()
+            raise
+
+    def _video_of(self, container: InputContainer) -> VideoStream:
+        # To FFmpeg the cover picture of a sound file is video.
+        streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
+        if not streams:
+            raise VideoError(self.path, "holds no video, only other streams")
+        codec = streams[0].codec_context
+        if codec is None:
+            raise VideoError(self.path, "holds video that this FFmpeg has no decoder for")
+        if codec.width * codec.height > MAX_PIXELS:
+            raise VideoError(
+                self.path, f"declares frames of {codec.width} x {codec.height} pixels, more than {MAX_PIXELS}"
+            )
+        codec.thread_count = 1  # the workers of a loader are the threads: FFmpeg's own cost more than they bring
+        codec.options = {"max_pixels": str(MAX_PIXELS)}
+        return streams[0]
+
+    def refuse_cut_short(self) -> None:
+        """FFmpeg reads what is left of a file without a word; its outermost boxes tell how long it was."""
+        promised = promised_size(self.bytes)
+        if promised > self.bytes.size:
+            raise VideoError(self.path, f"cut short: {self.bytes.size} of {promised} bytes are there")
+        claimed = claimed_by_samples(self.bytes)
+        if claimed > self.bytes.size:
+            raise VideoError(self.path, f"damaged: its frames claim {claimed} bytes, {self.bytes.size} are there")
+
+
+def demuxed(container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:
+    """Packets in decoding order. The last is empty, and makes the decoder give out the frames that it still holds."""
+    for packet in container.demux(stream):
+        if packet.size or packet.dts is None:  # an empty sample on the way would end decoding
+            yield packet
+
+
+def _hung(error: HangError) -> str:
+    return f"cannot be read: {error.args[0]}, as on a network drive that is gone"

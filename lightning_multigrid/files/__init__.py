@@ -1,0 +1,45 @@
+"""Files that lie, hang or vanish: writing whole or not at all, reads that end, URLs, paths that users give.
+
+It knows the standard library, and fsspec where a URL is read. Begin with `durable.py` for writing and `watched.py` for
+reading.
+"""
+
+from lightning_multigrid.files.durable import (
+    OutputError,
+    new_file,
+    output_error,
+    output_errors,
+    remove_partial,
+    sync_folder,
+    sync_to_disk,
+    temporary_name,
+)
+from lightning_multigrid.files.paths import FRAME_SUFFIXES, VIDEO_SUFFIXES, PathError, StrPath, path_argument, quoted
+from lightning_multigrid.files.urls import RemoteFile, RemoteRoot, RemoteRootError, is_url, size_and_change
+from lightning_multigrid.files.watched import Cursor, HangError, ReadableFile, WatchedFile
+
+__all__ = [
+    "FRAME_SUFFIXES",
+    "VIDEO_SUFFIXES",
+    "Cursor",
+    "HangError",
+    "OutputError",
+    "PathError",
+    "ReadableFile",
+    "RemoteFile",
+    "RemoteRoot",
+    "RemoteRootError",
+    "StrPath",
+    "WatchedFile",
+    "is_url",
+    "new_file",
+    "output_error",
+    "output_errors",
+    "path_argument",
+    "quoted",
+    "remove_partial",
+    "size_and_change",
+    "sync_folder",
+    "sync_to_disk",
+    "temporary_name",
+]

@@ -1,0 +1,49 @@
+"""Paths that users and lists hand us, and the suffixes by which files are told apart."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["FRAME_SUFFIXES", "VIDEO_SUFFIXES", "PathError", "StrPath", "path_argument", "quoted"]
+
+StrPath = str | os.PathLike[str]
+_LONGEST_QUOTE = 80
+
+VIDEO_SUFFIXES = (
+    *(".3gp", ".asf", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ogv"),
+    *(".ts", ".webm", ".wmv"),
+)
+FRAME_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
+
+
+class PathError(ValueError):
+    """Text that can't be the path of a file."""
+
+
+def quoted(text: str) -> str:
+    r"""Text from a file, for a message: on one line, and only its start if it is long.
+
+    >>> print(quoted("a\tb"))
+    'a\tb'
+    """
+    return repr(text) if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]!r}..."
+
+
+def path_argument(name: str, value: StrPath) -> str:
+    """A path given as the argument `name`, as text.
+
+    Raises:
+        TypeError: If it is not a path.
+        PathError: If it is empty, or can't be the name of a file.
+    """
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str):
+        raise TypeError(f"`{name}` must be a path (str or os.PathLike), got {value!r}.")
+    try:
+        # Half a surrogate pair can't be in the name of a file.
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:
+        encoded = b""
+    if not encoded or b"\0" in encoded:
+        raise PathError(f"`{name}` is {quoted(path)}, which is not a path. Give one, or leave the argument out.")
+    return path

@@ -1,0 +1,83 @@
+"""Parts and joins of clip datasets: `Subset`, `random_split` and `ConcatDataset` pass requests on."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips, visits
+
+__all__ = ["clip_dataset"]
+
+
+class _Part:
+    """Some clips of a clip dataset."""
+
+    def __init__(self, whole: ClipDataset, indices: Sequence[int]) -> None:
+        self.whole, self.indices = whole, indices
+        self.frames, self.size, self.stride = whole.frames, whole.size, whole.stride
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def read_clip(self, request: ClipRequest) -> Any:
+        return self.whole.read_clip(self._of_whole(request))
+
+    def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
+        return read_clips(self.whole, [self._of_whole(request) for request in requests])
+
+    def _of_whole(self, request: ClipRequest) -> ClipRequest:
+        return replace(request, index=self.indices[request.index])
+
+
+class _Join:
+    """Several clip datasets of one baseline shape, one after the other."""
+
+    def __init__(self, parts: Sequence[ClipDataset], ends: Sequence[int]) -> None:
+        grids = {(part.frames, part.size, part.stride) for part in parts}
+        if len(grids) > 1:
+            raise ValueError(
+                f"The datasets of a ConcatDataset must have one baseline grid, got (frames, size, stride) of "
+                f"{sorted(grids)}. Give all of them the same."
+            )
+        self.parts, self.ends = parts, ends
+        [(self.frames, self.size, self.stride)] = grids
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def read_clip(self, request: ClipRequest) -> Any:
+        place = bisect_right(self.ends, request.index)
+        return self.parts[place].read_clip(self._of_part(place, request))
+
+    def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
+        clips: list[Any] = []
+        for visit in visits(requests):
+            place = bisect_right(self.ends, visit[0].index)
+            clips += read_clips(self.parts[place], [self._of_part(place, request) for request in visit])
+        return clips
+
+    def _of_part(self, place: int, request: ClipRequest) -> ClipRequest:
+        return replace(request, index=request.index - (self.ends[place - 1] if place else 0))
+
+
+def clip_dataset(dataset: Dataset[Any]) -> ClipDataset | None:
+    """The dataset as one that decodes just what a request needs; None if it is not made of such datasets only.
+
+    Raises:
+        ValueError: If the datasets of a `ConcatDataset` differ in frames, size or stride.
+    """
+    if isinstance(dataset, ClipDataset):
+        return dataset
+    if isinstance(dataset, Subset):
+        whole = clip_dataset(dataset.dataset)
+        return None if whole is None else _Part(whole, dataset.indices)
+    if isinstance(dataset, ConcatDataset):
+        parts = [clip_dataset(part) for part in dataset.datasets]
+        known = [part for part in parts if part is not None]
+        return _Join(known, dataset.cumulative_sizes) if len(known) == len(parts) else None
+    return None

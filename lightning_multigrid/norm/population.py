@@ -1,0 +1,108 @@
+"""BatchNorm's running statistics as those of a population: observed, averaged over ranks, written back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from lightning_multigrid.norm.across_ranks import world_size
+
+__all__ = ["average_statistics", "tracking_layers"]
+
+BatchNorm: TypeAlias = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+
+
+def tracking_layers(module: nn.Module) -> dict[str, BatchNorm]:
+    """The BatchNorm layers of a module, by name, that keep running statistics.
+
+    >>> list(tracking_layers(nn.Sequential(nn.BatchNorm2d(4), nn.BatchNorm2d(4, track_running_stats=False))))
+    ['0']
+    """
+    return {
+        name: layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d))
+        and layer.track_running_stats
+        and layer.running_mean is not None
+    }
+
+
+@contextmanager
+def observed_moments(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]]:
+    """Observes the inputs of layers while it is open.
+
+    Of each input, by the layer's name: the number of values per channel, their mean, and their (biased) variance, as
+    one tensor of 3 x C.
+    """
+    moments: dict[str, list[Tensor]] = {name: [] for name in layers}
+
+    def observe(name: str, x: Tensor) -> None:
+        x = x.detach().to(torch.promote_types(x.dtype, torch.float32))
+        var, mean = torch.var_mean(x, dim=[0, *range(2, x.dim())], correction=0)
+        moments[name].append(torch.stack([torch.full_like(mean, x.numel() / x.shape[1]), mean, var]))
+
+    handles = [
+        layer.register_forward_pre_hook(
+            lambda _, args, kwargs, name=name: observe(name, (*args, *kwargs.values())[0]), with_kwargs=True
+        )
+        for name, layer in layers.items()
+    ]
+    try:
+        yield moments
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def write_statistics(layers: Mapping[str, BatchNorm], moments: Mapping[str, Sequence[Tensor]]) -> None:
+    """Sets running statistics to those of all values, by the law of total variance; one all-reduce for all layers.
+
+    A layer of which no rank saw a value keeps what it has.
+    """
+    # Sums of the values and of their squares: in float64, nothing of a small variance is lost.
+    sums = []
+    for name, layer in layers.items():
+        parts = [part.cpu().double() for part in moments[name]] or [torch.zeros(3, layer.num_features).double()]
+        count, mean, var = torch.stack(parts, dim=1)
+        sums.append(torch.stack([count, count * mean, count * (var + mean**2)]).sum(dim=1))
+    merged = _sum_over_ranks(torch.cat(sums, dim=1), _buffers(layers)[0].device)
+    channels = [layer.num_features for layer in layers.values()]
+    for layer, part in zip(layers.values(), torch.split(merged, channels, dim=1), strict=True):
+        count, value, square = part
+        if count[0] > 0:
+            mean = value / count
+            running_mean, running_var = _buffers({"": layer})
+            running_mean.copy_(mean)
+            running_var.copy_((square / count - mean**2).clamp_(min=0))
+
+
+def average_statistics(layers: Mapping[str, BatchNorm]) -> None:
+    """Sets running statistics to their average over ranks, in one all-reduce.
+
+    Groups of ranks that share batch statistics have running statistics of their own, of which
+    `DistributedDataParallel` keeps those of rank 0.
+    """
+    buffers = _buffers(layers)
+    if world_size() == 1 or not buffers:
+        return
+    merged = torch.cat([buffer.cpu().double() for buffer in buffers])
+    merged = _sum_over_ranks(merged, buffers[0].device) / world_size()
+    for buffer, value in zip(buffers, torch.split(merged, [len(buffer) for buffer in buffers]), strict=True):
+        buffer.copy_(value)
+
+
+def _buffers(layers: Mapping[str, BatchNorm]) -> list[Tensor]:
+    return [cast("Tensor", b) for layer in layers.values() for b in (layer.running_mean, layer.running_var)]
+
+
+def _sum_over_ranks(values: Tensor, device: torch.device) -> Tensor:
+    if world_size() == 1:
+        return values
+    summed = values.to(device)
+    dist.all_reduce(summed)
+    return summed.cpu()

@@ -1,0 +1,314 @@
+"""BatchNorm whose statistics are those of sub-mini-batches (Sec. 3.2, Batch Normalization).
+
+A multigrid mini-batch has many times the clips of the baseline's. Statistics over all of them would regularise less,
+so they stay those of groups of about `sub_batch` clips. `convert_sub_batchnorm` changes the *class* of a model's
+BatchNorm layers and nothing else: checkpoints, optimizers, averaged copies and wrappers, made before or after it, find
+the same parameters and buffers under the same names.
+
+A device with fewer clips than a sub-mini-batch shares statistics with its neighbours. Nothing is set up for that: a
+forward in training knows its clips, and `torch.distributed` knows the ranks.
+
+Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups of n clips; R ranks.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lightning_multigrid.norm.across_ranks import SharedStatistics, neighbours, world_size
+
+__all__ = [
+    "SubBatchNorm1d",
+    "SubBatchNorm2d",
+    "SubBatchNorm3d",
+    "convert_sub_batchnorm",
+    "restore_batchnorm",
+    "set_sub_batch",
+    "sub_batchnorm_layers",
+]
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+class _SubBatchNorm(nn.Module):
+    """What the three layers share; the plain BatchNorm that follows in their bases holds the state."""
+
+    sub_batch: int
+    _input_dims: ClassVar[tuple[int, ...]]
+
+    # Plain BatchNorm's, as torch declares them: `weight` and `bias` may be None all the same.
+    eps: float
+    momentum: float | None
+    track_running_stats: bool
+    weight: nn.Parameter
+    bias: nn.Parameter
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        sub_batch: int = 8,
+    ) -> None:
+        _check_clips("sub_batch", sub_batch)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        self.sub_batch = sub_batch
+
+    def forward(self, input: Tensor) -> Tensor:
+        output: Tensor
+        if not self.training or input.dim() not in self._input_dims:
+            output = super().forward(input)  # evaluates, or refuses
+            return output
+        clips = input.shape[0]
+        if clips < 2 * self.sub_batch:
+            # A single group: of ranks, or of this one, which is plain BatchNorm to the bit. Meta tensors, by which
+            # models are tried, have nothing to share.
+            if 0 < clips < self.sub_batch and world_size() > 1 and not input.is_meta:
+                output = self._normalize_over_ranks(input)
+                return output
+            # For a cumulative average, plain BatchNorm reads its counter as a number, which breaks a compiled graph.
+            if self.momentum is not None or not self.track_running_stats or not torch.compiler.is_compiling():
+                output = super().forward(input)
+                return output
+        groups = max(1, clips // self.sub_batch)
+        tracked = self.running_mean if self.track_running_stats else None
+        statistics = None if tracked is None else tracked.new_zeros(2, groups, input.shape[1])
+        output = self._normalize(input, groups, statistics)
+        if statistics is not None:
+            self._track(statistics, clips)
+        return output
+
+    # `torch.compile` breaks its graph here: to it, a group of ranks would be a constant.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _normalize_over_ranks(self, x: Tensor) -> Tensor:
+        """Normalise by the statistics of the clips of neighbouring ranks, as few ranks as make a sub-mini-batch."""
+        weight = x.new_ones(x.shape[1]) if self.weight is None else self.weight
+        bias = x.new_zeros(x.shape[1]) if self.bias is None else self.bias
+        group = neighbours(min(world_size(), -(-self.sub_batch // x.shape[0])))
+        x, weight, bias, mean, var, count = SharedStatistics.apply(x, weight, bias, self.eps, group)
+        output = F.batch_norm(x, mean, var, weight, bias, training=False, eps=self.eps)
+        if self.track_running_stats and self.running_mean is not None:
+            unbiased = var * (count / (count - 1))
+            self._track(torch.stack([mean, unbiased]).unsqueeze(1).to(self.running_mean.dtype), clips=1)
+        return output
+
+    def _normalize(self, x: Tensor, groups: int, statistics: Tensor | None) -> Tensor:
+        """Normalise each of this rank's groups by its own statistics: the only place where these are formed.
+
+        Running statistics that move with momentum 1 are those of this mini-batch: means and variances of the groups,
+        the larger groups first, are written to `statistics` (2 x k x C, zero before).
+        """
+        clips, channels, *other = x.shape
+        size, larger = clips // groups, clips % groups  # `torch.compile` has no `divmod`
+        if x.is_contiguous() and not larger:
+            # One BatchNorm of n clips with k C channels. Clip i belongs to group i % k, so that this is a view.
+            merged = x.reshape(size, groups * channels, *other)
+            weight = None if self.weight is None else self.weight.repeat(groups)
+            bias = None if self.bias is None else self.bias.repeat(groups)
+            mean, var = (None, None) if statistics is None else statistics.flatten(start_dim=1)
+            output = F.batch_norm(merged, mean, var, weight, bias, training=True, momentum=1.0, eps=self.eps)
+            return output.reshape(x.shape)
+        # In channels-last memory there is no such view, and copies to the other format and back cost twice the layer.
+        rows: list[tuple[Tensor, Tensor] | tuple[None, None]] = [(None, None)] * groups
+        if statistics is not None:
+            rows = list(zip(*statistics, strict=True))
+        parts = torch.split(x, [size + 1] * larger + [size] * (groups - larger))
+        outputs = [
+            F.batch_norm(part, mean, var, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps)
+            for part, (mean, var) in zip(parts, rows, strict=True)
+        ]
+        return torch.cat(outputs)
+
+    def _track(self, statistics: Tensor, clips: int) -> None:
+        """Move the running statistics towards the groups' average, in which a group counts as its clips."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        groups = statistics.shape[1]
+        larger = clips % groups
+        if larger:
+            share = larger * (clips // groups + 1) / clips
+            mean, var = statistics[:, larger:].mean(dim=1).lerp(statistics[:, :larger].mean(dim=1), share)
+        else:
+            mean, var = statistics.mean(dim=1)
+        self.num_batches_tracked.add_(1)
+        # A tensor, as `float(...)` would wait for the device and break the graph of `torch.compile`.
+        weight = self.num_batches_tracked.to(mean.dtype).reciprocal() if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean, weight)
+        self.running_var.lerp_(var, weight)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, sub_batch={self.sub_batch}"
+
+
+class SubBatchNorm1d(_SubBatchNorm, nn.BatchNorm1d):
+    """`nn.BatchNorm1d` over sub-mini-batches, for inputs N x C or N x C x L. See `SubBatchNorm3d`.
+
+    >>> SubBatchNorm1d(4, sub_batch=2)(torch.randn(6, 4)).shape
+    torch.Size([6, 4])
+    """
+
+    _input_dims = (2, 3)
+
+
+class SubBatchNorm2d(_SubBatchNorm, nn.BatchNorm2d):
+    """`nn.BatchNorm2d` over sub-mini-batches, for inputs N x C x H x W. See `SubBatchNorm3d`.
+
+    >>> SubBatchNorm2d(4, sub_batch=2)(torch.randn(6, 4, 3, 3)).shape
+    torch.Size([6, 4, 3, 3])
+    """
+
+    _input_dims = (4,)
+
+
+class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
+    """`nn.BatchNorm3d` over sub-mini-batches, for inputs N x C x T x H x W.
+
+    In training, N clips form k = max(1, N // sub_batch) groups, each normalised by its own mean and variance. N need
+    not be a multiple of anything: the groups share what remains, so that their sizes differ by one clip at most.
+    Which clips form a group is not specified (it depends on the memory format), so their order must be random.
+
+    The running statistics mean what plain BatchNorm's mean for a mini-batch of `sub_batch` clips: they follow the
+    average of the groups' means and of the groups' (unbiased) variances, in which a group counts as many times as it
+    has clips. The variance *between* the groups' means is no part of it.
+
+    A single group is plain BatchNorm to the bit, and so is evaluation, which with `track_running_stats=False` takes
+    the statistics of the whole mini-batch. Under `torch.compile`, sizes of contiguous mini-batches can be dynamic;
+    channels-last ones, and those with a remainder, are compiled for each k.
+
+    Where `torch.distributed` is initialised, a training rank with N < sub_batch shares statistics with its neighbours:
+    `min(R, ceil(sub_batch / N))` of the R ranks form a group, a remainder of ranks joins the last one, and forward and
+    backward are those of one process with the clips of the group. **All ranks must have as many clips in the same
+    step**, as our samplers give them (more exactly, ask for as many ranks): a rank whose mini-batch alone is small
+    would wait for the others for ever. So must the ranks of the default group all be replicas of the model. There is
+    one all-reduce forward, of (2 C + 1) values per rank of the group, and one backward, of 2 C. Nothing is sent by
+    ranks with sub_batch clips or more, nor in evaluation. The first step that takes another number of ranks makes
+    their groups (`torch.distributed.new_group`), which last as long as the default group.
+
+    `DistributedDataParallel` is right as it is. Its average over ranks of the parameters' gradients is the gradient of
+    the average of the ranks' losses, as each rank's gradient of its clips is that of the sum of all losses. Running
+    statistics are equal within a group; of several groups, replicas follow that of rank 0, whose buffers are sent to
+    all before each forward (`broadcast_buffers`, the default), as they are with plain BatchNorm.
+
+    Args:
+        num_features: Channels (C).
+        eps: Added to the variance.
+        momentum: Weight of a mini-batch in the running statistics; None for their cumulative average.
+        affine: Whether to learn a scale and a shift for each channel.
+        track_running_stats: Whether to keep running statistics.
+        device: Of parameters and buffers.
+        dtype: Of parameters and buffers.
+        sub_batch: Clips that share statistics; may be changed between two mini-batches.
+
+    Raises:
+        ValueError: If `sub_batch` is below 1; in training, as in plain BatchNorm, if a group has one value per channel.
+        TypeError: If `sub_batch` is not an integer.
+
+    >>> SubBatchNorm3d(4, sub_batch=2)(torch.randn(6, 4, 2, 3, 3)).shape
+    torch.Size([6, 4, 2, 3, 3])
+    """
+
+    _input_dims = (5,)
+
+
+_SUB_BATCH_CLASSES: dict[type[nn.Module], type[_SubBatchNorm]] = {
+    nn.BatchNorm1d: SubBatchNorm1d,
+    nn.BatchNorm2d: SubBatchNorm2d,
+    nn.BatchNorm3d: SubBatchNorm3d,
+}
+_PLAIN_CLASSES: dict[type[nn.Module], type[nn.Module]] = {ours: plain for plain, ours in _SUB_BATCH_CLASSES.items()}
+
+
+def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
+    """Give each BatchNorm layer of `module`, itself included, statistics over sub-mini-batches, in place.
+
+    Only the class of a layer changes: parameters, buffers, hooks and state-dict keys stay, so this may come before or
+    after an optimizer is made or a checkpoint is loaded. Layers converted before take the new `clips`.
+
+    Only layers that are exactly `nn.BatchNorm1d`, `2d` or `3d` are converted. Classes derived from them are left alone,
+    as they have reasons of their own (frozen, quantised, a user's), and so is `nn.SyncBatchNorm`. Lazy layers become
+    plain BatchNorm in their first forward; convert after it. `nn.SyncBatchNorm.convert_sync_batchnorm`, Lightning's
+    `sync_batchnorm=True`, puts its own layers in place of converted ones.
+
+    Args:
+        module: A layer or a model.
+        clips: Clips that share statistics.
+
+    Returns:
+        `module` itself.
+
+    Raises:
+        ValueError: If `clips` is below 1.
+        TypeError: If `clips` is not an integer.
+
+    >>> convert_sub_batchnorm(nn.Sequential(nn.BatchNorm2d(4)), clips=16)  # doctest: +ELLIPSIS
+    Sequential(
+      (0): SubBatchNorm2d(4, ..., sub_batch=16)
+    )
+    """
+    _check_clips("clips", clips)
+    for layer in module.modules():
+        if type(layer) in _SUB_BATCH_CLASSES:
+            layer.__class__ = _SUB_BATCH_CLASSES[type(layer)]
+    set_sub_batch(module, clips)
+    return module
+
+
+def set_sub_batch(module: nn.Module, clips: int) -> None:
+    """Set `sub_batch` of every converted layer of `module`, itself included.
+
+    The short cycle's mini-batches of 2 and 4 times the clips have statistics over 16 and 32.
+
+    Raises:
+        ValueError: If `clips` is below 1.
+        TypeError: If `clips` is not an integer.
+
+    >>> layer = convert_sub_batchnorm(nn.BatchNorm3d(4))
+    >>> set_sub_batch(layer, 32); layer.sub_batch
+    32
+    """
+    _check_clips("clips", clips)
+    for layer in sub_batchnorm_layers(module):
+        layer.sub_batch = clips
+
+
+def sub_batchnorm_layers(module: nn.Module) -> list[_SubBatchNorm]:
+    """The converted layers of `module`, itself included.
+
+    >>> len(sub_batchnorm_layers(convert_sub_batchnorm(nn.Sequential(nn.BatchNorm2d(4), nn.ReLU()))))
+    1
+    """
+    return [layer for layer in module.modules() if isinstance(layer, _SubBatchNorm)]
+
+
+def restore_batchnorm(module: Module) -> Module:
+    """Undo `convert_sub_batchnorm` in place: every converted layer is plain BatchNorm again. Returns `module`.
+
+    >>> type(restore_batchnorm(convert_sub_batchnorm(nn.BatchNorm1d(4)))) is nn.BatchNorm1d
+    True
+    """
+    for layer in module.modules():
+        if type(layer) in _PLAIN_CLASSES:
+            del layer.sub_batch
+            layer.__class__ = _PLAIN_CLASSES[type(layer)]
+    return module
+
+
+def _check_clips(name: str, clips: int) -> None:
+    if isinstance(clips, bool) or not isinstance(clips, int):
+        raise TypeError(f"`{name}` must be an integer, got {clips!r}.")
+    if clips < 1:
+        way_out = "For statistics over the whole mini-batch keep plain BatchNorm (`restore_batchnorm`)."
+        raise ValueError(f"`{name}` must be at least 1, got {clips}. {way_out}")

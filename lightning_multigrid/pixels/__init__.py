@@ -1,0 +1,22 @@
+"""Decoded crops to the clips of a mini-batch, on the device: resampling (Sec. 3.1), colours, augmentation.
+
+It knows torch and torchvision, and neither PyAV nor files. Begin with `resample.py`.
+"""
+
+from lightning_multigrid.pixels.augment import Augmentation
+from lightning_multigrid.pixels.box import Box
+from lightning_multigrid.pixels.resample import MEAN, STD, check_normalisation, resample_clips
+from lightning_multigrid.pixels.to_device import to_device
+from lightning_multigrid.pixels.yuv import YuvClip, YuvLayout
+
+__all__ = [
+    "MEAN",
+    "STD",
+    "Augmentation",
+    "Box",
+    "YuvClip",
+    "YuvLayout",
+    "check_normalisation",
+    "resample_clips",
+    "to_device",
+]

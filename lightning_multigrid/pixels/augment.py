@@ -1,0 +1,131 @@
+"""Augmentation of training clips on the device, after resampling: torchvision's own transforms, given clips.
+
+Everything is drawn from seeds that the mini-batch carries, so a clip is augmented the same whatever the number of
+workers, and after every restart. What is drawn for a clip holds for all of its frames.
+
+Legend: B clips, T frames, S size of a mini-batch, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lightning_multigrid.pixels.to_device import to_device
+
+__all__ = ["Augmentation"]
+
+_MAGNITUDES = 31  # of RandAugment, from 0 to 30
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What is done to training clips beyond the random crop and flip; by default nothing.
+
+    With Mixup or CutMix, labels become probabilities of classes: B x K float32. If both are given, each mini-batch gets
+    one of them. A clip is mixed with its neighbour in the mini-batch of its device.
+
+    Args:
+        mixup: Alpha of Mixup's beta distribution; 0 mixes nothing.
+        cutmix: Alpha of CutMix's beta distribution; 0 mixes nothing.
+        rand_augment: RandAugment's number of operations for a clip; 0 is none.
+        magnitude: Strength of these operations, from 0 to 30.
+        erasing: Probability that a rectangle of a clip is filled with noise, which stands still.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    >>> labels = Augmentation(mixup=0.8).apply(
+    ...     torch.zeros(2, 3, 4, 8, 8), torch.tensor([0, 1]), seeds=[5, 6], num_classes=2, mean=[0] * 3, std=[1] * 3
+    ... )[1]
+    >>> labels.shape
+    torch.Size([2, 2])
+    """
+
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    rand_augment: int = 0
+    magnitude: int = 9
+    erasing: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("mixup", "cutmix", "rand_augment"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"`{name}` must be at least 0, which is none, got {getattr(self, name)}.")
+        if not 0 <= self.magnitude < _MAGNITUDES:
+            raise ValueError(f"`magnitude` must be in [0, {_MAGNITUDES - 1}], got {self.magnitude}.")
+        if not 0 <= self.erasing <= 1:
+            raise ValueError(f"`erasing` must be a probability in [0, 1], got {self.erasing}.")
+
+    def apply(
+        self,
+        clips: Tensor,
+        labels: Tensor,
+        seeds: Sequence[int],
+        *,
+        num_classes: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+    ) -> tuple[Tensor, Tensor]:
+        """Augments each clip by its seed, and mixes them by all seeds together.
+
+        Args:
+            clips: B x 3 x T x S x S float, normalised.
+            labels: B class ids, or B x K zeros and ones.
+            seeds: One per clip.
+            num_classes: K.
+            mean: That the clips are normalised by, in units of the range 0 to 1.
+            std: Likewise.
+
+        Returns:
+            Clips of the same shape, and their labels.
+        """
+        if self.rand_augment or self.erasing:
+            clips = self._edit(clips, seeds, mean, std)
+        if self.mixup or self.cutmix:
+            return self._mix(clips, labels, seeds, num_classes)
+        return clips, labels
+
+    def _edit(self, clips: Tensor, seeds: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> Tensor:
+        from torchvision.transforms import v2  # takes long to import, and most trainings augment nothing
+
+        # What lies outside the frame is 0 after normalisation.
+        operations = v2.RandAugment(self.rand_augment, self.magnitude, _MAGNITUDES, fill=list(mean))
+        erase = v2.RandomErasing(self.erasing, value="random")
+        # The operations are defined on pixels from black to white.
+        scale, shift = to_device(torch.tensor([std, mean], dtype=clips.dtype), clips.device).view(2, 3, 1, 1)
+        edited = torch.empty_like(clips)
+        for out, clip, seed in zip(edited, clips, seeds, strict=True):
+            frames = clip.transpose(0, 1)  # T x 3 x S x S: to torchvision, frames of one video
+            with _drawn_from(seed):
+                if self.rand_augment:
+                    frames = (operations((frames * scale + shift).clamp(0, 1)) - shift) / scale
+                out.copy_(erase(frames).transpose(0, 1))
+        return edited
+
+    def _mix(self, clips: Tensor, labels: Tensor, seeds: Sequence[int], num_classes: int) -> tuple[Tensor, Tensor]:
+        from torchvision.transforms import v2
+
+        mixers = [
+            mixer(alpha=float(alpha), num_classes=num_classes)  # of a whole number torchvision makes no distribution
+            for mixer, alpha in ((v2.MixUp, self.mixup), (v2.CutMix, self.cutmix))
+            if alpha
+        ]
+        # They take images only. The frames of a clip share weight and box, as the channels of an image do.
+        images = clips.flatten(1, 2)
+        with _drawn_from(sum(seeds) % 2**63):
+            mixed, probabilities = v2.RandomChoice(mixers)(images, labels)
+        return mixed.view_as(clips), probabilities
+
+
+@contextmanager
+def _drawn_from(seed: int) -> Iterator[None]:
+    """Sets the seed of torch's random state on the CPU, of which torchvision draws, and gives the state back."""
+    with torch.random.fork_rng(devices=()):
+        # Not `torch.manual_seed`: it would reseed the GPUs too, and with them the dropout of the model.
+        torch.default_generator.manual_seed(seed)
+        yield

@@ -1,0 +1,181 @@
+"""Source crops to the clips of a mini-batch, on whatever device the crops are (Sec. 3.1).
+
+A crop holds the source pixels under the sampling grid of one clip. The grid's stride differs from clip to clip, so the
+crops do too; after resampling all have one size::
+
+    T x 231 x 231 x 3 uint8
+    T x 187 x 187 x 3 uint8    ->    B x 3 x T x S x S float32
+    ...
+
+Legend: B clips, T frames, h and w source pixels of one crop, S size of the mini-batch; the 3 channels are RGB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor
+from torch.nn.functional import grid_sample, interpolate
+
+from lightning_multigrid.pixels.to_device import to_device
+from lightning_multigrid.pixels.yuv import YuvClip, colours
+
+__all__ = ["MEAN", "STD", "check_normalisation", "resample_clips"]
+
+# Mean and deviation of the channels, in units of the whole range: those of the paper's code base.
+MEAN = (0.45, 0.45, 0.45)
+STD = (0.225, 0.225, 0.225)
+# Values of crops that are resampled together: 128 MiB, several times over while colours are computed.
+_MOST_VALUES = 1 << 25
+
+
+def resample_clips(
+    crops: Sequence[Tensor | YuvClip],
+    size: int,
+    *,
+    flips: Sequence[bool] | None = None,
+    mean: tuple[float, float, float] = MEAN,
+    std: tuple[float, float, float] = STD,
+    antialias: bool = False,
+) -> Tensor:
+    """Resamples crops bilinearly to one size and normalises them: (x / 255 - mean) / std.
+
+    Pixels are areas, so the corners of crop and clip coincide (`align_corners=False`).
+
+    Args:
+        crops: One T x h x w x 3 uint8 tensor per clip, or one `YuvClip`, whose colours are computed first; h and w may
+            differ from clip to clip.
+        size: Height and width of the clips, in pixels (S).
+        flips: Which clips are mirrored left to right; none of them if not given.
+        mean: Per channel, in units of the range 0 to 1.
+        std: Per channel, in units of the range 0 to 1.
+        antialias: Average over all source pixels between two points of the grid when it is coarser than the source.
+            The paper does not.
+
+    Returns:
+        B x 3 x T x S x S float32, on the crops' device.
+
+    Raises:
+        ValueError: If there are no crops, or their shapes, `flips`, `size`, `mean` or `std` don't fit.
+        TypeError: If a crop is not uint8.
+
+    >>> resample_clips([torch.zeros(8, 40, 30, 3, dtype=torch.uint8)] * 2, size=16).shape
+    torch.Size([2, 3, 8, 16, 16])
+    """
+    check_normalisation(mean, std)
+    _check(crops, size, flips)
+    device, frames = crops[0].device, len(crops[0])
+    # One multiplication and one addition: x / (255 std) - mean / std, C x 1 x 1 x 1.
+    factors = [1 / (255 * s) for s in std] + [-m / s for m, s in zip(mean, std, strict=True)]
+    scale, shift = to_device(torch.tensor(factors, dtype=torch.float32), device).view(2, 3, 1, 1, 1)
+    flips = flips or [False] * len(crops)
+    clips = torch.empty(len(crops), 3, frames, size, size, dtype=torch.float32, device=device)
+    if antialias or device.type == "cpu":
+        # One by one: what is made of a crop stays in the CPU's cache, and `grid_sample` knows no antialiasing.
+        for clip, crop, flip in zip(clips, crops, flips, strict=True):
+            pixels = _rgb(crop, flip)
+            resized = interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=antialias)
+            torch.addcmul(shift, resized, scale, out=clip)
+        return clips
+    for chunk in _chunks(crops):
+        torch.addcmul(shift, _together(crops[chunk], size, flips[chunk]), scale, out=clips[chunk])
+    return clips
+
+
+def _rgb(crop: Tensor | YuvClip, flip: bool) -> Tensor:
+    """The pixels of a crop, 3 x T x h x w float32, from 0 to 255."""
+    if isinstance(crop, YuvClip):
+        pixels = crop.rgb()
+        return pixels.flip(3) if flip else pixels
+    # Mirrored while a pixel is a byte; brought to 3 x T x h x w by the conversion's own copy.
+    pixels = (crop.flip(2) if flip else crop).permute(3, 0, 1, 2)
+    return pixels.to(torch.float32, memory_format=torch.contiguous_format)
+
+
+def _chunks(crops: Sequence[Tensor | YuvClip]) -> Iterator[slice]:
+    """Neighbours of one kind, no more than have room."""
+    height, width = (max(sides) for sides in zip(*map(_sides, crops), strict=True))
+    most = max(1, _MOST_VALUES // (3 * len(crops[0]) * height * width))
+    for _, group in groupby(range(len(crops)), lambda place: isinstance(crops[place], YuvClip)):
+        places = list(group)
+        for first in range(places[0], places[-1] + 1, most):
+            yield slice(first, min(first + most, places[-1] + 1))
+
+
+def _together(crops: Sequence[Tensor | YuvClip], size: int, flips: Sequence[bool]) -> Tensor:
+    """Crops of one kind, resampled in a few operations and a copy of each crop: B x 3 x T x S x S, from 0 to 255.
+
+    A GPU takes as long to start an operation as to compute it for one clip. The crops are laid into one block with room
+    for the largest, and the grid of each clip says where it lies and which way it runs.
+    """
+    device, frames = crops[0].device, len(crops[0])
+    sides = [_sides(crop) for crop in crops]
+    corners = [(0, 0)] * len(crops)
+    if planes := [crop for crop in crops if isinstance(crop, YuvClip)]:
+        corners = [(crop.layout.top, crop.layout.left) for crop in planes]
+        pixels = colours(planes)
+    else:
+        largest = map(max, zip(*sides, strict=True))
+        block = torch.zeros(len(crops), frames, *largest, 3, dtype=torch.uint8, device=device)
+        for room, crop, (height, width) in zip(block, crops, sides, strict=True):
+            room[:, :height, :width] = crop
+        pixels = block.permute(0, 4, 1, 2, 3).to(torch.float32, memory_format=torch.contiguous_format)
+    heights, widths = torch.tensor(sides, dtype=torch.float64).unsqueeze(2).unbind(1)
+    tops, lefts = torch.tensor(corners).unsqueeze(2).unbind(1)
+    rows, columns = _points(size, heights), _points(size, widths)
+    columns = torch.where(torch.tensor(flips)[:, None], widths - 1 - columns, columns)
+    # `grid_sample` counts from -1 to 1, from edge to edge of the block.
+    y = (2 * (rows + tops) + 1) / pixels.shape[3] - 1
+    x = (2 * (columns + lefts) + 1) / pixels.shape[4] - 1
+    x, y = to_device(torch.stack([x, y]).float(), device)
+    grid = torch.stack([x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], dim=3)
+    return grid_sample(pixels.flatten(1, 2), grid, align_corners=False).view(-1, 3, frames, size, size)
+
+
+def _points(size: int, sides: Tensor) -> Tensor:
+    """Where the points of a grid lie on sides of some pixels, in pixels from the middle of the first one: B x S."""
+    centres = (torch.arange(size, dtype=torch.float64) + 0.5) / size
+    return torch.minimum((centres * sides - 0.5).clamp(min=0), sides - 1)
+
+
+def _sides(crop: Tensor | YuvClip) -> tuple[int, int]:
+    if isinstance(crop, YuvClip):
+        return crop.layout.height, crop.layout.width
+    return crop.shape[1], crop.shape[2]
+
+
+def check_normalisation(mean: Sequence[float], std: Sequence[float]) -> None:
+    """Refuses what cannot be the mean and the deviation of three channels.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+        raise ValueError(f"`mean` and `std` must have 3 entries, `std` above 0; got {mean=} and {std=}.")
+
+
+def _check(crops: Sequence[Tensor | YuvClip], size: int, flips: Sequence[bool] | None) -> None:
+    if not crops:
+        raise ValueError("`crops` is empty; at least one crop is needed.")
+    if size < 1:
+        raise ValueError(f"`size` must be at least 1, got {size}.")
+    if flips is not None and len(flips) != len(crops):
+        raise ValueError(f"`flips` must have one entry per crop: got {len(flips)} for {len(crops)} crops.")
+    for index, crop in enumerate(crops):
+        if isinstance(crop, YuvClip):
+            _check_length(crops, index)
+            continue
+        if crop.dtype != torch.uint8:
+            raise TypeError(f"Crops must be uint8, got {crop.dtype} for crop {index}. Normalisation is done here.")
+        if crop.ndim != 4 or crop.shape[3] != 3 or 0 in crop.shape:
+            raise ValueError(f"Crops must be frames x height x width x 3, got {tuple(crop.shape)} for crop {index}.")
+        _check_length(crops, index)
+
+
+def _check_length(crops: Sequence[Tensor | YuvClip], index: int) -> None:
+    if len(crops[index]) != len(crops[0]):
+        raise ValueError(
+            f"Crops must have one length: got {len(crops[0])} frames for crop 0, {len(crops[index])} for {index}."
+        )

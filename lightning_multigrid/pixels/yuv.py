@@ -1,0 +1,159 @@
+"""Clips as video files store them, YUV 4:2:0: half the bytes of RGB, and the colours are computed on the device.
+
+A frame has one plane of brightness (Y, luma), and two planes of colour (Cb and Cr, chroma) of half the height and half
+the width, so that a chroma sample covers 2 x 2 pixels::
+
+    luma     0 1 | 2 3 | 4 5        a crop of the pixels 1 to 4 starts at the second pixel
+    chroma    0  |  1  |  2         of chroma sample 0, and needs the samples 0 to 2
+
+Legend: B clips, T frames, h and w luma pixels of one crop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from lightning_multigrid.pixels.to_device import to_device
+
+__all__ = ["YuvClip", "YuvLayout", "colours"]
+
+# Weights of red and blue in the luma: ITU-R BT.601 (2.5.1) and BT.709 (3.2).
+_WEIGHTS = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}
+
+
+@dataclass(frozen=True)
+class YuvLayout:
+    """What the bytes of a clip mean: the T x h x w of luma, then the T x 2 x rows x columns of chroma.
+
+    Args:
+        frames: T.
+        height: h, in pixels.
+        width: w, in pixels.
+        top: Which of the two rows under a chroma sample is the first, 0 or 1.
+        left: Which of the two columns under a chroma sample is the first, 0 or 1.
+        matrix: How colours were mixed.
+        full_range: Whether luma goes from 0 to 255 (and chroma, about 128), instead of from 16 to 235 (240).
+    """
+
+    frames: int
+    height: int
+    width: int
+    top: int = 0
+    left: int = 0
+    matrix: Literal["bt601", "bt709"] = "bt601"
+    full_range: bool = False
+
+    @property
+    def chroma(self) -> tuple[int, int]:
+        """Rows and columns of chroma that the pixels lie under.
+
+        >>> YuvLayout(frames=1, height=4, width=4, top=1, left=0).chroma
+        (3, 2)
+        """
+        return (self.top + self.height + 1) // 2, (self.left + self.width + 1) // 2
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the clip."""
+        rows, columns = self.chroma
+        return self.frames * (self.height * self.width + 2 * rows * columns)
+
+    def view(self, data: Tensor) -> YuvClip:
+        """The clip that some bytes are."""
+        return YuvClip(data, self)
+
+
+class YuvClip:
+    """A clip of YUV 4:2:0 planes.
+
+    Args:
+        data: Its bytes: flat, uint8.
+        layout: What they mean.
+
+    Attributes:
+        luma: T x h x w, a view of the bytes.
+        chroma: T x 2 x rows x columns (Cb, Cr), likewise.
+
+    >>> YuvClip(torch.full((6,), 128, dtype=torch.uint8), YuvLayout(1, 2, 2, full_range=True)).rgb().unique()
+    tensor([128.])
+    """
+
+    def __init__(self, data: Tensor, layout: YuvLayout) -> None:
+        frames, height, width = layout.frames, layout.height, layout.width
+        self.data, self.layout = data, layout
+        luma, chroma = data.tensor_split([frames * height * width])
+        self.luma = luma.view(frames, height, width)
+        self.chroma = chroma.view(frames, 2, *layout.chroma)
+
+    def __len__(self) -> int:
+        return self.layout.frames
+
+    @property
+    def device(self) -> torch.device:
+        """Where the bytes are."""
+        return self.data.device
+
+    def cut(self, frames: Sequence[int], top: int, left: int, height: int, width: int) -> YuvClip:
+        """A clip of some of the frames, repeats and any order allowed, and a box of their pixels."""
+        whole = self.layout
+        y, x = whole.top + top, whole.left + left  # from the corner of the first chroma sample
+        layout = replace(whole, frames=len(frames), height=height, width=width, top=y % 2, left=x % 2)
+        at = torch.tensor(frames, device=self.device)
+        luma = self.luma[:, top : top + height, left : left + width][at]
+        chroma = self.chroma[:, :, y // 2 : (y + height + 1) // 2, x // 2 : (x + width + 1) // 2][at]
+        return layout.view(torch.cat([luma.flatten(), chroma.flatten()]))
+
+    def rgb(self) -> Tensor:
+        """The colours, 3 x T x h x w float32, from 0 to 255 as those of an RGB clip, but not rounded.
+
+        Chroma is that of the sample a pixel lies under, without interpolation, as FFmpeg's converter has it.
+        """
+        top, left, height, width = self.layout.top, self.layout.left, self.layout.height, self.layout.width
+        return colours([self])[0, :, :, top : top + height, left : left + width]
+
+
+def colours(clips: Sequence[YuvClip]) -> Tensor:
+    """The colours of some clips of one length in a few operations, whatever their number: B x 3 x T x H x W float32.
+
+    H and W have room for each clip, whose first pixel is at (`top`, `left`) of its layout; what is around is no part of
+    it. See `YuvClip.rgb`.
+
+    >>> colours([YuvLayout(2, 4, side).view(torch.zeros(24 * side // 2, dtype=torch.uint8)) for side in (4, 6)]).shape
+    torch.Size([2, 3, 2, 4, 6])
+    """
+    device, frames = clips[0].device, len(clips[0])
+    rows, columns = (max(sides) for sides in zip(*(clip.layout.chroma for clip in clips), strict=True))
+    luma = torch.zeros(len(clips), frames, 2 * rows, 2 * columns, dtype=torch.uint8, device=device)
+    chroma = torch.zeros(len(clips), frames, 2, rows, columns, dtype=torch.uint8, device=device)
+    for own_luma, own_chroma, clip in zip(luma, chroma, clips, strict=True):
+        layout, (high, wide) = clip.layout, clip.layout.chroma
+        bottom, right = layout.top + layout.height, layout.left + layout.width
+        own_luma[:, layout.top : bottom, layout.left : right] = clip.luma
+        own_chroma[:, :, :high, :wide] = clip.chroma
+    weights = to_device(torch.tensor([_weights(clip.layout) for clip in clips], dtype=torch.float32), device)
+    luma_scale, black, cr_red, cr_green, cb_green, cb_blue = weights.view(-1, 6, 1, 1, 1).unbind(1)
+    y = torch.addcmul(black, luma.float(), luma_scale)
+    doubled = interpolate(chroma.flatten(0, 1), scale_factor=2, mode="nearest").float() - 128
+    cb, cr = doubled.view(len(clips), frames, 2, *luma.shape[2:]).unbind(2)
+    rgb = torch.empty(len(clips), 3, *y.shape[1:], dtype=torch.float32, device=device)
+    red, green, blue = rgb.unbind(1)
+    torch.addcmul(y, cr, cr_red, out=red)
+    torch.addcmul(y, cr, cr_green, out=green).addcmul_(cb, cb_green)
+    torch.addcmul(y, cb, cb_blue, out=blue)
+    return rgb.clamp_(0, 255)
+
+
+def _weights(layout: YuvLayout) -> tuple[float, ...]:
+    """What luma is multiplied by and what is added; then Cr in red and in green, Cb in green and in blue."""
+    red, blue = _WEIGHTS[layout.matrix]
+    green = 1 - red - blue
+    # One unit of luma and of chroma in units of RGB (ITU-R BT.601, 2.5.3; the same in BT.709), and black's luma.
+    luma, chroma, black = (1, 1, 0) if layout.full_range else (255 / 219, 255 / 224, 16)
+    cb_blue, cr_red = 2 * (1 - blue) * chroma, 2 * (1 - red) * chroma
+    return luma, -black * luma, cr_red, -cr_red * red / green, -cb_blue * blue / green, cb_blue

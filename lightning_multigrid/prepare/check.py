@@ -1,0 +1,84 @@
+"""Whether the videos of a manifest can be read, without writing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from lightning_multigrid.decode import VideoError, open_video
+from lightning_multigrid.prepare.workers import Lost, run_tasks
+from lightning_multigrid.sources import Manifest
+
+__all__ = ["CheckJob", "check", "check_video"]
+
+# Frames that are decoded at a time: 1080p is 6 MB a frame.
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class CheckJob:
+    """A video to be read.
+
+    Args:
+        path: The video file, or the folder of frames.
+        frames: Frames to decode, evenly spaced with the first and the last; None is all.
+        frame_rate: Frames per second if `path` is a folder of frames, None if it is a file.
+    """
+
+    path: str
+    frames: int | None
+    frame_rate: float | None = None
+
+
+def check_video(job: CheckJob, beat: Callable[[], None] = lambda: None) -> str | None:
+    """Why a video can't be read, or None if it can.
+
+    >>> check_video(CheckJob("no_such_video.mp4", frames=4))
+    'there is no such file'
+    """
+    try:
+        with open_video(job.path, job.frame_rate) as video:
+            wanted = _evenly(len(video), job.frames)
+            for first in range(0, len(wanted), _AT_ONCE):
+                video.read(wanted[first : first + _AT_ONCE])
+                beat()
+    except VideoError as error:
+        return error.reason
+    return None
+
+
+def check(
+    manifest: Manifest, *, frames: int | None = 4, workers: int = 0, timeout: float = 300.0
+) -> Iterator[tuple[str, str | None]]:
+    """Reads every video of a manifest once.
+
+    Args:
+        manifest: The videos.
+        frames: Frames of each to decode, evenly spaced with the first and the last; None is all.
+        workers: Processes; 0 works in this one.
+        timeout: Seconds without a sign of life after which a video counts as unreadable (not with 0 workers).
+
+    Yields:
+        Path of a video, and why it can't be read or None, in the order in which they are through.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+    if workers < 0 or timeout <= 0 or (frames is not None and frames < 1):
+        raise ValueError(
+            "`workers` must be at least 0, `timeout` positive and `frames` at least 1 or None, got "
+            f"{workers}, {timeout} and {frames}."
+        )
+    # A video that is listed several times is read once.
+    paths = dict.fromkeys(manifest.path(row) for row in range(len(manifest)))
+    jobs = (CheckJob(path, frames, manifest.frame_rate) for path in paths)
+    for job, result in run_tasks("lightning_multigrid.prepare.check:check_video", jobs, workers, timeout):
+        yield job.path, result.reason if isinstance(result, Lost) else result
+
+
+def _evenly(length: int, number: int | None) -> list[int]:
+    if number is None or number >= length:
+        return list(range(length))
+    if number == 1:
+        return [0]
+    return [round(i * (length - 1) / (number - 1)) for i in range(number)]

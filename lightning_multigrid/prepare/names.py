@@ -1,0 +1,62 @@
+"""What videos are called once they are prepared: as their sources are, unless two would share a name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import unicodedata
+from collections.abc import Sequence
+
+from lightning_multigrid.files import is_url
+
+__all__ = ["names_of"]
+
+
+def names_of(sources: Sequence[str], root: str) -> dict[str, str]:
+    """For each source a path of its own, relative to the folder of all prepared videos and never out of it.
+
+    Args:
+        sources: Whole paths, or URLs; repeats allowed.
+        root: The folder that most of them lie in.
+
+    >>> names_of(["/data/a/1.avi", "/data/a/1.mp4", "/other/2.mp4"], root="/data")["/data/a/1.avi"]
+    'a/1.avi.mp4'
+    """
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for source in sources:
+        if source in names:
+            continue
+        name = plain = _name(source, root)
+        digest = b""
+        while _known_as(name) in taken:  # `a.avi` and `a.avi.mp4`, `b.mp4` and `B.mp4`
+            digest = hashlib.sha256(digest + os.fsencode(source)).digest()
+            folder, base = os.path.split(plain[: -len(".mp4")])
+            name = os.path.join(folder, _short(f"{base}~{digest.hex()[:16]}.mp4"))
+        taken.add(_known_as(name))
+        names[source] = name
+    return names
+
+
+def _name(source: str, root: str) -> str:
+    """No part of it is `..`: the manifest gives whole paths."""
+    prefix = os.path.join(root, "")
+    path = source if is_url(source) else os.path.normpath(source)
+    inside = path.startswith(prefix)
+    parts = (path[len(prefix) :] if inside else os.path.join("outside", path.lstrip(os.sep))).split(os.sep)
+    if not parts[-1].lower().endswith(".mp4"):
+        parts[-1] += ".mp4"
+    return os.path.join(*map(_short, parts))
+
+
+def _known_as(name: str) -> str:
+    """The same for all names that a file system may take for one: some know no case, or only one form of `é`."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def _short(part: str) -> str:
+    """The name of a file or folder, such that it fits in a file system with another suffix."""
+    encoded = os.fsencode(part)
+    if len(encoded) <= 255:
+        return part
+    return f"{os.fsdecode(encoded[:200])}~{hashlib.sha256(encoded).hexdigest()[:16]}.mp4"

@@ -1,0 +1,341 @@
+"""A video made anew so that clips of it decode fast: same frames, same times, upright, small.
+
+What costs time is pushing packets through the decoder (see `decode`), so the encoding is chosen for few and cheap ones:
+short groups of pictures, many pictures that no other one refers to (they are never decoded unless wanted), and none of
+the coding tools that cost a decoder most (arithmetic coding, loop filter, weighted prediction).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fractions import Fraction
+
+import av
+import numpy as np
+from av.packet import Packet
+from av.video.frame import VideoFrame
+from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
+from av.video.stream import VideoStream
+
+from lightning_multigrid.decode import (
+    ONE_THREAD,
+    FrameFolder,
+    Orientation,
+    VideoError,
+    VideoReader,
+    is_full_range,
+    open_video,
+)
+from lightning_multigrid.files import sync_to_disk
+
+__all__ = ["Bad", "Encoding", "Prepared", "TranscodeJob", "WriteFailure", "transcode"]
+
+# Of the output's clock: per second. Source clocks that are no finer are kept as they are.
+_FINEST_CLOCK = 90_000
+# A longer break between two frames is a broken time stamp; mp4 could not hold it.
+_LONGEST_BREAK_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How videos are encoded (H.264, yuv420p, without sound).
+
+    Args:
+        short_side: Pixels of the shorter side, even. Smaller videos keep their size, up to a row or column that makes
+            it odd.
+        crf: Constant rate factor of x264, 0 (lossless) to 51: 6 more is about half the bytes.
+        preset: Of x264: what encoding may cost. It hardly matters to decoding.
+        gop: Frames from one keyframe to the next.
+        b_frames: Frames between two that others refer to.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+    """
+
+    short_side: int = 256
+    crf: float = 21.0
+    preset: str = "medium"
+    gop: int = 33
+    b_frames: int = 15
+
+    def __post_init__(self) -> None:
+        if self.short_side < 16 or self.short_side % 2:
+            raise ValueError(f"`short_side` must be an even number of at least 16 pixels, got {self.short_side}.")
+        if not 0 <= self.crf <= 51:
+            raise ValueError(f"`crf` must be from 0 (lossless) to 51 (worst), got {self.crf}.")
+        if self.preset not in _PRESETS:
+            raise ValueError(f"`preset` must be one of {', '.join(_PRESETS)}, got {self.preset!r}.")
+        if self.gop < 1:
+            raise ValueError(f"`gop` must be at least 1 frame, got {self.gop}.")
+        if not 0 <= self.b_frames <= 16:
+            raise ValueError(f"`b_frames` must be from 0 to 16, as x264 has it, got {self.b_frames}.")
+
+    def size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width for a video of these: the short side scaled down, both even.
+
+        >>> Encoding().size(360, 640), Encoding().size(1920, 1080), Encoding().size(239, 427)
+        ((256, 456), (456, 256), (238, 426))
+        """
+        scale = min(Fraction(1), Fraction(self.short_side, min(height, width)))
+        # To the nearest even number, but not beyond the source.
+        high, wide = (max(2, min(int(side * scale / 2 + Fraction(1, 2)), side // 2) * 2) for side in (height, width))
+        return high, wide
+
+    def options(self) -> dict[str, str]:
+        """Options of FFmpeg's libx264."""
+        return {
+            "preset": self.preset,
+            # Bits go where they lower the squared error, not where an eye would want them.
+            "tune": "psnr,fastdecode",
+            "crf": f"{self.crf:g}",
+            "g": str(self.gop),
+            "keyint_min": str(self.gop),
+            "sc_threshold": "0",
+            "bf": str(self.b_frames),
+            "b_strategy": "0",
+            # Macroblock trees, of small videos, come out of x264 a little different each time: it reads memory that was
+            # never set.
+            "x264-params": "b-pyramid=none:mbtree=0",
+        }
+
+
+_PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
+
+
+@dataclass(frozen=True)
+class TranscodeJob:
+    """A video to be made anew.
+
+    Args:
+        source: The video file, or the folder of frames.
+        target: File to be written; its folder exists, it does not.
+        encoding: How.
+        frame_rate: Frames per second if `source` is a folder of frames, None if it is a file.
+    """
+
+    source: str
+    target: str
+    encoding: Encoding
+    frame_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What came of a video: number and pixels of its frames."""
+
+    frames: int
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Bad:
+    """Why a video can't be used."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class WriteFailure:
+    """What the system said when the output was written: the disk is at fault, not the video."""
+
+    number: int
+    text: str
+
+
+def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Prepared | Bad | WriteFailure:
+    """Makes a video anew: frame i of the target is frame i of the source, shown at the same time after the first.
+
+    The target is complete and on the disk when this returns `Prepared`, and not there otherwise. Equal sources make
+    equal bytes.
+
+    Args:
+        job: What to do.
+        beat: Called after every frame.
+    """
+    done = False
+    try:
+        with open_video(job.source, job.frame_rate) as source:
+            frames = _encode(source, job, beat)
+            height, width = job.encoding.size(source.height, source.width)
+        sync_to_disk(job.target)
+        with VideoReader(job.target) as made:
+            made.read([frames - 1])
+            if (len(made), made.height, made.width) != (frames, height, width) or frames != len(source):
+                return Bad(f"{len(source)} frames became {len(made)} of {made.height} x {made.width}")
+        done = True
+        return Prepared(frames, height, width)
+    except VideoError as error:
+        return Bad(error.reason)
+    except _WriteError as error:
+        return WriteFailure(error.errno or 0, error.strerror or "")
+    except av.FFmpegError as error:
+        return Bad(f"cannot be encoded ({error.strerror})")
+    except OSError as error:
+        return WriteFailure(error.errno or 0, error.strerror or str(error))
+    finally:
+        if not done:
+            with suppress(OSError):
+                os.remove(job.target)
+
+
+class _WriteError(OSError):
+    pass
+
+
+def _encode(source: VideoReader | FrameFolder, job: TranscodeJob, beat: Callable[[], None]) -> int:
+    """Writes all frames; their number."""
+    target = _Target(source, job)
+    try:
+        for index, frame in _frames(source):
+            if target.frames and not index:  # they begin anew
+                target.abandon()
+                target = _Target(source, job)
+            if index != target.frames:
+                raise VideoError(job.source, f"damaged: frame {target.frames} of {len(source)} does not come out")
+            target.add(frame)
+            beat()
+        target.finish()
+    finally:
+        target.abandon()
+    return target.frames
+
+
+class _Target:
+    """The file that is written."""
+
+    def __init__(self, source: VideoReader | FrameFolder, job: TranscodeJob) -> None:
+        # Neither the muxer's version nor the time of day goes into the file.
+        options = {"movflags": "+faststart", "fflags": "+bitexact"}
+        with _writing():
+            self._container = av.open(f"file:{job.target}", "w", format="mp4", options=options)
+        rate = _whole_rate(source.rate)
+        self._stream = self._container.add_stream("libx264", rate=rate, options=job.encoding.options())
+        self._picture = _Picture(source, *job.encoding.size(source.height, source.width))
+        self._time_base, self._times = _clock(source)
+        self.frames = 0
+
+    def add(self, frame: VideoFrame) -> None:
+        """Encodes the frame that comes next."""
+        picture = self._picture.of(frame)
+        if not self.frames:
+            codec = self._stream.codec_context
+            codec.width, codec.height, codec.pix_fmt = picture.width, picture.height, "yuv420p"
+            codec.thread_count = 1  # the processes are the threads; and equal input makes equal bytes
+            codec.colorspace, codec.color_range = picture.colorspace, ColorRange.MPEG
+            self._stream.time_base = codec.time_base = self._time_base
+        picture.pts, picture.time_base = self._times[self.frames], self._time_base
+        self._mux(self._stream.encode(picture))
+        self.frames += 1
+
+    def finish(self) -> None:
+        """Writes what is left."""
+        self._mux(self._stream.encode())
+        with _writing():
+            self._container.close()
+
+    def abandon(self) -> None:
+        """Lets go of the file, as it is."""
+        with suppress(OSError):
+            self._container.close()
+
+    def _mux(self, packets: list[Packet[VideoStream]]) -> None:
+        with _writing():
+            self._container.mux(packets)
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Tells errors of the disk from those of the encoder and the muxer."""
+    try:
+        yield
+    except OSError as error:
+        # FFmpeg's own errors have numbers that no system has.
+        if error.errno == errno.EINVAL or error.errno not in errno.errorcode:
+            raise
+        raise _WriteError(error.errno, error.strerror) from error
+
+
+def _frames(source: VideoReader | FrameFolder) -> Iterator[tuple[int, VideoFrame]]:
+    if isinstance(source, VideoReader):
+        yield from source.frames()
+        return
+    for index in range(len(source)):
+        yield index, VideoFrame.from_ndarray(source.read([index])[0].numpy(), format="rgb24")
+
+
+def _whole_rate(rate: float) -> Fraction:
+    """Frames per second for the encoder, which only uses it for the share of bytes that a frame gets."""
+    return Fraction(min(max(rate or 30.0, 1.0), 1000.0)).limit_denominator(1001)
+
+
+def _clock(source: VideoReader | FrameFolder) -> tuple[Fraction, list[int]]:
+    """Seconds per tick, and when each frame is shown: as in the source, from 0, with what is impossible mended."""
+    usual = 1 / _whole_rate(source.rate)
+    times = source.index.shown_times if isinstance(source, VideoReader) else np.empty(0, np.int64)
+    if len(times) < 2 or not source.rate:
+        return usual, list(range(len(source)))
+    steps = np.diff(times).astype(np.float64)
+    # The mean rate tells how long a tick of the source is.
+    tick = Fraction(len(steps) / (source.rate * float(steps.sum()))).limit_denominator(10**10)
+    base = max(tick, Fraction(1, _FINEST_CLOCK))
+    steps[steps * float(tick) > _LONGEST_BREAK_SECONDS] = float(usual / tick) if tick else 1.0
+    later = np.rint(np.cumsum(steps) * float(tick / base)).astype(np.int64)
+    # Each frame at least a tick after the one before.
+    ticks = np.concatenate([[0], later]) - np.arange(len(times))
+    return base, (np.maximum.accumulate(ticks) + np.arange(len(times))).tolist()
+
+
+class _Picture:
+    """Frames of the source as they are to be encoded: scaled, upright, in yuv420p of limited range.
+
+    Args:
+        source: Where they come from.
+        height: Rows that a frame is to have as it is shown.
+        width: Columns, likewise.
+    """
+
+    def __init__(self, source: VideoReader | FrameFolder, height: int, width: int) -> None:
+        self._turn = source.index.orientation if isinstance(source, VideoReader) else Orientation()
+        self._height, self._width = (width, height) if self._turn.transposed else (height, width)
+        self._scaler = VideoReformatter()
+
+    def of(self, frame: VideoFrame) -> VideoFrame:
+        scaled = self._scaler.reformat(
+            frame,
+            width=self._width,
+            height=self._height,
+            format="yuv420p",
+            interpolation=Interpolation.BICUBIC,
+            src_color_range=ColorRange.JPEG if is_full_range(frame) else ColorRange.MPEG,
+            dst_color_range=ColorRange.MPEG,
+            # Colours without a matrix are given the one that readers take where none is named.
+            dst_colorspace=Colorspace.ITU601 if frame.format.is_rgb else None,
+            **ONE_THREAD,
+        )
+        upright = self._upright(scaled)
+        upright.pict_type = 0  # else the encoder would keep the source's kinds of frames
+        return upright
+
+    def _upright(self, frame: VideoFrame) -> VideoFrame:
+        if self._turn == Orientation():
+            return frame
+        packed = frame.to_ndarray()
+        height, width = frame.height, frame.width
+        luma, chroma = packed[:height], packed[height:].reshape(2, height // 2, width // 2)
+        shown = [_shown(plane, self._turn) for plane in (luma, chroma[0], chroma[1])]
+        rows, columns = shown[0].shape
+        array = np.concatenate([plane.reshape(-1) for plane in shown]).reshape(rows * 3 // 2, columns)
+        turned = VideoFrame.from_ndarray(array, format="yuv420p")
+        turned.colorspace, turned.color_range = frame.colorspace, frame.color_range
+        return turned
+
+
+def _shown(plane: np.ndarray, turn: Orientation) -> np.ndarray:
+    """Rows and columns of a plane as they are shown."""
+    plane = plane.T if turn.transposed else plane
+    return plane[:: -1 if turn.upside_down else 1, :: -1 if turn.mirrored else 1]

@@ -1,0 +1,12 @@
+"""What is said of a training: the time left, the speed-up, the time of each grid, whether the loader is too slow.
+
+It only watches: it knows the schedule and the sampler, and nothing depends on what it finds. Begin with
+`run_report.py`, which the callback tells of each step.
+"""
+
+from lightning_multigrid.reports.figures import plan_figure, save
+from lightning_multigrid.reports.lr_curve import LRPoint
+from lightning_multigrid.reports.run_report import RunReport, Setup, step_values, ways_out
+from lightning_multigrid.reports.step_times import clock_of
+
+__all__ = ["LRPoint", "RunReport", "Setup", "clock_of", "plan_figure", "save", "step_values", "ways_out"]

@@ -1,0 +1,162 @@
+"""Figures of a plan and of a run. matplotlib is imported when the first one is drawn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from lightning_multigrid.reports.grid_times import TimesRow
+from lightning_multigrid.reports.lr_curve import LRPoint
+from lightning_multigrid.schedule import BatchShape, MultigridSchedule
+
+__all__ = ["can_draw", "plan_figure", "save", "times_figure"]
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+# Okabe and Ito's colours, which can be told apart by the colour-blind; dark enough on white.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#000000")
+_GREY = "#777777"
+_TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    try:
+        return find_spec("matplotlib") is not None
+    except ValueError:  # a module that was put out of reach, as tests do
+        return False
+
+
+def _new_figure(width: float, height: float) -> Figure:
+    if not can_draw():
+        raise ModuleNotFoundError(
+            "Figures need matplotlib, which is not installed. Install it with "
+            '`python -m pip install "lightning-multigrid[plot]"`.'
+        )
+    from matplotlib.figure import Figure  # not pyplot, which would choose a window system
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Writes a figure in the format that the suffix of the path asks for.
+
+    Raises:
+        ValueError: If matplotlib has no such format.
+        OSError: If the file cannot be written.
+    """
+    formats = figure.canvas.get_supported_filetypes()
+    suffix = os.path.splitext(path)[1].lstrip(".").lower()
+    if suffix not in formats:
+        raise ValueError(f"The name of a figure must end in one of .{', .'.join(sorted(formats))}, got {path}.")
+    figure.savefig(path, dpi=150)
+
+
+def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
+    """Shapes and LR over the training: Figure 2 of the paper for a schedule.
+
+    Args:
+        schedule: The multigrid schedule.
+        lrs: The LR over the training, in the order of positions.
+    """
+    figure = _new_figure(9, 5.5)
+    shapes_axes, lr_axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    colours = _colours([phase.shape for phase in schedule.phases])
+    labelled: set[BatchShape] = set()
+    for phase in schedule.phases:
+        clips = [shape.clips for shape in schedule.cycle(phase.shape)]
+        start, end = float(phase.start_epoch), float(phase.end_epoch)
+        colour = colours[phase.shape]
+        label = None if phase.shape in labelled else _name(phase.shape)
+        labelled.add(phase.shape)
+        shapes_axes.fill_between([start, end], min(clips), max(clips), color=colour, alpha=0.2, linewidth=0)
+        shapes_axes.hlines(phase.shape.clips, start, end, color=colour, linewidth=3, label=label)
+    for axes in (shapes_axes, lr_axes):
+        _mark_stages(axes, schedule)
+    every = sorted({shape.clips for shape in schedule.grids} | {schedule.baseline.shape.clips})
+    _log2_ticks(shapes_axes.yaxis, every)
+    shapes_axes.set_ylabel("clips per mini-batch\n(shade: short cycle)")
+    columns = min(4, len(labelled))
+    shapes_axes.legend(
+        title=f"base shape: clips {_TIMES} frames {_TIMES} size", ncols=columns,
+        loc="lower center", bbox_to_anchor=(0.5, 1.0),
+        frameon=False,
+    )  # fmt: skip
+    positions = [point.position for point in lrs]
+    lr_axes.plot(positions, [point.lr for point in lrs], color=_COLOURS[0], label="multigrid")
+    lr_axes.plot(
+        positions,
+        [point.baseline_lr for point in lrs],
+        color=_GREY,
+        linestyle="--",
+        label="baseline, at the corresponding epoch",
+    )
+    if all(point.lr > 0 and point.baseline_lr > 0 for point in lrs):
+        lr_axes.set_yscale("log")
+    lr_axes.set_ylabel("LR")
+    lr_axes.set_xlabel(f"epoch of the multigrid training (baseline: {float(schedule.baseline.epochs):g} epochs)")
+    lr_axes.set_xlim(0, schedule.epochs)
+    lr_axes.legend(ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    return figure
+
+
+def times_figure(rows: Sequence[TimesRow]) -> Figure:
+    """Time per step of each shape: measured, of waiting for the loader, and predicted by FLOPs."""
+    figure = _new_figure(9, 1.6 + 0.5 * len(rows))
+    axes = figure.subplots()
+    places = range(len(rows))
+    names = [_name(row.shape) for row in rows]
+    steps, waits = [1000 * row.step for row in rows], [1000 * row.waiting for row in rows]
+    predicted = [1000 * row.predicted for row in rows]
+    axes.barh(places, steps, height=0.6, color=_COLOURS[0], label="step")
+    axes.barh(places, waits, height=0.6, left=steps, color=_COLOURS[5], hatch="//", edgecolor="white", label="waiting")
+    axes.vlines(
+        predicted,
+        [place - 0.4 for place in places],
+        [place + 0.4 for place in places],
+        color="black",
+        linewidth=2,
+        label="step predicted by FLOPs",
+    )
+    axes.set_yticks(list(places), names)
+    axes.invert_yaxis()
+    axes.set_ylabel(f"clips {_TIMES} frames {_TIMES} size")
+    axes.set_xlabel("ms per step on one device")
+    axes.set_xlim(left=0)
+    axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    _clean(axes)
+    return figure
+
+
+def _name(shape: BatchShape) -> str:
+    return str(shape).replace("x", _TIMES)
+
+
+def _colours(shapes: Sequence[BatchShape]) -> dict[BatchShape, str]:
+    different = list(dict.fromkeys(shapes))
+    return {shape: _COLOURS[place % len(_COLOURS)] for place, shape in enumerate(different)}
+
+
+def _mark_stages(axes: Axes, schedule: MultigridSchedule) -> None:
+    previous = schedule.phases[0].stage
+    for phase in schedule.phases:
+        if phase.stage != previous:
+            axes.axvline(float(phase.start_epoch), color=_GREY, linewidth=0.8, linestyle=":")
+        previous = phase.stage
+    _clean(axes)
+
+
+def _log2_ticks(axis: Axis, values: Sequence[int]) -> None:
+    axis.axes.set_yscale("log", base=2)
+    # Powers of two of the smallest: all values, when Eq. 1 doubles; never so many that they overlap.
+    ticks = [values[0] * 2**power for power in range(12) if values[0] * 2**power <= 1.01 * values[-1]]
+    axis.set_ticks(ticks, [str(tick) for tick in ticks])
+    axis.set_ticks([], minor=True)
+
+
+def _clean(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)

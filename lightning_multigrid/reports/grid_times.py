@@ -1,0 +1,175 @@
+"""What is said of a run: its phases, the time that each shape took and will take, its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from lightning_multigrid.reports.step_times import StepTime
+from lightning_multigrid.schedule import BatchShape, MultigridSchedule, duration, text_table
+
+__all__ = ["ShapeTimes", "TimesRow", "last_metrics", "phase_line"]
+
+
+@dataclass
+class _Total:
+    """Sums over the steps on a grid; the first one, which takes longer, is left out where a pace is wanted."""
+
+    most: BatchShape
+    steps: int = 0
+    clips: int = 0
+    waiting: float = 0.0
+    stepping: float = 0.0
+    first_clips: int = 0
+    first_stepping: float = 0.0
+
+    def add(self, time: StepTime) -> None:
+        shape = time.step.shape
+        if not self.steps:
+            self.first_clips, self.first_stepping = shape.clips, time.stepping
+        self.most = max(self.most, shape, key=lambda shape: shape.clips)
+        self.steps += 1
+        self.clips += shape.clips
+        self.waiting += time.waiting
+        self.stepping += time.stepping
+
+    @property
+    def clip_seconds(self) -> float:
+        """Seconds that a step takes for each of its clips, the data being there."""
+        if self.steps == 1:
+            return self.stepping / self.clips
+        return (self.stepping - self.first_stepping) / (self.clips - self.first_clips)
+
+
+class ShapeTimes:
+    """Times of the steps on each grid: measured, and for grids that were not seen yet predicted from those that were.
+
+    Args:
+        flops: Of a clip of each grid, in any unit; where they are not known, they are in proportion to t s^2 (Eq. 1).
+    """
+
+    def __init__(self, flops: Mapping[BatchShape, float]) -> None:
+        self._flops = flops
+        self._totals: dict[BatchShape, _Total] = {}
+
+    def add(self, time: StepTime) -> None:
+        """Counts a step, on one device."""
+        shape = time.step.shape
+        self._totals.setdefault(shape.clip, _Total(shape)).add(time)
+
+    def __bool__(self) -> bool:
+        return bool(self._totals)
+
+    @property
+    def seconds(self) -> float:
+        """Time of all steps and of waiting for them, in seconds."""
+        return sum(total.waiting + total.stepping for total in self._totals.values())
+
+    def measured(self, shape: BatchShape) -> bool:
+        """Whether steps on the grid of a shape were measured, and more than the first, which takes longer."""
+        return shape.clip in self._totals and self._totals[shape.clip].steps > 1
+
+    def predicted(self, shape: BatchShape) -> float:
+        """Seconds of a step as FLOPs tell them, at the FLOPs per second of all measured steps together."""
+        totals = self._totals.items()
+        done = sum((total.clips - total.first_clips or total.clips) * self._cost(clip) for clip, total in totals)
+        taken = sum((total.clips - total.first_clips or total.clips) * total.clip_seconds for _, total in totals)
+        return shape.clips * self._cost(shape.clip) * taken / done
+
+    def stepping(self, shape: BatchShape) -> float:
+        """Seconds of a step, the data being there: as measured on its grid, else as predicted."""
+        total = self._totals.get(shape.clip)
+        return shape.clips * total.clip_seconds if total else self.predicted(shape)
+
+    def step_seconds(self, shape: BatchShape) -> float:
+        """Seconds of a step with its waiting; on a grid that was not seen yet, for a loader of the same speed."""
+        total, stepping = self._totals.get(shape.clip), self.stepping(shape)
+        if total:
+            return stepping + shape.clips * total.waiting / total.clips
+        waiting = sum(total.waiting for total in self._totals.values())
+        clips = sum(total.clips for total in self._totals.values())
+        # Steps that wait at all end when their data come.
+        return max(stepping, shape.clips * self.seconds / clips) if 20 * waiting > self.seconds else stepping
+
+    def _cost(self, clip: BatchShape) -> float:
+        return self._flops.get(clip, 0.0) or clip.points
+
+    @property
+    def rows(self) -> list[TimesRow]:
+        """What is known of each shape, coarse to fine."""
+        return [
+            TimesRow(
+                total.most,
+                total.steps,
+                total.clips,
+                step=total.stepping / total.steps,
+                waiting=total.waiting / total.steps,
+                predicted=self.predicted(total.most) * total.clips / total.steps / total.most.clips,
+            )
+            for _, total in sorted(self._totals.items(), key=lambda item: (item[0].frames, item[0].size))
+        ]
+
+    def table(self) -> str:
+        """A line per shape, coarse to fine, and one for all of them."""
+        rows = [
+            [str(row.shape), *_cells(row.steps, row.clips, row.step, row.waiting, row.predicted)] for row in self.rows
+        ]
+        steps, clips = sum(row.steps for row in self.rows), sum(row.clips for row in self.rows)
+        step = sum(row.steps * row.step for row in self.rows) / steps
+        waiting = sum(row.steps * row.waiting for row in self.rows) / steps
+        rows.append(["all", *_cells(steps, clips, step, waiting, predicted=None)])
+        columns = ["clips x frames x size", "steps", "clips", "seconds", "ms/step", "ms waiting"]
+        columns += ["ms by FLOPs", "clips/s"]
+        return text_table(columns, rows)
+
+
+def _cells(steps: int, clips: int, step: float, waiting: float, predicted: float | None) -> list[str]:
+    seconds = steps * (step + waiting)
+    return [
+        str(steps),
+        str(clips),
+        f"{seconds:.1f}",
+        f"{1000 * step:.1f}",
+        f"{1000 * waiting:.1f}",
+        "" if predicted is None else f"{1000 * predicted:.1f}",
+        f"{clips / seconds:.1f}" if seconds else "",
+    ]
+
+
+def phase_line(schedule: MultigridSchedule, index: int, left: float | None = None) -> str:
+    """What is said when a phase starts, with the seconds that are left of the training, if they are known."""
+    phase = schedule.phases[index]
+    return (
+        f"Phase {index} of {len(schedule.phases) - 1}: {phase.shape} (clips x frames x size), epochs "
+        f"{float(phase.start_epoch):.2f} - {float(phase.end_epoch):.2f}, LR scale {phase.lr_scale:g}."
+        + ("" if left is None else f" About {duration(left)} left.")
+    )
+
+
+def last_metrics(metrics: Mapping[str, Tensor]) -> str:
+    """What is said of the metrics when training ends."""
+    values = [f"{name} {float(value):.4g}" for name, value in metrics.items() if not name.startswith("multigrid/")]
+    return f"At the end: {', '.join(values) or 'no metrics'}."
+
+
+@dataclass(frozen=True)
+class TimesRow:
+    """Times of the steps on a grid, on one device.
+
+    Args:
+        shape: The largest mini-batch on it.
+        steps: Mini-batches.
+        clips: Of all of them.
+        step: Mean seconds of a step, the data being there.
+        waiting: Mean seconds of waiting for the loader before it.
+        predicted: Mean seconds of a step by its FLOPs, at the FLOPs per second of the whole run.
+    """
+
+    shape: BatchShape
+    steps: int
+    clips: int
+    step: float
+    waiting: float
+    predicted: float

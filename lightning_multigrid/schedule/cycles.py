@@ -1,0 +1,105 @@
+"""What a user chooses: the baseline recipe, and the factors of the long and the short cycle (Sec. 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+from lightning_multigrid.schedule.grid import BatchShape
+
+__all__ = ["Baseline", "Epochs", "LongCycle", "ShortCycle"]
+
+Epochs = int | float | Fraction
+
+
+def _exact(number: Epochs) -> Fraction:
+    # By way of the decimal that a person wrote: 1.1 is 11/10 here, not the nearest binary fraction.
+    return Fraction(number) if isinstance(number, (int, Fraction)) else Fraction(str(number))
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The recipe that is accelerated.
+
+    Args:
+        shape: The mini-batch of one device.
+        epochs: Length of the training, in epochs. Fractions are allowed.
+        milestones: Starts of the LR stages after the first, in epochs. None of them means one LR stage.
+        stride: Temporal stride of a clip, in source frames.
+        warmup_epochs: Length of the LR warm-up, in epochs; it lies within the first LR stage.
+
+    Raises:
+        ValueError: If `epochs` is below 1, the milestones do not increase within (0, epochs), `stride` is below 1, or
+            the warm-up is negative or outlasts the first LR stage.
+    """
+
+    shape: BatchShape
+    epochs: Epochs
+    milestones: tuple[Epochs, ...] = ()
+    stride: int = 1
+    warmup_epochs: Epochs = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "milestones", tuple(self.milestones))
+        if self.epochs < 1:
+            raise ValueError(f"`epochs` must be at least 1, got {float(self.epochs):g}. Train longer, or on less data.")
+        if any(not a < b for a, b in pairwise((0, *self.milestones, self.epochs))):
+            raise ValueError(
+                f"`milestones` must increase and lie between 0 and `epochs={float(self.epochs):g}`, got "
+                f"{tuple(float(m) for m in self.milestones)}. Give the starts of the LR stages after the first."
+            )
+        if self.stride < 1:
+            raise ValueError(f"`stride` must be at least 1 source frame, got {self.stride}.")
+        first_stage = self.milestones[0] if self.milestones else self.epochs
+        if not 0 <= self.warmup_epochs < first_stage:
+            raise ValueError(
+                f"`warmup_epochs` must be at least 0 and end before the first LR stage does, at epoch "
+                f"{float(first_stage):g}; got {float(self.warmup_epochs):g}."
+            )
+
+
+def _check_factors(name: str, factors: Sequence[float]) -> None:
+    if not factors:
+        raise ValueError(f"`{name}` must have at least one entry; a cycle of one, with the factor 1, is off.")
+    for factor in factors:
+        if not 0 < factor <= 1:
+            raise ValueError(f"The factors of `{name}` must be above 0 and at most 1, got {factor:g}.")
+
+
+@dataclass(frozen=True)
+class LongCycle:
+    """Base shapes of an LR stage, coarse to fine, as factors of the baseline's frames and size (Sec. 3.2, Long Cycle).
+
+    Args:
+        factors: A pair (frames, size) per base shape. `((1, 1),)` is off.
+
+    Raises:
+        ValueError: If there is no pair, or a factor is outside (0, 1].
+    """
+
+    factors: tuple[tuple[float, float], ...] = ((0.25, 0.5**0.5), (0.5, 0.5**0.5), (0.5, 1), (1, 1))
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factors", tuple((frames, size) for frames, size in self.factors))
+        _check_factors("long_cycle", [factor for pair in self.factors for factor in pair])
+
+
+@dataclass(frozen=True)
+class ShortCycle:
+    """Spatial sizes of successive iterations (Sec. 3.2, Short Cycle).
+
+    Args:
+        factors: Factors of the baseline's size, one per iteration; 1 means the size of the current base shape. Sizes
+            above the current base size are clamped to it. `(1,)` is off.
+
+    Raises:
+        ValueError: If there is no factor, or one is outside (0, 1].
+    """
+
+    factors: tuple[float, ...] = (0.5, 0.5**0.5, 1)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factors", tuple(self.factors))
+        _check_factors("short_cycle", self.factors)

@@ -1,0 +1,271 @@
+"""Builds a manifest row by row, and checks each row."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from array import array
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lightning_multigrid.files import RemoteRoot, RemoteRootError, StrPath, is_url, path_argument, quoted
+from lightning_multigrid.sources.manifest import Manifest
+from lightning_multigrid.sources.text import ManifestError
+
+__all__ = ["ManifestBuilder", "renamed"]
+
+_log = logging.getLogger(__name__)
+_LONGEST_PATH = 4096  # PATH_MAX of Linux
+_MOST_LABELS = 2**31 - 1  # labels are packed in 32 bits
+
+
+class ManifestBuilder:
+    """Collects checked rows for a `Manifest`.
+
+    What the manifest itself says may not lead out of its root: `..` in a path, or an absolute path elsewhere. This is
+    judged from the text, without touching the disk. Links that lie on the way to a listed path are followed: whoever
+    owns the disk made them, not whoever wrote the list.
+
+    Args:
+        origin: The file or folder that is read; errors name it.
+        root: Folder that relative paths start from. None is the folder of `origin`, and absolute paths are then
+            accepted as they stand: a list of absolute paths needs no root, but a root that was given is a promise. A
+            URL that fsspec knows (`s3://bucket/videos`), too; only then are videos read from anywhere but the disk.
+        classes: Names of the classes in the order of their labels.
+        multi_label: Whether a video may have any number of labels. If not, every video has one, or none has.
+        frame_rate: Frames per second if the paths are folders of frames.
+        existing_only: Leave out, and count, what is not on disk. Each folder is listed once; no file is touched.
+        allow_outside_root: Accept paths that lead out of the root.
+
+    Raises:
+        ManifestError: If classes repeat or the frame rate is not positive.
+        TypeError: If an argument is of a wrong kind.
+    """
+
+    def __init__(
+        self,
+        origin: StrPath,
+        root: StrPath | None = None,
+        *,
+        classes: Sequence[str] = (),
+        multi_label: bool = False,
+        frame_rate: float | None = None,
+        existing_only: bool = False,
+        allow_outside_root: bool = False,
+    ) -> None:
+        self._origin = path_argument("origin", origin)
+        folder = os.path.dirname(self._origin) or os.curdir if root is None else path_argument("root", root)
+        self._remote = _remote_root(folder, frame_rate) if is_url(folder) else None
+        self._root = os.path.abspath(folder) if self._remote is None else self._remote.url
+        self._classes = _class_names(classes)
+        self._multi_label = multi_label
+        self._frame_rate = _positive_rate(frame_rate)
+        self._outside = allow_outside_root
+        self._absolute = allow_outside_root or root is None
+        self._listings: dict[str, frozenset[str]] | None = {} if existing_only else None
+        self._missing = 0
+        self._labelled: bool | None = None
+        self._paths = bytearray()
+        self._path_offsets = array("q", [0])
+        self._labels = array("i")
+        self._label_offsets = array("q", [0])
+        self._starts = array("d")
+        self._ends = array("d")
+
+    def add(
+        self, path: str, labels: Sequence[int] = (), *, where: str, spans: Sequence[tuple[float, float]] = ()
+    ) -> None:
+        """Adds a video.
+
+        Args:
+            path: Relative to the root, or absolute.
+            labels: Its labels.
+            where: Its place in the origin, for messages: "line 3".
+            spans: For every label its (start, end) in seconds, half-open; or none at all.
+
+        Raises:
+            ManifestError: If the path leads out of the root, or a label is not allowed.
+        """
+        name = self._checked_path(path, where)
+        self._check_labels(labels, where)
+        try:
+            encoded = name.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise self.error(where, f"the path {quoted(path)} is not valid text. Rename the video") from error
+        if len(self._starts) + len(spans) not in (0, len(self._labels) + len(labels)):
+            raise self.error(where, f"{len(labels)} labels with {len(spans)} spans. Give every label its span, or none")
+        if self._listings is not None and not (self._remote.exists(name) if self._remote else self._exists(name)):
+            self._missing += 1
+            return
+        self._paths += encoded
+        self._path_offsets.append(len(self._paths))
+        self._labels.extend(labels)
+        self._label_offsets.append(len(self._labels))
+        self._starts.extend(start for start, _ in spans)
+        self._ends.extend(end for _, end in spans)
+
+    def build(self) -> Manifest:
+        """The manifest of all rows.
+
+        Raises:
+            ManifestError: If there are none.
+        """
+        if len(self._path_offsets) == 1 and self._missing:
+            raise ManifestError(
+                f"None of the {self._missing:,} videos listed in {self._origin} lies in {self._root}. "
+                "Give the folder that their paths start from."
+            )
+        if len(self._path_offsets) == 1:
+            raise ManifestError(f"{self._origin} lists no videos. At least one row, `path label`, is required.")
+        if self._missing:
+            total = self._missing + len(self._path_offsets) - 1
+            _log.warning(
+                "%s of the %s videos listed in %s are not on disk and are left out.",
+                f"{self._missing:,}",
+                f"{total:,}",
+                self._origin,
+            )
+        return Manifest(
+            self._origin,
+            self._root,
+            self._classes,
+            self._multi_label,
+            self._frame_rate,
+            self._missing,
+            _tensor(self._paths, torch.uint8),
+            _tensor(self._path_offsets, torch.int64),
+            _tensor(self._labels, torch.int32),
+            _tensor(self._label_offsets, torch.int64),
+            _tensor(self._starts, torch.float64),
+            _tensor(self._ends, torch.float64),
+        )
+
+    def error(self, where: str, what: str) -> ManifestError:
+        """The error for a row: names the origin and the place, then says what is wrong and how to go on."""
+        return ManifestError(f"{self._origin}, {where}: {what}.")
+
+    def _checked_path(self, path: str, where: str) -> str:
+        if not path or "\0" in path or len(path) > _LONGEST_PATH:
+            raise self.error(
+                where,
+                f"the path {quoted(path)} has {len(path):,} characters; 1 to {_LONGEST_PATH:,} without NUL are "
+                "required. Look for a double quote that is not closed, or an empty field",
+            )
+        name = os.path.normpath(path)
+        if self._remote is not None:
+            key = self._remote.key(path)
+            name, inside = key or name, key is not None
+        elif os.path.isabs(name):
+            prefix = os.path.join(self._root, "")
+            if name.startswith(prefix):
+                return name[len(prefix) :]
+            inside = self._absolute
+        else:
+            # The path is kept in its normal form, so that what was judged is what is opened.
+            inside = self._outside or name.split(os.sep, 1)[0] != os.pardir
+        if not inside:
+            raise self.error(
+                where,
+                f"the path {quoted(path)} leads out of the root {quoted(self._root)}. Give a root that holds all the "
+                "videos (`read_manifest` also takes `allow_outside_root=True`)",
+            )
+        return name
+
+    def _check_labels(self, labels: Sequence[int], where: str) -> None:
+        beyond = len(self._classes) or _MOST_LABELS
+        for label in labels:
+            if not 0 <= label < beyond:
+                known = f"; there are {beyond:,} classes" if self._classes else ""
+                raise self.error(
+                    where, f"label {label} is required to be from 0 to {beyond - 1}{known}. Number the classes from 0"
+                )
+        if self._multi_label:
+            return
+        if len(labels) > 1:
+            raise self.error(
+                where,
+                f"{len(labels)} labels ({', '.join(map(str, labels))}), one is required. "
+                "Pass `multi_label=True` for videos with several, or quote a path that holds a separator",
+            )
+        if self._labelled is None:
+            self._labelled = bool(labels)
+        if self._labelled != bool(labels):
+            given, others = ("a label", "none") if labels else ("no label", "one")
+            raise self.error(where, f"{given}, but the rows before have {others}. Give all videos a label, or none")
+
+    def _exists(self, name: str) -> bool:
+        folder, base = os.path.split(os.path.join(self._root, name))
+        assert self._listings is not None
+        if folder not in self._listings:
+            try:
+                with os.scandir(folder) as entries:
+                    self._listings[folder] = frozenset(entry.name for entry in entries)
+            except OSError:
+                self._listings[folder] = frozenset()
+        return base in self._listings[folder]
+
+
+def renamed(
+    manifest: Manifest, paths: Sequence[str | None], origin: StrPath, root: StrPath, classes: Sequence[str] = ()
+) -> Manifest:
+    """The labels of a manifest for other videos.
+
+    Args:
+        manifest: Whose labels, with their spans.
+        paths: A path for each row; None leaves the row out.
+        origin: The file that the new manifest stands for.
+        root: Folder that relative paths start from.
+        classes: Names of the classes, if `manifest` has none.
+
+    Raises:
+        ManifestError: If no row is left, or a path leads out of the root.
+    """
+    builder = ManifestBuilder(
+        origin,
+        root,
+        classes=manifest.classes or classes,
+        multi_label=manifest.multi_label,
+        frame_rate=manifest.frame_rate,
+    )
+    for row, path in enumerate(paths):
+        if path is not None:
+            labels, spans = manifest.spans(row)
+            builder.add(path, labels, where=f"row {row}", spans=spans)
+    return builder.build()
+
+
+def _remote_root(url: str, frame_rate: float | None) -> RemoteRoot:
+    if frame_rate is not None:
+        raise ManifestError(f"`root` is {url!r}, but folders of frames must lie on disk. Copy them, or give videos.")
+    try:
+        return RemoteRoot(url)
+    except RemoteRootError as error:
+        raise ManifestError(f"`root` is not one to read from: {error}") from error
+
+
+def _class_names(classes: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
+        raise TypeError(f"`classes` must be a sequence of names, got {classes!r}.")
+    names = tuple(classes)
+    repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if repeated:
+        raise ManifestError(f"`classes` has {quoted(repeated[0])} more than once. Each class needs a name of its own.")
+    return names
+
+
+def _positive_rate(frame_rate: float | None) -> float | None:
+    if frame_rate is None:
+        return None
+    if isinstance(frame_rate, bool) or not isinstance(frame_rate, int | float):
+        raise TypeError(f"`frame_rate` must be a number, got {frame_rate!r}.")
+    if not (frame_rate > 0 and math.isfinite(frame_rate)):
+        raise ManifestError(f"`frame_rate` must be positive (frames per second), got {frame_rate}.")
+    return float(frame_rate)
+
+
+def _tensor(values: bytearray | array[int] | array[float], dtype: torch.dtype) -> Tensor:
+    # `frombuffer` refuses an empty buffer, and shares the memory of a full one, which the builder may still move.
+    return torch.frombuffer(values, dtype=dtype).clone() if len(values) else torch.empty(0, dtype=dtype)

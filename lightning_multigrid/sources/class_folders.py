@@ -1,0 +1,107 @@
+"""A folder per class, each with its videos."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from lightning_multigrid.files import FRAME_SUFFIXES, VIDEO_SUFFIXES, quoted
+from lightning_multigrid.sources.builder import ManifestBuilder
+from lightning_multigrid.sources.text import ManifestError
+
+__all__ = []
+
+_SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
+
+
+class _Folders:
+    """A folder per class.
+
+    Args:
+        source: The folder that holds them.
+        frames: Whether a video is a folder of images instead of a file.
+        follow_links: Whether links may lead out of `source`.
+    """
+
+    def __init__(self, source: str, *, frames: bool, follow_links: bool) -> None:
+        self._source = source
+        self._frames = frames
+        self._suffixes = FRAME_SUFFIXES if frames else VIDEO_SUFFIXES
+        self._boundary = "" if follow_links else os.path.join(os.path.realpath(source), "")
+        # Absolute, as the builder's root is.
+        self._folders, files = self._listing(os.path.abspath(source))
+        if not self._folders:
+            held = f"{len(files):,} videos, but no folders" if files else "no folders"
+            raise ManifestError(
+                f"{source} holds {held}; a folder per class is required ({os.path.join(source, 'run', 'a.mp4')}). "
+                "For videos without classes give a list with one path per line."
+            )
+        if all(name.lower() in _SPLITS for name in self.classes):
+            raise ManifestError(
+                f"{source} holds a folder per split ({', '.join(self.classes)}); a folder per class is required. "
+                f"Give one split: {os.path.join(source, self.classes[0])}."
+            )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the class folders, sorted."""
+        return tuple(map(os.path.basename, self._folders))
+
+    def add_to(self, builder: ManifestBuilder, classes: Sequence[str]) -> None:
+        """Adds the videos of all classes; `classes` are the known ones in the order of their labels, if there are."""
+        labels = {name: label for label, name in enumerate(classes or self.classes)}
+        for folder, name in zip(self._folders, self.classes, strict=True):
+            if name not in labels:
+                raise ManifestError(
+                    f"{self._source} has a folder {quoted(name)}, which is not among the {len(classes):,} `classes`. "
+                    "Give the classes of the training split, or move the folder away."
+                )
+            videos = list(self._videos(folder, {os.path.realpath(self._source)}))
+            if not videos:
+                kind = "folders of images" if self._frames else "videos"
+                raise ManifestError(
+                    f"{folder} holds no {kind} ({' '.join(sorted(self._suffixes))}); at least one per class is "
+                    "required. Add some, or remove the folder."
+                )
+            for path in videos:
+                builder.add(path, [labels[name]], where=f"class {name}")
+
+    def _videos(self, folder: str, seen: set[str]) -> Iterator[str]:
+        # Links may form a loop: each folder is entered once per class, under whatever name comes first.
+        real = os.path.realpath(folder)
+        if real in seen:
+            return
+        seen.add(real)
+        folders, files = self._listing(folder)
+        if self._frames and files:
+            yield folder
+        elif not self._frames:
+            yield from files
+        for inner in folders:
+            yield from self._videos(inner, seen)
+
+    def _listing(self, folder: str) -> tuple[list[str], list[str]]:
+        """Folders and files of interest in a folder, sorted."""
+        folders: list[str] = []
+        files: list[str] = []
+        try:
+            with os.scandir(folder) as entries:
+                visible = sorted((entry for entry in entries if entry.name[0] != "."), key=lambda entry: entry.name)
+        except OSError as error:
+            raise ManifestError(f"{folder} can't be listed: {error.strerror}. Check its permissions.") from error
+        for entry in visible:
+            link = entry.is_symlink()
+            # Only of a link it takes the disk to tell.
+            is_folder = os.path.isdir(entry.path) if link else entry.is_dir()
+            if not is_folder and os.path.splitext(entry.name)[1].lower() not in self._suffixes:
+                continue
+            if link and not os.path.join(os.path.realpath(entry.path), "").startswith(self._boundary):
+                raise ManifestError(
+                    f"{entry.path} is a link out of {self._source}. Give the folder it leads to, or pass "
+                    "`allow_outside_root=True`."
+                )
+            if is_folder:
+                folders.append(entry.path)
+            elif link or entry.is_file():
+                files.append(entry.path)
+        return folders, files

@@ -1,0 +1,257 @@
+"""A manifest as one file that is read at once: no text to take apart, no folder to list.
+
+The file holds the arrays of `Manifest` as they lie in memory, each at a multiple of 8 bytes, so that it can also be
+mapped. It comes from a disk, so nothing in it is believed: every offset, label and path is checked before it is used.
+
+    bytes   what (numbers are little-endian)
+    8       magic
+    8       h, length of the header
+    h       header, JSON: rows, labels, path_bytes, spans, root, classes, multi_label
+    0 to 7  zeros, up to a multiple of 8
+    ...     path offsets (int64), label offsets (int64), starts and ends of labels in seconds (float64, if `spans`),
+            labels (int32), paths (bytes), each followed by zeros up to a multiple of 8
+    4       CRC-32 of all that
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import torch
+
+from lightning_multigrid.files import StrPath, new_file, path_argument
+from lightning_multigrid.sources.manifest import Manifest
+from lightning_multigrid.sources.text import ManifestError
+
+__all__ = ["INDEX_NAME", "MANIFEST_NAME", "load_manifest", "packed_manifest", "save_manifest"]
+
+MANIFEST_NAME = "manifest.packed"
+INDEX_NAME = "packets.index"
+
+_MAGIC = b"LMGpack1"
+_LONGEST_HEADER = 2**26  # millions of classes
+_LARGEST = 2**40
+_INT64, _INT32, _FLOAT64 = np.dtype("<i8"), np.dtype("<i4"), np.dtype("<f8")
+
+
+def save_manifest(manifest: Manifest, path: StrPath) -> None:
+    """Writes a manifest whose videos lie in the folder of the file, or in folders in it; it can move with them.
+
+    Raises:
+        ValueError: If a video lies elsewhere, or is a folder of frames.
+        OutputError: If the file can't be written.
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    root = os.path.relpath(manifest.root, folder)
+    if root.split(os.sep)[0] == os.pardir or manifest.frame_rate is not None:
+        raise ValueError(
+            f"The videos of a packed manifest must be files in its folder {folder}, got {manifest!r}. Write it to the "
+            "folder that holds them."
+        )
+    path_bytes, path_offsets, label_ids, label_offsets, starts, ends = manifest.arrays
+    header = {
+        "rows": len(manifest),
+        "labels": len(label_ids),
+        "path_bytes": len(path_bytes),
+        "spans": len(starts) > 0,
+        "root": root,
+        "classes": list(manifest.classes),
+        "multi_label": manifest.multi_label,
+    }
+    text = json.dumps(header).encode()
+    parts = [_MAGIC + struct.pack("<Q", len(text)) + text]
+    for values, kind in (
+        (path_offsets, _INT64),
+        (label_offsets, _INT64),
+        (starts, _FLOAT64),
+        (ends, _FLOAT64),
+        (label_ids, _INT32),
+        (path_bytes, np.dtype("u1")),
+    ):
+        parts.append(values.numpy().astype(kind, copy=False).tobytes())
+    content = b"".join(part + bytes(-len(part) % 8) for part in parts)
+    with new_file(path) as file:
+        file.write(content + struct.pack("<I", zlib.crc32(content)))
+
+
+def packed_manifest(path: str) -> str | None:
+    """The packed manifest that a path means: a file that begins like one, or the one in a folder."""
+    if os.path.isdir(path):
+        path = os.path.join(path, MANIFEST_NAME)
+    return path if _is_packed(path) else None
+
+
+def _is_packed(path: str) -> bool:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
+        with open(path, "rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+def load_manifest(path: StrPath) -> Manifest:
+    """Reads a packed manifest.
+
+    Raises:
+        ManifestError: If the file is damaged, or was made to lead out of its folder.
+    """
+    path = path_argument("path", path)
+    try:
+        with open(path, "rb") as file:
+            content = bytearray(file.read())
+    except OSError as error:
+        raise ManifestError(f"{path} can't be read: {error.strerror}. Check the path and its permissions.") from error
+    try:
+        return _parse(path, content)
+    except _Damaged as error:
+        raise ManifestError(
+            f"{path} is no packed manifest, or damaged: {error}. Run `lightning-multigrid prepare` again, which keeps "
+            "the videos that are there."
+        ) from None
+
+
+class _Damaged(Exception):
+    pass
+
+
+def _parse(path: str, content: bytearray) -> Manifest:
+    if content[:8] != _MAGIC or len(content) < 20:
+        raise _Damaged(f"its first bytes are not {_MAGIC.decode()}")
+    (length,) = struct.unpack_from("<Q", content, 8)
+    if length > min(_LONGEST_HEADER, len(content)):
+        raise _Damaged("its header is longer than the file")
+    header = _Header(bytes(content[16 : 16 + length]))
+    arrays: list[np.ndarray] = []
+    at = _padded(16 + length)
+    for kind, number in (
+        (_INT64, header.rows + 1),
+        (_INT64, header.rows + 1),
+        (_FLOAT64, header.labels if header.spans else 0),
+        (_FLOAT64, header.labels if header.spans else 0),
+        (_INT32, header.labels),
+        (np.dtype("u1"), header.path_bytes),
+    ):
+        end = at + kind.itemsize * number
+        if end > len(content):
+            raise _Damaged("it is cut short")
+        arrays.append(np.frombuffer(content, kind, number, at) if number else np.empty(0, kind))
+        at = _padded(end)
+    if at + 4 != len(content):
+        raise _Damaged(f"it has {len(content):,} bytes, {at + 4:,} are required")
+    if zlib.crc32(memoryview(content)[:at]) != struct.unpack_from("<I", content, at)[0]:
+        raise _Damaged("its check sum is wrong")
+    path_offsets, label_offsets, starts, ends, label_ids, path_bytes = arrays
+    _check_offsets(path_offsets, header.path_bytes, "paths")
+    _check_offsets(label_offsets, header.labels, "labels")
+    _check_paths(path_bytes, path_offsets)
+    _check_labels(label_ids, label_offsets, header)
+    if np.isnan(starts).any() or np.isnan(ends).any():
+        raise _Damaged("a label starts or ends at no time")
+    folder = os.path.dirname(os.path.abspath(path))
+    return Manifest(
+        path,
+        os.path.normpath(os.path.join(folder, header.root)),
+        header.classes,
+        header.multi_label,
+        None,
+        0,
+        _tensor(path_bytes),
+        _tensor(path_offsets),
+        _tensor(label_ids),
+        _tensor(label_offsets),
+        _tensor(starts),
+        _tensor(ends),
+        os.path.join(folder, INDEX_NAME),
+    )
+
+
+class _Header:
+    """The header's values, each of its kind."""
+
+    def __init__(self, text: bytes) -> None:
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError):
+            values = None
+        if not isinstance(values, dict):
+            raise _Damaged("its header is no JSON object")
+        self.rows, self.labels, self.path_bytes = (_count(values, name) for name in ("rows", "labels", "path_bytes"))
+        self.spans, self.multi_label = (_flag(values, name) for name in ("spans", "multi_label"))
+        if not self.rows:
+            raise _Damaged("it has no rows")
+        classes, root = values.get("classes"), values.get("root")
+        if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+            raise _Damaged("`classes` is no list of names")
+        if len(set(classes)) < len(classes):
+            raise _Damaged("a class is named more than once")
+        self.classes = tuple(classes)
+        if not isinstance(root, str) or not _is_inside(root):
+            raise _Damaged("`root` leads out of its folder")
+        self.root = root
+
+
+def _count(values: dict[str, Any], name: str) -> int:
+    value = values.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LARGEST:
+        raise _Damaged(f"`{name}` is no number from 0")
+    return value
+
+
+def _flag(values: dict[str, Any], name: str) -> bool:
+    value = values.get(name)
+    if not isinstance(value, bool):
+        raise _Damaged(f"`{name}` is neither true nor false")
+    return value
+
+
+def _is_inside(root: str) -> bool:
+    try:
+        os.fsencode(root)
+    except UnicodeEncodeError:
+        return False
+    return root == os.curdir or ("\0" not in root and all(part not in ("", ".", "..") for part in root.split("/")))
+
+
+def _check_offsets(offsets: np.ndarray, total: int, what: str) -> None:
+    if offsets[0] != 0 or offsets[-1] != total or (offsets[1:] < offsets[:-1]).any():
+        raise _Damaged(f"the bounds of its {what} are not in order")
+
+
+def _check_paths(path_bytes: np.ndarray, offsets: np.ndarray) -> None:
+    """Paths are relative and in their normal form: no part is empty, `.` or `..`."""
+    slashes = np.flatnonzero(path_bytes == ord("/"))
+    # A part reaches from the start of its row, or from behind a slash, to the next slash, or to the end of its row.
+    starts = np.sort(np.concatenate([offsets[:-1], slashes + 1]))
+    ends = np.sort(np.concatenate([slashes, offsets[1:]]))
+    lengths = ends - starts
+    if (lengths < 1).any() or (path_bytes == 0).any():
+        raise _Damaged("a path is absolute, empty, or not in its normal form")
+    dots = path_bytes == ord(".")
+    one, two = starts[lengths == 1], starts[lengths == 2]
+    if dots[one].any() or (dots[two] & dots[two + 1]).any():
+        raise _Damaged("a path leads out of its folder")
+    if (np.diff(offsets) > 4096).any():
+        raise _Damaged("a path is longer than 4,096 bytes")
+
+
+def _check_labels(label_ids: np.ndarray, offsets: np.ndarray, header: _Header) -> None:
+    if (label_ids < 0).any() or (header.classes and (label_ids >= len(header.classes)).any()):
+        raise _Damaged("a label is that of no class")
+    if not header.multi_label and (np.diff(offsets) != (1 if header.labels else 0)).any():
+        raise _Damaged("a video has not exactly one label")
+
+
+def _padded(at: int) -> int:
+    return at + -at % 8
+
+
+def _tensor(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(values.astype(values.dtype.newbyteorder("="), copy=False))

@@ -1,0 +1,165 @@
+"""Checkpoint files that are whole or not there: written in one move, and read only if every byte is as it was written.
+
+Lightning writes a checkpoint to the system's folder for temporary files and moves it from there. On one file system
+that is atomic; from a local `/tmp` to a network drive it is a copy: a process that is killed meanwhile leaves half a
+file under the name of the last checkpoint. And torch reads a file whose bytes have changed without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.utilities import rank_zero_warn
+from typing_extensions import override
+
+from lightning_multigrid.files import sync_folder
+
+__all__ = ["AtomicCheckpointIO", "DamagedCheckpointError", "check_checkpoint", "last_whole_checkpoint"]
+
+
+class DamagedCheckpointError(ValueError):
+    """A checkpoint that is not as it was written."""
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint so that it is whole or not there, and refuses one that is damaged or could run code.
+
+    `Trainer(plugins=[AtomicCheckpointIO()])`; the command line does it by itself. A checkpoint is written beside its
+    place, brought to the disk, and renamed. Loading reads the file once more than without, for its checksums. Paths
+    with a protocol, such as `s3://`, are left to Lightning.
+
+    Args:
+        fall_back: Load the newest whole checkpoint of the folder instead of one that is damaged, with a warning.
+    """
+
+    def __init__(self, fall_back: bool = False) -> None:
+        self.fall_back = fall_back
+
+    @override
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        if storage_options is not None or not _is_local(path):
+            super().save_checkpoint(checkpoint, os.fspath(path), storage_options)
+            return
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Always the same name, so that what a killed process leaves is overwritten by the next one. Lightning takes
+        # every file with "ckpt_" in its name for one of SLURM's checkpoints (`_CheckpointConnector`).
+        part = target.with_name(f".{target.stem.replace('ckpt_', '')}.part")
+        try:
+            with open(part, "wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, target)
+            sync_folder(os.fspath(target.parent))
+        except (OSError, RuntimeError) as error:  # torch turns the errors of a file into its own
+            part.unlink(missing_ok=True)
+            raise OSError(
+                f"The checkpoint {target} could not be written: {_reason(error)}. What was there before is untouched. "
+                "Make room, and continue with `ckpt_path='last'`."
+            ) from error
+
+    @override
+    def load_checkpoint(
+        self,
+        path: str | os.PathLike[str],
+        map_location: Callable[..., Any] | None = lambda storage, _: storage,
+        weights_only: bool | None = None,
+    ) -> dict[str, Any]:
+        """Loads a checkpoint.
+
+        Args:
+            path: Of the file.
+            map_location: As in `torch.load`.
+            weights_only: False trusts the file with running code; nothing else does.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            DamagedCheckpointError: If it is not as it was written, and `fall_back` is off or finds nothing.
+            ValueError: If it holds more than tensors and plain values.
+        """
+        if _is_local(path):
+            try:
+                check_checkpoint(path)
+            except DamagedCheckpointError as error:
+                whole = last_whole_checkpoint(Path(path).parent)
+                if whole is None:
+                    raise
+                if not self.fall_back:
+                    raise DamagedCheckpointError(
+                        f"{error} The newest whole checkpoint of its folder is {whole}: give it as `ckpt_path`, or let "
+                        "`AtomicCheckpointIO(fall_back=True)` take it."
+                    ) from error
+                rank_zero_warn(f"{error} Continuing with {whole} instead.")
+                path = whole
+        try:
+            # Not by Lightning's own, which trusts what is behind a URL, and before 2.6 every file.
+            with fsspec.open(os.fspath(path), "rb") as file:
+                checkpoint: dict[str, Any] = torch.load(file, map_location, weights_only=weights_only is not False)
+        except pickle.UnpicklingError as error:
+            raise ValueError(
+                f"{path} holds more than tensors and plain values, and reading it could run code of whoever wrote it "
+                f"({_reason(error)}). If you trust them, load its weights yourself, and save their state dict alone."
+            ) from error
+        return checkpoint
+
+
+def check_checkpoint(path: str | os.PathLike[str]) -> None:
+    """Reads a checkpoint of `torch.save` through, and compares every part with its checksum.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        DamagedCheckpointError: If it is not as it was written.
+    """
+    with open(path, "rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                damaged = archive.testzip()
+            if damaged is None:
+                # Torch reads the archive's directory more strictly than Python does; no tensor is read here.
+                torch.load(path, map_location="meta", mmap=True, weights_only=True)
+        except pickle.UnpicklingError:
+            pass  # whole, but it holds more than tensors and plain values
+        except Exception as error:  # a damaged archive can raise anything
+            raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {_reason(error)}.") from error
+    if damaged is not None:
+        raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {damaged} is not as it was written.")
+
+
+def last_whole_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
+    """The newest checkpoint of a folder that is as it was written; None if there is none.
+
+    >>> last_whole_checkpoint("no/such/folder") is None
+    True
+    """
+    files = sorted(Path(folder).glob("*.ckpt"), key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
+    return next((path for path in files if _is_whole(path)), None)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        check_checkpoint(path)
+    except (DamagedCheckpointError, OSError):
+        return False
+    return True
+
+
+def _is_local(path: str | os.PathLike[str]) -> bool:
+    return "://" not in os.fspath(path)
+
+
+def _reason(error: BaseException) -> str:
+    """The first sentence of what an error says, of the one that led to it if that is of the system."""
+    cause = error.__cause__ or error.__context__
+    said = str(cause if isinstance(cause, OSError) else error).strip().split("\n")[0].split(". ")[0].rstrip(".")
+    return said or type(error).__name__

@@ -1,0 +1,204 @@
+"""`torch.compile` with one graph for each grid, all of them made before the training starts.
+
+By itself `torch.compile` meets a new shape in the middle of the training, and waits there; after 8 of them it gives up
+and runs the model as if it were not compiled, which only a warning tells. A multigrid training has about 10.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from rich.progress import track
+from torch import Tensor, nn
+from typing_extensions import override
+
+from lightning_multigrid.loading import MultigridLoader, seeded
+from lightning_multigrid.norm import set_sub_batch, sub_batchnorm_layers
+from lightning_multigrid.schedule import BatchShape, Step
+from lightning_multigrid.training.check_grids import batch_maker
+
+__all__ = ["CompileGrids", "count_graphs", "raised_limits"]
+
+
+@contextmanager
+def raised_limits(graphs: int) -> Iterator[None]:
+    """Lets `torch.compile` make this many graphs of a function, and makes one more an error instead of a warning."""
+    # torch has no public setting for these. The names are those of torch 2.6, which later ones know as aliases.
+    from torch._dynamo import config
+
+    with config.patch(
+        cache_size_limit=max(graphs, config.cache_size_limit),
+        accumulated_cache_size_limit=max(64 * graphs, config.accumulated_cache_size_limit),
+        fail_on_cache_limit_hit=True,
+    ):
+        yield
+
+
+def count_graphs() -> int:
+    """Graphs that `torch.compile` has made in this process since its last reset."""
+    # Not public either; its logs tell of recompilations, but not a program.
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
+
+
+class CompileGrids(Callback):
+    """Compiles a model for every grid of a multigrid training, before it starts.
+
+    Give it to the Trainer after `MultigridCallback`::
+
+        Trainer(callbacks=[MultigridCallback(), CompileGrids()])
+
+    Each grid is run once, forward and backward, by `training_step` on a mini-batch that repeats one clip. `log` does
+    nothing meanwhile, and buffers, gradients and random state are put back; whatever else `training_step` does is done.
+    With a model that has graph breaks there is more than one graph for each grid; how many were made is said.
+
+    Mini-batches of no grid (the tail of an epoch; `drop_last` in the script's loader avoids it) run as if not compiled.
+    Validation makes its own graphs when it starts. What else is compiled while training is warned of, and when the
+    limit of `torch.compile` is reached, that is an error: nothing is slow in silence.
+
+    Args:
+        module: What to compile, by its name in the LightningModule; it is compiled in place
+            (`torch.nn.Module.compile`), and stays so. None if the script compiles something itself, with
+            `dynamic=False`.
+        backend: The backend of `torch.compile`.
+
+    Raises:
+        MisconfigurationException: If there is no MultigridCallback before this one, or no module of that name.
+    """
+
+    def __init__(self, module: str | None = "model", *, backend: str = "inductor") -> None:
+        self.module, self.backend = module, backend
+        self._undo = ExitStack()
+        self._grids: frozenset[tuple[BatchShape, int]] = frozenset()
+        self._graphs = 0
+        self._eager = False
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        loader = trainer.train_dataloader
+        if not isinstance(loader, MultigridLoader):
+            raise MisconfigurationException(
+                "CompileGrids compiles the grids of a multigrid training, but the Trainer has no MultigridCallback. "
+                "Add one before it, or use `torch.compile` alone."
+            )
+        grids = loader.sampler.schedule.grids_of_statistics
+        # For training, validation and what a script may do with the model besides.
+        graphs = 2 * len(grids) + 8
+        if trainer.world_size > 1 and any(shape.clips < sub_batch for shape, sub_batch in grids):
+            # Where ranks share statistics, a graph ends before each layer and another begins behind it.
+            graphs *= 1 + len(sub_batchnorm_layers(pl_module))
+        self._undo.enter_context(raised_limits(graphs))
+        self._compile(pl_module)
+        before, began = count_graphs(), time.perf_counter()
+        self._try_all(trainer, pl_module, loader, grids)
+        self._grids, self._graphs = frozenset(grids), count_graphs()
+        rank_zero_info(
+            f"Compiled {self._graphs - before} graphs for {len(grids)} grids in {time.perf_counter() - began:.0f} s."
+        )
+
+    def _compile(self, pl_module: LightningModule) -> None:
+        if self.module is None:
+            return
+        try:
+            module = pl_module.get_submodule(self.module)
+        except AttributeError as error:
+            names = ", ".join(f"`{name}`" for name, _ in pl_module.named_children())
+            raise MisconfigurationException(
+                f"{type(pl_module).__name__} has no module `{self.module}` to compile; it has {names or 'none'}. Name "
+                "one of them: `CompileGrids(module=...)`."
+            ) from error
+        # One graph for each shape: those for any shape are slower, and the number of shapes is known.
+        module.compile(dynamic=False, backend=self.backend)
+
+    def _try_all(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        loader: MultigridLoader,
+        grids: list[tuple[BatchShape, int]],
+    ) -> None:
+        make = batch_maker(
+            trainer, pl_module, loader, whole=True, transfer=lambda batch: trainer.strategy.batch_to_device(batch)
+        )
+        devices = [pl_module.device] if pl_module.device.type == "cuda" else []
+        quiet = trainer.progress_bar_callback is None or not trainer.is_global_zero
+        with torch.random.fork_rng(devices), seeded(0), _muted(pl_module), _buffers_kept(pl_module):
+            for shape, sub_batch in track(grids, "Compiling the grids", disable=quiet):
+                set_sub_batch(pl_module, sub_batch)
+                # As in training, through DDP: it cuts the graphs where a bucket of gradients can be sent.
+                output = trainer.strategy.training_step(make(shape), 0)
+                loss = output["loss"] if isinstance(output, dict) else output
+                if isinstance(loss, Tensor):  # a step may be skipped
+                    loss.backward()  # type: ignore[no-untyped-call]
+                for parameter in pl_module.parameters():
+                    parameter.grad = None
+
+    def _step(self, trainer: Trainer, batch_idx: int) -> Step:
+        step: Step = trainer.train_dataloader.sampler.steps(trainer.current_epoch)[batch_idx]  # type: ignore[union-attr]
+        return step
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        step = self._step(trainer, batch_idx)
+        self._run_eagerly((step.shape, step.sub_batch) not in self._grids)
+        self._graphs = count_graphs()
+
+    @override
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._run_eagerly(False)
+        more = count_graphs() - self._graphs
+        if more:
+            rank_zero_warn(
+                f"`torch.compile` made {more} more graph(s) in batch {batch_idx} of epoch {trainer.current_epoch}, on "
+                f"{self._step(trainer, batch_idx).shape} (clips x frames x size), which took the time of many steps. "
+                "`TORCH_LOGS=recompiles` tells why."
+            )
+
+    def _run_eagerly(self, eager: bool) -> None:
+        if eager != self._eager:
+            torch.compiler.set_stance("force_eager" if eager else "default")
+            self._eager = eager
+
+    @override
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._run_eagerly(False)
+        self._undo.close()
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.teardown(trainer, pl_module, "fit")  # Lightning does not call it then
+
+
+@contextmanager
+def _muted(module: LightningModule) -> Iterator[None]:
+    """Nothing is logged: Lightning would take it for a hook's."""
+
+    def nothing(*args: Any, **kwargs: Any) -> None:
+        pass
+
+    module.log = module.log_dict = nothing  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del module.log, module.log_dict
+
+
+@contextmanager
+def _buffers_kept(module: nn.Module) -> Iterator[None]:
+    kept = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in kept:
+                buffer.copy_(value)

@@ -1,0 +1,84 @@
+"""What the multigrid method cannot follow in a Lightning script, refused with the way out."""
+
+from __future__ import annotations
+
+from inspect import signature
+
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import nn
+
+__all__ = ["refuse_split_models", "refuse_sync_batchnorm", "refuse_unsupported"]
+
+
+def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
+    """Refuses what cannot be trained by the multigrid method in Lightning's loop, with the way out.
+
+    Raises:
+        MisconfigurationException: If the module or the trainer does one of those things.
+    """
+    if not module.automatic_optimization:
+        raise MisconfigurationException(
+            "MultigridCallback changes the LR between optimizer steps, so it needs automatic optimization, but "
+            f"{type(module).__name__} sets `automatic_optimization=False`. Use the pieces in a loop of your own: see "
+            "`examples/own_training_loop.py`."
+        )
+    if "dataloader_iter" in signature(module.training_step).parameters:
+        raise MisconfigurationException(
+            f"MultigridCallback needs one mini-batch per training step, but {type(module).__name__} has "
+            "`training_step(dataloader_iter)`. Give it `training_step(batch, batch_idx)`."
+        )
+    if is_overridden("lr_scheduler_step", module):
+        raise MisconfigurationException(
+            "MultigridCallback steps the LR schedulers on the baseline's clock, but "
+            f"{type(module).__name__} overrides `lr_scheduler_step`, which may count the epochs of this run instead. "
+            "Return schedulers of torch from `configure_optimizers`, and remove the override."
+        )
+    refuse_split_models(trainer.strategy)
+    callbacks = [*trainer.callbacks]  # type: ignore[attr-defined]
+    if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
+        raise MisconfigurationException(
+            "MultigridCallback plans whole optimizer steps and cannot follow a `GradientAccumulationScheduler`. Use "
+            "`Trainer(accumulate_grad_batches=...)` instead."
+        )
+    if any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks):
+        raise MisconfigurationException(
+            "MultigridCallback and `StochasticWeightAveraging` both drive the LR and the number of epochs. Use "
+            "`WeightAveraging` or `EMAWeightAveraging` instead, which leave them alone."
+        )
+    every = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
+    if every:
+        raise MisconfigurationException(
+            "MultigridCallback requests the training loader itself. Remove "
+            f"`reload_dataloaders_every_n_epochs={every}` from the Trainer or remove the callback."
+        )
+
+
+def refuse_sync_batchnorm(module: LightningModule) -> None:
+    """Refuses layers that share statistics among all ranks.
+
+    Raises:
+        MisconfigurationException: If the module has one.
+    """
+    if any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
+        raise MisconfigurationException(
+            "MultigridCallback sets the clips that share BatchNorm statistics itself, but the model has "
+            "SyncBatchNorm layers. Remove `sync_batchnorm=True` from the Trainer."
+        )
+
+
+def refuse_split_models(strategy: Strategy) -> None:
+    """Refuses strategies under which a rank does not hold the whole model.
+
+    Raises:
+        MisconfigurationException: If the strategy is one of those.
+    """
+    if isinstance(strategy, (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)):
+        raise MisconfigurationException(
+            "MultigridCallback cuts mini-batches among ranks that each hold the whole model and its BatchNorm "
+            f"layers, but {type(strategy).__name__} splits the model or its optimizer. Use `strategy='ddp'`: multigrid "
+            "needs no more memory than the baseline, and the paper's models fit on one GPU."
+        )

@@ -1,0 +1,256 @@
+"""Where a checkpoint stands in a training, and where this run continues it.
+
+Nothing here is needed by a run that continues as it was started: everything is a function of the position, which
+Lightning keeps. It is for a run on other devices, which have other mini-batches, and for one that crosses over from the
+baseline to multigrid training or back. Positions are compared in clips, over all ranks, and on the baseline's clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities.types import LRSchedulerConfig
+
+from lightning_multigrid.loading import MultigridSampler
+from lightning_multigrid.schedule import LongCycle, MultigridSchedule, ShortCycle
+from lightning_multigrid.training.baseline_lr import BaselineEpoch
+from lightning_multigrid.training.lightning_internals import LoopCounters, Place
+
+__all__ = ["Continuation", "continue_training", "describe_run", "describe_stand", "take_up"]
+
+# --- What a checkpoint says ---
+
+
+def describe_run(sampler: MultigridSampler, epoch: BaselineEpoch) -> dict[str, Any]:
+    """What tells a run from others, as plain values: checkpoints are loaded with `weights_only`.
+
+    Args:
+        sampler: Of the run.
+        epoch: Of the baseline, in which its LR schedulers count.
+    """
+    return {
+        "version": 2,
+        "schedule": str(sampler.schedule),
+        "plan": _plan_key(sampler.schedule),
+        "baseline_plan": _plan_key(_without_cycles(sampler.schedule)),
+        "clips": _baseline_clips(sampler),
+        "split": [sampler.world, sampler.accumulate],
+        "samples": int(sampler.clips * sampler.world),
+        "baseline_epoch_batches": [epoch.batches, epoch.accumulate],
+    }
+
+
+def describe_stand(sampler: MultigridSampler, place: Place) -> dict[str, Any]:
+    """Where a run stands, in units that mean the same in another run.
+
+    Args:
+        sampler: Of the run.
+        place: Where it continues.
+    """
+    start = _window_start(place, sampler.accumulate)
+    seen = sampler.steps(place.epoch)[start.batch].offset * sampler.world if start.batch else 0
+    position = place.epoch + seen / (sampler.clips * sampler.world)
+    return {"clips_seen": seen, "baseline_epoch": str(sampler.schedule.baseline_epoch(position))}
+
+
+def _baseline_clips(sampler: MultigridSampler) -> int:
+    """Clips of a baseline optimizer step, over all ranks."""
+    return sampler.baseline_clips * sampler.world * sampler.accumulate
+
+
+def _without_cycles(schedule: MultigridSchedule) -> MultigridSchedule:
+    """The baseline itself, as a schedule."""
+    return replace(schedule, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)), epoch_factor=1)
+
+
+def _plan_key(schedule: MultigridSchedule) -> str:
+    """Equal for schedules that differ in nothing but the clips of the baseline's mini-batch."""
+    baseline = schedule.baseline
+
+    def relative(phase_shape: Any) -> tuple[Any, ...]:
+        return phase_shape.frames, phase_shape.size, str(Fraction(phase_shape.clips, baseline.shape.clips))
+
+    parts: list[Any] = [baseline.stride, str(Fraction(str(baseline.warmup_epochs)))]
+    for phase in schedule.phases:
+        places = phase.start_epoch, (phase.start_epoch + phase.end_epoch) / 2, phase.end_epoch
+        clock = [(str(place), str(schedule.baseline_epoch(place))) for place in places]
+        parts.append((phase.stage, phase.lr_scale, clock, [relative(shape) for shape in schedule.cycle(phase.shape)]))
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+
+
+def _window_start(place: Place, accumulate: int) -> Place:
+    # Gradients are not saved, so an optimizer step that was under way starts anew.
+    return place._replace(batch=place.batch - place.batch % accumulate)
+
+
+# --- Where a run continues ---
+
+
+def take_up(
+    checkpoint: dict[str, Any],
+    state: dict[str, Any] | None,
+    sampler: MultigridSampler,
+    epoch: BaselineEpoch,
+    configs: Sequence[LRSchedulerConfig],
+) -> Continuation:
+    """Makes Lightning, which has not read the counters in a checkpoint yet, continue where this run does.
+
+    Args:
+        checkpoint: As Lightning has loaded it; its counters are changed.
+        state: As for `continue_training`, like the arguments that follow.
+        sampler: Of the run.
+        epoch: Of its baseline.
+        configs: Its LR schedulers.
+    """
+    counters = LoopCounters(checkpoint)
+    found = continue_training(state, counters, sampler, epoch, configs)
+    if found.place == counters.place:
+        counters.close_finished_epoch()
+    else:
+        counters.move(found.place)
+    if found.message:
+        rank_zero_info(found.message)
+    return found
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """How a run takes up a checkpoint.
+
+    Args:
+        place: Where.
+        ticks: Those that the LR schedulers have had.
+        lr_scale: The scale of the last step.
+        epoch: The baseline's, in which the LR schedulers count: they come from the checkpoint, with their milestones.
+        message: What a user should know of it; empty if it goes on as it was.
+    """
+
+    place: Place
+    ticks: Sequence[int]
+    lr_scale: float
+    epoch: BaselineEpoch
+    message: str = ""
+
+
+def continue_training(
+    state: dict[str, Any] | None,
+    counters: LoopCounters,
+    sampler: MultigridSampler,
+    epoch: BaselineEpoch,
+    configs: Sequence[LRSchedulerConfig],
+) -> Continuation:
+    """Where a run continues a checkpoint.
+
+    Args:
+        state: What the callback left in it; None for a training without the callback.
+        counters: Lightning's, from it.
+        sampler: Of the run that continues it.
+        epoch: Of its baseline.
+        configs: Its LR schedulers.
+
+    Raises:
+        MisconfigurationException: If it means something else in this run.
+    """
+    if state is None:
+        return _from_baseline(counters, sampler, epoch, configs)
+    saved_epoch = BaselineEpoch(*state.get("baseline_epoch_batches", (epoch.batches, epoch.accumulate)))
+    here = Continuation(counters.place, state["ticks"], state["lr_scale"], saved_epoch)
+    mine = describe_run(sampler, epoch)
+    # Before version 2 there was only the schedule of a device.
+    key = "plan" if "plan" in state else "schedule"
+    if state[key] == mine[key]:
+        if all(state.get(name, mine[name]) == mine[name] for name in ("clips", "split", "samples")):
+            return replace(here, place=_window_start(counters.place, sampler.accumulate))
+        return _on_other_ranks(state, mine, here, sampler)
+    bases = state.get("plan"), mine["plan"]
+    if state.get("baseline_plan") == mine["baseline_plan"] in bases:
+        return _across(state, mine, here, sampler)
+    raise MisconfigurationException(
+        "The checkpoint belongs to another multigrid schedule, so its position means something else here. "
+        "Resume with the settings of the checkpoint, or start a new training from its weights.\n"
+        f"The checkpoint's:\n{state['schedule']}\nThis run's:\n{sampler.schedule}"
+    )
+
+
+def _on_other_ranks(
+    state: dict[str, Any], mine: dict[str, Any], here: Continuation, sampler: MultigridSampler
+) -> Continuation:
+    place = _first_after(sampler, here.place.epoch, state["clips_seen"])
+    where = f"in epoch {place.epoch} at batch {place.batch}"
+    ranks = f"{state['split'][0]} rank(s), this run has {mine['split'][0]}"
+    if state["clips"] == mine["clips"]:
+        message = f"The checkpoint is of {ranks}: the same mini-batches go on, {where}."
+    else:
+        message = (
+            f"The checkpoint is of {ranks}, and of {state['clips']} clips in an optimizer step of the baseline, this "
+            f"run has {mine['clips']}: it goes on {where}, the first after the {state['clips_seen']} clips of its "
+            "epoch that were seen. The baseline's LR is the checkpoint's."
+        )
+    if state["samples"] != mine["samples"]:
+        message += (
+            f" An epoch had {state['samples']} clips and has {mine['samples']} now, so their order is another one."
+        )
+    return replace(here, place=place, message=message)
+
+
+def _across(state: dict[str, Any], mine: dict[str, Any], here: Continuation, sampler: MultigridSampler) -> Continuation:
+    _refuse_mid_epoch(here.place, "a multigrid training" if mine["plan"] == mine["baseline_plan"] else "the baseline")
+    place = _place_of(sampler, Fraction(state["baseline_epoch"]))
+    return replace(here, place=place, message=_crossing(Fraction(state["baseline_epoch"]), place, sampler))
+
+
+def _from_baseline(
+    counters: LoopCounters, sampler: MultigridSampler, epoch: BaselineEpoch, configs: Sequence[LRSchedulerConfig]
+) -> Continuation:
+    done = counters.place
+    _refuse_mid_epoch(done, "a training without MultigridCallback")
+    if counters.optimizer_steps != done.epoch * epoch.optimizer_steps:
+        raise MisconfigurationException(
+            f"The checkpoint is of a training without MultigridCallback, with {counters.optimizer_steps} optimizer "
+            f"steps in {done.epoch} epoch(s), but the baseline of this script has {epoch.optimizer_steps} in each. Use "
+            "the data, `batch_size` and devices of that training, or start a new one from its weights."
+        )
+    place = _place_of(sampler, Fraction(done.epoch))
+    ticks = [epoch.ticks(Fraction(done.epoch), config.interval, config.frequency) for config in configs]
+    return Continuation(place, ticks, 1.0, epoch, _crossing(Fraction(done.epoch), place, sampler))
+
+
+def _refuse_mid_epoch(place: Place, of: str) -> None:
+    if place.batch:
+        raise MisconfigurationException(
+            f"The checkpoint is of {of}, in the middle of its epoch {place.epoch} (batch {place.batch}), of which this "
+            "run has no like. Resume it as it was trained up to the end of an epoch, and take the checkpoint of there."
+        )
+
+
+def _crossing(baseline_epoch: Fraction, place: Place, sampler: MultigridSampler) -> str:
+    schedule = sampler.schedule
+    trains = "the baseline" if _plan_key(schedule) == _plan_key(_without_cycles(schedule)) else "multigrid"
+    return (
+        f"The checkpoint is of another training of this baseline, at its epoch {float(baseline_epoch):g} of "
+        f"{float(schedule.baseline.epochs):g}. This run trains {trains}, and goes on where its LR is that of the same "
+        f"baseline epoch: in epoch {place.epoch} of {schedule.epochs} at batch {place.batch}."
+    )
+
+
+def _place_of(sampler: MultigridSampler, baseline_epoch: Fraction) -> Place:
+    """The first optimizer step at or after an epoch of the baseline."""
+    position = sampler.schedule.position_of(baseline_epoch)
+    epoch = math.floor(position)
+    return _first_after(sampler, epoch, (position - epoch) * sampler.clips * sampler.world)
+
+
+def _first_after(sampler: MultigridSampler, epoch: int, clips: Fraction | int) -> Place:
+    """The first optimizer step of an epoch before which at least so many clips were seen, over all ranks."""
+    steps = sampler.steps(epoch)
+    for batch in range(0, len(steps), sampler.accumulate):
+        if steps[batch].offset * sampler.world >= clips:
+            return Place(epoch, batch)
+    return Place(epoch + 1, 0)

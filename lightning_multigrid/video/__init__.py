@@ -1,0 +1,12 @@
+"""Ready-made Lightning modules for video: the data module, the classifier, its metrics and predictions.
+
+They work with and without multigrid, and know `clips`, `sources`, `pixels` and `models`. Begin with `datamodule.py`.
+"""
+
+from lightning_multigrid.video.classifier import VideoClassifier
+from lightning_multigrid.video.datamodule import VideoDataModule
+from lightning_multigrid.video.moving_shapes import MovingShapesDataModule
+from lightning_multigrid.video.prediction_writer import PredictionWriter
+from lightning_multigrid.video.pretrained_weights import PretrainedWeights
+
+__all__ = ["MovingShapesDataModule", "PredictionWriter", "PretrainedWeights", "VideoClassifier", "VideoDataModule"]

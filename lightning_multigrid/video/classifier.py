@@ -1,0 +1,382 @@
+"""The loss, the metrics and the optimizer of a baseline recipe, for any model of video clips.
+
+Nothing here knows of multigrid training: the callback reads the recipe from the optimizer and the scheduler objects.
+
+Legend: B clips or videos, V views of each video, C classes; clips are B x 3 x T x H x W of any T, H, W.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import lightning as L
+import torch
+import torch.nn.functional as F
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, MultiStepLR, SequentialLR
+from torchmetrics import Metric, MetricCollection
+
+from lightning_multigrid.clips import VideoBatch
+from lightning_multigrid.video.metrics import MeanAveragePrecision, VideoAccuracy, VideoMean
+
+__all__ = ["VideoClassifier"]
+
+
+class VideoClassifier(L.LightningModule):
+    """Trains a video model with SGD, and measures top-1 and top-5 accuracy, or mAP for several labels per clip.
+
+    Mini-batches are `(clips, labels)`: clips B x 3 x T x H x W of any length and size, and one class index per clip, or
+    0/1 labels B x C with `loss="bce"`; in training, clips that were mixed have probabilities of classes, B x C. Logs
+    `train/loss`, and `val/` or `test/` `loss` with `top1` and, with more than five classes, `top5`; or with `map`. On a
+    GPU, for which no step waits, the progress bar shows `train/newest_loss`, that of the last step which is finished.
+    Prediction returns probabilities, B x C.
+
+    Of the mini-batches of `VideoDataModule`, evaluation makes one row per video: probabilities are fused over its
+    views (Sec. 4: softmax scores are averaged), the loss is averaged over them, and every video counts once, over any
+    number of ranks.
+
+    Epochs are those of the baseline. Warm-up and cosine act per optimizer step, milestones at the starts of epochs
+    unless they are fractional or follow a warm-up. When no fit is under way, all is scheduled in whole epochs, so that
+    a recipe can be read without its data.
+
+    Args:
+        model: Takes clips and returns logits, B x C.
+        num_classes: Number of classes (C).
+        loss: `cross_entropy` for one label per clip, `bce` (binary cross-entropy) for several.
+        label_smoothing: Probability that cross-entropy spreads evenly over all classes, in [0, 1).
+        lr: Learning rate of the baseline's mini-batch size, after the warm-up.
+        momentum: Momentum of SGD, in [0, 1).
+        nesterov: Whether the momentum is Nesterov's.
+        weight_decay: Weight decay of convolutions and linear layers.
+        norm_weight_decay: Weight decay of norm layers and biases (all parameters of at most one dimension).
+        schedule: Learning rate after the warm-up: `steps` multiplies it by `gamma` at each milestone, `cosine` lets it
+            fall to 0 at the end of training, `constant` keeps it.
+        milestones: Starts of the learning-rate stages after the first, in epochs; only for `steps`.
+        gamma: Factor of the learning rate at each milestone.
+        warmup_epochs: Length of the linear warm-up, in epochs; may be fractional.
+        warmup_start_factor: Learning rate at the first step of the warm-up, as a share of `lr`, in (0, 1].
+        view_fusion: How the probabilities of a video's views become its own: their `mean`, or for each class their
+            `max` (Charades).
+        views_per_forward: Most views that test and prediction give to the model at once; it bounds their memory.
+        channels_last: Keep the model's convolutions, and with them all that is between them, in
+            `torch.channels_last_3d`, the layout that half precision is fastest in on a GPU. The model's layers must be
+            3D.
+        fused_optimizer: Use the optimizer's fused implementation: one kernel for many parameters.
+
+    Raises:
+        ValueError: If an argument is outside its range, or does not go with the others.
+
+    Example:
+        >>> model = nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, 10))
+        >>> VideoClassifier(model, num_classes=10)(torch.zeros(2, 3, 8, 32, 32)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        num_classes: int,
+        *,
+        loss: Literal["cross_entropy", "bce"] = "cross_entropy",
+        label_smoothing: float = 0.0,
+        lr: float = 0.1,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        weight_decay: float = 1e-4,
+        norm_weight_decay: float = 0.0,
+        schedule: Literal["steps", "cosine", "constant"] = "cosine",
+        milestones: Sequence[float] = (),
+        gamma: float = 0.1,
+        warmup_epochs: float = 0.0,
+        warmup_start_factor: float = 0.01,
+        view_fusion: Literal["mean", "max"] = "mean",
+        views_per_forward: int = 8,
+        channels_last: bool = False,
+        fused_optimizer: bool = False,
+    ) -> None:
+        super().__init__()
+        _require(num_classes >= 2, "num_classes", num_classes, "at least 2")
+        _require(loss in ("cross_entropy", "bce"), "loss", loss, "'cross_entropy' or 'bce'")
+        _require(0 <= label_smoothing < 1, "label_smoothing", label_smoothing, "in [0, 1)")
+        _require(lr > 0, "lr", lr, "above 0")
+        _require(0 <= momentum < 1, "momentum", momentum, "in [0, 1)")
+        _require(weight_decay >= 0, "weight_decay", weight_decay, "at least 0")
+        _require(norm_weight_decay >= 0, "norm_weight_decay", norm_weight_decay, "at least 0")
+        _require(schedule in ("steps", "cosine", "constant"), "schedule", schedule, "'steps', 'cosine' or 'constant'")
+        _require(gamma > 0, "gamma", gamma, "above 0")
+        _require(warmup_epochs >= 0, "warmup_epochs", warmup_epochs, "at least 0")
+        _require(0 < warmup_start_factor <= 1, "warmup_start_factor", warmup_start_factor, "in (0, 1]")
+        _require(view_fusion in ("mean", "max"), "view_fusion", view_fusion, "'mean' or 'max'")
+        _require(views_per_forward >= 1, "views_per_forward", views_per_forward, "at least 1")
+        increasing = all(earlier < later for earlier, later in pairwise((0, *milestones)))
+        _require(increasing, "milestones", list(milestones), "above 0 and increasing")
+        if loss == "bce" and label_smoothing:
+            raise ValueError(f"`label_smoothing` must be 0 with `loss='bce'`, got {label_smoothing}.")
+        if nesterov and not momentum:
+            raise ValueError("`nesterov=True` needs a momentum, got `momentum=0`. Set one of them otherwise.")
+        if (schedule == "steps") != bool(milestones):
+            raise ValueError(
+                f"`schedule='steps'` and `milestones` belong together, got `schedule={schedule!r}` and "
+                f"`milestones={list(milestones)}`. Give both, or neither."
+            )
+        if milestones and warmup_epochs >= milestones[0]:
+            raise ValueError(
+                f"`warmup_epochs={warmup_epochs}` must end before the first of `milestones={list(milestones)}`. "
+                "Shorten the warm-up."
+            )
+        # The weights are in the checkpoint already: `VideoClassifier.load_from_checkpoint(path, model=...)`.
+        self.save_hyperparameters(ignore=["model"])
+        # The first convolution brings its input into the layout of its weight, whatever that of the clips is.
+        self.model = model.to(memory_format=torch.channels_last_3d) if channels_last else model
+        self.fused_optimizer = fused_optimizer
+        self.num_classes = num_classes
+        self.loss = loss
+        self.label_smoothing = label_smoothing
+        self.lr = lr
+        self.momentum = momentum
+        self.nesterov = nesterov
+        self.weight_decay = weight_decay
+        self.norm_weight_decay = norm_weight_decay
+        self.schedule = schedule
+        self.milestones = tuple(milestones)
+        self.gamma = gamma
+        self.warmup_epochs = warmup_epochs
+        self.warmup_start_factor = warmup_start_factor
+        self.view_fusion = view_fusion
+        self.views_per_forward = views_per_forward
+        self._newest_loss: Tensor | None = None  # in memory that a GPU writes to on its own
+        self._labels_were_checked = False
+        self.val_metrics = self._new_metrics("val/")
+        self.test_metrics = self._new_metrics("test/")
+
+    def forward(self, clips: Tensor) -> Tensor:
+        """Logits, B x C.
+
+        Raises:
+            ValueError: If the model returns another shape.
+        """
+        logits: Tensor = self.model(clips)
+        if logits.shape != (len(clips), self.num_classes):
+            raise ValueError(
+                f"{type(self.model).__name__} returned {tuple(logits.shape)} for {len(clips)} clips, which must be "
+                f"({len(clips)}, {self.num_classes}): logits of `num_classes={self.num_classes}` classes. "
+                "Make the model's number of classes and `num_classes` equal, and let it average over frames and pixels."
+            )
+        return logits
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss of a mini-batch, logged as `train/loss`."""
+        clips, labels = self._unpack(batch)
+        logits = self(clips)
+        mixed = self.loss == "cross_entropy" and self._are_probabilities(labels, logits.shape)
+        loss = (self._mixed_loss if mixed else self._compute_loss)(logits, labels)
+        self.log("train/loss", loss, prog_bar=not loss.is_cuda, batch_size=len(clips))
+        if loss.is_cuda:
+            self._show(loss.detach(), len(clips))
+        return loss
+
+    def _show(self, loss: Tensor, clips: int) -> None:
+        """Shows the newest loss that the GPU has finished in the bar. Lightning would wait for this one, to read it."""
+        if self._newest_loss is None:
+            self._newest_loss = torch.full_like(loss, math.nan, device="cpu", pin_memory=True)
+        self.log("train/newest_loss", self._newest_loss, prog_bar=True, logger=False, batch_size=clips)
+        self._newest_loss.copy_(loss, non_blocking=True)
+
+    def on_train_epoch_end(self) -> None:
+        self._labels_were_checked = True
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Logs `val/loss` and the metrics."""
+        self._evaluate(batch, self.val_metrics, views=None)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Logs `test/loss` and the metrics."""
+        self._evaluate(batch, self.test_metrics, self.views_per_forward)
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """Probabilities, B x C, of videos, or of clips with or without labels."""
+        if isinstance(batch, VideoBatch):
+            return self._fuse(self._view_logits(batch, self.views_per_forward))
+        return self._probabilities(self(batch if isinstance(batch, Tensor) else batch[0]))
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """SGD, and the schedule as torch's own schedulers."""
+        optimizer = SGD(
+            self._parameter_groups(),
+            lr=self.lr,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            fused=self.fused_optimizer or None,
+        )
+        if self.schedule == "constant" and not self.warmup_epochs:
+            return optimizer
+        # Milestones at the starts of epochs need no number of steps, for which Lightning would load the data early.
+        whole = all(float(milestone).is_integer() for milestone in self.milestones)
+        by_step = self._is_fitting() and not (self.schedule == "steps" and whole and not self.warmup_epochs)
+        scheduler = self._new_scheduler(optimizer, by_step)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step" if by_step else "epoch"},
+        }
+
+    def _new_scheduler(self, optimizer: Optimizer, by_step: bool) -> LRScheduler:
+        """The schedule in ticks: optimizer steps, or epochs, to which it is then rounded."""
+        ticks_per_epoch = self._steps_per_epoch() if by_step else 1
+        warmup = max(1, round(self.warmup_epochs * ticks_per_epoch)) if self.warmup_epochs else 0
+        schedulers: list[LRScheduler] = []
+        if warmup:
+            schedulers.append(LinearLR(optimizer, self.warmup_start_factor, total_iters=warmup))
+        # `SequentialLR` counts the ticks of each of its schedulers from the start of that one.
+        if self.schedule == "steps":
+            milestones = [round(milestone * ticks_per_epoch) - warmup for milestone in self.milestones]
+            schedulers.append(MultiStepLR(optimizer, milestones, self.gamma))
+        if self.schedule == "cosine":
+            schedulers.append(CosineAnnealingLR(optimizer, max(1, self._total_ticks(by_step) - warmup)))
+        return SequentialLR(optimizer, schedulers, [warmup]) if len(schedulers) == 2 else schedulers[0]
+
+    def _parameter_groups(self) -> list[dict[str, Any]]:
+        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": self.weight_decay},
+            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": self.norm_weight_decay},
+        ]
+        return [group for group in groups if group["params"]]
+
+    def _is_fitting(self) -> bool:
+        try:
+            return self.trainer.state.fn is TrainerFn.FITTING
+        except RuntimeError:  # Lightning's answer for a module without a trainer
+            return False
+
+    def _steps_per_epoch(self) -> int:
+        # What Lightning's own `estimated_stepping_batches` does, but only for a Trainer with `max_epochs`.
+        self.trainer.fit_loop.setup_data()
+        batches = self.trainer.num_training_batches
+        if not math.isfinite(batches):
+            raise MisconfigurationException(
+                "The schedule is given in epochs, but the training data have no length. Set `limit_train_batches` in "
+                "the Trainer, or use `schedule='constant'` without a warm-up."
+            )
+        return max(1, math.ceil(batches / self.trainer.accumulate_grad_batches))
+
+    def _total_ticks(self, by_step: bool) -> int:
+        total = self.trainer.estimated_stepping_batches if by_step else self.trainer.max_epochs
+        if total is None or not 0 < total < math.inf:
+            raise MisconfigurationException(
+                f"`schedule='cosine'` ends with the training, but `max_epochs={self.trainer.max_epochs}`. "
+                "Set `max_epochs` in the Trainer, or use another `schedule`."
+            )
+        return int(total)
+
+    def _evaluate(self, batch: Any, metrics: MetricCollection, views: int | None) -> None:
+        if isinstance(batch, VideoBatch):
+            logits, labels, videos = self._view_logits(batch, views), batch.labels, batch.indices
+            assert labels is not None
+        else:
+            clips, labels = self._unpack(batch)
+            logits, videos = self(clips).unsqueeze(1), None
+        # Before the metrics: it checks the labels.
+        labels_of_views = labels.repeat_interleave(logits.shape[1], dim=0)
+        losses = self._compute_loss(logits.flatten(0, 1), labels_of_views, reduction="none")
+        metrics.update(
+            values=losses.float().view(logits.shape[:2]).mean(dim=1),
+            probabilities=self._fuse(logits),
+            labels=labels,
+            videos=videos,
+        )
+
+    # Once an epoch: in each step, Lightning and torchmetrics would walk through all the rows that were kept so far.
+    def on_validation_epoch_start(self) -> None:
+        self.val_metrics.reset()
+
+    def on_validation_epoch_end(self) -> None:
+        self.log_dict(self.val_metrics, prog_bar=True)
+
+    def on_test_epoch_start(self) -> None:
+        self.test_metrics.reset()
+
+    def on_test_epoch_end(self) -> None:
+        self.log_dict(self.test_metrics, prog_bar=True)
+
+    def _view_logits(self, batch: VideoBatch, views: int | None) -> Tensor:
+        """Logits of the views of videos, B x V x C, from at most `views` at once."""
+        logits = torch.cat([self(clips) for clips in batch.chunks(views)])
+        return logits.view(-1, batch.per_video, self.num_classes)
+
+    def _fuse(self, logits: Tensor) -> Tensor:
+        """Probabilities of videos, B x C, from the logits of their views, B x V x C."""
+        probabilities = self._probabilities(logits)
+        return probabilities.mean(dim=1) if self.view_fusion == "mean" else probabilities.amax(dim=1)
+
+    def _unpack(self, batch: Any) -> tuple[Tensor, Tensor]:
+        if not isinstance(batch, Sequence) or len(batch) != 2:
+            raise TypeError(
+                f"A mini-batch must be a pair (clips, labels), got {type(batch).__name__}. Return the pair from the "
+                "dataset, or make it in the data module's `on_after_batch_transfer`."
+            )
+        return batch[0], batch[1]
+
+    def _compute_loss(self, logits: Tensor, labels: Tensor, reduction: Literal["mean", "none"] = "mean") -> Tensor:
+        """The loss of a mini-batch; without reduction that of each clip, B."""
+        if self.loss == "bce":
+            if labels.shape != logits.shape:
+                raise ValueError(
+                    f"Labels of shape {tuple(labels.shape)} must be {tuple(logits.shape)} for `loss='bce'`: 0 or 1 for "
+                    "each clip and class. Use `loss='cross_entropy'` for one class index per clip."
+                )
+            losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction=reduction)
+            return losses if reduction == "mean" else losses.mean(dim=1)
+        if labels.shape != logits.shape[:1] or labels.is_floating_point():
+            raise ValueError(
+                f"Labels of shape {tuple(labels.shape)} and {labels.dtype} must be {len(logits)} class indices for "
+                "`loss='cross_entropy'`, or in training probabilities of the classes, which sum to 1. Use `loss='bce'` "
+                "for several labels per clip."
+            )
+        # Without this, a wrong label is an assertion of CUDA that names nothing and ends the process.
+        if self._checks(labels) and ((labels < 0) | (labels >= self.num_classes)).any():
+            raise ValueError(
+                f"Labels from {int(labels.min())} to {int(labels.max())} must be in [0, {self.num_classes}) for "
+                f"`num_classes={self.num_classes}`. Number the classes from 0, or raise `num_classes`."
+            )
+        return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction=reduction)
+
+    def _mixed_loss(self, logits: Tensor, probabilities: Tensor) -> Tensor:
+        """The loss of a mini-batch of clips with probabilities of classes as their labels."""
+        dtype = torch.promote_types(logits.dtype, probabilities.dtype)
+        return F.cross_entropy(logits.to(dtype), probabilities.to(dtype), label_smoothing=self.label_smoothing)
+
+    def _are_probabilities(self, labels: Tensor, shape: torch.Size) -> bool:
+        if not labels.is_floating_point() or labels.shape != shape:
+            return False
+        return not self._checks(labels) or bool(torch.isclose(labels.sum(dim=1), labels.new_ones(()), atol=1e-2).all())
+
+    def _checks(self, labels: Tensor) -> bool:
+        """Whether to look at the values of labels, which on a GPU is to wait for it; in training they repeat."""
+        return not (labels.is_cuda and self.training and self._labels_were_checked)
+
+    def _probabilities(self, logits: Tensor) -> Tensor:
+        # In single precision: half precision rounds different scores to equal ones.
+        logits = logits.float()
+        return logits.sigmoid() if self.loss == "bce" else logits.softmax(dim=-1)
+
+    def _new_metrics(self, prefix: str) -> MetricCollection:
+        metrics: dict[str, Metric | MetricCollection] = {"loss": VideoMean()}
+        if self.loss == "bce":
+            metrics["map"] = MeanAveragePrecision()
+        else:
+            metrics["top1"] = VideoAccuracy()
+            if self.num_classes > 5:
+                metrics["top5"] = VideoAccuracy(top_k=5)
+        return MetricCollection(metrics, prefix=prefix)
+
+
+def _require(fulfilled: bool, name: str, value: object, requirement: str) -> None:
+    if not fulfilled:
+        raise ValueError(f"`{name}` must be {requirement}, got {value!r}.")

@@ -1,0 +1,414 @@
+"""`VideoDataModule`: videos on disk to float clips on the device, for any LightningModule."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningDataModule, Trainer
+from torch import Tensor
+from torch.utils.data import DataLoader, DistributedSampler
+from typing_extensions import override
+
+from lightning_multigrid.clips import (
+    CENTRE,
+    ClipBatch,
+    ClipSampling,
+    PixelBatch,
+    VideoBatch,
+    VideoDataset,
+    VideoOpener,
+    ViewBatch,
+    ViewDataset,
+    Views,
+    collate_clips,
+    collate_views,
+)
+from lightning_multigrid.loading import RepeatSampler
+from lightning_multigrid.pixels import MEAN, STD, Augmentation, check_normalisation, resample_clips
+from lightning_multigrid.sources import Manifest, ManifestError, Source, VideoList, VideoSource, packed_manifest
+from lightning_multigrid.video.broken_videos import BrokenVideos, BrokenVideoWarning
+
+__all__ = ["BrokenVideoWarning", "VideoDataModule"]
+
+Split = Literal["train", "val", "test", "predict"]
+
+# The first split of a stage is the one it cannot do without.
+_SPLITS: dict[str, tuple[Split, ...]] = {
+    "fit": ("train", "val"),
+    "validate": ("val",),
+    "test": ("test",),
+    "predict": ("predict",),
+}
+
+
+def _current_split(trainer: Trainer) -> Split:
+    if trainer.testing:
+        return "test"
+    if trainer.predicting:
+        return "predict"
+    return "val" if trainer.validating or trainer.sanity_checking else "train"
+
+
+class VideoDataModule(LightningDataModule):
+    """Clips of videos, decoded on the CPU and resampled on the device.
+
+    Mini-batches are `(clips, labels)`: clips are B x 3 x T x S x S in the precision of the trainer, labels are B class
+    ids (int64), or B x num_classes zeros and ones if videos may have several. Those of `predict` are `(clips, paths)`.
+    Training clips are drawn as in the paper (Sec. 4). Where labels have spans, as in Charades, a training clip has
+    those that it shows a part of, and in evaluation all labels of the video hold. Validation sees the centre of each
+    video, on the baseline's grid; test and prediction see `test_views`. Their mini-batches are a `VideoBatch`, which
+    unpacks into the same pairs and tells a module that asks which clips belong to which video.
+
+    A video that cannot be read does not stop the run: `BrokenVideoWarning` names it once, with the reason, and
+    `broken` collects them. In training another video takes its place; elsewhere it is left out, so that a metric is
+    that of the readable videos (a mini-batch of broken ones only keeps one substitute). Too many of them are an error.
+
+    The LightningModule's own `on_after_batch_transfer`, if it has one, gets the finished mini-batch, although Lightning
+    warns that the data module's hook takes its place.
+
+    Args:
+        train: Training videos: a list of `path label`, a folder with a folder per class (see `read_manifest`), what
+            `lightning-multigrid prepare` wrote, or a source of the module `sources`, such as `Kinetics`, which reads
+            the official files of a dataset.
+        val: Validation videos, likewise. Class ids are those of `train`, where given.
+        test: Test videos, likewise.
+        predict: Videos to predict, likewise; labels are not needed.
+        root: Folder that relative paths in lists start from, or its URL, such as `s3://bucket/videos`, if fsspec and
+            the package of that store are installed; None is the folder of the list. For sources, this and
+            `multi_label` and `allow_outside_root` are without effect: they have their own.
+        multi_label: Whether a video of a list may have any number of labels.
+        num_classes: Number of classes; None counts those of `train`.
+        allow_outside_root: Accept lists whose paths lead out of `root`.
+        batch_size: Clips per device (B).
+        frames: Frames per clip (T).
+        size: Height and width of a clip, in pixels (S).
+        stride: Temporal stride, in source frames.
+        sampling: `stride` for frames at a stride from a random start, `segments` for a frame from each of T equal
+            segments of the video (Something-Something).
+        short_side: Smallest and largest short side that a frame is resized to before the random crop, in pixels; None
+            is the paper's 256 to 340 for 224 pixels, scaled with `size`. Evaluation takes the smallest.
+        flip: Mirror half of the training clips. Turn it off where left and right have a meaning.
+        test_views: The views of each video in test and prediction; None is the one of validation. A mini-batch then
+            holds as many videos as make `batch_size` views, and at least one.
+        augment: What else is done to training clips, on the device: Mixup, CutMix, RandAugment, random erasing.
+        mean: Of each channel, in units of the range 0 to 1.
+        std: Of each channel, in units of the range 0 to 1.
+        antialias: Average over the source pixels between two points of the grid; the paper does not.
+        pixels: What training clips are on their way to the device: `rgb`, or `yuv`, the planes that videos store, which
+            are half the bytes and whose colours the device computes, equal to RGB's within 3 of 255. `auto` is `yuv`
+            where the Trainer's device is a CUDA one, else `rgb`. Evaluation is on RGB, as other code has it.
+        repeats: Clips that are taken of a training video each time it is visited (repeated augmentation). They lie in
+            one span of the length of a baseline clip, which is decoded once, and each has its own frames in it (on
+            coarse grids), crop and flip. An epoch has as many clips as there are videos, whatever this is: it visits
+            one part of the videos, and `repeats` epochs visit each once.
+        num_workers: Processes that decode.
+        pin_memory: Copy to a CUDA device from pinned memory, in the background; without CUDA it has no effect.
+        drop_last: Drop the last mini-batch of a training epoch if it is incomplete.
+        max_bad_fraction: Largest share of a split's videos that may be unreadable, in [0, 1].
+        read_timeout: Seconds that a read of a video file may take. One that hangs, as on a network drive that is gone,
+            makes the video a broken one.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    Example:
+        >>> data = VideoDataModule(train="train.csv", val="val.csv", batch_size=8, frames=16, size=112)
+        >>> data.batch_size, data.frames, data.size, data.stride
+        (8, 16, 112, 2)
+
+    In a config, with the official files of Kinetics::
+
+        data:
+          class_path: lightning_multigrid.VideoDataModule
+          init_args:
+            train:
+              class_path: lightning_multigrid.sources.Kinetics
+              init_args: {annotations: k400/annotations/train.csv, videos: k400/train, existing_only: true}
+            val:
+              class_path: lightning_multigrid.sources.Kinetics
+              init_args: {annotations: k400/annotations/val.csv, videos: k400/val, existing_only: true}
+
+    of Something-Something V2::
+
+            train:
+              class_path: lightning_multigrid.sources.SomethingSomething
+              init_args: {annotations: ssv2/labels/train.json, videos: ssv2/20bn-something-something-v2}
+            val:
+              class_path: lightning_multigrid.sources.SomethingSomething
+              init_args: {annotations: ssv2/labels/validation.json, videos: ssv2/20bn-something-something-v2}
+            sampling: segments
+            flip: false
+
+    and of Charades, here with folders of frames (with videos, leave `frame_rate` out)::
+
+            train:
+              class_path: lightning_multigrid.sources.Charades
+              init_args: {annotations: Charades_v1_train.csv, videos: Charades_v1_rgb, frame_rate: 24}
+            val:
+              class_path: lightning_multigrid.sources.Charades
+              init_args: {annotations: Charades_v1_test.csv, videos: Charades_v1_rgb, frame_rate: 24}
+    """
+
+    def __init__(
+        self,
+        train: Source | None = None,
+        val: Source | None = None,
+        test: Source | None = None,
+        predict: Source | None = None,
+        *,
+        root: str | os.PathLike[str] | None = None,
+        multi_label: bool = False,
+        num_classes: int | None = None,
+        allow_outside_root: bool = False,
+        batch_size: int = 8,
+        frames: int = 32,
+        size: int = 224,
+        stride: int = 2,
+        sampling: Literal["stride", "segments"] = "stride",
+        short_side: tuple[float, float] | None = None,
+        flip: bool = True,
+        test_views: Views | None = None,
+        augment: Augmentation = Augmentation(),
+        mean: tuple[float, float, float] = MEAN,
+        std: tuple[float, float, float] = STD,
+        antialias: bool = False,
+        pixels: Literal["auto", "rgb", "yuv"] = "auto",
+        repeats: int = 1,
+        num_workers: int = 0,
+        pin_memory: bool = True,
+        drop_last: bool = False,
+        max_bad_fraction: float = 0.25,
+        read_timeout: float = 60.0,
+    ) -> None:
+        super().__init__()
+        if batch_size < 1:
+            raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
+        if num_workers < 0:
+            raise ValueError(f"`num_workers` must be at least 0, got {num_workers}. 0 decodes in the main process.")
+        if pixels not in ("auto", "rgb", "yuv"):
+            raise ValueError(f"`pixels` must be 'auto', 'rgb' or 'yuv', got {pixels!r}.")
+        if repeats < 1:
+            raise ValueError(f"`repeats` must be at least 1, got {repeats}. 1 takes one clip of a video at a time.")
+        if num_classes is not None and num_classes < 1:
+            raise ValueError(f"`num_classes` must be at least 1, or None to count them, got {num_classes}.")
+        check_normalisation(mean, std)
+        self.sources: dict[Split, Source | None] = {"train": train, "val": val, "test": test, "predict": predict}
+        self.root, self.allow_outside_root = root, allow_outside_root
+        self.multi_label = multi_label
+        self.num_classes = self._given_num_classes = num_classes
+        self.batch_size = batch_size
+        self.frames, self.size, self.stride = frames, size, stride
+        self.clip_sampling = ClipSampling(frames, size, stride, sampling, short_side, flip)
+        self.test_views = test_views or CENTRE
+        self.test_views.pixels(self.clip_sampling)  # refuses a short side below the size
+        self.augment = augment
+        self.mean, self.std, self.antialias = mean, std, antialias
+        self.pixels, self.repeats = pixels, repeats
+        self.num_workers, self.pin_memory, self.drop_last = num_workers, pin_memory, drop_last
+        self._opener = VideoOpener(read_timeout)
+        self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
+        self._classes: tuple[str, ...] = ()
+        self._broken = BrokenVideos(max_bad_fraction)
+
+    @property
+    def broken(self) -> dict[str, str]:
+        """The videos that this process could not read, each with the reason."""
+        return self._broken.reasons
+
+    @override
+    def setup(self, stage: str) -> None:
+        """Reads the manifests of a stage, and that of `train`, which says what the classes are.
+
+        Raises:
+            ValueError: If the stage has no videos, no labels, or labels beyond `num_classes`.
+            ManifestError: If a manifest cannot be read.
+        """
+        needed = _SPLITS[stage][0]
+        if self.sources[needed] is None:
+            raise ValueError(
+                f"`{needed}` is None, but `{stage}` needs videos. Give `VideoDataModule` a list of `path label`, a "
+                f"folder with a folder per class, or a source such as `Kinetics`, as `{needed}`."
+            )
+        train = self._read_train(stage)
+        self._classes = train.classes if train else ()
+        for split in _SPLITS[stage]:
+            # Labels of videos to predict are not used, so they need not be known ones.
+            classes = train.classes if train and split != "predict" else ()
+            manifest = train if split == "train" else self._read(split, classes)
+            if manifest is None:
+                continue
+            if split != "predict":
+                self.num_classes = self._given_num_classes or (train or manifest).num_classes
+                self._check_labels(split, manifest, classes)
+            if split == "train":
+                self._datasets[split] = VideoDataset(manifest, self.clip_sampling, self._pixels(), self._opener)
+            else:
+                self._datasets[split] = ViewDataset(manifest, self.clip_sampling, self._views(split), self._opener)
+
+    def manifests(self) -> dict[Split, Manifest]:
+        """The videos of each split that has a source; no video is opened.
+
+        Raises:
+            ManifestError: If a source cannot be read.
+        """
+        train = self._read("train", classes=())
+        classes = train.classes if train else ()
+        read = {split: train if split == "train" else self._read(split, classes) for split in self.sources}
+        return {split: manifest for split, manifest in read.items() if manifest is not None}
+
+    @override
+    def train_dataloader(self) -> DataLoader[Any]:
+        return self._loader("train")
+
+    # Without validation videos this is Lightning's own hook, by which Lightning knows that there is no validation.
+    @property
+    def val_dataloader(self) -> Callable[[], Any]:
+        """The hook that makes the loader of the validation videos."""
+        return super().val_dataloader if self.sources["val"] is None else partial(self._loader, "val")
+
+    @override
+    def test_dataloader(self) -> DataLoader[Any]:
+        return self._loader("test")
+
+    @override
+    def predict_dataloader(self) -> DataLoader[Any]:
+        return self._loader("predict")
+
+    @override
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Resamples crops on the device; then the LightningModule's own hook has its turn."""
+        trainer = self.trainer
+        if trainer is None:
+            raise RuntimeError(
+                "`on_after_batch_transfer` needs a Trainer. In a loop of your own, use "
+                "`resample_clips(batch.crops(), batch.size, flips=batch.flips)`."
+            )
+        split = _current_split(trainer)
+        if isinstance(batch, ClipBatch):
+            self._broken.report(split, batch.failures, len(self._datasets[split]), trainer)
+            batch = self._training_clips(batch)
+        elif isinstance(batch, ViewBatch):
+            self._broken.report(split, batch.failures, len(self._datasets[split]), trainer)
+            labels = None if split == "predict" else self._labels(split, batch)
+            batch = VideoBatch(batch, self._resample, labels, self._paths(split, batch), self._classes)
+        # Lightning calls only one of the two hooks, the data module's. The default one returns the batch.
+        return trainer.lightning_module.on_after_batch_transfer(batch, dataloader_idx)
+
+    def _read_train(self, stage: str) -> Manifest | None:
+        """The training manifest; None without one, or where a machine for evaluation does not have the videos."""
+        try:
+            return self._read("train", classes=())
+        except ManifestError:
+            # Folders number the classes by themselves, wrongly if one is missing, so they need those of `train`.
+            own = self.sources[_SPLITS[stage][0]]
+            folder = own.source if isinstance(own, VideoList) else own
+            if stage == "fit" or (not isinstance(folder, VideoSource) and os.path.isdir(str(folder))):
+                raise
+            return None
+
+    def _read(self, split: Split, classes: tuple[str, ...]) -> Manifest | None:
+        source = self.sources[split]
+        if source is None:
+            return None
+        if isinstance(source, VideoSource):
+            return source.read(classes)
+        # The paths of a folder per class start from the folder itself, those of a packed manifest from its own.
+        root = None if os.path.isdir(source) or packed_manifest(os.fspath(source)) else self.root
+        videos = VideoList(source, root, multi_label=self.multi_label, allow_outside_root=self.allow_outside_root)
+        return videos.read(classes)
+
+    def _check_labels(self, split: Split, manifest: Manifest, classes: tuple[str, ...]) -> None:
+        if not manifest.labelled:
+            raise ValueError(
+                f"The videos of `{split}` ({manifest.origin}) have no labels, which `{split}` needs. Give each line a "
+                "label, or use `predict`."
+            )
+        if manifest.num_classes > (self.num_classes or 0):
+            raise ValueError(
+                f"`{split}` ({manifest.origin}) has labels up to {manifest.num_classes - 1}, but there are "
+                f"{self.num_classes} classes. Correct the labels, or give `num_classes`."
+            )
+        if classes and manifest.classes and manifest.classes != classes:
+            raise ValueError(
+                f"`{split}` ({manifest.origin}) has {len(manifest.classes)} classes that are not the {len(classes)} of "
+                "`train`, or not in their order. Give both splits from one dataset, with the same file of classes."
+            )
+
+    def _views(self, split: Split) -> Views:
+        return self.test_views if split in ("test", "predict") else CENTRE
+
+    def _loader(self, split: Split) -> DataLoader[Any]:
+        if split not in self._datasets:
+            raise RuntimeError(f"The videos of `{split}` are not read yet. Call `setup` for their stage first.")
+        training, data = split == "train", self._datasets[split]
+        sampler = self._repeat_sampler(data) if training else self._rank_sampler(data) if split != "predict" else None
+        return DataLoader(
+            data,
+            batch_size=self.batch_size if training else max(1, self.batch_size // self._views(split).per_video),
+            shuffle=training and sampler is None,
+            sampler=sampler,
+            drop_last=training and self.drop_last,
+            collate_fn=collate_clips if training else collate_views,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            # All views of a video are a large thing to keep ready; two of them for each worker are torch's default.
+            prefetch_factor=1 if self.num_workers and not training else None,
+            pin_memory=self.pin_memory and torch.cuda.is_available(),
+        )
+
+    def _rank_sampler(self, data: VideoDataset | ViewDataset) -> DistributedSampler[Any] | None:
+        """What Lightning would put there, if it has to, without its warning of videos that are counted twice."""
+        ranks = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
+        return None if ranks is None else DistributedSampler(data, **ranks, shuffle=False)
+
+    def _repeat_sampler(self, data: VideoDataset | ViewDataset) -> RepeatSampler | None:
+        """The order of a training whose videos give several clips each, cut among the ranks; None for torch's own."""
+        if self.repeats == 1:
+            return None
+        ranks = (None if self.trainer is None else self.trainer.distributed_sampler_kwargs) or {}
+        # `seed_everything` leaves its seed here, where Lightning takes that of its own samplers from.
+        return RepeatSampler(data, self.repeats, **ranks, seed=int(os.environ.get("PL_GLOBAL_SEED", 0)))
+
+    def _pixels(self) -> Literal["rgb", "yuv"]:
+        if self.pixels != "auto":
+            return self.pixels
+        # What a CPU saves in decoding it would spend on the colours; a GPU computes them beside.
+        return "yuv" if self.trainer is not None and self.trainer.strategy.root_device.type == "cuda" else "rgb"
+
+    def _training_clips(self, batch: ClipBatch) -> tuple[Tensor, Tensor]:
+        assert self.num_classes is not None
+        clips = resample_clips(
+            batch.crops(), batch.size, flips=batch.flips, mean=self.mean, std=self.std, antialias=self.antialias
+        )
+        clips, labels = self.augment.apply(
+            clips,
+            self._labels("train", batch),
+            batch.seeds,
+            num_classes=self.num_classes,
+            mean=self.mean,
+            std=self.std,
+        )
+        return self._converted(clips), labels
+
+    def _resample(self, crops: Sequence[Tensor], size: int) -> Tensor:
+        clips = resample_clips(crops, size, mean=self.mean, std=self.std, antialias=self.antialias)
+        return self._converted(clips)
+
+    def _converted(self, clips: Tensor) -> Tensor:
+        assert self.trainer is not None
+        # Lightning converts to the trainer's precision before the transfer, when there are only bytes.
+        converted: Tensor = self.trainer.precision_plugin.convert_input(clips)
+        return converted
+
+    def _labels(self, split: Split, batch: PixelBatch) -> Tensor:
+        if not self._datasets[split].manifest.multi_label:
+            return batch.class_ids()
+        assert self.num_classes is not None
+        return batch.multi_hot(self.num_classes)
+
+    def _paths(self, split: Split, batch: PixelBatch) -> list[str]:
+        return [self._datasets[split].manifest.path(index) for index in batch.indices]

@@ -1,0 +1,121 @@
+"""Predictions as a table: a row per video."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import BasePredictionWriter
+from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor
+from typing_extensions import override
+
+from lightning_multigrid.clips import VideoBatch
+
+__all__ = ["PredictionWriter"]
+
+Row = list[str]
+
+
+class PredictionWriter(BasePredictionWriter):
+    """Writes the most probable classes of each video to a CSV file when `trainer.predict` ends.
+
+    The rows are `path,class_1,probability_1,class_2,...` in the order of the list, one per video that can be read. A
+    class is its name where the data module knows it (`VideoDataModule` does if it is given `train`), else its id. The
+    file appears as a whole or not at all; with several ranks the first one writes it.
+
+    The module's `predict_step` returns a probability for each video and class, B x C, as that of `VideoClassifier`.
+
+    Args:
+        path: The file; an existing one is replaced.
+        top_k: Classes per video; of fewer classes, all.
+
+    Raises:
+        ValueError: If `top_k` is below 1.
+        MisconfigurationException: Before the first video, if the file's folder can't be written to; later, if the data
+            are not those of a `VideoDataModule`, or the predictions are no probabilities.
+    """
+
+    def __init__(self, path: str = "predictions.csv", top_k: int = 5) -> None:
+        super().__init__(write_interval="batch")
+        if top_k < 1:
+            raise ValueError(f"`top_k` must be at least 1, got {top_k}.")
+        self.path, self.top_k = os.path.abspath(path), top_k
+        self._rows: dict[int, Row] = {}
+
+    @override
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._rows = {}
+        folder = os.path.dirname(self.path)
+        if os.path.isdir(self.path) or not os.access(folder, os.W_OK | os.X_OK):
+            raise MisconfigurationException(
+                f"The predictions can't be written to {self.path}. Give `PredictionWriter` a `path` in a folder that "
+                "exists and may be written to."
+            )
+
+    @override
+    def write_on_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        prediction: Any,
+        batch_indices: Sequence[int] | None,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int,
+    ) -> None:
+        if not isinstance(batch, VideoBatch):
+            raise MisconfigurationException(
+                f"PredictionWriter names the videos of a VideoDataModule, but the mini-batch is a "
+                f"{type(batch).__name__}. With other data, write the predictions in a callback of your own."
+            )
+        videos = len(batch.paths)
+        if not isinstance(prediction, Tensor) or prediction.ndim != 2 or len(prediction) != videos:
+            given = tuple(prediction.shape) if isinstance(prediction, Tensor) else type(prediction).__name__
+            raise MisconfigurationException(
+                f"`predict_step` returned {given} for {videos} videos; PredictionWriter needs a probability for each "
+                f"video and class, {videos} x C."
+            )
+        if batch.classes and prediction.shape[1] != len(batch.classes):
+            raise MisconfigurationException(
+                f"The model tells {prediction.shape[1]} classes apart, but `train` has {len(batch.classes)}, so their "
+                "names are not known. Leave `train` out to get class ids, or give the data that the model is for."
+            )
+        best = prediction.float().topk(min(self.top_k, prediction.shape[1]))
+        for index, path, classes, values in zip(
+            batch.indices.tolist(), batch.paths, best.indices.tolist(), best.values.tolist(), strict=True
+        ):
+            row = [path]
+            for class_id, value in zip(classes, values, strict=True):
+                row += [batch.classes[class_id] if batch.classes else str(class_id), f"{value:.6g}"]
+            # A video that also stands in for broken ones is still one row.
+            self._rows[index] = row
+
+    @override
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        ranks: list[dict[int, Row]] = [self._rows]
+        if trainer.world_size > 1:
+            ranks = [{}] * trainer.world_size
+            torch.distributed.all_gather_object(ranks, self._rows)
+        if trainer.is_global_zero:
+            rows = {index: row for of_rank in ranks for index, row in of_rank.items()}
+            self._write([rows[index] for index in sorted(rows)])
+            rank_zero_info(f"Predictions of {len(rows):,} videos: {self.path}")
+
+    def _write(self, rows: list[Row]) -> None:
+        columns = (max(map(len, rows), default=1) - 1) // 2
+        header = ["path", *(f"{name}_{place + 1}" for place in range(columns) for name in ("class", "probability"))]
+        unfinished = f"{self.path}.{os.getpid()}.tmp"
+        try:
+            with open(unfinished, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows([header, *rows])
+            os.replace(unfinished, self.path)
+        finally:
+            with suppress(FileNotFoundError):
+                os.remove(unfinished)

@@ -1,0 +1,50 @@
+"""`PretrainedWeights`: a training that starts from published weights, said in a config."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+from typing_extensions import override
+
+from lightning_multigrid.models import load_weights
+
+__all__ = ["PretrainedWeights"]
+
+
+class PretrainedWeights(Callback):
+    """Loads weights into the model when `fit` starts, unless it resumes a checkpoint; what does not fit is reported.
+
+    Only `fit` needs the file. Order among callbacks does not matter.
+
+    Args:
+        path: PySlowFast, pytorchvideo, torchvision ImageNet ResNet (inflated over time), or our own (`load_weights`).
+        submodule: Where the model is in the LightningModule.
+
+    Raises:
+        ValueError: If no tensor fits, when `fit` starts.
+    """
+
+    def __init__(self, path: str, submodule: str = "model") -> None:
+        self.path, self.submodule = path, submodule
+        self._resumed = False
+
+    @override
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._resumed = trainer.state.fn is TrainerFn.FITTING
+
+    @override
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self._resumed:
+            if not os.path.exists(self.path):
+                raise FileNotFoundError(
+                    f"{self.path} does not exist. Download the weights, or give their place as `path` of "
+                    "`PretrainedWeights`."
+                )
+            load_weights(pl_module.get_submodule(self.submodule), self.path)
+
+    @override
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._resumed = False

@@ -1,0 +1,159 @@
+"""The commands `prepare` and `check`, as they are typed."""
+
+import csv
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from lightning_multigrid.cli.main import main
+from lightning_multigrid.sources.video_list import read_manifest
+from tests.helpers.videos import numbered_frames, write_video
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A folder per class, for training and for validation."""
+    video = write_video(tmp_path / "a.mp4", numbered_frames(12))
+    for name in ("train/run/a b.mp4", "train/swim/b.mp4", "train/swim/c.mp4", "val/swim/d.mp4"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(video, tmp_path / name)
+    return tmp_path
+
+
+SERIAL = ["--workers=0"]
+RECIPE = Path(__file__).parents[2] / "examples" / "recipes" / "slowfast_multigrid.yaml"
+
+
+def test_prepare_a_folder(source, capsys):
+    output = source / "prepared"
+    arguments = [f"--source={source / 'train'}", f"--output={output}", "--short_side=32", "--preset=ultrafast"]
+    main(["prepare", *arguments, *SERIAL])
+    printed = capsys.readouterr().out
+    assert printed.startswith("3 videos prepared: ")
+    assert printed.endswith(f"data:\n  init_args:\n    train: {output / 'manifest.packed'}\n")
+    assert read_manifest(output).classes == ("run", "swim")
+    main(["prepare", *arguments, *SERIAL])
+    assert capsys.readouterr().out.startswith("0 videos prepared, 3 were there: ")
+
+
+def test_prepare_all_splits_of_a_config(source, capsys):
+    text = f"""
+trainer: {{max_epochs: 2}}
+model.class_path: lightning_multigrid.VideoClassifier
+model.init_args.num_classes: 2
+model.init_args.model: {{class_path: lightning_multigrid.models.slow_r50, init_args: {{num_classes: 2}}}}
+data:
+  class_path: lightning_multigrid.VideoDataModule
+  init_args:
+    val: {source / "val"}
+data.init_args.train:
+  class_path: lightning_multigrid.sources.VideoList
+  init_args: {{source: {source / "train"}}}
+"""
+    (source / "config.yaml").write_text(text)
+    main(["prepare", f"--config={source / 'config.yaml'}", f"--output={source / 'out'}", "--preset=ultrafast", *SERIAL])
+    printed = capsys.readouterr().out
+    for split, videos in (("train", 3), ("val", 1)):
+        manifest = read_manifest(source / "out" / split)
+        assert len(manifest) == videos
+        assert manifest.classes == ("run", "swim")  # those of training, in validation too
+        assert f"\n    {split}: {source / 'out' / split / 'manifest.packed'}\n" in printed
+
+
+def test_a_config_of_a_recipe_is_understood(capsys):
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", f"--config={RECIPE}", *SERIAL])
+    assert "data/kinetics400/replacement/replacement_for_corrupted_k400 can't be listed" in capsys.readouterr().err
+
+
+def test_official_annotations(source, capsys):
+    (source / "trainlist01.txt").write_text("swim/b.mp4 2\n")
+    (source / "classInd.txt").write_text("1 run\n2 swim\n")
+    arguments = [f"--source.annotations={source / 'trainlist01.txt'}", f"--source.videos={source / 'train'}"]
+    main(["check", "--source=lightning_multigrid.sources.UCF101", *arguments, *SERIAL])
+    assert capsys.readouterr().out == "1 videos read, 0 bad.\n"
+
+
+def test_check_says_what_is_bad(source, capsys):
+    (source / "train" / "run" / "e.mp4").write_bytes(b"no video")
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", f"--source={source / 'train'}", f"--report={source / 'bad.csv'}", "--full", *SERIAL])
+    printed = capsys.readouterr()
+    assert printed.out == "4 videos read, 1 bad.\n"
+    assert f"{source / 'train' / 'run' / 'e.mp4'}: no video, or damaged at its head" in printed.err
+    with open(source / "bad.csv", newline="") as file:
+        assert [row[0] for row in csv.reader(file)] == ["path", str(source / "train" / "run" / "e.mp4")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["prepare", "--source=x"], 2, "output"),
+        (["prepare", "--output=x"], 2, "`prepare` needs either --source, .* or --config"),
+        (["check", "--source=a", "--config=b"], 2, "`check` needs either --source, .* or --config"),
+        (["check", "--source=nothing"], 1, "nothing does not exist"),
+        (["prepare", "--source=x", "--output=y", "--crf=60"], 1, "nothing|x does not exist"),
+        (["check", "--speed=3"], 2, "speed"),
+    ],
+)
+def test_mistakes_are_said_in_a_sentence(capsys, arguments, code, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=str(code)):
+        main(arguments)
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert re.search(message, error)
+
+
+def test_too_many_bad_videos_are_exit_status_1(source, capsys):
+    for name in ("b.mp4", "c.mp4"):
+        (source / "train" / "swim" / name).write_bytes(b"no video")
+    with pytest.raises(SystemExit, match="1"):
+        main(["prepare", f"--source={source / 'train'}", f"--output={source / 'out'}", *SERIAL])
+    assert "error: 2 of the 3 videos can't be used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [("prepare", "Stopped. What is there is whole, and the same command goes on from it.\n"), ("check", "Stopped.\n")],
+)
+def test_ctrl_c_is_no_traceback(source, capsys, monkeypatch, command, message):
+    def interrupted(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lightning_multigrid.cli.data_commands.prepare", interrupted)
+    monkeypatch.setattr("lightning_multigrid.cli.data_commands.check", interrupted)
+    output = [f"--output={source / 'out'}"] if command == "prepare" else []
+    with pytest.raises(SystemExit, match="130"):
+        main([command, f"--source={source / 'train'}", *output, *SERIAL])
+    assert capsys.readouterr().err.endswith(message)
+
+
+def test_folders_of_frames_are_not_compared_with_the_size_of_a_folder(tmp_path, capsys):
+    (tmp_path / "frames" / "a").mkdir(parents=True)
+    for number, pixels in enumerate(numbered_frames(5)):
+        Image.fromarray(pixels).save(tmp_path / "frames" / "a" / f"{number}.png")
+    (tmp_path / "list.csv").write_text("a 0\n")
+    source = ["--source=lightning_multigrid.sources.VideoList", f"--source.source={tmp_path / 'list.csv'}"]
+    frames = [f"--source.root={tmp_path / 'frames'}", "--source.frame_rate=24"]
+    main(["prepare", *source, *frames, f"--output={tmp_path / 'out'}", *SERIAL])
+    assert re.match(r"1 videos prepared: [\d.]+ kB\.\n", capsys.readouterr().out)
+    assert len(read_manifest(tmp_path / "out")) == 1
+
+
+def test_other_data_is_refused(source, capsys):
+    text = "data:\n  class_path: lightning.pytorch.demos.boring_classes.BoringDataModule\n"
+    (source / "config.yaml").write_text(text)
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", f"--config={source / 'config.yaml'}", *SERIAL])
+    assert "has BoringDataModule as `data`; a VideoDataModule is required" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["prepare", "check"])
+def test_help_shows_how_it_is_called(command, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    assert f"    lightning-multigrid {command} --source videos/train.csv" in capsys.readouterr().out

@@ -1,0 +1,177 @@
+"""What a plan will cost: against published numbers, counts by hand, and tensors that torch really keeps."""
+
+import time
+
+import lightning as L
+import pytest
+import torch
+from torch import nn
+
+from lightning_multigrid.cli.forecast import ClipCost, Forecast, clip_costs, rank_group
+from lightning_multigrid.cli.measure import measure_steps
+from lightning_multigrid.models import slowfast_r50, small_cnn
+from lightning_multigrid.norm.sub_batchnorm import SubBatchNorm3d
+from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
+from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.schedule import MultigridSchedule
+
+
+class Net(L.LightningModule):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, clips):
+        return self.net(clips)
+
+
+def test_flops_of_slowfast_are_those_that_were_published():
+    # PySlowFast's model zoo: SLOWFAST_8x8_R50 has 65.7 GFLOPs for a view of 32 x 256 x 256.
+    clip = BatchShape(1, 32, 256)
+    costs = clip_costs(Net(slowfast_r50(num_classes=400)), [clip])
+    assert costs[clip].flops / 1e9 == pytest.approx(65.7, rel=0.01)
+
+
+def test_costs_of_a_convolution_by_hand():
+    net = nn.Sequential(nn.Conv3d(3, 5, 1, bias=False), nn.ReLU())
+    costs = clip_costs(Net(net), [BatchShape(7, 4, 16), BatchShape(2, 2, 8)])
+    points = 4 * 16 * 16
+    # A multiply-add for each pair of channels at each point; the input is kept, and the ReLU's output.
+    assert costs == {
+        BatchShape(1, 4, 16): ClipCost(3 * 5 * points, 4 * (3 + 5) * points),
+        BatchShape(1, 2, 8): ClipCost(3 * 5 * points / 8, 4 * (3 + 5) * points / 8),
+    }
+
+
+@pytest.mark.parametrize("make", [lambda: small_cnn(4), lambda: nn.Sequential(nn.Conv3d(3, 4, 3), nn.BatchNorm3d(4))])
+def test_saved_activations_are_those_that_torch_keeps(make):
+    clips = torch.randn(2, 3, 4, 24, 24)
+    module = make().train()
+    parameters = {parameter.data_ptr() for parameter in module.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        if tensor.data_ptr() not in parameters:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = module(clips)
+    shape = BatchShape(2, 4, 24)
+    saved = 2 * clip_costs(Net(module), [shape])[shape.clip].saved_bytes
+    assert saved == pytest.approx(sum(kept.values()), rel=0.02)  # BatchNorm also keeps a mean and a variance
+    del output
+
+
+class Picky(nn.Module):
+    def forward(self, x):
+        return x.mean().item() * x
+
+
+@pytest.mark.parametrize("net", [Picky(), nn.Identity()], ids=["reads a value", "has no FLOPs"])
+def test_a_model_that_cannot_be_counted_has_no_costs(net):
+    assert clip_costs(Net(net), [BatchShape(1, 2, 8)]) == {}
+
+
+def test_costs_leave_the_module_as_it_was():
+    module = Net(small_cnn(4)).eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    clip_costs(module, [BatchShape(1, 2, 16)])
+    assert not module.training
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert module(torch.zeros(2, 3, 2, 16, 16)).shape == (2, 4)
+
+
+def test_ranks_that_share_statistics():
+    assert [rank_group(clips, 8, world=4) for clips in (1, 2, 3, 4, 7, 8, 64)] == [4, 4, 3, 2, 2, 1, 1]
+
+
+# Two shapes in two phases of equal steps: 16 clips of 1/8 of the points, then 2 of the baseline's.
+SCHEDULE = MultigridSchedule(
+    Baseline(BatchShape(2, 8, 32), epochs=9, milestones=(9 - 1e-9,)),
+    LongCycle(((0.5, 0.5), (1, 1))),
+    ShortCycle((1,)),
+    epoch_factor=1,
+)
+COARSE, FINE = BatchShape(16, 4, 16), BatchShape(2, 8, 32)
+
+
+def test_the_phases_of_these_tests():
+    assert [phase.shape for phase in SCHEDULE.phases] == [COARSE, FINE, FINE]
+
+
+def forecast(flops=(100, 800), seconds=None, **arguments):
+    costs = {COARSE.clip: ClipCost(flops[0], 10), FINE.clip: ClipCost(flops[1], 100)}
+    return Forecast(SCHEDULE, costs, seconds or {}, **arguments)
+
+
+def test_seconds_of_other_shapes_follow_from_flops():
+    by_flops = forecast(flops=(50, 800), seconds={FINE: 0.2})
+    assert by_flops.seconds(COARSE) == pytest.approx(0.2 * 16 * 50 / (2 * 800))
+    measured = forecast(seconds={FINE: 0.2, COARSE: 0.3})
+    assert measured.seconds(COARSE) == 0.3
+    assert forecast().seconds(COARSE) is None
+
+
+def test_without_costs_points_stand_for_flops():
+    assert Forecast(SCHEDULE, {}, {FINE: 0.2}).seconds(COARSE) == pytest.approx(0.2)
+    assert Forecast(SCHEDULE, {}, {}).memory(SCHEDULE.phases[0]) is None
+
+
+def test_clips_per_second_are_those_of_all_devices():
+    assert forecast(seconds={FINE: 0.5, COARSE: 0.25}, world=4).clips_per_second(SCHEDULE.phases[0]) == 4 * 16 / 0.25
+    assert forecast().clips_per_second(SCHEDULE.phases[0]) is None
+
+
+def test_memory_is_relative_to_a_baseline_step():
+    assert forecast().memory(SCHEDULE.phases[0]) == (16 * 10) / (2 * 100)
+    assert forecast().memory(SCHEDULE.phases[1]) == 1
+
+
+def test_speedup_counts_steps_and_their_times():
+    # Of 18 clips, 16 are coarse: 2 steps instead of 9.
+    assert forecast().speedup == pytest.approx(4.5, rel=1e-3)
+    assert forecast(seconds={FINE: 1, COARSE: 2}).speedup == pytest.approx(3, rel=1e-3)
+    assert forecast(flops=(50, 800)).speedup == pytest.approx(6, rel=1e-3)
+
+
+def test_training_seconds():
+    assert forecast(seconds={FINE: 1, COARSE: 2}).training_seconds([10, 10, 1]) == 31
+    assert forecast().training_seconds([10, 10, 1]) is None
+
+
+# --- Measured step times ---
+
+
+def test_measuring_leaves_the_module_as_it_was_and_times_each_shape():
+    module = Net(small_cnn(4)).eval()
+    # Ten milliseconds a clip: what else the machine does can only add to them.
+    module.net.projection.register_forward_hook(lambda layer, inputs, output: time.sleep(0.01 * len(output)))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    shapes = [(BatchShape(2, 2, 16), 8), (BatchShape(16, 8, 32), 8)]
+    seconds = measure_steps(module, shapes, torch.device("cpu"), rounds=2)
+    assert [shape for shape, _ in shapes] == list(seconds)
+    assert all(seconds[shape] >= 0.01 * shape.clips for shape in seconds)
+    assert not module.training
+    assert not any(isinstance(layer, SubBatchNorm3d) for layer in module.modules())
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_measuring_in_mixed_precision():
+    dtypes = set()
+    module = Net(small_cnn(4))
+    module.net.projection.register_forward_hook(lambda layer, inputs, output: dtypes.add(output.dtype))
+    measure_steps(module, [(BatchShape(2, 2, 16), 8)], torch.device("cpu"), precision="bf16-mixed", rounds=1)
+    assert dtypes == {torch.bfloat16}
+
+
+class Hungry(nn.Module):
+    def forward(self, x):
+        raise torch.OutOfMemoryError("no more")
+
+
+def test_a_shape_that_does_not_fit():
+    module = Net(nn.Sequential(nn.Conv3d(3, 4, 1), Hungry()))
+    with pytest.raises(ValueError, match="A step on 2 x 2 x 16 .* does not fit into the memory of cpu. Use a smaller"):
+        measure_steps(module, [(BatchShape(2, 2, 16), 8)], torch.device("cpu"))

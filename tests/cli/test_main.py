@@ -1,0 +1,339 @@
+"""The command line as a user types it, in this process; one real process as a proof of the installed script."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from lightning_multigrid.cli.main import main
+from lightning_multigrid.schedule.cycles import Baseline
+from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.schedule import MultigridSchedule
+from tests.helpers.videos import numbered_frames, write_video
+
+KINETICS = MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196), stride=2))
+
+
+def config(tmp_path, **trainer):
+    values = {
+        "model": {
+            "class_path": "lightning_multigrid.VideoClassifier",
+            "init_args": {
+                "model": {"class_path": "lightning_multigrid.models.small_cnn", "init_args": {"num_classes": 4}},
+                "num_classes": 4,
+                "schedule": "steps",
+                "milestones": [94, 154, 196],
+            },
+        },
+        "data": {
+            "class_path": "lightning_multigrid.VideoDataModule",
+            "init_args": {"train": str(tmp_path / "train.csv"), "batch_size": 8, "frames": 32, "size": 224},
+        },
+        "trainer": {
+            "max_epochs": 239,
+            "accelerator": "cpu",
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "callbacks": [{"class_path": "lightning_multigrid.MultigridCallback"}],
+            **trainer,
+        },
+    }
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    # Without a logger `fit` writes its config, and `predict` its table, to the current folder.
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+
+
+@pytest.fixture
+def videos(tmp_path):
+    lines = []
+    for index in range(8):
+        write_video(tmp_path / f"{index}.mp4", numbered_frames(10, 48, 64))
+        lines.append(f"{index}.mp4 {index % 4}")
+    (tmp_path / "train.csv").write_text("\n".join(lines))
+    return tmp_path
+
+
+SMALL = ["--data.batch_size=1", "--data.frames=4", "--data.size=32", "--data.stride=1", "--model.milestones=[1]"]
+# 8 videos: the first mini-batch must not be larger.
+SMALL_CYCLE = ["--trainer.callbacks.long_cycle.factors=[[0.5,0.75],[1,1]]"]
+
+
+def failure(capsys, args):
+    with pytest.raises(SystemExit) as exit_info:
+        main(args)
+    error = capsys.readouterr().err
+    assert exit_info.value.code not in (0, None)
+    assert "Traceback" not in error
+    _, paragraph = error.split("error: ")
+    return paragraph
+
+
+# --- plan ---
+
+
+def test_plan_needs_neither_data_nor_gpu(tmp_path, capsys):
+    main(["plan", "--config", config(tmp_path, accelerator="gpu", devices=8, strategy="ddp")])
+    text = capsys.readouterr().out
+    assert text.startswith("Multigrid schedule for a baseline of 8 x 32 x 224")
+    assert "on each of 8 devices" in text.splitlines()[0]
+    assert len([line for line in text.splitlines() if re.match(r"\s+\d+\s+\d", line)]) == len(KINETICS.phases)
+    assert "358 epochs instead of 239, 3.43x fewer iterations" in text
+
+
+def test_plan_counts_steps_of_each_device(tmp_path, capsys):
+    main(["plan", "--config", config(tmp_path), "--clips=240000", "--devices=8", "--num_nodes=2", "--json"])
+    phases = json.loads(capsys.readouterr().out)["phases"]
+    assert [phase["steps"] for phase in phases] == KINETICS.phase_steps(240_000 // 16)
+
+
+@pytest.mark.parametrize(
+    ("given", "world"),
+    [([], 16), (["--devices=2"], 2), (["--devices=2", "--num_nodes=3"], 6), (["--num_nodes=1"], 8)],
+)
+def test_plan_on_other_devices_than_the_config_says(tmp_path, capsys, given, world):
+    path = config(tmp_path, devices=8, num_nodes=2)
+    main(["plan", "--config", path, "--clips=48000", "--json", "--model.lr=0.4", *given])
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["devices"], plan["clips_per_device"], plan["global_clips"]) == (world, 48000 // world, 8 * world)
+    assert plan["lr"] == 0.4
+    assert plan["linearly_scaled_lr"] == pytest.approx(0.4 * world / 16)
+
+
+@pytest.mark.parametrize(("devices", "world"), [("auto", 1), (-1, 1), ([0, 3], 2), ("4", 4)])
+def test_devices_of_a_config(tmp_path, capsys, devices, world):
+    main(["plan", "--config", config(tmp_path, devices=devices), "--clips=48000", "--json"])
+    assert json.loads(capsys.readouterr().out)["devices"] == world
+
+
+def test_plan_knows_what_the_model_costs_and_what_the_loader_must_give(tmp_path, capsys):
+    main(["plan", "--config", config(tmp_path), "--clips=8000", "--step_time=0.5"])
+    text = capsys.readouterr().out
+    assert "GFLOPs/clip" in text
+    assert "ms/step: the given one, others by FLOPs" in text
+    assert re.search(r"About \d+ (d|h) \d+ (h|min) of steps instead of \d+ (d|h) \d+ (h|min), [\d.]+x faster", text)
+    last_phase = next(line for line in text.splitlines() if line.startswith("   12 ")).split()
+    # 32, 16 and 8 clips in about the same time.
+    assert int(last_phase[-1]) == pytest.approx((32 + 16 + 8) / 3 / 0.5, rel=0.1)
+
+
+def test_plan_by_measured_step_times(tmp_path, capsys):
+    (tmp_path / "train.csv").touch()  # not read: the clips are given
+    arguments = ["plan", "--config", config(tmp_path), "--clips=300", *SMALL, "--trainer.max_epochs=3", "--measure"]
+    main([*arguments, "--json"])
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["speedup_from"] == "step times"
+    assert all(shape["seconds_per_step"] > 0 for phase in plan["phases"] for shape in phase["short_cycle"])
+    assert plan["seconds"] == pytest.approx(
+        sum(phase["steps"] * phase["seconds_per_step"] for phase in plan["phases"]), rel=1e-6
+    )
+    main([*arguments, "--measure=false"])
+    assert "ms/step" not in capsys.readouterr().out
+
+
+def test_plan_draws_the_figure(tmp_path, capsys):
+    path = tmp_path / "plan.png"
+    main(["plan", "--config", config(tmp_path), f"--plot={path}"])
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert f"Drawn to {path}" in capsys.readouterr().err
+
+
+def test_plan_without_matplotlib(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "Figures need matplotlib" in failure(capsys, ["plan", "--config", config(tmp_path), "--plot=plan.png"])
+
+
+@pytest.mark.parametrize("like", [["--like", "kinetics-i3d-1gpu"], ["--like=kinetics-i3d-1gpu"]])
+def test_plan_of_a_preset(capsys, like):
+    main(["plan", *like, "--json"])
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["baseline"] == {"clips": 8, "frames": 8, "size": 224, "epochs": 40}
+    assert plan["baseline_steps"] == 1_200_000  # Sec. 5
+    assert plan["steps"] == pytest.approx(343_000, rel=0.02)  # of the published code, in whole epochs
+    # PySlowFast's model zoo: 37.5 GFLOPs for I3D R50 on 8 x 256 x 256; pixels in proportion.
+    assert plan["baseline_gflops_per_clip"] == pytest.approx(37.5 * (224 / 256) ** 2, rel=0.02)
+
+
+def test_plan_of_a_preset_on_eight_gpus(capsys):
+    main(["plan", "--like", "kinetics-slowfast", "--devices=8"])
+    text = capsys.readouterr().out
+    assert "on each of 8 devices" in text
+    assert "The config is for 128 devices; by linear scaling its LR would be 0.05 here." in text
+
+
+def test_plan_counts_the_clips_that_it_finds(videos, capsys):
+    main(["plan", "--config", config(videos), *SMALL, *SMALL_CYCLE, "--trainer.max_epochs=2"])
+    assert "steps instead of 16" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flag", [["--json"], ["--json=true"], ["--json", "true"]])
+def test_plan_as_json(tmp_path, capsys, flag):
+    main(["plan", "--config", config(tmp_path), *flag, "--clips=30000"])
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["baseline"] == {"clips": 8, "frames": 32, "size": 224, "epochs": 239}
+    assert plan["epochs"] == 358
+    assert [phase["lr_scale"] for phase in plan["phases"][:4]] == [8, 4, 2, 1]
+    assert [phase["steps"] for phase in plan["phases"]] == KINETICS.phase_steps(30_000)
+    first = plan["phases"][0]["short_cycle"][0]
+    assert [first[name] for name in ("clips", "frames", "size", "sub_batch")] == [128, 8, 112, 16]
+
+
+def test_plan_with_a_scheduler_that_counts_steps_needs_clips(tmp_path, capsys):
+    class_path = "tests.cli.test_main.StepScheduled"
+    args = ["plan", "--config", config(tmp_path), f"--model={class_path}"]
+    assert "Say how many there are with `--clips`" in failure(capsys, args)
+    main([*args, "--clips=800"])
+    assert "epochs instead of 239" in capsys.readouterr().out
+
+
+def test_plan_of_a_config_without_the_callback_is_the_baseline(tmp_path, capsys):
+    main(["plan", "--config", config(tmp_path), "--trainer.callbacks=null", "--clips=8000"])
+    printed = capsys.readouterr()
+    assert "has no MultigridCallback, so this is the baseline" in printed.err
+    assert "239000 steps instead of 239000, 239 epochs instead of 239, 1.00x fewer iterations" in printed.out
+
+
+def test_plan_refusals(tmp_path, capsys):
+    args = ["plan", "--config", config(tmp_path)]
+    assert "got BoringDataModule" in failure(
+        capsys, [*args, "--data=lightning.pytorch.demos.boring_classes.BoringDataModule"]
+    )
+    assert "`--step_time` must be above 0 and come without `--measure`, got 0. " in failure(
+        capsys, [*args, "--step_time=0"]
+    )
+    assert "got 1 and `--measure`" in failure(capsys, [*args, "--step_time=1", "--measure"])
+    assert "`--like` must be one of charades-slowfast, kinetics-i3d," in failure(capsys, ["plan", "--like", "kinetics"])
+    assert "got ''" in failure(capsys, ["plan", "--like"])
+    assert "The name of a figure must end in one of" in failure(capsys, [*args, "--plot=plan.doc"])
+
+
+# --- fit and its friends ---
+
+
+def test_fit_validate_test_predict(videos, capsys):
+    path = config(videos, max_epochs=2, enable_model_summary=False)
+    sources = [f"--data.{split}={videos / 'train.csv'}" for split in ("val", "test", "predict")]
+    for command in ("fit", "validate", "test", "predict"):
+        main([command, "--config", path, *SMALL, *SMALL_CYCLE, *sources])
+    assert "val/top1" in capsys.readouterr().out
+
+
+def test_predict_leaves_a_table(videos):
+    path = config(videos, enable_model_summary=False)
+    (videos / "list.csv").write_text("5.mp4\n2.mp4")
+    arguments = ["--config", path, *SMALL, f"--data.predict={videos / 'list.csv'}", "--data.test_views.crops=3"]
+    main(["predict", *arguments])
+    header, *rows = (videos / "run" / "predictions.csv").read_text().splitlines()
+    assert header == "path," + ",".join(f"class_{place},probability_{place}" for place in range(1, 5))
+    assert [row.split(",")[0] for row in rows] == [str(videos / "5.mp4"), str(videos / "2.mp4")]
+
+
+def test_predict_leaves_the_table_that_the_config_asks_for(videos):
+    writer = {"class_path": "lightning_multigrid.PredictionWriter", "init_args": {"path": "best.csv", "top_k": 1}}
+    path = config(videos, enable_model_summary=False, callbacks=[writer])
+    main(["predict", "--config", path, *SMALL, f"--data.predict={videos / 'train.csv'}"])
+    assert len((videos / "run" / "best.csv").read_text().splitlines()) == 1 + 8
+    assert not (videos / "run" / "predictions.csv").exists()
+
+
+# --- Errors and help ---
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--data.batch_size=-2"], "`batch_size` must be at least 1, got -2"),
+        (["--data.size=0"], "`size` must be at least 1, got 0"),
+        (["--model.num_classes=1"], "`num_classes` must be at least 2, got 1"),
+        (["--trainer.callbacks.epoch_factor=0"], "`epoch_factor` must be positive, got 0"),
+        (["--data.nonsense=3"], "'nonsense' is not accepted"),
+        (["--trainer.max_epochs=many"], "many"),
+        (["--config=missing.yaml"], "missing.yaml"),
+        ([], "train.csv does not exist"),
+    ],
+)
+def test_errors_of_users_are_one_paragraph(tmp_path, capsys, extra, message):
+    assert message in failure(capsys, ["fit", "--config", config(tmp_path), *extra])
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("", "lists no videos"),
+        ("a.mp4 cat", "line 1: the label 'cat' is not a number"),
+        ("a.mp4 -1", "line 1"),
+        ("../../a.mp4 0", "line 1"),
+    ],
+)
+def test_errors_of_manifests_are_one_paragraph(tmp_path, capsys, lines, message):
+    (tmp_path / "train.csv").write_text(lines)
+    assert message in failure(capsys, ["fit", "--config", config(tmp_path)])
+
+
+def test_unknown_keys_in_a_config(tmp_path, capsys):
+    path = tmp_path / "config.yaml"
+    config(tmp_path)
+    path.write_text(path.read_text() + "nonsense: 1\n")
+    assert "nonsense" in failure(capsys, ["fit", "--config", str(path)])
+
+
+def test_a_bug_keeps_its_traceback(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        main(["plan", "--config", config(tmp_path), "--model=tests.cli.test_main.Buggy"])
+
+
+@pytest.mark.parametrize("command", [[], ["fit"], ["validate"], ["test"], ["predict"], ["plan"]])
+def test_help(command, capsys):
+    with pytest.raises(SystemExit) as exit_info:
+        main([*command, "--help"])
+    assert exit_info.value.code == 0
+    text = capsys.readouterr().out
+    if command == ["plan"]:
+        assert "Training videos, over all devices" in text
+    if not command:
+        assert all(name in text for name in ("fit", "validate", "test", "predict", "plan"))
+
+
+def test_help_of_a_class_explains_its_arguments(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--data.help=lightning_multigrid.VideoDataModule"])
+    assert "Temporal stride, in source frames" in capsys.readouterr().out
+
+
+def test_the_module_runs_as_a_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "lightning_multigrid", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip().endswith("0.1.0")
+
+
+# --- Classes that the tests above name ---
+
+import torch  # noqa: E402
+
+from tests.helpers.tiny import Module  # noqa: E402
+
+
+class StepScheduled(Module):
+    def __init__(self):
+        super().__init__(
+            lambda optimizer, module: {
+                "scheduler": torch.optim.lr_scheduler.MultiStepLR(optimizer, [9400, 15400]),
+                "interval": "step",
+            }
+        )
+
+
+class Buggy(Module):
+    def configure_optimizers(self):
+        return 1 / 0

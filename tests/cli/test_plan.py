@@ -1,0 +1,304 @@
+"""A plan against what really happens: steps of real fits, LRs of real fits, and the presets against the recipes."""
+
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+
+import lightning as L
+import pytest
+import torch
+import yaml
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataModule
+from lightning_multigrid.cli.forecast import ClipCost, Forecast
+from lightning_multigrid.cli.measure import measure_steps
+from lightning_multigrid.cli.plan import count_clips, make_plan
+from lightning_multigrid.models import small_cnn
+from lightning_multigrid.schedule.cycles import Baseline, LongCycle
+from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.sources.text import ManifestError
+from lightning_multigrid.sources.ucf_hmdb import UCF101
+from tests.helpers.tiny import trainer
+from tests.helpers.videos import numbered_frames, write_video
+
+ROOT = Path(__file__).parents[2]
+VIDEOS = 45
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("videos")
+    first = write_video(folder / "0.mp4", numbered_frames(6, 24, 32))
+    for index in range(1, VIDEOS):
+        shutil.copy(first, folder / f"{index}.mp4")
+    (folder / "train.csv").write_text("\n".join(f"{index}.mp4 {index % 4}" for index in range(VIDEOS)))
+    return folder / "train.csv"
+
+
+def classifier(**arguments):
+    return VideoClassifier(small_cnn(4, width=2), num_classes=4, **arguments)
+
+
+def data_of(videos, **arguments):
+    return VideoDataModule(videos, **{"batch_size": 2, "frames": 4, "size": 16, "stride": 1, **arguments})
+
+
+class Record(L.Callback):
+    def __init__(self):
+        self.lrs = []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.lrs.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+
+def planned(videos, module, host, data, *, callback=None, clips=VIDEOS, world=1):
+    return make_plan(
+        callback or MultigridCallback(), host, module, data, clips=clips, world=world, configured_world=world
+    )
+
+
+CONFIGS = {
+    "as it is": ({}, {}, {}),
+    "accumulation": ({"accumulate_grad_batches": 3}, {}, {}),
+    "drop_last": ({}, {"drop_last": True}, {}),
+    "accumulation and drop_last": ({"accumulate_grad_batches": 2}, {"drop_last": True, "batch_size": 1}, {}),
+    "max_steps": ({"max_epochs": -1, "max_steps": 50}, {}, {}),
+    "a limit": ({"limit_train_batches": 0.7}, {}, {}),
+    "milestones and a warm-up": ({}, {}, {"schedule": "steps", "milestones": [1.4, 2.2], "warmup_epochs": 0.3}),
+    "whole milestones": ({"max_epochs": 4}, {}, {"schedule": "steps", "milestones": [2, 3]}),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_planned_steps_are_those_of_the_fit(name, videos):
+    of_trainer, of_data, of_module = CONFIGS[name]
+    if "max_steps" in of_trainer:
+        of_module = {"schedule": "constant"}
+    of_trainer = {"max_epochs": 3, **of_trainer}
+    plan = planned(videos, classifier(**of_module), trainer(**of_trainer), data_of(videos, **of_data))
+    callback, record = MultigridCallback(), Record()
+    host = trainer(callback, record, **of_trainer)
+    host.fit(classifier(**of_module), datamodule=data_of(videos, **of_data))
+    assert sum(plan.steps) == len(record.lrs)
+    assert callback._run.sampler.schedule == plan.schedule
+    assert callback._run.sampler.clips == plan.clips
+
+
+class StepsOfRank(L.Callback):
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_train_end(self, trainer, pl_module):
+        (self.folder / f"rank{trainer.global_rank}").write_text(str(trainer.global_step))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or torch.cuda.is_available(), reason="forks this process")
+def test_planned_steps_of_two_devices_are_those_of_the_fit(videos, tmp_path):
+    """45 videos on 2 devices: Lightning gives each 23, ours 22."""
+    of_module = {"schedule": "steps", "milestones": [1.4, 2.2]}
+    data = data_of(videos, batch_size=1)
+    plan = planned(videos, classifier(**of_module), trainer(max_epochs=3), data, world=2)
+    host = trainer(MultigridCallback(seed=0), StepsOfRank(tmp_path), strategy="ddp_fork", devices=2, max_epochs=3)
+    host.fit(classifier(**of_module), datamodule=data)
+    assert [int((tmp_path / f"rank{rank}").read_text()) for rank in range(2)] == [sum(plan.steps)] * 2
+
+
+def test_too_few_videos_are_refused_as_in_the_fit(videos):
+    with pytest.raises(ValueError, match="The first mini-batch of phase 0 has 32 clips, but this rank has 22"):
+        planned(videos, classifier(), trainer(max_epochs=3), data_of(videos), world=2)
+
+
+def test_planned_lrs_are_those_of_the_fit(videos):
+    of_module = {"lr": 0.4, "schedule": "steps", "milestones": [2, 3], "warmup_epochs": 1, "warmup_start_factor": 0.1}
+    plan = planned(videos, classifier(**of_module), trainer(max_epochs=4), data_of(videos))
+    record = Record()
+    host = trainer(MultigridCallback(), record, max_epochs=4)
+    host.fit(classifier(**of_module), datamodule=data_of(videos))
+    assert plan.lr == 0.4
+    schedule, position = plan.schedule, 0
+    for index, steps in enumerate(plan.steps):
+        seen = record.lrs[position : position + steps]
+        points = plan.lrs[24 * index : 24 * (index + 1)]
+        lrs = [point.lr for point in points]
+        # The plan's are those at any position, the run's those where its steps start.
+        assert all(min(lrs) * 0.999 <= lr <= max(lrs) * 1.001 for lr in seen)
+        assert all(point.baseline_lr * schedule.phases[index].lr_scale == pytest.approx(point.lr) for point in points)
+        position += steps
+    assert plan.phase_lrs(0)[0] == pytest.approx(8 * 0.04)
+    assert plan.phase_lrs(len(schedule.phases) - 1)[1] == pytest.approx(0.4 * 0.1**2)
+
+
+def test_without_videos_there_are_no_steps_but_all_else(videos):
+    of_module = {"schedule": "steps", "milestones": [1.25, 2]}
+    arguments = classifier(**of_module), trainer(max_epochs=3), data_of(None)
+    plan = planned(None, *arguments, clips=None)
+    assert plan.clips is plan.steps is plan.baseline_steps is None
+    assert [float(milestone) for milestone in plan.schedule.baseline.milestones] == [1.25, 2]
+
+
+def test_a_module_without_schedulers(videos):
+    plan = planned(videos, classifier(schedule="constant", lr=0.3), trainer(max_epochs=3), data_of(videos))
+    assert {point.baseline_lr for point in plan.lrs} == {0.3}
+    assert plan.phase_lrs(0) == (pytest.approx(2.4), pytest.approx(2.4))
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda optimizer: optimizer,
+        lambda optimizer: {"optimizer": optimizer},
+        lambda optimizer: [optimizer],
+        lambda optimizer: ([optimizer], []),
+        lambda optimizer: ([optimizer], [torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1)]),
+        lambda optimizer: {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.ConstantLR(optimizer, 1)},
+    ],
+)
+def test_the_lr_is_found_in_whichever_form_a_module_returns_it(returned, videos):
+    class OfAUser(VideoClassifier):
+        def configure_optimizers(self):
+            return returned(torch.optim.SGD(self.parameters(), lr=0.3))
+
+    module = OfAUser(small_cnn(4, width=2), num_classes=4)
+    plan = planned(videos, module, trainer(max_epochs=3), data_of(videos))
+    assert plan.lr == 0.3
+    assert {point.baseline_lr for point in plan.lrs} == {0.3}
+
+
+def test_a_damaged_list_is_named_and_a_source_whose_files_are_elsewhere_is_not_counted(tmp_path, capsys):
+    (tmp_path / "train.csv").write_text("0.mp4 0\n1.mp4\n")
+    with pytest.raises(ManifestError, match="train.csv"):
+        count_clips(data_of(tmp_path / "train.csv"))
+    assert count_clips(data_of(UCF101(tmp_path / "nowhere", tmp_path))) is None
+    assert "The training videos are not counted: " in capsys.readouterr().err
+
+
+# --- What it says ---
+
+
+@pytest.fixture
+def plan(videos):
+    callback = MultigridCallback(long_cycle=LongCycle(((0.5, 1), (1, 1))))
+    arguments = trainer(max_epochs=6), classifier(schedule="constant", lr=0.3), data_of(videos)
+    return make_plan(callback, *arguments, clips=8000, world=16, configured_world=4)
+
+
+def test_the_table_says_what_is_known(plan):
+    costs = {shape.clip: ClipCost(1e9 * shape.clip.points, 2**20) for shape, _ in plan.shapes}
+    baseline = BatchShape(2, 4, 16)
+    text = plan.table(Forecast(plan.schedule, costs, {baseline: 0.05}, 16))
+    title, _, first, *_ = text.splitlines()
+    assert title.endswith("baseline of 2 x 4 x 16 (clips x frames x size) on each of 16 devices")
+    assert "8 of 2 ranks" in first  # 4 clips on each device
+    assert 48 <= int(first.split()[-2]) <= 52  # Eq. 1: a step costs as much as the baseline's
+    # 16 clips of 8 pixels, 8 of 11 and 4 of 16 on each of 16 devices.
+    assert int(first.split()[-1]) == pytest.approx(16 * (16 + 8 + 4) / 3 / 0.05, rel=0.05)
+    assert "16 devices x 2 clips = 32 clips in a baseline step, at the LR 0.3 of the config." in text
+    assert "The config is for 4 devices; by linear scaling its LR would be 1.2 here." in text
+    steps, baseline_steps = sum(plan.steps), 6 * 250
+    assert f"{steps} steps instead of {baseline_steps}" in text
+    faster = float(re.search(r"([\d.]+)x faster if the data keep up", text)[1])
+    assert faster == pytest.approx(baseline_steps / steps, rel=0.03)
+
+
+def test_without_costs_and_times_the_table_is_shorter(plan):
+    text = plan.table(Forecast(plan.schedule, {}, {}, 16))
+    assert not any(word in text for word in ("GFLOPs", "memory", "ms/step", "clips/s"))
+    assert "fewer FLOPs (b t s^2)" in text
+
+
+def test_json_holds_the_same(plan):
+    values = plan.as_json(Forecast(plan.schedule, {}, {BatchShape(2, 4, 16): 0.05}, 16))
+    assert values["steps"] == sum(phase["steps"] for phase in values["phases"]) == sum(plan.steps)
+    assert (values["baseline_steps"], values["devices"], values["global_clips"]) == (1500, 16, 32)
+    assert values["linearly_scaled_lr"] == pytest.approx(1.2)
+    assert values["speedup_from"] == "FLOPs"
+    first = values["phases"][0]
+    assert [shape["bn_ranks"] for shape in first["short_cycle"]] == [2, 2, 2]
+    assert [shape["sub_batch"] for shape in first["short_cycle"]] == [32, 16, 8]
+    assert first["seconds_per_step"] == pytest.approx(0.05, rel=0.05)
+
+
+# --- Presets ---
+
+RECIPES = {
+    "kinetics-slowfast": "slowfast",
+    "kinetics-slowfast-8gpu": "slowfast_8gpu",
+    "kinetics-i3d": "i3d",
+    "kinetics-i3d-nl": "i3d_nl",
+    "kinetics-i3d-1gpu": "i3d_1gpu",
+    "ssv2-slowfast": "ssv2",
+    "charades-slowfast": "charades",
+}
+PRESETS = {path.stem: path for path in (ROOT / "lightning_multigrid" / "cli" / "presets").glob("*.yaml")}
+
+
+def settings(name):
+    """All settings of a recipe by their dotted names, after those that it continues."""
+
+    def flat(values, prefix=""):
+        for key, value in values.items():
+            if isinstance(value, dict):
+                yield from flat(value, f"{prefix}{key}.")
+            else:
+                yield f"{prefix}{key}", value
+
+    own = yaml.safe_load((ROOT / "examples" / "recipes" / name).read_text())
+    base = own.pop("config", None)
+    return {**(settings(base) if base else {}), **dict(flat(own))}
+
+
+def test_every_preset_has_its_recipe():
+    assert PRESETS.keys() == RECIPES.keys()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_say_what_the_recipes_say(name):
+    preset = yaml.safe_load(PRESETS[name].read_text())
+    recipe = settings(f"{RECIPES[name]}_multigrid.yaml")
+    for part in ("model", "data"):
+        for key, value in preset[part]["init_args"].items():
+            if key == "model":
+                assert value["class_path"] == recipe["model.init_args.model.class_path"]
+                for argument, given in value["init_args"].items():
+                    assert given == recipe[f"model.init_args.model.init_args.{argument}"], argument
+            else:
+                assert value == recipe[f"{part}.init_args.{key}"], key
+    for key in ("devices", "max_epochs"):
+        assert preset["trainer"][key] == recipe[f"trainer.{key}"]
+    assert preset["trainer"]["num_nodes"] == recipe.get("trainer.num_nodes", 1)
+
+
+@pytest.mark.slow  # half a minute of computing
+def test_predicted_time_is_within_15_percent_of_the_run(monkeypatch):
+    """In the time of this process, so that others do not count; steps measured before and after the run."""
+    monkeypatch.setattr(time, "perf_counter", time.process_time)
+    baseline = BatchShape(4, 16, 64)
+
+    def make():
+        # Large enough for Lightning's own milliseconds not to count.
+        return VideoClassifier(small_cnn(4, width=16), num_classes=4, schedule="steps", milestones=[2])
+
+    clips = TensorDataset(torch.randn(96, 3, 16, 64, 64), torch.randint(4, (96,)))
+    callback = MultigridCallback()
+    host = trainer(callback, max_epochs=3)
+    schedule = MultigridSchedule(Baseline(baseline, epochs=3, milestones=(2,)))
+    shapes = {baseline: 8} | {
+        s: schedule.sub_batch_of(s, p.shape) for p in schedule.phases for s in schedule.cycle(p.shape)
+    }
+    measured = [measure_steps(make(), list(shapes.items()), torch.device("cpu"), rounds=3)]
+    host.fit(make(), DataLoader(clips, 4))
+    measured.append(measure_steps(make(), list(shapes.items()), torch.device("cpu"), rounds=3))
+    assert callback._run.sampler.schedule == schedule
+    seconds = {shape: sum(times[shape] for times in measured) / 2 for shape in shapes}
+    predicted = 0.0
+    for epoch in range(schedule.epochs):
+        for (_, shape), steps in schedule.count_shapes(epoch, 96).items():
+            full = next(s for s in shapes if s.clip == shape.clip)
+            predicted += steps * seconds[full] * shape.clips / full.clips
+    run = sum(row.steps * row.step for row in callback.report.times.rows)
+    print(f"Predicted {predicted:.2f} s, run {run:.2f} s: {run / predicted:.3f}")
+    assert run == pytest.approx(predicted, rel=0.15)

@@ -1,0 +1,290 @@
+"""Configs of PySlowFast become configs that plan and train the same."""
+
+import json
+import re
+
+import pytest
+import yaml
+
+from lightning_multigrid.cli.main import main
+from lightning_multigrid.cli.pyslowfast import PySlowFastError, translate_pyslowfast
+
+# The numbers of the published stepwise multigrid config of SlowFast 8x8 on Kinetics-400.
+KINETICS = {
+    "MULTIGRID": {"SHORT_CYCLE": True, "LONG_CYCLE": True},
+    "TRAIN": {"DATASET": "kinetics", "BATCH_SIZE": 64, "EVAL_PERIOD": 10, "ENABLE": True},
+    "DATA": {
+        "PATH_TO_DATA_DIR": "lists",
+        "NUM_FRAMES": 32,
+        "SAMPLING_RATE": 2,
+        "TRAIN_JITTER_SCALES": [256, 320],
+        "TRAIN_CROP_SIZE": 224,
+        "TEST_CROP_SIZE": 256,
+        "INPUT_CHANNEL_NUM": [3, 3],
+    },
+    "SLOWFAST": {"ALPHA": 4, "BETA_INV": 8, "FUSION_KERNEL_SZ": 7},
+    "RESNET": {"DEPTH": 50},
+    "SOLVER": {
+        "BASE_LR": 0.1,
+        "LR_POLICY": "steps_with_relative_lrs",
+        "LRS": [1, 0.1, 0.01, 0.001, 0.0001, 0.00001],
+        "STEPS": [0, 94, 154, 196],
+        "MAX_EPOCH": 239,
+        "WEIGHT_DECAY": "1e-4",  # YAML reads `1e-4` as text
+        "WARMUP_EPOCHS": 34.0,
+        "WARMUP_START_LR": 0.01,
+    },
+    "MODEL": {"NUM_CLASSES": 400, "ARCH": "slowfast", "LOSS_FUNC": "cross_entropy", "DROPOUT_RATE": 0.5},
+    "BN": {"USE_PRECISE_STATS": True, "NUM_BATCHES_PRECISE": 100},
+    "NUM_GPUS": 8,
+    "RNG_SEED": 0,
+    "SOME_NEW_KEY": 3,
+}
+SMALL = {
+    "TRAIN": {"BATCH_SIZE": 8},
+    "SOLVER": {"MAX_EPOCH": 4},
+    "MODEL": {"ARCH": "i3d", "NUM_CLASSES": 10},
+    "NUM_GPUS": 2,
+}
+
+
+def changed(config, **sections):
+    """A config with some values of some sections replaced; a value for no section replaces it."""
+    return {
+        **config,
+        **{
+            name: {**config.get(name, {}), **values} if isinstance(values, dict) else values
+            for name, values in sections.items()
+        },
+    }
+
+
+def translated(tmp_path, config):
+    path = tmp_path / "theirs.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return translate_pyslowfast(path)
+
+
+def model_of(tree):
+    return tree["model"]["init_args"]["model"]
+
+
+def data_of(tree):
+    return tree["data"]["init_args"]
+
+
+def plan(tmp_path, text, capsys, *more):
+    (tmp_path / "ours.yaml").write_text(text)
+    main(["plan", "--config", str(tmp_path / "ours.yaml"), "--clips", "64000", "--json", *more])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_translated_multigrid_config_has_the_phases_that_pyslowfast_publishes(tmp_path, capsys):
+    schedule = plan(tmp_path, translated(tmp_path, KINETICS), capsys)
+
+    ends = [phase["end_epoch"] for phase in schedule["phases"]]
+    assert ends == [73, 110, 142, 158, 205, 228, 248, 259, 291, 308, 322, 329, 358]
+    assert schedule["baseline"] == {"clips": 8, "frames": 32, "size": 224, "epochs": 239.0}
+
+
+def test_every_number_of_a_recipe_is_carried_over(tmp_path):
+    text = translated(tmp_path, KINETICS)
+    tree = yaml.safe_load(text)
+
+    assert tree["seed_everything"] == 0
+    assert (tree["trainer"]["devices"], tree["trainer"]["num_nodes"], tree["trainer"]["max_epochs"]) == (8, 1, 239)
+    recipe = tree["model"]["init_args"]
+    assert (recipe["lr"], recipe["momentum"], recipe["nesterov"], recipe["weight_decay"]) == (0.1, 0.9, True, 1e-4)
+    assert (recipe["schedule"], recipe["milestones"], recipe["gamma"]) == ("steps", [94, 154, 196], 0.1)
+    assert recipe["warmup_epochs"] == 34
+    assert recipe["warmup_start_factor"] == pytest.approx(0.1)
+    assert model_of(tree) == {
+        "class_path": "lightning_multigrid.models.slowfast_r50",
+        "init_args": {"num_classes": 400, "dropout": 0.5, "alpha": 4, "beta": 0.125, "fusion_kernel": 7},
+    }
+    data = data_of(tree)
+    assert (data["batch_size"], data["frames"], data["size"], data["stride"]) == (8, 32, 224, 2)
+    assert (data["train"], data["val"], data["test"]) == ("lists/train.csv", "lists/val.csv", "lists/test.csv")
+    assert data["short_side"] == [256, 320]
+    assert data["test_views"] == {"clips": 10, "crops": 3, "size": 256}
+    [callback] = tree["trainer"]["callbacks"]
+    assert callback["init_args"]["precise_bn_batches"] == 100
+    assert (callback["init_args"]["sub_batch"], callback["init_args"]["validations_per_phase"]) == (8, 3)
+    assert "# Not carried over: SOME_NEW_KEY: 3\n" in text
+    assert "INPUT_CHANNEL_NUM" not in text  # the model settles it
+
+
+def test_without_multigrid_the_baseline_is_translated(tmp_path, capsys):
+    text = translated(tmp_path, changed(KINETICS, MULTIGRID={"SHORT_CYCLE": False, "LONG_CYCLE": False}))
+
+    assert "The baseline as it is" in text
+    assert "Precise BatchNorm is an argument of MultigridCallback" in text
+    assert yaml.safe_load(text)["trainer"]["callbacks"] == []
+    assert plan(tmp_path, text, capsys)["epochs"] == 239
+
+
+@pytest.mark.parametrize(
+    ("cycles", "epochs", "grids"),
+    [
+        ({"LONG_CYCLE": False}, 239, {(32, 112), (32, 158), (32, 224)}),
+        ({"SHORT_CYCLE": False}, 358, {(8, 158), (16, 158), (16, 224), (32, 224)}),
+        ({"SHORT_CYCLE": False, "LONG_CYCLE_FACTORS": [[0.5, 0.5], [1, 1]]}, 358, {(16, 112), (32, 224)}),
+        ({"LONG_CYCLE": False, "SHORT_CYCLE_FACTORS": [0.5]}, 239, {(32, 112), (32, 224)}),
+    ],
+)
+def test_cycles_are_as_the_config_has_them(cycles, epochs, grids, tmp_path, capsys):
+    schedule = plan(tmp_path, translated(tmp_path, changed(KINETICS, MULTIGRID=cycles)), capsys)
+
+    assert schedule["epochs"] == epochs
+    assert {(s["frames"], s["size"]) for phase in schedule["phases"] for s in phase["short_cycle"]} == grids
+
+
+@pytest.mark.parametrize(
+    ("model", "class_path"),
+    [
+        ({"MODEL": {"ARCH": "i3d"}}, "lightning_multigrid.models.i3d_r50"),
+        ({"MODEL": {"ARCH": "slow"}}, "lightning_multigrid.models.slow_r50"),
+        ({"RESNET": {"DEPTH": 101}}, "lightning_multigrid.models.slowfast_r101"),
+        (
+            {"MODEL": {"ARCH": "i3d"}, "NONLOCAL": {"LOCATION": [[[]], [[1, 3]], [[1, 3, 5]], [[]]]}},
+            "lightning_multigrid.models.i3d_nl_r50",
+        ),
+    ],
+)
+def test_models_are_found(model, class_path, tmp_path):
+    assert model_of(yaml.safe_load(translated(tmp_path, changed(KINETICS, **model))))["class_path"] == class_path
+
+
+def test_charades_and_something_something_read_their_own_lists(tmp_path, capsys):
+    charades = changed(
+        KINETICS,
+        TRAIN={"DATASET": "charades", "CHECKPOINT_FILE_PATH": "weights.pkl"},
+        DATA={"ENSEMBLE_METHOD": "max", "MULTI_LABEL": True, "PATH_PREFIX": "frames"},
+        MODEL={"LOSS_FUNC": "bce_logit", "NUM_CLASSES": 157},
+    )
+    tree = yaml.safe_load(text := translated(tmp_path, charades))
+    assert data_of(tree)["train"] == {
+        "class_path": "lightning_multigrid.sources.FrameList",
+        "init_args": {"annotations": "lists/train.csv", "videos": "frames", "frame_rate": 24.0},
+    }
+    assert data_of(tree)["test_views"]["positions"] == "charades"
+    assert (tree["model"]["init_args"]["loss"], tree["model"]["init_args"]["view_fusion"]) == ("bce", "max")
+    assert tree["trainer"]["callbacks"][0]["init_args"] == {"path": "weights.pkl"}
+    assert plan(tmp_path, text, capsys)["epochs"] == 358
+
+    ssv2 = changed(KINETICS, TRAIN={"DATASET": "ssv2"}, DATA={"RANDOM_FLIP": False, "INV_UNIFORM_SAMPLE": True})
+    tree = yaml.safe_load(text := translated(tmp_path, ssv2))
+    assert (data_of(tree)["sampling"], data_of(tree)["flip"]) == ("segments", False)
+    annotations = [data_of(tree)[split]["init_args"]["annotations"] for split in ("train", "val")]
+    assert annotations == [f"lists/something-something-v2-{split}.json" for split in ("train", "validation")]
+    assert "PySlowFast draws their inverse" in text
+    assert plan(tmp_path, text, capsys)["epochs"] == 358
+
+
+def test_a_silent_config_has_the_defaults_of_pyslowfast(tmp_path, capsys):
+    tree = yaml.safe_load(text := translated(tmp_path, SMALL))
+
+    data, recipe = data_of(tree), tree["model"]["init_args"]
+    assert (data["batch_size"], data["frames"], data["stride"], data["size"]) == (4, 8, 8, 224)
+    assert (recipe["lr"], recipe["nesterov"], recipe["schedule"]) == (0.1, True, "cosine")
+    assert tree["seed_everything"] == 1
+    assert plan(tmp_path, text, capsys)["epochs"] == 4
+
+
+def test_mixed_precision_and_clipping(tmp_path):
+    config = changed(SMALL, TRAIN={"MIXED_PRECISION": True}, SOLVER={"CLIP_GRAD_L2NORM": 1.0})
+    trainer = yaml.safe_load(translated(tmp_path, config))["trainer"]
+    assert (trainer["precision"], trainer["gradient_clip_val"]) == ("16-mixed", 1.0)
+
+    trainer = yaml.safe_load(translated(tmp_path, changed(SMALL, SOLVER={"CLIP_GRAD_VAL": 2.0})))["trainer"]
+    assert (trainer["gradient_clip_val"], trainer["gradient_clip_algorithm"]) == (2.0, "value")
+
+
+def test_the_lr_is_multiplied_by_the_nodes_where_the_config_says_so(tmp_path):
+    config = changed(SMALL, SOLVER={"BASE_LR_SCALE_NUM_SHARDS": True, "BASE_LR": 0.1}, NUM_SHARDS=16)
+    tree = yaml.safe_load(translated(tmp_path, config))
+    assert tree["model"]["init_args"]["lr"] == pytest.approx(1.6)
+    assert tree["trainer"]["num_nodes"] == 16
+
+
+def test_a_single_step_is_a_constant_lr(tmp_path):
+    steps = {"LR_POLICY": "steps_with_relative_lrs", "STEPS": [0], "LRS": [1]}
+    tree = yaml.safe_load(translated(tmp_path, changed(SMALL, SOLVER=steps)))
+    assert tree["model"]["init_args"]["schedule"] == "constant"
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        ({"SOLVER": {"LR_POLICY": "cosine", "WARMUP_EPOCHS": 2.0}}, "The cosine starts where the warm-up ends"),
+        ({"AUG": {"ENABLE": True}}, "AUG and MIXUP: see the argument `augment` of VideoDataModule"),
+    ],
+)
+def test_what_differs_is_noted(change, note, tmp_path):
+    text = translated(tmp_path, changed(SMALL, **change))
+    assert note in re.sub(r"\s*\n# *", " ", text)
+
+
+def test_offset_sampling_has_its_positions(tmp_path):
+    tree = yaml.safe_load(translated(tmp_path, changed(SMALL, DATA={"USE_OFFSET_SAMPLING": True})))
+    assert data_of(tree)["test_views"]["positions"] == "offset"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"MODEL": {"ARCH": "mvit"}}, r"`MODEL.ARCH: mvit` with depth 50 is not among the models here"),
+        ({"NONLOCAL": {"LOCATION": [[[]], [[0]], [[]], [[]]]}}, "and these non-local blocks"),
+        ({"MODEL": {"LOSS_FUNC": "soft_cross_entropy"}}, "`MODEL.LOSS_FUNC: soft_cross_entropy` is not supported"),
+        ({"SOLVER": {"OPTIMIZING_METHOD": "adamw"}}, "`SOLVER.OPTIMIZING_METHOD: adamw` is not SGD"),
+        ({"SOLVER": {"LR_POLICY": "exp"}}, "`SOLVER.LR_POLICY: exp` is not supported"),
+        (
+            {"SOLVER": {"LR_POLICY": "steps_with_relative_lrs", "STEPS": [0, 1, 2], "LRS": [1, 0.1, 0.05]}},
+            r"must fall by one factor at each of `SOLVER.STEPS: \[0, 1, 2\]`",
+        ),
+        ({"TRAIN": {"DATASET": "ava"}}, "`TRAIN.DATASET: ava` is not supported; kinetics, ssv2 and charades are"),
+        ({"TRAIN": {"BATCH_SIZE": 9}}, "`TRAIN.BATCH_SIZE: 9` must be a multiple of `NUM_GPUS: 2`"),
+        ({"TRAIN": {"BATCH_SIZE": "many"}}, "`TRAIN.BATCH_SIZE` must be a number, got 'many'"),
+        ({"SOLVER": {"BASE_LR": "high"}}, "`SOLVER.BASE_LR` must be a number, got 'high'"),
+        ({"SOLVER": {"STEPS": 3}}, "`SOLVER.STEPS` must be a list, got 3"),
+        ({"TEST": {"NUM_SPATIAL_CROPS": 5}}, "`TEST.NUM_SPATIAL_CROPS: 5` is not supported; 1 and 3 are"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused(change, message, tmp_path):
+    with pytest.raises(PySlowFastError, match=message):
+        translated(tmp_path, changed(SMALL, **change))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: [", "is not YAML"),
+        (b"\xff\xfe\x00", "is not YAML"),
+        (b"!!python/object/apply:os.system ['true']", "is not YAML"),
+        (b"trainer: {}", "none of the sections TRAIN, SOLVER and MODEL"),
+        (b"- 1", "none of the sections TRAIN, SOLVER and MODEL"),
+        (b"[" * 5000, "is not YAML"),
+    ],
+)
+def test_other_files_are_refused(content, message, tmp_path):
+    path = tmp_path / "other.yaml"
+    path.write_bytes(content)
+    with pytest.raises(PySlowFastError, match=message):
+        translate_pyslowfast(path)
+
+
+def test_the_command_prints_a_config_or_says_in_a_line_what_is_wrong(tmp_path, capsys):
+    path = tmp_path / "theirs.yaml"
+    path.write_text(yaml.safe_dump(KINETICS))
+    main(["migrate", str(path)])
+    assert capsys.readouterr().out == translate_pyslowfast(path)
+
+    path.write_text("a: 1")
+    with pytest.raises(SystemExit) as stopped:
+        main(["migrate", str(path)])
+    assert stopped.value.code == 1
+    assert "so it is no config of PySlowFast" in capsys.readouterr().err
+
+    with pytest.raises(SystemExit) as stopped:
+        main(["migrate"])
+    assert stopped.value.code == 2

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lightning_multigrid.clips.batch import Clip, Failure, collate_clips
+
+
+def clip(side: int, *labels: int, index: int = 0, frames: int = 2, size: int = 4, failures: int = 0) -> Clip:
+    crop = torch.full((frames, side, side + 1, 3), side, dtype=torch.uint8)
+    return Clip(crop, size, side % 2 == 1, labels, index, tuple(Failure(f"{i}.mp4", "cut") for i in range(failures)))
+
+
+def test_a_mini_batch_gives_the_crops_back() -> None:
+    clips = [clip(5, 7, index=3), clip(8, 1, index=4), clip(2, 0, index=9)]
+    batch = collate_clips(clips)
+    assert batch.pieces[0].shape == (2 * 3 * (5 * 6 + 8 * 9 + 2 * 3),)
+    assert all(torch.equal(a, b.crop) for a, b in zip(batch.crops(), clips, strict=True))
+    assert (len(batch), batch.frames, batch.size) == (3, 2, 4)
+    assert (batch.flips, batch.indices, batch.labels) == ((True, False, False), (3, 4, 9), ((7,), (1,), (0,)))
+    assert batch.class_ids().tolist() == [7, 1, 0]
+
+
+def test_a_mini_batch_carries_the_seed_of_each_clip() -> None:
+    batch = collate_clips([replace(clip(5, 7), seed=2**63 - 1), clip(8, 1), replace(clip(2, 0), seed=5)])
+    assert batch.to("meta").seeds == (2**63 - 1, 0, 5)
+
+
+def test_labels_of_several_classes_are_ones() -> None:
+    batch = collate_clips([clip(5, 0, 2), clip(5), clip(5, 1)])
+    assert batch.multi_hot(3).tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+
+
+def test_a_mini_batch_moves_as_a_whole_and_the_original_stays() -> None:
+    batch = collate_clips([clip(5, 1), clip(8, 2)])
+    moved = batch.to("meta")
+    assert moved.device.type == "meta"
+    assert [crop.shape for crop in moved.crops()] == [(2, 5, 6, 3), (2, 8, 9, 3)]
+    assert batch.device.type == "cpu"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_pinned_mini_batch_arrives_on_the_gpu() -> None:
+    clips = [clip(5, 1), clip(8, 2)]
+    pinned = collate_clips(clips).pin_memory()
+    assert pinned.pieces[0].is_pinned()
+    moved = pinned.to("cuda")
+    assert all(torch.equal(crop.cpu(), c.crop) for crop, c in zip(moved.crops(), clips, strict=True))
+    assert moved.class_ids().device.type == "cuda"
+
+
+def test_substitutes_are_kept_in_training() -> None:
+    batch = collate_clips([clip(5, 1, index=0), clip(6, 2, index=1, failures=2), clip(7, 3, index=2)])
+    assert batch.indices == (0, 1, 2)
+    assert [failure.path for failure in batch.failures] == ["0.mp4", "1.mp4"]
+
+
+def test_clips_of_two_grids_do_not_make_a_mini_batch() -> None:
+    with pytest.raises(ValueError, match=r"must have one shape, got \(frames, size\) in \[\(2, 4\), \(3, 4\)\]"):
+        collate_clips([clip(5, 1), clip(5, 1, frames=3)])

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+import lightning_multigrid.clips.opening
+from lightning_multigrid.clips.batch import Clip, ClipBatch, Failure, collate_clips
+from lightning_multigrid.clips.dataset import BrokenVideosError, VideoDataset, ViewDataset
+from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
+from lightning_multigrid.clips.views import CENTRE, Views, collate_views
+from lightning_multigrid.decode.reader import read_frames
+from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
+from lightning_multigrid.pixels.box import Box
+from lightning_multigrid.sources.builder import ManifestBuilder
+from lightning_multigrid.sources.manifest import Manifest
+from lightning_multigrid.sources.video_list import read_manifest
+from tests.helpers.videos import write_video
+
+
+def gray_video(path: Path, frames: int = 30, height: int = 36, width: int = 48, **arguments: Any) -> None:
+    """Frame i is a flat gray of level 8 i."""
+    write_video(path, [np.full((height, width, 3), 8 * number, np.uint8) for number in range(frames)], **arguments)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Videos a to d of labels 0 to 3, of which b is an empty file, c is missing, and d differs in size and length."""
+    folder = tmp_path_factory.mktemp("videos")
+    gray_video(folder / "a.mp4")
+    (folder / "b.mp4").touch()
+    gray_video(folder / "d.mp4", frames=20, height=64, width=40)
+    (folder / "all.csv").write_text("a.mp4 0\nb.mp4 1\nc.mp4 2\nd.mp4 3\n")
+    (folder / "good.csv").write_text("a.mp4 0\nd.mp4 3\n")
+    (folder / "bad.csv").write_text("b.mp4 1\nc.mp4 2\n")
+    return folder
+
+
+SMALL = ClipSampling(frames=8, size=16, stride=2)
+
+
+def dataset(folder: Path, name: str) -> VideoDataset:
+    return VideoDataset(read_manifest(folder / name), SMALL)
+
+
+def viewed(folder: Path, name: str, views: Views = CENTRE) -> ViewDataset:
+    return ViewDataset(read_manifest(folder / name), SMALL, views)
+
+
+def levels(crop: Tensor) -> list[int]:
+    """The frames of a gray video that a crop shows."""
+    return [round(level / 8) for level in crop.float().mean(dim=(1, 2, 3)).tolist()]
+
+
+def test_is_a_clip_dataset(folder: Path) -> None:
+    data = dataset(folder, "good.csv")
+    assert isinstance(data, ClipDataset)
+    assert (len(data), data.frames, data.size, data.stride) == (2, 8, 16, 2)
+
+
+def test_a_clip_shows_the_frames_and_pixels_of_its_grid(folder: Path) -> None:
+    request = ClipRequest(index=0, frames=4, size=12, seed=5)
+    clip = dataset(folder, "good.csv").read_clip(request)
+    grid = SMALL.draw(length=30, height=36, width=48, frames=4, size=12, rng=random.Random(5))
+    top, left, side, _ = grid.box
+    whole = read_frames(folder / "a.mp4", grid.indices)
+    assert torch.equal(clip.crop, whole[:, top : top + side, left : left + side])
+    assert levels(clip.crop) == list(grid.indices)
+    assert (clip.size, clip.flip, clip.labels, clip.index, clip.failures) == (12, grid.flip, (0,), 0, ())
+
+
+def test_evaluation_reads_the_centre_each_time(folder: Path) -> None:
+    data = viewed(folder, "good.csv")
+    for video in (data[0], data[0]):
+        # 30 frames: 7 before a span of 16, 7 after it.
+        assert levels(video.pixels) == [7, 9, 11, 13, 15, 17, 19, 21]
+        assert video.pixels.shape == (8, 32, 32, 3)  # 224 / 256 of 36 is 31.5
+        assert video.grids == (SourceGrid(tuple(range(8)), Box(0, 0, 32, 32), flip=False),)
+        assert (video.size, video.labels, video.index, video.failures) == (16, (0,), 0, ())
+
+
+def test_a_video_is_decoded_once_for_all_its_views(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = []
+
+    class Counting(lightning_multigrid.clips.opening.VideoReader):
+        def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
+            reads.append(list(indices))
+            return super().read(indices, box)
+
+    monkeypatch.setattr(lightning_multigrid.clips.opening, "VideoReader", Counting)
+    views = Views(clips=10, crops=3)
+    video = viewed(folder, "good.csv", views)[0]
+    # The last of 10 clips starts at 14 * 9 / 10 and takes every other frame up to 12 + 14.
+    assert reads == [list(range(27))]
+    assert video.pixels.shape == (27, 36, 48, 3)
+    whole = read_frames(folder / "a.mp4", range(30))
+    grids = views.grids(SMALL, 30, 36, 48)
+    [batch] = DataLoader([video], collate_fn=collate_views)
+    crops = list(batch.crops())
+    assert len(crops) == len(grids) == 30
+    for crop, grid in zip(crops, grids, strict=True):
+        top, left, side, _ = grid.box
+        assert torch.equal(crop, whole[list(grid.indices), top : top + side, left : left + side])
+
+
+def test_a_clip_is_a_function_of_its_request(folder: Path) -> None:
+    data = dataset(folder, "all.csv")
+    copied = pickle.loads(pickle.dumps(data))  # as a spawned worker gets it
+    requests = [ClipRequest(index, 4, 12, seed) for seed in range(6) for index in range(4)]
+    assert all(same(data.read_clip(request), copied.read_clip(request)) for request in requests)
+
+
+def same(a: Clip, b: Clip) -> bool:
+    rest = [(c.size, c.flip, c.labels, c.index, c.failures) for c in (a, b)]
+    return torch.equal(a.crop, b.crop) and rest[0] == rest[1]
+
+
+def test_seeds_give_different_clips(folder: Path) -> None:
+    data = dataset(folder, "good.csv")
+    clips = [data.read_clip(ClipRequest(0, 8, 16, seed)) for seed in range(20)]
+    assert len({tuple(levels(clip.crop)) for clip in clips}) > 5
+    assert len({clip.crop.shape for clip in clips}) > 3
+
+
+def test_items_of_an_ordinary_loader_follow_the_random_state_of_torch(folder: Path) -> None:
+    data = dataset(folder, "good.csv")
+    torch.manual_seed(1)
+    first = [data[0] for _ in range(8)]
+    torch.manual_seed(1)
+    assert all(same(a, data[0]) for a in first)
+    assert len({(tuple(levels(clip.crop)), clip.crop.shape) for clip in first}) > 1
+
+
+class Requests(Dataset[ClipBatch]):
+    """Mini-batches on changing grids, as a loader of multigrid training asks for them."""
+
+    def __init__(self, data: VideoDataset) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> ClipBatch:
+        frames, size = [(8, 16), (4, 12), (2, 8)][index % 3]
+        return collate_clips([self.data.read_clip(ClipRequest(i, frames, size, seed=10 * index + i)) for i in range(4)])
+
+
+def test_the_number_of_workers_changes_nothing(folder: Path) -> None:
+    data = Requests(dataset(folder, "all.csv"))
+    alone, together = (list(DataLoader(data, batch_size=None, num_workers=workers)) for workers in (0, 2))
+    for a, b in zip(alone, together, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(a.pieces, b.pieces, strict=True))
+        assert {**vars(a), "pieces": None} == {**vars(b), "pieces": None}
+
+
+# --- broken videos ---
+
+
+def test_a_broken_video_is_replaced_by_a_readable_one(folder: Path) -> None:
+    data = dataset(folder, "all.csv")
+    for seed in range(20):
+        clip = data.read_clip(ClipRequest(index=1, frames=4, size=12, seed=seed))
+        assert (clip.index, clip.labels) in [(0, (0,)), (3, (3,))]
+        assert clip.crop.shape[0] == 4
+        assert clip.failures[0].path == str(folder / "b.mp4")
+        assert {failure.path for failure in clip.failures} <= {str(folder / "b.mp4"), str(folder / "c.mp4")}
+        assert all(failure.reason for failure in clip.failures)
+
+
+def test_substitutes_differ_from_seed_to_seed_in_training_and_never_in_evaluation(folder: Path) -> None:
+    requests = [ClipRequest(index=1, frames=8, size=16, seed=seed) for seed in range(20)]
+    training, evaluation = dataset(folder, "all.csv"), viewed(folder, "all.csv")
+    assert {training.read_clip(request).index for request in requests} == {0, 3}
+    videos = [evaluation[1] for _ in range(5)]
+    assert len({video.index for video in videos}) == 1
+    assert all(video.index in (0, 3) and video.failures[0].path == str(folder / "b.mp4") for video in videos)
+
+
+def test_one_readable_video_among_a_few_is_found(tmp_path: Path) -> None:
+    gray_video(tmp_path / "good.mp4")
+    (tmp_path / "list.csv").write_text("".join(f"missing{i}.mp4 0\n" for i in range(10)) + "good.mp4 1\n")
+    data = dataset(tmp_path, "list.csv")
+    assert {data.read_clip(ClipRequest(i, 8, 16, seed=i)).index for i in range(11)} == {10}
+
+
+def test_without_a_readable_video_the_error_names_the_first(folder: Path) -> None:
+    with pytest.raises(BrokenVideosError, match=r"None of 2 videos of 2 can be read.*`root`.*The first: .*c\.mp4: \S+"):
+        dataset(folder, "bad.csv").read_clip(ClipRequest(index=1, frames=4, size=12, seed=0))
+
+
+def test_whatever_one_video_does_is_a_failure_of_that_video(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Greedy(lightning_multigrid.clips.opening.VideoReader):
+        def __init__(self, path: str, index: object, *, read_timeout: float) -> None:
+            if path.endswith("a.mp4"):
+                raise MemoryError("8 TB")
+            super().__init__(path, read_timeout=read_timeout)
+
+    monkeypatch.setattr(lightning_multigrid.clips.opening, "VideoReader", Greedy)
+    clip = dataset(folder, "good.csv").read_clip(ClipRequest(index=0, frames=4, size=12, seed=0))
+    assert clip.failures == (Failure(str(folder / "a.mp4"), "MemoryError: 8 TB"),)
+    assert clip.labels == (3,)
+
+
+def test_an_index_beyond_the_dataset_is_an_error_of_the_caller(folder: Path) -> None:
+    with pytest.raises(IndexError):
+        dataset(folder, "good.csv").read_clip(ClipRequest(index=2, frames=4, size=12, seed=0))
+
+
+# --- Labels that do not hold all the time ---
+
+
+@pytest.fixture
+def actions(folder: Path) -> Manifest:
+    """Video a, of 30 frames a second, shows class 0 in the frames 0 to 9, class 1 in 10 to 19, and 2 in 15 to 29."""
+    builder = ManifestBuilder(folder / "actions.csv", multi_label=True)
+    builder.add("a.mp4", [0, 1, 2], where="line 1", spans=[(0, 1 / 3), (1 / 3, 2 / 3), (0.5, 1)])
+    return builder.build()
+
+
+def test_a_training_clip_has_the_labels_of_its_span_and_evaluation_those_of_the_video(actions: Manifest) -> None:
+    data = VideoDataset(actions, ClipSampling(frames=3, size=16, stride=2))
+    found = set()
+    for seed in range(120):
+        clip = data.read_clip(ClipRequest(0, frames=3, size=16, seed=seed))
+        # The gray of a frame is its number; between the frames of a clip, the action goes on.
+        first, *_, last = levels(clip.crop)
+        shown = range(first, last + 1)
+        expected = [0] * (first < 10) + [1] * any(10 <= i < 20 for i in shown) + [2] * (last >= 15)
+        assert clip.labels == tuple(expected)
+        found.add(clip.labels)
+    assert found == {(0,), (0, 1), (1,), (1, 2), (2,)}
+    assert ViewDataset(actions, SMALL, CENTRE)[0].labels == (0, 1, 2)
+
+
+def test_frames_that_are_shown_for_unequal_times_have_the_labels_of_those_times(tmp_path: Path) -> None:
+    """Ten frames in the first second, as of a phone in the dark, and twenty in half of the next. A clip is of three."""
+    gray_video(tmp_path / "a.mp4", rate=40, pts=[*range(0, 40, 4), *range(40, 60)])
+    builder = ManifestBuilder(tmp_path / "list", multi_label=True)
+    builder.add("a.mp4", [0, 1], where="line 1", spans=[(0, 0.99), (0.99, 2)])
+    data = VideoDataset(builder.build(), ClipSampling(frames=3, size=16, stride=1))
+    seen = set()
+    for seed in range(60):
+        clip = data.read_clip(ClipRequest(0, 3, 16, seed))
+        first, *_ = levels(clip.crop)
+        assert clip.labels == ((0,) if first + 3 <= 9 else (0, 1) if first <= 9 else (1,))
+        seen.add(clip.labels)
+    assert seen == {(0,), (0, 1), (1,)}
+
+
+def test_a_video_of_unknown_rate_has_all_its_labels(actions: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Timeless(lightning_multigrid.clips.opening.VideoReader):
+        def __init__(self, path: str, index: object, *, read_timeout: float) -> None:
+            super().__init__(path, read_timeout=read_timeout)
+            self.rate = 0.0
+
+    monkeypatch.setattr(lightning_multigrid.clips.opening, "VideoReader", Timeless)
+    data = VideoDataset(actions, ClipSampling(frames=2, size=16, stride=1))
+    assert {data.read_clip(ClipRequest(0, 2, 16, seed)).labels for seed in range(20)} == {(0, 1, 2)}
+
+
+def test_a_clip_carries_the_seed_of_its_request(folder: Path) -> None:
+    data = dataset(folder, "all.csv")
+    assert [data.read_clip(ClipRequest(index, 4, 12, seed=7 + index)).seed for index in range(4)] == [7, 8, 9, 10]

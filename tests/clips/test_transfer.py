@@ -1,0 +1,403 @@
+"""From the worker to the device: mini-batches in pieces, several clips of a visit, and processes that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
+
+from lightning_multigrid.clips.batch import Clip, ClipBatch, collate_clips
+from lightning_multigrid.clips.dataset import VideoDataset
+from lightning_multigrid.clips.sampling import ClipSampling
+from lightning_multigrid.decode.reader import VideoReader
+from lightning_multigrid.loading.loader import MultigridLoader, WorkerError
+from lightning_multigrid.loading.order import RepeatedOrder, RepeatSampler, epoch_order, order_of, repeated_order
+from lightning_multigrid.loading.requests import ClipRequest, read_clips, visits
+from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.loading.subsets import clip_dataset
+from lightning_multigrid.pixels.yuv import YuvLayout
+from lightning_multigrid.schedule.cycles import Baseline
+from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.sources.video_list import read_manifest
+from lightning_multigrid.training.callback import MultigridCallback
+from lightning_multigrid.video.datamodule import VideoDataModule
+from tests.helpers.tiny import trainer
+from tests.helpers.videos import numbered_frames, write_video
+from tests.video.test_datamodule import TINY, Recorder
+
+pytestmark = [
+    # Advice for real training.
+    pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+]
+
+VIDEOS, FRAMES = 11, 24
+SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eleven videos of classes 0 to 2; one of them cannot be read, and one is not YUV 4:2:0."""
+    folder = tmp_path_factory.mktemp("videos")
+    for number in range(VIDEOS):
+        options: dict[str, Any] = {"pix_fmt": "yuv444p"} if number == 4 else {}
+        write_video(folder / f"{number}.mp4", numbered_frames(FRAMES, first=number), **options)
+    (folder / "7.mp4").write_text("no video")
+    # Each six times, so that there are enough for the coarse mini-batches.
+    (folder / "list.csv").write_text("".join(f"{number}.mp4 {number % 3}\n" for number in range(VIDEOS)) * 6)
+    (folder / "good.csv").write_text(
+        "".join(f"{number}.mp4 {number % 3}\n" for number in range(VIDEOS) if number != 7) * 4
+    )
+    return folder
+
+
+def videos(folder: Path, pixels: Any = "yuv") -> VideoDataset:
+    return VideoDataset(read_manifest(folder / "list.csv"), ClipSampling(frames=8, size=32, stride=2), pixels)
+
+
+def loader_of(data: VideoDataset, workers: int, repeats: int, collate_fn: Any = collate_clips) -> MultigridLoader:
+    order = RepeatedOrder(0, len(data), repeats)
+    sampler = MultigridSampler(SCHEDULE, order, len(data), seed=0)
+    return MultigridLoader(data, sampler, DataLoader(data, num_workers=workers, collate_fn=collate_fn))
+
+
+def contents(batch: ClipBatch) -> tuple[Any, ...]:
+    whole = torch.cat(batch.pieces).numpy().tobytes()
+    return whole, {**vars(batch), "pieces": None}
+
+
+# --- Pieces ---
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_mini_batches_are_the_same_for_any_number_of_workers(folder: Path, repeats: int) -> None:
+    loaders = [loader_of(videos(folder), workers, repeats) for workers in (0, 1, 2, 4)]
+    for epoch in (0, 3):
+        for loader in loaders:
+            loader.sampler.set_epoch(epoch)
+        for step, *batches in zip(SCHEDULE.steps(epoch, 6 * VIDEOS), *loaders, strict=True):
+            alone = contents(batches[0])
+            assert all(contents(batch) == alone for batch in batches[1:])
+            clips = step.shape.clips
+            assert (len(batches[0]), batches[0].frames, batches[0].size) == (clips, step.shape.frames, step.shape.size)
+            assert [len(batch.pieces) for batch in batches[:2]] == [1, 1]
+            if repeats == 1:
+                assert [len(batch.pieces) for batch in batches[2:]] == [min(2, clips), min(4, clips)]
+
+
+def test_a_mini_batch_of_pieces_is_the_whole_one() -> None:
+    clips = [
+        Clip(torch.full((2, side, side + 1, 3), side, dtype=torch.uint8), 4, side % 2 == 0, (side,), 10 * side)
+        for side in range(3, 8)
+    ]
+    data = torch.arange(48, dtype=torch.uint8)
+    clips.insert(2, Clip(YuvLayout(2, 4, 4).view(data), 4, True, (9,), 9))
+    whole = collate_clips(clips)
+    pieces = collate_clips.join([collate_clips(clips[:1]), collate_clips(clips[1:4]), collate_clips(clips[4:])])
+    assert contents(pieces) == contents(whole)
+    for batch in (whole, pieces, pieces.to("cpu")):
+        crops = batch.crops()
+        assert torch.equal(crops[2].data, data)  # type: ignore[union-attr]
+        assert [crop.shape[1] for crop in crops if isinstance(crop, torch.Tensor)] == [3, 4, 5, 6, 7]
+        assert batch.class_ids().tolist() == [3, 4, 9, 5, 6, 7]
+
+
+def test_pieces_are_nearly_equal_and_part_no_visit() -> None:
+    sampler = MultigridSampler(SCHEDULE, lambda epoch: epoch_order(0, epoch, 203), 203, seed=0)
+    whole = list(sampler)
+    for pieces in (2, 3, 5):
+        sampler.pieces = pieces
+        found = iter(list(sampler))
+        for step, expected in zip(sampler.steps(0), whole, strict=True):
+            parts = [next(found) for _ in range(min(pieces, step.shape.clips))]
+            assert [request for part in parts for request in part] == expected
+            assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_a_collate_fn_of_the_users_own_gets_whole_mini_batches(folder: Path) -> None:
+    loader = loader_of(videos(folder), workers=2, repeats=1, collate_fn=len)
+    assert list(loader) == [step.shape.clips for step in SCHEDULE.steps(0, 6 * VIDEOS)]
+
+
+def test_a_timeout_is_for_what_a_worker_reads() -> None:
+    # Mini-batches have up to 32 clips, the baseline's 2.
+    data, sampler = TensorDataset(torch.zeros(1)), MultigridSampler(SCHEDULE, range, 203, seed=0)  # type: ignore[arg-type]
+    for workers, collate_fn, times in ((2, list, 16), (2, collate_clips, 8), (32, collate_clips, 1)):
+        like = DataLoader(data, num_workers=workers, timeout=7, collate_fn=collate_fn)
+        assert MultigridLoader(data, sampler, like).timeout == 7 * times  # type: ignore[arg-type]
+
+
+def test_workers_hand_over_bytes_in_shared_memory(folder: Path) -> None:
+    [batch, *_] = loader_of(videos(folder), workers=2, repeats=1)
+    assert all(piece.is_shared() for piece in batch.pieces)
+
+
+# --- Repeats ---
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 3))
+@settings(max_examples=30, deadline=None)
+def test_so_many_epochs_visit_each_video_once(length: int, repeats: int, cycle: int) -> None:
+    epochs = [repeated_order(5, repeats * cycle + part, length, repeats) for part in range(repeats)]
+    assert {len(epoch) for epoch in epochs} == {length}
+    together = [index for epoch in epochs for index in epoch]
+    assert Counter(together) == dict.fromkeys(range(length), repeats)
+    assert together[::repeats] == epoch_order(5, cycle, length)  # each visit is in one place
+    assert repeated_order(5, cycle, length, 1) == epoch_order(5, cycle, length)
+
+
+def test_clips_of_a_visit_have_seeds_of_their_own_and_one_for_the_span() -> None:
+    sampler = MultigridSampler(SCHEDULE, RepeatedOrder(0, 201, 2), 201, seed=0)
+    alone = MultigridSampler(SCHEDULE, lambda epoch: epoch_order(0, epoch, 201), 201, seed=0)
+    for epoch, first in ((0, 0), (1, 1)):  # 201 is odd: the last visit of epoch 0 goes on in epoch 1
+        for each in (sampler, alone):
+            each.set_epoch(epoch)
+        requests = [request for batch in sampler for request in batch]
+        assert [r.index for r in requests] == repeated_order(0, epoch, 201, 2)
+        assert len({r.seed for r in requests}) == 201
+        pairs = list(zip(requests[first::2], requests[first + 1 :: 2], strict=False))
+        assert len(pairs) == len({a.visit for a, _ in pairs}) == 100
+        assert all(a.visit == b.visit and a.index == b.index for a, b in pairs)
+        # The first clip of a visit is seeded as without repeats, whose clips have no span in common with others.
+        assert {a.seed for a, _ in pairs} <= {r.seed for batch in alone for r in batch}
+        assert {r.visit for batch in alone for r in batch} == {None}
+
+
+@pytest.mark.parametrize("pixels", ["rgb", "yuv"])
+@pytest.mark.parametrize("mode", ["stride", "segments"])
+def test_a_visit_decodes_once_and_gives_what_each_request_gives(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, pixels: Any, mode: Any
+) -> None:
+    manifest = read_manifest(folder / "list.csv")
+    data = VideoDataset(manifest, ClipSampling(frames=8, size=32, stride=2, mode=mode), pixels)
+    for index in (0, 4, 7):  # YUV, 4:4:4, and broken: another video takes its place
+        requests = [ClipRequest(index, 4, 22, seed, visit=77) for seed in range(4)]
+        requests.append(ClipRequest(index, 4, 22, seed=4))
+        alone = [data.read_clip(request) for request in requests]
+        together = data.read_clips(requests)
+        assert contents(collate_clips(together)) == contents(collate_clips(alone))
+    opened: list[str] = []
+    own = VideoReader.__init__
+
+    def counted(self: VideoReader, path: str, *args: Any, **options: Any) -> None:
+        opened.append(path)
+        own(self, path, *args, **options)
+
+    monkeypatch.setattr(VideoReader, "__init__", counted)
+    data.read_clips([ClipRequest(0, 4, 22, seed, visit=5) for seed in range(4)])
+    assert len(opened) == 1
+
+
+def test_clips_of_a_visit_lie_in_a_span_of_the_length_of_a_baseline_clip(folder: Path) -> None:
+    sampling = ClipSampling(frames=8, size=32, stride=1)
+    data = VideoDataset(read_manifest(folder / "list.csv"), sampling)
+    starts, strides = set(), set()
+    for visit in range(30):
+        grids = [data._grid(ClipRequest(0, 2, 22, seed, visit), FRAMES, 48, 64) for seed in range(6)]
+        frames = [index for grid in grids for index in grid.indices]
+        assert max(frames) - min(frames) < 8
+        starts.add(min(frames))
+        strides |= {grid.indices[1] - grid.indices[0] for grid in grids}
+        assert len({grid.box for grid in grids}) > 1
+    assert (min(starts), max(starts)) == (0, 16)
+    assert strides == {1, 2, 3, 4}
+
+
+def test_parts_and_joins_of_datasets_pass_visits_on(folder: Path) -> None:
+    data = videos(folder)
+    joined = clip_dataset(ConcatDataset([Subset(data, [3, 5]), data]))  # type: ignore[list-item]
+    assert joined is not None
+    requests = [ClipRequest(i, 4, 22, seed, visit=9) for i in (1, 2 + 5) for seed in (0, 1)]
+    expected = data.read_clips([ClipRequest(5, 4, 22, seed, visit=9) for seed in (0, 1)] * 2)
+    assert contents(collate_clips(read_clips(joined, requests))) == contents(collate_clips(expected))
+
+
+def test_parts_and_joins_of_datasets_pass_single_clips_on(folder: Path) -> None:
+    data = videos(folder)
+    joined = clip_dataset(ConcatDataset([Subset(data, [3, 5]), data]))  # type: ignore[list-item]
+    assert joined is not None
+    assert len(joined) == 2 + len(data)
+    assert len(clip_dataset(Subset(data, [3, 5]))) == 2  # type: ignore[arg-type]
+    for place, index in ((0, 3), (1, 5), (2, 0), (2 + 5, 5)):
+        found, expected = (
+            whole.read_clip(ClipRequest(at, 4, 22, seed=7)) for whole, at in ((joined, place), (data, index))
+        )
+        assert contents(collate_clips([found])) == contents(collate_clips([expected]))
+
+
+def test_requests_without_a_visit_stand_alone() -> None:
+    alone, visit = ClipRequest(0, 4, 8, seed=1), ClipRequest(0, 4, 8, seed=1, visit=2)
+    assert [len(v) for v in visits([alone, alone, visit, visit, alone])] == [1, 1, 2, 1]
+    assert visits([]) == []
+
+
+def test_the_baselines_sampler_deals_an_epoch_to_the_ranks() -> None:
+    data = TensorDataset(torch.zeros(21))
+    ranks = [RepeatSampler(data, 3, num_replicas=2, rank=rank, seed=4) for rank in (0, 1)]
+    for epoch in (0, 1, 5):
+        for rank in ranks:
+            rank.set_epoch(epoch)
+        found = [list(rank) for rank in ranks]
+        expected = repeated_order(4, epoch, 21, 3)
+        assert found[0] + found[1] == [*expected, expected[0]]  # one more, to make the ranks equal
+    loader = DataLoader(data, sampler=ranks[1])
+    assert list(order_of(loader, seed=8)(2)) == repeated_order(8, 2, 21, 3)
+
+
+def test_a_loader_of_the_baseline_decodes_a_visit_once(folder: Path) -> None:
+    data = videos(folder)
+    sampler = RepeatSampler(data, 2)
+    torch.manual_seed(3)
+    batches = list(DataLoader(data, 4, sampler=sampler, collate_fn=collate_clips))
+    expected = repeated_order(0, 0, len(data), 2)
+    assert [len(batch) for batch in batches] == [4] * 16 + [2]
+    indices = [index for batch in batches for index in batch.indices]
+    assert sum(a != b for a, b in zip(indices, expected, strict=True)) <= 6  # the broken video
+    assert len({seed for batch in batches for seed in batch.seeds}) == len(data)
+
+
+# --- In a training ---
+
+
+def trained(folder: Path, callbacks: list[Any], **arguments: Any) -> Recorder:
+    torch.manual_seed(0)
+    module = Recorder()
+    data = VideoDataModule(folder / "good.csv", **{**TINY, "batch_size": 1} | arguments)
+    trainer(*callbacks, max_epochs=2).fit(module, datamodule=data)
+    return module
+
+
+@pytest.mark.parametrize("pixels", ["rgb", "yuv"])
+def test_a_training_is_the_same_for_any_number_of_workers(folder: Path, pixels: str) -> None:
+    arguments = {"pixels": pixels, "repeats": 2}
+    alone, together = (trained(folder, [MultigridCallback(seed=5)], num_workers=w, **arguments) for w in (0, 2))
+    assert len(alone.seen["train"]) == len(together.seen["train"]) > 3
+    for (a, labels), (b, same) in zip(alone.seen["train"], together.seen["train"], strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(labels, same)
+    assert all(torch.equal(a, b) for a, b in zip(alone.parameters(), together.parameters(), strict=True))
+
+
+def test_yuv_trains_on_what_rgb_trains_on(folder: Path) -> None:
+    rgb, yuv, auto = (trained(folder, [MultigridCallback(seed=5)], pixels=pixels) for pixels in ("rgb", "yuv", "auto"))
+    for (a, _), (b, _), (c, _) in zip(*(module.seen["train"] for module in (rgb, yuv, auto)), strict=True):
+        torch.testing.assert_close(a, b, atol=3.01 / 255 / 0.225, rtol=0)
+        assert torch.equal(a, c)  # on a CPU
+        assert not torch.equal(a, b)
+
+
+def test_repeats_leave_the_length_of_the_baselines_epoch(folder: Path) -> None:
+    for repeats in (1, 2):
+        module = trained(folder, [], repeats=repeats, batch_size=16)
+        assert [len(labels) for _, labels in module.seen["train"]] == [16, 16, 8] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pixels": "nv12"}, "`pixels` must be 'auto', 'rgb' or 'yuv', got 'nv12'"),
+        ({"repeats": 0}, "`repeats` must be at least 1, got 0. 1 takes one clip of a video at a time"),
+    ],
+)
+def test_bad_values(folder: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        VideoDataModule(folder / "good.csv", **arguments)
+
+
+# --- Processes that die ---
+
+
+class Dying(torch.utils.data.Dataset[Any]):
+    """Clips; the process that reads the last one is ended as by a system without memory."""
+
+    frames, size, stride = 8, 32, 1
+
+    def __len__(self) -> int:
+        return 66
+
+    def read_clip(self, request: ClipRequest) -> Any:
+        if request.index == 65:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.zeros(1)
+
+
+def test_the_death_of_a_worker_says_what_to_do() -> None:
+    sampler = MultigridSampler(SCHEDULE, lambda epoch: range(66), 66, seed=0)
+    loader = MultigridLoader(Dying(), sampler, DataLoader(Dying(), num_workers=2))
+    with pytest.raises(WorkerError, match=r"died \(DataLoader worker \(pid.*lower `num_workers`.*--shm-size"):
+        list(loader)
+
+
+class Failing(Dying):
+    def read_clip(self, request: ClipRequest) -> Any:
+        raise RuntimeError("of the user's own")
+
+
+def test_an_error_in_a_worker_is_none_of_its_death() -> None:
+    sampler = MultigridSampler(SCHEDULE, lambda epoch: range(66), 66, seed=0)
+    loader = MultigridLoader(Failing(), sampler, DataLoader(Failing(), num_workers=1))
+    with pytest.raises(RuntimeError, match="of the user's own") as caught:
+        list(loader)
+    assert not isinstance(caught.value, WorkerError)
+
+
+SCRIPT = """
+import os, signal, sys, time
+import lightning_multigrid.clips.opening as opening
+from lightning_multigrid import MultigridCallback, VideoDataModule
+from tests.video.test_datamodule import TINY, Recorder
+from tests.helpers.tiny import trainer
+
+if __name__ == "__main__":
+    main, reader, folder = os.getpid(), opening.VideoReader, sys.argv[1]
+
+    def killed(path, index, *, read_timeout):
+        with open(f"{folder}/processes", "a") as file:
+            file.write(f"{os.getpid()}\\n")
+        if path.endswith("9.mp4") and os.getpid() != main:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return reader(path, index, read_timeout=read_timeout)
+
+    opening.VideoReader = killed
+    data = VideoDataModule(f"{folder}/good.csv", **{**TINY, "batch_size": 1}, num_workers=2)
+    trainer(MultigridCallback(seed=0), max_epochs=2).fit(Recorder(), datamodule=data)
+"""
+
+
+def test_a_training_whose_worker_is_killed_ends_soon_and_leaves_no_process(folder: Path, tmp_path: Path) -> None:
+    for name in [*(f"{number}.mp4" for number in range(VIDEOS)), "good.csv"]:
+        (tmp_path / name).symlink_to(folder / name)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    ended = subprocess.run(
+        [sys.executable, tmp_path / "script.py", tmp_path],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "DataLoader worker (pid" in ended.stderr
+    processes = {int(line) for line in (tmp_path / "processes").read_text().split()}
+    assert len(processes) >= 2
+    time.sleep(0.1)
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)

@@ -1,0 +1,201 @@
+"""Damaged and hostile video files by the thousand: only our errors, no wrong frame by an index, nothing that grows."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from lightning_multigrid.decode.reader import VideoReader, build_index
+from lightning_multigrid.decode.video_file import VideoError
+from tests.decode.test_plan import PREPARED
+from tests.decode.test_reader import H264, damage, written
+from tests.helpers.mutations import mutate
+from tests.helpers.videos import decode_all, numbered_frames, write_video
+
+SOURCES = ["gop_12.mp4", "faststart.mp4", "pyramid.mp4", "fragments.mp4", "gop_12.mkv", "gop_12.ts", "h265.mp4"]
+SOURCES += ["vp8.webm", "vp9.webm", "av1.mp4", "mpeg4_b.avi", "mjpeg.avi", "mpeg2.mpg", "gop_12.flv", "vp8.ivf"]
+NUMBERS = [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**16, 255, 2**63]
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc to measure memory with")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sound")
+
+
+def resident() -> int:
+    """Bytes of this process in memory, without those that it has let go of and C's library holds back."""
+    with suppress(AttributeError):  # other libraries than GNU's
+        ctypes.CDLL(None).malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_few_bytes_cannot_claim_billions_of_frames(folder: Path) -> None:
+    """FFmpeg would take 24 bytes and more for each of them."""
+    path = write_video(folder / "claims.mp4", numbered_frames(20), options=H264)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"stsz") + 8
+    data[at : at + 8] = (1).to_bytes(4, "big") + (2**27).to_bytes(4, "big")
+    path.write_bytes(data)
+    with pytest.raises(VideoError, match=rf"damaged: its frames claim 134217728 bytes, {len(data)} are there"):
+        VideoReader(path)
+
+
+def mutate_video(content: bytes, draw: random.Random) -> bytes:
+    """Damage as of disks, downloads and attackers; half of it in the tables, where it matters most."""
+    table = max(content.find(b"moov"), 0)
+    kind = draw.random()
+    if kind < 0.1:
+        return content[: draw.randrange(len(content))]
+    if kind < 0.25:
+        return mutate(content, draw)
+    data = bytearray(content)
+    for _ in range(draw.choice([1, 1, 2, 5, 50])):
+        at = draw.randrange(len(data)) if draw.random() < 0.5 else min(table + draw.randrange(1500), len(data) - 1)
+        if draw.random() < 0.5:
+            data[at] ^= 1 << draw.randrange(8)
+        else:
+            size = draw.choice([1, 2, 4, 8])
+            data[at : at + size] = (draw.choice(NUMBERS) % 256**size).to_bytes(size, draw.choice(["big", "little"]))
+    return bytes(data)
+
+
+def read_mutations(folder: Path, target: Path, count: int, seed: int) -> Iterator[tuple[int, float]]:
+    """Reads mutated videos. Yields the seed and the seconds that each took."""
+    contents = [written(folder, name).read_bytes() for name in SOURCES]
+    for number in range(seed, seed + count):
+        draw = random.Random(number)
+        which = draw.randrange(len(SOURCES))
+        path = target / f"mutated{Path(SOURCES[which]).suffix}"
+        path.write_bytes(mutate_video(contents[which], draw))
+        began = time.perf_counter()
+        # A damaged table may tell of hours of frames: no more than a clip is asked for.
+        with suppress(VideoError), VideoReader(path, read_timeout=10) as reader:
+            indices = [min(len(reader) - 1, 4 * point) for point in range(8)]
+            frames = reader.read(indices)
+            assert tuple(frames.shape) == (8, reader.height, reader.width, 3), number
+        yield number, time.perf_counter() - began
+
+
+@needs_proc
+def test_mutated_videos_are_video_errors_or_go_unnoticed(folder, tmp_path):
+    for number, seconds in read_mutations(folder, tmp_path, 300, seed=0):
+        assert seconds < 10, number
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_many_mutated_videos(folder, tmp_path):
+    """20,000 files take some minutes."""
+    for number, seconds in read_mutations(folder, tmp_path, 4_000, seed=10**6):
+        assert seconds < 10, number
+    before, files = resident(), open_files()
+    for number, seconds in read_mutations(folder, tmp_path, 20_000, seed=2 * 10**6):
+        assert seconds < 10, number
+    assert resident() - before < 50 * 2**20
+    assert open_files() == files
+
+
+def sequential(path: Path) -> list[np.ndarray]:
+    """The frames of a damaged file up to the first error, by PyAV alone."""
+    frames = []
+    with suppress(av.FFmpegError), av.open(str(path)) as container:
+        container.streams.video[0].thread_count = 1
+        frames += [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    return frames
+
+
+@pytest.mark.parametrize("name", ["gop_12.mp4", "pyramid.mp4", "gop_250.mp4"])
+def test_damage_that_makes_no_error_spreads_no_further_than_in_a_sequential_decode(folder, tmp_path, name):
+    """What the decoder makes up for lost macroblocks depends on what was in its memory; the other frames are exact."""
+    source = written(folder, name)
+    index, content, whole = build_index(source), source.read_bytes(), decode_all(source)
+    large = np.flatnonzero(index.sizes > 60).tolist()
+    compared = damaged = 0
+    for seed in range(25):
+        draw = random.Random(seed)
+        data = bytearray(content)
+        packet = draw.choice(large)
+        for _ in range(3):
+            place = draw.randrange(45, int(index.sizes[packet]))
+            data[int(index.positions[packet]) + place] ^= 1 << draw.randrange(8)
+        path = tmp_path / f"{seed}.mp4"
+        path.write_bytes(data)
+        expected = sequential(path)
+        spared = [n for n, frame in enumerate(expected) if np.array_equal(frame, whole[n])]
+        damaged += len(expected) - len(spared)
+        with suppress(VideoError), VideoReader(path) as reader:
+            for wanted in ([n] for n in spared):
+                assert np.array_equal(reader.read(wanted).numpy(), whole[wanted]), seed
+                compared += 1
+    assert compared > 100
+    assert damaged > 10
+
+
+def read_clips(paths: list[Path], count: int) -> None:
+    draw = random.Random(0)
+    for number in range(count):
+        path = paths[number % len(paths)]
+        try:
+            with VideoReader(path) as reader:
+                start = draw.randrange(len(reader) - 28)
+                reader.read(range(start, start + 28, 4))
+        except VideoError:
+            assert "damaged" in path.name
+
+
+def many_files(folder: Path, tmp_path: Path) -> list[Path]:
+    names = [
+        "gop_12.mp4",
+        "prepared.mp4",
+        "pyramid.mp4",
+        "gop_12.mkv",
+        "h265.mp4",
+        "vp9.webm",
+        "mpeg4_b.avi",
+        "av1.mp4",
+    ]
+    paths = [written(folder, name) for name in names]
+    paths.append(damage(paths[0], tmp_path / "damaged.mp4", packet=30))
+    for number, side in enumerate((48, 64, 96)):  # decoders of several sizes take turns
+        frames = numbered_frames(40, side, side + 16)
+        paths.append(write_video(tmp_path / f"{number}.mp4", frames, options=PREPARED if number else H264))
+    return paths
+
+
+@needs_proc
+def test_memory_and_open_files_stay_flat(folder, tmp_path):
+    paths = many_files(folder, tmp_path)
+    read_clips(paths, 240)
+    before, files = resident(), open_files()
+    read_clips(paths, 360)
+    assert resident() - before < 12 * 2**20
+    assert open_files() == files
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_memory_and_open_files_stay_flat_over_many_clips(folder, tmp_path):
+    """10,000 clips take some minutes."""
+    paths = many_files(folder, tmp_path)
+    read_clips(paths, 2_000)
+    before, files = resident(), open_files()
+    read_clips(paths, 10_000)
+    assert resident() - before < 10 * 2**20
+    assert open_files() == files

@@ -1,0 +1,928 @@
+"""Every frame is compared with a decode of the whole file by PyAV alone, or with the number drawn into it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_multigrid.decode import reader as decode
+from lightning_multigrid.decode import thread_cache as kept
+from lightning_multigrid.decode.nal import nal_units
+from lightning_multigrid.decode.reader import VideoReader, build_index, read_frames
+from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.pixels.box import Box
+from tests.helpers.field_pictures import SIDE, expected_frames, write_field_pictures
+from tests.helpers.videos import decode_all, number_of, numbered_frames, write_video
+
+COUNT = 60
+HEIGHT, WIDTH = 64, 80
+FRAMES = numbered_frames(COUNT, HEIGHT, WIDTH)
+H264 = {"g": "12", "bf": "3", "preset": "veryfast", "x264-params": "log-level=none"}
+PREPARED = {"g": "33", "bf": "15", "b_strategy": "0", "sc_threshold": "0", "tune": "fastdecode"}
+PREPARED |= {"x264-params": "b-pyramid=none:log-level=none"}
+H265 = "keyint=12:min-keyint=12:bframes=3:log-level=none"
+
+# Name of the file -> how it is encoded. The suffix tells the container.
+CODINGS: dict[str, dict] = {
+    "gop_12.mp4": {"options": H264},
+    "gop_12.mkv": {"options": H264},
+    "gop_12.ts": {"options": H264},
+    "gop_12.flv": {"options": H264},
+    "gop_250.mp4": {"options": H264 | {"g": "250", "sc_threshold": "0"}},
+    "no_b.mov": {"options": H264 | {"bf": "0"}},
+    "pyramid.mp4": {"options": {"g": "24", "x264-params": "b-pyramid=normal:bframes=8:b-adapt=0:log-level=none"}},
+    "open_gop.mp4": {"options": {"g": "12", "x264-params": "open-gop=1:bframes=3:b-adapt=0:log-level=none"}},
+    "intra_refresh.mp4": {"options": {"g": "12", "x264-params": "intra-refresh=1:log-level=none"}},
+    "strict_pyramid.mp4": {
+        "options": {"g": "24", "x264-params": "b-pyramid=strict:bframes=5:b-adapt=0:log-level=none"}
+    },
+    "b_16.mp4": {"options": {"g": "48", "x264-params": "b-pyramid=normal:bframes=16:b-adapt=0:log-level=none"}},
+    "one_reference.mp4": {"options": H264 | {"refs": "1"}},
+    "four_slices.mp4": {"options": H264 | {"x264-params": "slices=4:log-level=none"}},
+    "interlaced.mp4": {"options": H264 | {"x264-params": "interlaced=1:log-level=none"}},
+    "headers_repeated.mp4": {"options": H264 | {"x264-params": "repeat-headers=1:log-level=none"}},
+    "prepared.mp4": {"options": PREPARED, "container_options": {"movflags": "faststart"}},
+    "fragments.mp4": {"options": H264, "container_options": {"movflags": "frag_keyframe+empty_moov"}},
+    "faststart.mp4": {"options": H264, "container_options": {"movflags": "faststart"}, "audio": True},
+    "times_lost.avi": {"options": H264},  # AVI has no place for the times of B-frames
+    "no_times.h264": {"options": H264},
+    "gray.mp4": {"options": H264, "pix_fmt": "gray"},
+    "chroma_444.mp4": {"options": H264, "pix_fmt": "yuv444p"},
+    "ten_bits.mp4": {"options": H264, "pix_fmt": "yuv420p10le"},
+    "h265.mp4": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265 + ":open-gop=0"}},
+    "h265_radl.mp4": {
+        "codec": "libx265",
+        "options": {"preset": "ultrafast", "x265-params": H265 + ":open-gop=0:radl=2"},
+    },
+    "h265_open_gop.mkv": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265 + ":open-gop=1"}},
+    "h265_ten_bits.mp4": {
+        "codec": "libx265",
+        "pix_fmt": "yuv420p10le",
+        "options": {"preset": "ultrafast", "x265-params": H265},
+    },
+    "h265.mov": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265}},
+    "h265.ts": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265 + ":open-gop=0"}},
+    "vp8.webm": {"codec": "libvpx", "options": {"g": "12", "cpu-used": "16", "deadline": "realtime"}},
+    "vp8.ivf": {"codec": "libvpx", "options": {"g": "12", "cpu-used": "16", "deadline": "realtime"}},
+    "vp9.webm": {"codec": "libvpx-vp9", "options": {"g": "12", "cpu-used": "8", "deadline": "realtime"}},
+    "vp9_hidden.webm": {
+        "codec": "libvpx-vp9",
+        "options": {"g": "30", "auto-alt-ref": "1", "lag-in-frames": "16", "cpu-used": "5"},
+    },
+    "av1.mp4": {"codec": "libsvtav1", "options": {"g": "12", "preset": "12", "svtav1-params": "lp=1"}},
+    "av1.webm": {"codec": "libsvtav1", "options": {"g": "12", "preset": "12", "svtav1-params": "lp=1"}},
+    "vp9.mp4": {"codec": "libvpx-vp9", "options": {"g": "12", "cpu-used": "8", "deadline": "realtime"}},
+    "mpeg4_b.mkv": {"codec": "mpeg4", "options": {"g": "12", "bf": "2"}},
+    "mpeg4.avi": {"codec": "mpeg4", "options": {"g": "12"}},
+    "mpeg4_b.avi": {"codec": "mpeg4", "options": {"g": "12", "bf": "2"}},
+    "mpeg4_b.mp4": {"codec": "mpeg4", "options": {"g": "12", "bf": "2"}},
+    "mjpeg.avi": {"codec": "mjpeg", "pix_fmt": "yuvj420p"},
+    "mpeg2.mpg": {"codec": "mpeg2video", "options": {"g": "12", "bf": "2"}},
+    "mpeg2.ts": {"codec": "mpeg2video", "options": {"g": "12", "bf": "2"}},
+    "h265_open_gop.ts": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265 + ":open-gop=1"}},
+    "wmv2.wmv": {"codec": "wmv2", "options": {"g": "12"}},
+    "lossless.mkv": {"codec": "ffv1"},
+    "late_start.mp4": {"options": H264, "pts": range(700, 700 + COUNT)},
+    "variable_rate.mp4": {"options": H264, "pts": [3 * n + n % 2 + (40 if n > 30 else 0) for n in range(COUNT)]},
+    "variable_rate.mkv": {"options": H264, "pts": [3 * n + n % 2 + (40 if n > 30 else 0) for n in range(COUNT)]},
+}
+
+
+def written(folder: Path, name: str) -> Path:
+    path = folder / name
+    return path if path.exists() else write_video(path, FRAMES, **CODINGS[name])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("videos")
+
+
+@pytest.fixture
+def video(folder: Path) -> Path:
+    return written(folder, "gop_12.mp4")
+
+
+def requests(length: int, count: int, seed: int = 0) -> list[list[int]]:
+    """Frames in any order, some of them repeated, and clips of 8 at a stride of 4."""
+    draw = random.Random(seed)
+    singles = [draw.choices(range(length), k=draw.choice([1, 2, 5, 9])) for _ in range(count)]
+    starts = [draw.randrange(max(1, length - 28)) for _ in range(count // 2)]
+    return singles + [[min(start + 4 * point, length - 1) for point in range(8)] for start in starts]
+
+
+def assert_reads_as(path: Path, expected: np.ndarray, count: int = 12) -> None:
+    with VideoReader(path) as reader:
+        assert len(reader) == len(expected)
+        assert (reader.height, reader.width) == expected.shape[1:3]
+        for indices in [*requests(len(expected), count), list(range(len(expected)))]:
+            assert np.array_equal(reader.read(indices).numpy(), expected[indices]), indices
+
+
+@pytest.mark.parametrize("name", CODINGS)
+def test_frames_are_those_of_a_whole_decode(folder, name):
+    path = written(folder, name)
+    expected = decode_all(path)
+    assert [number_of(frame) for frame in expected] == list(range(COUNT))  # nothing was lost in making the file
+    assert_reads_as(path, expected)
+
+
+def real_videos() -> list[Path]:
+    default = Path(__file__).parents[3] / "shared" / "videos"
+    root = Path(os.environ.get("LIGHTNING_MULTIGRID_TEST_VIDEOS", default))
+    return sorted(root.iterdir()) if root.is_dir() else []
+
+
+@pytest.mark.parametrize("path", real_videos(), ids=lambda path: path.name)
+def test_real_videos(path):
+    try:
+        expected = decode_all(path)
+    except av.FFmpegError:
+        with pytest.raises(VideoError, match="damaged"), VideoReader(path) as reader:
+            reader.read(range(len(reader)))
+        return
+    assert_reads_as(path, expected, count=4)
+
+
+@pytest.mark.parametrize("name", ["gop_12.mp4", "open_gop.mp4", "times_lost.avi", "vp9.webm", "mpeg4_b.avi"])
+def test_one_by_one_equals_together(folder, name):
+    path = written(folder, name)
+    order = random.Random(1).sample(range(COUNT), COUNT)
+    with VideoReader(path) as reader:
+        together = reader.read(order)
+        one_by_one = torch.cat([reader.read([index]) for index in order])
+    fresh = torch.cat([read_frames(path, [index]) for index in order])
+    assert torch.equal(together, one_by_one)
+    assert torch.equal(together, fresh)
+
+
+def test_read_frames_is_uint8_rgb_in_the_order_asked_for(folder):
+    path = written(folder, "lossless.mkv")
+    frames = read_frames(path, [59, 0, 0, 31])
+    assert (frames.dtype, tuple(frames.shape)) == (torch.uint8, (4, HEIGHT, WIDTH, 3))
+    assert [number_of(frame) for frame in frames.numpy()] == [59, 0, 0, 31]
+    # Red, green and blue differ by construction: a swap of channels would show.
+    pattern = np.s_[HEIGHT // 2 + 2 : HEIGHT * 3 // 4 - 2]
+    for channel in range(3):
+        drawn, read = FRAMES[59, pattern, :, channel].astype(int), frames[0, pattern, :, channel].numpy().astype(int)
+        assert np.abs(drawn - read).mean() < 25
+    assert read_frames(path, np.array([3, 1])).shape[0] == 2
+    assert tuple(read_frames(path, []).shape) == (0, HEIGHT, WIDTH, 3)
+
+
+@pytest.mark.parametrize(("height", "width"), [(37, 51), (2, 2), (1, 17)])
+def test_odd_sizes(tmp_path, height, width):
+    path = write_video(tmp_path / "odd.mkv", numbered_frames(5, height, width), codec="ffv1", pix_fmt="yuv444p")
+    assert_reads_as(path, decode_all(path))
+
+
+def test_one_frame(tmp_path):
+    path = write_video(tmp_path / "one.mp4", FRAMES[:1], options=H264)
+    assert_reads_as(path, decode_all(path))
+
+
+@pytest.mark.parametrize(
+    ("rotation", "store"),
+    [
+        (0, lambda upright: upright),
+        (90, lambda upright: np.rot90(upright, 1, axes=(1, 2))),
+        (180, lambda upright: np.rot90(upright, 2, axes=(1, 2))),
+        (270, lambda upright: np.rot90(upright, 3, axes=(1, 2))),
+        ("mirrored", lambda upright: upright[:, :, ::-1]),
+        ("upside down", lambda upright: upright[:, ::-1]),
+        ("transposed", lambda upright: upright.transpose(0, 2, 1, 3)),
+    ],
+    ids=lambda value: "" if callable(value) else str(value),
+)
+def test_frames_are_shown_upright_and_boxes_are_cut_from_what_is_shown(tmp_path, rotation, store):
+    path = write_video(tmp_path / "turned.mp4", store(FRAMES[:20]), options=H264, rotation=rotation)
+    draw = random.Random(str(rotation))
+    with VideoReader(path) as reader:
+        assert (reader.height, reader.width) == (HEIGHT, WIDTH)
+        whole = reader.read([17, 4])
+        assert [number_of(frame) for frame in whole.numpy()] == [17, 4]
+        assert whole.is_contiguous()
+        for _ in range(10):
+            height, width = draw.randint(1, HEIGHT), draw.randint(1, WIDTH)
+            top, left = draw.randint(0, HEIGHT - height), draw.randint(0, WIDTH - width)
+            part = reader.read([17, 4], Box(top, left, height, width))
+            assert torch.equal(part, whole[:, top : top + height, left : left + width])
+    if not isinstance(rotation, str):
+        assert np.array_equal(whole.numpy(), decode_all(path)[[17, 4]])
+
+
+@pytest.mark.parametrize(
+    "box", [(0, 0, 65, 80), (0, 0, 64, 81), (-1, 0, 8, 8), (57, 0, 8, 8), (0, 73, 8, 8), (0, 0, 0, 8)]
+)
+def test_box_must_lie_within_the_frame(video, box):
+    with VideoReader(video) as reader, pytest.raises(ValueError, match="`box` must lie within the frame of 64 x 80"):
+        reader.read([0], Box(*box))
+
+
+@pytest.mark.parametrize("index", [-1, COUNT, 10**9])
+def test_index_must_be_that_of_a_frame(video, index):
+    with pytest.raises(IndexError, match=rf"`indices` must lie in 0 to 59 in .*gop_12.mp4, got {index}\."):
+        read_frames(video, [0, index])
+
+
+def edited(source: Path, target: Path, skipped: int, kept: int) -> Path:
+    """A copy whose edit list leaves out the first frames, and those after the ones kept."""
+    data = bytearray(source.read_bytes())
+    entry = data.index(b"elst") + 12
+    ticks = 512  # of a frame, at 30 frames per second
+    start = int.from_bytes(data[entry + 4 : entry + 8], "big") + skipped * ticks
+    data[entry : entry + 8] = (kept * 1000 // 30).to_bytes(4, "big") + start.to_bytes(4, "big")
+    target.write_bytes(data)
+    return target
+
+
+@pytest.mark.parametrize("name", ["gop_12.mp4", "gop_250.mp4", "open_gop.mp4", "h265.mp4"])
+@pytest.mark.parametrize(("skipped", "kept"), [(5, 55), (14, 46), (14, 20)])
+def test_frames_that_an_edit_list_leaves_out_do_not_count(folder, tmp_path, name, skipped, kept):
+    path = edited(written(folder, name), tmp_path / name, skipped, kept)
+    expected = decode_all(path)
+    assert [number_of(frame) for frame in expected] == list(range(skipped, skipped + kept))
+    assert_reads_as(path, expected)
+    if name == "gop_12.mp4":
+        with VideoReader(path) as reader:
+            reader.read([kept - 1])
+            assert reader.packets_fed <= 16  # found by seeking, so the index was believed
+
+
+def test_repeated_times_are_told_apart_by_counting(folder, tmp_path):
+    path = tmp_path / "repeated.mkv"
+    with av.open(str(written(folder, "mjpeg.avi"))) as source, av.open(str(path), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.size:
+                packet.pts = packet.dts = packet.pts // 2
+                packet.stream = stream
+                target.mux(packet)
+    expected = decode_all(path)
+    assert [number_of(frame) for frame in expected] == list(range(COUNT))
+    assert_reads_as(path, expected)
+
+
+@pytest.mark.parametrize("first", [0, 1, 13, 30])
+def test_wrong_times_are_found_out(folder, tmp_path, first):
+    """From one packet on, the times of B-frames are those of the order in which they are stored."""
+    data = bytearray(written(folder, "gop_12.mp4").read_bytes())
+    table = data.index(b"ctts") + 8  # counts of packets, and how much later than decoded they are shown
+    packets = 0
+    for entry in range(int.from_bytes(data[table : table + 4], "big")):
+        at = table + 4 + 8 * entry
+        if packets >= first:
+            data[at + 4 : at + 8] = (1024).to_bytes(4, "big")
+        packets += int.from_bytes(data[at : at + 4], "big")
+    assert packets == COUNT
+    path = tmp_path / "wrong.mp4"
+    path.write_bytes(data)
+    expected = decode_all(path)
+    assert [number_of(frame) for frame in expected] == list(range(COUNT))
+    assert_reads_as(path, expected)
+    with VideoReader(path) as reader:
+        assert np.array_equal(torch.cat([reader.read([index]) for index in range(COUNT)]).numpy(), expected)
+        if first < 2:  # found out at once: each frame was decoded from the beginning, once
+            assert reader.packets_fed <= sum(index + 1 + 4 for index in range(COUNT))
+
+
+@pytest.mark.parametrize("name", ["gop_12.mp4", "h265.mp4"])
+def test_a_keyframe_that_is_none_is_not_started_at(folder, tmp_path, name):
+    data = bytearray(written(folder, name).read_bytes())
+    table = data.index(b"stss") + 8  # how many keyframes, and the number of each, from 1
+    assert int.from_bytes(data[table + 8 : table + 12], "big") == 13
+    data[table + 8 : table + 12] = (18).to_bytes(4, "big")
+    path = tmp_path / name
+    path.write_bytes(data)
+    assert_reads_as(path, decode_all(path))
+    with VideoReader(path) as reader:
+        for index in range(20, 24):
+            before = reader.packets_fed
+            reader.read([index])
+            assert reader.packets_fed - before <= index + 6  # decoded from frame 0 on, once
+
+
+def test_frames_that_are_not_coded_do_not_count(folder, tmp_path):
+    """MPEG-4 may say in a few bytes that there is no new picture."""
+    # Start code; P, no whole second, marker, 5 bits of time, marker, not coded; stuffing.
+    nothing = b"\0\0\1\xb6" + int("0101101001001111", 2).to_bytes(2, "big")
+    path = tmp_path / "not_coded.avi"
+    with av.open(str(written(folder, "mpeg4.avi"))) as source, av.open(str(path), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for number, packet in enumerate(packet for packet in source.demux(video=0) if packet.size):
+            sent = av.Packet(nothing) if number == 20 else packet
+            sent.pts, sent.dts, sent.time_base, sent.stream = packet.pts, packet.dts, packet.time_base, stream
+            target.mux(sent)
+    expected = decode_all(path)
+    assert len(expected) == COUNT - 1
+    assert_reads_as(path, expected)
+
+
+def test_samples_without_a_byte_do_not_count(folder, tmp_path):
+    data = bytearray(write_video(tmp_path / "whole.mp4", FRAMES[:10], codec="mjpeg", pix_fmt="yuvj420p").read_bytes())
+    sizes = data.index(b"stsz") + 12
+    first, second = (slice(sizes + 4 * sample, sizes + 4 * sample + 4) for sample in (3, 4))
+    data[first] = sum(int.from_bytes(data[sample], "big") for sample in (first, second)).to_bytes(4, "big")
+    data[second] = bytes(4)
+    path = tmp_path / "no_byte.mp4"
+    path.write_bytes(data)
+    # Of the two pictures that are now in one sample, the decoder shows the second.
+    assert_reads_as(path, np.delete(decode_all(tmp_path / "whole.mp4"), 3, axis=0))
+
+
+@pytest.mark.parametrize("packets_per_frame", [1, 2])
+def test_frames_of_two_field_pictures(tmp_path, packets_per_frame):
+    lumas = [(20 + 7 * frame, 29 + 7 * frame) for frame in range(21)]
+    path = write_field_pictures(tmp_path / "fields.mp4", lumas, gop=7, packets_per_frame=packets_per_frame)
+    with av.open(str(path)) as container:
+        rows = np.stack([frame.to_ndarray()[:SIDE, 0] for frame in container.decode(video=0)])
+    assert np.array_equal(rows, expected_frames(lumas))
+    expected = decode_all(path)
+    with VideoReader(path) as video:
+        assert len(video) == 21
+        assert np.array_equal(video.read(range(21)).numpy(), expected)
+        for frame in (20, 3, 13, 0, 7, 12):
+            assert np.array_equal(video.read([frame])[0].numpy(), expected[frame])
+    if packets_per_frame == 1:  # with two, packets are no frames, and the file is decoded from its beginning
+        with VideoReader(path) as video:
+            video.read([12])
+            assert video.packets_fed == 5  # itself, and 7, 9, 11 and 13, which others may refer to
+
+
+def test_frames_at_the_start_that_need_what_is_gone_do_not_count(folder, tmp_path):
+    source = written(folder, "h265_open_gop.ts")
+    with av.open(str(source)) as container:
+        second = [packet for packet in container.demux(video=0) if packet.is_keyframe][1]
+    data = source.read_bytes()
+    tables = 3 * 188  # packets that say what the stream holds
+    path = tmp_path / "cut.ts"
+    path.write_bytes(data[:tables] + data[second.pos :])
+    expected = decode_all(path)
+    first = number_of(expected[0])
+    assert [number_of(frame) for frame in expected] == list(range(first, COUNT))
+    with av.open(str(path)) as container:
+        assert sum(packet.size > 0 for packet in container.demux(video=0)) > len(expected)
+    assert_reads_as(path, expected)
+
+
+def test_parameter_sets_of_h265_that_change_on_the_way_are_not_skipped(tmp_path):
+    """Two streams in one; of the second only the first packet says how it is coded, not where decoding could begin."""
+    first, second = (
+        write_video(
+            tmp_path / name,
+            frames,
+            codec="libx265",
+            options={"preset": "ultrafast", "x265-params": f"{H265}:open-gop=0{options}"},
+        )
+        for name, frames, options in (("a.ts", FRAMES[:30], ""), ("b.ts", FRAMES[30:], ":ctu=16:cbqpoffs=6"))
+    )
+    path = tmp_path / "both.ts"
+    with av.open(str(path), "w") as target, av.open(str(first)) as one, av.open(str(second)) as other:
+        stream = target.add_stream_from_template(one.streams.video[0])
+        packets = [packet for packet in one.demux(video=0) if packet.size]
+        end = max(packet.pts + packet.duration for packet in packets)
+        later = [packet for packet in other.demux(video=0) if packet.size]
+        start = min(packet.pts for packet in later)
+        for packet in packets + later:
+            data, shift = bytes(packet), end - start if packet in later else 0
+            if packet in later[1:]:
+                units = [data[begin:stop].rstrip(b"\0") for begin, stop in nal_units(data, 0)]
+                data = b"".join(b"\0\0\0\1" + unit for unit in units if unit[0] >> 1 not in (32, 33, 34))
+            copy = av.Packet(data)
+            copy.pts, copy.dts, copy.time_base = packet.pts + shift, packet.dts + shift, packet.time_base
+            copy.is_keyframe, copy.stream = packet.is_keyframe, stream
+            target.mux(copy)
+    expected = decode_all(path)
+    assert [number_of(frame) for frame in expected] == list(range(COUNT))
+    index = build_index(path)
+    for frame in (14, 29, 31, 45, 59):  # each by a decoder that has seen nothing yet
+        with VideoReader(path, index) as reader:
+            assert np.array_equal(reader.read([frame])[0].numpy(), expected[frame])
+
+
+def without_a_frame(source: Path, target: Path, which: int) -> int:
+    """Makes filler data of the n-th packet of H.265 that nothing refers to. Returns the number of its frame."""
+    data = bytearray(source.read_bytes())
+    with av.open(str(source)) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+    lost = [packet for packet in packets if packet.is_disposable][which]
+    data[lost.pos + 4] = 38 << 1  # the type of the unit, behind its length
+    target.write_bytes(data)
+    return sorted(packet.pts for packet in packets).index(lost.pts)
+
+
+def test_a_frame_that_is_lost_is_an_error_and_the_others_keep_their_numbers(folder, tmp_path):
+    source = written(folder, "h265.mp4")
+    path = tmp_path / "lost.mp4"
+    lost = without_a_frame(source, path, which=8)
+    whole = decode_all(source)
+    with VideoReader(path) as reader:
+        assert len(reader) == COUNT
+        for index in range(COUNT):
+            if index == lost:
+                with pytest.raises(VideoError, match=f"damaged: frame {lost} of 60 does not come out"):
+                    reader.read([index])
+            else:
+                assert np.array_equal(reader.read([index])[0].numpy(), whole[index])
+
+
+def test_frames_that_do_not_come_out_as_listed_from_the_start_are_counted(folder, tmp_path):
+    path = tmp_path / "lost.mp4"
+    assert without_a_frame(written(folder, "h265.mp4"), path, which=0) < 4
+    expected = decode_all(path)
+    assert len(expected) == COUNT - 1
+    assert_reads_as(path, expected)
+
+
+def test_hidden_frames_of_vp8_do_not_count(folder, tmp_path):
+    source = written(folder, "vp8.ivf")
+    data = bytearray(source.read_bytes())
+    with av.open(str(source)) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+    for number in (7, 41):
+        assert not packets[number].is_keyframe
+        data[data.index(bytes(packets[number]))] &= 0xEF  # the bit that shows a frame
+    path = tmp_path / "hidden.ivf"
+    path.write_bytes(data)
+    expected = decode_all(path)
+    assert [number_of(frame) for frame in expected] == [n for n in range(COUNT) if n not in (7, 41)]
+    assert_reads_as(path, expected)
+    with VideoReader(path) as reader:
+        reader.read([50])
+        assert reader.packets_fed <= 13  # found by seeking, so the index was believed
+
+
+def test_a_change_of_size_on_the_way_is_scaled_to_the_first(tmp_path):
+    first = write_video(tmp_path / "first.h264", FRAMES[:10], options=H264).read_bytes()
+    second = write_video(tmp_path / "second.h264", numbered_frames(10, 96, 120, first=10), options=H264).read_bytes()
+    path = tmp_path / "both.h264"
+    path.write_bytes(first + second)
+    with av.open(str(path)) as container:
+        expected = [
+            frame.reformat(width=WIDTH, height=HEIGHT, format="rgb24").to_ndarray()
+            for frame in container.decode(video=0)
+        ]
+    assert [number_of(frame) for frame in expected] == list(range(20))
+    assert_reads_as(path, np.stack(expected))
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [("gop_12.mp4", 30), ("gop_12.mkv", 30), ("vp9.webm", 30), ("variable_rate.mp4", 59 * 30 / (3 * 59 + 1 + 40))],
+)
+def test_rate_is_that_of_the_frames(folder, name, rate):
+    with VideoReader(written(folder, name)) as reader:
+        assert reader.rate == pytest.approx(rate, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        # The GOP of 12, and the 4 packets at most that the decoder is behind what it shows.
+        ("gop_12.mp4", 16),
+        ("gop_12.mkv", 16),
+        ("gop_12.ts", 16),
+        ("fragments.mp4", 16),
+        ("faststart.mp4", 16),
+        ("variable_rate.mp4", 16),
+        ("late_start.mp4", 16),
+        ("h265.mp4", 18),
+        ("vp8.webm", 13),
+        ("vp9.webm", 13),
+        ("av1.mp4", 14),
+        ("mpeg2.ts", 17),
+        ("h265_open_gop.mkv", 18),
+        ("h265_radl.mp4", 18),
+        ("mpeg4.avi", 13),
+        ("mpeg4_b.avi", 16),
+        ("mpeg4_b.mp4", 16),
+        ("mjpeg.avi", 1),
+    ],
+)
+def test_a_frame_costs_no_more_than_its_gop(folder, name, most):
+    with VideoReader(written(folder, name)) as reader:
+        for index in range(COUNT):
+            before = reader.packets_fed
+            reader.read([index])
+            assert reader.packets_fed - before <= most, index
+
+
+@pytest.mark.parametrize("name", ["gop_250.mp4", "intra_refresh.mp4", "mpeg2.mpg", "no_times.h264"])
+def test_a_frame_costs_no_more_than_what_comes_before_it(folder, name):
+    with VideoReader(written(folder, name)) as reader:
+        for index in range(0, COUNT, 7):
+            before = reader.packets_fed
+            reader.read([index])
+            assert reader.packets_fed - before <= index + 1 + 4
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc to count threads in")
+def test_the_decoder_starts_no_threads(folder):
+    for name in ("gop_12.mp4", "h265.mp4", "vp9.webm", "av1.mp4"):
+        with VideoReader(written(folder, name)) as reader:
+            before = len(os.listdir("/proc/self/task"))  # one of them reads the file, see `watched_file`
+            reader.read([7, 40])
+            assert len(os.listdir("/proc/self/task")) == before, name
+
+
+def test_a_frame_asked_for_often_is_decoded_once(folder):
+    with VideoReader(written(folder, "mjpeg.avi")) as reader:
+        reader.read([40, 3, 40, 3, 40, 40])
+        assert reader.packets_fed == 2
+
+
+def test_all_frames_cost_one_decode(video):
+    with VideoReader(video) as reader:
+        reader.read(range(COUNT))
+        assert reader.packets_fed <= COUNT + 1  # one empty packet brings out the last frames
+
+
+def damage(path: Path, target: Path, packet: int) -> Path:
+    """A copy in which one packet is overwritten."""
+    with av.open(str(path)) as container:
+        hit = [found for found in container.demux(video=0) if found.size][packet]
+        place, size = hit.pos, hit.size
+    data = bytearray(path.read_bytes())
+    data[place : place + size] = b"\xff" * size
+    target.write_bytes(data)
+    return target
+
+
+def test_damage_stays_in_its_gop(folder, tmp_path):
+    whole = written(folder, "gop_12.mp4")
+    path = damage(whole, tmp_path / "damaged.mp4", packet=30)
+    expected = decode_all(whole)
+    spared = [*range(24), *range(36, COUNT)]
+    with VideoReader(path) as reader:
+        assert len(reader) == COUNT
+        for index in random.Random(2).sample(spared, 12):
+            assert np.array_equal(reader.read([index])[0].numpy(), expected[index])
+        with pytest.raises(VideoError, match=r"damaged.mp4: damaged \(Invalid data"):
+            reader.read([35])
+        assert np.array_equal(reader.read([59])[0].numpy(), expected[59])  # the reader lives on
+
+
+def test_a_file_is_indexed_once_until_it_changes(folder, tmp_path, monkeypatch):
+    built = []
+    build = decode.index_of
+    monkeypatch.setattr(decode, "index_of", lambda file: built.append(file.path) or build(file))
+    path = tmp_path / "changing.mp4"
+    path.write_bytes(written(folder, "gop_12.mp4").read_bytes())
+    for _ in range(3):
+        assert len(read_frames(path, [5])) == 1
+    assert len(built) == 1
+    write_video(path, numbered_frames(7, first=100), options=H264)
+    with VideoReader(path) as reader:
+        assert len(reader) == 7
+        assert number_of(reader.read([6])[0].numpy()) == 106
+    assert len(built) == 2
+
+
+def test_kept_indices_are_bounded_by_their_bytes(folder, tmp_path, monkeypatch):
+    built = []
+    build = decode.index_of
+    monkeypatch.setattr(kept, "_MOST_BYTES", 2 * len(build_index(written(folder, "gop_12.mp4")).to_bytes()))
+    monkeypatch.setattr(decode, "index_of", lambda file: built.append(file.path) or build(file))
+    paths = [tmp_path / f"{name}.mp4" for name in "abc"]
+    for path in paths:
+        path.write_bytes(written(folder, "gop_12.mp4").read_bytes())
+    a, b, c = map(str, paths)
+    for path in (a, b, a, c, a, b):  # c pushes out b, which was not used for longest
+        VideoReader(path).close()
+    assert built == [a, b, c, b]
+
+
+def test_threads_do_not_disturb_each_other(folder):
+    paths = [written(folder, name) for name in ("gop_12.mp4", "vp9.webm", "h265_ten_bits.mp4", "mjpeg.avi")]
+    expected = {path: decode_all(path) for path in paths}
+
+    def reads_right(seed: int) -> bool:
+        path = random.Random(seed).choice(paths)
+        indices = random.Random(seed).choices(range(COUNT), k=6)
+        return np.array_equal(read_frames(path, indices).numpy(), expected[path][indices])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(reads_right, range(60)))
+
+
+# Names that FFmpeg reads as image patterns, protocols, options or lists unless it is told not to.
+NAMES = [
+    "100%.mp4",
+    "clip%03d.mp4",
+    "%d.mp4",
+    "a:b.mp4",
+    "http:x.mp4",
+    "concat:a|b.mp4",
+    "-leading.mp4",
+    "with space.mp4",
+    "'single' \"double\".mp4",
+    "übung-视频-🎬.mp4",
+    "new\nline.mp4",
+    "back\\slash.mp4",
+    "*?[0-9].mp4",
+    "#fragment?query=1&.mp4",
+    "no_suffix",
+    "wrong_suffix.jpg",
+    "playlist.m3u8",
+    os.fsdecode(b"not-utf-8-\xff.mp4"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_odd_names_are_plain_files(video, tmp_path, monkeypatch, name):
+    try:
+        (tmp_path / name).write_bytes(video.read_bytes())
+    except (OSError, UnicodeError):
+        pytest.skip("this file system has no such names")
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path / name, name):
+        assert number_of(read_frames(path, [33])[0].numpy()) == 33
+
+
+def hls(target: str) -> str:
+    return f"#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{target}\n#EXT-X-ENDLIST\n"
+
+
+def dash(target: str) -> str:
+    return f"""<?xml version="1.0"?>
+<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" mediaPresentationDuration="PT2S"><Period>
+<AdaptationSet mimeType="video/mp4"><Representation id="1" bandwidth="1000" codecs="avc1" width="64" height="48">
+<BaseURL>{target}</BaseURL></Representation></AdaptationSet></Period></MPD>"""
+
+
+def concat(target: str) -> str:
+    return f"ffconcat version 1.0\nfile '{target}'\n"
+
+
+@pytest.mark.parametrize("name", ["x.mp4", "x.m3u8", "x.mpd", "x.ts", "x"])
+@pytest.mark.parametrize("script", [hls, dash, concat])
+def test_a_script_reads_no_other_file(folder, tmp_path, script, name):
+    (tmp_path / "secret.ts").write_bytes(written(folder, "gop_12.ts").read_bytes())
+    for target in ("secret.ts", str(tmp_path / "secret.ts"), f"file:{tmp_path / 'secret.ts'}"):
+        (tmp_path / name).write_text(script(target))
+        with pytest.raises(VideoError, match=r"not a video in one of the containers|no video, or damaged|holds no"):
+            read_frames(tmp_path / name, [0])
+
+
+@pytest.mark.parametrize(("script", "name"), [(hls, "x.m3u8"), (concat, "x.mp4")])
+def test_the_scripts_would_work_on_an_unguarded_reader(folder, tmp_path, script, name):
+    (tmp_path / "secret.ts").write_bytes(written(folder, "gop_12.ts").read_bytes())
+    (tmp_path / name).write_text(script("secret.ts"))
+    assert len(decode_all(tmp_path / name)) == COUNT
+
+
+@pytest.mark.parametrize("name", ["x.mp4", "x.m3u8", "x.mpd"])
+@pytest.mark.parametrize("script", [hls, dash, concat])
+def test_a_script_reaches_no_network(tmp_path, script, name):
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        server.setblocking(False)
+        (tmp_path / name).write_text(script(f"http://127.0.0.1:{server.getsockname()[1]}/x.ts"))
+        with pytest.raises(VideoError):
+            read_frames(tmp_path / name, [0])
+        with pytest.raises(BlockingIOError):  # nobody called
+            server.accept()
+
+
+def test_pictures_are_no_video(tmp_path):
+    for number in range(3):
+        write_video(tmp_path / f"{number}.jpg", FRAMES[:1], codec="mjpeg", pix_fmt="yuvj420p", format="mjpeg")
+    (tmp_path / "%d.jpg").write_text("the pattern of a sequence, here the name of a file")
+    assert len(decode_all(tmp_path / "%d.jpg")) == 3  # what an unguarded reader makes of it
+    with pytest.raises(VideoError, match="not a video in one of the containers"):
+        read_frames(tmp_path / "%d.jpg", [0])
+
+
+def sound(path: Path, *, cover: bool = False) -> None:
+    with av.open(str(path), "w", format="mp4") as container:
+        stream = container.add_stream("aac", rate=8000)
+        if cover:
+            picture = container.add_stream("mjpeg", rate=1)
+            picture.height, picture.width, picture.pix_fmt = HEIGHT, WIDTH, "yuvj420p"
+            picture.disposition = av.stream.Disposition.attached_pic.value
+            container.mux(picture.encode(av.VideoFrame.from_ndarray(FRAMES[0], format="rgb24")))
+            container.mux(picture.encode())
+        silence = av.AudioFrame.from_ndarray(np.zeros((1, 8000), np.float32), format="fltp", layout="mono")
+        silence.sample_rate, silence.pts = 8000, 0
+        container.mux(stream.encode(silence))
+        container.mux(stream.encode())
+
+
+def faults(folder: Path) -> dict[str, tuple[Callable[[Path], object], str]]:
+    """How to make a faulty file, and what the message has to say of it."""
+    whole = written(folder, "gop_12.mp4").read_bytes()  # its index lies behind its pictures
+    faststart = written(folder, "faststart.mp4").read_bytes()  # its index lies before them
+    matroska = written(folder, "gop_12.mkv").read_bytes()
+    avi = written(folder, "mjpeg.avi").read_bytes()
+    no_box = whole.replace(b"moov", b"mooV")
+    return {
+        "empty.mp4": (lambda path: path.touch(), "empty, 0 bytes"),
+        "text.mp4": (lambda path: path.write_text("a text\n" * 100), "no video, or damaged at its head"),
+        "zeros.mp4": (lambda path: path.write_bytes(bytes(5000)), "no video, or damaged at its head"),
+        "no_head.mp4": (lambda path: path.write_bytes(whole[1000:]), "no video, or damaged at its head"),
+        "no_index.mp4": (lambda path: path.write_bytes(no_box), "no video, or damaged at its head"),
+        "half.mp4": (
+            lambda path: path.write_bytes(whole[: len(whole) // 2]),
+            rf"cut short: {len(whole) // 2} of \d+ bytes are there",
+        ),
+        "half_faststart.mp4": (
+            lambda path: path.write_bytes(faststart[: len(faststart) // 2]),
+            f"cut short: {len(faststart) // 2} of {len(faststart)} bytes are there",
+        ),
+        "last_byte.mp4": (lambda path: path.write_bytes(faststart[:-1]), "cut short"),
+        "half.mkv": (
+            lambda path: path.write_bytes(matroska[: len(matroska) // 2]),
+            f"cut short: {len(matroska) // 2} of {len(matroska)} bytes are there",
+        ),
+        "half.avi": (lambda path: path.write_bytes(avi[: len(avi) // 2]), "cut short: its last packet"),
+        "sound.m4a": (sound, "holds no video, only other streams"),
+        "sound_and_cover.m4a": (lambda path: sound(path, cover=True), "holds no video, only other streams"),
+        "sound.mp3": (lambda path: path.write_bytes(b"\xff\xfb\x90\0" * 2000), "not a video in one of the containers"),
+        "folder.mp4": (lambda path: path.mkdir(), "a directory"),
+        "pipe.mp4": (os.mkfifo, "not an ordinary file"),
+        "missing.mp4": (lambda path: None, "there is no such file"),
+        "n" * 300: (lambda path: None, "File name too long"),
+        "null\0.mp4": (lambda path: None, "embedded null"),
+    }
+
+
+FAULTS = ["empty.mp4", "text.mp4", "zeros.mp4", "no_head.mp4", "no_index.mp4", "half.mp4", "half_faststart.mp4"]
+FAULTS += [
+    "last_byte.mp4",
+    "half.mkv",
+    "half.avi",
+    "sound.m4a",
+    "sound_and_cover.m4a",
+    "sound.mp3",
+    "folder.mp4",
+    "pipe.mp4",
+    "missing.mp4",
+]
+FAULTS += ["n" * 300, "null\0.mp4"]
+
+
+@pytest.mark.parametrize("name", FAULTS, ids=lambda name: ascii(name)[:20])
+def test_a_fault_is_a_video_error_that_names_file_and_reason(folder, tmp_path, name):
+    make, reason = faults(folder)[name]
+    path = tmp_path / name
+    make(path)
+    with pytest.raises(VideoError, match=reason) as caught:
+        VideoReader(path)
+    error = caught.value
+    assert error.path == str(path)
+    assert str(error) == f"{path}: {error.reason}".replace("\0", "\\x00")
+    assert len(str(error).splitlines()) == 1
+
+
+def test_a_video_error_is_one_line_and_survives_the_way_out_of_a_worker():
+    error = pickle.loads(pickle.dumps(VideoError(os.fsdecode(b"a\nb\xff.mp4"), "two\nlines")))
+    assert (error.path, error.reason) == (os.fsdecode(b"a\nb\xff.mp4"), "two\nlines")
+    assert str(error) == "a\\nb\\udcff.mp4: two\\nlines"
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="nothing is unreadable to root")
+def test_a_file_that_may_not_be_read(video, tmp_path):
+    path = tmp_path / "secret.mp4"
+    path.write_bytes(video.read_bytes())
+    path.chmod(0)
+    with pytest.raises(VideoError, match="may not be read by this user"):
+        VideoReader(path)
+
+
+def test_titles_need_not_be_utf8(video, tmp_path):
+    # The encoder's name stands in the file's header: a camera of 2005 might have written it in Latin-1.
+    data = video.read_bytes()
+    assert data.count(b"Lavf") == 1
+    path = tmp_path / "latin.mp4"
+    path.write_bytes(data.replace(b"Lavf", b"L\xe4\xfcf"))
+    assert number_of(read_frames(path, [7])[0].numpy()) == 7
+
+
+def huge_picture(name: str, data: bytes) -> bytes:
+    """A video of 80 x 64 pixels made to say that it has 16,000 x 16,000."""
+    patched = bytearray(data)
+    before, size = {
+        "vp8.webm": (b"\x9d\x01\x2a", (16000).to_bytes(2, "little") * 2),
+        "mjpeg.avi": (b"\xff\xc0\0\x11\x08", (16000).to_bytes(2, "big") * 2),
+        "raw.avi": (b"strf\x28\0\0\0\x28\0\0\0", (16000).to_bytes(4, "little") * 2),
+    }[name]
+    at = patched.find(before)
+    assert at > 0
+    while at > 0:
+        patched[at + len(before) : at + len(before) + len(size)] = size
+        at = patched.find(before, at + 1)
+    return bytes(patched)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("vp8.webm", "damaged, or frames of more than 67108864 pixels"),
+        ("mjpeg.avi", "damaged"),
+        ("raw.avi", "declares frames of 16000 x 16000 pixels, more than 67108864"),
+    ],
+)
+def test_huge_declared_sizes_are_refused_at_no_cost(folder, tmp_path, name, reason):
+    resource = pytest.importorskip("resource")
+    whole = (
+        write_video(tmp_path / name, FRAMES[:10], codec="rawvideo", pix_fmt="yuv420p")
+        if name == "raw.avi"
+        else written(folder, name)
+    )
+    path = tmp_path / f"huge_{name}"
+    path.write_bytes(huge_picture(name, whole.read_bytes()))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(VideoError, match=reason):
+        read_frames(path, [0])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes; a frame has 384,000
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), name=st.sampled_from(["gop_12.mp4", "gop_12.mkv", "vp9.webm", "mjpeg.avi", "gop_12.ts"]))
+def test_any_damage_is_a_video_error_or_goes_unnoticed(tmp_path_factory, data, name):
+    folder = tmp_path_factory.getbasetemp() / "damaged"
+    folder.mkdir(exist_ok=True)
+    content = bytearray(written(folder, name).read_bytes())
+    for _ in range(data.draw(st.integers(1, 8))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path = folder / f"damaged_{name}"
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content)
+    with suppress(VideoError), VideoReader(path) as reader:
+        assert tuple(reader.read([len(reader) - 1, 0]).shape) == (2, reader.height, reader.width, 3)
+
+
+@pytest.mark.parametrize("kind", [MemoryError, KeyboardInterrupt, SystemExit])
+def test_what_is_no_fault_of_the_file_is_passed_on(video, tmp_path, monkeypatch, kind):
+    def fail(*args, **options):
+        raise kind
+
+    with VideoReader(video) as reader:
+        monkeypatch.setattr(VideoReader, "_rgb", fail)
+        with pytest.raises(kind):
+            reader.read([0])
+    monkeypatch.setattr(av, "open", fail)
+    (tmp_path / "new.mp4").write_bytes(video.read_bytes())
+    with pytest.raises(kind):
+        VideoReader(tmp_path / "new.mp4")
+
+
+def test_a_closed_reader_says_so(video):
+    reader = VideoReader(video)
+    reader.close()
+    reader.close()
+    with pytest.raises(VideoError, match="cannot be read"):
+        reader.read([0])
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc to count open files in")
+def test_no_file_stays_open(folder, tmp_path):
+    good = [written(folder, name) for name in ("gop_12.mp4", "times_lost.avi", "vp9.webm")]
+    bad = damage(good[0], tmp_path / "damaged.mp4", packet=30)
+    cut = tmp_path / "cut.mp4"
+    cut.write_bytes(written(folder, "faststart.mp4").read_bytes()[:3000])
+    text = tmp_path / "text.mp4"
+    text.write_text("no video\n" * 99)
+
+    def use(rounds: int) -> None:
+        for number in range(rounds):
+            read_frames(good[number % 3], [number % COUNT])
+            with pytest.raises(VideoError):
+                read_frames(bad, [35])
+            for path in (cut, text):
+                with pytest.raises(VideoError):
+                    VideoReader(path)
+
+    use(3)
+    before = len(os.listdir("/proc/self/fd"))
+    use(100)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_damage_makes_no_noise(folder, tmp_path):
+    bad = damage(written(folder, "gop_12.mp4"), tmp_path / "damaged.mp4", packet=30)
+    script = (
+        "import av, sys\n"
+        "from lightning_multigrid.decode import VideoError, read_frames\n"
+        "try:\n    read_frames(sys.argv[1], [35])\n"
+        "except VideoError as error:\n    print(error)\n"
+        "assert av.logging.get_level() is None\n"
+    )
+    run = subprocess.run([sys.executable, "-c", script, str(bad)], capture_output=True, text=True, check=True)
+    assert run.stderr == ""
+    assert run.stdout == f"{bad}: damaged (Invalid data found when processing input)\n"

@@ -1,0 +1,203 @@
+"""Reads that hang end: a file is given up, others go on."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from lightning_multigrid.decode.reader import VideoReader
+from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.files import watched as watched_file
+from lightning_multigrid.files.watched import Cursor, HangError, WatchedFile
+from tests.decode.test_reader import H264
+from tests.helpers.videos import number_of, numbered_frames, write_video
+
+CONTENT = bytes(range(256)) * 3000
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    path = tmp_path / "content"
+    path.write_bytes(CONTENT)
+    return path
+
+
+@pytest.fixture
+def cold(monkeypatch):
+    """Nothing lies in memory, as on a network drive."""
+    monkeypatch.setattr(watched_file, "_NO_WAIT", 0)
+
+
+class Hanging:
+    """A call that hangs from the n-th time on, until it is released."""
+
+    def __init__(self, monkeypatch, name: str, after: int = 0) -> None:
+        self._call, self._left = getattr(os, name), after
+        self.released = threading.Event()
+        monkeypatch.setattr(os, name, self)
+
+    def __call__(self, *args):
+        self._left -= 1
+        if self._left < 0:
+            self.released.wait()
+        return self._call(*args)
+
+
+def test_ranges_are_read(path):
+    file = WatchedFile(str(path), timeout=5)
+    assert file.size == len(CONTENT)
+    assert file.modified == path.stat().st_mtime_ns
+    ranges = [(0, 10), (700_000, 68_000), (5, 0), (len(CONTENT) - 3, 10), (10**9, 10)]
+    assert file.read(ranges) == [CONTENT[at : at + size] for at, size in ranges]
+    file.close()
+    file.close()
+    with pytest.raises(ValueError, match="read of a closed file"):
+        file.read([(0, 1)])
+
+
+def test_ranges_are_read_when_cold(path, cold):
+    test_ranges_are_read(path)
+
+
+def test_a_cursor_reads_on(path):
+    cursor = Cursor(WatchedFile(str(path), timeout=5), "video")
+    assert cursor.read(4) == CONTENT[:4]
+    assert cursor.tell() == 4
+    assert cursor.seek(-5, os.SEEK_END) == len(CONTENT) - 5
+    assert cursor.read(100) == CONTENT[-5:]
+    assert cursor.read(100) == b""
+    assert cursor.seek(100) == 100
+    assert cursor.seek(-40, os.SEEK_CUR) == 60
+    read = b""
+    while piece := cursor.read(9999):
+        read += piece
+    assert read == CONTENT[60:]
+
+
+def test_a_read_that_hangs_is_an_error_and_so_are_all_later_ones(path, cold, monkeypatch):
+    file, other = (WatchedFile(str(path), timeout=0.5) for _ in range(2))
+    hanging = Hanging(monkeypatch, "pread")
+    began = time.perf_counter()
+    with pytest.raises(HangError, match=r"a read did not end within 0\.5 s"):
+        file.read([(0, 10)])
+    assert 0.5 <= time.perf_counter() - began < 5
+    began = time.perf_counter()
+    for _ in range(3):
+        with pytest.raises(HangError):
+            file.read([(0, 10)])
+    assert time.perf_counter() - began < 1.4  # three that waited would take 1.5
+    monkeypatch.setattr(os, "pread", hanging._call)
+    assert other.read([(0, 10)]) == [CONTENT[:10]]  # by another thread
+    hanging.released.set()
+    assert other.read([(3, 10)]) == [CONTENT[3:13]]
+    file.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+def test_a_forked_process_reads(path, cold):
+    file = WatchedFile(str(path), timeout=5)
+    assert file.read([(0, 1)]) == [CONTENT[:1]]
+    child = os.fork()
+    if not child:
+        os._exit(0 if file.read([(1, 2)]) == [CONTENT[1:3]] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def readers() -> int:
+    return sum(thread.name == "video reads" for thread in threading.enumerate())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
+def test_no_thread_is_left_where_a_process_forks(path, cold):
+    gc.collect()
+    file = WatchedFile(str(path), timeout=5)
+    before = readers()
+    child = os.fork()
+    if not child:
+        os._exit(readers())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert readers() == before - 1
+    assert file.read([(0, 1)]) == [CONTENT[:1]]
+    file.close()
+
+
+def test_threads_end_with_those_they_read_for(path, cold):
+    def use() -> None:
+        WatchedFile(str(path), timeout=5).read([(0, 1)])
+
+    before = readers()
+    for _ in range(5):
+        user = threading.Thread(target=use)
+        user.start()
+        user.join()
+    gc.collect()
+    deadline = time.perf_counter() + 10
+    while readers() > before and time.perf_counter() < deadline:
+        time.sleep(0.01)
+    assert readers() <= before
+
+
+@pytest.fixture
+def video(tmp_path) -> Path:
+    return write_video(tmp_path / "video.mp4", numbered_frames(30), options=H264)
+
+
+def read_one_by_one(path: Path) -> None:
+    with VideoReader(path, read_timeout=0.2) as reader:
+        for index in range(30):
+            reader.read([index])
+
+
+@pytest.mark.parametrize(("call", "after"), [("open", 0), ("pread", 0), ("pread", 2), ("pread", 4)])
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+def test_a_video_on_a_drive_that_is_gone_is_a_video_error(tmp_path, cold, monkeypatch, call, after, suffix):
+    path = write_video(tmp_path / f"video.{suffix}", numbered_frames(30), options=H264)
+    hanging = Hanging(monkeypatch, call, after)
+    with pytest.raises(VideoError, match=rf"video\.{suffix}: cannot be read: a read did not end within 0\.2 s"):
+        read_one_by_one(path)
+    monkeypatch.setattr(os, call, hanging._call)
+    with VideoReader(path) as reader:
+        assert number_of(reader.read([17])[0].numpy()) == 17
+    hanging.released.set()
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+def test_a_read_that_fails_is_a_video_error(tmp_path, cold, monkeypatch, suffix):
+    path = write_video(tmp_path / f"video.{suffix}", numbered_frames(30), options=H264)
+
+    def fail(*args):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", fail)
+        with pytest.raises(VideoError, match=rf"video\.{suffix}: cannot be read .*Input/output error"):
+            VideoReader(path)
+    with VideoReader(path) as reader:
+        monkeypatch.setattr(os, "pread", fail)
+        with pytest.raises(VideoError, match=rf"video\.{suffix}: cannot be read .*Input/output error"):
+            reader.read([3])
+
+
+def test_a_file_that_vanishes_while_it_is_read_is_read_to_its_end(video):
+    with VideoReader(video) as reader:
+        video.unlink()
+        assert [number_of(frame) for frame in reader.read([29, 3]).numpy()] == [29, 3]
+
+
+def test_a_file_that_changes_while_it_is_read_is_no_wrong_frame(tmp_path, video):
+    with VideoReader(video) as reader:
+        assert number_of(reader.read([3])[0].numpy()) == 3
+        other = write_video(tmp_path / "other.mp4", numbered_frames(20, first=100), options=H264)
+        video.write_bytes(other.read_bytes())  # the same file on disk, with another content
+        with pytest.raises(VideoError, match="damaged|changed while it was read|cut short|no video"):
+            reader.read([5])
+        video.write_bytes(b"")
+        with pytest.raises(VideoError, match=r"video\.mp4: "):
+            reader.read([5])

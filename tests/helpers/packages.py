@@ -1,0 +1,67 @@
+"""The sub-packages, what each may import, and the table of them in CONTRIBUTING: `python -m tests.helpers.packages`."""
+
+import ast
+from pathlib import Path
+
+import lightning_multigrid
+
+PACKAGE = Path(lightning_multigrid.__file__).parent
+
+# In reading order, with the sub-packages and the libraries that each may import. Whoever changes this changes the
+# structure: say why in the commit.
+MULTIGRID = {
+    "schedule": ((), ()),
+    "norm": ((), ("torch",)),
+    "loading": (("schedule",), ("numpy", "torch")),
+    "reports": (("loading", "schedule"), ("lightning", "matplotlib", "torch")),
+    "training": (
+        ("files", "loading", "norm", "reports", "schedule"),
+        ("fsspec", "lightning", "lightning_utilities", "rich", "torch", "typing_extensions"),
+    ),
+}
+VIDEOS = {
+    "files": ((), ("fsspec",)),
+    "pixels": ((), ("torch", "torchvision")),
+    "decode": (("files", "pixels"), ("PIL", "av", "numpy", "torch")),
+    "sources": (("files",), ("numpy", "torch")),
+    "clips": (("decode", "loading", "pixels", "schedule", "sources"), ("torch", "typing_extensions")),
+    "prepare": (("decode", "files", "sources"), ("av", "numpy")),
+    "models": ((), ("torch", "torchvision")),
+    "video": (
+        ("clips", "loading", "models", "pixels", "sources"),
+        ("av", "lightning", "numpy", "rich", "torch", "torchmetrics", "typing_extensions"),
+    ),
+}
+PROGRAM = {
+    "cli": (
+        ("files", "norm", "prepare", "reports", "schedule", "sources", "training", "video"),
+        ("jsonargparse", "lightning", "rich", "torch", "yaml"),
+    ),
+}
+PACKAGES = {**MULTIGRID, **VIDEOS, **PROGRAM}
+
+
+def modules(package):
+    """The modules of a sub-package, without its `__init__`."""
+    return sorted(path for path in (PACKAGE / package).glob("*.py") if path.name != "__init__.py")
+
+
+def purpose(package):
+    """The first sentence of a sub-package's docstring."""
+    docstring = ast.get_docstring(ast.parse((PACKAGE / package / "__init__.py").read_text()))
+    return docstring.partition("\n")[0].rstrip(".")
+
+
+def table():
+    """Markdown: a row for each sub-package, in reading order."""
+    parts = {"multigrid, for any dataset": MULTIGRID, "videos": VIDEOS, "command line": PROGRAM}
+    lines = ["| sub-package | what it is for | imports |", "| --- | --- | --- |"]
+    for title, packages in parts.items():
+        lines.append(f"| **{title}** | | |")
+        for name, (imported, _) in packages.items():
+            lines.append(f"| `{name}` | {purpose(name)} | {' '.join(f'`{other}`' for other in imported)} |")
+    return "\n".join(line.replace("|  |", "| |") for line in lines)
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,173 @@
+"""From videos on disk to a multigrid-trained model, as users run it."""
+
+import os
+import runpy
+import sys
+import warnings
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import MultiStepLR
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataModule
+from lightning_multigrid.cli.main import main
+from lightning_multigrid.models import small_cnn
+from lightning_multigrid.schedule.cycles import Baseline
+from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.video.broken_videos import BrokenVideoWarning
+from tests.helpers.tiny import CLIPS, Module, trainer
+from tests.helpers.videos import numbered_frames, write_video
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+REAL_VIDEOS = Path(os.environ.get("LIGHTNING_MULTIGRID_TEST_VIDEOS") or Path(__file__).parents[3] / "shared" / "videos")
+
+
+def fit_videos(rows, workers=0, epochs=2, max_bad_fraction=0.25):
+    """Fits the videos of a manifest; returns the callback, the data module and what was warned."""
+    manifest = rows[0][0].parent / "train.csv"
+    manifest.write_text("\n".join(f'"{path}",{label}' for path, label in rows))
+    data = VideoDataModule(
+        train=str(manifest),
+        val=str(manifest),
+        allow_outside_root=True,
+        batch_size=1,
+        frames=4,
+        size=32,
+        stride=1,
+        num_workers=workers,
+        max_bad_fraction=max_bad_fraction,
+    )
+    callback = MultigridCallback()
+    host = trainer(callback, max_epochs=epochs)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        host.fit(VideoClassifier(small_cnn(4, width=4), num_classes=4), datamodule=data)
+    messages = [str(warning.message) for warning in caught if issubclass(warning.category, BrokenVideoWarning)]
+    return callback, data, messages
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """Videos that cannot be read, each for another reason."""
+    (tmp_path / "empty.mp4").touch()
+    (tmp_path / "text.mp4").write_text("not a video")
+    whole = write_video(tmp_path / "whole.mp4", numbered_frames(12))
+    data = Path(whole).read_bytes()
+    (tmp_path / "head.mp4").write_bytes(data[: len(data) // 3])
+    (tmp_path / "folder.mp4").mkdir()
+    return [tmp_path / name for name in ("empty.mp4", "text.mp4", "head.mp4", "folder.mp4", "missing.mp4")]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_good_and_broken_videos_together(tmp_path, broken, workers):
+    good = [tmp_path / f"good{index}.mp4" for index in range(16)]
+    for path in good:
+        write_video(path, numbered_frames(12, 48, 64))
+    rows = [(path, index % 4) for index, path in enumerate([*good, *broken])]
+    callback, data, messages = fit_videos(rows, workers)
+    assert callback.report.times  # it trained
+    assert Counter(path.name for path in broken) == Counter(
+        path.name for path in broken for message in messages if f"{path}:" in message
+    )
+    assert set(data.broken) == {str(path) for path in broken}
+    assert all(data.broken.values())
+
+
+def test_too_many_broken_videos_end_the_run(tmp_path, broken):
+    good = [tmp_path / f"good{index}.mp4" for index in range(12)]
+    for path in good:
+        write_video(path, numbered_frames(12, 48, 64))
+    rows = [(path, 0) for path in [*good, *broken]]
+    with pytest.raises(
+        ValueError, match=r"of the 17 videos of `train` cannot be read, more than `max_bad_fraction=0\.1`"
+    ):
+        fit_videos(rows, max_bad_fraction=0.1)
+
+
+@pytest.mark.skipif(not REAL_VIDEOS.is_dir(), reason="the folder of real videos is not there")
+def test_real_videos_of_many_codecs(tmp_path):
+    (tmp_path / "empty.mp4").touch()
+    (tmp_path / "text.mp4").write_text("not a video")
+    files = sorted(path for path in REAL_VIDEOS.iterdir() if path.suffix in {".mp4", ".mkv", ".avi", ".mov", ".webm"})
+    bad = [tmp_path / name for name in ("empty.mp4", "text.mp4", "missing.mp4")]
+    rows = [(path, index % 4) for index, path in enumerate([*bad, *files, *files])]
+    callback, data, messages = fit_videos(rows)
+    assert callback.report.times
+    named = Counter(path for path in data.broken for message in messages if f"{path}:" in message)
+    assert set(named.values()) == {1}  # each broken file once
+    assert {str(path) for path in bad} <= set(data.broken)
+    assert len(data.broken) < len(files) / 2
+
+
+# --- Several devices ---
+
+
+def steps_scheduler(optimizer, module):
+    return MultiStepLR(optimizer, [2, 3])
+
+
+class Recording(Module):
+    """Writes down, on each rank, what it saw."""
+
+    def __init__(self, folder):
+        super().__init__(steps_scheduler)
+        self.folder, self.indices = str(folder), []
+
+    def training_step(self, batch, batch_idx):
+        if batch[1].device.type != "meta":
+            self.indices.append(batch[1].tolist())
+        return super().training_step((batch[0], batch[1] % 4), batch_idx)
+
+    def on_train_end(self):
+        torch.save((self.seen, self.indices), f"{self.folder}/{self.global_rank}.pt")
+
+
+def test_two_ranks_share_each_mini_batch(tmp_path):
+    data = TensorDataset(torch.randn(CLIPS + 1, 3, 8, 32, 32), torch.arange(CLIPS + 1))
+    host = trainer(MultigridCallback(seed=0), strategy="ddp_spawn", devices=2)
+    host.fit(Recording(tmp_path), DataLoader(data, 2, shuffle=True))
+    (seen, indices), (seen_, indices_) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
+    steps = [step for epoch in range(schedule.epochs) for step in schedule.steps(epoch, Fraction(CLIPS + 1, 2))]
+    assert [entry[:4] for entry in seen] == [entry[:4] for entry in seen_]  # the same grids and LR
+    assert [entry[2][0] for entry in seen] == [step.shape.clips for step in steps]
+    for epoch in range(schedule.epochs):
+        here = [place for place, entry in enumerate(seen) if entry[0] == epoch]
+        mine, theirs = ([index for place in here for index in rank[place]] for rank in (indices, indices_))
+        assert len(mine) == len(theirs) == CLIPS // 2
+        assert len({*mine, *theirs}) == CLIPS  # disjoint, and complete up to fewer clips than ranks
+
+
+# --- Examples ---
+
+
+def test_quick_start(tmp_path, capsys, monkeypatch, caplog):
+    monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    few = ["--data.train_per_class=8", "--data.val_per_class=1", "--trainer.max_epochs=2", "--model.milestones=[1.5]"]
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        main(["fit", "--config", str(EXAMPLES / "quickstart.yaml"), *few])
+    assert "Multigrid schedule for a baseline of 8 x 16 x 40" in caplog.text
+    assert "Time per shape of mini-batch" in caplog.text
+    assert "val/top1" in caplog.text
+
+
+def test_own_training_loop_has_the_callbacks_losses(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["own_training_loop.py", "--root", str(tmp_path)])
+    runpy.run_path(str(EXAMPLES / "own_training_loop.py"), run_name="__main__")
+    assert "the losses differ from those with MultigridCallback by at most 0." in capsys.readouterr().out
+
+
+def test_removing_the_callback_trains_the_same_data_module(tmp_path):
+    for index in range(4):
+        write_video(tmp_path / f"{index}.mp4", numbered_frames(12, 48, 64))
+    (tmp_path / "train.csv").write_text("\n".join(f"{index}.mp4 {index}" for index in range(4)))
+    data = VideoDataModule(train=str(tmp_path / "train.csv"), batch_size=2, frames=4, size=32, stride=1)
+    host = trainer(max_epochs=2)
+    host.fit(VideoClassifier(small_cnn(4, width=4), num_classes=4), datamodule=data)
+    assert host.global_step == 4

@@ -1,0 +1,73 @@
+"""What a logger is given of a step is of that step, however rarely it is asked for."""
+
+import csv
+
+import pytest
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+
+from lightning_multigrid import MultigridCallback
+from tests.helpers.tiny import Module, fit
+
+
+@pytest.mark.parametrize("every", [1, 10, 25])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_values_of_the_logged_steps(every, accumulate, tmp_path):
+    module = Module()
+    host = fit(
+        module,
+        MultigridCallback(),
+        logger=CSVLogger(tmp_path),
+        log_every_n_steps=every,
+        accumulate_grad_batches=accumulate,
+    )
+    with open(tmp_path / "lightning_logs" / "version_0" / "metrics.csv") as file:
+        rows = [row for row in csv.DictReader(file) if row["multigrid/clips"]]
+    # The last micro-batch of each optimizer step.
+    last = [
+        index
+        for index, (epoch, batch, *_) in enumerate(module.seen)
+        if (batch + 1) % accumulate == 0 or index + 1 == len(module.seen) or module.seen[index + 1][0] != epoch
+    ]
+    assert len(rows) >= host.max_epochs
+    assert len(rows) <= len(last)
+    for row in rows:
+        logged = tuple(int(float(row[f"multigrid/{name}"])) for name in ("clips", "frames", "size"))
+        assert logged == module.shapes[last[int(row["step"])]]
+
+
+@pytest.mark.parametrize("accumulate", [1, 5])
+@pytest.mark.parametrize("monitor", ["multigrid/phase", "multigrid/clips_per_second"])
+def test_callbacks_may_watch_them_at_the_end_of_every_epoch(accumulate, monitor, tmp_path):
+    epochs = []
+
+    class Watching(EarlyStopping):
+        def on_train_epoch_end(self, trainer, pl_module):
+            epochs.append(float(trainer.callback_metrics[monitor]))
+            super().on_train_epoch_end(trainer, pl_module)
+
+    callback, module = MultigridCallback(), Module()
+    watching = Watching(monitor, mode="max", patience=100, check_on_train_epoch_end=True)
+    saver = ModelCheckpoint(tmp_path, monitor=monitor, mode="max", filename="best")
+    host = fit(module, callback, watching, saver, accumulate_grad_batches=accumulate, enable_checkpointing=True)
+    assert len(epochs) == host.current_epoch
+    assert (tmp_path / "best.ckpt").exists()
+    if monitor == "multigrid/phase":
+        sampler = callback._run.sampler
+        assert epochs == [sampler.steps(epoch)[-1].phase for epoch in range(host.current_epoch)]
+
+
+@pytest.mark.parametrize("accumulate", [1, 5])
+def test_every_epoch_is_logged(accumulate, tmp_path):
+    """The script's 50 steps are more than a coarse epoch has; a fifth of it if 5 make one optimizer step."""
+    fit(Module(), MultigridCallback(), logger=CSVLogger(tmp_path), accumulate_grad_batches=accumulate)
+    with open(tmp_path / "lightning_logs" / "version_0" / "metrics.csv") as file:
+        rows = [row for row in csv.DictReader(file) if row["multigrid/clips"]]
+    assert {int(row["epoch"]) for row in rows} == set(range(6))
+
+
+def test_a_script_that_logs_no_steps_goes_on_to_log_none(tmp_path):
+    host = fit(Module(), MultigridCallback(), logger=CSVLogger(tmp_path), log_every_n_steps=0)
+    with open(tmp_path / "lightning_logs" / "version_0" / "metrics.csv") as file:
+        assert all("multigrid/clips" not in row for row in csv.DictReader(file))
+    assert host.log_every_n_steps == 0

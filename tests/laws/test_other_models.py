@@ -1,0 +1,121 @@
+"""Models of other libraries by class path, images, and what cannot take a grid."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from lightning_multigrid.cli.main import main
+from tests.helpers.videos import numbered_frames, write_video
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+CONFIG = """
+trainer:
+  accelerator: cpu
+  devices: 1
+  logger: false
+  enable_progress_bar: false
+  enable_model_summary: false
+  fast_dev_run: 2
+  callbacks:
+    - class_path: lightning_multigrid.MultigridCallback
+model:
+  class_path: lightning_multigrid.VideoClassifier
+  init_args:
+    model: {model}
+    num_classes: 3
+    lr: 0.01
+data:
+  class_path: lightning_multigrid.VideoDataModule
+  init_args:
+    train: videos.csv
+    batch_size: 1
+    frames: {frames}
+    size: {size}
+"""
+
+
+def torchvision_model(name):
+    """Not by the path of its own function: jsonargparse fills in defaults, and those of `swin3d_t` don't bear it."""
+    return f"{{class_path: torchvision.models.get_model, init_args: {{name: {name}}}, dict_kwargs: {{num_classes: 3}}}}"
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """Writes a config for a model, and videos beside it."""
+    monkeypatch.chdir(tmp_path)
+    write_video(tmp_path / "video.mp4", numbered_frames(20, 36, 48))
+    (tmp_path / "videos.csv").write_text("".join(f"video.mp4 {number % 3}\n" for number in range(24)))
+
+    def write(model, frames, size):
+        text = CONFIG.format(model=model, frames=frames, size=size)
+        (tmp_path / "config.yaml").write_text(text)
+        return ["fit", "--config", "config.yaml"]
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "name",
+    # The slow ones differ from r3d_18 in their kernels only.
+    ["r3d_18", "swin3d_t", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mc3_18", "r2plus1d_18"))],
+)
+def test_models_of_torchvision_train_by_their_class_path(name, config, caplog):
+    main(config(torchvision_model(name), frames=8, size=32))
+    # The first shape of the long cycle: T/4 and S/sqrt 2.
+    assert "16 x 2 x 16" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["mvit_v1_b", "mvit_v2_s"])
+def test_mvit_trains_with_resized_positions(name, config, caplog):
+    inner = f"{{class_path: torchvision.models.video.{name}, dict_kwargs: {{num_classes: 3}}}}"
+    model = f"{{class_path: lightning_multigrid.ResizedPositions, init_args: {{model: {inner}}}}}"
+    main(config(model, frames=8, size=32))
+    assert "16 x 2 x 16" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("s3d", r"`model\.\S+` \((Avg|Max)Pool3d\) fails with RuntimeError"),
+        ("mvit_v1_b", r"`model\.pos_encoding` \(PositionalEncoding\) fails with RuntimeError"),
+        ("mvit_v2_s", r"`model\.\S+` \(\w+\) fails with RuntimeError"),
+    ],
+)
+def test_what_cannot_take_a_grid_is_refused_with_the_way_out(name, layer, config, capsys):
+    model = torchvision_model(name)
+    with pytest.raises(SystemExit):
+        main(config(model, frames=16, size=224))
+    message = capsys.readouterr().err
+    assert "VideoClassifier cannot take clips of 4 x 112 x 112 (frames x height x width)" in message
+    assert re.search(layer, message), message
+    assert "Use a global pool, for instance `nn.AdaptiveAvgPool3d(1)`, before the last layer" in message
+    assert "give MultigridCallback `long_cycle` and `short_cycle` factors that keep the clips larger" in message
+
+
+def test_images_are_clips_of_one_frame(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    images = runpy.run_path(str(EXAMPLES / "images.py"))
+    seen = []
+
+    class Recording(images["ImageClassifier"]):
+        def training_step(self, batch, batch_idx):
+            if self._trainer is not None:  # the callback tries a copy without one
+                seen.append(tuple(batch[0].shape))
+            return super().training_step(batch, batch_idx)
+
+    images["main"].__globals__["ImageClassifier"] = Recording
+    trainer = images["main"](["--epochs=3", "--size=32", "--images=150"])
+    assert trainer.current_epoch == 4  # 3 x 1.5, half to even
+    # Eq. 1 without the frames: B x S^2 stays.
+    assert {shape for shape in seen if shape[0] >= 16} >= {(64, 3, 16, 16), (32, 3, 23, 23), (16, 3, 32, 32)}
+    assert all(clips * size * size <= 1.05 * 16 * 32 * 32 for clips, _, size, _ in seen)
+
+
+def test_the_baseline_of_images_is_the_same_script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    images = runpy.run_path(str(EXAMPLES / "images.py"))
+    trainer = images["main"](["--epochs=1", "--size=32", "--images=32", "--baseline"])
+    assert trainer.global_step == 2

@@ -1,0 +1,506 @@
+"""Resuming: exactly, on other numbers of ranks, and across from the baseline and back. Real Trainers, no mocks."""
+
+import json
+import logging
+import subprocess
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import lightning as L
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import callbacks
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, OneCycleLR
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.loading.order import epoch_order
+from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
+from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.training.lightning_internals import LoopCounters, Place
+from lightning_multigrid.training.resume import _first_after, _plan_key, describe_stand
+from tests.helpers.tiny import CLIPS, Module, fit, loader, trainer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PLAN = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2, 3)))
+OFF = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "epoch_factor": 1}
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Checkpoint directory",
+    "ignore:The dirpath has changed",
+    "ignore:This DataLoader will create 4 worker",
+    "ignore:.*there is no last checkpoint available",
+    "ignore:.*Please add the following callbacks. ..ModelCheckpoint{",
+)
+
+
+SLOW = pytest.mark.slow  # whole trainings; samples of each kind run in the ordinary suite
+
+
+def steps_scheduler(optimizer, module):
+    return MultiStepLR(optimizer, [2, 3])
+
+
+def by_step(make):
+    return lambda optimizer, module: {
+        "scheduler": make(optimizer, int(module.trainer.estimated_stepping_batches)),
+        "interval": "step",
+    }
+
+
+one_cycle = by_step(lambda optimizer, total: OneCycleLR(optimizer, 0.1, total_steps=total))
+
+
+def cosine(optimizer, module):
+    return CosineAnnealingLR(optimizer, 4)
+
+
+def saver(folder, **arguments):
+    """Keeps each checkpoint, by the number of optimizer steps before it."""
+    kept = {"save_top_k": -1, "filename": "{step}", "auto_insert_metric_name": False}
+    return ModelCheckpoint(folder, **kept | arguments)
+
+
+def state_of(module, host):
+    """Everything that a training leaves, as bytes."""
+    momenta = [group["momentum_buffer"] for group in host.optimizers[0].state.values()]
+    parts = {"weights": [*module.parameters(), *momenta], "buffers": module.buffers()}
+    return {name: [tensor.detach().numpy().tobytes() for tensor in tensors] for name, tensors in parts.items()}
+
+
+# --- Exactly ---
+
+
+def test_a_process_that_is_killed_continues_exactly():
+    """Five of the moments of the script, which prints that 50 of 50 are identical."""
+    script = [sys.executable, EXAMPLES / "verify_resume.py", "--kills", "5", "--seed", "1"]
+    printed = subprocess.run(script, check=True, capture_output=True, text=True).stdout
+    assert "\n5/5 identical: indices, shapes, LR and loss of 31 steps, and the final weights" in printed
+
+
+VARIANTS = {
+    "2 workers": {"workers": 2},
+    "4 persistent workers": {"workers": 4},
+    "accumulation": {"accumulate_grad_batches": 2},
+    "uneven accumulation": {"accumulate_grad_batches": 3},
+    "OneCycle": {"scheduler": one_cycle},
+    "max_steps": {"max_steps": 90, "max_epochs": -1},
+    "bf16": {"precision": "bf16-mixed"},
+    "validation in mid-epoch": {"val_check_interval": 0.5},
+    "validation by total batches": {"val_check_interval": 10, "check_val_every_n_epoch": None},
+    "limited": {"limit_train_batches": 20},
+    "drop_last": {"drop_last": True},
+}
+
+
+ORDINARY = {"2 workers", "accumulation", "OneCycle"}
+
+
+@pytest.mark.parametrize("variant", [pytest.param(name, marks=() if name in ORDINARY else SLOW) for name in VARIANTS])
+def test_a_resumed_run_equals_the_whole_one(variant, tmp_path):
+    arguments = dict(VARIANTS[variant])
+    scheduler, number = arguments.pop("scheduler", steps_scheduler), arguments.pop("workers", 0)
+    drop_last = arguments.pop("drop_last", False)
+
+    def run(folder, every, **more):
+        module = Module(scheduler)
+        both = {
+            "train": loader(num_workers=number, persistent_workers=number > 2, drop_last=drop_last),
+            "val": loader(shuffle=False, number=8) if "val" in variant else None,
+        }
+        keep = saver(folder, every_n_train_steps=every)
+        host = fit(module, MultigridCallback(), keep, enable_checkpointing=True, **both, **arguments, **more)
+        return module.seen, state_of(module, host)
+
+    whole, end = run(tmp_path, 2)
+    paths = sorted(tmp_path.glob("*.ckpt"), key=lambda path: int(path.stem))
+    assert len(paths) >= 4
+    for path in paths[1::4]:
+        counters = LoopCounters(torch.load(path, weights_only=True))
+        after = [step for step in whole if step[:2] >= counters.place]
+        resumed, its_end = run(tmp_path / "again", 1000, ckpt_path=path, seed=123)
+        assert resumed == after
+        assert its_end == end
+
+
+@pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
+@pytest.mark.parametrize("first", [True, pytest.param(False, marks=SLOW)])
+def test_weight_averages_resume_exactly(first, tmp_path):
+    def run(**arguments):
+        pair = [callbacks.EMAWeightAveraging(decay=0.9), MultigridCallback()]
+        module = Module(steps_scheduler)
+        both = pair if first else reversed(pair)
+        host = fit(module, *both, saver(tmp_path, every_n_train_steps=7), enable_checkpointing=True, **arguments)
+        return module.seen, state_of(module, host)
+
+    whole, end = run()
+    for done in (7, 14, 28):
+        resumed, its_end = run(ckpt_path=tmp_path / f"{done}.ckpt")
+        assert resumed == whole[done:]
+        assert its_end == end
+
+
+@pytest.mark.parametrize("kind", [pytest.param("epoch end", marks=SLOW), "validation end"])
+def test_checkpoints_of_an_epochs_end_resume_exactly(kind, tmp_path):
+    every = {"every_n_epochs": 1, "save_on_train_epoch_end": kind == "epoch end"}
+
+    def run(folder, **arguments):
+        module, val = Module(steps_scheduler), loader(shuffle=False, number=8)
+        host = fit(module, MultigridCallback(), saver(folder, **every), val=val, enable_checkpointing=True, **arguments)
+        return module.seen, state_of(module, host)
+
+    whole, end = run(tmp_path)
+    for epoch in (1, 4):
+        done = [step for step in whole if step[0] < epoch]
+        resumed, its_end = run(tmp_path / "again", ckpt_path=tmp_path / f"{len(done)}.ckpt")
+        assert resumed == whole[len(done) :]
+        assert its_end == end
+
+
+class Failing(Module):
+    """Fails once, in the middle of what a test says."""
+
+    def __init__(self, where, at):
+        super().__init__(steps_scheduler)
+        self.where, self.at, self.calls = where, at, 0
+
+    def fail(self, where):
+        if where == self.where:
+            self.calls += 1
+            if self.calls == self.at:
+                raise RuntimeError("on purpose")
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        if self._trainer is not None:
+            self.fail("step")
+        return loss
+
+    def on_before_optimizer_step(self, optimizer):
+        self.fail("gradient")
+
+    def on_train_batch_end(self, *_):
+        self.fail("batch end")
+
+    def on_validation_start(self):
+        if not self.trainer.sanity_checking:
+            self.fail("validation")
+
+
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=SLOW), 2])
+@pytest.mark.parametrize(
+    ("where", "at"),
+    [
+        ("step", 8),
+        ("validation", 2),
+        *(pytest.param(*case, marks=SLOW) for case in (("step", 1), ("step", 2), ("gradient", 6), ("batch end", 7))),
+    ],
+)
+def test_a_run_that_fails_continues_where_it_failed(where, at, accumulate, tmp_path):
+    def run(module, folder=tmp_path, **arguments):
+        last = ModelCheckpoint(folder, save_last=True, save_on_exception=True, every_n_train_steps=10**6)
+        arguments |= {"accumulate_grad_batches": accumulate, "enable_checkpointing": True}
+        host = fit(module, MultigridCallback(), last, val=loader(shuffle=False, number=8), **arguments)
+        return state_of(module, host)
+
+    whole = Failing("nowhere", 0)
+    end = run(whole, tmp_path / "whole")
+    failed = Failing(where, at)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        run(failed)
+    resumed = Failing("nowhere", 0)
+    its_end = run(resumed, ckpt_path="last")
+    # An optimizer step that was under way starts anew, with all its micro-batches.
+    assert resumed.seen == whole.seen[len(whole.seen) - len(resumed.seen) :]
+    assert len(failed.seen) - accumulate <= len(whole.seen) - len(resumed.seen) <= len(failed.seen)
+    # Where a mini-batch is done again, BatchNorm's running statistics, which training does not use, count it twice.
+    done_again = {"step", "gradient"} if accumulate == 1 else {"step", "gradient", "batch end", "validation"}
+    assert its_end["weights"] == end["weights"]
+    assert its_end["buffers"] == end["buffers"] or where in done_again
+
+
+# --- On other numbers of ranks ---
+
+
+def global_batches(plan, clips, world, accumulate=1, epochs=2):
+    """The clips of each optimizer step, over all ranks, for a plan of so many clips in a baseline step."""
+    schedule = MultigridSchedule(
+        Baseline(BatchShape(plan.baseline.shape.clips // world // accumulate, 8, 32), 4, (2, 3)), plan.long_cycle
+    )
+    samplers = [
+        MultigridSampler(
+            schedule,
+            lambda epoch: epoch_order(7, epoch, clips),
+            Fraction(clips, world),
+            seed=7,
+            rank=rank,
+            world=world,
+            accumulate=accumulate,
+        )
+        for rank in range(world)
+    ]
+    for epoch in range(epochs):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        micro = list(zip(*samplers, strict=True))
+        for start in range(0, len(micro), accumulate):
+            requests = [r for ranks in micro[start : start + accumulate] for of_rank in ranks for r in of_rank]
+            yield epoch, sorted((r.index, r.frames, r.size, r.seed) for r in requests)
+
+
+@settings(max_examples=30, deadline=None)
+@given(clips=st.integers(450, 900), world=st.sampled_from([2, 3, 4, 6]), accumulate=st.sampled_from([1, 2]))
+def test_the_same_global_mini_batches_on_any_number_of_ranks(clips, world, accumulate):
+    """But for the last of an epoch, which lacks the clips that the ranks cannot share."""
+    plan = MultigridSchedule(Baseline(BatchShape(24, 8, 32), 4, (2, 3)))
+    one, many = (list(global_batches(plan, clips, *split)) for split in ((1, 1), (world, accumulate)))
+    for epoch in range(2):
+        alone, shared = ([batch for e, batch in run if e == epoch] for run in (one, many))
+        assert [len(batch) for batch in shared[:-1]] == [len(batch) for batch in alone[: len(shared) - 1]]
+        assert shared[:-1] == alone[: len(shared) - 1]
+        assert set(shared[-1]) <= set(alone[len(shared) - 1])
+        missing = sum(map(len, alone)) - sum(map(len, shared))
+        assert 0 <= missing < world * accumulate
+
+
+class Noting(Module):
+    """Notes which clips each rank sees, in a file of its own."""
+
+    def __init__(self, folder):
+        super().__init__(steps_scheduler)
+        self.folder = folder
+
+    def training_step(self, batch, batch_idx):
+        *batch, index = batch
+        loss = super().training_step(batch, batch_idx)
+        if self._trainer is not None:
+            lr = self.trainer.optimizers[0].param_groups[0]["lr"]
+            with open(self.folder / f"rank{self.global_rank}.jsonl", "a") as file:
+                file.write(json.dumps([self.current_epoch, batch_idx, index.tolist(), lr]) + "\n")
+        return loss
+
+
+class StopAt(L.Callback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *_):
+        trainer.should_stop = trainer.global_step >= self.step
+
+
+def numbered(number, batch_size):
+    clips = loader(number=number).dataset
+    return DataLoader(TensorDataset(*clips.tensors, torch.arange(number)), batch_size, shuffle=True)
+
+
+def run_ranks(folder, world, stop, ckpt_path=None, batch_size=8, number=396):
+    """Trains on gloo ranks up to a step; returns (epoch, batch, clips over all ranks, LR) of its steps."""
+    folder.mkdir(exist_ok=True)
+    L.seed_everything(3, verbose=False)
+    arguments = {} if world == 1 else {"strategy": "ddp_fork", "devices": world}
+    host = trainer(
+        MultigridCallback(),
+        StopAt(stop),
+        saver(folder, every_n_train_steps=1),
+        enable_checkpointing=True,
+        **arguments,
+    )
+    host.fit(Noting(folder), numbered(number, batch_size // world), ckpt_path=ckpt_path)
+    ranks = [[json.loads(line) for line in (folder / f"rank{r}.jsonl").read_text().splitlines()] for r in range(world)]
+    steps = []
+    for parts in zip(*ranks, strict=True):
+        assert len({(epoch, batch, lr) for epoch, batch, _, lr in parts}) == 1
+        steps.append((*parts[0][:2], [clip for part in parts for clip in part[2]], parts[0][3]))
+    return steps
+
+
+def test_a_run_moves_between_numbers_of_ranks(tmp_path):
+    whole = run_ranks(tmp_path / "whole", 1, stop=100)
+    seen, path = [], None
+    for leg, (world, stop) in enumerate([(1, 7), (2, 18), (4, 29), (2, 36), (1, 100)]):
+        seen += run_ranks(tmp_path / f"{leg}", world, stop, path)
+        path = tmp_path / f"{leg}" / f"{stop}.ckpt"
+        assert len(seen) == min(stop, len(whole))
+    assert seen == whole
+
+
+def test_another_global_batch_goes_on_after_the_clips_that_were_seen(tmp_path, caplog):
+    small = run_ranks(tmp_path / "small", 1, stop=37, batch_size=4)
+    with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
+        large = run_ranks(tmp_path / "large", 1, stop=100, ckpt_path=tmp_path / "small" / "37.ckpt", batch_size=8)
+    epoch = small[-1][0]
+    done = [clip for e, _, clips, _ in small for clip in clips if e == epoch]
+    order = epoch_order(3, epoch, 396)
+    assert order[: len(done)] == done
+    at, batch, clips, lr = large[0]
+    assert at == epoch
+    start = order.index(clips[0])
+    assert 0 <= start - len(done) < 128
+    assert order[start : start + len(clips)] == clips
+    plan = MultigridSchedule(Baseline(BatchShape(8, 8, 32), epochs=4, milestones=(2, 3)))
+    before, here = plan.steps(epoch, 396)[batch - 1 : batch + 1]
+    assert before.offset < len(done) <= here.offset == start
+    where = f"it goes on in epoch {epoch} at batch {batch}, the first after the {len(done)} clips of its epoch"
+    assert where in caplog.text
+    assert "of 4 clips in an optimizer step of the baseline, this run has 8" in caplog.text
+    clock = plan.baseline_epoch(epoch + Fraction(start, 396))
+    assert lr == pytest.approx(0.1 * here.lr_scale * 0.1 ** ((clock >= 2) + (clock >= 3)))
+
+
+# --- Across from the baseline, and back ---
+
+
+def train_for(folder, callback, scheduler, epochs=None, ckpt_path=None, **arguments):
+    """Trains with checkpoints of each epoch's end; returns the LR of each step by epoch and batch."""
+    module = Module(scheduler)
+    ends = saver(folder, every_n_epochs=1, filename="{epoch}")
+    both = [] if callback is None else [callback]
+    fit(module, *both, ends, enable_checkpointing=True, ckpt_path=ckpt_path, max_epochs=4, **arguments)
+    return module
+
+
+@pytest.mark.parametrize(
+    "scheduler", [one_cycle, *(pytest.param(make, marks=SLOW) for make in (steps_scheduler, cosine))]
+)
+def test_a_baselines_checkpoint_goes_on_where_the_baseline_clock_says_the_same(scheduler, tmp_path, caplog):
+    train_for(tmp_path / "baseline", None, scheduler)
+    whole = train_for(tmp_path / "multigrid", MultigridCallback(milestones=[2, 3]), scheduler)
+    for epoch in (1, 3):
+        caplog.clear()
+        path = tmp_path / "baseline" / f"{epoch - 1}.ckpt"
+        with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
+            crossed = train_for(tmp_path / "on", MultigridCallback(milestones=[2, 3]), scheduler, ckpt_path=path)
+        # From there on, the epochs, mini-batches, shapes and LR are those of a whole multigrid training.
+        rest = whole.seen[len(whole.seen) - len(crossed.seen) :]
+        assert [step[:3] for step in crossed.seen] == [step[:3] for step in rest]
+        assert crossed.lrs == pytest.approx([lr for *_, lr, _ in rest])
+        plan = PLAN if scheduler is steps_scheduler else replace(PLAN, stepwise=False)
+        positions = [
+            (e + Fraction(step.offset, CLIPS), (e, b)) for e in range(6) for b, step in enumerate(plan.steps(e, CLIPS))
+        ]
+        start = min(place for position, place in positions if plan.baseline_epoch(position) >= epoch)
+        assert crossed.seen[0][:2] == start
+        assert f"at its epoch {epoch} of 4. This run trains multigrid" in caplog.text
+        assert f"in epoch {start[0]} of 6 at batch {start[1]}." in caplog.text
+
+
+@pytest.mark.parametrize(
+    "scheduler", [one_cycle, *(pytest.param(make, marks=SLOW) for make in (steps_scheduler, cosine))]
+)
+def test_a_multigrid_checkpoint_goes_on_as_the_baseline_and_then_without_the_callback(scheduler, tmp_path):
+    train_for(tmp_path / "multigrid", MultigridCallback(milestones=[2, 3]), scheduler)
+    baseline = train_for(tmp_path / "baseline", None, scheduler)
+    for epoch in (2, 5):
+        off = MultigridCallback(milestones=[2, 3], **OFF)
+        path = tmp_path / "multigrid" / f"{epoch - 1}.ckpt"
+        folder = tmp_path / f"off {epoch}"
+        crossed = train_for(folder, off, scheduler, ckpt_path=path)
+        rest = baseline.seen[len(baseline.seen) - len(crossed.seen) :]
+        assert [step[:3] for step in crossed.seen] == [step[:3] for step in rest]
+        assert crossed.lrs == pytest.approx([lr for *_, lr, _ in rest])
+        clock = (PLAN if scheduler is steps_scheduler else replace(PLAN, stepwise=False)).baseline_epoch(epoch)
+        assert crossed.seen[0][:2] == (int(clock), -(-int((clock % 1) * 100 * 1000) // 4000))
+        last = max(int(path.stem) for path in folder.glob("*.ckpt") if int(path.stem) < 3)
+        with pytest.warns(UserWarning, match=r"callbacks used to create the .*: \['MultigridCallback'\]"):
+            plain = train_for(tmp_path / "plain", None, scheduler, ckpt_path=folder / f"{last}.ckpt")
+        rest = baseline.seen[len(baseline.seen) - len(plain.seen) :]
+        assert plain.seen[0][:2] == (last + 1, 0)
+        assert [step[:3] for step in plain.seen] == [step[:3] for step in rest]
+        assert plain.lrs == pytest.approx([lr for *_, lr, _ in rest])
+
+
+@SLOW
+def test_a_schedule_without_cycles_is_the_baseline(tmp_path):
+    plain = train_for(tmp_path / "plain", None, one_cycle)
+    off = train_for(tmp_path / "off", MultigridCallback(**OFF), one_cycle)
+    assert [step[:3] for step in off.seen] == [step[:3] for step in plain.seen]
+    assert off.lrs == pytest.approx(plain.lrs)
+
+
+def test_what_means_nothing_here_is_refused(tmp_path):
+    fit(Module(steps_scheduler), MultigridCallback(), saver(tmp_path / "multigrid", every_n_train_steps=2),
+        enable_checkpointing=True)  # fmt: skip
+    fit(Module(steps_scheduler), saver(tmp_path / "plain", every_n_train_steps=5), enable_checkpointing=True)
+
+    def resume(path, callback, **arguments):
+        fit(Module(steps_scheduler), callback, ckpt_path=tmp_path / path, **arguments)
+
+    with pytest.raises(
+        MisconfigurationException,
+        match="belongs to another multigrid schedule(.|\n)*The checkpoint's:\n.*\nphase(.|\n)*This run's:\n.*\nphase",
+    ):
+        resume("multigrid/4.ckpt", MultigridCallback(epoch_factor=2))
+    with pytest.raises(MisconfigurationException, match="belongs to another multigrid schedule"):
+        resume("multigrid/4.ckpt", MultigridCallback(warmup_epochs=0.5))
+    with pytest.raises(
+        MisconfigurationException,
+        match=r"of a training without MultigridCallback, in the middle of its epoch 1 \(batch 5\).*up to the end of an",
+    ):
+        resume("plain/30.ckpt", MultigridCallback())
+    with pytest.raises(MisconfigurationException, match="of a multigrid training, in the middle of its epoch"):
+        resume("multigrid/4.ckpt", MultigridCallback(**OFF))
+    with pytest.raises(
+        MisconfigurationException,
+        match=r"with 50 optimizer steps in 2 epoch\(s\), but the baseline of this script has 20 in each. Use the data",
+    ):
+        resume("plain/50.ckpt", MultigridCallback(), train=loader(5))
+    with (
+        pytest.warns(UserWarning, match="Please add the following callbacks: .*'MultigridCallback'"),
+        pytest.raises(RuntimeError, match="0 stateful loaders, but found 1 states"),
+    ):
+        fit(Module(steps_scheduler), max_epochs=9, ckpt_path=tmp_path / "multigrid" / "4.ckpt")
+
+
+def test_checkpoints_of_the_first_layout_resume(tmp_path):
+    whole = Module(steps_scheduler)
+    fit(whole, MultigridCallback(), saver(tmp_path, every_n_train_steps=11), enable_checkpointing=True)
+    checkpoint = torch.load(tmp_path / "11.ckpt", weights_only=True)
+    state = checkpoint["callbacks"]["MultigridCallback"]
+    assert state["version"] == 2
+    checkpoint["callbacks"]["MultigridCallback"] = {
+        name: state[name] for name in ("schedule", "seed", "ticks", "lr_scale")
+    }
+    torch.save(checkpoint, tmp_path / "old.ckpt")
+    resumed = Module(steps_scheduler)
+    fit(resumed, MultigridCallback(), ckpt_path=tmp_path / "old.ckpt")
+    assert resumed.seen == whole.seen[11:]
+    with pytest.raises(MisconfigurationException, match="belongs to another multigrid schedule"):
+        fit(Module(steps_scheduler), MultigridCallback(epoch_factor=2), ckpt_path=tmp_path / "old.ckpt")
+
+
+# --- The arithmetic ---
+
+
+@settings(max_examples=200, deadline=None)
+@given(epochs=st.integers(2, 60), share=st.fractions(0, 1), warmup=st.booleans(), stepwise=st.booleans())
+def test_positions_and_baseline_epochs_are_inverse(epochs, share, warmup, stepwise):
+    baseline = Baseline(BatchShape(8, 8, 32), epochs, (epochs // 2,), 1, Fraction(1, 3) if warmup else 0)
+    schedule = MultigridSchedule(baseline, stepwise=stepwise)
+    assert schedule.baseline_epoch(schedule.position_of(share * epochs)) == share * epochs
+    assert schedule.position_of(epochs) == schedule.epochs
+
+
+def test_plans_are_the_same_but_for_the_batch():
+    def key(clips=4, epochs=4, stride=1, **arguments):
+        return _plan_key(MultigridSchedule(Baseline(BatchShape(clips, 8, 32), epochs, (2, 3), stride), **arguments))
+
+    assert key() == key(clips=32) == key(epochs=4.0) == key(sub_batch=16)
+    others = [{"epochs": 5}, {"stride": 2}, {"epoch_factor": 2}, {"stepwise": False}, {"lr_scaling": "sqrt"}, OFF]
+    assert len({key(), *(key(**other) for other in others)}) == 7
+
+
+def test_the_first_step_after_so_many_clips():
+    sampler = MultigridSampler(PLAN, range, CLIPS, seed=0)
+    offsets = [step.offset for step in PLAN.steps(0, CLIPS)]
+    assert offsets[:3] == [0, 64, 96]
+    places = [_first_after(sampler, 0, clips) for clips in (0, 1, 64, 65, 97)]
+    assert places == [(0, 0), (0, 1), (0, 1), (0, 2), (1, 0)]
+    assert describe_stand(sampler, Place(0, 1))["clips_seen"] == 64
+    assert describe_stand(sampler, Place(2, 0)) == {"clips_seen": 0, "baseline_epoch": str(PLAN.baseline_epoch(2))}

@@ -1,0 +1,158 @@
+"""`examples/slurm`: the script with a stand-in for `srun` that starts tasks here, and its README."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lightning_multigrid.cli.main import main
+from lightning_multigrid.schedule.cycles import Baseline
+from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.schedule import MultigridSchedule
+from tests.laws.test_launchers import environment, free_port
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FOLDER = EXAMPLES / "slurm"
+SCRIPT = FOLDER / "train.sbatch"
+
+SRUN = """#!/bin/bash
+# A task for each GPU of one node, as srun starts them; it ends with the worst of their exit codes.
+while [[ $1 == --* ]]; do echo "srun option $1"; shift; done
+tasks=()
+for ((rank = 0; rank < SLURM_NTASKS; rank++)); do
+    SLURM_PROCID=$rank SLURM_LOCALID=$rank SLURM_NODEID=0 "$@" & tasks+=($!)
+done
+echo "${tasks[@]}" > "$TASKS"
+code=0
+for task in "${tasks[@]}"; do wait "$task" || code=$?; done
+exit $code
+"""
+FEW = [
+    "--data.train_per_class=8",
+    "--data.val_per_class=1",
+    "--data.batch_size=2",
+    "--data.num_workers=0",
+    "--model.milestones=[1.5]",
+    "--trainer.enable_progress_bar=false",
+]
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """The environment of a job of two tasks on one node."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, content in (("srun", SRUN), ("scontrol", '#!/bin/bash\necho "$@" >> "$REQUEUED"\n')):
+        (tools / name).write_text(content)
+        (tools / name).chmod(stat.S_IRWXU)
+    return environment(
+        PATH=os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]]),
+        TASKS=str(tmp_path / "tasks"),
+        REQUEUED=str(tmp_path / "requeued"),
+        RUN=str(tmp_path / "run"),
+        CHECKPOINT_EVERY="5",
+        LIGHTNING_MULTIGRID_CACHE=str(tmp_path / "cache"),
+        SLURM_JOB_NAME="multigrid",
+        SLURM_JOB_ID="17",
+        SLURM_JOB_NUM_NODES="1",
+        SLURM_NTASKS="2",
+        SLURM_NTASKS_PER_NODE="2",
+        SLURM_NODELIST="127.0.0.1",
+        MASTER_PORT=free_port(),
+    )
+
+
+def submit(cluster, *options):
+    command = ["bash", str(SCRIPT), str(EXAMPLES / "quickstart.yaml"), *FEW, *options]
+    return subprocess.Popen(command, env=cluster, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_the_script_is_bash_and_names_its_arguments():
+    subprocess.run(["bash", "-n", SCRIPT], check=True)
+    missing = subprocess.run(["bash", SCRIPT], capture_output=True, text=True, check=False)
+    assert missing.returncode == 1
+    assert "usage: sbatch [options] train.sbatch CONFIG" in missing.stderr
+
+
+def test_a_job_trains_on_all_of_its_tasks(cluster, tmp_path):
+    job = submit(cluster, "--trainer.max_epochs=2")
+    output, _ = job.communicate(timeout=280)
+    assert job.returncode == 0, output[-3000:]
+    assert "srun option --kill-on-bad-exit=1" in output
+    assert "GLOBAL_RANK: 1, MEMBER: 2/2" in output
+    assert "Multigrid schedule for a baseline of 2 x 16 x 40" in output
+    assert "`Trainer.fit` stopped: `max_epochs=3` reached." in output
+    assert (tmp_path / "run" / "checkpoints" / "last.ckpt").exists()
+
+
+@pytest.mark.slow  # two jobs
+def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
+    job = submit(cluster, "--trainer.max_epochs=40")
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    deadline = time.monotonic() + 200
+    while not last.exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    tasks = [int(task) for task in (tmp_path / "tasks").read_text().split()]
+    for task in tasks:
+        os.kill(task, signal.SIGUSR1)
+    requeued = tmp_path / "requeued"
+    while not requeued.exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    for task in tasks:
+        os.kill(task, signal.SIGKILL)
+    output, _ = job.communicate(timeout=60)
+    assert requeued.read_text() == "requeue 17\n", output[-3000:]
+    assert (tmp_path / "run" / "hpc_ckpt_1.ckpt").exists()
+    job = submit(cluster, "--trainer.max_epochs=40", "--trainer.max_time=00:00:00:20")
+    output, _ = job.communicate(timeout=280)
+    assert job.returncode == 0, output[-3000:]
+    # That one, or one that was written between the signal and the end.
+    assert f"Restored all states from the checkpoint at {tmp_path / 'run'}" in output
+
+
+# --- The README ---
+
+
+def row(title):
+    """The cells of a row of the table."""
+    [line] = [line for line in (FOLDER / "README.md").read_text().splitlines() if line.startswith(f"| {title}")]
+    return [cell.strip().replace(",", "") for cell in line.split("|")[2:-1]]
+
+
+def test_the_table_is_what_the_plan_says():
+    for index, gpus in enumerate((1, 8, 128)):
+        clips = int(row("clips per GPU, baseline")[index])
+        schedule = MultigridSchedule(Baseline(BatchShape(clips, 32, 224), epochs=239, milestones=(94, 154, 196)))
+        largest = max(schedule.grids, key=lambda shape: shape.clips)
+        assert int(row("clips of the global mini-batch")[index]) == gpus * clips
+        assert float(row("LR of the baseline")[index]) == gpus * clips * 0.8 / 512  # the LR and the clips of the recipe
+        assert int(row("steps of multigrid")[index]) == sum(schedule.phase_steps(240_000 // gpus))
+        assert int(row("ranks that share")[index]) == min(gpus, -(-schedule.sub_batch // clips))
+        assert row("clips per GPU, largest")[index] == str(largest.clips)
+        assert (largest.frames, largest.size) == (8, 112)
+        assert row("clips/s that a GPU needs")[index] == f"{largest.clips // clips}x"
+
+
+def test_the_plan_of_128_gpus_is_printed(capsys):
+    recipe = str(EXAMPLES / "recipes" / "slowfast_multigrid.yaml")
+    main(["plan", "--config", recipe, "--clips", "240000", "--devices", "8", "--num_nodes", "16"])
+    assert f"{row('steps of multigrid')[2]} steps instead of" in capsys.readouterr().out
+
+
+def test_the_options_of_the_readme_are_those_of_the_script_and_the_command(tmp_path):
+    text = (FOLDER / "README.md").read_text()
+    for option in ("RUN", "CHECKPOINT_EVERY"):
+        assert f"${{{option}:-" in SCRIPT.read_text()
+        assert f"${option}`" in text
+    # The strategy of the README, with its time limit, is one that the command takes.
+    strategy = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
+    (tmp_path / "limit.yaml").write_text(yaml.safe_dump(strategy))
+    config = str(EXAMPLES / "quickstart.yaml")
+    with pytest.raises(SystemExit, match="0"):
+        main(["fit", "--config", config, "--config", str(tmp_path / "limit.yaml"), "--print_config"])

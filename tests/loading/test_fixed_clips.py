@@ -1,0 +1,179 @@
+import random
+from collections import namedtuple
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import interpolate
+from torch.utils.data import Dataset
+
+from lightning_multigrid.loading.fixed_clips import FixedClips, clip_layout, reduce_clip
+from lightning_multigrid.loading.randomness import seeded
+from lightning_multigrid.loading.requests import ClipRequest
+
+Pair = namedtuple("Pair", "clip label")
+
+
+def request(frames=4, size=6, seed=0, index=0):
+    return ClipRequest(index, frames, size, seed)
+
+
+def numbered_frames(frames=16, size=8):
+    """A clip C x T x H x W whose pixels are the number of their frame."""
+    return torch.arange(frames).float().view(1, frames, 1, 1).expand(3, frames, size, size)
+
+
+def test_frames_are_taken_at_one_stride_within_the_clip_and_every_choice_occurs():
+    seen = set()
+    for seed in range(400):
+        taken = reduce_clip(numbered_frames(), request(4, 8, seed))[0, :, 0, 0].long().tolist()
+        (stride,) = {b - a for a, b in pairwise(taken)}
+        assert taken[0] >= 0
+        assert taken[-1] < 16
+        seen.add((stride, taken[0]))
+    # Strides 1 to 16/4, and every start at which the last frame still exists.
+    assert seen == {(stride, start) for stride in (1, 2, 3, 4) for start in range(16 - 3 * stride)}
+
+
+def test_pixels_are_resized_bilinearly_and_keep_the_aspect_ratio():
+    clip = torch.rand(3, 5, 8, 12)
+    small = reduce_clip(clip, request(5, 4))
+    assert small.shape == (3, 5, 4, 6)
+    assert torch.equal(small[:, 2], interpolate(clip[None, :, 2], size=(4, 6), mode="bilinear")[0])
+
+
+def test_a_clip_on_the_grid_is_returned_as_it_is():
+    clip = torch.rand(3, 4, 6, 6)
+    assert reduce_clip(clip, request(4, 6)) is clip
+
+
+@pytest.mark.parametrize("layout", ["CTHW", "TCHW", "THWC", "HWTC"])
+def test_every_layout_gives_the_same_clip(layout):
+    clip = torch.rand(3, 8, 10, 12)
+    order = ["CTHW".index(axis) for axis in layout]
+    reduced = reduce_clip(clip.permute(order), request(4, 5, seed=3), layout)
+    assert torch.allclose(reduced, reduce_clip(clip, request(4, 5, seed=3)).permute(order))
+    assert reduced.is_contiguous()
+
+
+def test_uint8_stays_uint8():
+    clip = torch.randint(0, 256, (3, 4, 8, 8), dtype=torch.uint8)
+    assert reduce_clip(clip, request(2, 4)).dtype == torch.uint8
+
+
+def test_layouts_are_told_apart_by_their_channels():
+    assert clip_layout((3, 16, 8, 8)) == clip_layout((1, 16, 8, 8)) == clip_layout((3, 3, 8, 8)) == "CTHW"
+    assert clip_layout((16, 3, 8, 8)) == clip_layout((16, 1, 8, 8)) == "TCHW"
+    assert clip_layout((16, 16, 8, 8)) == "CTHW"
+
+
+class Samples(Dataset):
+    def __init__(self, wrap):
+        self.wrap = wrap
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return self.wrap(torch.full((3, 8, 8, 8), float(index)), index)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "clip_of"),
+    [
+        (lambda clip, label: clip, lambda sample: sample),
+        (lambda clip, label: (clip, label), lambda sample: sample[0]),
+        (lambda clip, label: [label, clip], lambda sample: sample[1]),
+        (lambda clip, label: {"y": label, "video": clip}, lambda sample: sample["video"]),
+        (Pair, lambda sample: sample.clip),
+        (lambda clip, label: (label, {"x": [clip]}), lambda sample: sample[1]["x"][0]),
+        (lambda clip, label: (clip.numpy(), label), lambda sample: sample[0]),
+    ],
+)
+def test_every_container_keeps_its_kind_and_its_other_parts(wrap, clip_of):
+    samples = Samples(wrap)
+    sample = FixedClips(samples).read_clip(request(4, 4, index=2))
+    assert type(sample) is type(samples[2])
+    assert type(clip_of(sample)) is type(clip_of(samples[2]))
+    assert torch.equal(torch.as_tensor(clip_of(sample)), torch.full((3, 4, 4, 4), 2.0))
+    if isinstance(sample, (Pair, dict)):
+        assert (sample.label if isinstance(sample, Pair) else sample["y"]) == 2
+
+
+def test_baseline_shape_is_read_off_a_sample():
+    clips = FixedClips(Samples(lambda clip, label: (clip[:, :, :, :6], label)))
+    assert (len(clips), clips.frames, clips.size, clips.stride) == (3, 8, 6, 1)
+
+
+@pytest.mark.parametrize(
+    ("axes", "layout"), [("CHW", None), ("HWC", None), ("CHW", "CHW"), ("HWC", "HWC"), ("WCH", "WCH")]
+)
+def test_an_image_is_a_clip_of_one_frame(axes, layout):
+    image = torch.rand(3, 8, 12)
+    images = FixedClips(
+        Samples(lambda clip, label: (image.permute(["CHW".index(axis) for axis in axes]), label)), layout
+    )
+    assert (images.frames, images.size) == (1, 8)
+    small, label = images.read_clip(request(frames=1, size=4, index=2))
+    back = small.permute([axes.index(axis) for axis in "CHW"])
+    assert torch.allclose(back, interpolate(image[None], size=(4, 6), mode="bilinear")[0])
+    assert label == 2
+
+
+def test_a_clip_goes_before_an_image():
+    clips = FixedClips(Samples(lambda clip, label: (torch.rand(3, 20, 20), clip, label)))
+    assert (clips.frames, clips.size) == (8, 8)
+    poster, clip, _ = clips.read_clip(request(4, 4))
+    assert (poster.shape, clip.shape) == ((3, 20, 20), (3, 4, 4, 4))
+
+
+class Augmented(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        noise = torch.rand(3, 4, 8, 8) + random.random() + np.random.rand()
+        return noise, index
+
+
+def test_the_users_random_augmentation_is_seeded_by_the_request_alone():
+    clips = FixedClips(Augmented())
+    first = clips.read_clip(request(4, 8, seed=5))[0]
+    torch.rand(3), random.random(), np.random.rand()
+    assert torch.equal(first, clips.read_clip(request(4, 8, seed=5))[0])
+    assert not torch.equal(first, clips.read_clip(request(4, 8, seed=6))[0])
+
+
+def test_random_state_is_given_back():
+    def draw():
+        return torch.rand(1).item(), np.random.rand(), random.random()
+
+    torch.manual_seed(1), np.random.seed(1), random.seed(1)
+    expected = draw()
+    torch.manual_seed(1), np.random.seed(1), random.seed(1)
+
+    def fail():
+        with seeded(7):
+            draw()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert draw() == expected
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="A sample of Samples must hold a clip: a tensor of four axes"):
+        FixedClips(Samples(lambda clip, label: (clip[0, 0], label)))
+    message = "`layout` must name each of the axes C, T, H and W once, or C, H and W of images, got 'NCHW'"
+    with pytest.raises(ValueError, match=message):
+        FixedClips(Augmented(), layout="NCHW")
+    # As images, the frames of these clips would be taken for channels.
+    message = "a tensor of 8 x 8 x 8, which may be an image or the frames of a clip. Images need 1 or 3 channels"
+    with pytest.raises(ValueError, match=message):
+        FixedClips(Samples(lambda clip, label: (clip[0], label)))
+    with pytest.raises(ValueError, match="A sample of Samples must hold a clip"):
+        FixedClips(Samples(lambda clip, label: (clip, label)), layout="CHW")
+    with pytest.raises(ValueError, match="The grid needs 9 frames, but the clip has 4. Clips must have one length"):
+        reduce_clip(torch.rand(3, 4, 8, 8), request(9, 8))

@@ -1,0 +1,459 @@
+"""Published weights in every layout give the logits of the library they come from; hostile files are refused."""
+
+import codecs
+import collections
+import hashlib
+import logging
+import math
+import os
+import pickle
+import random
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torchvision.models import resnet50
+
+from lightning_multigrid.models import (
+    VideoResNet,
+    export_weights,
+    i3d_nl_r50,
+    i3d_r50,
+    load_weights,
+    slow_r50,
+    slowfast_r50,
+    small_cnn,
+)
+from lightning_multigrid.models.weight_files import read_file
+from lightning_multigrid.models.weight_names import layouts
+
+_DRAWN = random.Random(0)  # Python guarantees the same numbers on every machine
+NOISE = torch.tensor([_DRAWN.uniform(-1, 1) for _ in range(65521)])
+
+
+def noise(name, shape):
+    """Numbers in [-1, 1] that depend on the name only."""
+    count = math.prod(shape)
+    start = zlib.crc32(name.encode()) % len(NOISE)
+    return NOISE.roll(-start).repeat(count // len(NOISE) + 1)[:count].reshape(shape)
+
+
+def fill(name, shape):
+    """Stand-ins for trained weights, of sizes that keep activations moderate; a function of the name and shape."""
+    values = noise(name, shape)
+    if name.endswith("num_batches_tracked"):
+        return torch.tensor(0)
+    if len(shape) > 1:
+        return values * math.sqrt(6 / math.prod(shape[1:])) * (0.2 if "nonlocal" in name else 1)
+    if name.endswith(("weight", "_s")):
+        return 0.6 + 0.2 * values
+    if name.endswith(("running_var", "_riv")):
+        return 1 + 0.5 * values
+    return 0.1 * values
+
+
+def clips(frames, size):
+    return noise("clip", (2, 3, frames, size, size)) * 3**0.5
+
+
+def filled(table, model):
+    """A state dict under the names that are the table's keys."""
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    return {foreign: fill(foreign, shapes[name]) for foreign, name in table.items()}
+
+
+def softmax_nl():
+    return i3d_nl_r50(instantiation="softmax")
+
+
+# Logits of the reference implementations themselves, built from their own configurations with 400 classes, filled by
+# `fill` under *their* names, in evaluation mode without softmax: the first three of the first clip and the last three
+# of the second, for clips of 8 x 64 and of 16 x 45. "own names" are of PySlowFast 287ec00; "Caffe2" too, filled
+# under Caffe2's names and renamed by its converter; "pytorchvideo" of pytorchvideo 0.1.5 with a global pool. Where one
+# of them wants a list of pathways, the slow one was `linspace(0, T - 1, T // 4).long()`.
+GOLDEN = {
+    ("own names", slowfast_r50): (
+        [0.56232, -0.39555, -0.13935, 0.38844, -0.15929, -0.25748],
+        [0.50143, -0.33884, -0.24429, 0.35737, -0.15229, -0.23205],
+    ),
+    ("own names", i3d_r50): (
+        [-0.02101, -0.40920, -0.17802, -0.69110, -0.31532, -0.05389],
+        [-0.02622, -0.49887, -0.15370, -0.71198, -0.12678, 0.03022],
+    ),
+    ("own names", i3d_nl_r50): (
+        [-0.13004, -0.37617, -0.09085, -0.67158, -0.32520, -0.00046],
+        [-0.07375, -0.47816, -0.05834, -0.65838, -0.16654, 0.08993],
+    ),
+    ("own names", softmax_nl): (
+        [-0.06477, -0.32775, -0.12840, -0.74901, -0.42342, -0.06298],
+        [-0.02274, -0.41974, -0.10133, -0.71608, -0.24825, 0.02361],
+    ),
+    ("own names", slow_r50): (
+        [-0.01836, -0.50272, -0.34166, -0.33249, -0.34595, -0.04914],
+        [-0.02741, -0.47844, -0.23737, -0.36556, -0.23532, -0.08596],
+    ),
+    ("pytorchvideo", slowfast_r50): (
+        [-0.56663, 0.28110, 0.17791, -0.20930, 0.08974, 0.14389],
+        [-0.67589, 0.30841, 0.18202, -0.16249, 0.01601, 0.05890],
+    ),
+    ("pytorchvideo, with a pool behind res2", i3d_r50): (
+        [0.03656, -0.09176, 0.44182, -0.12636, -0.24263, 0.02034],
+        [-0.00219, -0.08589, 0.43596, -0.09898, -0.20658, 0.01378],
+    ),
+    ("pytorchvideo", slow_r50): (
+        [-0.55719, 0.20784, -0.48120, 0.45055, 0.54984, 0.20072],
+        [-0.64366, 0.16236, -0.40933, 0.44810, 0.57784, 0.15699],
+    ),
+    ("Caffe2", slowfast_r50): (
+        [-0.29219, 0.42722, -0.02707, -0.39032, -0.21723, 0.34347],
+        [-0.27180, 0.46458, 0.01702, -0.34983, -0.27566, 0.30932],
+    ),
+    ("Caffe2", softmax_nl): (
+        [-0.44855, -0.42201, 0.60300, 0.29970, -0.86156, 0.66251],
+        [-0.24536, -0.24013, 0.53055, 0.22656, -0.77411, 0.53943],
+    ),
+}
+
+
+@pytest.mark.parametrize(("layout", "factory"), GOLDEN, ids=lambda value: getattr(value, "__name__", value))
+def test_logits_are_those_of_the_reference(layout, factory):
+    model = factory().eval()
+    report = load_weights(model, filled(layouts(model.state_dict())[layout], model))
+    assert report.layout == layout
+    assert report.complete
+    for (frames, size), expected in zip([(8, 64), (16, 45)], GOLDEN[layout, factory], strict=True):
+        with torch.no_grad():
+            logits = model(clips(frames, size))
+        shown = logits[0, :3].tolist() + logits[1, -3:].tolist()
+        assert shown == pytest.approx(expected, abs=1e-4)
+
+
+# Of the sorted lines "name shape" of the whole state dict of pytorchvideo's models, and of the sorted names that
+# PySlowFast's converter takes to all of its model's names but the counters of batches.
+@pytest.mark.parametrize(
+    ("factory", "layout", "digest"),
+    [
+        (slowfast_r50, "pytorchvideo", "b64258d537dd0d36"),
+        (i3d_r50, "pytorchvideo, with a pool behind res2", "60fa99d35e662721"),
+        (slow_r50, "pytorchvideo", "908b21ac4c77775a"),
+        (slowfast_r50, "Caffe2", "dde1d2b700132aea"),
+        (i3d_r50, "Caffe2", "658fad5e14cc2c54"),
+        (i3d_nl_r50, "Caffe2", "f18377e832732dce"),
+    ],
+)
+def test_names_are_those_of_the_other_library(factory, layout, digest):
+    with torch.device("meta"):
+        state = factory().state_dict()
+    table = layouts(state)[layout]
+    lines = sorted(
+        table if layout == "Caffe2" else (f"{name} {tuple(state[own].shape)}" for name, own in table.items())
+    )
+    assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize(
+    ("layout", "foreign", "own"),
+    [
+        ("Caffe2", "t_res_conv1_bn_riv", "s1.pathway1_stem.bn.running_var"),
+        ("Caffe2", "t_pool1_subsample_bn_rm", "s1_fuse.bn.running_mean"),
+        ("Caffe2", "t_res4_5_branch2c_bn_subsample_w", "s4_fuse.conv_f2s.weight"),
+        ("Caffe2", "res3_0_branch1_bn_b", "s3.pathway0_res0.branch1_bn.bias"),
+        ("Caffe2", "pred_b", "head.projection.bias"),
+        ("torchvision", "layer4.0.downsample.1.running_mean", "s5.pathway0_res0.branch1_bn.running_mean"),
+        ("torchvision", "fc.weight", "head.projection.weight"),
+    ],
+)
+def test_names_by_hand(layout, foreign, own):
+    with torch.device("meta"):
+        assert layouts(slowfast_r50().state_dict())[layout][foreign] == own
+
+
+@pytest.mark.filterwarnings("ignore")  # pytorchvideo's own, on import
+@pytest.mark.parametrize("factory", [slowfast_r50, i3d_r50, slow_r50])
+def test_logits_are_those_of_pytorchvideo_where_it_is_installed(factory):
+    hub = pytest.importorskip("pytorchvideo.models.hub")
+    theirs = getattr(hub, factory.__name__)(head_pool=nn.AdaptiveAvgPool3d).eval()
+    theirs.load_state_dict({name: fill(name, tensor.shape) for name, tensor in theirs.state_dict().items()})
+    ours = factory().eval()
+    assert load_weights(ours, theirs.state_dict()).complete
+    for frames, size in [(8, 64), (16, 45)]:
+        batch = clips(frames, size)
+        slow = batch[:, :, torch.linspace(0, frames - 1, frames // 4).long()]
+        with torch.no_grad():
+            torch.testing.assert_close(
+                ours(batch), theirs([slow, batch] if factory is slowfast_r50 else batch), atol=1e-4, rtol=0
+            )
+
+
+def test_an_inflated_resnet_of_frames_is_the_image_resnet():
+    # Without extent in time, a clip of one frame is an image: torchvision's own network is the reference.
+    images = resnet50(num_classes=7).eval()
+    images.load_state_dict({name: fill(name, tensor.shape) for name, tensor in images.state_dict().items()})
+    model = VideoResNet(7, stem_kernel=1, temporal_kernels=((1,) * 3, (1,) * 4, (1,) * 6, (1,) * 3)).eval()
+    report = load_weights(model, images.state_dict())
+    assert report.complete
+    assert report.layout == "torchvision"
+    batch = clips(1, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(model(batch), images(batch[:, :, 0]), atol=1e-4, rtol=0)
+
+
+def test_inflated_kernels_add_up_to_the_image_kernel():
+    images = resnet50()
+    model = i3d_r50()
+    report = load_weights(model, images.state_dict())
+    # 1 stem, 16 blocks of 3 convolutions, 4 shortcuts
+    assert len(report.inflated) == 1 + 16 * 3 + 4
+    assert set(report.mismatched) == {"head.projection.weight", "head.projection.bias"}
+    assert not report.missing
+    assert not report.unexpected
+    stem = model.get_parameter("s1.pathway0_stem.conv.weight")
+    assert stem.shape == (64, 3, 5, 7, 7)
+    torch.testing.assert_close(stem.sum(2), images.conv1.weight)
+    torch.testing.assert_close(stem[:, :, 0], stem[:, :, 4])
+    assert torch.equal(model.get_parameter("s4.pathway0_res0.branch1_bn.weight"), images.layer3[0].downsample[1].weight)
+
+
+def test_image_weights_reach_only_what_fits_of_slowfast():
+    model = slowfast_r50(num_classes=1000)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    report = load_weights(model, resnet50().state_dict())
+    # Each stage's first block has the fusion's channels too: its first convolution and its shortcut stay random.
+    stages = [f"s{stage}.pathway0_res0.{part}.weight" for stage in (2, 3, 4, 5) for part in ("branch1", "branch2.a")]
+    assert set(report.mismatched) == {*stages, "head.projection.weight"}
+    assert "classes" not in str(report)  # their number is the same, only the fast pathway's channels come on top
+    assert report.mismatched["s2.pathway0_res0.branch1.weight"] == ((256, 64, 1, 1), (256, 80, 1, 1, 1))
+    assert all("pathway1" in name or "_fuse." in name for name in report.missing)
+    for name in (*report.mismatched, *report.missing):
+        assert torch.equal(model.state_dict()[name], before[name])
+    assert not torch.equal(
+        model.state_dict()["s3.pathway0_res1.branch2.b.weight"], before["s3.pathway0_res1.branch2.b.weight"]
+    )
+
+
+@pytest.mark.parametrize("prefix", ["model.", "module.", "model._orig_mod."])
+def test_names_may_begin_with_those_of_wrappers(prefix):
+    ours, other = small_cnn(num_classes=3), small_cnn(num_classes=3)
+    checkpoint = {
+        "epoch": 4,
+        "state_dict": {f"{prefix}{name}": tensor for name, tensor in other.state_dict().items()},
+        "hyper_parameters": {"lr": 0.1},
+    }
+    assert load_weights(ours, checkpoint).complete
+    assert all(torch.equal(ours.state_dict()[name], tensor) for name, tensor in other.state_dict().items())
+
+
+def test_another_number_of_classes_keeps_the_body_and_says_so(caplog):
+    ours, other = small_cnn(num_classes=3), small_cnn(num_classes=5)
+    own_head = ours.projection.weight.clone()
+    report = load_weights(ours, other.state_dict())
+    assert report.mismatched == {"projection.weight": ((5, 64), (3, 64)), "projection.bias": ((5,), (3,))}
+    assert torch.equal(ours.projection.weight, own_head)
+    assert torch.equal(ours.stem.weight, other.stem.weight)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+    caplog.clear()
+    with torch.device("meta"):
+        kinetics = slow_r50(num_classes=400).state_dict()
+    given = {name: torch.zeros(tensor.shape) for name, tensor in kinetics.items() if name.startswith(("head", "s1"))}
+    load_weights(slow_r50(num_classes=174), given)
+    assert "The classifier keeps its values: 400 classes in the weights, 174 in the model." in caplog.text
+    assert "head.projection.weight (400 x 2048, not 174 x 2048)" in caplog.text
+
+
+def test_every_tensor_is_accounted_for():
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    given = dict(model.state_dict())
+    del given["1.bias"], given["1.num_batches_tracked"]
+    given |= {"extra": torch.zeros(1), "0.weight": torch.zeros(4, 2)}
+    report = load_weights(model, given)
+    assert report.missing == ("1.bias",)  # counters of batches are not worth a word
+    assert report.unexpected == ("extra",)
+    assert report.mismatched == {"0.weight": ((4, 2), (3, 2))}
+    assert set(report.loaded) == {"0.bias", "1.weight", "1.running_mean", "1.running_var", "2.weight", "2.bias"}
+    assert str(report).splitlines() == [
+        "6 tensors loaded (own names), 0 of them inflated over time.",
+        "1 of another shape: 0.weight (4 x 2, not 3 x 2)",
+        "1 missing in the weights: 1.bias",
+        "1 missing in the model: extra",
+    ]
+
+
+def test_a_long_report_is_shortened_in_print_only():
+    model = nn.Sequential(*[nn.Linear(1, 1, bias=False) for _ in range(20)])
+    report = load_weights(model, {"3.weight": torch.ones(1, 1)})
+    assert len(report.missing) == 19
+    assert str(report).endswith("8.weight and 11 more")
+
+
+def test_weights_of_which_nothing_fits_are_refused():
+    message = (
+        r"^The mapping has no tensor that fits SmallCNN: it has `encoder\.weight`; the model has `stem\.weight`, .*"
+        r"Build the model that the weights are of"
+    )
+    with pytest.raises(ValueError, match=message):
+        load_weights(small_cnn(num_classes=2), {"encoder.weight": torch.zeros(3)})
+    with pytest.raises(ValueError, match=r"it has none; the model has"):
+        load_weights(small_cnn(num_classes=2), {})
+
+
+def test_what_is_no_mapping_is_refused(tmp_path):
+    torch.save([torch.zeros(1)], tmp_path / "list.pyth")
+    with pytest.raises(TypeError, match=r"Weights must be a mapping of names to tensors, got list\."):
+        load_weights(small_cnn(num_classes=2), tmp_path / "list.pyth")
+
+
+def test_half_precision_comes_as_the_models_own():
+    model = nn.Linear(2, 1)
+    load_weights(model, {"weight": torch.tensor([[0.5, 2.0]], dtype=torch.float16), "bias": torch.zeros(1)})
+    assert model.weight.dtype == torch.float32
+    assert model.weight.tolist() == [[0.5, 2.0]]
+
+
+def test_export_is_pyslowfasts_checkpoint_and_the_way_back(tmp_path):
+    model = slow_r50(num_classes=9)
+    export_weights(model, tmp_path / "slow.pyth")
+    content = torch.load(tmp_path / "slow.pyth", weights_only=True)
+    # Names that PySlowFast's model has, see test_models.py
+    assert list(content) == ["model_state"]
+    assert content["model_state"].keys() == model.state_dict().keys()
+    other = slow_r50(num_classes=9)
+    assert load_weights(other, tmp_path / "slow.pyth").complete
+    assert all(torch.equal(other.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+
+
+class Hostile:
+    """Unpickling it makes a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (os.fspath(self.folder),)
+
+
+@pytest.mark.parametrize("suffix", ["pyth", "pkl"])
+@pytest.mark.parametrize("writer", ["archive", "old torch", "pickle"])
+def test_a_hostile_file_is_refused_and_not_run(tmp_path, writer, suffix):
+    path, folder = tmp_path / f"weights.{suffix}", tmp_path / "owned"
+    content = {"model_state": {"weight": Hostile(folder)}}
+    if writer == "pickle":
+        path.write_bytes(pickle.dumps(content, protocol=2))
+    else:
+        torch.save(content, path, _use_new_zipfile_serialization=writer == "archive")
+    message = r"weights\.\w+ asks for `\w+\.mkdir`\. Only tensors, arrays and plain containers are read"
+    with pytest.raises(ValueError, match=message):
+        load_weights(nn.Linear(2, 1), path)
+    assert not folder.exists()
+    # The file is what it claims to be: whoever trusts it runs it.
+    if writer == "pickle":
+        pickle.loads(path.read_bytes())
+        assert folder.exists()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"not a file of weights", b"PK\x03\x04 cut", pickle.dumps({"blobs": 1}, protocol=2)[:9]]
+)
+def test_a_damaged_file_is_named(tmp_path, content):
+    path = tmp_path / "weights.pkl"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"weights\.pkl is damaged or not a file of weights: .+\. Download it again"):
+        load_weights(nn.Linear(2, 1), path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nothing\.pyth"):
+        load_weights(nn.Linear(2, 1), tmp_path / "nothing.pyth")
+
+
+def python2_pickle(name, values):
+    """The bytes that Python 2 and NumPy 1 wrote for {"blobs": {name: values as float32}}: strings are bytes there."""
+
+    def text(value):
+        return b"U" + struct.pack("B", len(value)) + value
+
+    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + text(b"b") + b"\x87R"
+    dtype = b"cnumpy\ndtype\n" + text(b"f4") + b"K\x00K\x01\x87R"
+    dtype += b"(K\x03" + text(b"<") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    content = struct.pack(f"<{len(values)}f", *values)
+    state = b"(K\x01K" + struct.pack("B", len(values)) + b"\x85" + dtype + b"\x89" + text(content) + b"tb"
+    return b"\x80\x02}" + text(b"blobs") + b"}" + text(name) + array + state + b"ss."
+
+
+def test_caffe2_file_of_python_2(tmp_path):
+    values = [1.5, -2.25, 1e30, 0.0]  # their bytes are not all ASCII
+    path = tmp_path / "model.pkl"
+    path.write_bytes(python2_pickle(b"pred_b", values))
+    # NumPy agrees that this is such a file.
+    assert pickle.loads(path.read_bytes(), encoding="latin1")["blobs"]["pred_b"].tolist() == pytest.approx(values)
+    model = slow_r50(num_classes=4)
+    report = load_weights(model, path)
+    assert report.loaded == ("head.projection.bias",)
+    assert report.layout == "Caffe2"
+    assert model.head.projection.bias.tolist() == pytest.approx(values)
+
+
+def test_caffe2_leaves_its_optimizer_behind_and_its_classifier_is_a_convolution(tmp_path):
+    model = slow_r50(num_classes=4)
+    blobs = {
+        "pred_w": np.arange(4 * 2048, dtype=np.float32).reshape(4, 2048, 1, 1, 1),
+        "pred_w_momentum": np.zeros((4, 2048), np.float32),
+        "lr": np.zeros(1, np.float32),
+        "model_iter": np.zeros(1, np.int64),
+        "unheard_of_w": np.zeros(1, np.float32),
+    }
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps({"blobs": blobs, "cfg": "SOLVER: ..."}, protocol=2))
+    report = load_weights(model, tmp_path / "model.pkl")
+    assert report.unexpected == ("unheard_of_w",)
+    assert model.head.projection.weight[3, 2047] == 4 * 2048 - 1
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_arrays_come_as_numpy_would_read_them(tmp_path, protocol):
+    arrays = collections.OrderedDict(
+        rows=np.arange(6, dtype=np.float32).reshape(2, 3),
+        columns=np.asfortranarray(np.arange(24, dtype=np.float64).reshape(2, 3, 4)),
+        halves=np.array([0.5, 65504], dtype=np.float16),
+        counters=np.array([2**40, -1]),
+        number=np.array(7, dtype=np.int32),
+        nothing=np.zeros((0, 3), dtype=np.float32),
+    )
+    path = tmp_path / "arrays.pkl"
+    path.write_bytes(pickle.dumps(arrays, protocol=protocol))
+    read = read_file(path)
+    assert list(read) == list(arrays)
+    for name, array in arrays.items():
+        assert read[name].numpy().dtype == array.dtype
+        np.testing.assert_array_equal(read[name].numpy(), array)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (np.array([1.0], dtype=">f4"), r"big-endian array"),
+        (np.array([None], dtype=object), r"array of dtype 'O8'"),
+        (np.array(["text"]), r"array of dtype 'U4'"),
+    ],
+)
+def test_arrays_of_other_kinds_are_refused(tmp_path, content, message):
+    path = tmp_path / "arrays.pkl"
+    path.write_bytes(pickle.dumps({"blobs": {"w": content}}, protocol=2))
+    with pytest.raises(ValueError, match=message):
+        read_file(path)
+
+
+class AsText:
+    """Bytes that Python 3 would write as text, here in an encoding that can't hold them."""
+
+    def __reduce__(self):
+        return codecs.encode, ("text", "utf-16")
+
+
+def test_text_in_another_encoding_is_refused(tmp_path):
+    path = tmp_path / "arrays.pkl"
+    path.write_bytes(pickle.dumps({"blobs": {"w": AsText()}}, protocol=2))
+    with pytest.raises(ValueError, match="text in 'utf-16'"):
+        read_file(path)

@@ -1,0 +1,550 @@
+"""Laws of BatchNorm across ranks. The reference is one process: plain BatchNorm over the clips of each group of ranks.
+
+Every rank draws the clips of all ranks from the same seed, normalises its own, and computes the reference itself.
+"""
+
+import copy
+import gc
+import weakref
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import distributed as dist
+from torch import nn
+from torch.multiprocessing import spawn
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
+
+from lightning_multigrid.norm.across_ranks import _partition
+from lightning_multigrid.norm.sub_batchnorm import (
+    SubBatchNorm1d,
+    SubBatchNorm2d,
+    SubBatchNorm3d,
+    convert_sub_batchnorm,
+    restore_batchnorm,
+    set_sub_batch,
+)
+
+CHANNELS = 3
+# Ranks that share, by the number of ranks and the least number that makes a sub-mini-batch.
+GROUPS = {
+    (2, 2): [[0, 1]],
+    (3, 2): [[0, 1, 2]],
+    (3, 3): [[0, 1, 2]],
+    (4, 2): [[0, 1], [2, 3]],
+    (4, 3): [[0, 1, 2, 3]],
+    (4, 4): [[0, 1, 2, 3]],
+    (7, 2): [[0, 1], [2, 3], [4, 5, 6]],
+    (7, 3): [[0, 1, 2], [3, 4, 5, 6]],
+    (7, 4): [[0, 1, 2, 3, 4, 5, 6]],
+    (7, 7): [[0, 1, 2, 3, 4, 5, 6]],
+}
+INPUTS = [
+    (SubBatchNorm1d, (), torch.contiguous_format),
+    (SubBatchNorm1d, (4,), torch.contiguous_format),
+    (SubBatchNorm2d, (3, 2), torch.channels_last),
+    (SubBatchNorm3d, (2, 3, 2), torch.contiguous_format),
+    (SubBatchNorm3d, (2, 3, 2), torch.channels_last_3d),
+]
+# Clips of ranks 0, 1, ..., sub-mini-batch, and the ranks that make one.
+CLIPS = [
+    ([4] * 4, 8, 2),
+    ([3] * 4, 8, 3),
+    ([1] * 4, 8, 8),
+    ([4] * 4, 16, 4),
+    ([5, 7, 4, 6], 8, 2),  # uneven, but all want two ranks
+]
+
+
+def groups_of(world, least):
+    return GROUPS[world, min(world, least)]
+
+
+def make_layer(kind, **arguments):
+    """The same on all ranks."""
+    torch.manual_seed(1)
+    layer = kind(CHANNELS, dtype=torch.float64, **arguments)
+    if layer.weight is not None:
+        nn.init.uniform_(layer.weight, 0.5, 2)
+        nn.init.normal_(layer.bias)
+    return layer
+
+
+def make_clips(number, other=(2, 3, 2), memory_format=torch.contiguous_format, seed=0):
+    """Clips with a mean and a scale of their own, so that no two ranks have like statistics."""
+    generator = torch.Generator().manual_seed(seed)
+    x, scale, mean = (
+        torch.randn(shape, generator=generator, dtype=torch.float64)
+        for shape in ((number, CHANNELS, *other), *[(number, *[1] * (1 + len(other)))] * 2)
+    )
+    return (x * scale + mean).contiguous(memory_format=memory_format)
+
+
+def part(x, counts, ranks):
+    """The clips of some neighbouring ranks."""
+    start = sum(counts[: ranks[0]])
+    return x[start : start + sum(counts[ranks[0] : ranks[-1] + 1])]
+
+
+def loss_of(output, weights):
+    return (output**3 * weights).sum()
+
+
+def one_process(layer, x, weights, counts, groups):
+    """Outputs, gradients of the sum of all losses (clips, weight and bias), and a plain layer for each group."""
+    x = x.clone(memory_format=torch.preserve_format).requires_grad_()
+    plains = [restore_batchnorm(copy.deepcopy(layer)) for _ in groups]
+    for plain in plains:
+        plain.weight, plain.bias = layer.weight, layer.bias
+    output = torch.cat([plain(part(x, counts, group)) for plain, group in zip(plains, groups, strict=True)])
+    inputs = [x] + [p for p in (layer.weight, layer.bias) if p is not None]
+    return output, torch.autograd.grad(loss_of(output, weights), inputs), plains
+
+
+@contextmanager
+def collectives():
+    """The calls of `all_reduce` and `new_group`, by name."""
+    calls, originals = [], {name: getattr(dist, name) for name in ("all_reduce", "new_group")}
+
+    def counted(name):
+        def call(*args, **kwargs):
+            calls.append(name)
+            return originals[name](*args, **kwargs)
+
+        return call
+
+    for name in originals:
+        setattr(dist, name, counted(name))
+    try:
+        yield calls
+    finally:
+        for name, original in originals.items():
+            setattr(dist, name, original)
+
+
+def ranks_are_one_process(rank, world):
+    for kind, other, memory_format in INPUTS:
+        for counts, sub_batch, least in CLIPS:
+            for arguments in ({}, {"momentum": None, "affine": False}, {"track_running_stats": False}):
+                layer = make_layer(kind, sub_batch=sub_batch, **arguments)
+                groups = groups_of(world, least)
+                mine = next(index for index, group in enumerate(groups) if rank in group)
+                for seed in range(2):  # the second step starts from running statistics that are not 0 and 1
+                    number = sum(counts[:world])
+                    x, weights = (make_clips(number, other, memory_format, seed=s) for s in (seed, 10 + seed))
+                    expected, gradients, plains = one_process(layer, x, weights, counts, groups)
+                    own = part(x, counts, [rank]).clone(memory_format=torch.preserve_format).requires_grad_()
+                    output = layer(own)
+                    assert output.is_contiguous(memory_format=memory_format)
+                    parameters = list(layer.parameters())
+                    grad_x, *grads = torch.autograd.grad(
+                        loss_of(output, part(weights, counts, [rank])), [own, *parameters]
+                    )
+                    for grad in grads:
+                        dist.all_reduce(grad)  # each rank has its part of the sum
+                    assert_close(output, part(expected, counts, [rank]), rtol=1e-10, atol=1e-10)
+                    assert_close(grad_x, part(gradients[0], counts, [rank]), rtol=1e-10, atol=1e-10)
+                    assert_close(grads, list(gradients[1:]), rtol=1e-10, atol=1e-10)
+                    tracked = dict(plains[mine].named_buffers())
+                    assert_close(dict(layer.named_buffers()), tracked, rtol=1e-12, atol=1e-12)
+
+
+def gradients_are_those_of_finite_differences(rank, world):
+    """Of the sum of all ranks' losses, in directions that move the clips of all ranks."""
+    counts = [4] * world
+    layer = make_layer(SubBatchNorm3d, sub_batch=4 * world)
+    x, weights, *directions = (part(make_clips(4 * world, seed=seed), counts, [rank]) for seed in range(5))
+
+    def all_losses(x):
+        return loss_of(layer(x), weights)
+
+    def sum_of(values):
+        values = values.detach().clone()
+        dist.all_reduce(values)
+        return values
+
+    own = x.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(all_losses(own), own)
+    for direction in directions:
+        ahead, behind = (sum_of(all_losses(x + sign * 1e-5 * direction)) for sign in (1, -1))
+        assert_close(sum_of((grad * direction).sum()), (ahead - behind) / 2e-5, rtol=1e-6, atol=1e-6)
+
+
+def running_statistics_are_the_same_bits(rank, world):
+    layer = make_layer(SubBatchNorm3d, sub_batch=3 * world).float()
+    for seed in range(3):
+        layer(part(make_clips(3 * world, seed=seed), [3] * world, [rank]).float())
+    everyone = [torch.empty(2, CHANNELS) for _ in range(world)]
+    dist.all_gather(everyone, torch.stack([layer.running_mean, layer.running_var]))
+    assert all(torch.equal(everyone[0], other) for other in everyone)
+
+
+def a_small_variance_beside_a_large_mean_is_exact(rank, world):
+    """In float32, a mean of squares less the square of the mean would be off by several times this variance."""
+    x = (make_clips(4 * world) / 4 + 10_000).float()
+    layer = make_layer(SubBatchNorm3d, sub_batch=4 * world).float()
+    exact = restore_batchnorm(copy.deepcopy(layer)).double()
+    expected = exact(x.double())
+    output = layer(part(x, [4] * world, [rank]))
+    assert_close(output.double(), part(expected, [4] * world, [rank]), rtol=0, atol=0.02)
+    assert_close(layer.running_var.double(), exact.running_var, rtol=1e-4, atol=0)
+
+
+def half_precision_has_float32_statistics(rank, world):
+    counts = [4] * world
+    for dtype in (torch.bfloat16, torch.float16):
+        for memory_format in (torch.contiguous_format, torch.channels_last_3d):
+            layer = make_layer(SubBatchNorm3d, sub_batch=4 * world).float()
+            x, weights = (make_clips(4 * world, memory_format=memory_format, seed=s).to(dtype) for s in (0, 1))
+            expected, (grad_x, *_), [plain] = one_process(
+                copy.deepcopy(layer).double(), x.double(), weights.double(), counts, [list(range(world))]
+            )
+            own = part(x, counts, [rank]).clone(memory_format=torch.preserve_format).requires_grad_()
+            output = layer(own)
+            assert output.dtype == dtype
+            assert_close(output.double(), part(expected, counts, [rank]), rtol=0.01, atol=0.02)
+            assert_close(layer.running_var.double(), plain.running_var, rtol=1e-5, atol=0)
+            loss_of(output, part(weights, counts, [rank])).backward()
+            assert own.grad.dtype == dtype
+            assert layer.weight.grad.dtype == torch.float32
+            scale = grad_x.abs().max().item()
+            assert_close(own.grad.double(), part(grad_x, counts, [rank]), rtol=0, atol=0.02 * scale)
+    model = nn.Sequential(nn.Conv3d(CHANNELS, CHANNELS, 1), SubBatchNorm3d(CHANNELS, sub_batch=4 * world))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(part(x, counts, [rank]).float()).dtype == torch.bfloat16
+    layer = make_layer(SubBatchNorm3d, sub_batch=4 * world).bfloat16()
+    layer(make_clips(4).bfloat16()).sum().backward()
+    assert {tensor.dtype for tensor in (layer.weight.grad, layer.running_var)} == {torch.bfloat16}
+
+
+def one_all_reduce_forward_and_one_backward(rank, world):
+    layer = make_layer(SubBatchNorm3d, sub_batch=8)
+    x = make_clips(4).requires_grad_()
+    layer(x)  # makes the group
+    with collectives() as calls:
+        output = layer(x)
+        assert calls == ["all_reduce"]
+        output.sum().backward()  # a gradient without memory of its own
+        assert calls == ["all_reduce"] * 2
+    with collectives() as calls, torch.no_grad():
+        layer(x)
+    assert calls == ["all_reduce"]
+    with collectives() as calls:
+        layer(x.detach()).sum().backward()  # as in a first layer: only parameters have gradients
+    assert calls == ["all_reduce"]
+
+
+def nothing_is_sent_where_nothing_is_shared(rank, world):
+    with collectives() as calls:
+        for clips in (8, 15, 16, 19) if rank else (8, 9, 10, 11):  # and ranks need not agree
+            x = make_clips(clips).requires_grad_()
+            layer = make_layer(SubBatchNorm3d, sub_batch=8)
+            layer(x).sum().backward()
+        layer.eval()
+        layer(make_clips(2))
+        layer.track_running_stats = False
+        layer.running_mean = layer.running_var = None
+        layer(make_clips(2).requires_grad_()).sum().backward()
+        make_layer(SubBatchNorm3d).to("meta")(make_clips(2).to("meta"))
+        with pytest.raises(ValueError, match=r"expected 5D input \(got 4D input\)"):
+            make_layer(SubBatchNorm3d)(torch.randn(2, CHANNELS, 2, 2))
+    assert calls == []
+
+
+def backward_keeps_the_input_and_nothing_else_of_its_size(rank, world):
+    layer = make_layer(SubBatchNorm3d)
+    x = make_clips(4, (4, 8, 8)).requires_grad_()
+    saved = {}
+
+    def pack(tensor):
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = layer(x)
+    assert saved.pop(x.untyped_storage().data_ptr()) == x.nbytes
+    assert sum(saved.values()) < x.nbytes / 20
+    del output
+
+
+def frozen_running_statistics_stay(rank, world):
+    layer = make_layer(SubBatchNorm3d)
+    tracking = copy.deepcopy(layer)
+    layer.track_running_stats = False
+    state = copy.deepcopy(layer.state_dict())
+    assert torch.equal(layer(make_clips(4)), tracking(make_clips(4)))
+    assert_close(layer.state_dict(), state, rtol=0, atol=0)
+
+
+def second_derivatives_are_refused(rank, world):
+    x = make_clips(4).requires_grad_()
+    (grad,) = torch.autograd.grad((make_layer(SubBatchNorm3d)(x) ** 3).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+def checkpointed_activations_give_the_same_gradients(rank, world):
+    layer = make_layer(SubBatchNorm3d)
+    x = part(make_clips(4 * world), [4] * world, [rank]).clone().requires_grad_()
+    gradients = []
+    for forward in (layer, lambda x: checkpoint(layer, x, use_reentrant=False)):
+        gradients.append(torch.autograd.grad((forward(x) ** 3).sum(), [x, layer.weight, layer.bias]))
+    assert_close(*gradients, rtol=0, atol=0)
+
+
+def groups_are_made_once_and_released(rank, world):
+    start_again(rank, world)  # forgets the groups of other tests
+    made, original = [], dist.new_group
+
+    def new_group(ranks):
+        group = original(ranks)
+        made.append((ranks, weakref.ref(group) if rank in ranks else None))
+        return group
+
+    dist.new_group = new_group
+    try:
+        for _ in range(2):
+            for clips in (4, 3, 4, 2, 4):
+                layer = make_layer(SubBatchNorm3d)
+                layer(make_clips(clips).requires_grad_()).sum().backward()
+            # All ranks together need no group of their own.
+            assert [ranks for ranks, _ in made] == [
+                ranks for least in (2, 3, 4) if len(groups_of(world, least)) > 1 for ranks in groups_of(world, least)
+            ]
+            mine = [reference for ranks, reference in made if rank in ranks]
+            assert all(reference() is not None for reference in mine)
+            made.clear()
+            start_again(rank, world)
+            gc.collect()
+            assert all(reference() is None for reference in mine)
+    finally:
+        dist.new_group = original
+
+
+class GroupedBatchNorm(nn.BatchNorm3d):
+    """One process: plain BatchNorm over each of `groups` (clips of each), running statistics of the first."""
+
+    groups: list
+
+    def forward(self, x):
+        first, *others = x.split(self.groups)
+        without = (
+            nn.functional.batch_norm(other, None, None, self.weight, self.bias, training=True, eps=self.eps)
+            for other in others
+        )
+        return torch.cat([super().forward(first), *without])
+
+
+def training_is_that_of_one_process(rank, world):
+    """SGD under DDP while shapes, sub-mini-batch and the ranks that share change, with evaluations in between."""
+    torch.manual_seed(2)
+    alone = nn.Sequential(
+        nn.Conv3d(CHANNELS, 4, 3, padding=1, bias=False),
+        GroupedBatchNorm(4),
+        nn.ReLU(inplace=True),
+        nn.Conv3d(4, 4, 3, padding=1, bias=False),
+        GroupedBatchNorm(4),
+        nn.AdaptiveAvgPool3d(1),
+        nn.Flatten(),
+        nn.Linear(4, 5),
+    ).double()
+    model = copy.deepcopy(alone)
+    for layer in model.modules():
+        if isinstance(layer, GroupedBatchNorm):
+            layer.__class__ = nn.BatchNorm3d
+    replica = DistributedDataParallel(convert_sub_batchnorm(model))
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.3, momentum=0.9) for m in (alone, replica)]
+    each = [[index] for index in range(world)]
+    steps = [  # clips of a rank, frames, size, sub-mini-batch, groups
+        (4, 2, 4, 8, groups_of(world, 2)),
+        (8, 2, 3, 16, groups_of(world, 2)),
+        (16, 1, 3, 32, groups_of(world, 2)),
+        (8, 3, 4, 8, each),
+        (2, 3, 4, 8, groups_of(world, 4)),
+        (11, 1, 2, 8, each),
+        (1, 2, 4, 32, groups_of(world, 32)),  # the tail of an epoch
+        (3, 2, 4, 8, groups_of(world, 3)),
+        (4, 2, 4, 8, groups_of(world, 2)),
+    ]
+    for seed, (clips, frames, size, sub_batch, groups) in enumerate(steps):
+        x = make_clips(clips * world, (frames, size, size), seed=seed)
+        y = torch.arange(clips * world) * 7 % 5
+        set_sub_batch(replica, sub_batch)
+        for layer in (alone[1], alone[4]):
+            layer.groups = [clips * len(group) for group in groups]
+        own = slice(rank * clips, (rank + 1) * clips)
+        losses = [
+            nn.functional.cross_entropy(alone(x), y),
+            nn.functional.cross_entropy(replica(x[own]), y[own]),
+        ]
+        for optimizer, loss in zip(optimizers, losses, strict=True):
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        assert_close(dict(model.named_parameters()), dict(alone.named_parameters()), rtol=1e-9, atol=1e-9)
+        if rank in groups[0]:
+            assert_close(dict(model.named_buffers()), dict(alone.named_buffers()), rtol=1e-9, atol=1e-9)
+        if rank == 0:  # only this one, and of a size that would be shared
+            model.eval()(x[:1])
+            model.train()
+
+
+def compiled_layers_agree(rank, world):
+    torch.compiler.reset()
+    layer = make_layer(SubBatchNorm3d)
+    eager = copy.deepcopy(layer)
+    compiled = torch.compile(nn.Sequential(nn.Identity(), layer), backend="aot_eager")
+    for clips in (4, 8, 2, 16):
+        x = part(make_clips(clips * world), [clips] * world, [rank]).clone().requires_grad_()
+        results = []
+        for model in (compiled, eager):
+            output = model(x)
+            results.append([output, *torch.autograd.grad((output**3).sum(), x)])
+        assert_close(*results)
+    assert_close(layer.state_dict(), eager.state_dict())
+
+
+def devices_agree(rank, world):
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    counts, everyone = [4] * world, [list(range(world))]
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-4), (torch.bfloat16, 0.03)):
+        for memory_format in (torch.contiguous_format, torch.channels_last_3d):
+            layer = make_layer(SubBatchNorm3d, sub_batch=4 * world)
+            x, weights = (make_clips(4 * world, memory_format=memory_format, seed=s).to(dtype) for s in (0, 1))
+            expected, gradients, [plain] = one_process(layer, x.double(), weights.double(), counts, everyone)
+            layer = layer.to(device, dtype if dtype == torch.float64 else torch.float32)
+            own = part(x, counts, [rank]).to(device, memory_format=torch.preserve_format).requires_grad_()
+            output = layer(own)
+            assert output.is_contiguous(memory_format=memory_format)
+            loss_of(output, part(weights, counts, [rank]).to(device)).backward()
+            for parameter in layer.parameters():
+                dist.all_reduce(parameter.grad)
+            results = [output, own.grad, layer.weight.grad, layer.bias.grad]
+            wanted = [part(tensor.detach(), counts, [rank]) for tensor in (expected, gradients[0])] + [*gradients[1:]]
+            for ours, theirs in zip(results, wanted, strict=True):
+                scale = theirs.abs().max().item()
+                assert_close(ours.double().cpu(), theirs, rtol=0, atol=tolerance * scale)
+            assert_close(layer.running_var.double().cpu(), plain.running_var, rtol=1e-5, atol=0)
+
+
+LAWS = [
+    ranks_are_one_process,
+    gradients_are_those_of_finite_differences,
+    running_statistics_are_the_same_bits,
+    a_small_variance_beside_a_large_mean_is_exact,
+    half_precision_has_float32_statistics,
+    one_all_reduce_forward_and_one_backward,
+    nothing_is_sent_where_nothing_is_shared,
+    backward_keeps_the_input_and_nothing_else_of_its_size,
+    frozen_running_statistics_stay,
+    second_derivatives_are_refused,
+    checkpointed_activations_give_the_same_gradients,
+    groups_are_made_once_and_released,
+    training_is_that_of_one_process,
+]
+
+
+def start(rank, world, store, backend="gloo"):
+    dist.init_process_group(
+        backend, init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
+    )
+
+
+def start_again(rank, world):
+    """Another process group in the life of the processes."""
+    dist.barrier()
+    dist.destroy_process_group()
+    start_again.times += 1
+    start(rank, world, f"{start_again.store}-{start_again.times}")
+
+
+def run_laws(rank, world, store, laws, backend="gloo"):
+    torch.set_num_threads(1)
+    start_again.store, start_again.times = store, 0
+    start(rank, world, store, backend)
+    for law in laws:
+        law(rank, world)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("world", [2, *(pytest.param(world, marks=pytest.mark.slow) for world in (3, 4))])
+def test_laws_across_ranks(world, tmp_path):
+    spawn(run_laws, args=(world, str(tmp_path / "store"), LAWS), nprocs=world)
+
+
+@pytest.mark.slow  # seven processes
+def test_groups_of_two_sizes_and_with_remainders(tmp_path):
+    laws = [groups_are_made_once_and_released, training_is_that_of_one_process]
+    spawn(run_laws, args=(7, str(tmp_path / "store"), laws), nprocs=7)
+
+
+@pytest.mark.slow  # compiles on each rank
+def test_compiled_across_ranks(tmp_path):
+    spawn(run_laws, args=(2, str(tmp_path / "store"), [compiled_layers_agree]), nprocs=2)
+
+
+@pytest.mark.parametrize(
+    ("backend", "devices"),
+    [
+        pytest.param(
+            backend,
+            devices,
+            marks=pytest.mark.skipif(torch.cuda.device_count() < devices, reason=f"needs {devices} CUDA device(s)"),
+        )
+        for backend, devices in (("gloo", 1), ("nccl", 2))
+    ],
+)
+def test_cuda_across_ranks(backend, devices, tmp_path):
+    spawn(run_laws, args=(2, str(tmp_path / "store"), [devices_agree], backend), nprocs=2)
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A process group of one rank, as a Trainer with one device may have it."""
+    start(0, 1, tmp_path / "store")
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_one_rank_is_plain_batchnorm_to_the_bit():
+    layer = make_layer(SubBatchNorm3d)
+    plain = restore_batchnorm(copy.deepcopy(layer))
+    with collectives() as calls:
+        for clips in (2, 8, 15):
+            x = make_clips(clips).requires_grad_()
+            results = []
+            for module in (layer, plain):
+                output = module(x)
+                results.append([output, *torch.autograd.grad((output**3).sum(), [x, *module.parameters()])])
+            assert_close(*results, rtol=0, atol=0)
+    assert_close(layer.state_dict(), plain.state_dict(), rtol=0, atol=0)
+    assert calls == []
+
+
+def test_without_process_groups(monkeypatch):
+    """As in a torch that was built without them."""
+    monkeypatch.setattr(dist, "is_available", lambda: False)
+    monkeypatch.delattr(dist, "is_initialized")
+    layer = make_layer(SubBatchNorm3d)
+    assert torch.equal(layer(make_clips(2)), restore_batchnorm(copy.deepcopy(layer))(make_clips(2)))
+
+
+@given(world=st.integers(1, 128), data=st.data())
+def test_groups_are_neighbours_and_all_ranks_have_one(world, data):
+    least = data.draw(st.integers(1, world))
+    groups = _partition(world, least)
+    assert [rank for group in groups for rank in group] == list(range(world))
+    assert {len(group) for group in groups[:-1]} <= {least}
+    assert least <= len(groups[-1]) < 2 * least
+
+
+@pytest.mark.parametrize(("world", "least"), GROUPS)
+def test_groups_of_few_ranks(world, least):
+    assert _partition(world, least) == GROUPS[world, least]

@@ -1,0 +1,476 @@
+"""Laws of sub-mini-batch BatchNorm. The reference is a Python loop of plain BatchNorm over the groups of clips.
+
+Which clips form a group is not specified, so the tests find out (`groups_of`) and then state what follows.
+"""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.testing import assert_close
+from torchvision.models.video import r3d_18
+from torchvision.ops import FrozenBatchNorm2d
+
+from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
+from lightning_multigrid.norm.sub_batchnorm import (
+    SubBatchNorm1d,
+    SubBatchNorm2d,
+    SubBatchNorm3d,
+    convert_sub_batchnorm,
+    restore_batchnorm,
+    set_sub_batch,
+)
+from tests.helpers.tiny import Module, loader, trainer
+
+CHANNELS = 3
+PLAIN = {SubBatchNorm1d: nn.BatchNorm1d, SubBatchNorm2d: nn.BatchNorm2d, SubBatchNorm3d: nn.BatchNorm3d}
+INPUTS = [
+    pytest.param(SubBatchNorm1d, (), torch.contiguous_format, id="NC"),
+    pytest.param(SubBatchNorm1d, (4,), torch.contiguous_format, id="NCL"),
+    pytest.param(SubBatchNorm2d, (3, 2), torch.contiguous_format, id="NCHW"),
+    pytest.param(SubBatchNorm2d, (3, 2), torch.channels_last, id="NHWC"),
+    pytest.param(SubBatchNorm3d, (2, 3, 2), torch.contiguous_format, id="NCTHW"),
+    pytest.param(SubBatchNorm3d, (2, 3, 2), torch.channels_last_3d, id="NTHWC"),
+]
+
+
+def make_clips(number, other=(2, 3, 2), memory_format=torch.contiguous_format, dtype=torch.float64):
+    """Clips with a mean and a scale of their own, so that no two groups have like statistics."""
+    shape = (number, CHANNELS, *other)
+    x = torch.randn(shape) * torch.rand(number, *[1] * (len(shape) - 1)) + torch.randn(number, *[1] * (len(shape) - 1))
+    return x.to(dtype).contiguous(memory_format=memory_format)
+
+
+def make_layer(kind, **arguments):
+    layer = kind(CHANNELS, dtype=torch.float64, **arguments)
+    if layer.weight is not None:
+        nn.init.uniform_(layer.weight, 0.5, 2)
+        nn.init.normal_(layer.bias)
+    return layer
+
+
+def plain_copy(layer):
+    return restore_batchnorm(copy.deepcopy(layer))
+
+
+def groups_of(layer, x):
+    """Which clips share statistics: those whose output changes when one of them changes."""
+    probe = copy.deepcopy(layer)
+    with torch.no_grad():
+        before = probe(x).flatten(1)
+        groups = set()
+        for clip in range(len(x)):
+            changed = x.clone()
+            changed[clip] += torch.randn_like(changed[clip])
+            different = (probe(changed).flatten(1) != before).any(dim=1)
+            groups.add(tuple(different.nonzero().flatten().tolist()))
+    return sorted(groups)
+
+
+def loop_of_batchnorm(layer, x, groups):
+    """Output, and a plain layer whose running statistics are the clip-weighted average of one copy per group."""
+    output = torch.empty_like(x)
+    layers = [plain_copy(layer) for _ in groups]
+    for plain, group in zip(layers, groups, strict=True):
+        plain.weight, plain.bias = layer.weight, layer.bias  # gradients add up in one place
+        output = output.index_copy(0, torch.tensor(group), plain(x[list(group)]))
+    average = plain_copy(layer)
+    if average.track_running_stats:
+        average.num_batches_tracked += 1
+        for name in ("running_mean", "running_var"):
+            weighted = [len(g) * getattr(plain, name) for plain, g in zip(layers, groups, strict=True)]
+            getattr(average, name).copy_(sum(weighted) / len(x))
+    return output, average
+
+
+def gradients(output, layer, x):
+    inputs = [x] + [p for p in (layer.weight, layer.bias) if p is not None]
+    target = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view(output.shape)
+    return torch.autograd.grad(((output - target) ** 3).sum(), inputs)
+
+
+@pytest.mark.parametrize(("kind", "other", "memory_format"), INPUTS)
+@settings(max_examples=12, deadline=None)
+@given(
+    clips=st.integers(2, 19),
+    sub_batch=st.integers(2, 6),
+    momentum=st.sampled_from([0.1, 0.7, None]),
+    affine=st.booleans(),
+    track=st.booleans(),
+)
+def test_is_a_loop_of_batchnorm_over_the_groups(kind, other, memory_format, clips, sub_batch, momentum, affine, track):
+    layer = make_layer(kind, sub_batch=sub_batch, momentum=momentum, affine=affine, track_running_stats=track)
+    for _ in range(2):  # the second step starts from running statistics that are not 0 and 1
+        x = make_clips(clips, other, memory_format).requires_grad_()
+        groups = groups_of(layer, x)
+        expected, average = loop_of_batchnorm(layer, x, groups)
+        output = layer(x)
+        assert_close(output, expected, rtol=1e-9, atol=1e-9)
+        assert_close(gradients(output, layer, x), gradients(expected, layer, x), rtol=1e-8, atol=1e-8)
+        assert_close(dict(layer.named_buffers()), dict(average.named_buffers()), rtol=1e-10, atol=1e-10)
+        assert output.is_contiguous(memory_format=memory_format)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("sub_batch", [1, 4, 8])
+def test_any_number_of_clips_makes_groups_of_nearly_one_size(memory_format, sub_batch):
+    for clips in range(1, 41):
+        layer = make_layer(SubBatchNorm3d, sub_batch=sub_batch)
+        x = make_clips(clips, memory_format=memory_format)
+        sizes = [len(group) for group in groups_of(layer, x)]
+        assert sum(sizes) == clips
+        assert len(sizes) == max(1, clips // sub_batch)
+        assert max(sizes) - min(sizes) <= 1
+        assert layer(x).isfinite().all()
+
+
+def test_running_variance_leaves_out_what_is_between_groups():
+    """Two groups far apart, each with unbiased variance 2: plain BatchNorm over all four would track more than 3000."""
+    layer = SubBatchNorm1d(1, sub_batch=2, momentum=1.0)
+    x = torch.randn(4, 1)
+    near, far = groups_of(layer, x)
+    x[list(near), 0] = torch.tensor([0.0, 2.0])
+    x[list(far), 0] = torch.tensor([100.0, 102.0])
+    layer(x)
+    assert layer.running_mean.item() == pytest.approx((1 + 101) / 2)
+    assert layer.running_var.item() == pytest.approx(2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("kind", "other", "memory_format"), INPUTS)
+def test_one_group_is_plain_batchnorm_to_the_bit(kind, other, memory_format, dtype):
+    layer = make_layer(kind, sub_batch=8).to(dtype)
+    plain = plain_copy(layer)
+    for clips in (2, 8, 15):
+        x = make_clips(clips, other, memory_format, dtype).requires_grad_()
+        output, expected = layer(x), plain(x)
+        assert torch.equal(output, expected)
+        assert output.stride() == expected.stride()
+        for ours, theirs in zip(gradients(output, layer, x), gradients(expected, plain, x), strict=True):
+            assert torch.equal(ours, theirs)
+    for ours, theirs in zip(layer.buffers(), plain.buffers(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("track", [True, False])
+def test_evaluation_is_plain_batchnorm(track):
+    layer = make_layer(SubBatchNorm3d, sub_batch=2, track_running_stats=track)
+    layer(make_clips(8))
+    layer.eval()
+    x = make_clips(8)
+    assert torch.equal(layer(x), plain_copy(layer)(x))
+    state = copy.deepcopy(layer.state_dict())
+    layer(x)
+    assert_close(layer.state_dict(), state, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("clips", [8, 11])
+def test_frozen_running_statistics_stay(clips):
+    """`track_running_stats = False` on a finished layer is how training scripts hold BatchNorm's buffers."""
+    layer = make_layer(SubBatchNorm3d, sub_batch=2)
+    tracking = copy.deepcopy(layer)
+    layer.track_running_stats = False
+    state = copy.deepcopy(layer.state_dict())
+    x = make_clips(clips)
+    assert torch.equal(layer(x), tracking(x))
+    assert_close(layer.state_dict(), state, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("clips", [4, 5])
+def test_gradcheck(memory_format, clips):
+    layer = make_layer(SubBatchNorm3d, sub_batch=2, track_running_stats=False)
+    x = torch.randn(clips, CHANNELS, 1, 2, 2, dtype=torch.float64).contiguous(memory_format=memory_format)
+
+    def function(x, weight, bias):
+        return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,))
+
+    arguments = (x.requires_grad_(), layer.weight, layer.bias)
+    assert torch.autograd.gradcheck(function, arguments)
+    assert torch.autograd.gradgradcheck(function, arguments)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("clips", [16, 19])
+def test_backward_keeps_the_input_and_nothing_else_of_its_size(memory_format, clips):
+    layer = make_layer(SubBatchNorm3d, sub_batch=4)
+    x = make_clips(clips, (4, 8, 8), memory_format).requires_grad_()
+    saved = {}
+
+    def pack(tensor):
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = layer(x)
+    assert saved.pop(x.untyped_storage().data_ptr()) == x.nbytes
+    assert sum(saved.values()) < x.nbytes / 50  # statistics, weights
+    assert output.shape == x.shape
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("clips", [16, 19])
+def test_half_precision_inputs_have_float32_statistics(memory_format, dtype, clips):
+    layer = make_layer(SubBatchNorm3d, sub_batch=4).float()
+    exact = copy.deepcopy(layer)
+    x = make_clips(clips, memory_format=memory_format, dtype=dtype).requires_grad_()
+    output, expected = layer(x), exact(x.float())
+    assert output.dtype == dtype
+    assert_close(output.float(), expected, rtol=0.02, atol=0.05)
+    assert layer.running_var.dtype == torch.float32
+    assert_close(dict(layer.named_buffers()), dict(exact.named_buffers()), rtol=1e-5, atol=1e-5)
+    output.float().sum().backward()
+    assert x.grad.dtype == dtype
+    assert layer.weight.grad.dtype == torch.float32
+
+
+def test_autocast():
+    model = nn.Sequential(nn.Conv3d(3, CHANNELS, 1), SubBatchNorm3d(CHANNELS, sub_batch=4))
+    exact = copy.deepcopy(model)
+    x = make_clips(12, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = model(x)
+    assert output.dtype == torch.bfloat16
+    # bfloat16 has 8 bits: relative to values of 1, with a few roundings.
+    assert_close(output.float(), exact(x), rtol=0.05, atol=0.15)
+    assert_close(model[1].running_var, exact[1].running_var, rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_one_compiled_graph_serves_all_numbers_of_groups_and_sizes(dynamic, momentum):
+    torch.compiler.reset()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    layer = make_layer(SubBatchNorm3d, sub_batch=4, momentum=momentum)
+    eager = copy.deepcopy(layer)
+    compiled = torch.compile(layer, backend=backend, dynamic=dynamic)
+    for clips, size in ((8, 5), (12, 6), (16, 7), (32, 5), (64, 4)):
+        x = make_clips(clips, (2, size, size)).requires_grad_()
+        output, expected = compiled(x), eager(x)
+        assert_close(output, expected)
+        assert_close(gradients(output, layer, x), gradients(expected, eager, x))
+    assert_close(layer.state_dict(), eager.state_dict())
+    assert len(graphs) <= 2  # by default the first sizes are taken as constants
+
+
+@pytest.mark.parametrize("clips", [8, 11])
+def test_compiled_channels_last_and_remainders(clips):
+    torch.compiler.reset()
+    layer = make_layer(SubBatchNorm3d, sub_batch=4)
+    eager = copy.deepcopy(layer)
+    x = make_clips(clips, memory_format=torch.channels_last_3d).requires_grad_()
+    output, expected = torch.compile(layer, backend="aot_eager", fullgraph=True)(x), eager(x)
+    assert_close(output, expected)
+    assert output.is_contiguous(memory_format=torch.channels_last_3d)
+    assert_close(gradients(output, layer, x), gradients(expected, eager, x))
+    assert_close(layer.state_dict(), eager.state_dict())
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+def test_a_single_group_is_compiled_without_a_break(momentum, memory_format):
+    torch.compiler.reset()
+    layer = make_layer(SubBatchNorm3d, sub_batch=4, momentum=momentum)
+    eager = copy.deepcopy(layer)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    for _ in range(3):
+        x = make_clips(6, memory_format=memory_format).requires_grad_()
+        output, expected = compiled(x), eager(x)
+        assert_close(output, expected)
+        assert_close(gradients(output, layer, x), gradients(expected, eager, x))
+    assert_close(layer.state_dict(), eager.state_dict())
+
+
+def test_compiled_layer_follows_sub_batch():
+    torch.compiler.reset()
+    layer = make_layer(SubBatchNorm3d, sub_batch=4)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    x = make_clips(32)
+    for sub_batch in (4, 8, 16, 32):
+        set_sub_batch(compiled, sub_batch)
+        assert_close(compiled(x), layer(x))
+        assert len(groups_of(compiled, x)) == 32 // sub_batch
+
+
+def test_conversion_of_a_model_changes_classes_only():
+    model = r3d_18(num_classes=4)
+    keys = list(model.state_dict())
+    tensors = {name: id(tensor) for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    attributes = {name: set(vars(layer)) for name, layer in model.named_modules()}
+    checkpoint = copy.deepcopy(model.state_dict())
+
+    assert convert_sub_batchnorm(model, clips=2) is model
+    assert sum(isinstance(layer, SubBatchNorm3d) for layer in model.modules()) == 20
+    assert not any(type(layer) is nn.BatchNorm3d for layer in model.modules())
+    assert list(model.state_dict()) == keys
+    assert {n: id(t) for n, t in (*model.named_parameters(), *model.named_buffers())} == tensors
+    model(torch.randn(4, 3, 4, 16, 16)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+    plain = r3d_18(num_classes=4)
+    plain.load_state_dict(model.state_dict(), strict=True)
+    model.load_state_dict(checkpoint, strict=True)
+
+    assert restore_batchnorm(model) is model
+    assert sum(type(layer) is nn.BatchNorm3d for layer in model.modules()) == 20
+    assert {name: set(vars(layer)) for name, layer in model.named_modules()} == attributes
+    assert {n: id(t) for n, t in (*model.named_parameters(), *model.named_buffers())} == tensors
+
+
+def test_conversion_takes_the_module_itself_and_every_kind():
+    model = nn.ModuleList([nn.BatchNorm1d(2), nn.BatchNorm2d(2), nn.Sequential(nn.BatchNorm3d(2))]).eval()
+    for layer in (*model, model[2][0]):
+        assert convert_sub_batchnorm(layer, clips=4) is layer
+    assert [type(layer) for layer in (model[0], model[1], model[2][0])] == list(PLAIN)
+    assert not any(layer.training for layer in model.modules())
+
+
+def test_converting_again_changes_nothing_but_clips():
+    model = nn.Sequential(nn.BatchNorm3d(2), nn.BatchNorm3d(2))
+    assert [layer.sub_batch for layer in convert_sub_batchnorm(model)] == [8, 8]
+    assert [layer.sub_batch for layer in convert_sub_batchnorm(model, clips=16)] == [16, 16]
+    assert [type(layer) for layer in model] == [SubBatchNorm3d] * 2
+    set_sub_batch(model, 32)
+    assert [layer.sub_batch for layer in model] == [32, 32]
+
+
+def test_optimizer_and_hooks_made_before_conversion_go_on():
+    layer = nn.BatchNorm3d(CHANNELS)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    seen = []
+    layer.register_forward_hook(lambda module, inputs, output: seen.append(type(module)))
+    convert_sub_batchnorm(layer, clips=2)
+    (layer(make_clips(4, dtype=torch.float32)) ** 3).sum().backward()
+    before = layer.weight.detach().clone()
+    optimizer.step()
+    assert seen == [SubBatchNorm3d]
+    assert_close(layer.weight.detach(), before - layer.weight.grad)
+
+
+class UsersBatchNorm(nn.BatchNorm3d):
+    """A class of a user's own, which may override anything."""
+
+
+def test_layers_that_are_not_exactly_batchnorm_are_left_alone():
+    model = nn.ModuleList(
+        [
+            UsersBatchNorm(4),
+            nn.SyncBatchNorm(4),
+            nn.LazyBatchNorm3d(),
+            nn.InstanceNorm3d(4, track_running_stats=True),
+            nn.GroupNorm(2, 4),
+            nn.LayerNorm(4),
+            FrozenBatchNorm2d(4),
+        ]
+    )
+    kinds = [type(layer) for layer in model]
+    convert_sub_batchnorm(model)
+    assert [type(layer) for layer in model] == kinds
+    set_sub_batch(model, 4)
+    assert not any("sub_batch" in vars(layer) for layer in model)
+
+
+def test_lazy_layers_convert_after_their_first_forward():
+    layer = nn.LazyBatchNorm3d()
+    layer(make_clips(2, dtype=torch.float32))
+    assert isinstance(convert_sub_batchnorm(layer), SubBatchNorm3d)
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+def test_copies_behave_alike(clone):
+    layer = convert_sub_batchnorm(nn.BatchNorm3d(CHANNELS).double(), clips=2)
+    other = clone(layer)
+    x = make_clips(7)
+    assert torch.equal(other(x), layer(x))
+    assert_close(other.state_dict(), layer.state_dict(), rtol=0, atol=0)
+    assert other.sub_batch == 2
+
+
+def test_layer_without_shift():
+    """`bias=False` came to torch later than our oldest one, which can hold such a layer all the same."""
+    layer = make_layer(SubBatchNorm3d, sub_batch=2)
+    layer.register_parameter("bias", None)
+    for clips in (8, 9):
+        x = make_clips(clips)
+        expected, _ = loop_of_batchnorm(layer, x, groups_of(layer, x))
+        assert_close(layer(x), expected)
+
+
+@pytest.mark.parametrize("clips", [4, 5])
+def test_one_value_per_channel_is_refused_as_by_batchnorm(clips):
+    with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):
+        SubBatchNorm1d(CHANNELS, sub_batch=1)(torch.randn(clips, CHANNELS))
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "expected"),
+    [
+        (SubBatchNorm1d, (16, CHANNELS, 2, 2), r"expected 2D or 3D input \(got 4D input\)"),
+        (SubBatchNorm2d, (16, CHANNELS, 2), r"expected 4D input \(got 3D input\)"),
+        (SubBatchNorm3d, (16, CHANNELS, 2, 2), r"expected 5D input \(got 4D input\)"),
+    ],
+)
+def test_inputs_of_another_rank_are_refused_as_by_batchnorm(kind, shape, expected):
+    with pytest.raises(ValueError, match=expected):
+        kind(CHANNELS, sub_batch=2)(torch.randn(shape))
+
+
+@pytest.mark.parametrize(
+    ("clips", "error", "said"),
+    [
+        (0, ValueError, r"must be at least 1, got 0\. For statistics over the whole mini-batch keep plain BatchNorm"),
+        (-8, ValueError, r"must be at least 1, got -8\."),
+        (8.0, TypeError, r"must be an integer, got 8\.0\."),
+        (True, TypeError, r"must be an integer, got True\."),
+    ],
+)
+def test_clips_are_checked(clips, error, said):
+    model = nn.BatchNorm3d(2)
+    with pytest.raises(error, match=f"`clips` {said}"):
+        convert_sub_batchnorm(model, clips=clips)
+    assert type(model) is nn.BatchNorm3d
+    with pytest.raises(error, match=f"`clips` {said}"):
+        set_sub_batch(model, clips)
+    with pytest.raises(error, match=f"`sub_batch` {said}"):
+        SubBatchNorm3d(2, sub_batch=clips)
+
+
+class Recorded(Module):
+    """Without dropout, whose noise is each rank's own; writes down what the training came to."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.net[5] = nn.Identity()
+        self.file = str(file)
+
+    def on_train_end(self):
+        if self.global_rank == 0:
+            torch.save((self.seen, self.state_dict()), self.file)
+
+
+@pytest.mark.slow  # trains twice, once on two spawned ranks
+def test_callback_trains_on_two_ranks_as_on_one(tmp_path):
+    """Short cycle only: with more clips than a sub-mini-batch on a rank, the clips in a group would be others."""
+    results = []
+    for world, options in ((1, {}), (2, {"strategy": "ddp_spawn", "devices": 2})):
+        callback = MultigridCallback(
+            seed=0, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((0.5, 0.5**0.5, 1)), epoch_factor=1
+        )
+        host = trainer(callback, max_epochs=2, **options)
+        host.fit(Recorded(tmp_path / f"{world}.pt"), loader(8 // world, number=76), loader(4, False, 16))
+        results.append(torch.load(tmp_path / f"{world}.pt"))
+    (seen, state), (seen_, state_) = results
+    per_rank = [shape[0] for _, _, shape, _, _ in seen_]
+    assert [2 * clips for clips in per_rank] == [shape[0] for _, _, shape, _, _ in seen]
+    assert {4, 8, 16} < set(per_rank)  # and the tails of epochs
+    assert_close(state_, state, rtol=1e-4, atol=1e-5)

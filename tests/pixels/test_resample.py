@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lightning_multigrid.pixels import resample as resample
+from lightning_multigrid.pixels.resample import resample_clips
+from lightning_multigrid.pixels.yuv import YuvClip, YuvLayout
+
+IDENTITY = {"mean": (0.0, 0.0, 0.0), "std": (1 / 255, 1 / 255, 1 / 255)}  # leaves the values of the pixels alone
+
+
+def random_crop(frames: int, height: int, width: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (frames, height, width, 3), dtype=torch.uint8, generator=generator)
+
+
+def bilinear(image: np.ndarray, size: int) -> np.ndarray:
+    """One output pixel after the other, from the definition: points at the centres of `size` x `size` equal areas."""
+    height, width = image.shape
+    out = np.empty((size, size))
+    for i in range(size):
+        for j in range(size):
+            y = min(max((i + 0.5) * height / size - 0.5, 0), height - 1)
+            x = min(max((j + 0.5) * width / size - 0.5, 0), width - 1)
+            top, left = int(y), int(x)
+            bottom, right = min(top + 1, height - 1), min(left + 1, width - 1)
+            v, u = y - top, x - left
+            out[i, j] = (1 - v) * ((1 - u) * image[top, left] + u * image[top, right]) + v * (
+                (1 - u) * image[bottom, left] + u * image[bottom, right]
+            )
+    return out
+
+
+@pytest.mark.parametrize(("height", "width"), [(23, 23), (9, 9), (17, 31), (1, 1), (16, 16)])
+def test_equals_bilinear_interpolation_by_definition(height: int, width: int) -> None:
+    crop = random_crop(2, height, width)
+    clip = resample_clips([crop], 16, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))[0]
+    for channel, (mean, std) in enumerate([(0.1, 0.5), (0.2, 0.6), (0.3, 0.7)]):
+        for frame in range(2):
+            expected = (bilinear(crop[frame, :, :, channel].numpy(), 16) / 255 - mean) / std
+            np.testing.assert_allclose(clip[channel, frame].numpy(), expected, atol=1e-4)
+
+
+def test_antialias_equals_pillow() -> None:
+    crop = random_crop(1, 50, 50)
+    clip = resample_clips([crop], 16, antialias=True, **IDENTITY)[0]
+    for channel in range(3):
+        image = Image.fromarray(crop[0, :, :, channel].numpy().astype(np.float32))
+        expected = np.asarray(image.resize((16, 16), Image.Resampling.BILINEAR))
+        np.testing.assert_allclose(clip[channel, 0].numpy(), expected, atol=1e-2)
+
+
+def test_a_crop_of_the_right_size_is_only_normalised() -> None:
+    crop = random_crop(4, 12, 12)
+    clip = resample_clips([crop], 12, **IDENTITY)[0]
+    torch.testing.assert_close(clip, crop.permute(3, 0, 1, 2).float())
+
+
+def test_black_and_white_under_the_default_normalisation() -> None:
+    black, white = torch.zeros(1, 7, 7, 3, dtype=torch.uint8), torch.full((1, 7, 7, 3), 255, dtype=torch.uint8)
+    clips = resample_clips([black, white], 5)
+    torch.testing.assert_close(clips[0], torch.full((3, 1, 5, 5), -2.0))  # (0 - 0.45) / 0.225
+    torch.testing.assert_close(clips[1], torch.full((3, 1, 5, 5), 0.55 / 0.225))
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("side", [5, 40])
+def test_a_constant_clip_stays_constant(side: int, antialias: bool) -> None:
+    crop = torch.full((2, side, side, 3), 100, dtype=torch.uint8)
+    clip = resample_clips([crop], 16, antialias=antialias, **IDENTITY)
+    torch.testing.assert_close(clip, torch.full((1, 3, 2, 16, 16), 100.0))
+
+
+def test_a_flip_mirrors_left_and_right_only() -> None:
+    crop = torch.zeros(1, 8, 8, 3, dtype=torch.uint8)
+    crop[0, 1, 0, 2] = 200  # upper left, blue
+    clip = resample_clips([crop], 8, flips=[True], **IDENTITY)
+    assert clip.nonzero().tolist() == [[0, 2, 0, 1, 7]]
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+def test_flipping_twice_changes_nothing(antialias: bool) -> None:
+    crop = random_crop(2, 21, 30)
+    once = resample_clips([crop], 16, flips=[True], antialias=antialias, **IDENTITY)
+    twice = once.flip(-1)
+    torch.testing.assert_close(twice, resample_clips([crop], 16, antialias=antialias, **IDENTITY), atol=1e-2, rtol=0)
+
+
+def test_clips_do_not_see_each_other() -> None:
+    crops = [random_crop(3, side, side + seed, seed) for seed, side in enumerate([20, 31, 20, 9])]
+    flips = [True, False, True, False]
+    together = resample_clips(crops, 16, flips=flips)
+    alone = [resample_clips([crop], 16, flips=[flip]) for crop, flip in zip(crops, flips, strict=True)]
+    assert torch.equal(together, torch.cat(alone))
+
+
+def test_crops_may_be_views() -> None:
+    frames = random_crop(6, 40, 50)
+    view = frames[::2, 5:25, 10:30]
+    assert torch.equal(resample_clips([view], 16), resample_clips([view.contiguous()], 16))
+
+
+def test_crops_are_not_written_to() -> None:
+    crop = random_crop(2, 16, 16)
+    before = crop.clone()
+    resample_clips([crop], 16, flips=[True])
+    assert torch.equal(crop, before)
+
+
+# --- All at once, as on a GPU ---
+
+
+def random_yuv(frames: int, height: int, width: int, top: int, left: int, **colours: Any) -> YuvClip:
+    layout = YuvLayout(frames, height, width, top, left, **colours)
+    return layout.view(random_crop(1, 1, layout.nbytes).flatten()[: layout.nbytes])
+
+
+def mixed_crops() -> list[Tensor | YuvClip]:
+    return [
+        *(random_crop(2, height, width) for height, width in [(23, 23), (9, 30), (1, 1), (40, 16)]),
+        random_yuv(2, 23, 23, 0, 1),
+        random_yuv(2, 9, 30, 1, 1, matrix="bt709"),
+        random_yuv(2, 1, 1, 1, 0),
+        random_yuv(2, 40, 16, 0, 0, matrix="bt709", full_range=True),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 16, 37])
+@pytest.mark.parametrize("kind", [slice(4), slice(4, 8)], ids=["rgb", "yuv"])
+def test_crops_resampled_together_are_those_resampled_alone(kind: slice, size: int) -> None:
+    crops, flips = mixed_crops()[kind], [True, False, True, False]
+    for turn in (flips, flips[::-1]):
+        together = resample._together(crops, size, turn)
+        torch.testing.assert_close(together, resample_clips(crops, size, flips=turn, **IDENTITY), atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize(("make", "copies"), [(random_crop, 1), (partial(random_yuv, top=0, left=1), 2)])
+def test_a_crop_more_is_a_copy_more(make: Callable[[int, int, int], Tensor | YuvClip], copies: int) -> None:
+    """On a GPU each operation costs about the same, however small: 128 crops must not take 128 times as many."""
+
+    class Operations(TorchDispatchMode):
+        number = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.number += not func.is_view
+            return func(*args, **(kwargs or {}))
+
+    numbers = []
+    for clips in (4, 5, 9):
+        crops = [make(2, 20 + clip, 21) for clip in range(clips)]
+        with Operations() as operations:
+            resample._together(crops, 16, [False] * clips)
+        numbers.append(operations.number)
+    assert numbers[1] - numbers[0] == copies
+    assert numbers[2] - numbers[0] == 5 * copies
+    assert numbers[0] < 60
+
+
+def test_chunks_are_of_one_kind_and_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resample, "_MOST_VALUES", 3 * 3 * 2 * 40 * 30)  # three crops of the largest sides
+    crops = [*mixed_crops()[:4], *mixed_crops()[4:], *mixed_crops()[:1]]
+    parts = [range(len(crops))[part] for part in resample._chunks(crops)]
+    assert parts == [range(3), range(3, 4), range(4, 7), range(7, 8), range(8, 9)]
+
+
+def test_a_crop_without_room_is_a_chunk_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resample, "_MOST_VALUES", 1)
+    assert list(resample._chunks(mixed_crops()[:2])) == [slice(0, 1), slice(1, 2)]
+
+
+def test_other_devices_than_the_cpu_have_the_same_clips() -> None:
+    """By their shapes alone; with values where there is a GPU."""
+    crops = [
+        crop.layout.view(crop.data.to("meta")) if isinstance(crop, YuvClip) else crop.to("meta")
+        for crop in mixed_crops()
+    ]
+    clips = resample_clips(crops, 16, flips=[True] * 8)
+    assert (clips.shape, clips.device.type) == ((8, 3, 2, 16, 16), "meta")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("antialias", [False, True])
+def test_gpu_equals_cpu(antialias: bool) -> None:
+    crops = mixed_crops()
+    flips = [True, False] * 4
+    expected = resample_clips(crops, 16, flips=flips, antialias=antialias)
+    on_gpu = [crop.layout.view(crop.data.cuda()) if isinstance(crop, YuvClip) else crop.cuda() for crop in crops]
+    actual = resample_clips(on_gpu, 16, flips=flips, antialias=antialias)
+    assert actual.is_cuda
+    torch.testing.assert_close(actual.cpu(), expected, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"crops": []}, "`crops` is empty; at least one crop is needed"),
+        ({"size": 0}, "`size` must be at least 1, got 0"),
+        ({"flips": [True]}, "`flips` must have one entry per crop: got 1 for 2 crops"),
+        ({"std": (0.2, 0.2, 0.0)}, "`std` above 0; got mean=.* and std=.*0.0"),
+        ({"mean": (0.5,)}, "must have 3 entries"),
+        (
+            {"crops": [random_crop(2, 8, 8), random_crop(3, 8, 8)]},
+            "one length: got 2 frames for crop 0, 3 for 1",
+        ),
+        (
+            {"crops": [random_crop(2, 8, 8).permute(3, 0, 1, 2)]},
+            r"must be frames x height x width x 3, got \(3, 2, 8, 8\)",
+        ),
+        ({"crops": [torch.empty(2, 0, 8, 3, dtype=torch.uint8)]}, r"must be frames x height .* got \(2, 0, 8, 3\)"),
+    ],
+)
+def test_bad_values(arguments: dict[str, object], message: str) -> None:
+    valid = {"crops": [random_crop(2, 8, 8)] * 2, "size": 4}
+    with pytest.raises(ValueError, match=message):
+        resample_clips(**{**valid, **arguments})  # type: ignore[arg-type]
+
+
+def test_float_crops_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"Crops must be uint8, got torch.float32 for crop 1"):
+        resample_clips([random_crop(2, 8, 8), random_crop(2, 8, 8).float()], 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_another_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
+    crops, flips = mixed_crops(), [True, False] * 4
+    alone = resample_clips(crops, 16, flips=flips)
+    together = resample._together(crops[4:], 16, flips[4:])
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        assert torch.equal(resample_clips(crops, 16, flips=flips), alone)
+        assert torch.equal(resample._together(crops[4:], 16, flips[4:]), together)
+    finally:
+        torch.set_default_dtype(before)

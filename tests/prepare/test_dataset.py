@@ -1,0 +1,522 @@
+"""A prepared folder holds what its source holds, whatever happens on the way."""
+
+import csv
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import unicodedata
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle, VideoDataModule
+from lightning_multigrid.clips.opening import VideoOpener, prepared_index
+from lightning_multigrid.decode.index_store import IndexStore
+from lightning_multigrid.decode.reader import VideoReader, build_index
+from lightning_multigrid.files.durable import OutputError, new_file, remove_partial, temporary_name
+from lightning_multigrid.prepare.dataset import BadVideosError, prepare
+from lightning_multigrid.prepare.journal import Entry, Journal
+from lightning_multigrid.prepare.transcode import Encoding
+from lightning_multigrid.sources.builder import ManifestBuilder, renamed
+from lightning_multigrid.sources.charades import read_charades
+from lightning_multigrid.sources.packed_file import load_manifest
+from lightning_multigrid.sources.video_list import read_manifest
+from tests.helpers.tiny import Module, fit
+from tests.helpers.videos import number_of, numbered_frames, write_video
+from tests.prepare.test_transcode import bad_files
+
+FAST = Encoding(preset="ultrafast")
+STRANGE = [
+    "a b.mp4",
+    "-i.mp4",
+    "line\nbreak.mp4",
+    '"quoted".mp4',
+    "été/漢.mp4",
+    os.fsdecode(b"\xff.mp4"),
+    "%05d.mp4",
+    "x:y.mp4",
+]
+
+
+def videos(folder, names):
+    """Videos of 20 frames that begin with frame 0, 20, 40 ..., and their manifest; labels 0, 1, 0, 1 ..."""
+    builder = ManifestBuilder(folder / "list.csv", classes=["run", "swim"])
+    for place, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        suffix = path.suffix.lower().lstrip(".")
+        written = write_video(folder / f"made.{suffix}", numbered_frames(20, first=20 * place % 200))
+        written.rename(path)
+        builder.add(name, [place % 2], where=name)
+    return builder.build()
+
+
+def first_numbers(manifest):
+    """The number in the first frame of each video."""
+    found = []
+    for row in range(len(manifest)):
+        with VideoReader(manifest.path(row)) as video:
+            assert len(video) == 20
+            found.append(number_of(video.read([0])[0].numpy()))
+    return found
+
+
+def contents(folder):
+    """Bytes of all files in a folder but those that tell of the runs."""
+    return {
+        path.relative_to(folder): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in ("journal.jsonl", "lock")
+    }
+
+
+def report(folder):
+    with open(folder / "report.csv", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["path", "reason"]
+    return dict(rows[1:])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_video_comes_out_under_its_name(tmp_path, workers):
+    source = videos(tmp_path / "in", STRANGE)
+    summary = prepare(source, tmp_path / "out", FAST, workers=workers)
+    assert (summary.made, summary.kept, summary.bad) == (len(STRANGE), 0, {})
+    made = read_manifest(tmp_path / "out")
+    assert [os.path.relpath(made.path(row), made.root) for row in range(len(made))] == STRANGE
+    assert [made.label(row) for row in range(len(made))] == [0, 1, 0, 1, 0, 1, 0, 1]
+    assert made.classes == ("run", "swim")
+    assert first_numbers(made) == first_numbers(source)
+    assert report(tmp_path / "out") == {}
+    assert summary.bytes == sum(os.path.getsize(made.path(row)) for row in range(len(made)))
+
+
+def test_a_fit_on_the_prepared_folder_indexes_nothing(tmp_path, monkeypatch):
+    prepare(videos(tmp_path / "in", ["a.mp4", "b.avi", "c.mkv"]), tmp_path / "out", FAST)
+
+    def refuse(*arguments):
+        raise AssertionError("a video is indexed while training")
+
+    monkeypatch.setattr("lightning_multigrid.decode.reader.index_of", refuse)
+    data = VideoDataModule(train=str(tmp_path / "out"), batch_size=1, frames=8, size=32, stride=1, short_side=(36, 48))
+    halved = MultigridCallback(long_cycle=LongCycle(((0.5, 1), (1, 1))), short_cycle=ShortCycle((1,)))
+    host = fit(Module(), halved, train=data, max_epochs=2)
+    assert host.global_step > 2
+    assert data.broken == {}
+
+
+def test_a_prepared_folder_may_be_copied(tmp_path):
+    prepare(videos(tmp_path / "in", ["a.mp4"]), tmp_path / "out", FAST)
+    subprocess.run(["cp", "-r", tmp_path / "out", tmp_path / "copy"], check=True)  # with new times
+    copy = load_manifest(tmp_path / "copy" / "manifest.packed")
+    assert copy.path(0) == str(tmp_path / "copy" / "videos" / "a.mp4")
+    assert len(prepared_index(copy, copy.path(0))) == 20
+
+
+def test_without_an_index_or_with_a_damaged_one_videos_are_indexed_as_they_are_read(tmp_path):
+    prepare(videos(tmp_path / "in", ["a.mp4"]), tmp_path / "out", FAST)
+    made = read_manifest(tmp_path / "out")
+    for name, damage in (("gone", None), ("text", b"Not an index, but a text of a few words.\n")):
+        moved = tmp_path / name
+        (tmp_path / "out").rename(moved)
+        made = read_manifest(moved)
+        if damage is None:
+            (moved / "packets.index").unlink()
+            assert prepared_index(made, made.path(0)) is None
+        else:
+            (moved / "packets.index").write_bytes(damage)
+            with pytest.warns(UserWarning, match="is no index of videos, .* Videos are indexed as they are read"):
+                assert prepared_index(made, made.path(0)) is None
+        with VideoOpener().open(made, made.path(0)) as video:
+            assert len(video) == 20
+        moved.rename(tmp_path / "out")
+
+
+def test_of_several_labels_each_keeps_its_time(tmp_path):
+    (tmp_path / "in").mkdir()
+    write_video(tmp_path / "in" / "AB1.mp4", numbered_frames(20))
+    (tmp_path / "Charades_v1_classes.txt").write_text("c000 Hold\nc001 Run\n")
+    (tmp_path / "train.csv").write_text("id,actions,length\nAB1,c001 0.1 0.3;c000 0.4 0.6,0.7\n")
+    source = read_charades(tmp_path / "train.csv", tmp_path / "in")
+    prepare(source, tmp_path / "out", FAST)
+    made = read_manifest(tmp_path / "out")
+    assert made.multi_label
+    assert made.classes == source.classes
+    for span in ((0, 0.2), (0.35, 0.39), (0.5, 1)):
+        assert made.labels_between(0, *span) == source.labels_between(0, *span)
+
+
+def test_a_video_listed_twice_is_made_once(tmp_path):
+    videos(tmp_path / "in", ["a.mp4"])
+    (tmp_path / "in" / "list.csv").write_text("a.mp4 0\n./a.mp4 3\n")
+    summary = prepare(read_manifest(tmp_path / "in" / "list.csv"), tmp_path / "out", FAST)
+    assert summary.made == 1
+    assert [read_manifest(tmp_path / "out").label(row) for row in range(2)] == [0, 3]
+
+
+def test_what_is_bad_is_left_out_and_counted(tmp_path):
+    source = videos(tmp_path / "in", ["a.mp4", "b.mp4", "c.mp4"])
+    bad = bad_files(tmp_path / "in")
+    lines = [f'"{name}" {label}' for label, name in enumerate(["a.mp4", *bad, "b.mp4", "c.mp4"])]
+    (tmp_path / "in" / "list.csv").write_text("\n".join(lines))
+    summary = prepare(read_manifest(tmp_path / "in" / "list.csv"), tmp_path / "out", FAST, max_bad_fraction=0.9)
+    expected = {str(tmp_path / "in" / name) for name in bad}
+    assert set(summary.bad) == set(report(tmp_path / "out")) == expected
+    assert all(report(tmp_path / "out").values())
+    made = read_manifest(tmp_path / "out")
+    assert [made.label(row) for row in range(len(made))] == [0, len(bad) + 1, len(bad) + 2]
+    assert first_numbers(made) == first_numbers(source)
+
+
+def test_too_many_bad_ones_are_an_error_and_the_good_ones_are_there(tmp_path):
+    videos(tmp_path / "in", ["a.mp4"])
+    (tmp_path / "in" / "list.csv").write_text("a.mp4 0\nb.mp4 1\n")
+    source = read_manifest(tmp_path / "in" / "list.csv")
+    with pytest.raises(
+        BadVideosError, match=r"1 of the 2 videos can't be used, .* `max_bad_fraction=0.25` .*report.csv"
+    ):
+        prepare(source, tmp_path / "out", FAST)
+    assert len(read_manifest(tmp_path / "out")) == 1
+    with pytest.raises(BadVideosError, match="1 of the 1 videos can't be used"):
+        prepare(renamed(source, [None, "b.mp4"], "x", tmp_path / "in"), tmp_path / "none", FAST, max_bad_fraction=1)
+
+
+def times(folder):
+    return {path: path.stat().st_mtime_ns for path in (folder / "videos").rglob("*.mp4")}
+
+
+def test_a_second_run_does_what_is_missing_only(tmp_path):
+    source = videos(tmp_path / "in", ["a.mp4", "b.mp4", "c.mp4"])
+    prepare(source, tmp_path / "out", FAST)
+    before, files = times(tmp_path / "out"), contents(tmp_path / "out")
+    assert prepare(source, tmp_path / "out", FAST).kept == 3
+    assert times(tmp_path / "out") == before
+    assert contents(tmp_path / "out") == files
+    (tmp_path / "out" / "videos" / "b.mp4").unlink()
+    summary = prepare(source, tmp_path / "out", FAST)
+    assert (summary.made, summary.kept) == (1, 2)
+    assert contents(tmp_path / "out") == files
+    os.utime(tmp_path / "in" / "c.mp4", (1, 1))  # another source
+    assert prepare(source, tmp_path / "out", FAST).made == 1
+    assert prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=30)).made == 3  # other settings
+
+
+def test_an_index_of_a_video_as_it_was_before_is_made_anew(tmp_path):
+    """A run that was stopped has made the video, and not yet the index."""
+    source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
+    prepare(source, tmp_path / "out", FAST)
+    old = (tmp_path / "out" / "packets.index").read_bytes()
+    prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=40))
+    (tmp_path / "out" / "packets.index").write_bytes(old)
+    assert prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=40)).kept == 2
+    made = read_manifest(tmp_path / "out")
+    assert prepared_index(made, made.path(0)) == build_index(made.path(0))
+
+
+def test_a_drive_that_hangs_is_not_asked_for_the_index(tmp_path):
+    """Only the reader's calls are watched, so nothing else may touch the video."""
+    prepare(videos(tmp_path / "in", ["a.mp4"]), tmp_path / "out", FAST)
+    made = read_manifest(tmp_path / "out")
+    (tmp_path / "out" / "videos").rename(tmp_path / "gone")
+    assert len(prepared_index(made, made.path(0))) == 20
+
+
+def test_a_source_that_was_repaired_joins_the_others(tmp_path):
+    videos(tmp_path / "in", ["a.mp4", "b.mp4"])
+    good = (tmp_path / "in" / "b.mp4").read_bytes()
+    (tmp_path / "in" / "b.mp4").write_bytes(good[:500])
+    (tmp_path / "in" / "list.csv").write_text("a.mp4 0\nb.mp4 1\n")
+    source = read_manifest(tmp_path / "in" / "list.csv")
+    assert len(prepare(source, tmp_path / "out", FAST, max_bad_fraction=0.5).bad) == 1
+    (tmp_path / "in" / "b.mp4").write_bytes(good)
+    summary = prepare(source, tmp_path / "out", FAST)
+    assert (summary.made, summary.kept, summary.bad) == (1, 1, {})
+    assert len(IndexStore(tmp_path / "out" / "packets.index")) == 2
+
+
+def test_nothing_is_written_outside_the_output_folder(tmp_path):
+    videos(tmp_path / "in", ["a.mp4"])
+    (tmp_path / "in" / "list.csv").write_text(
+        f"../in/a.mp4 0\n{tmp_path}/in/../../{tmp_path.name}/in/a.mp4 1\n/dev/null 2\n"
+    )
+    source = read_manifest(tmp_path / "in" / "list.csv", tmp_path / "elsewhere", allow_outside_root=True)
+    (tmp_path / "elsewhere").mkdir()
+    before = set(tmp_path.rglob("*"))
+    prepare(source, tmp_path / "out", FAST, max_bad_fraction=0.5)
+    written = set(tmp_path.rglob("*")) - before - {tmp_path / "out"}
+    assert written
+    assert all(path.is_relative_to(tmp_path / "out") for path in written)
+    made = [path.relative_to(tmp_path / "out" / "videos") for path in tmp_path.rglob("out/videos/**/*.mp4")]
+    assert len(made) == 2  # the two names are not known to mean one video
+    assert {path.parent for path in made} == {Path("outside", *(tmp_path / "in").parts[1:])}
+
+
+def test_names_that_would_be_the_same(tmp_path):
+    source = videos(tmp_path / "in", ["a.avi", "a.avi.mp4", "A.MP4"])
+    prepare(source, tmp_path / "out", FAST)
+    made = read_manifest(tmp_path / "out")
+    assert len({made.path(row) for row in range(3)}) == 3
+    assert first_numbers(made) == [0, 20, 40]
+
+
+def test_names_that_some_file_systems_take_for_one(tmp_path):
+    """The file system of a Mac knows no case, and one form of an accent only."""
+    source = videos(tmp_path / "in", ["dQw.mp4", "dqW.mp4", "run/a.mp4", "Run/a.mp4", "\u00e9.mp4", "e\u0301.mp4"])
+    prepare(source, tmp_path / "out", FAST)
+    made = read_manifest(tmp_path / "out")
+    names = [made.path(row) for row in range(6)]
+    assert len({unicodedata.normalize("NFC", name).lower() for name in names}) == 6
+    assert names[0].endswith("/dQw.mp4")
+    assert first_numbers(made) == first_numbers(source)
+
+
+def test_a_name_that_another_one_would_be_given(tmp_path):
+    source = videos(tmp_path / "in", ["a.avi.mp4", "a.avi"])
+    prepare(source, tmp_path / "out", FAST)
+    given = Path(read_manifest(tmp_path / "out").path(1)).name
+    source = videos(tmp_path / "in", ["a.avi.mp4", given, "a.avi"])
+    prepare(source, tmp_path / "again", FAST)
+    made = read_manifest(tmp_path / "again")
+    assert len({made.path(row) for row in range(3)}) == 3
+    assert first_numbers(made) == first_numbers(source)
+
+
+def test_long_names_that_would_be_the_same(tmp_path):
+    source = videos(tmp_path / "in", ["x" * 246 + ".avi", "x" * 246 + ".avi.mp4"])
+    prepare(source, tmp_path / "out", FAST)
+    assert first_numbers(read_manifest(tmp_path / "out")) == [0, 20]
+
+
+def test_a_name_as_long_as_there_can_be(tmp_path):
+    source = videos(tmp_path / "in", ["x" * 251 + ".mkv"])
+    prepare(source, tmp_path / "out", FAST)
+    assert first_numbers(read_manifest(tmp_path / "out")) == [0]
+
+
+def test_a_link_does_not_lead_out(tmp_path):
+    source = videos(tmp_path / "in", ["run/a.mp4"])
+    (tmp_path / "out" / "videos").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out" / "videos" / "run").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OutputError, match="is reached over a link, and nothing is written outside"):
+        prepare(source, tmp_path / "out", FAST)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_sources_in_the_output_are_refused(tmp_path):
+    source = videos(tmp_path / "out" / "videos", ["a.mp4"])
+    with pytest.raises(ValueError, match="lies in the output folder .*, where it might be overwritten"):
+        prepare(source, tmp_path / "out", FAST)
+
+
+def test_a_source_that_changes_on_the_way(tmp_path, monkeypatch):
+    source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
+    kept = os.stat
+
+    def restless(path, *arguments, **keywords):
+        if path == str(tmp_path / "in" / "a.mp4"):
+            os.utime(path)
+        return kept(path, *arguments, **keywords)
+
+    monkeypatch.setattr("lightning_multigrid.prepare.dataset.os.stat", restless)
+    summary = prepare(source, tmp_path / "out", FAST, max_bad_fraction=0.5)
+    assert summary.bad == {str(tmp_path / "in" / "a.mp4"): "changed while it was read"}
+
+
+@pytest.mark.parametrize("arguments", [{"workers": -1}, {"timeout": 0}, {"max_bad_fraction": 2}])
+def test_arguments_outside_their_range(tmp_path, arguments):
+    source = videos(tmp_path / "in", ["a.mp4"])
+    with pytest.raises(ValueError, match="`workers` must be at least 0, `timeout` positive and `max_bad_fraction` in"):
+        prepare(source, tmp_path / "out", FAST, **arguments)
+
+
+def test_a_disk_that_is_too_small_is_known_from_the_first_videos(tmp_path, monkeypatch):
+    names = [f"{number}.mp4" for number in range(20)]
+    source = videos(tmp_path / "in", names)
+    monkeypatch.setattr(
+        "lightning_multigrid.prepare.dataset.shutil.disk_usage", lambda path: SimpleNamespace(free=5000)
+    )
+    with pytest.raises(OutputError, match=r"About 0.0 GB more are required in .*, 0.0 GB are free.* a larger `crf`"):
+        prepare(source, tmp_path / "out", FAST)
+    made = len(times(tmp_path / "out"))
+    assert made == 16
+    monkeypatch.undo()
+    assert prepare(source, tmp_path / "out", FAST).kept == made
+
+
+# A run in a process of its own, which may be limited or killed.
+RUN = """
+import sys
+from lightning_multigrid.sources import read_manifest
+from lightning_multigrid.prepare import prepare
+from lightning_multigrid.prepare.transcode import Encoding
+if sys.argv[3] != "0":
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
+print("ready", flush=True)
+prepare(read_manifest(sys.argv[1]), sys.argv[2], Encoding(preset="ultrafast"), workers=int(sys.argv[4]))
+"""
+
+
+def start(source, output, *, limit=0, workers=0):
+    arguments = [sys.executable, "-c", RUN, str(source), str(output), str(limit), str(workers)]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_disk_that_is_full(tmp_path, workers):
+    """A limit on the size of files stands in for a full disk: the system refuses the write, with EFBIG."""
+    videos(tmp_path / "in", ["small.mp4"])
+    write_video(tmp_path / "in" / "large.mp4", numbered_frames(200, 128, 160))
+    (tmp_path / "in" / "list.csv").write_text("small.mp4 0\nlarge.mp4 1\n")
+    run = start(tmp_path / "in" / "list.csv", tmp_path / "out", limit=20_000, workers=workers)
+    _, errors = run.communicate()
+    assert run.returncode == 1
+    assert "OutputError: [Errno 27] File too large while writing to" in errors
+    assert "the same command goes on from it. Free some space, or give another `output`." in errors
+    assert [path.name for path in (tmp_path / "out" / "videos").iterdir()] == ["small.mp4"]
+    assert prepare(read_manifest(tmp_path / "in" / "list.csv"), tmp_path / "out", FAST).kept == 1
+
+
+def test_two_runs_in_one_folder(tmp_path):
+    videos(tmp_path / "in", [f"{number}.mp4" for number in range(30)])
+    (tmp_path / "in" / "list.csv").write_text("".join(f"{number}.mp4 0\n" for number in range(30)))
+    run = start(tmp_path / "in" / "list.csv", tmp_path / "out")
+    try:
+        assert run.stdout.readline() == "ready\n"
+        while not (tmp_path / "out" / "lock").exists():
+            time.sleep(0.01)
+        time.sleep(0.05)
+        with pytest.raises(ValueError, match="Another `prepare` is at work in"):
+            prepare(read_manifest(tmp_path / "in" / "list.csv"), tmp_path / "out", FAST)
+    finally:
+        run.kill()
+        run.communicate()
+
+
+def check_whole(folder, expected):
+    """Every file that has a name is the whole one."""
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.name.startswith(".lightning-multigrid-"):
+            name = path.relative_to(folder)
+            if name.name not in ("journal.jsonl", "lock"):
+                assert path.read_bytes() == expected[name], f"{name} is not whole"
+
+
+def kill_and_run_again(tmp_path, kills, workers, seed, number=12, seconds=None):
+    """Runs over a number of videos that are killed within these seconds, or within the time that a whole run takes."""
+    names = [f"{place}.mp4" for place in range(number)]
+    videos(tmp_path / "in", names)
+    source = tmp_path / "in" / "list.csv"
+    source.write_text("".join(f"{name} 0\n" for name in names))
+    prepare(read_manifest(source), tmp_path / "whole", FAST)
+    expected = contents(tmp_path / "whole")
+    if seconds is None:
+        run = start(source, tmp_path / "timed", workers=workers)
+        run.stdout.readline()
+        begin = time.monotonic()
+        run.communicate()
+        seconds = time.monotonic() - begin
+        assert contents(tmp_path / "timed") == expected
+    rng = random.Random(seed)
+    for attempt in range(kills):
+        output = tmp_path / f"killed {attempt}"
+        run = start(source, output, workers=workers)
+        run.stdout.readline()
+        time.sleep(rng.random() * seconds)
+        run.send_signal(signal.SIGKILL)
+        run.communicate()
+        check_whole(output, expected)
+        if rng.random() < 0.3:  # and the second run, too
+            run = start(source, output, workers=workers)
+            run.stdout.readline()
+            time.sleep(rng.random() * seconds)
+            run.send_signal(signal.SIGKILL)
+            run.communicate()
+            check_whole(output, expected)
+        prepare(read_manifest(source), output, FAST)
+        assert contents(output) == expected
+
+
+def test_a_run_that_is_killed(tmp_path):
+    kill_and_run_again(tmp_path, 4, workers=0, seed=0)
+
+
+def test_a_run_that_is_killed_with_its_workers(tmp_path):
+    kill_and_run_again(tmp_path, 1, workers=1, seed=1, number=3, seconds=4)
+
+
+@pytest.mark.slow  # 50 runs
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_runs_that_are_killed(tmp_path, workers):
+    kill_and_run_again(tmp_path, 25, workers, seed=2 + workers)
+
+
+def entry(video="a.mp4", **changes):
+    values = {"source": "/in/a.mp4", "source_size": 5, "source_mtime_ns": 6, "settings": "s", "size": 7, "frames": 8}
+    return Entry(video, **{**values, **changes})
+
+
+def test_a_journal_is_read_as_it_was_written(tmp_path):
+    path = str(tmp_path / "journal")
+    strange = entry(os.fsdecode(b"\xff\n.mp4"))
+    Journal(path).add([entry(), strange])
+    Journal(path).add([entry(size=9)])
+    assert Journal(path).entries == {"a.mp4": entry(size=9), strange.video: strange}
+
+
+def test_a_torn_or_senseless_line_of_a_journal_does_not_count(tmp_path):
+    path = tmp_path / "journal"
+    Journal(str(path)).add([entry("a.mp4"), entry("b.mp4")])
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        Journal(str(path)).add([entry("c.mp4")])
+        found = set(Journal(str(path)).entries)
+        assert "c.mp4" in found
+        assert found <= {"a.mp4", "b.mp4", "c.mp4"}
+        assert ("a.mp4" in found) == (length >= whole.index(b"}") + 1)
+    path.write_bytes(b'[1]\nnull\n{"video": 1}\n\xff\n' + b"[" * 100_000 + b"\n" + whole)
+    assert set(Journal(str(path)).entries) == {"a.mp4", "b.mp4"}
+
+
+def write_and_fail(path):
+    with new_file(path) as file:
+        file.write(b"new")
+        raise KeyError
+
+
+def test_a_file_that_fails_on_the_way_leaves_the_old_one(tmp_path):
+    path = tmp_path / "a"
+    with new_file(path) as file:
+        file.write(b"old")
+    with pytest.raises(KeyError):
+        write_and_fail(path)
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a"]
+    with (
+        pytest.raises(OutputError, match="No such file or directory while writing to .* Check the disk"),
+        new_file(tmp_path / "b" / "a"),
+    ):
+        pass
+
+
+def test_only_what_is_partial_is_removed(tmp_path):
+    (tmp_path / "inner").mkdir()
+    partial = [temporary_name(str(tmp_path)), temporary_name(str(tmp_path / "inner"))]
+    for name in [*partial, str(tmp_path / ".part"), str(tmp_path / "a.part")]:
+        Path(name).touch()
+    remove_partial(str(tmp_path))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".part", "a.part", "inner"]
+
+
+def test_progress_counts_every_video(tmp_path):
+    source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
+    seen = []
+    prepare(source, tmp_path / "out", FAST, progress=lambda now: seen.append((now.done, now.total, now.bad)))
+    assert seen == [(0, 2, 0), (1, 2, 0), (2, 2, 0)]

@@ -1,0 +1,276 @@
+"""A video made anew shows the same frames at the same times, upright and small."""
+
+import subprocess
+import sys
+from fractions import Fraction
+from itertools import pairwise
+
+import av
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import interpolate
+
+from lightning_multigrid.decode.index import DROPPABLE, ENTRY
+from lightning_multigrid.decode.reader import VideoReader, build_index, read_frames
+from lightning_multigrid.prepare.transcode import Bad, Encoding, Prepared, TranscodeJob, WriteFailure, transcode
+from tests.helpers.videos import number_of, numbered_frames, write_video
+
+
+def prepared(source, target, encoding=Encoding(), **arguments):
+    """The prepared video, which must have come into being."""
+    result = transcode(TranscodeJob(str(source), str(target), encoding, **arguments))
+    assert isinstance(result, Prepared), result
+    return result
+
+
+def pixels(path):
+    with VideoReader(path) as video:
+        return video.read(range(len(video)))
+
+
+def psnr(one, other):
+    """Peak signal-to-noise ratio of 8-bit values, in dB."""
+    return float(10 * torch.log10(255**2 / (one.double() - other.double()).square().mean()))
+
+
+def scaled(frames, height, width):
+    """Frames T x H x W x 3 at another size, by an independent scaler."""
+    channels_first = frames.permute(0, 3, 1, 2).float()
+    small = interpolate(channels_first, (height, width), mode="bicubic", antialias=True, align_corners=False)
+    return small.clamp(0, 255).permute(0, 2, 3, 1)
+
+
+def smooth_frames(count, height, width):
+    """Frames without noise: shades that drift."""
+    rows, columns = np.mgrid[:height, :width]
+    waves = [[np.sin((columns + 2 * t) / 40 + c) * np.cos((rows + t) / 30 - c) for c in range(3)] for t in range(count)]
+    return (128 + 90 * np.array(waves)).astype(np.uint8).transpose(0, 2, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "shown"), [(96, 128, (96, 128)), (320, 400, (256, 320)), (97, 131, (96, 130))]
+)
+def test_pixels_are_those_of_the_scaled_source(tmp_path, height, width, shown):
+    # Only without subsampling may a side be odd.
+    source = write_video(tmp_path / "a.mp4", smooth_frames(12, height, width), options={"crf": "8"}, pix_fmt="yuv444p")
+    made = prepared(source, tmp_path / "b.mp4")
+    assert (made.height, made.width) == shown
+    assert psnr(scaled(pixels(source), *shown), pixels(tmp_path / "b.mp4")) > 40
+
+
+@pytest.mark.parametrize("encoding", [Encoding(), Encoding(gop=17, b_frames=3), Encoding(gop=1, b_frames=0)])
+def test_frame_i_is_frame_i(tmp_path, encoding):
+    source = write_video(tmp_path / "a.mp4", numbered_frames(150), options={"g": "60", "bf": "3"})
+    assert prepared(source, tmp_path / "b.mp4", encoding).frames == 150
+    assert [number_of(frame.numpy()) for frame in pixels(tmp_path / "b.mp4")] == list(range(150))
+
+
+@pytest.mark.parametrize("rotation", [90, 180, 270, "mirrored", "upside down", "transposed"])
+def test_frames_are_upright(tmp_path, rotation):
+    source = write_video(tmp_path / "a.mp4", numbered_frames(5, 48, 80), rotation=rotation)
+    prepared(source, tmp_path / "b.mp4")
+    before, after = pixels(source), pixels(tmp_path / "b.mp4")
+    assert before.shape == after.shape
+    assert psnr(before, after) > 30
+    assert psnr(before, after.flip(1)) < 20
+    assert psnr(before, after.flip(2)) < 20
+    index = build_index(tmp_path / "b.mp4")
+    assert not any(index.orientation)
+
+
+def test_times_of_a_variable_rate_are_kept(tmp_path):
+    times = [0, 1, 2, 10, 11, 40, 41, 42, 43, 100]
+    source = write_video(tmp_path / "a.mp4", numbered_frames(10), pts=times)
+    prepared(source, tmp_path / "b.mp4")
+    with VideoReader(source) as one, VideoReader(tmp_path / "b.mp4") as other:
+        assert other.rate == pytest.approx(one.rate)
+        shown = other.index.shown_times - other.index.shown_times[0]
+        np.testing.assert_allclose(shown / shown[-1], np.array(times) / 100, atol=1e-6)
+
+
+def test_impossible_times_are_mended(tmp_path):
+    # A break of ten hours: a broken time stamp.
+    source = write_video(
+        tmp_path / "a.mkv", numbered_frames(6), pts=[0, 1, 2, 3 + 36000 * 30, 4 + 36000 * 30, 5 + 36000 * 30]
+    )
+    prepared(source, tmp_path / "b.mp4")
+    with VideoReader(tmp_path / "b.mp4") as video:
+        assert len(video) == 6
+        assert video.rate > 1e-3
+        assert all(now < later for now, later in pairwise(video.index.shown_times.tolist()))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_short_videos(tmp_path, count):
+    source = write_video(tmp_path / "a.mp4", numbered_frames(count))
+    assert prepared(source, tmp_path / "b.mp4") == Prepared(count, 48, 64)
+
+
+def test_a_tiny_video(tmp_path):
+    source = write_video(tmp_path / "a.mkv", np.full((3, 1, 1, 3), 200, np.uint8), codec="ffv1", pix_fmt="bgr0")
+    assert prepared(source, tmp_path / "b.mp4") == Prepared(3, 2, 2)
+    assert (pixels(tmp_path / "b.mp4").float() - 200).abs().max() < 8
+
+
+@pytest.mark.parametrize(
+    ("codec", "pix_fmt", "suffix"),
+    [
+        ("libx264", "yuvj420p", "mp4"),
+        ("libx264", "yuv444p", "mp4"),
+        ("libx264", "yuv420p10le", "mp4"),
+        ("libx265", "yuv422p", "mp4"),
+        ("libvpx-vp9", "yuv420p", "webm"),
+        ("mpeg4", "yuv420p", "avi"),
+        ("ffv1", "bgr0", "mkv"),
+        ("gif", "rgb8", "gif"),
+    ],
+)
+def test_colours_of_any_source_are_kept(tmp_path, codec, pix_fmt, suffix):
+    colours = np.array([(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0), (90, 140, 190)], np.uint8)
+    frames = np.repeat(np.repeat(colours.reshape(1, 1, 6, 3), 12, axis=2), 48, axis=1).repeat(4, axis=0)
+    source = write_video(tmp_path / f"a.{suffix}", frames, codec=codec, pix_fmt=pix_fmt)
+    prepared(source, tmp_path / "b.mp4")
+    # Of each colour's 12 columns the 6 in the middle; a GIF dithers.
+    patches = [
+        pixels(path).float().unflatten(2, (6, 12))[:, 8:-8, :, 3:9].mean(dim=(1, 3))
+        for path in (source, tmp_path / "b.mp4")
+    ]
+    assert (patches[0] - patches[1]).abs().max() < 5
+
+
+def test_the_matrix_is_kept(tmp_path):
+    frames = np.full((3, 64, 64, 3), (220, 40, 60), np.uint8)
+    options = {"x264-params": "colormatrix=bt709"}
+    source = write_video(tmp_path / "a.mp4", frames, options=options)
+    prepared(source, tmp_path / "b.mp4")
+    with av.open(str(tmp_path / "b.mp4")) as container:
+        assert container.streams.video[0].codec_context.colorspace == 1  # BT.709
+    assert psnr(pixels(source), pixels(tmp_path / "b.mp4")) > 35
+
+
+def test_folders_of_frames(tmp_path):
+    from PIL import Image
+
+    folder = tmp_path / "frames"
+    folder.mkdir()
+    for number, frame in enumerate(numbered_frames(9)):
+        Image.fromarray(frame).save(folder / f"{number}.png")
+    prepared(folder, tmp_path / "b.mp4", frame_rate=24.0)
+    with VideoReader(tmp_path / "b.mp4") as video:
+        assert video.rate == pytest.approx(24)
+        assert [number_of(frame.numpy()) for frame in video.read(range(9))] == list(range(9))
+
+
+def test_what_the_decoder_needs_is_little(tmp_path):
+    source = write_video(tmp_path / "a.mp4", numbered_frames(99), audio=True)
+    prepared(source, tmp_path / "b.mp4")
+    index = build_index(tmp_path / "b.mp4")
+    # 3 groups of 33: a keyframe, and after it twice one frame that others refer to and 15 that none does.
+    assert np.count_nonzero(index.flags & ENTRY) == 3
+    assert np.count_nonzero(index.flags & DROPPABLE) == 3 * 2 * 15
+    assert index.direct
+    with av.open(str(tmp_path / "b.mp4")) as container:
+        assert [stream.type for stream in container.streams] == ["video"]
+        assert container.streams.video[0].codec_context.pix_fmt == "yuv420p"
+    data = (tmp_path / "b.mp4").read_bytes()
+    assert data.index(b"moov") < data.index(b"mdat")  # faststart
+
+
+def test_equal_sources_make_equal_bytes(tmp_path):
+    source = write_video(tmp_path / "a.mp4", numbered_frames(70, 64, 96))
+    for name in ("b.mp4", "c.mp4"):
+        prepared(source, tmp_path / name)
+    assert (tmp_path / "b.mp4").read_bytes() == (tmp_path / "c.mp4").read_bytes()
+
+
+def bad_files(folder):
+    """A file of each kind that can't be read."""
+    good = write_video(folder / "good.mp4", numbered_frames(30)).read_bytes()
+    kinds = {
+        "empty.mp4": b"",
+        "text.mp4": b"Not a video.\n" * 100,
+        "cut at the tail.mp4": good[: len(good) * 2 // 3],
+        "cut at the head.mp4": good[len(good) // 3 :],
+        "zeros.mp4": bytes(5000),
+        "script.mp4": b"ffconcat version 1.0\nfile good.mp4\n",
+        "playlist.mp4": b"#EXTM3U\n#EXTINF:1,\ngood.mp4\n#EXT-X-ENDLIST\n",
+    }
+    for name, content in kinds.items():
+        (folder / name).write_bytes(content)
+    (folder / "folder.mp4").mkdir()
+    (folder / "good.mp4").unlink()
+    return [*kinds, "folder.mp4", "gone.mp4"]
+
+
+def test_what_cannot_be_read_is_said_and_leaves_nothing(tmp_path):
+    for name in bad_files(tmp_path):
+        result = transcode(TranscodeJob(str(tmp_path / name), str(tmp_path / "target"), Encoding()))
+        assert isinstance(result, Bad), name
+        assert result.reason
+        assert not (tmp_path / "target").exists()
+
+
+def test_a_beat_for_every_frame(tmp_path):
+    source = write_video(tmp_path / "a.mp4", numbered_frames(7))
+    beats = []
+    transcode(TranscodeJob(str(source), str(tmp_path / "b.mp4"), Encoding()), lambda: beats.append(1))
+    assert len(beats) == 7
+
+
+def test_a_folder_that_cannot_be_written_to_is_no_fault_of_the_video(tmp_path):
+    source = write_video(tmp_path / "a.mp4", numbered_frames(3))
+    result = transcode(TranscodeJob(str(source), str(tmp_path / "no such folder" / "b.mp4"), Encoding()))
+    assert result == WriteFailure(2, "No such file or directory")
+
+
+def test_a_file_that_can_grow_no_further_is_no_fault_of_the_video(tmp_path):
+    """A limit on the size of files stands in for a full disk: the system refuses the write, with EFBIG."""
+    source = write_video(tmp_path / "a.mp4", numbered_frames(60, 128, 160))
+    code = f"""
+import resource
+from lightning_multigrid.prepare.transcode import *
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+print(transcode(TranscodeJob({str(source)!r}, {str(tmp_path / "b.mp4")!r}, Encoding())))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "WriteFailure(number=27, text='File too large')\n"
+    assert not (tmp_path / "b.mp4").exists()
+
+
+def test_sizes():
+    assert Encoding(short_side=128).size(256, 340) == (128, 170)
+    assert Encoding().size(1080, 1920) == (256, 456)  # 455.1
+    assert Encoding().size(100, 200) == (100, 200)
+    assert Encoding().size(257, 257) == (256, 256)
+    assert Encoding().size(1, 5) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"short_side": 255}, "`short_side` must be an even number of at least 16 pixels, got 255"),
+        ({"crf": 52}, "`crf` must be from 0 .* to 51 .*, got 52"),
+        ({"preset": "fastest"}, "`preset` must be one of ultrafast, .*, got 'fastest'"),
+        ({"gop": 0}, "`gop` must be at least 1 frame, got 0"),
+        ({"b_frames": 17}, "`b_frames` must be from 0 to 16, as x264 has it, got 17"),
+    ],
+)
+def test_encodings_that_there_are_not(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Encoding(**arguments)
+
+
+def test_frames_of_the_reader_are_those_it_reads(tmp_path):
+    source = write_video(tmp_path / "a.mp4", numbered_frames(20), options={"bf": "2"})
+    with VideoReader(source) as video:
+        numbers = [(index, number_of(frame.to_ndarray(format="rgb24"))) for index, frame in video.frames()]
+    assert numbers == [(number, number) for number in range(20)]
+    assert number_of(read_frames(source, [7])[0].numpy()) == 7
+
+
+def test_a_rate_that_is_no_whole_number(tmp_path):
+    source = write_video(tmp_path / "a.mp4", numbered_frames(40), rate=Fraction(30000, 1001))
+    prepared(source, tmp_path / "b.mp4")
+    with VideoReader(tmp_path / "b.mp4") as video:
+        assert video.rate == pytest.approx(30000 / 1001, rel=1e-9)

@@ -1,0 +1,310 @@
+"""What a run says of itself: what is left, how predictions compare with measurements, and where it all goes."""
+
+import csv
+import re
+import time
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ProgressBar, RichProgressBar, TQDMProgressBar
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.reports import run_report as run_report
+from lightning_multigrid.reports.grid_times import ShapeTimes, phase_line
+from lightning_multigrid.reports.run_report import RunReport, Setup
+from lightning_multigrid.reports.step_times import StepTime
+from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
+from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.schedule import MultigridSchedule, Step
+from tests.helpers.tiny import Module, fit
+from tests.reports.test_step_times import FakeClock
+
+COARSE, FINE = BatchShape(16, 4, 16), BatchShape(2, 8, 32)
+
+
+def timed(shape, stepping, waiting=0.0):
+    return StepTime(Step(shape, 0, 0, 1.0, 8), 5, waiting, stepping)
+
+
+def times_of(*steps, flops=None):
+    times = ShapeTimes(flops or {COARSE.clip: 10, FINE.clip: 80})
+    for step in steps:
+        times.add(timed(*step))
+    return times
+
+
+# --- Times of shapes ---
+
+
+def test_the_first_step_on_a_grid_sets_no_pace():
+    times = times_of((COARSE, 9.0), (COARSE, 1.0), (COARSE, 1.2))
+    assert times.stepping(COARSE) == pytest.approx(1.1)
+    assert times.seconds == pytest.approx(11.2)
+    assert times.measured(COARSE)
+    assert not times_of((COARSE, 9.0)).measured(COARSE)
+
+
+def test_grids_that_were_not_seen_are_predicted_by_flops():
+    # A coarse step has 160 FLOPs, a fine one as many.
+    assert times_of((COARSE, 1.0), (COARSE, 1.0)).stepping(FINE) == pytest.approx(1)
+    assert times_of((COARSE, 1.0), (COARSE, 1.0), flops={COARSE.clip: 10, FINE.clip: 40}).stepping(FINE) == 0.5
+    # Without FLOPs, points: 16 x 4 x 16^2 are as many as 2 x 8 x 32^2.
+    times = ShapeTimes({})
+    times.add(timed(COARSE, 1.0))
+    assert times.stepping(FINE) == pytest.approx(1)
+
+
+def test_a_smaller_last_mini_batch_takes_its_share():
+    assert times_of((COARSE, 9.0), (COARSE, 1.0)).stepping(BatchShape(4, 4, 16)) == pytest.approx(0.25)
+
+
+def test_waiting_counts_as_it_was_measured_and_elsewhere_for_a_loader_of_the_same_speed():
+    times = times_of((COARSE, 1.0, 3.0), (COARSE, 1.0, 3.0))
+    assert times.step_seconds(COARSE) == 4
+    # 4 clips a second: 2 clips are there in less time than a step takes.
+    assert times.step_seconds(FINE) == pytest.approx(1)
+    assert times.step_seconds(BatchShape(16, 8, 32)) == pytest.approx(8)
+    assert times_of((COARSE, 0.1, 3.0), (COARSE, 0.1, 3.0)).step_seconds(FINE) == pytest.approx(2 / (16 / 3.1))
+
+
+def test_the_table_holds_all_steps():
+    times = times_of((COARSE, 9.0), (COARSE, 1.0, 0.5), (FINE, 2.0), (BatchShape(1, 8, 32), 1.0))
+    header, coarse, fine, total = [line.split() for line in times.table().splitlines()]
+    assert coarse[:5] == ["16", "x", "4", "x", "16"]
+    assert coarse[5:10] == ["2", "32", "10.5", "5000.0", "250.0"]
+    assert fine[5:10] == ["2", "3", "3.0", "1500.0", "0.0"]
+    assert total[1:4] == ["4", "35", "13.5"]
+    assert header[-1] == "clips/s"
+
+
+def test_the_line_of_a_phase():
+    schedule = MultigridSchedule(Baseline(FINE, epochs=2))
+    assert phase_line(schedule, 0).endswith("LR scale 1.")
+    assert phase_line(schedule, 0, left=3700).endswith("LR scale 1. About 1 h 1 min left.")
+
+
+# --- What is left ---
+
+SCHEDULE = MultigridSchedule(
+    Baseline(FINE, epochs=6, milestones=(3,)), LongCycle(((0.5, 0.5), (1, 1))), ShortCycle((1,)), epoch_factor=1
+)
+
+
+def report_of(schedule=SCHEDULE, clips=70, **arguments):
+    sampler = MultigridSampler(schedule, lambda epoch: range(clips), clips, seed=0)
+    flops = {shape.clip: shape.clip.points for shape in (COARSE, FINE)}
+    setup = Setup(sampler, accumulate=1, drop_last=False, flops=flops, workers=1, ways_out=" or x", **arguments)
+    clock = FakeClock()
+    return RunReport(setup, clock), clock
+
+
+def drive(report, clock, until, seconds, schedule=SCHEDULE, clips=70):
+    """Steps of a known time for each clip of a shape, up to an epoch; what they took."""
+    took = 0.0
+    for epoch in range(until):
+        report.started(epoch, 0)
+        for step in schedule.steps(epoch, clips):
+            report.handed()
+            clock.time += seconds[step.shape.clip] * step.shape.clips
+            took += seconds[step.shape.clip] * step.shape.clips
+            report.ended(epoch, step, lr=0.1 * step.lr_scale)
+            report.asked()
+    return took
+
+
+@pytest.mark.parametrize("epochs", [1, 3, 5])
+def test_what_is_left_knows_the_plan(epochs, monkeypatch):
+    """The speed of now would be wrong: a fine clip takes 8 times the seconds of a coarse one."""
+    report, clock = report_of()
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
+    seconds = {COARSE.clip: 1.0, FINE.clip: 8.0}
+    drive(report, clock, epochs, seconds)
+    left = [step.shape for epoch in range(epochs, 6) for step in SCHEDULE.steps(epoch, 70)]
+    assert {shape.clip for shape in left} == {COARSE.clip, FINE.clip} if epochs < 5 else {FINE.clip}
+    assert report.seconds_left == pytest.approx(sum(seconds[shape.clip] * shape.clips for shape in left), rel=1e-6)
+
+
+def test_what_is_left_takes_measured_times_over_flops(monkeypatch):
+    report, clock = report_of()
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
+    seconds = {COARSE.clip: 1.0, FINE.clip: 3.0}  # by FLOPs it were 8
+    drive(report, clock, 5, seconds)
+    left = [step.shape for step in SCHEDULE.steps(5, 70)]
+    assert report.seconds_left == pytest.approx(sum(seconds[shape.clip] * shape.clips for shape in left), rel=1e-6)
+
+
+def test_validation_is_expected_to_go_on(monkeypatch):
+    report, clock = report_of()
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
+    drive(report, clock, 4, {COARSE.clip: 1.0, FINE.clip: 8.0})
+    before = report._estimate_left()
+    clock.time += 40  # in the 4 epochs so far; there are 2 more
+    assert report._estimate_left() == pytest.approx(before + 20)
+
+
+def test_nothing_is_left_in_the_end_and_nothing_known_at_the_start(monkeypatch):
+    report, clock = report_of()
+    assert report.seconds_left is None
+    assert report.bar == {"grid": "2 x 8 x 32"}
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
+    drive(report, clock, 6, {COARSE.clip: 1.0, FINE.clip: 8.0})
+    assert report._estimate_left() == pytest.approx(0)
+
+
+def test_a_resumed_run_has_only_its_rest_left(monkeypatch):
+    report, clock = report_of()
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
+    steps = SCHEDULE.steps(4, 70)
+    report.started(4, 2)
+    report.handed()
+    clock.time += 2.0
+    report.ended(4, steps[2], lr=0.1)
+    rest = [*steps[3:], *SCHEDULE.steps(5, 70)]
+    per_point = 2.0 / steps[2].shape.points
+    assert report.seconds_left == pytest.approx(sum(step.shape.points for step in rest) * per_point, rel=1e-6)
+
+
+def test_the_limit_of_the_loader_is_weighed_over_the_whole_training(monkeypatch, caplog):
+    report, clock = report_of(clips=1600)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        report.started(0, 0)
+        for step in SCHEDULE.steps(0, 1600)[:40]:
+            clock.time += 3.0  # waiting
+            report.handed()
+            clock.time += 1.0
+            report.ended(0, step, lr=0.1)
+            report.asked()
+    (sentence,) = caplog.messages
+    assert "the 16-clip phase needs 16 clips/s on each device, the loader gives 4 (1 worker)" in sentence
+    # Baseline: 6 epochs of 2-clip steps of 1 s, for which the loader is fast enough. Multigrid: the coarse part takes
+    # 4 s a step instead of 1 s.
+    coarse = float(sum(p.end_epoch - p.start_epoch for p in SCHEDULE.phases if p.shape == COARSE))
+    unlimited = (6 / 2) / (coarse / 16 + (6 - coarse) / 2)
+    limited = (6 / 2) / (4 * coarse / 16 + (6 - coarse) / 2)
+    said = re.search(r"expect ([\d.]+)x, not ([\d.]+)x. 4 workers", sentence).groups()
+    assert [float(number) for number in said] == pytest.approx([limited, unlimited], abs=0.051)
+
+
+def test_the_lr_is_noted_where_it_changes_and_not_at_every_step():
+    report, _ = report_of(clips=100_000)
+    steps = SCHEDULE.steps(0, 100_000)
+    report.started(0, 0)
+    for place, step in enumerate(steps[:4000]):
+        report.handed()
+        report.ended(0, step, lr=0.1 if place < 3000 else 0.01)
+    positions = [point.position for point in report.lrs]
+    assert positions == sorted(positions)
+    assert len(report.lrs) < 300
+    changes = [place for place in range(1, len(report.lrs)) if report.lrs[place].lr != report.lrs[place - 1].lr]
+    (change,) = changes
+    # Within a step of where it was.
+    assert positions[change] - positions[change - 1] == pytest.approx(16 / 100_000)
+
+
+# --- In a real training ---
+
+
+def schedulers(optimizer, module):
+    warmup = LinearLR(optimizer, 0.1, total_iters=20)
+    return {
+        "scheduler": SequentialLR(optimizer, [warmup, MultiStepLR(optimizer, [30, 55])], [20]),
+        "interval": "step",
+    }
+
+
+def test_scalars_and_figures_reach_the_loggers(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_report, "_ESTIMATE_SECONDS", 0)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    loggers = [TensorBoardLogger(tmp_path, "board"), CSVLogger(tmp_path, "table")]
+    host = fit(Module(schedulers), MultigridCallback(), logger=loggers, log_every_n_steps=1)
+    assert sorted(path.name for path in (tmp_path / "board" / "version_0").glob("*.png")) == [
+        "multigrid_plan.png",
+        "multigrid_times.png",
+    ]
+    events = EventAccumulator(loggers[0].log_dir, size_guidance={"scalars": 0, "images": 0}).Reload()
+    assert sorted(events.Tags()["images"]) == ["multigrid/plan", "multigrid/times"]
+    with open(f"{loggers[1].log_dir}/metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    last = {name: float(value) for name, value in rows[-1].items() if value and name != "step"}
+    times = host.callbacks[0].report.times
+    for row in times.rows:
+        name = f"multigrid/ms_per_step/{row.shape.clips}x{row.shape.frames}x{row.shape.size}"
+        assert last[name] == pytest.approx(1000 * row.step)
+        assert events.Scalars(name)[0].value == pytest.approx(1000 * row.step)
+    assert last["multigrid/speedup"] > 0
+    left = [float(row["multigrid/hours_left"]) for row in rows if row["multigrid/hours_left"]]
+    assert left[0] > left[-1] == 0
+    assert all(0 <= float(row["multigrid/waiting"]) <= 1 for row in rows if row["multigrid/waiting"])
+
+
+def test_without_a_logger_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fit(Module(schedulers), MultigridCallback())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_does_not_end_the_training(tmp_path, caplog):
+    class Elsewhere(Logger):
+        name, version, save_dir = "elsewhere", 0, str(tmp_path / "file" / "folder")
+
+        def log_metrics(self, metrics, step=None):
+            """Nowhere."""
+
+        def log_hyperparams(self, params=None):
+            """Nowhere."""
+
+    (tmp_path / "file").touch()
+    fit(Module(schedulers), MultigridCallback(), logger=Elsewhere())
+    assert "The figures cannot be written to" in caplog.text
+
+
+def test_the_speedup_is_said_where_the_baselines_grid_was_measured(caplog):
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        fit(Module(schedulers), MultigridCallback())
+        fit(Module(schedulers), MultigridCallback(), max_epochs=1, limit_train_batches=16)
+    said = re.findall(r"([\d.]+)x faster than the baseline, which would take (\d+) steps of", caplog.text)
+    assert len(said) == 1  # the second has a single step on the baseline's grid, or none
+    assert int(said[0][1]) == 100  # 4 epochs of 25
+
+
+class Bar(ProgressBar):
+    def __init__(self):
+        super().__init__()
+        self.items = []
+
+    def enable(self):
+        """As bars are."""
+
+    def disable(self):
+        """As bars are."""
+
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        self.items.append(self.get_metrics(trainer, pl_module))
+
+
+def test_the_bar_shows_grid_and_time_left_and_is_put_back():
+    bar, module = Bar(), Module(schedulers)
+    fit(module, MultigridCallback(), bar, enable_progress_bar=True)
+    assert [items["grid"] for items in bar.items] == [" x ".join(map(str, shape)) for shape in module.shapes]
+    assert all(re.fullmatch(r"\d+ s|\d+ min \d+ s", items["left"]) for items in bar.items[1:])
+    assert "get_metrics" not in vars(bar)
+
+
+@pytest.mark.parametrize("make", [TQDMProgressBar, RichProgressBar])
+def test_lightnings_bars_show_it(make, capsys):
+    fit(Module(schedulers), MultigridCallback(), make(), enable_progress_bar=True)
+    printed = capsys.readouterr()
+    assert re.search(r"grid[=:]", printed.out + printed.err)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_on_cuda_times_are_the_devices():
+    host = fit(Module(schedulers), MultigridCallback(), accelerator="gpu", devices=1)
+    times = host.callbacks[0].report.times
+    assert sum(row.steps for row in times.rows) == host.global_step
+    assert all(row.step > 0 for row in times.rows)

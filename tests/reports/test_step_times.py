@@ -1,0 +1,264 @@
+"""Times of steps, and the verdict on the loader: on simulated queues, and on real loaders of a known speed."""
+
+import random
+import re
+import time
+
+import lightning as L
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.reports.step_times import (
+    CudaClock,
+    HostClock,
+    LoaderLimit,
+    LoaderWatch,
+    StepTime,
+    StepTimer,
+    clock_of,
+)
+from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
+from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.schedule import Step
+from tests.helpers.tiny import trainer
+
+
+def step(clips=8, phase=0, size=32):
+    return Step(BatchShape(clips, 4, size), phase, 0, 1.0, 8)
+
+
+# --- Moments ---
+
+
+class FakeClock:
+    """A device that is always `behind` seconds behind the process."""
+
+    def __init__(self, behind=0.0):
+        self.time, self.behind = 0.0, behind
+
+    def now(self):
+        return self.time
+
+    def passed(self, moment):
+        return moment <= self.time - self.behind
+
+    def seconds(self, start, end):
+        return end - start
+
+    def wait(self, moment):
+        self.time = max(self.time, moment + self.behind)
+
+
+def run(timer, clock, waits, steps):
+    for index, (waiting, stepping) in enumerate(zip(waits, steps, strict=True)):
+        timer.asked() if index else timer.started()
+        clock.time += waiting
+        timer.handed()
+        clock.time += stepping
+        timer.ended(step())
+        clock.time += 100  # a validation
+
+
+def test_waiting_and_stepping_are_told_apart_and_what_is_neither_is_left_out():
+    clock = FakeClock()
+    timer = StepTimer(clock)
+    run(timer, clock, [3, 0, 1], [5, 6, 7])
+    assert [(t.batch, t.waiting, t.stepping) for t in timer.take()] == [(0, 3, 5), (1, 0, 6), (2, 1, 7)]
+    assert list(timer.take()) == []
+
+
+def test_steps_are_read_when_the_device_has_finished_them():
+    clock = FakeClock(behind=150)
+    timer = StepTimer(clock)
+    run(timer, clock, [0, 0, 0], [1, 1, 1])
+    # The steps end at 1, 102 and 203, and now it is 303.
+    assert [t.batch for t in timer.take()] == [0, 1]
+    assert [t.batch for t in timer.take(wait=True)] == [2]
+    assert list(timer.take(wait=True)) == []
+
+
+def test_each_iteration_of_the_loader_counts_anew():
+    clock = FakeClock()
+    timer = StepTimer(clock)
+    run(timer, clock, [0, 0], [1, 1])
+    run(timer, clock, [0], [1])
+    assert [t.batch for t in timer.take()] == [0, 1, 0]
+
+
+def test_clocks():
+    assert isinstance(clock_of(torch.device("cpu")), HostClock)
+    assert isinstance(clock_of(torch.device("cuda:1")), CudaClock)
+    clock = HostClock()
+    start = clock.now()
+    time.sleep(0.02)
+    assert 0.02 <= clock.seconds(start, clock.now()) < 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_a_cuda_clock_sees_what_the_device_does_and_not_when_it_was_asked_to():
+    device = torch.device("cuda", torch.cuda.current_device())
+    clock = CudaClock(device)
+    x = torch.randn(4096, 4096, device=device)
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    start = clock.now()
+    for _ in range(50):
+        x = x @ x / 4096
+    end = clock.now()
+    asked = time.perf_counter() - started
+    clock.wait(end)
+    assert clock.passed(end)
+    assert clock.seconds(start, end) > 2 * asked
+
+
+# --- The verdict ---
+
+
+def simulate(need_over_gives, workers, batches, epochs=3, noise=0.0, seed=0):
+    """A loop over a loader with workers: each makes whole mini-batches, two ahead, as torch's does.
+
+    Yields the time of each step. `need_over_gives` is the time of loading over the time of stepping, with all workers
+    at work, on average over the mini-batches of a short cycle.
+    """
+    draw = random.Random(seed)
+    cycle = [4, 2, 2]  # clips, in units of the smallest: loading follows them, steps do not
+    for _ in range(epochs):
+        free = [0.0] * workers
+        ready, now, asked_for = {}, 0.0, 0
+        for batch in range(batches):
+            while asked_for < min(batches, batch + 2 * workers):
+                worker = asked_for % workers
+                load = need_over_gives * workers * cycle[asked_for % 3] / (8 / 3)
+                free[worker] = max(free[worker], now) + load * draw.uniform(1 - noise, 1 + noise)
+                ready[asked_for] = free[worker]
+                asked_for += 1
+            waiting = max(0.0, ready[batch] - now)
+            stepping = draw.uniform(1 - noise, 1 + noise)
+            now += waiting + stepping
+            yield StepTime(step(clips=8 * cycle[batch % 3], size=16 * cycle[batch % 3]), batch, waiting, stepping)
+
+
+def verdict(times, workers):
+    watch = LoaderWatch(workers)
+    limits = [limit for limit in map(watch.add, times) if limit is not None]
+    assert len(limits) <= 1
+    return limits[0] if limits else None
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_the_verdict_is_right_outside_a_band_of_15_percent(workers, noise):
+    for seed, ratio in enumerate((0.0, 0.1, 0.5, 0.7, 0.85)):
+        assert verdict(simulate(ratio, workers, 400, noise=noise, seed=seed), workers) is None, ratio
+    for seed, ratio in enumerate((1.2, 1.4, 2, 3, 5, 10)):
+        limit = verdict(simulate(ratio, workers, 400, noise=noise, seed=seed), workers)
+        assert limit is not None, ratio
+        assert limit.needed / limit.given == pytest.approx(ratio, rel=0.2)
+
+
+def test_no_verdict_when_the_loader_is_as_fast_as_the_device():
+    assert verdict(simulate(1.0, 4, 400), 4) is None
+
+
+def test_short_epochs_wait_for_their_first_batches_but_not_for_a_slow_loader():
+    """An epoch of 20 mini-batches starts with 8 workers that have nothing ready."""
+    times = list(simulate(0.8, 8, batches=20, epochs=20))
+    assert sum(t.waiting for t in times) > 0.3 * sum(t.stepping for t in times)
+    assert verdict(times, 8) is None
+
+
+def test_it_is_said_once_per_phase():
+    watch = LoaderWatch(workers=1)
+    told = []
+    for phase in (0, 1):
+        for batch in range(100):
+            told.append(watch.add(StepTime(step(phase=phase), batch, 1.0, 0.1)))
+    assert sum(limit is not None for limit in told) == 2
+
+
+def test_a_fraction_of_a_second_is_not_worth_a_sentence():
+    assert verdict([StepTime(step(), batch, 0.01, 0.001) for batch in range(40)], 1) is None
+
+
+def test_without_workers_all_loading_is_waiting():
+    limit = verdict([StepTime(step(), batch, 3.0, 1.0) for batch in range(40)], 0)
+    assert (limit.needed, limit.given, limit.workers_needed) == (8, 8 / 3, 3)
+    assert verdict([StepTime(step(), batch, 0.1, 1.0) for batch in range(400)], 0) is None
+
+
+def test_the_sentence(monkeypatch):
+    limit = LoaderLimit(needed=310, given=120, workers=8)
+    monkeypatch.setattr("os.cpu_count", lambda: 32)
+    assert limit.sentence(BatchShape(512, 8, 112), 1.6, 4.5, ", `prepare`, or a shorter side") == (
+        "The loader is the limit: the 512-clip phase needs 310 clips/s on each device, the loader gives 120 "
+        "(8 workers): expect 1.6x, not 4.5x. 21 workers, `prepare`, or a shorter side would close it."
+    )
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    assert "21 workers (this machine has 16 CPUs) or" in limit.sentence(BatchShape(512, 8, 112), 1.6, 4.5, " or x")
+
+
+# --- On real loaders ---
+
+
+class Slow(Dataset):
+    """Clips that take a known time to read; reading does not take the CPU from the training."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __len__(self):
+        return 120
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return torch.zeros(3, 4, 16, 16), index % 2
+
+
+class Steady(L.LightningModule):
+    """A step takes a known time, too."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+        self.net = nn.Sequential(nn.Conv3d(3, 2, 1), nn.AdaptiveAvgPool3d(1), nn.Flatten())
+
+    def training_step(self, batch, batch_idx):
+        if self._trainer is not None:
+            time.sleep(self.seconds)
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("reading", "stepping", "limited"),
+    # 8 clips in a mini-batch, 2 workers: reading takes 4 times the seconds of a clip. Far from the band, as other
+    # processes on a busy machine slow both down.
+    [(0.03, 0.02, True), (0.0, 0.12, False)],
+    ids=["slow", "fast"],
+)
+def test_a_slow_dataset_is_called_the_limit_and_a_fast_one_is_not(reading, stepping, limited, caplog):
+    callback = MultigridCallback(long_cycle=LongCycle(((0.5, 0.5),)), short_cycle=ShortCycle((1,)), epoch_factor=1)
+    host = trainer(callback, max_epochs=2)
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        host.fit(Steady(stepping), DataLoader(Slow(reading), 1, num_workers=2))
+    sentences = [message for message in caplog.messages if message.startswith("The loader is the limit")]
+    assert len(sentences) == limited
+    if limited:
+        clips, needed, given = map(
+            int, re.search(r"the (\d+)-clip phase needs (\d+) .* gives (\d+) \(2 workers\)", sentences[0]).groups()
+        )
+        assert clips == 8
+        # A busy machine is slower than this, never faster.
+        assert needed <= 8 / stepping * 1.02
+        assert given <= 2 / reading * 1.3
+        assert needed > 1.5 * given
+        assert "clips that are stored smaller would close it" in sentences[0]
+        # Eq. 1: a coarse step costs as much as a baseline step, with 8 times the clips; and it waits.
+        limited_speedup, speedup = map(float, re.search(r"expect (\S+)x, not (\S+)x", sentences[0]).groups())
+        assert speedup == pytest.approx(callback._run.sampler.schedule.iteration_reduction, rel=0.02)
+        assert limited_speedup < 0.7 * speedup

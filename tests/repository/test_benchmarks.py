@@ -1,0 +1,221 @@
+"""The benchmarks run, compare like with like, and write down what they print. Their times are no test's business."""
+
+import json
+import os
+import re
+import runpy
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from lightning_multigrid import BatchShape, MultigridSchedule
+from lightning_multigrid.norm.sub_batchnorm import SubBatchNorm3d
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RESULTS = EXAMPLES / "results"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Loads a script of `examples` as `python` would run it."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
+    yield lambda name: runpy.run_path(str(EXAMPLES / f"{name}.py"))
+    torch.set_num_threads(threads)
+    torch.backends.cudnn.benchmark = benchmark
+
+
+def test_norm_prints_a_table_and_writes_json(script, tmp_path, capsys):
+    file = tmp_path / "norm.json"
+    shapes = ["16x2x2x3x3", "17x2x2x3x3"]
+    script("benchmark_norm")["main"](["--seconds", "0", "--sub-batch", "4", "--shapes", *shapes, "--json", str(file)])
+    lines = capsys.readouterr().out.splitlines()
+    assert f"torch {torch.__version__}" in lines[0]
+    report = json.loads(file.read_text())
+    rows = report["rows"]
+    assert report["machine"]["torch"] == torch.__version__
+    assert len(lines) - 2 == len(rows) == 2 * 4
+    for row in rows:
+        names = {"plain", "ours", "split"} if row["shape"][0] == 16 else {"plain", "ours"}
+        assert set(row["ms"]) == names
+        assert row["ratio"]["ours"] == row["ms"]["ours"] / row["ms"]["plain"]
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+def test_norm_compares_like_with_like(script, memory_format):
+    x = torch.randn(12, 3, 2, 3, 2).contiguous(memory_format=memory_format)
+    split = script("benchmark_norm")["SplitThenAffine"](3, groups=3)
+    x_of_its_groups = x if memory_format == torch.contiguous_format else x.view(3, 4, *x.shape[1:]).transpose(0, 1)
+    ours = SubBatchNorm3d(3, sub_batch=4)(x)
+    expected = split(x_of_its_groups.reshape(x.shape))
+    if memory_format == torch.channels_last_3d:  # ours takes neighbours there
+        expected = expected.view(4, 3, *x.shape[1:]).transpose(0, 1).reshape(x.shape)
+    assert_close(ours, expected)
+
+
+@pytest.mark.parametrize("shape", ["4x4", "4x4x4x4x0", "a x b"])
+def test_norm_names_a_bad_shape(script, shape, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        script("benchmark_norm")["main"](["--shapes", shape])
+    assert f"'{shape}' is not of the form NxCxTxHxW, such as 32x64x8x28x28" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("name", ["norm", "speedup", "overhead"])
+def test_a_device_that_is_not_there(script, name, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        script(f"benchmark_{name}")["main"](["--device", "cuda"])
+    assert "torch sees no CUDA device here; use --device cpu" in capsys.readouterr().err
+
+
+def test_speedup(script, tmp_path, capsys):
+    file = tmp_path / "speedup.json"
+    arguments = ["--device", "cpu", "--clips", "2", "--size", "32", "--frames", "8", "--rounds", "2", "--warm-up", "1"]
+    script("benchmark_speedup")["main"]([*arguments, "--precision", "bf16", "--channels-last", "--json", str(file)])
+    printed = capsys.readouterr().out
+    report = json.loads(file.read_text())
+    assert report["options"]["clips"] == 2
+    result = report["settings"]["small"]
+    baseline, *multigrid = result["grids"]
+    assert baseline["shape"] == "2 x 8 x 32"
+    assert baseline["sub_batch"] == 0
+    assert baseline["steps"] == 28 * 1536 / 2
+    # The totals are those of the grids.
+    hours = sum(grid["steps"] * grid["ms"] for grid in multigrid) / 3.6e6
+    assert result["multigrid_hours"] == pytest.approx(hours)
+    assert result["speedup"] == pytest.approx(baseline["steps"] * baseline["ms"] / 3.6e6 / hours)
+    assert f"{result['speedup']:.2f}x faster" in printed
+    # Every clip of 1.5 times the epochs is in a step.
+    clips = sum(grid["steps"] * int(grid["shape"].split()[0]) for grid in multigrid)
+    assert clips == pytest.approx(1.5 * 28 * 1536)
+    assert 2.5 < result["flops_bound"] < result["fewer_steps"] * 1.1
+
+
+def test_speedup_compiled_fused_and_of_crops(script, tmp_path):
+    """Only that they run: the backend would take minutes."""
+    benchmark = script("benchmark_speedup")
+    torch.compiler.reset()
+    with torch.compiler.set_stance("force_eager"):
+        arguments = ["--device", "cpu", "--clips", "2", "--size", "16", "--frames", "4", "--rounds", "1"]
+        benchmark["main"]([*arguments, "--warm-up", "1", "--compile", "--fused", "--resample"])
+
+
+@pytest.mark.parametrize("name", ["slowfast", "slowfast_t64", "slowfast_320", "i3d", "i3d_nl", "i3d_1gpu"])
+def test_speedup_is_of_the_recipes(script, name):
+    """The baselines are those of the recipes of the same names."""
+    setting = script("benchmark_speedup")["SETTINGS"][name]
+    text = ""
+    file = f"{name}_baseline.yaml"
+    while file:  # a recipe before the one that it is made from: the first value of a name holds
+        text += (EXAMPLES / "recipes" / file).read_text()
+        bases = re.findall(r"^config: (\S+)", text, re.MULTILINE)
+        file = bases[-1] if f"{file}" != bases[-1] and not bases[-1].startswith("_") else None
+
+    def value(key):
+        return json.loads(re.search(rf"^{re.escape(key)}: ([^#\n]+)", text, re.MULTILINE)[1])
+
+    shape = BatchShape(*(value(f"data.init_args.{key}") for key in ("batch_size", "frames", "size")))
+    assert setting.baseline.shape == shape
+    assert setting.baseline.epochs == value("trainer.max_epochs")
+    assert list(setting.baseline.milestones) == value("model.init_args.milestones")
+    assert setting.devices == (1 if name == "i3d_1gpu" else 128)
+
+
+def test_steps_of_the_plan(script):
+    """Counted by the steps of every epoch, a tail as its share; the schedule counts phases in another way."""
+    benchmark = script("benchmark_speedup")
+    baseline = benchmark["SETTINGS"]["slowfast"].baseline
+    schedule = MultigridSchedule(baseline)
+    steps = benchmark["plan_steps"](schedule, 1875)
+    assert [(grid.shape, grid.sub_batch) for grid in steps if grid.shape.frames == 32] == [
+        (BatchShape(16, 32, 112), 32),
+        (BatchShape(8, 32, 158), 16),
+        (BatchShape(4, 32, 224), 8),
+    ]
+    assert {(grid.shape, grid.sub_batch) for grid in steps} == set(schedule.grids_of_statistics)
+    assert sum(steps.values()) == pytest.approx(sum(schedule.phase_steps(1875)), rel=0.02)
+
+
+def test_overhead(script, tmp_path, capsys):
+    file = tmp_path / "overhead.json"
+    small = ["--clips", "2", "--frames", "4", "--size", "16", "--width", "2", "--videos", "32", "--epochs", "2"]
+    script("benchmark_overhead")["main"](
+        ["--device", "cpu", *small, "--rounds", "1", "--import-rounds", "0", "--workers", "1", "--json", str(file)]
+    )
+    report = json.loads(file.read_text())
+    assert report["loops"]["steps"]["bare"] == report["loops"]["steps"]["callback"]
+    assert report["loops"]["seconds"]["callback"] > 0
+    assert report["changes"]["worker_processes"] == 1
+    assert report["changes"]["changes_of_base_shape"] > 0
+    assert "imports" not in report  # a fresh process takes seconds
+    assert f"{report['loops']['callback_ratio']:.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("quick", ["", "1"])
+def test_the_script_of_all_asks_for_what_there_is(script, device, quick, tmp_path, capsys):
+    """Its calls are written down by a stand-in for Python; every option and setting must be one of the benchmark's."""
+    stand_in, calls = tmp_path / "python", tmp_path / "calls"
+    stand_in.write_text(f'#!/usr/bin/env bash\necho "$@" >> "{calls}"\n')
+    stand_in.chmod(0o755)
+    given = os.environ | {"PYTHON": str(stand_in), "DEVICE": device, "QUICK": quick, "RESULTS": str(tmp_path)}
+    subprocess.run([EXAMPLES / "benchmark_all.sh"], env=given, check=True, capture_output=True)
+    if device == "cuda":
+        subprocess.run([EXAMPLES / "benchmark_all.sh", "compile"], env=given, check=True, capture_output=True)
+    lines = calls.read_text().splitlines()
+    assert {line.split()[0] for line in lines} == {
+        f"examples/benchmark_{name}.py" for name in ("speedup", "norm", "overhead")
+    }
+    for line in lines:
+        name, *arguments = line.split()
+        options = [argument for argument in arguments if argument.startswith("--")]
+        assert all(f'"{option}"' in (EXAMPLES / Path(name).name).read_text() for option in options)
+        with pytest.raises(SystemExit) as left:  # `--help` last: after it has read all the others
+            script(Path(name).stem)["main"]([*arguments, "--help"])
+        assert left.value.code == 0, capsys.readouterr().err
+
+
+def test_a_part_that_is_none_is_named():
+    call = [EXAMPLES / "benchmark_all.sh", "speedup", "gap"]
+    outcome = subprocess.run(call, env=os.environ | {"DEVICE": "cpu"}, capture_output=True, text=True, check=False)
+    assert (outcome.returncode, outcome.stderr) == (
+        2,
+        "no part gap on cpu; there are speedup, norm and overhead, and on a GPU gap and compile\n",
+    )
+
+
+def test_tables_are_those_of_the_json(script):
+    tables = runpy.run_path(str(RESULTS / "tables.py"))
+    text = (RESULTS / "README.md").read_text()
+    assert tables["with_tables"](text, RESULTS) == text, "run `python examples/results/tables.py`"
+    assert "| " in text
+
+
+def test_tables_of_new_results(script, tmp_path, monkeypatch):
+    run = script("benchmark_speedup")["main"]
+    run(
+        [
+            "--device",
+            "cpu",
+            "--clips",
+            "2",
+            "--size",
+            "16",
+            "--frames",
+            "4",
+            "--rounds",
+            "1",
+            "--json",
+            str(tmp_path / "a.json"),
+        ]
+    )
+    tables = runpy.run_path(str(RESULTS / "tables.py"))
+    made = tables["with_tables"](f"before\n{tables['START']}\nold\n{tables['END']}\nafter\n", tmp_path)
+    speedup = json.loads((tmp_path / "a.json").read_text())["settings"]["small"]["speedup"]
+    assert made.startswith("before\n")
+    assert made.endswith("after\n")
+    assert "old" not in made
+    assert f"{speedup:.2f}x" in made

@@ -1,0 +1,190 @@
+"""The comparison of training methods, on a task of seconds."""
+
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+
+from lightning_multigrid.schedule.cycles import Baseline
+from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.schedule import MultigridSchedule
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = ["baseline", "multigrid_1.5x", "short_1.5x"]
+
+
+@pytest.fixture(scope="module")
+def compare():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLES))
+        return runpy.run_path(str(EXAMPLES / "compare.py"))
+
+
+@pytest.fixture(scope="module")
+def call(compare, tmp_path_factory):
+    """Runs the script with arguments, on videos of its own."""
+
+    def call(*arguments):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["compare.py", *arguments])
+            patch.setenv("LIGHTNING_MULTIGRID_CACHE", str(cache))
+            compare["main"]()
+
+    cache = tmp_path_factory.mktemp("cache")
+    return call
+
+
+@pytest.fixture(scope="module")
+def folder(call, tmp_path_factory):
+    """What a tiny comparison over two seeds left."""
+    folder = tmp_path_factory.mktemp("results") / "tiny"
+    call("--tiny", "--folder", str(folder), "--seeds", "0", "1", "--variants", *NAMES)
+    return folder
+
+
+def records(folder, name):
+    return [json.loads(file.read_text()) for file in sorted(folder.glob(f"{name}-seed*.json"))]
+
+
+class TestRuns:
+    def test_each_run_leaves_a_file(self, folder):
+        expected = {f"{name}-seed{seed}.json" for name in NAMES for seed in (0, 1)}
+        assert {file.name for file in folder.iterdir()} == expected
+
+    def test_files_say_what_was_run_and_on_what(self, folder):
+        for seed, record in enumerate(records(folder, "multigrid_1.5x")):
+            assert (record["variant"], record["seed"]) == ("multigrid_1.5x", seed)
+            assert record["machine"].keys() >= {"device", "processors", "python", "torch", "lightning", "av"}
+            assert record["task"]["epochs"] == 4
+            assert 0 <= record["top1"] <= 1
+            assert 0 < record["train_seconds"] < record["wall_seconds"] + 1
+
+    def test_steps(self, folder):
+        """64 videos in mini-batches of 2; multigrid as its schedule says; the short baseline has the same number."""
+        schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
+        steps = sum(len(schedule.steps(epoch, 64)) for epoch in range(6))
+        assert [record["steps"] for record in records(folder, "baseline")] == [4 * 32] * 2
+        assert [record["steps"] for record in records(folder, "multigrid_1.5x")] == [steps] * 2
+        assert [record["steps"] for record in records(folder, "short_1.5x")] == [steps] * 2
+        assert steps < 4 * 32 / 2
+        assert [record["epochs"] for record in records(folder, "multigrid_1.5x")] == [6, 6]
+
+    def test_a_run_that_is_there_is_not_repeated(self, call, folder, tmp_path, capsys):
+        kept = {file.name: file.read_bytes() for file in folder.iterdir()}
+        missing = folder / "short_1.5x-seed1.json"
+        missing.unlink()
+        call("--tiny", "--folder", str(folder), "--seeds", "0", "1", "--variants", *NAMES)
+        assert missing.exists()
+        assert {n: c for n, c in kept.items() if n != missing.name}.items() <= {
+            file.name: file.read_bytes() for file in folder.iterdir()
+        }.items()
+        assert capsys.readouterr().out.count(" is there.") == 5
+
+    def test_the_same_seed_gives_the_same_model(self, call, folder, tmp_path):
+        call("--tiny", "--folder", str(tmp_path / "again"), "--seeds", "1", "--variants", "multigrid_1.5x")
+        (again,) = records(tmp_path / "again", "multigrid_1.5x")
+        assert (again["loss"], again["top1"]) == tuple(
+            records(folder, "multigrid_1.5x")[1][key] for key in ("loss", "top1")
+        )
+
+    @pytest.mark.parametrize("arguments", [["--tiny"], ["--width", "32"]])
+    def test_other_runs_are_not_taken_for_results(self, arguments, call, capsys):
+        with pytest.raises(SystemExit):
+            call(*arguments)
+        assert "`--tiny` and `--width` need a `--folder` of their own" in capsys.readouterr().err
+
+
+class TestReport:
+    def test_the_table_is_of_the_files(self, call, folder, capsys):
+        call("--tiny", "--report", "--folder", str(folder))
+        printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+        rows = {
+            cells[0]: cells for cells in ([cell.strip() for cell in line.strip("|").split("|")] for line in printed)
+        }
+        baseline, multigrid = records(folder, "baseline"), records(folder, "multigrid_1.5x")
+        top1 = [100 * record["top1"] for record in multigrid]
+        ratio = mean(b["train_seconds"] / m["train_seconds"] for b, m in zip(baseline, multigrid, strict=True))
+        cells = rows["Multigrid 1.5x (default)"]
+        assert cells[1] == str(multigrid[0]["steps"])
+        assert cells[2] == "2"
+        assert cells[3] == f"{mean(top1):.1f} ± {stdev(top1):.1f}"
+        assert cells[5] == f"{ratio:.1f}x"
+        assert rows["Baseline"][5] == "1.0x"
+        assert len(rows) == 2 + 3
+
+    @pytest.mark.parametrize(("waited", "faster"), [(1.0, "3.0x"), (1.2, "")])
+    def test_the_wall_clock_is_compared_only_where_nothing_else_ran(self, compare, waited, faster):
+        def run(seconds, waited):
+            times = {"train_seconds": seconds, "wall_seconds": waited * seconds, "decode_seconds": 1.0}
+            return {"seed": 0, "steps": 7, "top1": 0.5, "task": {}, **times}
+
+        runs = {"baseline": [run(30.0, waited)], "multigrid_1.5x": [run(10.0, 1.0)]}
+        row = compare["table"](runs, compare["COMPARISON"]).splitlines()[-1]
+        assert [cell.strip() for cell in row.split("|")][6:9] == ["3.0x", "10", faster]
+
+    def test_the_figure_is_drawn(self, call, folder, capsys):
+        pytest.importorskip("matplotlib")
+        call("--tiny", "--report", "--folder", str(folder))
+        figure = folder.parent / "tiny.png"
+        assert str(figure) in capsys.readouterr().out
+        assert figure.read_bytes().startswith(b"\x89PNG")
+        assert figure.stat().st_size < 150_000
+
+
+class TestAblations:
+    """On the task itself, by its plans."""
+
+    def test_each_has_about_the_steps_of_the_default(self, compare):
+        task = compare["Task"]()
+        default = task.multigrid_steps()
+        for name, variant in compare["ablations"](task).items():
+            assert task.multigrid_steps(**variant.multigrid) == pytest.approx(default, rel=0.03), name
+
+    def test_without_fine_tuning_the_long_cycle_goes_to_the_end(self, compare):
+        task = compare["Task"]()
+        arguments = compare["ablations"](task)["no_fine_tuning"].multigrid
+        schedule = task.schedule(**arguments)
+        steps = schedule.phase_steps(16 * task.train_per_class)
+        assert [phase.shape for phase in schedule.phases[8:12]] == [phase.shape for phase in schedule.phases[:4]]
+        assert len(steps) == 3 * 4 + 1
+        assert steps[-1] <= 1
+        assert max(steps[8:12]) < 1.1 * min(steps[8:12])
+
+    def test_long_and_short_cycles_of_fewer_shapes_are_the_last_ones(self, compare):
+        task = compare["Task"]()
+        variants = compare["ablations"](task)
+
+        def grids(name):
+            return [(shape.frames, shape.size) for shape in task.schedule(**variants[name].multigrid).grids]
+
+        assert grids("long_1") == [(16, 20), (16, 28), (16, 40)]
+        assert grids("long_2") == [(8, 20), (8, 28), (8, 40), (16, 20), (16, 28), (16, 40)]
+        assert grids("short_cycle_1") == [(4, 28), (8, 28), (8, 40), (16, 40)]
+        assert grids("short_cycle_2") == [(4, 28), (8, 28), (8, 40), (16, 28), (16, 40)]
+
+
+@pytest.mark.parametrize("folder", sorted((EXAMPLES / "results").glob("compare*/")), ids=lambda folder: folder.name)
+def test_committed_results_are_of_one_task_and_machine(folder, compare):
+    files = sorted(folder.glob("*.json"))
+    runs = [json.loads(file.read_text()) for file in files]
+    assert len({json.dumps(run["task"], sort_keys=True) for run in runs}) <= 1
+    timed = [run for run in runs if run["variant"] in compare["COMPARISON"]]  # of the others only the accuracy counts
+    machines = [{key: value for key, value in run["machine"].items() if key != "date"} for run in timed]
+    assert len({json.dumps(machine, sort_keys=True) for machine in machines}) <= 1
+    for file, run in zip(files, runs, strict=True):
+        assert re.fullmatch(rf"{re.escape(run['variant'])}-seed{run['seed']}\.json", file.name)
+
+
+@pytest.mark.parametrize("name", ["compare", "compare_width32", "compare_width48"])
+def test_tables_of_the_committed_results_are_those_of_the_json(name, compare):
+    runs = compare["load"](EXAMPLES / "results" / name)
+    rows = compare["table"](runs, compare["COMPARISON"]).splitlines()
+    assert len(rows) > 3
+    if name == "compare":
+        rows += compare["table"](runs, compare["ablations"](compare["Task"]()), times=False).splitlines()
+    text = (EXAMPLES / "results" / "README.md").read_text()
+    assert [row for row in rows if row not in text] == []

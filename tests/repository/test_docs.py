@@ -1,0 +1,74 @@
+"""What the README and the pages of documentation show is run."""
+
+import doctest
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lightning_multigrid.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PAGES = {"README.md": README, **{path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}}
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE)
+
+
+def pages_with(language):
+    return [page for page in PAGES if blocks(page, language)]
+
+
+@pytest.mark.filterwarnings("ignore:.*there is no last checkpoint available")
+@pytest.mark.parametrize("page", pages_with("python"))
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__main__"}  # a page is read from top to bottom
+    for block in blocks(page, "python"):
+        if block.startswith(">>>"):
+            test = doctest.DocTestParser().get_doctest(block, names, page, page, 0)
+            assert (
+                doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, clear_globs=False).failed == 0
+            )
+            names.update(test.globs)
+        else:
+            exec(compile(block, page, "exec"), names)
+
+
+@pytest.mark.parametrize("page", pages_with("yaml"))
+def test_configs_make_a_plan(page, tmp_path, capsys):
+    for block in blocks(page, "yaml"):
+        if "model:" not in block:  # lines to put into a config
+            assert set(yaml.safe_load(block)) <= {"data", "trainer"}
+            continue
+        (tmp_path / "mine.yaml").write_text(block)
+        given = yaml.safe_load(block)["data"]["init_args"]
+        main(["plan", "--config", str(tmp_path / "mine.yaml"), "--clips=1000", "--json"])
+        planned = json.loads(capsys.readouterr().out)["baseline"]
+        assert [planned[name] for name in ("clips", "frames", "size")] == [
+            given[name] for name in ("batch_size", "frames", "size")
+        ]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_and_files_that_are_named_exist(page):
+    folder = ROOT if page == "README.md" else ROOT / "docs"
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", PAGES[page]):
+        assert target.startswith("https://") or (folder / target).exists(), target
+    for path in re.findall(r"`?((?:examples|tests)/[\w./-]+)", PAGES[page]):
+        assert (ROOT / path.rstrip(".")).exists(), path
+
+
+def test_every_page_is_in_the_table_of_contents():
+    listed = re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(set(PAGES) - {"README.md"})
+
+
+def test_the_commands_of_the_readme_are_those_of_ci():
+    assert 'python -m pip install ".[test]" && pytest' in README
+    assert "python -m pip install . && lightning-multigrid fit --config examples/quickstart.yaml" in README
+    assert 'python -m pip install -q ".[test]" && pytest' in (ROOT / ".ci" / "run").read_text()

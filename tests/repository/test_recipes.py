@@ -1,0 +1,246 @@
+"""Every recipe of `examples/recipes` parses, is planned, and runs on a stand-in dataset in the official layout."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from PIL import Image
+from torchvision.models import resnet50
+
+from lightning_multigrid.cli.main import main
+from lightning_multigrid.models import export_weights, slowfast_r50
+from tests.helpers.videos import numbered_frames, write_video
+
+FOLDER = Path(__file__).parents[2] / "examples" / "recipes"
+RECIPES = sorted(path.stem for path in FOLDER.glob("[!_]*.yaml"))
+# One of each dataset, of each kind of model and of each kind of weights; the others run with `-m slow`.
+SAMPLE = ["charades_multigrid", "i3d_1gpu_multigrid", "slowfast_baseline", "slowfast_multigrid", "ssv2_multigrid"]
+VIDEOS = 24  # the first two mini-batches of the coarsest phase have 16 and 8 clips
+
+
+def tiny(name):
+    """R50 is too slow for a CPU at full size. What is left of a recipe is its model, data, schedule and protocol."""
+    # The non-local blocks pool pixels to half, so the coarsest grid must leave them 2.
+    size = 64 if "_nl_" in name else 32
+    return [
+        "--trainer.accelerator=cpu",
+        "--trainer.devices=1",
+        "--trainer.num_nodes=1",
+        "--trainer.logger=false",
+        "--trainer.enable_progress_bar=false",
+        "--trainer.enable_model_summary=false",
+        "--data.init_args.num_workers=0",
+        "--data.init_args.batch_size=1",
+        "--data.init_args.frames=16",
+        f"--data.init_args.size={size}",
+        f"--data.init_args.short_side=[{size}, {size + 8}]",
+        "--data.init_args.test_views.clips=2",
+        f"--data.init_args.test_views.size={size}",
+        f"--data.init_args.test_views.short_side={size}",
+    ]
+
+
+def recipe(name):
+    return str(FOLDER / f"{name}.yaml")
+
+
+def settings(name):
+    """A recipe's own lines, by their dotted names."""
+    return yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
+
+
+def chain(name):
+    """A recipe, what it continues, what that continues, and so on."""
+    base = settings(name).get("config")
+    return [name, *(chain(base.removesuffix(".yaml")) if base else [])]
+
+
+def is_multigrid(name):
+    return any("MultigridCallback" in str(entry) for entry in settings(name).get("trainer.callbacks", []))
+
+
+def plan(capsys, name, *arguments):
+    main(["plan", "--config", recipe(name), "--json=true", *arguments])
+    return json.loads(capsys.readouterr().out)
+
+
+# --- The stand-in datasets ---
+
+
+def write(folder, files):
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+
+
+def kinetics400(folder):
+    labels = ["abseiling", '"air drumming"', "zumba"]
+    video = write_video(folder / "video.mp4", numbered_frames(20, 36, 48))
+    for split in ("train", "val"):
+        (folder / split).mkdir()
+        rows = []
+        for number in range(VIDEOS):
+            shutil.copy(video, folder / split / f"video{number:06d}_000010_000020.mp4")
+            rows.append(f"{labels[number % 3]},video{number:06d},10,20,{split},0\n")
+        header = "label,youtube_id,time_start,time_end,split,is_cc\n"
+        write(folder, {f"annotations/{split}.csv": header + "".join(rows)})
+    (folder / "replacement" / "replacement_for_corrupted_k400").mkdir(parents=True)
+
+
+def something_something(folder):
+    templates = ["Pushing [something] from left to right", "Holding [something]"]
+    labels = {template.replace("[", "").replace("]", ""): str(number) for number, template in enumerate(templates)}
+    entries = [
+        {"id": str(n), "label": "a cup", "template": templates[n % 2], "placeholders": []} for n in range(VIDEOS)
+    ]
+    names = {"labels": labels, "train": entries, "validation": entries[:4]}
+    write(folder, {f"labels/{name}.json": json.dumps(content) for name, content in names.items()})
+    videos = folder / "20bn-something-something-v2"
+    videos.mkdir()
+    video = write_video(folder / "video.webm", numbered_frames(20, 36, 48), codec="libvpx-vp9")
+    for number in range(VIDEOS):
+        shutil.copy(video, videos / f"{number}.webm")
+
+
+def charades(folder):
+    header = "id,subject,scene,quality,relevance,verified,script,objects,descriptions,actions,length\n"
+    row = 'V{:04d},AAAA,Hall,6,7,Yes,"A person, twice.",door,"One; two.",c008 0.00 0.40;c147 0.20 0.80,0.83\n'
+    rows = [row.format(number) for number in range(VIDEOS)]
+    write(
+        folder / "Charades",
+        {
+            "Charades_v1_classes.txt": "".join(f"c{label:03d} Doing {label}\n" for label in range(157)),
+            "Charades_v1_train.csv": header + "".join(rows),
+            "Charades_v1_test.csv": header + "".join(rows[:3]),
+        },
+    )
+    images = [Image.fromarray(frame) for frame in numbered_frames(20, 36, 48)]
+    for number in range(VIDEOS):
+        frames = folder / "Charades_v1_rgb" / f"V{number:04d}"
+        frames.mkdir(parents=True)
+        for index, image in enumerate(images, start=1):
+            image.save(frames / f"V{number:04d}-{index:06d}.jpg")
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory):
+    """A folder with `data` and `weights`, where the recipes look for them."""
+    folder = tmp_path_factory.mktemp("recipes")
+    writers = {
+        "kinetics400": kinetics400,
+        "something-something-v2": something_something,
+        "charades": charades,
+    }
+    for name, writer in writers.items():
+        (folder / "data" / name).mkdir(parents=True)
+        writer(folder / "data" / name)
+    (folder / "weights").mkdir()
+    torch.save(resnet50().state_dict(), folder / "weights" / "resnet50-0676ba61.pth")
+    export_weights(slowfast_r50(num_classes=400), folder / "weights" / "SLOWFAST_8x8_R50.pkl")
+    return folder
+
+
+# --- They run ---
+
+
+@pytest.mark.filterwarnings("ignore:.*sync_dist=True")
+@pytest.mark.parametrize(
+    "name",
+    # About 5 s for each of over 40.
+    [pytest.param(name, marks=[] if name in SAMPLE else pytest.mark.slow) for name in RECIPES],
+)
+def test_two_steps_of_fit_and_of_test(name, stand_in, monkeypatch, capsys):
+    monkeypatch.chdir(stand_in)
+    main(["fit", "--config", recipe(name), *tiny(name), "--trainer.fast_dev_run=2"])
+    main(["test", "--config", recipe(name), *tiny(name), "--trainer.limit_test_batches=2"])
+    metric = "test/map" if name.startswith("charades") else "test/top1"
+    assert metric in capsys.readouterr().out
+
+
+# --- They say what the paper says ---
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in ("charades_multigrid", "i3d_baseline") else pytest.mark.slow) for n in RECIPES],
+)
+def test_plan_without_data(name, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    # A baseline in few iterations is less than an epoch of many more videos than Charades has, on one device.
+    arguments = ["plan", "--config", recipe(name), "--clips=40000", "--devices=8"]
+    main(arguments)
+    printed = capsys.readouterr()
+    assert "Multigrid schedule for a baseline of" in printed.out
+    assert ("this is the baseline as it is" in printed.err) != is_multigrid(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "baseline", "multigrid"),
+    [
+        # Sec. 4: 112k iterations; Sec. 4.1: 3.4 times fewer.
+        ("slowfast_multigrid", ["--clips=240000", "--devices=8", "--num_nodes=16"], 112_000, 32_700),
+        # Sec. 5: 1200k iterations; 343k by the schedule of the published code.
+        ("i3d_1gpu_multigrid", ["--clips=240000"], 1_200_000, 343_000),
+        # Sec. 6: 230k iterations.
+        ("ssv2_multigrid", ["--clips=169000", "--devices=8"], 230_000, 68_700),
+    ],
+)
+def test_iterations_are_those_of_the_paper(name, arguments, baseline, multigrid, capsys):
+    main(["plan", "--config", recipe(name), *arguments])
+    steps, instead_of = map(int, re.search(r"(\d+) steps instead of (\d+)", capsys.readouterr().out).groups())
+    assert instead_of == pytest.approx(baseline, rel=0.02)
+    assert steps == pytest.approx(multigrid, rel=0.02)
+
+
+def test_the_rows_of_table_1_run_equally_many_iterations(capsys):
+    rows = [name for name in RECIPES if re.match(r"slowfast_(long|short)_cycle", name)]
+    assert len(rows) == 5
+    clips = "--clips=240000"
+    default = sum(phase["steps"] for phase in plan(capsys, "slowfast_multigrid", clips)["phases"])
+    for name in rows:
+        # Half an epoch is 0.2 to 0.3 %; the tails of epochs of more or fewer steps add to it.
+        assert sum(phase["steps"] for phase in plan(capsys, name, clips)["phases"]) == pytest.approx(default, rel=0.01)
+
+
+def test_the_shapes_of_the_default_row(capsys):
+    printed = plan(capsys, "slowfast_multigrid", "--clips=240000")
+    first, *_, last = printed["phases"]
+    assert printed["baseline"] == {"clips": 4, "frames": 32, "size": 224, "epochs": 239}
+    # 8B x T/4 x H/sqrt 2 at 8 times the LR (Sec. 3.2), and the fine-tuning phase on the baseline's shape.
+    assert (first["clips"], first["frames"], first["size"], first["lr_scale"]) == (32, 8, 158, 8)
+    assert (last["clips"], last["frames"], last["size"], last["lr_scale"]) == (4, 32, 224, 1)
+    assert len(printed["phases"]) == 3 * 4 + 1
+
+
+def test_multigrid_recipes_are_baselines_with_a_callback():
+    """The one line: nothing that the baseline says is said otherwise, but for how its code base tests on 8 GPUs."""
+    for name in filter(is_multigrid, RECIPES):
+        own = settings(name).keys() - {"config", "trainer.callbacks", "data.init_args.test_views"}
+        assert not own, name
+        assert chain(name)[1].endswith("baseline"), name
+
+
+def test_every_recipe_says_what_was_published_and_has_a_row_in_the_table():
+    table = (FOLDER / "README.md").read_text()
+    for name in RECIPES:
+        text = (FOLDER / f"{name}.yaml").read_text()
+        assert re.search(r"^# Published( \(not ours.*?\))?: ", text, re.MULTILINE), name
+        assert f"`{name}`" in table, name
+    assert set(re.findall(r"^\|[^|]*\| `(\w[\w.]*)`", table, re.MULTILINE)) == set(RECIPES)
+
+
+def test_paths_are_in_one_place():
+    """A dataset is named by one file; each kind of weights too."""
+    for path in ("data/kinetics400", "data/something-something-v2", "data/charades", "resnet50-", "SLOWFAST_8x8"):
+        holders = [
+            file.name for file in FOLDER.glob("*.yaml") if f" {path}" in _values(file) or f"/{path}" in _values(file)
+        ]
+        assert len(holders) == 1, (path, holders)
+
+
+def _values(file):
+    return "\n".join(line.split("#")[0] for line in file.read_text().splitlines())

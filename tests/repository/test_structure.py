@@ -1,0 +1,169 @@
+"""The rules of the structure, by the table in `tests/helpers/packages.py`."""
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import lightning_multigrid
+from tests.helpers.packages import MULTIGRID, PACKAGE, PACKAGES, VIDEOS, modules, table
+
+TESTS = Path(__file__).parents[1]
+# Tests that belong to no single module of their sub-package.
+OF_SEVERAL = {
+    "clips": {"transfer"},
+    "decode": {"faults", "plan"},
+    "models": {"models"},
+}
+
+
+def imported(path):
+    """(module, names) of the imports of a file, wherever they stand; no names for `import module`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, ()) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} uses a relative import"
+            yield node.module, tuple(alias.name for alias in node.names)
+
+
+def public_names(package):
+    for node in ast.parse((PACKAGE / package / "__init__.py").read_text()).body:
+        if isinstance(node, ast.Assign) and node.targets[0].id == "__all__":
+            return ast.literal_eval(node.value)
+    raise AssertionError(f"{package} has no `__all__`")
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
+
+
+# --- What may import what ---
+
+
+def test_every_sub_package_is_in_the_table():
+    assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} == set(PACKAGES)
+    assert sorted(path.name for path in PACKAGE.glob("*.py")) == ["__init__.py", "__main__.py"]
+
+
+def test_multigrid_knows_nothing_of_videos_but_how_files_are_written():
+    for imports, _ in MULTIGRID.values():
+        assert set(imports) <= {*MULTIGRID, "files"}
+
+
+def test_videos_know_of_multigrid_the_request_and_the_grid():
+    for imports, _ in VIDEOS.values():
+        assert set(imports) <= {*VIDEOS, "loading", "schedule"}
+
+
+def test_sub_packages_form_no_circle():
+    arrows = {name: imports for name, (imports, _) in PACKAGES.items()}
+    assert set(TopologicalSorter(arrows).static_order()) == set(PACKAGES)
+    assert sum(map(len, arrows.values())) <= 40
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_sub_package_imports_what_the_table_allows(package):
+    used = set()
+    for path in modules(package):
+        for module, names in imported(path):
+            top, _, rest = module.partition(".")
+            if top != "lightning_multigrid":
+                used.add(top)
+                continue
+            other, _, inner = rest.partition(".")
+            if other in ("", package):
+                assert other or set(names) <= {"__version__"}, f"{path} imports {names} from the whole package"
+                continue
+            assert other in PACKAGES[package][0], f"{path} imports {other}"
+            assert not inner, f"{path} imports {module}, past the public names of {other}"
+            assert set(names) <= set(public_names(other)), f"{path} imports {names} from {other}"
+    libraries = used - set(sys.stdlib_module_names)
+    assert libraries <= set(PACKAGES[package][1])
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_table_allows_no_more_than_is_used(package):
+    names = {module for path in modules(package) for module, _ in imported(path)}
+    others = {name.split(".")[1] for name in names if name.startswith("lightning_multigrid.")} - {package}
+    assert others == set(PACKAGES[package][0])
+    assert set(PACKAGES[package][1]) <= {name.partition(".")[0] for name in names}, "the libraries"
+
+
+# --- Public names ---
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_sub_package_says_what_it_is_for_and_where_to_begin(package):
+    tree = ast.parse((PACKAGE / package / "__init__.py").read_text())
+    docstring = ast.get_docstring(tree)
+    assert "Begin with" in docstring
+    assert 2 <= docstring.count(". ") + docstring.count(".\n") + docstring.endswith(".") <= 6
+    assert public_names(package)
+    for name in public_names(package):
+        assert not name.startswith("_")
+
+
+def test_public_names_are_there():
+    for name in lightning_multigrid.__all__:
+        assert getattr(lightning_multigrid, name).__name__ == name
+    assert set(lightning_multigrid.__all__) <= set(dir(lightning_multigrid))
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        lightning_multigrid.nonsense  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        lightning_multigrid.models.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("imports", "spared"),
+    [
+        ("import lightning_multigrid.schedule", "torch"),
+        ("from lightning_multigrid import MultigridSchedule", "torch"),
+        ("import lightning_multigrid.files", "torch fsspec"),
+        ("import lightning_multigrid.sources", "av fsspec lightning"),
+        ("import lightning_multigrid.pixels", "av torchvision lightning"),
+        ("import lightning_multigrid.models", "torchvision lightning"),
+        ("import lightning_multigrid.decode", "fsspec lightning"),
+        ("import lightning_multigrid.loading, lightning_multigrid.norm", "lightning"),
+        ("from lightning_multigrid import MultigridCallback", "av matplotlib"),
+    ],
+)
+def test_an_import_spares_what_it_does_not_need(imports, spared):
+    assert run(f"{imports}\nimport sys\nassert not set({spared.split()}) & set(sys.modules)") == ""
+
+
+# --- Size ---
+
+
+def test_sub_packages_and_modules_are_small():
+    for package in PACKAGES:
+        assert len(modules(package)) <= 14
+        for path in modules(package):
+            assert len(path.read_text().splitlines()) <= 450, f"{path} hides a noun"
+
+
+# --- Where things stand ---
+
+
+def test_the_table_of_contributing_is_this_one():
+    assert table() in (TESTS.parent / "CONTRIBUTING.md").read_text(), "python -m tests.helpers.packages prints it"
+
+
+def test_tests_stand_where_their_modules_do():
+    for folder in TESTS.iterdir():
+        names = {path.stem.removeprefix("test_") for path in folder.glob("test_*.py")}
+        if folder.name in PACKAGES:
+            assert names <= {path.stem for path in modules(folder.name)} | OF_SEVERAL.get(folder.name, set())
+        else:
+            assert not names or folder.name in ("laws", "repository")
+    assert not list(TESTS.glob("test_*.py"))
+
+
+def test_no_test_file_imports_another():
+    for path in TESTS.rglob("*.py"):
+        for module, names in imported(path):
+            if module.partition(".")[0] == "tests":
+                assert module.startswith("tests.helpers"), f"{path} imports {names} from {module}"

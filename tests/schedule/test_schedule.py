@@ -1,0 +1,367 @@
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
+from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.schedule import MultigridSchedule
+
+OFF_LONG, OFF_SHORT = LongCycle(((1, 1),)), ShortCycle((1,))
+
+# The published recipes, per device: Kinetics SlowFast and I3D (Sec. 4), the one-GPU I3D (Sec. 5).
+KINETICS = Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196), stride=2, warmup_epochs=34)
+I3D = Baseline(BatchShape(2, 16, 224), epochs=106, milestones=(106 * 0.375, 106 * 0.75), stride=4)
+ONE_GPU = Baseline(BatchShape(8, 8, 224), epochs=40, milestones=(20, Fraction(100, 3)), stride=8)
+
+
+def ends(schedule):
+    return [float(phase.end_epoch) for phase in schedule.phases]
+
+
+# --- Phases ---
+
+
+def test_whole_epochs_equal_the_published_kinetics_schedule():
+    schedule = MultigridSchedule(KINETICS, whole_epochs=True)
+    assert ends(schedule) == [73, 110, 142, 158, 205, 228, 248, 259, 291, 308, 322, 329, 358]
+    assert [phase.stage for phase in schedule.phases] == [0] * 4 + [1] * 4 + [2] * 4 + [3]
+    assert [phase.lr_scale for phase in schedule.phases] == [8, 4, 2, 1] * 3 + [1]
+    cycle = [BatchShape(64, 8, 158), BatchShape(32, 16, 158), BatchShape(16, 16, 224), BatchShape(8, 32, 224)]
+    assert [phase.shape for phase in schedule.phases] == cycle * 3 + cycle[-1:]
+
+
+def test_short_cycle_has_the_published_shapes():
+    schedule = MultigridSchedule(KINETICS)
+    multiples = [[shape.clips // 8 for shape in schedule.cycle(phase.shape)] for phase in schedule.phases[:4]]
+    assert multiples == [[16, 8, 8], [8, 4, 4], [8, 4, 2], [4, 2, 1]]
+    assert [shape.size for shape in schedule.cycle(BatchShape(64, 8, 158))] == [112, 158, 158]
+    assert [shape.size for shape in schedule.cycle(BatchShape(8, 32, 224))] == [112, 158, 224]
+
+
+@pytest.mark.parametrize(("recipe", "reduction"), [(KINETICS, 3.43), (I3D, 3.27)])
+def test_iterations_are_reduced_as_published(recipe, reduction):
+    schedule = MultigridSchedule(recipe)
+    assert schedule.iteration_reduction == pytest.approx(reduction, abs=0.05)
+    # The same by counting steps of a data set in which rounding hardly matters.
+    baseline = float(recipe.epochs) * 240_000 / recipe.shape.clips / 8
+    assert baseline / sum(schedule.phase_steps(240_000 // 8)) == pytest.approx(reduction, abs=0.05)
+
+
+def test_iterations_of_the_papers_recipes():
+    # 112k iterations of 128 x 4 clips, and 1,200k of 8, on 240k videos.
+    slowfast = Baseline(BatchShape(4, 32, 224), epochs=239, milestones=(94, 154, 196))
+    assert sum(MultigridSchedule(slowfast).phase_steps(240_000 // 128)) == pytest.approx(32_700, rel=0.01)
+    assert sum(MultigridSchedule(ONE_GPU).phase_steps(240_000)) == pytest.approx(343_000, rel=0.02)
+
+
+def test_each_shape_of_a_stage_has_the_same_number_of_iterations():
+    steps = MultigridSchedule(KINETICS).phase_steps(30_000)
+    for stage in (steps[:4], steps[4:8], steps[8:12]):
+        assert max(stage) / min(stage) < 1.003
+
+
+def test_phases_of_an_inexact_sum_end_on_the_epoch_exactly():
+    # Thirds and sevenths do not add up in floating point.
+    schedule = MultigridSchedule(
+        Baseline(BatchShape(2, 12, 96), epochs=7, milestones=(Fraction(7, 3), 4.9)), epoch_factor=1.1
+    )
+    assert schedule.phases[-1].end_epoch == schedule.epochs == 8
+    assert schedule.phases[0].start_epoch == 0
+    assert all(a.end_epoch == b.start_epoch for a, b in pairwise(schedule.phases))
+
+
+@pytest.mark.parametrize(
+    ("epochs", "factor", "total"), [(1, 1.5, 2), (3, 1.5, 4), (10, 0.01, 1), (10, 2, 20), (4, 1, 4)]
+)
+def test_total_epochs_are_rounded_half_to_even_and_at_least_one(epochs, factor, total):
+    for whole in (False, True):
+        schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 64), epochs), epoch_factor=factor, whole_epochs=whole)
+        assert schedule.epochs == total
+
+
+def test_no_milestones_means_fine_tuning_only():
+    (phase,) = MultigridSchedule(Baseline(BatchShape(2, 8, 64), epochs=4)).phases
+    assert (phase.stage, phase.shape, phase.lr_scale) == (0, BatchShape(2, 8, 64), 1)
+
+
+def test_long_cycle_alone():
+    # PySlowFast documents it and crashes.
+    schedule = MultigridSchedule(KINETICS, short_cycle=OFF_SHORT)
+    assert all(schedule.cycle(phase.shape) == [phase.shape] for phase in schedule.phases)
+    # In proportion 8 4 2 1 of each stage: 94 : 60 : 42, and 43 epochs of the last at the saving of the others, 15 / 4.
+    lengths = [94 * part / 15 for part in (8, 4, 2, 1)] + [60 * part / 15 for part in (8, 4, 2, 1)]
+    lengths += [42 * part / 15 for part in (8, 4, 2, 1)] + [43 * 4 / 15]
+    wanted = [length * 358 / sum(lengths) for length in lengths]
+    assert [float(p.end_epoch - p.start_epoch) for p in schedule.phases] == pytest.approx(wanted)
+
+
+def test_short_cycle_alone_keeps_the_lr_scale_and_stretches_the_stages():
+    schedule = MultigridSchedule(KINETICS, long_cycle=OFF_LONG)
+    assert ends(schedule) == pytest.approx([94 * 358 / 239, 154 * 358 / 239, 196 * 358 / 239, 358])
+    assert {phase.lr_scale for phase in schedule.phases} == {1}
+    assert schedule.iteration_reduction == pytest.approx((4 + 2 + 1) / 3 / 1.5, rel=0.01)
+
+
+def test_neither_cycle_is_the_baseline():
+    schedule = MultigridSchedule(KINETICS, OFF_LONG, OFF_SHORT, epoch_factor=1)
+    assert schedule.grids == [KINETICS.shape]
+    assert schedule.iteration_reduction == 1
+    assert all(schedule.baseline_epoch(epoch) == epoch for epoch in (0, 10, 94, 150.5, 196, 210, 239))
+
+
+def test_fewer_base_shapes_save_as_computed_from_the_reference():
+    # The last 1, 2 and 3 shapes at 1.5x epochs.
+    factors = LongCycle().factors
+    savings = [MultigridSchedule(KINETICS, LongCycle(factors[-n:])).iteration_reduction for n in (1, 2, 3)]
+    assert savings == pytest.approx([1.56, 2.20, 2.54], abs=0.06)
+
+
+def test_sizes_are_rounded_to_the_divisor_but_the_baseline_never():
+    schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 100), epochs=4, milestones=(2,)), size_divisor=16)
+    assert {shape.size for shape in schedule.grids} == {48, 64, 100}  # 50 and 71 to multiples of 16
+
+
+def test_frames_and_sizes_that_do_not_divide():
+    schedule = MultigridSchedule(Baseline(BatchShape(3, 13, 97), epochs=3, milestones=(1, 2)))
+    assert [str(p.shape) for p in schedule.phases[:4]] == ["27 x 3 x 69", "12 x 6 x 69", "6 x 6 x 97", "3 x 13 x 97"]
+
+
+def test_lr_scaling():
+    scales = {
+        scaling: [phase.lr_scale for phase in MultigridSchedule(KINETICS, lr_scaling=scaling).phases[:4]]
+        for scaling in ("linear", "sqrt", "none")
+    }
+    assert scales == {
+        "linear": [8, 4, 2, 1],
+        "sqrt": pytest.approx([8**0.5, 2, 2**0.5, 1]),
+        "none": [1, 1, 1, 1],
+    }
+
+
+def test_whole_epochs_drop_empty_phases():
+    # PySlowFast at its own SSv2 recipe: stage 1 loses its last shape.
+    ssv2 = Baseline(BatchShape(2, 64, 224), epochs=22, milestones=(14, 18))
+    schedule = MultigridSchedule(ssv2, whole_epochs=True)
+    assert [(p.stage, p.shape.frames, p.shape.size) for p in schedule.phases if p.stage == 1] == [
+        (1, 16, 158),
+        (1, 32, 158),
+        (1, 32, 224),
+    ]
+    exact = MultigridSchedule(ssv2)
+    assert sum(phase.stage == 1 for phase in exact.phases) == 4
+
+
+# --- The baseline clock ---
+
+
+def test_clock_is_linear_within_stages_and_halves_the_fine_tuning_of_a_stepwise_schedule():
+    schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 64), epochs=8, milestones=(4, 6)))
+    first, second, last = (schedule.phases[i].end_epoch for i in (3, 7, 8))
+    middle = (second + last) / 2
+    assert [schedule.baseline_epoch(p) for p in (0, first / 2, first, middle, last)] == [0, 2, 4, 6, 8]
+    assert schedule.baseline_epoch(middle - Fraction(1, 10**6)) < 6  # so the LR of the stage before is kept
+    assert schedule.baseline_epoch(second) > 4
+
+
+def test_clock_of_a_smooth_schedule_runs_evenly_through_fine_tuning():
+    schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 64), epochs=8, milestones=(4, 6)), stepwise=False)
+    second, last = (schedule.phases[i].end_epoch for i in (7, 8))
+    assert schedule.baseline_epoch(second) == 6
+    assert schedule.baseline_epoch((second + last) / 2) == 7
+
+
+def test_published_lr_steps():
+    # PySlowFast's STEPS at 1.5x: stages start at 158 and 259, and the last LR at 343, inside fine-tuning from 329.
+    schedule = MultigridSchedule(KINETICS, whole_epochs=True)
+    assert [schedule.baseline_epoch(epoch) for epoch in (158, 259, 343)] == [94, 154, 196]
+    assert schedule.baseline_epoch(Fraction("342.999")) < 196
+
+
+def test_warmup_runs_one_to_one():
+    schedule = MultigridSchedule(KINETICS)
+    assert [schedule.baseline_epoch(epoch) for epoch in (0, 1, 17.5, 34)] == [0, 1, 17.5, 34]
+    assert schedule.baseline_epoch(35) < 35
+
+
+def test_warmup_never_takes_more_than_its_share_of_the_stage():
+    recipe = Baseline(BatchShape(2, 8, 64), epochs=40, milestones=(20,), warmup_epochs=10)
+    schedule = MultigridSchedule(recipe, epoch_factor=0.25)
+    stage = schedule.phases[3].end_epoch
+    assert stage < 10
+    assert schedule.baseline_epoch(stage / 2) == 10
+
+
+@given(
+    st.integers(1, 40),
+    st.lists(st.floats(0.05, 0.95), max_size=4),
+    st.sampled_from([0.5, 1, 1.5, 2.3]),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_clock_rises_from_start_to_end_and_phases_tile_the_training(epochs, shares, factor, stepwise, whole):
+    milestones = tuple(sorted({round(epochs * share, 3) for share in shares}))
+    recipe = Baseline(BatchShape(2, 16, 112), epochs, milestones)
+    schedule = MultigridSchedule(recipe, epoch_factor=factor, stepwise=stepwise, whole_epochs=whole)
+    assert schedule.phases[0].start_epoch == 0
+    assert schedule.phases[-1].end_epoch == schedule.epochs
+    assert all(a.end_epoch == b.start_epoch for a, b in pairwise(schedule.phases))
+    clock = [schedule.baseline_epoch(Fraction(schedule.epochs * i, 50)) for i in range(52)]
+    # Whole epochs may leave a short first stage no epoch at all.
+    assert clock[0] == 0 or (whole and schedule.phases[0].stage > 0)
+    assert clock[-1] == epochs
+    assert all(a <= b for a, b in pairwise(clock))
+
+
+# --- Steps ---
+
+
+def test_position_decides_the_shape_and_a_base_shape_changes_inside_an_epoch():
+    schedule = MultigridSchedule(Baseline(BatchShape(1, 4, 32), epochs=4, milestones=(2,)), short_cycle=OFF_SHORT)
+    boundary = schedule.phases[0].end_epoch
+    steps = [(epoch, step) for epoch in range(schedule.epochs) for step in schedule.steps(epoch, clips=1000)]
+    for epoch, step in steps:
+        position = epoch + Fraction(step.offset, 1000)
+        assert (step.phase == 0) == (position < boundary)
+    assert boundary.denominator != 1
+
+
+@given(st.integers(1, 6), st.integers(70, 400), st.integers(1, 4), st.booleans(), st.integers(1, 5))
+@settings(max_examples=200, deadline=None)
+def test_an_epoch_is_covered_without_gaps(clips, total, accumulate, drop_last, epochs):
+    schedule = MultigridSchedule(
+        Baseline(BatchShape(clips, 8, 64), epochs + 1, (0.5, epochs)), LongCycle(((0.5, 0.5), (1, 1)))
+    )
+    for epoch in range(schedule.epochs + 1):
+        steps = schedule.steps(epoch, total, accumulate, drop_last)
+        offsets = [step.offset for step in steps]
+        assert offsets == [sum(step.shape.clips for step in steps[:i]) for i in range(len(steps))]
+        seen = sum(step.shape.clips for step in steps)
+        if drop_last:
+            assert all(step.shape in schedule.grids for step in steps)
+            assert total - seen < max(shape.clips for shape in schedule.grids)
+        else:
+            assert seen == total
+            assert all(step.shape in schedule.grids for step in steps[:-1])
+
+
+def test_short_cycle_starts_anew_each_epoch_and_advances_per_optimizer_step():
+    schedule = MultigridSchedule(Baseline(BatchShape(1, 4, 64), epochs=2))
+    for epoch in (0, 1):
+        sizes = [step.shape.size for step in schedule.steps(epoch, clips=30, accumulate=2)]
+        # 2 x (4 + 2 + 1) clips twice, and the 2 that are left
+        assert sizes == [32, 32, 45, 45, 64, 64, 32, 32, 45, 45, 64, 64, 32]
+
+
+def test_micro_batches_of_an_optimizer_step_share_shape_and_phase():
+    schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 64), epochs=3, milestones=(1, 2)))
+    for epoch in range(schedule.epochs):
+        steps = schedule.steps(epoch, clips=501, accumulate=3)
+        for start in range(0, len(steps), 3):
+            window = steps[start : start + 3]
+            assert len({(s.shape.frames, s.shape.size, s.phase, s.lr_scale) for s in window}) == 1
+
+
+def test_sub_mini_batches_grow_with_the_short_cycle_only():
+    # Sec. 3.2: 8, and 16 or 32 where the short cycle makes the mini-batch 2x or 4x larger.
+    schedule = MultigridSchedule(KINETICS)
+    for phase, wanted in ((0, [16, 8, 8]), (1, [16, 8, 8]), (2, [32, 16, 8]), (3, [32, 16, 8])):
+        epoch = int(schedule.phases[phase].start_epoch) + 1
+        assert [step.sub_batch for step in schedule.steps(epoch, clips=3000)[:3]] == wanted
+
+
+@given(st.integers(1, 6), st.integers(70, 900), st.integers(1, 4), st.booleans(), st.integers(1, 6), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_steps_are_counted_without_being_made(clips, total, accumulate, drop_last, epochs, whole):
+    recipe = Baseline(BatchShape(clips, 8, 64), epochs + 1, (0.5, epochs))
+    schedule = MultigridSchedule(recipe, LongCycle(((0.5, 0.5), (1, 1))), whole_epochs=whole)
+    for epoch in range(schedule.epochs + 1):
+        made = [step.phase for step in schedule.steps(epoch, total, accumulate, drop_last)]
+        counted = schedule.count_steps(epoch, total, accumulate, drop_last)
+        assert counted == [made.count(phase) for phase in range(len(schedule.phases))]
+
+
+def test_tail_is_a_smaller_batch_or_dropped():
+    schedule = MultigridSchedule(Baseline(BatchShape(4, 8, 64), epochs=1), short_cycle=OFF_SHORT)
+    assert [step.shape.clips for step in schedule.steps(0, clips=10)] == [4, 4, 2]
+    assert [step.shape.clips for step in schedule.steps(0, clips=10, drop_last=True)] == [4, 4]
+
+
+def test_after_the_end_the_last_phase_goes_on():
+    schedule = MultigridSchedule(KINETICS)
+    assert {step.phase for step in schedule.steps(schedule.epochs + 3, clips=1000)} == {12}
+
+
+def test_too_few_clips_for_the_first_mini_batch_are_refused():
+    with pytest.raises(
+        ValueError, match=r"The first mini-batch of phase 0 has 128 clips, but this rank has 127\. Use a"
+    ):
+        MultigridSchedule(KINETICS).steps(0, clips=127)
+
+
+def test_validation_epochs_divide_each_phase_and_close_it():
+    schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 64), epochs=20, milestones=(10, 15)), whole_epochs=True)
+    chosen = schedule.validation_epochs(2)
+    assert {int(phase.end_epoch) - 1 for phase in schedule.phases} <= chosen
+    assert len(chosen) <= 2 * len(schedule.phases)
+
+
+# --- What a user sees ---
+
+
+def test_table_names_phases_and_savings():
+    text = str(MultigridSchedule(KINETICS, whole_epochs=True))
+    assert "64 x 8 x 158  128 x 112, 64 x 158, 64 x 158         8" in text
+    assert "358 epochs instead of 239, 3.42x fewer iterations" in text
+    assert "steps" not in text
+
+
+def test_table_counts_steps_when_clips_are_known():
+    schedule = MultigridSchedule(Baseline(BatchShape(4, 8, 64), epochs=2), OFF_LONG, OFF_SHORT, epoch_factor=1)
+    assert "6 steps instead of 6, 2 epochs instead of 2" in schedule.table(clips=10)
+    assert "4 steps instead of 4" in schedule.table(clips=10, drop_last=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"epochs": 0.5}, r"`epochs` must be at least 1, got 0\.5\. Train longer"),
+        ({"milestones": (5, 3)}, r"`milestones` must increase and lie between 0 and `epochs=10`, got \(5\.0, 3\.0\)"),
+        ({"milestones": (10,)}, "`milestones` must increase"),
+        ({"milestones": (0,)}, "`milestones` must increase"),
+        ({"stride": 0}, "`stride` must be at least 1 source frame, got 0"),
+        ({"warmup_epochs": -1}, "`warmup_epochs` must be at least 0 .*; got -1"),
+        ({"warmup_epochs": 4, "milestones": (4, 8)}, "end before the first LR stage does, at epoch 4; got 4"),
+    ],
+)
+def test_baselines_refuse(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Baseline(**{"shape": BatchShape(2, 8, 64), "epochs": 10} | arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"epoch_factor": 0}, "`epoch_factor` must be positive, got 0"),
+        ({"sub_batch": 0}, "`sub_batch` must be at least 1, got 0"),
+        ({"size_divisor": -16}, "`size_divisor` must be at least 1, got -16"),
+        ({"lr_scaling": "cubic"}, "`lr_scaling` must be one of linear, sqrt, none, got 'cubic'"),
+    ],
+)
+def test_schedules_refuse(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        MultigridSchedule(KINETICS, **arguments)
+
+
+def test_cycles_refuse():
+    with pytest.raises(
+        ValueError, match="`short_cycle` must have at least one entry; a cycle of one, with the factor 1"
+    ):
+        ShortCycle(())
+    with pytest.raises(ValueError, match=r"factors of `long_cycle` must be above 0 and at most 1, got 1\.5"):
+        LongCycle(((1.5, 1),))
+    with pytest.raises(ValueError, match="factors of `short_cycle` must be above 0 and at most 1, got 0"):
+        ShortCycle((0, 1))

@@ -1,0 +1,389 @@
+"""Official files of datasets, from a config to a fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import av
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from torch import Tensor
+
+from lightning_multigrid.cli.main import main
+from lightning_multigrid.sources.charades import Charades, FrameList, read_charades, read_frame_list
+from lightning_multigrid.sources.kinetics import Kinetics, read_kinetics
+from lightning_multigrid.sources.manifest import Manifest
+from lightning_multigrid.sources.something_something import SomethingSomething, read_something_something
+from lightning_multigrid.sources.source import VideoSource
+from lightning_multigrid.sources.ucf_hmdb import HMDB51, UCF101, read_hmdb51, read_ucf101
+from lightning_multigrid.sources.video_list import VideoList, read_manifest
+from lightning_multigrid.video.classifier import VideoClassifier
+from lightning_multigrid.video.datamodule import VideoDataModule
+from tests.helpers.videos import write_video
+
+pytestmark = pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
+
+READERS = {
+    Charades: read_charades,
+    FrameList: read_frame_list,
+    HMDB51: read_hmdb51,
+    Kinetics: read_kinetics,
+    SomethingSomething: read_something_something,
+    UCF101: read_ucf101,
+    VideoList: read_manifest,
+}
+
+
+class Recorder(VideoClassifier):
+    """Keeps what it was given."""
+
+    seen: ClassVar[dict[str, list[tuple[Tensor, Tensor]]]] = {"train": [], "val": []}
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if not batch[0].is_meta:  # with which the callback tries the model
+            self.seen["train"].append(tuple(batch))
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.seen["val"].append(tuple(batch))
+        super().validation_step(batch, batch_idx)
+
+
+@pytest.fixture(autouse=True)
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[Tensor, Tensor]]]:
+    # `fit` writes its config to the current folder.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Recorder, "seen", {"train": [], "val": []})
+    return Recorder.seen
+
+
+def grays(clip: Tensor) -> list[float]:
+    """Mean level of each frame of a normalised clip, 0 to 255."""
+    return [(level * 0.225 + 0.45) * 255 for level in clip.mean(dim=(0, 2, 3)).tolist()]
+
+
+def source(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"class_path": f"lightning_multigrid.sources.{name}", "init_args": arguments}
+
+
+def write_config(
+    path: Path, num_classes: int, data: dict[str, Any], callbacks: Sequence[Any] = (), **model: Any
+) -> str:
+    values = {
+        "model": {
+            "class_path": "tests.sources.test_source.Recorder",
+            "init_args": {
+                "model": {
+                    "class_path": "lightning_multigrid.models.small_cnn",
+                    "init_args": {"num_classes": num_classes, "width": 2},
+                },
+                "num_classes": num_classes,
+                **model,
+            },
+        },
+        "data": {
+            "class_path": "lightning_multigrid.VideoDataModule",
+            "init_args": {"batch_size": 1, "frames": 4, "size": 32, "stride": 2, **data},
+        },
+        "trainer": {
+            "max_epochs": 1,
+            "accelerator": "cpu",
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "num_sanity_val_steps": 0,
+            "callbacks": list(callbacks),
+        },
+    }
+    path.write_text(yaml.safe_dump(values))
+    return str(path)
+
+
+# --- The classes ---
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_source_has_the_arguments_of_its_reader(kind: type) -> None:
+    arguments = {name: parameter.default for name, parameter in inspect.signature(READERS[kind]).parameters.items()}
+    fields = {
+        field.name: inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+        for field in dataclasses.fields(kind)
+    }
+    assert fields == arguments
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_source_passes_on_all_its_arguments_and_only_when_read(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    reader = READERS[kind]
+
+    def record(*args: Any, **kwargs: Any) -> None:
+        calls.append(inspect.signature(reader).bind(*args, **kwargs).arguments)
+
+    monkeypatch.setattr(sys.modules[reader.__module__], reader.__name__, record)
+    arguments = {field.name: f"<{field.name}>" for field in dataclasses.fields(kind)}
+    videos = kind(**arguments)
+    assert isinstance(videos, VideoSource)
+    assert calls == []
+    videos.read(["class of train"])
+    assert calls == [arguments]  # its own classes come first
+    if "classes" in arguments:
+        kind(**{**arguments, "classes": ()}).read(["class of train"])
+        assert calls[1]["classes"] == ["class of train"]
+
+
+# --- Kinetics ---
+
+LEVELS = {"abseiling": 20, "air drumming": 120, "zumba": 220}
+
+
+def write_kinetics(folder: Path, split: str, labels: Sequence[str], dead: int = 0) -> None:
+    (folder / "annotations").mkdir(exist_ok=True)
+    (folder / split).mkdir()
+    lines = ["label,youtube_id,time_start,time_end,split,is_cc"]
+    for number, label in enumerate([*labels, *labels[:dead]]):
+        quoted = f'"{label}"' if " " in label else label
+        lines.append(f"{quoted},-{split:_<9}{number:x},{number},{number + 10},{split},0")
+        if number < len(labels):
+            path = folder / split / f"-{split:_<9}{number:x}_{number:06d}_{number + 10:06d}.mp4"
+            write_video(path, [np.full((36, 48, 3), LEVELS[label], np.uint8)] * 10)
+    (folder / "annotations" / f"{split}.csv").write_text("\n".join(lines) + "\n")
+
+
+def kinetics(folder: Path, split: str) -> dict[str, Any]:
+    annotations = str(folder / "annotations" / f"{split}.csv")
+    return source("Kinetics", annotations=annotations, videos=str(folder / split), existing_only=True)
+
+
+def test_kinetics_on_multigrid(tmp_path: Path, seen: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    write_kinetics(tmp_path, "train", list(LEVELS) * 4, dead=2)
+    # Without the first class: by itself, this split would number the other ones from 0.
+    write_kinetics(tmp_path, "val", ["zumba", "air drumming"])
+    cycle = {"long_cycle": {"factors": [[0.5, 0.75], [1, 1]]}, "epoch_factor": 1}
+    callback = {"class_path": "lightning_multigrid.MultigridCallback", "init_args": cycle}
+    data = {split: kinetics(tmp_path, split) for split in ("train", "val")}
+    path = write_config(tmp_path / "kinetics.yaml", 3, data, [callback], schedule="constant")
+    main(["plan", "--config", path])
+    assert "steps instead of 12" in capsys.readouterr().out  # counted without the dead links
+    main(["fit", "--config", path, "--trainer.max_epochs=2"])
+    assert sum(len(labels) for _, labels in seen["train"]) == 2 * 12
+    assert len({clips.shape for clips, _ in seen["train"]}) > 2
+    for split in ("train", "val"):
+        for clips, labels in seen[split]:
+            for clip, label in zip(clips, labels.tolist(), strict=True):
+                assert np.allclose(grays(clip), list(LEVELS.values())[label], atol=4)
+    assert [labels.tolist() for _, labels in seen["val"][:2]] == [[2], [1]]
+    # What Lightning saved is the config, and can be run.
+    saved = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    expected = {**data["val"]["init_args"], "classes": [], "class_folders": False, "replacements": None}
+    assert saved["data"]["init_args"]["val"] == {**data["val"], "init_args": expected}
+    main(["fit", "--config", "config.yaml", "--trainer.max_epochs=1"])
+    assert sum(len(labels) for _, labels in seen["train"]) == 3 * 12
+
+
+# --- Something-Something V2 ---
+
+TEMPLATES = {"Pulling [something] from left to right": "0", "Pushing [something]": "1"}
+
+
+def write_webm(path: Path) -> None:
+    """12 frames that get brighter, dark on the left; as a stream, it tells neither their number nor a duration."""
+    frames = np.zeros((12, 36, 48, 3), np.uint8)
+    frames[:, :, 24:] = 30 + 15 * np.arange(12)[:, None, None, None]
+    live = {"live": "1"}
+    write_video(
+        path, frames, codec="libvpx-vp9", container_options=live, options={"cpu-used": "8", "lag-in-frames": "0"}
+    )
+    with av.open(str(path)) as container:
+        assert (container.streams.video[0].frames, container.duration) == (0, None)
+
+
+def write_something(folder: Path) -> dict[str, Any]:
+    (folder / "labels").mkdir()
+    (folder / "20bn").mkdir()
+    labels = {template.replace("[", "").replace("]", ""): label for template, label in TEMPLATES.items()}
+    (folder / "labels/labels.json").write_text(json.dumps(labels))
+    for split, numbers in (("train", range(100, 104)), ("validation", range(200, 202))):
+        entries = []
+        for number in numbers:
+            write_webm(folder / f"20bn/{number}.webm")
+            template = list(TEMPLATES)[number % 2]
+            fields = {"label": "pulling a pen", "template": template, "placeholders": ["a pen"]}
+            entries.append({"id": str(number), **fields})
+        (folder / f"labels/{split}.json").write_text(json.dumps(entries))
+    return {
+        split: source(
+            "SomethingSomething", annotations=str(folder / f"labels/{name}.json"), videos=str(folder / "20bn")
+        )
+        for split, name in (("train", "train"), ("val", "validation"))
+    }
+
+
+def test_something_something_by_segments(
+    tmp_path: Path, seen: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = {**write_something(tmp_path), "sampling": "segments", "flip": False, "batch_size": 2}
+    path = write_config(tmp_path / "ssv2.yaml", 2, data)
+    with pytest.raises(SystemExit) as exit_info:
+        main(["fit", "--config", path, "--trainer.max_epochs=4", "--print_config"])
+    assert exit_info.value.code in (0, None)
+    (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
+    main(["fit", "--config", "printed.yaml"])
+    assert sorted(torch.cat([labels for _, labels in seen["train"]]).tolist()) == [0] * 8 + [1] * 8
+    assert [labels.tolist() for _, labels in seen["val"]] == [[0, 1]] * 4
+    drawn = set()
+    for clip in torch.cat([clips for clips, _ in seen["train"]]):
+        assert clip[..., :6].mean() < clip[..., -6:].mean()
+        brightest = (clip[..., -4:].mean(dim=(0, 2, 3)) * 0.225 + 0.45) * 255
+        frames = [round((level - 30) / 15) for level in brightest.tolist()]
+        # One frame of each 3 of 12.
+        assert [frame // 3 for frame in frames] == [0, 1, 2, 3]
+        drawn.add(tuple(frames))
+    assert len(drawn) > 4
+
+
+# --- Charades ---
+
+DARK, BRIGHT = 40, 200
+
+
+def write_charades(folder: Path, videos: str) -> dict[str, Any]:
+    """Videos of 48 frames, dark in the first second of two, which is action 3, and bright in the other, action 7."""
+    frames = [np.full((36, 48, 3), DARK if number < 24 else BRIGHT, np.uint8) for number in range(48)]
+    (folder / "Charades_v1_classes.txt").write_text("".join(f"c{i:03d} Doing number {i}\n" for i in range(157)))
+    header = "id,subject,scene,quality,relevance,verified,script,objects,descriptions,actions,length\n"
+    for split, names in (("train", ("AAAAA", "BBBBB", "CCCCC")), ("test", ("DDDDD", "EEEEE"))):
+        rows = ""
+        for name in names:
+            # The last one has no actions.
+            actions = "" if name == names[-1] else "c003 0.00 1.00;c007 1.00 20.00"
+            rows += f'{name},SUBJ,Kitchen,6,7,Yes,"A person, walking.",door,"Walks; ""on"".",{actions},2.00\n'
+            if videos == "Charades_v1":
+                (folder / videos).mkdir(exist_ok=True)
+                write_video(folder / videos / f"{name}.mp4", frames, rate=24)
+            else:
+                (folder / videos / name).mkdir(parents=True)
+                for number, frame in enumerate(frames, start=1):
+                    Image.fromarray(frame).save(folder / videos / name / f"{name}-{number:06d}.jpg")
+        (folder / f"Charades_v1_{split}.csv").write_text(header + rows)
+    rate = {} if videos == "Charades_v1" else {"frame_rate": 24}
+    return {
+        split: source(
+            "Charades", annotations=str(folder / f"Charades_v1_{name}.csv"), videos=str(folder / videos), **rate
+        )
+        for split, name in (("train", "train"), ("val", "test"))
+    }
+
+
+@pytest.mark.parametrize("videos", ["Charades_v1", "Charades_v1_rgb"])
+def test_charades_labels_of_what_is_shown_in_training_and_of_the_video_in_validation(
+    tmp_path: Path, seen: dict[str, Any], videos: str
+) -> None:
+    data = {**write_charades(tmp_path, videos), "stride": 4}
+    main(
+        ["fit", "--config", write_config(tmp_path / "charades.yaml", 157, data, loss="bce"), "--trainer.max_epochs=12"]
+    )
+    found = set()
+    for clips, labels in seen["train"]:
+        for clip, row in zip(clips, labels, strict=True):
+            seconds = {round((level - DARK) / (BRIGHT - DARK)) for level in grays(clip)}
+            labelled = tuple(row.nonzero().flatten().tolist())
+            assert labelled in (tuple({0: 3, 1: 7}[second] for second in sorted(seconds)), ())
+            found.add(labelled)
+    assert found == {(3,), (7,), (3, 7), ()}
+    assert [labels.nonzero()[:, 1].tolist() for _, labels in seen["val"][:2]] == [[3, 7], []]
+    assert all(labels.shape == (1, 157) for _, labels in seen["val"])
+
+
+# --- Others, and mistakes ---
+
+
+class Mine:
+    """A source of the user's own."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def read(self, classes: Sequence[str] = ()) -> Manifest:
+        return read_manifest(self.path, classes=classes or ("a", "b"), existing_only=True)
+
+
+def write_list(folder: Path) -> str:
+    write_video(folder / "video.mp4", [np.full((36, 48, 3), 99, np.uint8)] * 8)
+    (folder / "list.csv").write_text("video.mp4 1\nmissing.mp4 0\n")
+    return str(folder / "list.csv")
+
+
+def test_a_source_of_ones_own(tmp_path: Path, seen: dict[str, Any]) -> None:
+    mine = {"class_path": "tests.sources.test_source.Mine", "init_args": {"path": write_list(tmp_path)}}
+    main(["fit", "--config", write_config(tmp_path / "c.yaml", 2, {"train": mine})])
+    assert {labels.tolist()[0] for _, labels in seen["train"]} == {1}
+
+
+def test_a_list_with_the_arguments_that_a_path_lacks(tmp_path: Path) -> None:
+    data = VideoDataModule(VideoList(write_list(tmp_path), existing_only=True), Mine(write_list(tmp_path)))
+    data.setup("fit")
+    assert len(data.train_dataloader().dataset) == 1
+
+
+def test_class_ids_are_those_of_training(tmp_path: Path) -> None:
+    path = write_list(tmp_path)
+    data = VideoDataModule(VideoList(path, classes=("run", "swim")), VideoList(path))
+    data.setup("validate")
+    assert data.val_dataloader().dataset.manifest.classes == ("run", "swim")
+
+
+def test_splits_of_different_classes_are_refused(tmp_path: Path) -> None:
+    path = write_list(tmp_path)
+    data = VideoDataModule(VideoList(path, classes=("run", "swim")), VideoList(path, classes=("swim", "run")))
+    with pytest.raises(
+        ValueError, match=r"`val` \(.*list\.csv\) has 2 classes that are not the 2 of `train`, or not in"
+    ):
+        data.setup("fit")
+
+
+def test_nothing_is_read_for_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    callback = {"class_path": "lightning_multigrid.MultigridCallback"}
+    path = write_config(
+        tmp_path / "c.yaml", 400, {"train": kinetics(tmp_path, "train")}, [callback], schedule="constant"
+    )
+    main(["plan", "--config", path])
+    captured = capsys.readouterr()
+    assert "fewer iterations" in captured.out
+    assert "The training videos are not counted" in captured.err
+    assert "train.csv does not exist" in captured.err
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "annotations/train.csv").write_text("not what it should be")
+    main(["plan", "--config", path, "--clips=2400"])
+    captured = capsys.readouterr()
+    assert "steps instead of 2400" in captured.out
+    assert "counted" not in captured.err
+
+
+def test_a_mistake_in_a_source_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong, message in (
+        (source("Kinetics", annotatons="train.csv", videos="train"), "'annotatons' is not"),
+        (source("Kinetix", annotations="train.csv", videos="train"), "Kinetix"),
+    ):
+        with pytest.raises(SystemExit) as exit_info:
+            main(["fit", "--config", write_config(tmp_path / "c.yaml", 3, {"train": wrong})])
+        assert exit_info.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+def test_help_of_a_source(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--data=lightning_multigrid.VideoDataModule", "--data.train.help=lightning_multigrid.sources.Kinetics"]
+    with pytest.raises(SystemExit) as exit_info:
+        main(["fit", *arguments])
+    assert exit_info.value.code in (0, None)
+    assert "many links are dead" in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,488 @@
+"""Lists of `path label` in every form that people have, folders per class, and what is no manifest at all."""
+
+import csv
+import os
+import random
+import resource
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from torchvision.datasets.folder import make_dataset
+
+from lightning_multigrid.sources.manifest import Manifest
+from lightning_multigrid.sources.text import ManifestError
+from lightning_multigrid.sources.video_list import read_manifest
+from tests.helpers.mutations import check_rows, mutate, seeds
+
+
+def rows_of(manifest: Manifest) -> list[tuple[str, tuple[int, ...]]]:
+    """Rows with paths relative to the root."""
+    return [
+        (os.path.relpath(manifest.path(index), manifest.root), manifest.labels(index)) for index in range(len(manifest))
+    ]
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read_content(content: str | bytes, **arguments) -> Manifest:
+        path = tmp_path / "list.csv"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return read_manifest(path, **arguments)
+
+    return read_content
+
+
+TWO = [("a/b.mp4", (3,)), ("c.mp4", (0,))]
+
+
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        pytest.param("a/b.mp4 3\nc.mp4 0\n", TWO, id="space"),
+        pytest.param("a/b.mp4,3\nc.mp4,0\n", TWO, id="comma"),
+        pytest.param("a/b.mp4\t3\nc.mp4\t0\n", TWO, id="tab"),
+        pytest.param("a/b.mp4 3\nc.mp4 0", TWO, id="no line end"),
+        pytest.param("a/b.mp4, 3\nc.mp4, 0\n", TWO, id="comma and space"),
+        pytest.param("a/b.mp4   3  \n   c.mp4 0 \n", TWO, id="columns of spaces"),
+        pytest.param("a/b.mp4 \t 3\nc.mp4\t0\t\n".replace("\t\n", "\n"), TWO, id="tab and spaces"),
+        pytest.param("a/b.mp4,3\r\nc.mp4,0\r\n", TWO, id="Windows"),
+        pytest.param("a/b.mp4 3\rc.mp4 0\r", TWO, id="old Macintosh"),
+        pytest.param(b"\xef\xbb\xbfa/b.mp4 3\nc.mp4 0\n", TWO, id="byte order mark"),
+        pytest.param("\n\na/b.mp4 3\n  \n\nc.mp4 0\n\n", TWO, id="blank lines"),
+        pytest.param(",\na/b.mp4,3\nc.mp4,0\n,\n", TWO, id="blank rows of a spreadsheet"),
+        pytest.param("a/b.mp4,003\nc.mp4,00\n", TWO, id="leading zeros"),
+        pytest.param("path,label\na/b.mp4,3\nc.mp4,0\n", TWO, id="header"),
+        pytest.param("Path Label\na/b.mp4 3\nc.mp4 0\n", TWO, id="header with space"),
+        pytest.param(b'\xef\xbb\xbf"video_name","label"\r\n"a/b.mp4",3\r\nc.mp4,0', TWO, id="quoted header"),
+        pytest.param("label,path\n3,a/b.mp4\n0,c.mp4\n", TWO, id="header says label first"),
+        pytest.param("id,path,seconds,label,split\n1,a/b.mp4,10,3,val\n2,c.mp4,9,0,val", TWO, id="more columns"),
+        pytest.param("a/b.mp4 300 3\nc.mp4 12 0\n", TWO, id="number of frames"),
+        pytest.param('"a b, c.mp4" 3\n', [("a b, c.mp4", (3,))], id="quoted path"),
+        pytest.param('"a b, c.mp4",3\n', [("a b, c.mp4", (3,))], id="quoted path, comma"),
+        pytest.param('"the ""end"".mp4" 3\n', [('the "end".mp4', (3,))], id="quote in quotes"),
+        pytest.param('the"end".mp4 3\n', [('the"end".mp4', (3,))], id="quote within"),
+        pytest.param('"a\nb.mp4" 3\nc.mp4 0\n', [("a\nb.mp4", (3,)), ("c.mp4", (0,))], id="line break in quotes"),
+        pytest.param("a b c.mp4,3\nd,0\n", [("a b c.mp4", (3,)), ("d", (0,))], id="space in path, comma"),
+        pytest.param("a, b.mp4\t3\nc 1.mp4\t0", [("a, b.mp4", (3,)), ("c 1.mp4", (0,))], id="both in path, tab"),
+        pytest.param("a,b.mp4 3\n", [("a,b.mp4", (3,))], id="comma in path, space"),
+        pytest.param('"clip 12",3\n', [("clip 12", (3,))], id="path ends with a number"),
+        pytest.param("clip 12\t3\n", [("clip 12", (3,))], id="path ends with a number, tab"),
+        pytest.param("-a.mp4 3\n--help 0\n", [("-a.mp4", (3,)), ("--help", (0,))], id="starts with -"),
+        pytest.param("#20_Rhythm.avi 3\n", [("#20_Rhythm.avi", (3,))], id="starts with #"),
+        pytest.param("été/漢字 🎬.mp4\t3\n", [("été/漢字 🎬.mp4", (3,))], id="utf-8"),
+        pytest.param("a/b.mp4\nc.mp4\n", [("a/b.mp4", ()), ("c.mp4", ())], id="no labels"),
+        pytest.param("path\na/b.mp4\nc.mp4\n", [("a/b.mp4", ()), ("c.mp4", ())], id="no labels, header"),
+        pytest.param('"a b.mp4"\n"c.mp4"\n', [("a b.mp4", ()), ("c.mp4", ())], id="no labels, quoted"),
+        pytest.param("a/b.mp4,\nc.mp4,\n", [("a/b.mp4", ()), ("c.mp4", ())], id="empty labels"),
+    ],
+)
+def test_forms_of_lists(read, content, rows):
+    manifest = read(content)
+    assert rows_of(manifest) == rows
+    assert not manifest.multi_label
+    assert manifest.labelled == bool(rows[0][1])
+
+
+MANY = [("a.mp4", (1, 5)), ("b.mp4", (3,)), ("c.mp4", ())]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        'a.mp4 "1,5"\nb.mp4 "3"\nc.mp4 ""\n',
+        'a.mp4,"1,5"\nb.mp4,3\nc.mp4,""\n',
+        "a.mp4,1;5\nb.mp4,3\nc.mp4,\n",
+        "a.mp4\t1;5\nb.mp4\t3\nc.mp4\n",
+        "a.mp4 5,1,5\nb.mp4 3\nc.mp4\n",
+        'a.mp4,"5; 1"\nb.mp4,3\nc.mp4,\n',
+        'path labels\na.mp4 "1, 5"\nb.mp4 3\nc.mp4 ""\n',
+    ],
+)
+def test_several_labels(read, content):
+    manifest = read(content, multi_label=True)
+    assert rows_of(manifest) == MANY
+    assert manifest.multi_label
+
+
+def test_several_labels_are_not_taken_for_a_number_of_frames(read):
+    with pytest.raises(ManifestError, match=r"line 1: 3 fields .*may be a label or a number of frames\. Write .*`1;5`"):
+        read("a.mp4,1,5\n", multi_label=True)
+
+
+PATHS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30).filter(
+    lambda path: (
+        path == os.path.normpath(path.strip(" \t")) and path[0] != "/" and path.split("/")[0] not in (".", "..")
+    )
+)
+
+
+@given(st.lists(st.tuples(PATHS, st.integers(0, 10**6)), min_size=1, max_size=8), st.sampled_from(" ,\t"))
+@example([("a 1", 5)], ",")
+@example([("1,5", 2), ('"', 3)], " ")
+@example([("path", 0), ("\r\n", 1)], "\t")
+def test_reads_what_a_spreadsheet_writes(tmp_path_factory, rows, separator):
+    path = tmp_path_factory.mktemp("list") / "list.csv"
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter=separator, quoting=csv.QUOTE_ALL).writerows(rows)
+
+    manifest = read_manifest(path)
+
+    root = str(path.parent)
+    expected = [(f"{root}/{name}", label) for name, label in rows]
+    assert [(manifest.path(index), manifest.label(index)) for index in range(len(manifest))] == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        pytest.param("", r"list\.csv lists no videos\. At least one row, `path label`", id="empty"),
+        pytest.param("\n \n\t\n", "lists no videos", id="blank"),
+        pytest.param("path,label\n", "lists no videos", id="header only"),
+        pytest.param(
+            "a.mp4 1\nb.mp4 run\n", r"line 2: the label 'run' is not a number from 0\. .*folder per class", id="name"
+        ),
+        pytest.param("a.mp4 1\n\nb.mp4 -1\n", r"line 3: the label '-1' is not a number from 0", id="negative"),
+        pytest.param("a.mp4 1.0\n", r"line 1: the label '1\.0' is not a number", id="float"),
+        pytest.param("a.mp4 ٣\n", r"line 1: the label '٣' is not a number", id="digit of another script"),
+        pytest.param("a.mp4 1_0\n", r"line 1: the label '1_0' is not a number", id="underscore"),
+        pytest.param("a.mp4 " + "9" * 5000, r"line 1: the label '9{80}'\.\.\. is not a number", id="huge number"),
+        pytest.param("a.mp4 4294967296", r"line 1: label 4294967296 is required to be from 0 to", id="large number"),
+        pytest.param("a.mp4 1\nb.mp4\n", r"line 2: no label, but the rows before have one", id="label missing"),
+        pytest.param(
+            "a.mp4 1;5\n", r"line 1: 2 labels \(1, 5\), one is required\. Pass `multi_label=True`", id="two labels"
+        ),
+        pytest.param("a 1,5\n", r"line 1: 2 labels \(1, 5\), one is required", id="two labels, comma"),
+        pytest.param("a.mp4 1;\n", r"line 1: the label '1;' is not a number", id="empty label"),
+        pytest.param(
+            "my video.mp4\n", r"the label 'video\.mp4' is not a number .* double quotes", id="space, no quotes"
+        ),
+        pytest.param(
+            "my video.mp4 3\n", r"3 fields \('my, video\.mp4, 3'\); `path label`, `path` or", id="three fields"
+        ),
+        pytest.param(
+            "a b c d.mp4 3\n", r"line 1: 5 fields \(.*\); .* Put a path that holds the separator in", id="five fields"
+        ),
+        pytest.param("id,path,label\n1,a.mp4\n", r"line 2: 2 fields, fewer than the header names", id="short row"),
+        pytest.param("# made by hand\na.mp4 1\n", r"line 1: 4 fields", id="comment"),
+        pytest.param(
+            '"a.mp4 1\nb.mp4 2\n', r"line 2: unexpected end of data\. Check the double quotes", id="open quote"
+        ),
+        pytest.param(
+            'a.mp4 1\n"b"c 2\n', r"line 2: ' ' expected after '\"'\. Check the double quotes", id="closed quote"
+        ),
+        pytest.param(',3\n"",4\n', r"line 1: the path '' has 0 characters", id="no path"),
+        pytest.param("a.mp4 1\nb\0.mp4 1\n", r"line 2: a NUL character, so this is a binary file", id="NUL"),
+        pytest.param(
+            "a.mp4 1\n".encode("utf-16"), r"list\.csv is not UTF-8 text \(byte 0xff after line 0\)", id="UTF-16"
+        ),
+        pytest.param(
+            "a.mp4 1\n".encode("utf-16-le"), r"line 1: a NUL character, .* or UTF-16", id="UTF-16 without mark"
+        ),
+        pytest.param("été.mp4 1\n".encode("latin-1"), r"is not UTF-8 text \(byte 0xe9 after line 0\)", id="Latin-1"),
+        pytest.param(b"\0\0\0 ftypisom", r"line 1: a NUL character", id="a video"),
+        pytest.param("a" * 200_000 + " 1", r"line 1: 131,072 characters or more, so this is no list", id="huge line"),
+        pytest.param('"' + "a\n" * 70_000 + '" 1', r"line \d+: field larger than field limit", id="huge field"),
+        pytest.param("a" * 5000 + " 1", r"line 1: the path 'a{80}'\.\.\. has 5,000 characters", id="huge path"),
+        pytest.param("a.mp4 1\n../b.mp4 2\n", r"line 2: the path '\.\./b\.mp4' leads out of the root", id="parent"),
+        pytest.param(
+            "label,youtube_id,time_start,time_end,split\nrun,a,0,1,train\n",
+            r"line 1: an official annotation file \(column youtube_id\)\. Use `read_kinetics`",
+            id="Kinetics",
+        ),
+        pytest.param(
+            'original_vido_id video_id frame_id path labels\na 0 0 a/1.jpg ""\n',
+            r"column original_vido_id\)\. Use `read_frame_list`",
+            id="frame list",
+        ),
+        pytest.param(
+            "id,subject,scene,actions,length\na,b,c,,3\n", r"column actions\)\. Use `read_charades`", id="Charades"
+        ),
+    ],
+)
+def test_what_is_no_list(read, content, match):
+    with pytest.raises(ManifestError, match=match) as error:
+        read(content)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 600
+
+
+def test_json_is_no_list(tmp_path):
+    (tmp_path / "train.json").write_text('[{"id":"1"}]')
+    with pytest.raises(ManifestError, match=r"train\.json is JSON, .* Use `read_something_something` if it is"):
+        read_manifest(tmp_path / "train.json")
+
+
+def test_labels_within_the_classes(read):
+    assert read("a 1", classes=["x", "y"]).classes == ("x", "y")
+    with pytest.raises(ManifestError, match=r"line 2: label 2 is required to be from 0 to 1; there are 2 classes"):
+        read("a 1\nb 2", classes=["x", "y"])
+
+
+def test_absolute_paths_need_no_root_and_lie_in_a_given_one(read):
+    content = "/videos/a.mp4 1\n"
+    assert read(content).path(0) == "/videos/a.mp4"
+    assert read(content, root="/videos").path(0) == "/videos/a.mp4"
+    assert read(content, root="/else", allow_outside_root=True).path(0) == "/videos/a.mp4"
+    with pytest.raises(ManifestError, match=r"line 1: the path '/videos/a\.mp4' leads out of the root '/else'"):
+        read(content, root="/else")
+
+
+def test_relative_paths_start_from_the_list_or_from_the_root(read, tmp_path):
+    assert read("a.mp4 1\n").path(0) == str(tmp_path / "a.mp4")
+    assert read("a.mp4 1\n", root="/videos").path(0) == "/videos/a.mp4"
+
+
+def test_a_list_in_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "-list").write_text("a.mp4 1\n")
+    monkeypatch.chdir(tmp_path)
+    assert read_manifest("-list").path(0) == str(tmp_path / "a.mp4")
+
+
+def test_a_list_is_read_without_a_look_at_the_videos(read, monkeypatch):
+    """Hundreds of thousands of files on a network disk."""
+    real = os.stat
+    looked = []
+    monkeypatch.setattr(os, "stat", lambda path, **options: looked.append(str(path)) or real(path, **options))
+    monkeypatch.setattr(os, "lstat", None)
+    monkeypatch.setattr(os, "scandir", None)
+    read("a.mp4 1\nb/c.mp4 2\n")
+    assert {os.path.basename(path) for path in looked} == {"list.csv"}
+
+
+def test_folders_of_frames(read):
+    manifest = read("abc 300 1\ndef/ 299 0\n", frame_rate=30)
+    assert rows_of(manifest) == [("abc", (1,)), ("def", (0,))]
+    assert manifest.frame_rate == 30.0
+
+
+def test_existing_only(read, tmp_path, caplog):
+    (tmp_path / "b.mp4").touch()
+    manifest = read("a.mp4 1\nb.mp4 2\n", existing_only=True)
+    assert rows_of(manifest) == [("b.mp4", (2,))]
+    assert manifest.missing == 1
+    assert "1 of the 2 videos listed in" in caplog.text
+
+
+@pytest.mark.parametrize("source", [None, 3, b"list.csv", ["list.csv"]])
+def test_a_source_is_a_path(source):
+    with pytest.raises(TypeError, match="`source` must be a path"):
+        read_manifest(source)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for name, match in {
+        "gone.csv": r"gone\.csv does not exist \(looked for in .*\)\. Give the path of an existing file",
+        "pipe": r"pipe is not a file\. Give the file that lists the videos",
+        "loop": r"loop can't be opened: Too many levels of symbolic links",
+        "x" * 300: r"can't be opened: File name too long",
+    }.items():
+        with pytest.raises(ManifestError, match=match):
+            read_manifest(tmp_path / name)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
+def test_files_that_may_not_be_read(tmp_path):
+    (tmp_path / "list.csv").touch(mode=0)
+    (tmp_path / "videos" / "run").mkdir(parents=True, mode=0o700)
+    (tmp_path / "videos" / "run").chmod(0)
+    with pytest.raises(ManifestError, match=r"list\.csv can't be opened: Permission denied\. Check the path"):
+        read_manifest(tmp_path / "list.csv")
+    with pytest.raises(ManifestError, match=r"run can't be listed: Permission denied\. Check its permissions"):
+        read_manifest(tmp_path / "videos")
+
+
+def touch(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return folder
+
+
+CLASSES = (
+    "swim/b.mp4",
+    "swim/a.MP4",
+    "run/more/x y.webm",
+    "run/c.avi",
+    "-jump/d.mkv",
+    "run/notes.txt",
+    "run/.e.mp4",
+    ".git/a.mp4",
+)
+
+
+def test_a_folder_per_class(tmp_path):
+    manifest = read_manifest(touch(tmp_path, *CLASSES, "README.md"))
+
+    assert manifest.classes == ("-jump", "run", "swim")
+    assert rows_of(manifest) == [
+        ("-jump/d.mkv", (0,)),
+        ("run/c.avi", (1,)),
+        ("run/more/x y.webm", (1,)),
+        ("swim/a.MP4", (2,)),
+        ("swim/b.mp4", (2,)),
+    ]
+    assert manifest.root == str(tmp_path)
+
+
+def test_a_folder_per_class_is_torchvisions(tmp_path):
+    names = [
+        f"{kind}/{part}v{index}.mp4" for kind in ("b c", "a", "Z") for part in ("", "x/", "x/y/") for index in range(3)
+    ]
+    manifest = read_manifest(touch(tmp_path, *names))
+
+    ids = {name: label for label, name in enumerate(manifest.classes)}
+    expected = make_dataset(str(tmp_path), ids, extensions=(".mp4",))
+
+    assert list(ids) == ["Z", "a", "b c"]
+    assert sorted((manifest.path(index), manifest.label(index)) for index in range(len(manifest))) == sorted(expected)
+
+
+def test_a_relative_folder(tmp_path, monkeypatch):
+    touch(tmp_path, "videos/run/a.mp4")
+    monkeypatch.chdir(tmp_path)
+    assert read_manifest("videos/").path(0) == str(tmp_path / "videos" / "run" / "a.mp4")
+
+
+def test_classes_of_the_training_split(tmp_path):
+    touch(tmp_path, "run/a.mp4", "swim/a.mp4")
+
+    manifest = read_manifest(tmp_path, classes=["jump", "run", "swim", "walk"])
+    assert rows_of(manifest) == [("run/a.mp4", (1,)), ("swim/a.mp4", (2,))]
+    assert manifest.num_classes == 4
+
+    with pytest.raises(
+        ManifestError, match=r"has a folder 'swim', which is not among the 2 `classes`\. Give the classes of"
+    ):
+        read_manifest(tmp_path, classes=["jump", "run"])
+
+
+def test_folders_of_frames_per_class(tmp_path):
+    touch(tmp_path, "run/v1/0001.jpg", "run/v1/0002.jpg", "run/v2/part/1.PNG", "swim/v3/1.jpeg", "swim/v3/a.mp4")
+    manifest = read_manifest(tmp_path, frame_rate=24)
+    assert rows_of(manifest) == [("run/v1", (0,)), ("run/v2/part", (0,)), ("swim/v3", (1,))]
+
+
+@pytest.mark.parametrize(
+    ("names", "arguments", "match"),
+    [
+        ([], {}, r"holds no folders; a folder per class is required \(.*run/a\.mp4\)"),
+        (["a.mp4", "b.mp4"], {}, r"holds 2 videos, but no folders; .* give a list with one path per line"),
+        ([".hidden/a.mp4"], {}, r"holds no folders"),
+        (["run/a.mp4", "swim/a.txt"], {}, r"swim holds no videos \(\.3gp .*\.mp4 .*\); at least one per class"),
+        (["run/a.mp4"], {"frame_rate": 24}, r"run holds no folders of images \(.*\.jpg .*\); at least one"),
+        (["train/run/a.mp4", "val/run/b.mp4"], {}, r"a folder per split \(train, val\); .* Give one split: .*train\."),
+        (["run/a.mp4"], {"root": "/data"}, r"`root` is '/data', but `source` .* Leave `root` out"),
+    ],
+)
+def test_what_is_no_folder_per_class(tmp_path, names, arguments, match):
+    with pytest.raises(ManifestError, match=match):
+        read_manifest(touch(tmp_path, *names), **arguments)
+
+
+@pytest.mark.parametrize("link", ["run/link.mp4", "run/link", "link"])
+@pytest.mark.parametrize("absolute", [True, False])
+def test_links_out_of_a_folder(tmp_path, link, absolute):
+    touch(tmp_path, "far/v/a.mp4", "source/run/a.mp4")
+    target = tmp_path / "far" / ("v/a.mp4" if link.endswith(".mp4") else "v")
+    source = tmp_path / "source"
+    (source / link).symlink_to(target if absolute else os.path.relpath(target, (source / link).parent))
+
+    with pytest.raises(
+        ManifestError, match=rf"{link} is a link out of .*source\. Give the folder it leads to, or pass"
+    ):
+        read_manifest(source)
+
+    paths = [path for path, _ in rows_of(read_manifest(source, allow_outside_root=True))]
+    assert sorted(paths) == sorted(["run/a.mp4", link if link.endswith(".mp4") else f"{link}/a.mp4"])
+
+
+def test_links_that_matter_to_nobody_are_left_alone(tmp_path):
+    touch(tmp_path, "far.txt", "source/run/a.mp4")
+    (tmp_path / "source" / "run" / "notes.txt").symlink_to(tmp_path / "far.txt")
+    assert rows_of(read_manifest(tmp_path / "source")) == [("run/a.mp4", (0,))]
+
+
+def test_a_link_to_the_folder_itself_is_its_owners(tmp_path):
+    touch(tmp_path, "far/run/a.mp4")
+    (tmp_path / "source").symlink_to("far")
+    assert read_manifest(tmp_path / "source").path(0) == str(tmp_path / "source" / "run" / "a.mp4")
+
+
+def test_links_within_a_folder(tmp_path):
+    touch(tmp_path, "run/a.mp4")
+    (tmp_path / "jog").symlink_to("run")
+    (tmp_path / "run" / "b.mp4").symlink_to("a.mp4")
+    assert rows_of(read_manifest(tmp_path)) == [
+        *(("jog/a.mp4", (0,)), ("jog/b.mp4", (0,))),
+        *(("run/a.mp4", (1,)), ("run/b.mp4", (1,))),
+    ]
+
+
+@pytest.mark.timeout(20)
+def test_links_in_a_loop(tmp_path):
+    touch(tmp_path, "run/a.mp4", "run/x/b.mp4", "swim/c.mp4")
+    (tmp_path / "run" / "x" / "up").symlink_to("..")
+    (tmp_path / "run" / "y").symlink_to("../swim")
+    (tmp_path / "swim" / "y").symlink_to("../run")
+    assert rows_of(read_manifest(tmp_path)) == [
+        *(("run/a.mp4", (0,)), ("run/x/b.mp4", (0,)), ("run/y/c.mp4", (0,))),
+        *(("swim/c.mp4", (1,)), ("swim/y/a.mp4", (1,)), ("swim/y/x/b.mp4", (1,))),
+    ]
+
+
+def test_a_class_that_leads_back_to_the_root_is_empty(tmp_path):
+    touch(tmp_path, "run/a.mp4")
+    (tmp_path / "swim").symlink_to(".")
+    with pytest.raises(ManifestError, match="swim holds no videos"):
+        read_manifest(tmp_path)
+
+
+def test_dead_links_are_videos_that_cannot_be_read_and_pipes_are_none(tmp_path):
+    """The first are counted by whoever reads them, the second would wait for a writer."""
+    touch(tmp_path, "run/a.mp4")
+    (tmp_path / "run" / "dead.mp4").symlink_to("gone.mp4")
+    (tmp_path / "run" / "loop.mp4").symlink_to("loop.mp4")
+    os.mkfifo(tmp_path / "run" / "pipe.mp4")
+    assert [path for path, _ in rows_of(read_manifest(tmp_path))] == ["run/a.mp4", "run/dead.mp4", "run/loop.mp4"]
+
+
+SAMPLES = [
+    b"path,label\na.mp4,3\nb/c d.mp4,0\n",
+    b"a.mp4 3\nb/c.mp4 0\n-d.mp4 12\n",
+    b'a.mp4\t"1,5"\n"b ""c"".mp4"\t2\n\nd.mp4\t\n',
+    b"\xef\xbb\xbfa.mp4 300 3\r\nb.mp4 20 1\r\n",
+    b"a.mp4\nb.mp4\nc.mp4\n",
+]
+
+
+def read_mutated(path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    path.write_bytes(mutate(rng.choice(SAMPLES), rng))
+    try:
+        # A given root, so that absolute paths are judged, too.
+        manifest = read_manifest(path, path.parent, multi_label=rng.random() < 0.5)
+    except ManifestError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+    else:
+        check_rows(manifest)
+
+
+@given(seeds())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+def test_mutated_lists_are_read_or_refused(tmp_path, seed):
+    read_mutated(tmp_path / "list.csv", seed)
+
+
+@pytest.mark.slow  # R8: 50,000 files, minutes
+@pytest.mark.timeout(1800)
+def test_mutated_lists_leave_nothing_behind(tmp_path):
+    for seed in range(2000):
+        read_mutated(tmp_path / "list.csv", seed)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for seed in range(2000, 50_000):
+        read_mutated(tmp_path / "list.csv", seed)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 * 1024  # kB

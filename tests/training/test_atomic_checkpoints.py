@@ -1,0 +1,299 @@
+"""Checkpoint files: whole or not there, and nothing else is loaded."""
+
+import errno
+import os
+import resource
+import signal
+import stat
+from unittest import mock
+
+import pytest
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+from torch.optim.lr_scheduler import MultiStepLR
+
+from lightning_multigrid import AtomicCheckpointIO, MultigridCallback, last_whole_checkpoint
+from lightning_multigrid.cli.main import _MultigridCLI
+from lightning_multigrid.training.atomic_checkpoints import DamagedCheckpointError, check_checkpoint
+from tests.helpers.tiny import Module, fit
+
+CHECKPOINT = {"state_dict": {"w": torch.arange(50.0), "b": torch.ones(3)}, "epoch": 2, "note": "some text"}
+io = AtomicCheckpointIO()
+
+
+def steps_scheduler(optimizer, module):
+    return MultiStepLR(optimizer, [2, 3])
+
+
+def same(one, other):
+    one, other = dict(one), dict(other)
+    tensors, others = one.pop("state_dict"), other.pop("state_dict")
+    return one == other and all(torch.equal(tensors[name], others[name]) for name in ("w", "b"))
+
+
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# --- Writing ---
+
+
+def test_what_is_saved_is_loaded_and_nothing_else_is_left(tmp_path):
+    path = tmp_path / "new" / "folder" / "last.ckpt"
+    for _ in range(2):
+        io.save_checkpoint(CHECKPOINT, path)
+        assert os.listdir(path.parent) == ["last.ckpt"]
+        assert same(io.load_checkpoint(str(path)), CHECKPOINT)
+    (tmp_path / "any").write_text("")
+    assert mode_of(path) == mode_of(tmp_path / "any")  # others may read it as far as the user lets them
+    io.remove_checkpoint(str(path))
+    assert os.listdir(path.parent) == []
+
+
+def test_a_checkpoint_at_a_url_is_that_of_lightning():
+    io.save_checkpoint(CHECKPOINT, "memory://checkpoints/last.ckpt")
+    assert same(io.load_checkpoint("memory://checkpoints/last.ckpt"), CHECKPOINT)
+
+
+@pytest.mark.parametrize("failing", ["torch.save", "os.fsync", "os.replace"])
+def test_a_full_disk_leaves_the_checkpoint_before(failing, tmp_path):
+    io.save_checkpoint(CHECKPOINT, tmp_path / "last.ckpt")
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with (
+        mock.patch(failing, side_effect=full),
+        pytest.raises(OSError, match="last.ckpt could not be .*: .* No space left"),
+    ):
+        io.save_checkpoint({"state_dict": {}}, tmp_path / "last.ckpt")
+    assert os.listdir(tmp_path) == ["last.ckpt"]
+    assert same(io.load_checkpoint(tmp_path / "last.ckpt"), CHECKPOINT)
+
+
+def test_a_file_that_may_not_grow_leaves_the_checkpoint_before(tmp_path):
+    """As a full disk does it: in the middle of a real write."""
+    io.save_checkpoint(CHECKPOINT, tmp_path / "last.ckpt")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(
+            OSError, match="File too large. What was there before is untouched. Make room, and continue"
+        ):
+            io.save_checkpoint({"state_dict": torch.zeros(1000, 1000)}, tmp_path / "last.ckpt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(tmp_path) == ["last.ckpt"]
+    assert same(io.load_checkpoint(tmp_path / "last.ckpt"), CHECKPOINT)
+
+
+def test_a_killed_write_leaves_nothing_that_lightning_takes_for_a_checkpoint(tmp_path):
+    def killed(checkpoint, file):
+        file.write(b"half")
+        os._exit(9)
+
+    io.save_checkpoint(CHECKPOINT, tmp_path / "hpc_ckpt_1.ckpt")
+    if (pid := os.fork()) == 0:
+        with mock.patch("torch.save", killed):
+            io.save_checkpoint(CHECKPOINT, tmp_path / "hpc_ckpt_2.ckpt")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    (left,) = set(os.listdir(tmp_path)) - {"hpc_ckpt_1.ckpt"}
+    assert "ckpt_" not in left
+    assert not left.endswith(".ckpt")
+    assert last_whole_checkpoint(tmp_path) == tmp_path / "hpc_ckpt_1.ckpt"
+    io.save_checkpoint(CHECKPOINT, tmp_path / "hpc_ckpt_2.ckpt")  # the next one clears it away
+    assert sorted(os.listdir(tmp_path)) == ["hpc_ckpt_1.ckpt", "hpc_ckpt_2.ckpt"]
+
+
+# --- Reading ---
+
+
+def test_a_flipped_bit_is_refused_or_harmless(tmp_path):
+    path = tmp_path / "flipped.ckpt"
+    io.save_checkpoint(CHECKPOINT, path)
+    data, refused = path.read_bytes(), 0
+    for place in range(0, len(data), 7):
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        try:
+            assert same(io.load_checkpoint(path), CHECKPOINT)
+        except DamagedCheckpointError:
+            refused += 1
+    assert refused > len(data) / 7 / 2  # the rest is padding, and what nobody reads
+
+
+def test_torch_itself_does_not_see_a_flipped_bit(tmp_path):
+    path = tmp_path / "flipped.ckpt"
+    io.save_checkpoint(CHECKPOINT, path)
+    data = bytearray(path.read_bytes())
+    data[data.index(torch.arange(50.0).numpy().tobytes()) + 11] ^= 1
+    path.write_bytes(data)
+    assert not same(torch.load(path, weights_only=True), CHECKPOINT)
+    with pytest.raises(DamagedCheckpointError, match=r"flipped.ckpt is damaged: .*data/0 is not as it was written"):
+        check_checkpoint(path)
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, -1])
+def test_a_truncated_file_is_refused(length, tmp_path):
+    path = tmp_path / "short.ckpt"
+    io.save_checkpoint(CHECKPOINT, path)
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(DamagedCheckpointError, match="short.ckpt is damaged: File is not a zip file"):
+        io.load_checkpoint(path)
+
+
+def test_the_one_before_is_named_and_taken_when_asked(tmp_path):
+    for number, name in enumerate(("old", "newer", "last")):
+        io.save_checkpoint({**CHECKPOINT, "epoch": number}, tmp_path / f"{name}.ckpt")
+        os.utime(tmp_path / f"{name}.ckpt", (number, number))
+    (tmp_path / "last.ckpt").write_bytes(b"half")
+    assert last_whole_checkpoint(tmp_path) == tmp_path / "newer.ckpt"
+    with pytest.raises(
+        DamagedCheckpointError, match="last.ckpt is damaged.*newest whole .* is .*newer.ckpt: give it as"
+    ):
+        io.load_checkpoint(tmp_path / "last.ckpt")
+    with pytest.warns(UserWarning, match="last.ckpt is damaged.*Continuing with .*newer.ckpt instead"):
+        taken = AtomicCheckpointIO(fall_back=True).load_checkpoint(tmp_path / "last.ckpt")
+    assert taken["epoch"] == 1
+    with pytest.raises(FileNotFoundError, match="none.ckpt"):
+        AtomicCheckpointIO(fall_back=True).load_checkpoint(tmp_path / "none.ckpt")
+    for name in ("old", "newer"):
+        (tmp_path / f"{name}.ckpt").unlink()
+    with pytest.raises(DamagedCheckpointError, match="not a zip file.$"):
+        AtomicCheckpointIO(fall_back=True).load_checkpoint(tmp_path / "last.ckpt")
+
+
+class Hostile:
+    def __reduce__(self):
+        return os.mkdir, ("it ran",)
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fit(
+        Module(),
+        MultigridCallback(),
+        ModelCheckpoint(tmp_path, filename="good"),
+        max_epochs=1,
+        enable_checkpointing=True,
+    )
+    checkpoint = torch.load("good.ckpt", weights_only=True)
+    checkpoint["callbacks"]["MultigridCallback"]["seed"] = Hostile()
+    torch.save(checkpoint, "bad.ckpt")
+    with pytest.raises(
+        ValueError, match="bad.ckpt holds more than tensors and plain values, and reading it could run code"
+    ):
+        fit(Module(), MultigridCallback(), plugins=[AtomicCheckpointIO()], ckpt_path="bad.ckpt")
+    with pytest.raises(ValueError, match="file://.*bad.ckpt holds more than"):
+        io.load_checkpoint(f"file://{tmp_path}/bad.ckpt")
+    assert sorted(os.listdir()) == ["bad.ckpt", "good.ckpt"]
+
+
+# --- In a training ---
+
+
+class Signalled(Module):
+    """Gets a signal in a training step, in the middle of an epoch."""
+
+    def __init__(self, number=None, at=7):
+        super().__init__(steps_scheduler)
+        self.number, self.left = number, at
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        if self._trainer is not None:
+            self.left -= 1
+            if self.left == 0 and self.number is not None:
+                os.kill(os.getpid(), self.number)
+        return loss
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_what_sigterm_leaves_resumes_exactly(tmp_path):
+    def run(module, **arguments):
+        last = ModelCheckpoint(tmp_path, save_last=True, save_on_exception=True, every_n_train_steps=1000)
+        fit(module, MultigridCallback(), last, plugins=[AtomicCheckpointIO()], enable_checkpointing=True, **arguments)
+        return [parameter.detach() for parameter in module.parameters()]
+
+    whole, ended, resumed = Signalled(), Signalled(signal.SIGTERM), Signalled()
+    weights = run(whole)
+    with pytest.raises(SystemExit):
+        run(ended)
+    assert len(ended.seen) == 7
+    again = run(resumed, ckpt_path="last")
+    assert resumed.seen == whole.seen[7:]
+    assert all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_the_checkpoint_of_slurms_signal_does_the_step_that_was_under_way_again(tmp_path, monkeypatch):
+    """Lightning writes it at once, in the middle of a step, and the next job finds it by itself."""
+    job = {"JOB_ID": "5", "JOB_NAME": "train", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "NODELIST": "here"}
+    for name, value in job.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho $@ > {tmp_path}/asked\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    def run(module):
+        arguments = {"default_root_dir": tmp_path, "plugins": [SLURMEnvironment(), AtomicCheckpointIO()]}
+        fit(module, MultigridCallback(), **arguments)
+        return [parameter.detach() for parameter in module.parameters()]
+
+    whole, signalled, resumed = Signalled(), Signalled(signal.SIGUSR1), Signalled()
+    weights = run(whole)
+    run(signalled)
+    assert (tmp_path / "asked").read_text() == "requeue 5\n"
+    assert signalled.seen == whole.seen
+    again = run(resumed)
+    assert resumed.seen == whole.seen[6:]
+    assert all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_a_full_disk_ends_a_training_that_then_continues_exactly(tmp_path):
+    whole, stopped, resumed = (Module(steps_scheduler) for _ in range(3))
+    real, saved = torch.save, []
+
+    def save(checkpoint, file):
+        saved.append(1)
+        if len(saved) > 6:
+            file.write(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(checkpoint, file)
+
+    def run(module, **arguments):
+        last = ModelCheckpoint(tmp_path, save_last=True, every_n_train_steps=2)
+        fit(module, MultigridCallback(), last, plugins=[AtomicCheckpointIO()], enable_checkpointing=True, **arguments)
+
+    fit(whole, MultigridCallback())
+    with (
+        mock.patch("torch.save", save),
+        pytest.raises(OSError, match="could not be written: .*No space left on device"),
+    ):
+        run(stopped)
+    done = io.load_checkpoint(tmp_path / "last.ckpt")["global_step"]
+    run(resumed, ckpt_path="last")
+    assert 0 < done < len(stopped.seen)
+    assert resumed.seen == whole.seen[done:]
+
+
+def test_the_command_line_uses_it_unless_the_config_has_another():
+    def io_of(*args):
+        boring = "lightning.pytorch.demos.boring_classes.Boring"
+        cli = _MultigridCLI(
+            LightningModule,
+            LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            seed_everything_default=0,
+            run=False,
+            args=[f"--model={boring}Model", f"--data={boring}DataModule", "--trainer.accelerator=cpu", *args],
+        )
+        return cli.trainer.strategy.checkpoint_io
+
+    own = "--trainer.plugins=lightning_multigrid.AtomicCheckpointIO"
+    assert type(io_of()) is AtomicCheckpointIO
+    assert not io_of().fall_back
+    assert io_of(own, "--trainer.plugins.fall_back=true").fall_back
+    assert type(io_of("--trainer.plugins=lightning.pytorch.plugins.io.AsyncCheckpointIO")) is not AtomicCheckpointIO

@@ -1,0 +1,318 @@
+"""The LR of every step against a real run of the baseline: scheduler(baseline clock) x scale."""
+
+import csv
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import BaseFinetuning, LearningRateMonitor
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.utilities.types import LRSchedulerConfig
+from torch.optim import SGD, lr_scheduler
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
+from lightning_multigrid.training.baseline_lr import BaselineEpoch, lr_stages
+from tests.helpers.tiny import Module, fit, loader
+
+BATCHES = 25  # of the baseline: 100 clips, 4 each
+
+
+def cosine(optimizer, module):
+    return {"scheduler": lr_scheduler.CosineAnnealingLR(optimizer, T_max=4 * BATCHES), "interval": "step"}
+
+
+def warmup_then_steps(optimizer, module):
+    warmup = lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=1)
+    steps = lr_scheduler.MultiStepLR(optimizer, [1, 2])
+    return lr_scheduler.SequentialLR(optimizer, [warmup, steps], milestones=[1])
+
+
+def warmup_then_cosine(optimizer, module):
+    warmup = lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=30)
+    rest = lr_scheduler.CosineAnnealingLR(optimizer, T_max=70)
+    return {"scheduler": lr_scheduler.SequentialLR(optimizer, [warmup, rest], milestones=[30]), "interval": "step"}
+
+
+def one_cycle(optimizer, module):
+    total = module.trainer.estimated_stepping_batches
+    return {"scheduler": lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=total), "interval": "step"}
+
+
+def every_fourth(optimizer, module):
+    return {"scheduler": lr_scheduler.ExponentialLR(optimizer, 0.9), "interval": "step", "frequency": 4}
+
+
+SCHEDULERS = {
+    "MultiStepLR": lambda optimizer, module: lr_scheduler.MultiStepLR(optimizer, [2, 3]),
+    "StepLR": lambda optimizer, module: lr_scheduler.StepLR(optimizer, 2),
+    "cosine by step": cosine,
+    "cosine by epoch": lambda optimizer, module: lr_scheduler.CosineAnnealingLR(optimizer, T_max=4),
+    "warm-up, steps": warmup_then_steps,
+    "warm-up, cosine by step": warmup_then_cosine,
+    "OneCycleLR": one_cycle,
+    "LambdaLR": lambda optimizer, module: lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch)),
+    "every fourth step": every_fourth,
+    "chained": lambda optimizer, module: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(optimizer, 0.5, 1), lr_scheduler.ExponentialLR(optimizer, 0.7)]
+    ),
+    "warm restarts": lambda optimizer, module: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=2),
+    "none": None,
+}
+
+
+def schedule_of(host):
+    return next(c for c in host.callbacks if isinstance(c, MultigridCallback))._run.sampler
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_lr_is_the_schedulers_at_the_baseline_clock_times_the_scale(name, accumulate):
+    baseline = Module(SCHEDULERS[name])
+    fit(baseline, accumulate_grad_batches=accumulate)
+    plain = {(epoch, batch): lr for epoch, batch, _, lr, _ in baseline.seen}
+    assert len(plain) == 4 * BATCHES
+
+    module = Module(SCHEDULERS[name])
+    sampler = schedule_of(fit(module, MultigridCallback(), accumulate_grad_batches=accumulate))
+    for epoch, batch, _, lr, _ in module.seen:
+        # Micro-batches have the LR of the first one of their optimizer step.
+        step = sampler.steps(epoch)[batch - batch % accumulate]
+        clock = sampler.schedule.baseline_epoch(epoch + Fraction(step.offset, sampler.clips))
+        whole = math.floor(clock)
+        expected = plain[whole, math.floor((clock - whole) * BATCHES)] * step.lr_scale
+        assert lr == pytest.approx(expected, rel=1e-12), (epoch, batch)
+    assert len({step.lr_scale for epoch in range(6) for step in sampler.steps(epoch)}) == 4
+
+
+def test_lr_by_hand():
+    # 3 epochs with milestones at 1 and 2; base shapes of 2x and 1x the clips, no short cycle, 1.0x epochs. Each stage
+    # has 2/3 of its epoch at twice the LR and 1/3 at once; fine-tuning takes 2/3 epochs, at the saving of 3/2 of the
+    # stages. That is 8/3 in all, stretched to 3: the phases end at 0.75, 1.125, 1.875, 2.25 and 3, and the last half of
+    # fine-tuning starts at 2.625.
+    callback = MultigridCallback(epoch_factor=1, long_cycle=LongCycle(((0.5, 1), (1, 1))), short_cycle=ShortCycle((1,)))
+    module = Module(lambda optimizer, _: lr_scheduler.MultiStepLR(optimizer, [1, 2]))
+    fit(module, callback, max_epochs=3, train=loader(batch_size=5))
+    per_epoch = [
+        # 75 of the 100 clips in tens, and what is left in fives
+        [0.2] * 8 + [0.1] * 4,
+        # to 0.125 in fives, to 0.875 in tens, the rest in fives
+        [0.1] * 3 + [0.02] * 8 + [0.01] * 1,
+        # to 0.25 at the end of the second stage, to 0.625 at its LR, the rest at the last one
+        [0.01] * 5 + [0.01] * 8 + [0.001] * 7,
+    ]
+    assert module.lrs == pytest.approx([lr for epoch in per_epoch for lr in epoch])
+    assert [clips for clips, *_ in module.shapes] == [10] * 8 + [5] * 4 + [5] * 3 + [10] * 8 + [5] * 1 + [5] * 20
+
+
+def test_stepwise_fine_tuning_halves():
+    # Sec. 3.2: the first half of fine-tuning keeps the LR of the stage before, the second half takes the last.
+    module = Module(SCHEDULERS["MultiStepLR"])
+    sampler = schedule_of(fit(module, MultigridCallback()))
+    last = sampler.schedule.phases[-1]
+    middle = (last.start_epoch + last.end_epoch) / 2
+    tuning = {True: set(), False: set()}
+    for epoch, batch, _, lr, _ in module.seen:
+        step = sampler.steps(epoch)[batch]
+        position = epoch + Fraction(step.offset, sampler.clips)
+        if position >= last.start_epoch:
+            tuning[position < middle].add(round(lr, 9))
+    assert tuning == {True: {0.01}, False: {0.001}}
+
+
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_learning_rate_monitor_shows_what_is_used(tmp_path, interval):
+    module = Module(cosine)
+    logger = CSVLogger(tmp_path)
+    monitor = LearningRateMonitor(logging_interval=interval)
+    fit(module, monitor, MultigridCallback(), logger=logger, log_every_n_steps=1)
+    with open(f"{logger.log_dir}/metrics.csv") as file:
+        shown = [float(row["lr-SGD"]) for row in csv.DictReader(file) if row["lr-SGD"]]
+    used = module.lrs if interval == "step" else [lr for _, batch, _, lr, _ in module.seen if batch == 0]
+    assert shown == pytest.approx(used, rel=1e-6)  # the logger keeps float32
+
+
+def test_every_parameter_group_is_scaled():
+    def two_groups(parameters):
+        weight, *rest = parameters
+        return SGD([{"params": [weight], "lr": 0.3}, {"params": rest}], lr=0.1, momentum=0.9)
+
+    used = []
+
+    class Recording(Module):
+        def on_train_batch_start(self, batch, batch_idx):
+            used.append(tuple(group["lr"] for group in self.trainer.optimizers[0].param_groups))
+
+    module = Recording(SCHEDULERS["MultiStepLR"], two_groups)
+    fit(module, MultigridCallback())
+    assert all(first == pytest.approx(3 * second) for first, second in used)
+    assert [first for first, _ in used] == module.lrs
+    assert max(used) == (8 * 0.3, 8 * 0.1)
+
+
+def test_an_lr_in_a_tensor_stays_the_same_tensor():
+    lr = torch.tensor(0.1)
+    module = Module(SCHEDULERS["MultiStepLR"], lambda parameters: SGD(parameters, lr=lr, momentum=0.9))
+    reference = Module(SCHEDULERS["MultiStepLR"])
+    fit(module, MultigridCallback())
+    fit(reference, MultigridCallback())
+    assert module.trainer.optimizers[0].param_groups[0]["lr"] is lr
+    assert module.lrs == pytest.approx(reference.lrs, rel=1e-5)
+
+
+def test_plateau_is_lightnings_and_works_on_the_baselines_lr():
+    def plateau(optimizer, module):
+        scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=10.0, min_lr=0.03)
+        return {"scheduler": scheduler, "monitor": "val"}
+
+    module = Module(plateau)
+    sampler = schedule_of(fit(module, MultigridCallback(), val=loader(shuffle=False)))
+    scales = [sampler.steps(epoch)[batch].lr_scale for epoch, batch, *_ in module.seen]
+    baseline = [lr / scale for lr, scale in zip(module.lrs, scales, strict=True)]
+    # The threshold makes every epoch a bad one: halved each time, but not below the minimum.
+    per_epoch = [0.1, 0.05, 0.03, 0.03, 0.03, 0.03]
+    assert baseline == pytest.approx([per_epoch[epoch] for epoch, *_ in module.seen])
+
+
+def test_an_lr_that_something_else_writes_is_said_once_and_kept():
+    class Writing(Module):
+        def on_train_batch_start(self, batch, batch_idx):
+            for group in self.trainer.optimizers[0].param_groups:
+                group["lr"] = 0.123
+
+    module = Writing(cosine)
+    with pytest.warns(UserWarning, match=r"The LR was set to 0\.123 by something other than an LR") as caught:
+        fit(module, MultigridCallback())
+    assert sum("The LR was set" in str(warning.message) for warning in caught) == 1
+    assert set(module.lrs) == {0.123}
+
+
+def test_adaptive_optimizers_are_warned_about_once():
+    def adam(parameters):
+        return torch.optim.AdamW(parameters, lr=1e-3)
+
+    with pytest.warns(UserWarning, match="The LR of AdamW will be multiplied by up to 8.*unproven"):
+        fit(Module(optimizer=adam), MultigridCallback())
+    module = Module(optimizer=adam)
+    fit(module, MultigridCallback(lr_scaling="sqrt"))  # warnings are errors here
+    assert max(module.lrs) == pytest.approx(1e-3 * math.sqrt(8))
+
+
+class Unfreezing(BaseFinetuning):
+    """Lightning's own callback for fine-tuning: adds the first layer to the optimizer after some epochs."""
+
+    def freeze_before_training(self, pl_module):
+        self.freeze(pl_module.net[0])
+
+    def finetune_function(self, pl_module, epoch, optimizer):
+        if epoch == 3:
+            self.unfreeze_and_add_param_group(pl_module.net[0], optimizer)  # at a tenth of the first group's LR
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_group_that_is_added_while_training_keeps_its_share_of_the_lr(first):
+    used = []
+
+    class Recording(Module):
+        def on_train_batch_start(self, batch, batch_idx):
+            used.append([group["lr"] for group in self.trainer.optimizers[0].param_groups])
+
+    def trainable(parameters):
+        return SGD([p for p in parameters if p.requires_grad], lr=0.1, momentum=0.9)
+
+    callbacks = [Unfreezing(), MultigridCallback()]
+    fit(Recording(SCHEDULERS["MultiStepLR"], trainable), *(callbacks if first else reversed(callbacks)))
+    both = [lrs for lrs in used if len(lrs) == 2]
+    assert len({lr for lr, _ in both}) > 3  # several phases and stages
+    assert all(added == pytest.approx(lr / 10) for lr, added in both)
+
+
+# --- Ticks ---
+
+
+@pytest.mark.parametrize("batches", [5, 8])
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+@pytest.mark.parametrize("frequency", [1, 2, 4])
+def test_ticks_are_those_of_lightnings_rule(batches, accumulate, frequency):
+    epoch = BaselineEpoch(batches, accumulate)
+    ticks = 0
+    for done in range(3 * batches):
+        assert epoch.ticks(Fraction(done, batches), "step", frequency) == ticks
+        position = done % batches + 1
+        if position % frequency == 0 and (position % accumulate == 0 or position == batches):
+            ticks += 1
+            assert epoch.after_ticks(ticks, "step", frequency) == Fraction(done + 1, batches)
+
+
+def test_epoch_ticks():
+    epoch = BaselineEpoch(10)
+    assert [epoch.ticks(Fraction(e, 2), "epoch", 2) for e in range(9)] == [0, 0, 0, 0, 1, 1, 1, 1, 2]
+    assert epoch.after_ticks(3, "epoch", 2) == 6
+
+
+# --- Stages ---
+
+
+def stages(scheduler, interval="epoch", epochs=10, batches=20):
+    config = LRSchedulerConfig(scheduler, interval=interval)
+    return lr_stages([config], BaselineEpoch(batches), Fraction(epochs))
+
+
+@pytest.fixture
+def optimizer():
+    return SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+
+
+def test_milestones_are_read_off_schedulers(optimizer):
+    assert stages(lr_scheduler.MultiStepLR(optimizer, [4, 8, 20])) == ((4, 8), 0, True)
+    assert stages(lr_scheduler.MultiStepLR(optimizer, [90, 150]), "step") == (
+        (Fraction(9, 2), Fraction(15, 2)),
+        0,
+        True,
+    )
+    assert stages(lr_scheduler.StepLR(optimizer, 4)) == ((4, 8), 0, True)
+
+
+def test_warmup_and_milestones_are_read_inside_other_schedulers(optimizer):
+    # The names of the parts are torch's own business: this fails when they change.
+    warmup = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2)
+    steps = lr_scheduler.MultiStepLR(optimizer, [3, 5])
+    sequential = lr_scheduler.SequentialLR(optimizer, [warmup, steps], milestones=[2])
+    assert stages(sequential) == ((5, 7), 2, True)
+    chained = lr_scheduler.ChainedScheduler([warmup, steps])
+    assert stages(chained) == ((3, 5), 2, True)
+
+
+def test_other_schedulers_get_the_papers_kinetics_proportions(optimizer):
+    kinetics = tuple(Fraction(share, 112) * 10 for share in (44, 72, 92))
+    assert stages(lr_scheduler.CosineAnnealingLR(optimizer, 10)) == (kinetics, 0, False)
+    assert lr_stages([], BaselineEpoch(20), Fraction(10)) == (kinetics, 0, False)
+    # A step every epoch is a smooth decay in disguise.
+    assert stages(lr_scheduler.StepLR(optimizer, 1), epochs=20).milestones[0] == Fraction(44, 112) * 20
+
+
+def test_a_warmup_longer_than_the_papers_first_stage_comes_before_it(optimizer):
+    warmup = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5)
+    rest = lr_scheduler.CosineAnnealingLR(optimizer, 5)
+    read = stages(lr_scheduler.SequentialLR(optimizer, [warmup, rest], milestones=[5]))
+    assert read.warmup_epochs == 5
+    assert read.milestones[0] == 5 + Fraction(44, 112) * 5
+
+
+def test_a_falling_linear_lr_is_no_warmup(optimizer):
+    assert stages(lr_scheduler.LinearLR(optimizer, 1.0, 0.0, 10)).warmup_epochs == 0
+
+
+@pytest.mark.parametrize(("accumulate", "frequency"), [(1, 11), (4, 3), (4, 10), (1, 10), (3, 1)])
+def test_an_epoch_after_so_many_ticks_is_the_first_that_has_had_them(accumulate, frequency):
+    """With 10 batches, a scheduler of every 11th step never ticks, nor one of every 3rd where every 4th is a step."""
+    epoch = BaselineEpoch(batches=10, accumulate=accumulate)
+    assert epoch.after_ticks(0, "step", frequency) in (0, 10**9)
+    for ticks in range(1, 12):
+        at = epoch.after_ticks(ticks, "step", frequency)
+        if at == 10**9:
+            assert epoch.ticks(Fraction(100), "step", frequency) == 0
+        else:
+            assert epoch.ticks(at, "step", frequency) >= ticks
+            assert epoch.ticks(at - Fraction(1, 10), "step", frequency) < ticks

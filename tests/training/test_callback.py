@@ -1,0 +1,965 @@
+"""`MultigridCallback` on plain Lightning scripts: real Trainers, a tiny model, no mocks."""
+
+import gc
+import inspect
+import math
+import os
+import weakref
+from collections import namedtuple
+from contextlib import nullcontext
+
+import lightning as L
+import pytest
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import callbacks
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
+from lightning.pytorch.loggers import CSVLogger
+from torch import nn
+from torch.optim.lr_scheduler import MultiStepLR
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+)
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.norm.sub_batchnorm import SubBatchNorm3d
+from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
+from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.training.lightning_internals import training_source
+from lightning_multigrid.training.precise_bn import EvaluationStatistics
+from tests.helpers.tiny import CLIPS, Module, clips, fit, loader, trainer
+
+BASELINE = Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2, 3))
+PLAN = MultigridSchedule(BASELINE)
+
+
+def steps_scheduler(optimizer, module):
+    return MultiStepLR(optimizer, [2, 3])
+
+
+def planned(schedule=PLAN, number=CLIPS, **arguments):
+    """Clips x frames x size of every step of a plan."""
+    steps = [step for epoch in range(schedule.epochs) for step in schedule.steps(epoch, number, **arguments)]
+    return [(step.shape.clips, step.shape.frames, step.shape.size) for step in steps]
+
+
+# --- One line on a baseline script ---
+
+
+def test_a_plain_script_trains_on_the_plan_that_its_numbers_ask_for():
+    module = Module(steps_scheduler)
+    host = fit(module, MultigridCallback())
+    assert module.shapes == planned()
+    assert host.current_epoch == PLAN.epochs == 6
+    assert host.global_step == len(planned())
+    assert [(e, b) for e, b, *_ in module.seen] == [
+        (epoch, batch) for epoch in range(6) for batch in range(len(PLAN.steps(epoch, CLIPS)))
+    ]
+
+
+def test_removing_the_callback_gives_the_baseline_bit_for_bit():
+    before, after = Module(steps_scheduler), Module(steps_scheduler)
+    fit(before)
+    fit(Module(steps_scheduler), MultigridCallback())  # leaves nothing behind
+    fit(after)
+    assert before.seen == after.seen
+    for name, value in before.state_dict().items():
+        assert torch.equal(value, after.state_dict()[name]), name
+
+
+def test_two_runs_with_one_seed_are_the_same_and_with_another_not():
+    runs = []
+    for seed in (1, 1, 2):
+        runs.append(Module(steps_scheduler))
+        fit(runs[-1], MultigridCallback(), seed=seed)
+    assert runs[0].seen == runs[1].seen
+    assert runs[0].seen != runs[2].seen
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_number_of_workers_changes_nothing(workers):
+    alone, helped = Module(steps_scheduler), Module(steps_scheduler)
+    fit(alone, MultigridCallback(), train=loader())
+    fit(helped, MultigridCallback(), train=loader(num_workers=workers))
+    assert alone.seen == helped.seen
+
+
+class Worked(Dataset):
+    """Notes in the label which process read a clip."""
+
+    def __len__(self):
+        return CLIPS
+
+    def __getitem__(self, index):
+        return torch.zeros(3, 8, 32, 32), os.getpid()
+
+
+class Pids(Module):
+    def __init__(self):
+        super().__init__()
+        self.pids = set()
+
+    def training_step(self, batch, batch_idx):
+        if batch[1].device.type != "meta":
+            self.pids |= set(batch[1].tolist())
+        return self.net(batch[0]).mean()
+
+
+def test_worker_processes_live_through_all_epochs_and_shapes():
+    module = Pids()
+    fit(module, MultigridCallback(), train=DataLoader(Worked(), 4, num_workers=2))
+    assert len(module.pids - {os.getpid()}) == 2
+
+
+class ServingModule(Module):
+    def train_dataloader(self):
+        return loader()
+
+    def val_dataloader(self):
+        return loader(shuffle=False)
+
+
+class Data(L.LightningDataModule):
+    def __init__(self):
+        super().__init__()
+        self.requested = 0
+
+    def train_dataloader(self):
+        return loader()
+
+    def val_dataloader(self):
+        self.requested += 1
+        return loader(shuffle=False)
+
+
+def test_the_loader_may_come_from_module_data_module_or_fit():
+    passed, owned, served = Module(), ServingModule(), Module()
+    fit(passed, MultigridCallback())
+    L.seed_everything(0, verbose=False)
+    trainer(MultigridCallback()).fit(owned)
+    L.seed_everything(0, verbose=False)
+    data = Data()
+    trainer(MultigridCallback()).fit(served, datamodule=data)
+    # Two of them validate, which draws random numbers; the training does not see them.
+    assert passed.seen == owned.seen == served.seen
+    assert data.requested == 1  # as without the callback
+    assert type(data.train_dataloader()) is DataLoader
+
+
+Named = namedtuple("Named", "video label")
+
+
+class Wrapped(Dataset):
+    def __init__(self, wrap):
+        self.wrap, self.inner = wrap, clips()
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        return self.wrap(*self.inner[index])
+
+
+class AnyBatch(Module):
+    def training_step(self, batch, batch_idx):
+        if isinstance(batch, torch.Tensor):
+            batch = (batch, torch.zeros(len(batch), dtype=torch.long, device=batch.device))
+        values = batch.values() if isinstance(batch, dict) else batch
+        return super().training_step(tuple(values), batch_idx)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda x, y: x,
+        lambda x, y: (x, y),
+        lambda x, y: [x, y],
+        lambda x, y: {"video": x, "label": y},
+        Named,
+    ],
+    ids=["tensor", "tuple", "list", "dict", "namedtuple"],
+)
+def test_batches_of_every_kind(wrap):
+    module = AnyBatch(steps_scheduler)
+    fit(module, MultigridCallback(), train=DataLoader(Wrapped(wrap), 4, shuffle=True))
+    assert module.shapes == planned()
+
+
+def test_other_layouts():
+    data = TensorDataset(torch.randn(CLIPS, 8, 3, 32, 32))
+
+    class FramesFirst(Module):
+        def training_step(self, batch, batch_idx):
+            x = batch[0].transpose(1, 2)
+            return super().training_step((x, torch.zeros(len(x), dtype=torch.long, device=x.device)), batch_idx)
+
+    module = FramesFirst(steps_scheduler)
+    fit(module, MultigridCallback(), train=DataLoader(data, 4))
+    assert module.shapes == planned()
+
+
+class Decoding(Dataset):
+    """A clip dataset of its own: answers requests, and whole indices with what nobody should ask for."""
+
+    frames, size, stride = 8, 32, 1
+
+    def __init__(self, first=0, number=CLIPS):
+        self.first, self.number = first, number
+
+    def __len__(self):
+        return self.number
+
+    def __getitem__(self, index):
+        raise AssertionError("decoded without a request")
+
+    def read_clip(self, request):
+        return torch.zeros(3, request.frames, request.size, request.size), self.first + request.index
+
+
+class Indices(Module):
+    def training_step(self, batch, batch_idx):
+        if batch[1].device.type != "meta":
+            self.seen.append((self.current_epoch, batch[1].tolist(), batch[0].shape))
+        return self.net(batch[0]).mean()
+
+
+def test_parts_and_joins_of_a_clip_dataset_pass_requests_on():
+    join = ConcatDataset([Subset(Decoding(number=80), range(0, 80, 2)), Decoding(1000, 60)])
+    module = Indices(steps_scheduler)
+    fit(module, MultigridCallback(), train=DataLoader(join, 4, shuffle=True))
+    first = sorted(index for epoch, indices, _ in module.seen if epoch == 0 for index in indices)
+    assert first == [*range(0, 80, 2), *range(1000, 1060)]
+    assert [(shape[0], shape[2], shape[3]) for *_, shape in module.seen] == planned()
+    other = Decoding()
+    other.frames = 16
+    with pytest.raises(
+        ValueError, match="must have one baseline grid, got .* of \\[\\(8, 32, 1\\), \\(16, 32, 1\\)\\]"
+    ):
+        fit(Indices(), MultigridCallback(), train=DataLoader(ConcatDataset([Decoding(), other]), 4))
+
+
+class Opened(Dataset):
+    """Opens its file in each worker, as readers of HDF5 do."""
+
+    file = None
+
+    def __len__(self):
+        return CLIPS
+
+    def __getitem__(self, index):
+        return self.file[0].expand(3, 8, 32, 32), 0
+
+
+def open_file(worker):
+    torch.utils.data.get_worker_info().dataset.file = torch.zeros(1, 3, 8, 32, 32)
+
+
+@pytest.mark.parametrize("workers", [1])
+def test_a_worker_init_fn_and_a_script_see_the_users_dataset(workers):
+    lengths = []
+
+    class Asking(Module):
+        def on_train_epoch_start(self):
+            lengths.append(len(self.trainer.train_dataloader.dataset))
+
+    data = Opened()
+    data.file = torch.zeros(1, 3, 8, 32, 32)  # for the main process, which looks at a sample
+    train = DataLoader(data, 4, num_workers=workers, worker_init_fn=open_file)
+    fit(Asking(), MultigridCallback(), train=train)
+    assert lengths == [CLIPS] * 6
+
+
+# --- What is inferred ---
+
+
+def plan_of(callback, module=None, **arguments):
+    fit(module or Module(steps_scheduler), callback, **arguments)
+    return callback._run.sampler.schedule
+
+
+def test_baseline_is_inferred():
+    assert plan_of(MultigridCallback()).baseline == BASELINE
+
+
+def test_a_baseline_in_steps():
+    # 100 clips in batches of 4, two batches per optimizer step: 13 optimizer steps an epoch, so 4 epochs are 52.
+    for steps, epochs in ((52, 4), (26, 2), (32, 2 + 12 / 25)):
+        module = Module(steps_scheduler)
+        schedule = plan_of(MultigridCallback(), module, max_epochs=-1, max_steps=steps, accumulate_grad_batches=2)
+        assert float(schedule.baseline.epochs) == pytest.approx(epochs)
+        assert module.seen[-1][0] == schedule.epochs - 1
+
+
+def test_without_milestones_the_papers_proportions():
+    milestones = plan_of(MultigridCallback(), Module()).baseline.milestones
+    assert [float(m) for m in milestones] == pytest.approx([4 * 44 / 112, 4 * 72 / 112, 4 * 92 / 112])
+
+
+def test_given_values_win():
+    callback = MultigridCallback(milestones=[1.5], warmup_epochs=0.5, epoch_factor=2, size_divisor=16)
+    schedule = plan_of(callback)
+    assert schedule.baseline.milestones == (1.5,)
+    assert schedule.baseline.warmup_epochs == 0.5
+    assert schedule.epochs == 8
+    assert {shape.size for shape in schedule.grids} == {16, 32}
+    given = MultigridSchedule(BASELINE, LongCycle(((0.5, 1), (1, 1))), ShortCycle((1,)), epoch_factor=1)
+    module = Module(steps_scheduler)
+    assert plan_of(MultigridCallback(given), module) is given
+    assert module.shapes == planned(given)
+
+
+def test_drop_last_is_the_loaders():
+    module = Module(steps_scheduler)
+    fit(module, MultigridCallback(), train=loader(drop_last=True))
+    assert module.shapes == planned(drop_last=True)
+
+
+def test_order_is_the_loaders():
+    class Indexed(Module):
+        def training_step(self, batch, batch_idx):
+            if batch[1].device.type != "meta":
+                self.seen.append(batch[1].tolist())
+            return self.net(batch[0]).mean()
+
+    data = TensorDataset(torch.zeros(CLIPS, 3, 8, 32, 32), torch.arange(CLIPS))
+    orders = {}
+    for shuffle in (False, True):
+        module = Indexed()
+        fit(module, MultigridCallback(), train=DataLoader(data, 4, shuffle))
+        flat = [index for batch in module.seen for index in batch]
+        orders[shuffle] = [flat[start : start + CLIPS] for start in range(0, len(flat), CLIPS)]
+    assert orders[False] == [list(range(CLIPS))] * 6
+    assert all(sorted(order) == list(range(CLIPS)) for order in orders[True])
+    assert len({tuple(order) for order in orders[True]}) == 6
+
+
+# --- The Trainer's other settings ---
+
+
+class Validating(Module):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.validated = []  # optimizer steps done at each validation
+        self.validation_shapes = set()
+
+    def on_validation_start(self):
+        if not self.trainer.sanity_checking:
+            self.validated.append((self.current_epoch, self.trainer.global_step))
+
+    def validation_step(self, batch, batch_idx):
+        self.validation_shapes.add(tuple(batch[0].shape[2:]))
+
+
+def test_validation_stays_on_the_baselines_grid():
+    module = Validating(steps_scheduler)
+    fit(module, MultigridCallback(), val=loader(shuffle=False))
+    assert module.validation_shapes == {(8, 32, 32)}
+    assert [epoch for epoch, _ in module.validated] == list(range(6))
+
+
+def ends_of_epochs():
+    lengths = [len(PLAN.steps(epoch, CLIPS)) for epoch in range(6)]
+    return [sum(lengths[: epoch + 1]) for epoch in range(6)]
+
+
+def test_validation_twice_an_epoch():
+    module = Validating(steps_scheduler)
+    fit(module, MultigridCallback(), val=loader(shuffle=False), val_check_interval=0.5)
+    lengths = [len(PLAN.steps(epoch, CLIPS)) for epoch in range(6)]
+    wanted = [
+        sum(lengths[:e]) + part for e in range(6) for part in range(lengths[e] // 2, lengths[e] + 1, lengths[e] // 2)
+    ]
+    assert [step for _, step in module.validated] == wanted
+
+
+def test_validation_every_so_many_batches_of_the_baseline():
+    # 12 of 25 batches: also more than the batches that a coarse epoch has.
+    module, half = Validating(steps_scheduler), Validating(steps_scheduler)
+    fit(module, MultigridCallback(), val=loader(shuffle=False), val_check_interval=12)
+    fit(half, MultigridCallback(), val=loader(shuffle=False), val_check_interval=12 / 25)
+    assert module.validated == half.validated
+    assert len(module.validated) > 6
+
+
+def test_validation_by_batches_across_epochs():
+    module = Validating(steps_scheduler)
+    fit(module, MultigridCallback(), val=loader(shuffle=False), val_check_interval=20, check_val_every_n_epoch=None)
+    every = round(20 / PLAN.iteration_reduction)
+    assert [step for _, step in module.validated] == list(range(every, len(planned()) + 1, every))
+
+
+def test_the_last_epoch_is_validated_as_in_the_baseline():
+    module = Validating(steps_scheduler)
+    fit(module, MultigridCallback(), val=loader(shuffle=False), check_val_every_n_epoch=4)
+    assert [epoch for epoch, _ in module.validated] == [3, 5]
+
+
+def test_validations_per_phase():
+    data = loader(shuffle=False)
+    module = Validating(steps_scheduler)
+    callback = MultigridCallback(epoch_factor=3, validations_per_phase=1)
+    host = fit(module, callback, val=data)
+    epochs = callback._run.sampler.schedule.validation_epochs(1)
+    assert {epoch for epoch, _ in module.validated} == set(epochs)
+    assert len(epochs) < 12
+    assert host.check_val_every_n_epoch == 1  # put back
+
+
+@pytest.mark.parametrize("accumulate", [2, 3])
+def test_gradient_accumulation(accumulate):
+    module = Module(steps_scheduler)
+    host = fit(module, MultigridCallback(), accumulate_grad_batches=accumulate)
+    assert module.shapes == planned(accumulate=accumulate)
+    lengths = [len(PLAN.steps(epoch, CLIPS, accumulate)) for epoch in range(6)]
+    assert host.global_step == sum(math.ceil(length / accumulate) for length in lengths)
+
+
+@pytest.mark.parametrize(("limit", "number"), [(10, 40), (0.5, 48), (1.0, 100), (300, 100)])
+def test_limit_train_batches_counts_batches_of_the_baseline(limit, number):
+    # 25 batches of 4: half of them are 12. 40 clips are fewer than the 64 of the first mini-batch; it is whole anyway.
+    module = Module(steps_scheduler)
+    host = fit(module, MultigridCallback(), limit_train_batches=limit)
+    assert module.shapes == planned(number=max(number, 64))
+    assert host.limit_train_batches == limit  # put back
+
+
+def test_overfit_batches_see_the_same_clips_in_every_epoch():
+    class Labels(Module):
+        def training_step(self, batch, batch_idx):
+            if batch[1].device.type != "meta":
+                self.seen.append((self.current_epoch, batch[1]))
+            return self.net(batch[0]).mean()
+
+    module = Labels()
+    fit(module, MultigridCallback(), overfit_batches=20)
+    epochs = [torch.cat([labels for epoch, labels in module.seen if epoch == e]) for e in range(6)]
+    assert len(epochs[0]) == 80
+    assert all(torch.equal(epoch, epochs[0]) for epoch in epochs)
+    assert torch.equal(epochs[0], torch.stack([clips()[i][1] for i in range(80)]))
+
+
+def test_fast_dev_run_trains_one_whole_coarse_batch():
+    module = Module(steps_scheduler)
+    host = fit(module, MultigridCallback(), fast_dev_run=True)
+    assert module.shapes == [(64, 2, 16)]
+    assert host.global_step == 1
+    module = Module(steps_scheduler)
+    fit(module, MultigridCallback(), fast_dev_run=2)
+    assert module.shapes[0] == (64, 2, 16)
+    assert len(module.shapes) == 2
+    for callback in (MultigridCallback(PLAN), MultigridCallback(milestones=[2, 3], warmup_epochs=1)):
+        fit(Module(steps_scheduler), callback, fast_dev_run=True)
+
+
+def test_no_training_batches():
+    module = Module()
+    fit(module, MultigridCallback(), limit_train_batches=0)
+    assert module.seen == []
+
+
+def test_progress_bar_totals_are_exact():
+    from lightning.pytorch.callbacks import TQDMProgressBar
+
+    class Totals(TQDMProgressBar):
+        def __init__(self):
+            super().__init__()
+            self.totals = []
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            self.totals.append((self.train_progress_bar.total, self.train_progress_bar.n))
+            super().on_train_epoch_end(trainer, pl_module)
+
+    bar = Totals()
+    fit(Module(steps_scheduler), MultigridCallback(), bar, enable_progress_bar=True)
+    lengths = [len(PLAN.steps(epoch, CLIPS)) for epoch in range(6)]
+    assert bar.totals == [(length, length) for length in lengths]
+
+
+# --- BatchNorm ---
+
+
+def test_sub_mini_batches_follow_the_plan_and_the_model_is_plain_again_afterwards():
+    module = Module(steps_scheduler)
+    fit(module, MultigridCallback())
+    steps = [step for epoch in range(6) for step in PLAN.steps(epoch, CLIPS)]
+    assert module.sub_batches == [step.sub_batch for step in steps]
+    assert {8, 16, 32} <= set(module.sub_batches)
+    assert type(module.net[1]) is nn.BatchNorm3d
+    assert list(module.state_dict()) == list(Module().state_dict())
+
+
+def test_layers_that_are_made_late_are_converted_too():
+    class Late(Module):
+        def configure_model(self):
+            self.net[1] = nn.BatchNorm3d(6)  # after the callback's `setup`
+
+    module = Late(steps_scheduler)
+    fit(module, MultigridCallback())
+    assert None not in module.sub_batches
+    assert type(module.net[1]) is nn.BatchNorm3d
+
+
+def test_a_users_own_sub_batch_norm_stays():
+    module = Module(steps_scheduler)
+    module.net[1] = SubBatchNorm3d(6, sub_batch=4)
+    fit(module, MultigridCallback())
+    assert type(module.net[1]) is SubBatchNorm3d
+
+
+# --- What it leaves behind ---
+
+
+def test_everything_is_put_back_and_the_callback_can_be_used_again():
+    callback = MultigridCallback()
+    data = loader()
+    seen = []
+    for _ in range(2):
+        module = Module(steps_scheduler)
+        host = fit(module, callback, train=data, val_check_interval=5, val=loader(shuffle=False))
+        assert (host.max_epochs, host.max_steps, host.val_check_interval) == (4, -1, 5)
+        assert host.reload_dataloaders_every_n_epochs == 0
+        assert training_source(host).instance is data
+        assert "lr_scheduler_step" not in vars(module)
+        (group,) = host.optimizers[0].param_groups
+        assert group["lr"] == pytest.approx(0.001)
+        assert not [key for key in group if "multigrid" in key]
+        seen.append(module.seen)
+    assert seen[0] == seen[1]
+
+
+class Failing(Module):
+    def on_train_batch_start(self, batch, batch_idx):
+        if self.current_epoch == 1:
+            raise RuntimeError("on purpose")
+
+
+def test_everything_is_put_back_after_an_exception_too():
+    callback, module, data = MultigridCallback(), Failing(steps_scheduler), loader()
+    host = trainer(callback)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        host.fit(module, data)
+    assert (host.max_epochs, host.reload_dataloaders_every_n_epochs) == (4, 0)
+    assert training_source(host).instance is data
+    assert type(module.net[1]) is nn.BatchNorm3d
+    healthy = Module(steps_scheduler)
+    fit(healthy, callback)
+    assert healthy.shapes == planned()
+
+
+class Bar(callbacks.ProgressBar):
+    def enable(self):
+        """As bars are."""
+
+    def disable(self):
+        """As bars are."""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_callbacks_and_a_scripts_own_items_of_the_bar_are_put_back(fails):
+    bar, callback, module = Bar(), MultigridCallback(precise_bn_batches=1), (Failing if fails else Module)()
+    own = bar.get_metrics = lambda trainer, module: {"mine": 1}
+    during = []
+
+    class Look(L.Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            during.append((bar.get_metrics(trainer, pl_module).keys(), type(trainer.callbacks[-1])))
+
+    host = trainer(bar, callback, Look(), enable_progress_bar=True)
+    before = list(host.callbacks)
+    with pytest.raises(RuntimeError, match="on purpose") if fails else nullcontext():
+        host.fit(module, loader())
+    assert during[0] == ({"mine": 1, "grid": 0, "left": 0}.keys(), EvaluationStatistics)
+    assert bar.get_metrics is own
+    assert host.callbacks == before
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_a_resumed_run_does_not_keep_the_checkpoint_in_memory(tmp_path):
+    """It holds a model and an optimizer, for each process of a node."""
+    alive = []
+
+    class Look(L.Callback):
+        def on_load_checkpoint(self, trainer, pl_module, checkpoint):
+            self.state = weakref.ref(checkpoint["state_dict"])  # Lightning makes it an OrderedDict
+
+        def on_train_epoch_start(self, trainer, pl_module):
+            gc.collect()
+            alive.append(self.state() is not None)
+
+    saver = ModelCheckpoint(tmp_path, every_n_train_steps=20, filename="late")
+    fit(Module(), MultigridCallback(), saver, enable_checkpointing=True)
+    fit(Module(), MultigridCallback(), saver, Look(), enable_checkpointing=True, ckpt_path=tmp_path / "late.ckpt")
+    assert alive
+    assert not any(alive)
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_a_failed_resume_leaves_nothing_for_the_next_fit(tmp_path):
+    callback, saver = MultigridCallback(), ModelCheckpoint(tmp_path, every_n_train_steps=20, filename="late")
+    fit(Module(steps_scheduler), callback, saver, enable_checkpointing=True)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        fit(FailingLate(steps_scheduler), callback, saver, enable_checkpointing=True, ckpt_path=tmp_path / "late.ckpt")
+    again, fresh = Module(steps_scheduler), Module(steps_scheduler)
+    fit(again, callback)
+    fit(fresh, MultigridCallback())
+    assert again.seen == fresh.seen
+
+
+class FailingLate(Module):
+    def on_train_batch_end(self, *args):
+        raise RuntimeError("on purpose")
+
+
+def test_validate_and_test_alone_do_nothing():
+    class Tested(Module):
+        def test_step(self, batch, batch_idx):
+            assert type(self.net[1]) is nn.BatchNorm3d
+
+    host = trainer(MultigridCallback())
+    host.validate(Tested(), loader(shuffle=False), verbose=False)
+    host.test(Tested(), loader(shuffle=False), verbose=False)
+
+
+# --- Other callbacks ---
+
+
+@pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
+@pytest.mark.parametrize("first", [True, False])
+def test_weight_averaging(first):
+    both = [callbacks.EMAWeightAveraging(decay=0.5), MultigridCallback()]
+    averaged, plain = Module(steps_scheduler), Module(steps_scheduler)
+    fit(averaged, *(both if first else reversed(both)))
+    fit(plain, MultigridCallback())
+    assert averaged.seen == plain.seen
+    assert not torch.equal(averaged.net[0].weight, plain.net[0].weight)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_tuners_work_on_the_baseline(first, tmp_path):
+    class Sized(Module):
+        def __init__(self):
+            super().__init__(steps_scheduler)
+            self.batch_size, self.lr = 2, 0.1
+
+        def train_dataloader(self):
+            return loader(self.batch_size)
+
+        def val_dataloader(self):
+            return loader(self.batch_size, shuffle=False)
+
+        def configure_optimizers(self):
+            self.optimizer = lambda parameters: torch.optim.SGD(parameters, lr=self.lr)
+            return super().configure_optimizers()
+
+    for tuner in (
+        BatchSizeFinder("power", steps_per_trial=1, init_val=1, max_trials=2),
+        LearningRateFinder(num_training_steps=4),
+    ):
+        module, callback = Sized(), MultigridCallback()
+        callbacks = [tuner, callback]
+        host = trainer(
+            *(callbacks if first else reversed(callbacks)),
+            default_root_dir=tmp_path / type(tuner).__name__,
+            enable_checkpointing=True,
+        )
+        host.fit(module)
+        assert callback._run.sampler.schedule.baseline.shape.clips == module.batch_size
+        assert host.current_epoch == 6
+        assert module.lrs[-1] == pytest.approx(module.lr * 0.01)
+
+
+# --- What it says ---
+
+
+def test_plan_phases_and_times_are_said(caplog):
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        fit(Module(steps_scheduler), MultigridCallback())
+    text = caplog.text
+    assert PLAN.table(CLIPS) in text
+    for index in {step.phase for epoch in range(6) for step in PLAN.steps(epoch, CLIPS)}:
+        assert text.count(f"Phase {index} of {len(PLAN.phases) - 1}: {PLAN.phases[index].shape}") == 1
+    assert "Time per shape of mini-batch" in text
+    steps = len(planned())
+    (total,) = [line for line in text.splitlines() if line.split()[:1] == ["all"]]
+    assert total.split()[1:3] == [str(steps), str(6 * CLIPS)]
+
+
+def test_scalars_are_logged(tmp_path):
+    import csv
+
+    logger = CSVLogger(tmp_path)
+    module = Module(steps_scheduler)
+    fit(module, MultigridCallback(), logger=logger, log_every_n_steps=1)
+    with open(f"{logger.log_dir}/metrics.csv") as file:
+        rows = [row for row in csv.DictReader(file) if row["multigrid/clips"]]
+    names = ("clips", "frames", "size")
+    assert [tuple(int(float(row[f"multigrid/{name}"])) for name in names) for row in rows] == planned()
+    steps = [step for epoch in range(6) for step in PLAN.steps(epoch, CLIPS)]
+    assert [float(row["multigrid/lr_scale"]) for row in rows] == [step.lr_scale for step in steps]
+    assert [float(row["multigrid/phase"]) for row in rows] == [step.phase for step in steps]
+    assert all(float(row["multigrid/clips_per_second"]) > 0 for row in rows)
+
+
+@pytest.mark.filterwarnings("ignore:.*configure_optimizers` returned `None`")
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
+def test_without_an_optimizer_the_plan_is_run_all_the_same(tmp_path):
+    """As scripts do that measure their loader."""
+
+    class Loading(Module):
+        def training_step(self, batch, batch_idx):
+            if self._trainer is not None:
+                self.seen.append((self.current_epoch, batch_idx, tuple(batch[0].shape), 0.0, 0.0))
+
+        def configure_optimizers(self):
+            return None
+
+    module = Loading()
+    fit(module, MultigridCallback(milestones=[2, 3]), logger=CSVLogger(tmp_path))
+    assert module.shapes == planned()
+
+
+def test_barebones():
+    class Silent(Module):
+        def log(self, *args, **kwargs):
+            """Lightning warns of anything that is logged here."""
+
+    module = Silent(steps_scheduler)
+    L.Trainer(barebones=True, max_epochs=4, accelerator="cpu", callbacks=[MultigridCallback()]).fit(module, loader())
+    assert module.shapes == planned()
+
+
+# --- Resume (the full proof is another test file's) ---
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+@pytest.mark.parametrize("every", [3, 4])
+def test_a_resumed_run_continues_exactly(tmp_path, every):
+    whole = Module(steps_scheduler)
+    saver = ModelCheckpoint(tmp_path, every_n_train_steps=every, save_top_k=-1, filename="{step}")
+    fit(whole, MultigridCallback(), saver, enable_checkpointing=True)
+    paths = sorted(tmp_path.glob("*.ckpt"), key=lambda path: int(path.stem.split("=")[1]))
+    assert len(paths) == len(planned()) // every
+    for path in paths:
+        done = int(path.stem.split("=")[1])
+        resumed = Module(steps_scheduler)
+        again = ModelCheckpoint(tmp_path / f"after {done}", every_n_train_steps=every, save_top_k=-1)
+        fit(resumed, MultigridCallback(), again, enable_checkpointing=True, ckpt_path=path, seed=123)
+        # Shapes, LR and losses, with dropout, to the bit; whatever the seed of the new process.
+        assert resumed.seen == whole.seen[done:]
+        assert all(torch.equal(a, b) for a, b in zip(resumed.parameters(), whole.parameters(), strict=True))
+
+
+def test_checkpoints_hold_the_baselines_lr(tmp_path):
+    fit(
+        Module(),
+        MultigridCallback(),
+        ModelCheckpoint(tmp_path, every_n_train_steps=1),
+        enable_checkpointing=True,
+        max_epochs=1,
+    )
+    (path,) = tmp_path.glob("*.ckpt")
+    checkpoint = torch.load(path, weights_only=True)
+    (group,) = checkpoint["optimizer_states"][0]["param_groups"]
+    assert group["lr"] == 0.1
+    assert not [key for key in group if "multigrid" in key]
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_a_run_resumed_in_mid_epoch_validates_where_the_whole_one_does(tmp_path):
+    def run(**arguments):
+        module = Validating(steps_scheduler)
+        saver = ModelCheckpoint(tmp_path, every_n_train_steps=4, save_top_k=-1, filename="{step}")
+        callback = MultigridCallback(epoch_factor=3, validations_per_phase=1)
+        fit(module, callback, saver, val=loader(shuffle=False), enable_checkpointing=True, **arguments)
+        return module.validated
+
+    whole = run()
+    for done in (4, 8, 12):
+        resumed = run(ckpt_path=tmp_path / f"step={done}.ckpt")
+        assert resumed == [(epoch, step) for epoch, step in whole if step > done]
+
+
+# --- Refusals ---
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(clips())
+
+
+class Manual(Module):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+
+class FromIterator(Module):
+    def training_step(self, dataloader_iter):
+        return None
+
+
+class Wrapping(DataLoader):
+    def __iter__(self):
+        return super().__iter__()
+
+
+class OwnStep(Module):
+    def lr_scheduler_step(self, scheduler, metric):
+        scheduler.step(self.current_epoch)
+
+
+class Pathways(Dataset):
+    def __len__(self):
+        return CLIPS
+
+    def __getitem__(self, index):
+        return torch.zeros(3, 2, 32, 32), torch.zeros(3, 8, 32, 32), 0
+
+
+class Pooled(Module):
+    """A pool of fixed size, as many published heads have."""
+
+    def make_net(self):
+        net = super().make_net()
+        net[3] = nn.AvgPool3d((4, 16, 16))
+        return net
+
+
+def batch_sampled():
+    return DataLoader(clips(), batch_sampler=type("Mine", (BatchSampler,), {})(SequentialSampler(clips()), 4, False))
+
+
+@pytest.mark.filterwarnings("ignore:You are using the `dataloader_iter` step flavor")
+@pytest.mark.parametrize(
+    ("module", "arguments", "message"),
+    [
+        (Module, {"train": DataLoader(Stream(), 4)}, "needs a map-style dataset, got the iterable Stream"),
+        (
+            Module,
+            {"train": {"a": loader(), "b": loader()}},
+            "needs one `torch.utils.data.DataLoader` .* got dict.*ConcatDataset",
+        ),
+        (
+            Module,
+            {"train": batch_sampled()},
+            "the loader has the batch sampler Mine. Give the `DataLoader` a `batch_size`",
+        ),
+        (
+            Module,
+            {"train": loader(number=63)},
+            "first mini-batch of phase 0 has 64 clips, but this rank has 63.*Use a smaller",
+        ),
+        (Module, {"train": loader(number=3, drop_last=True)}, "has 3 clips for each device, fewer than `batch_size=4`"),
+        (Module, {"train": Wrapping(clips(), 4)}, "Wrapping iterates in its own way.*Use a plain"),
+        (
+            Module,
+            {"train": DataLoader(Pathways(), 4)},
+            r"must hold one clip, got 2, of \(3, 2, 32, 32\) and \(3, 8",
+        ),
+        (OwnStep, {}, "OwnStep overrides `lr_scheduler_step`.*Return schedulers of torch"),
+        (Manual, {}, "Manual sets `automatic_optimization=False`.*own_training_loop"),
+        (FromIterator, {}, r"FromIterator has `training_step\(dataloader_iter\)`"),
+        (
+            Module,
+            {"reload_dataloaders_every_n_epochs": 2},
+            "Remove `reload_dataloaders_every_n_epochs=2` from the Trainer",
+        ),
+        (Module, {"max_epochs": -1}, "the Trainer has no end. Give `max_epochs` or `max_steps`"),
+        (Module, {"max_steps": 5}, r"`max_steps=5` is 0\.20 epochs of 25 steps. Raise `max_steps`"),
+        (
+            Pooled,
+            {},
+            r"Pooled cannot take clips of 2 x 16 x 16 .*: `net\.3` \(AvgPool3d\) fails with Runtime.*AdaptiveAvgPool3d",
+        ),
+    ],
+)
+def test_refusals_say_what_is_given_required_and_how_to_go_on(module, arguments, message):
+    with pytest.raises((TypeError, ValueError, Exception), match=message):
+        fit(module(), MultigridCallback(), **arguments)
+
+
+def test_other_refusals():
+    with pytest.raises(Exception, match="cannot follow a `GradientAccumulationScheduler`"):
+        fit(Module(), MultigridCallback(), GradientAccumulationScheduler({0: 1}))
+    other = MultigridSchedule(Baseline(BatchShape(8, 8, 32), epochs=4))
+    with pytest.raises(ValueError, match="for a baseline of 8 x 8 x 32 .* the script has one of 4 x 8 x 32"):
+        fit(Module(), MultigridCallback(other))
+    longer = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=8))
+    with pytest.raises(ValueError, match="and 8 epochs, but the script has one of .* and 4 epochs. Make them equal"):
+        fit(Module(), MultigridCallback(longer))
+    with pytest.raises(MisconfigurationException, match="`StochasticWeightAveraging` both drive.*`EMAWeightAveraging`"):
+        fit(Module(), MultigridCallback(), StochasticWeightAveraging(0.1))
+    module = Module()
+    module.sync = nn.SyncBatchNorm(3)
+    with pytest.raises(Exception, match="the model has SyncBatchNorm layers. Remove `sync_batchnorm=True`"):
+        fit(module, MultigridCallback())
+    with pytest.raises(ValueError, match="`validations_per_phase` must be at least 1, got 0"):
+        MultigridCallback(validations_per_phase=0)
+    with pytest.raises(ValueError, match="`epoch_factor` must be positive, got -1"):
+        MultigridCallback(epoch_factor=-1)
+    for argument in ({"epoch_factor": 2}, {"milestones": [1]}, {"long_cycle": LongCycle(((1, 1),))}):
+        with pytest.raises(ValueError, match="arguments that shape an inferred one are given, too. Give either"):
+            MultigridCallback(PLAN, **argument)
+
+
+def test_a_model_whose_step_needs_its_trainer_or_values_is_tried_by_its_forward():
+    class Picky(Pooled):
+        def training_step(self, batch, batch_idx):
+            assert self.trainer.training
+            assert batch[0].abs().max().item() > 0
+            return super().training_step(batch, batch_idx)
+
+        def forward(self, x):
+            return self.net(x)
+
+    with pytest.raises(ValueError, match=r"Picky cannot take clips .* `net\.3` \(AvgPool3d\)"):
+        fit(Picky(), MultigridCallback())
+
+
+def test_a_model_that_cannot_be_tried_trains():
+    class Opaque(Module):
+        def training_step(self, batch, batch_idx):
+            assert self.trainer.training
+            return super().training_step(batch, batch_idx)
+
+    module = Opaque(steps_scheduler)
+    fit(module, MultigridCallback())
+    assert module.shapes == planned()
+
+
+def test_trying_the_grids_costs_no_randomness_and_changes_no_weight():
+    module, state = Module(), []
+
+    class Look(L.Callback):
+        def on_fit_start(self, trainer, pl_module):
+            state.append((torch.random.get_rng_state(), {k: v.clone() for k, v in pl_module.state_dict().items()}))
+
+    L.seed_everything(0, verbose=False)
+    trainer(Look(), MultigridCallback(seed=1), Look(), fast_dev_run=True).fit(module, loader())
+    (before, weights), (after, weights_after) = state
+    assert torch.equal(before, after)
+    assert all(torch.equal(weights[name], weights_after[name]) for name in weights)
+
+
+# --- The host ---
+
+
+def test_lightnings_private_door_is_still_there():
+    # See `recipe.training_source`.
+    source = training_source(trainer())
+    assert {"instance", "name"} <= set(vars(source))
+    assert list(inspect.signature(source.dataloader).parameters) == []

@@ -1,0 +1,561 @@
+"""Precise BatchNorm against brute force over the clips, and what it must not touch."""
+
+import copy
+import multiprocessing
+
+import lightning as L
+import pytest
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, callbacks
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import distributed as dist
+from torch import nn
+from torch.optim import SGD
+from torch.testing import assert_close
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.loading.order import epoch_order
+from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.norm.population import average_statistics, tracking_layers
+from lightning_multigrid.schedule.cycles import Baseline, LongCycle
+from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.training.precise_bn import population_sampler
+from tests.helpers import tiny
+from tests.helpers.tiny import CLASSES, Module, clips, loader, trainer
+
+NUMBER = 96
+ALL = NUMBER // 4  # mini-batches of 4
+STATISTICS = ("net.1.running_mean", "net.1.running_var")
+
+
+def fit(*arguments, **options):
+    return tiny.fit(*arguments, **{"max_epochs": 2} | options)  # three epochs of multigrid
+
+
+def train(**arguments):
+    return loader(number=NUMBER, **arguments)
+
+
+def val():
+    return loader(shuffle=False, number=16)
+
+
+def statistics(state):
+    return [state[name] for name in STATISTICS]
+
+
+def brute_force(state):
+    """Mean and variance of the first BatchNorm layer's inputs over all clips at once, in float64."""
+    conv = nn.Conv3d(3, 6, 3, stride=2, padding=1).double()
+    conv.load_state_dict({name: state[f"net.0.{name}"].double() for name in ("weight", "bias")})
+    with torch.no_grad():
+        values = conv(clips(NUMBER).tensors[0].double()).transpose(0, 1).flatten(1)
+    return [values.mean(dim=1), values.var(dim=1, correction=0)]
+
+
+class Snapshots(Callback):
+    """The statistics that each validation is made with, and a brute force for its weights."""
+
+    def __init__(self):
+        self.found, self.expected = [], []
+
+    def on_validation_batch_start(self, trainer, pl_module, batch, batch_idx, dataloader_idx=0):
+        if batch_idx == 0 and not trainer.sanity_checking:
+            state = copy.deepcopy(pl_module.state_dict())
+            self.found.append(statistics(state))
+            self.expected.append(brute_force(state))
+
+
+# --- What is estimated ---
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_every_validation_has_the_statistics_of_all_clips(workers):
+    seen = Snapshots()
+    module = Module()
+    fit(
+        module,
+        MultigridCallback(precise_bn_batches=ALL),
+        seen,
+        train=train(num_workers=workers),
+        val=val(),
+        val_check_interval=0.5,
+    )
+    assert len(seen.found) >= 6  # also in the middle of epochs
+    assert_close(seen.found, [[s.float() for s in pair] for pair in seen.expected], rtol=2e-5, atol=1e-4)
+    # The moving average, which the baseline keeps, is far from them.
+    without = Snapshots()
+    fit(Module(), MultigridCallback(), without, train=train(), val=val())
+    worst = max(((f - e) / e).abs().max() for f, e in zip(without.found[-1], without.expected[-1], strict=True))
+    assert worst > 0.02
+    assert not multiprocessing.active_children()
+
+
+class TwoLayers(Module):
+    def make_net(self):
+        return nn.Sequential(
+            nn.Conv3d(3, 6, 3, stride=2, padding=1),
+            nn.BatchNorm3d(6),
+            nn.ReLU(),
+            nn.Conv3d(6, 5, 3, padding=1),
+            nn.BatchNorm3d(5),
+            nn.AdaptiveAvgPool3d(1),
+            nn.Flatten(),
+            nn.Linear(5, CLASSES),
+        )
+
+
+def test_deep_layers_see_clips_that_are_normalised_as_in_training():
+    """Mini-batch by mini-batch: the first layer normalises by its own, the second one's inputs are pooled."""
+    module = TwoLayers()
+    callback = MultigridCallback(precise_bn_batches=5, seed=3)
+    fit(module, callback, train=train(), val=val(), precision="64-true")
+    sampler = population_sampler(callback._run.sampler, 5)
+    sampler.set_epoch(2)
+    data = clips(NUMBER).tensors[0].double()
+    batches = [[request.index for request in requests] for requests in sampler]
+    assert len({index for batch in batches for index in batch}) == 20
+    hidden = []
+    with torch.no_grad():
+        for batch in batches:
+            x = module.net[0](data[batch])
+            x = nn.functional.batch_norm(x, None, None, *module.net[1].parameters(), training=True)
+            hidden.append(module.net[3](x.relu()).transpose(0, 1).flatten(1))
+    values = torch.cat(hidden, dim=1)
+    assert_close(module.net[4].running_mean, values.mean(dim=1), rtol=1e-9, atol=1e-9)
+    assert_close(module.net[4].running_var, values.var(dim=1, correction=0), rtol=1e-9, atol=1e-9)
+
+
+def test_mini_batches_weigh_as_many_values_as_they_have():
+    """A layer that is used twice, on inputs of two sizes, whose mean and scale differ."""
+
+    class Twice(Module):
+        def training_step(self, batch, batch_idx):
+            self.net[1](3 * self.net[0](batch[0][:1, :, :2]) + 1)
+            return super().training_step(batch, batch_idx)
+
+    module = Twice()
+    callback = MultigridCallback(precise_bn_batches=2, seed=3)
+    fit(module, callback, train=train(), val=val(), precision="64-true")
+    sampler = population_sampler(callback._run.sampler, 2)
+    sampler.set_epoch(2)
+    parts = []
+    with torch.no_grad():
+        for requests in sampler:
+            x = clips(NUMBER).tensors[0].double()[[request.index for request in requests]]
+            parts += [module.net[0](x), 3 * module.net[0](x[:1, :, :2]) + 1]
+    values = torch.cat([part.transpose(0, 1).flatten(1) for part in parts], dim=1)
+    assert_close(module.net[1].running_mean, values.mean(dim=1), rtol=1e-9, atol=1e-9)
+    assert_close(module.net[1].running_var, values.var(dim=1, correction=0), rtol=1e-9, atol=1e-9)
+
+
+def test_in_the_precision_of_training():
+    seen = Snapshots()
+    fit(
+        Module(),
+        MultigridCallback(precise_bn_batches=ALL),
+        seen,
+        train=train(),
+        val=val(),
+        precision="bf16-mixed",
+    )
+    assert {s.dtype for pair in seen.found for s in pair} == {torch.float32}
+    for found, expected in zip(seen.found, seen.expected, strict=True):
+        assert_close(found[0], expected[0].float(), rtol=0.01, atol=0.05)
+        assert_close(found[1], expected[1].float(), rtol=0.02, atol=0)
+
+
+def test_the_clips_are_those_of_the_epoch_in_an_order_of_their_own():
+    schedule = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4))
+
+    def order(epoch):
+        return epoch_order(7, epoch, 203)
+
+    samplers = [MultigridSampler(schedule, order, 100, seed=7, rank=rank, world=2) for rank in range(2)]
+    for epoch in range(8):  # also beyond the epochs of the baseline
+        drawn = []
+        for sampler in samplers:
+            own = population_sampler(sampler, 10)
+            own.set_epoch(epoch)
+            drawn.append(list(own))
+            assert drawn[-1] == list(own)
+        requests = [request for rank in drawn for batch in rank for request in batch]
+        assert [len(batch) for rank in drawn for batch in rank] == [4] * 20
+        assert {(request.frames, request.size) for request in requests} == {(8, 32)}
+        assert len({request.index for request in requests}) == 80
+        assert {request.index for request in requests} < set(order(epoch)[:200])
+    few = population_sampler(MultigridSampler(schedule, order, 22, seed=7), 1000)
+    assert [len(batch) for batch in few] == [4] * 5
+
+
+# --- What is not touched ---
+
+
+@pytest.mark.parametrize("arguments", [{}, {"accumulate_grad_batches": 2, "val_check_interval": 0.3}])
+def test_training_is_the_same_to_the_bit(arguments):
+    """Dropout, gradients that wait for their optimizer step, and metrics of training among it."""
+    modules = []
+    for batches in (None, 3):
+        modules.append(Module())
+        host = fit(modules[-1], MultigridCallback(precise_bn_batches=batches), train=train(), val=val(), **arguments)
+        modules[-1].logged = float(host.callback_metrics["loss"])
+    plain, precise = modules
+    assert plain.seen == precise.seen
+    assert plain.logged == precise.logged
+    for (name, ours), theirs in zip(precise.state_dict().items(), plain.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs) is (name not in STATISTICS), name
+
+
+class Frozen(Module):
+    def on_train_epoch_start(self):
+        self.net[1].eval()
+
+
+def test_frozen_layers_keep_their_statistics():
+    module = Frozen()
+    before = copy.deepcopy(statistics(module.state_dict()))
+    fit(module, MultigridCallback(precise_bn_batches=3), train=train(), val=val())
+    assert all(map(torch.equal, statistics(module.state_dict()), before))
+
+
+class Unused(Module):
+    def make_net(self):
+        net = super().make_net()
+        net.extra = nn.BatchNorm3d(2)
+        return net
+
+    def training_step(self, batch, batch_idx):
+        extra, self.net.extra = self.net.extra, nn.Identity()
+        try:
+            return super().training_step(batch, batch_idx)
+        finally:
+            self.net.extra = extra
+
+
+def test_layers_that_see_nothing_keep_theirs():
+    module = Unused()
+    module.net.extra.running_mean += 1
+    fit(module, MultigridCallback(precise_bn_batches=3), train=train())
+    assert module.net.extra.running_mean.tolist() == [1, 1]
+
+
+# --- Checkpoints ---
+
+
+class Scores(Callback):
+    def __init__(self):
+        self.val = []
+
+    def on_validation_end(self, trainer, pl_module):
+        self.val.append(float(trainer.callback_metrics["val"]))
+
+
+def test_a_checkpoint_is_what_was_validated(tmp_path):
+    """Also in the middle of an epoch, and where checkpoints and validations come in each other's way."""
+    scores = Scores()
+    saver = ModelCheckpoint(tmp_path, filename="{epoch}-{step}", save_top_k=-1)
+    fit(
+        Module(),
+        MultigridCallback(precise_bn_batches=3),
+        scores,
+        saver,
+        train=train(),
+        val=val(),
+        val_check_interval=0.5,
+        enable_checkpointing=True,
+        num_sanity_val_steps=0,
+    )
+    files = sorted(tmp_path.iterdir(), key=lambda file: file.stat().st_mtime_ns)
+    assert len(files) == len(scores.val) >= 6
+    for file, score in zip(files, scores.val, strict=True):
+        module = Module()
+        module.load_state_dict(torch.load(file, weights_only=True)["state_dict"])
+        [metrics] = trainer().validate(module, val(), verbose=False)
+        assert metrics["val"] == score
+
+
+def test_checkpoints_between_validations_have_the_statistics_too(tmp_path):
+    saver = ModelCheckpoint(tmp_path, save_top_k=-1, every_n_train_steps=4, filename="{step}")
+    by_epoch = ModelCheckpoint(tmp_path, save_top_k=-1, save_on_train_epoch_end=True, filename="end-{epoch}")
+    fit(
+        Module(),
+        MultigridCallback(precise_bn_batches=ALL),
+        saver,
+        by_epoch,
+        train=train(),
+        enable_checkpointing=True,
+    )
+    files = list(tmp_path.iterdir())
+    assert len(files) == 5
+    for file in files:
+        state = torch.load(file, weights_only=True)["state_dict"]
+        found, expected = statistics(state), [s.float() for s in brute_force(state)]
+        assert_close(found, expected, rtol=2e-5, atol=1e-4, msg=lambda m, file=file: f"{file.name}: {m}")
+
+
+class AnyMoment(Callback):
+    """Saves as a signal does: in the middle of a step."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        if trainer.global_step in (4, 9):
+            before = copy.deepcopy(pl_module.state_dict())
+            trainer.save_checkpoint(self.file)
+            saved = torch.load(self.file, weights_only=True)["state_dict"]
+            assert all(torch.equal(saved[name], value) for name, value in before.items())
+            assert all(torch.equal(pl_module.state_dict()[name], value) for name, value in before.items())
+            self.saved = True
+
+
+def test_a_checkpoint_at_any_other_moment_waits_for_nobody(tmp_path):
+    saving = AnyMoment(tmp_path / "signal.ckpt")
+    fit(Module(), MultigridCallback(precise_bn_batches=3), saving, train=train(), val=val())
+    assert saving.saved
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed", "ignore:Checkpoint directory")
+@pytest.mark.parametrize("every", [3, 4])
+def test_a_resumed_run_continues_exactly(tmp_path, every):
+    def run(folder, ckpt_path=None):
+        saver = ModelCheckpoint(folder, save_top_k=-1, every_n_train_steps=every, filename="{step}")
+        module = Module()
+        callback = MultigridCallback(precise_bn_batches=3)
+        fit(module, callback, saver, train=train(), val=val(), enable_checkpointing=True, ckpt_path=ckpt_path)
+        return module
+
+    whole = run(tmp_path / "whole")
+    files = sorted((tmp_path / "whole").iterdir())
+    assert len(files) >= 2
+    for file in files:
+        resumed = run(tmp_path / "resumed" / file.stem, file)
+        assert resumed.seen == whole.seen[len(whole.seen) - len(resumed.seen) :]
+        for name, value in whole.state_dict().items():
+            assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+@pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
+@pytest.mark.parametrize("first", [True, False])
+def test_averaged_weights_are_validated_with_their_own_statistics(first):
+    average, seen = callbacks.EMAWeightAveraging(decay=0.5), Snapshots()
+    both = [average, MultigridCallback(precise_bn_batches=ALL)]
+    fit(Module(), *(both if first else both[::-1]), seen, train=train(), val=val())
+    assert_close(seen.found, [[s.float() for s in pair] for pair in seen.expected], rtol=2e-5, atol=1e-4)
+
+
+# --- Modules of every kind ---
+
+
+class Pair(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, pathways):
+        return self.net(pathways["fast"])
+
+
+class Dicts(Module):
+    """Batches that no guess about their structure would run."""
+
+    def make_net(self):
+        return Pair(super().make_net())
+
+    def training_step(self, batch, batch_idx):
+        loss = nn.functional.cross_entropy(self.net({"fast": batch["x"], "slow": batch["x"][:, :, ::2]}), batch["y"])
+        self.log("loss", loss, sync_dist=True)
+        return loss
+
+    validation_step = training_step
+
+
+class DictClips(TensorDataset):
+    def __getitem__(self, index):
+        return dict(zip("xy", super().__getitem__(index), strict=True))
+
+
+class NeedsTrainer(Module):
+    """Its step can't do without a Trainer; its `forward` takes the clips."""
+
+    def training_step(self, batch, batch_idx):
+        assert self.trainer.world_size == 1
+        return super().training_step(batch, batch_idx)
+
+    def forward(self, x):
+        return self.net(x)
+
+
+class Compiled(Module):
+    def make_net(self):
+        net = super().make_net()
+        net[1] = torch.compile(net[1], backend="eager", dynamic=True)
+        return net
+
+
+class Silent(Module):
+    """Logs nothing, which can't be compiled."""
+
+    def training_step(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+
+def values_of(module):
+    layers = tracking_layers(module)
+    assert len(layers) == 1
+    return [(layer.running_mean.clone(), layer.running_var.clone()) for layer in layers.values()]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch.compile's own
+@pytest.mark.parametrize(
+    "kind",
+    [Dicts, NeedsTrainer, Compiled, pytest.param(Silent, marks=pytest.mark.slow)],  # slow: compiles the whole step
+)
+def test_modules_of_every_kind(kind):
+    module = kind()
+    data = DictClips(*clips(NUMBER).tensors) if kind is Dicts else clips(NUMBER)
+    L.seed_everything(0, verbose=False)
+    fitted = torch.compile(module, backend="eager", dynamic=True) if kind is Silent else module
+    host = trainer(MultigridCallback(precise_bn_batches=ALL), max_epochs=1)
+    host.fit(fitted, DataLoader(data, 4, shuffle=True), DataLoader(data, 4))
+    state = {f"net.{name.rpartition('net.')[2]}": p for name, p in module.state_dict().items()}
+    state = {name.replace("_orig_mod.", ""): value for name, value in state.items()}
+    [found] = values_of(module)
+    assert_close(list(found), [s.float() for s in brute_force(state)], rtol=2e-5, atol=1e-4)
+
+
+class Bare(Module):
+    def make_net(self):
+        return nn.Sequential(nn.Flatten(2), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(3, CLASSES))
+
+
+class NoWay(NeedsTrainer):
+    def forward(self, x):
+        raise NotImplementedError
+
+
+class Aside(Module):
+    """Its BatchNorm is not part of what a step computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.net[1] = nn.Identity()
+        self.aside = nn.BatchNorm3d(6)
+
+    def forward(self, x):
+        return self.net(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (
+            Aside,
+            r"with Aside the first fails \(no BatchNorm layer was reached\), and so does the second \(no BatchNorm",
+        ),
+        (Bare, "re-estimates the running statistics of BatchNorm layers, but Bare has none. Leave the argument out"),
+        (NoWay, r"with NoWay the first fails \(RuntimeError: .*Trainer.*\), and so does the second \(NotImplemented"),
+    ],
+)
+def test_modules_that_cannot_be_estimated_are_refused_when_fit_starts(kind, message):
+    module = kind()
+    with pytest.raises(MisconfigurationException, match=message):
+        fit(module, MultigridCallback(precise_bn_batches=3), train=train())
+    assert module.seen == []
+
+
+def test_a_number_of_mini_batches_is_positive():
+    with pytest.raises(ValueError, match="`precise_bn_batches` must be at least 1, got 0. Leave it out"):
+        MultigridCallback(precise_bn_batches=0)
+
+
+def test_weighted_clips_are_the_population():
+    """A sampler that takes the first half of the data only."""
+    module = Module()
+    data = DataLoader(clips(NUMBER), 4, sampler=RandomSampler(range(64)))
+    fit(module, MultigridCallback(precise_bn_batches=ALL), train=data, val=val(), precision="64-true")
+    with torch.no_grad():
+        values = module.net[0](clips(NUMBER).tensors[0][:64].double()).transpose(0, 1).flatten(1)
+    assert_close(module.net[1].running_mean, values.mean(dim=1))
+
+
+# --- Ranks ---
+
+
+def unmoved(parameters):
+    return SGD(parameters, lr=0.0)
+
+
+class OnRanks(TwoLayers):
+    """Keeps its weights, and writes down its statistics on each rank and the shapes of what ranks sum."""
+
+    def __init__(self, folder, average=False):
+        super().__init__(optimizer=unmoved)
+        self.folder, self.average = str(folder), average
+        self.summed, self.before, self.validated = [], [], []
+
+    def statistics(self):
+        return copy.deepcopy([buffer for name, buffer in self.named_buffers() if "running" in name])
+
+    def on_train_start(self):
+        all_reduce = dist.all_reduce
+
+        def counted(tensor, *args, **kwargs):
+            self.summed.append(tuple(tensor.shape))
+            return all_reduce(tensor, *args, **kwargs)
+
+        dist.all_reduce = counted
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.last = self.statistics()
+
+    def on_validation_batch_start(self, batch, batch_idx):
+        if batch_idx == 0 and not self.trainer.sanity_checking:
+            self.before.append(self.last)
+            self.validated.append(self.statistics())
+
+    def on_train_end(self):
+        name = f"{self.folder}/{self.trainer.world_size}-{self.global_rank}.pt"
+        torch.save((self.summed, self.before, self.validated, self.statistics()), name)
+
+
+def fit_on_ranks(folder, world, batch_size, **arguments):
+    strategy = {"strategy": "ddp_spawn", "devices": world} if world > 1 else {}
+    callback = MultigridCallback(seed=5, long_cycle=LongCycle(((1, 1),)), **arguments)
+    host = trainer(callback, precision="64-true", max_epochs=2, **strategy)
+    host.fit(OnRanks(folder), train(batch_size=batch_size), train(batch_size=batch_size, shuffle=False))
+    return [torch.load(f"{folder}/{world}-{rank}.pt") for rank in range(world)]
+
+
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_ranks_estimate_what_one_does(tmp_path, world):
+    """Ranks with fewer clips than a sub-mini-batch share its statistics; the order is of the global mini-batch."""
+    [(_, _, expected, _)] = fit_on_ranks(tmp_path, 1, 8, precise_bn_batches=4)
+    ranks = fit_on_ranks(tmp_path, world, 8 // world, precise_bn_batches=4)
+    for summed, _, validated, last in ranks:
+        assert_close(validated, expected, rtol=1e-9, atol=1e-9)
+        assert_close(last, expected[-1], rtol=1e-9, atol=1e-9)
+        assert len(validated) == 3
+        assert summed.count((3, 11)) == 3  # one for all layers
+    assert all(torch.equal(*pair) for pair in zip(ranks[0][3], ranks[1][3], strict=True))
+
+
+def test_ranks_with_statistics_of_their_own_are_averaged_for_validation(tmp_path):
+    ranks = fit_on_ranks(tmp_path, 2, 8)
+    (summed, before, validated, last), (_, before_, validated_, last_) = ranks
+    assert len(validated) == 3
+    assert summed.count((22,)) == 3
+    for mine, theirs, ours in zip(before, before_, validated, strict=True):
+        assert not torch.equal(mine[0], theirs[0])
+        assert_close(ours, [(a + b) / 2 for a, b in zip(mine, theirs, strict=True)], rtol=1e-12, atol=1e-12)
+    assert_close(validated, validated_, rtol=0, atol=0)
+    assert_close(last, last_, rtol=0, atol=0)
+
+
+def test_one_rank_has_nothing_to_average():
+    layer = nn.BatchNorm1d(2)
+    average_statistics({"": layer})
+    assert layer.running_var.tolist() == [1, 1]

@@ -1,0 +1,544 @@
+import math
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.cli import LightningCLI
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.training.check_grids import check_grids
+from lightning_multigrid.video.classifier import VideoClassifier
+from lightning_multigrid.video.metrics import MeanAveragePrecision
+from tests.helpers.tiny import trainer
+
+CLASSES = 7
+
+
+class TinyModel(nn.Module):
+    """A convolution, a norm layer and a linear layer: one of each kind of parameter."""
+
+    def __init__(self, num_classes=CLASSES):
+        super().__init__()
+        self.conv = nn.Conv3d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm3d(4)
+        self.head = nn.Linear(4, num_classes)
+
+    def forward(self, clips):
+        return self.head(self.norm(self.conv(clips)).mean(dim=(2, 3, 4)))
+
+
+def make_trainer(**kwargs):
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    return L.Trainer(accelerator="cpu", enable_model_summary=False, log_every_n_steps=1, **quiet, **kwargs)
+
+
+def random_data(clips=10, multi_label=False, batch_size=4, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    if multi_label:
+        labels = torch.randint(0, 2, (clips, CLASSES), generator=generator)
+    else:
+        labels = torch.randint(0, CLASSES, (clips,), generator=generator)
+    dataset = TensorDataset(torch.randn(clips, 3, 2, 5, 5, generator=generator), labels)
+    return DataLoader(dataset, batch_size=batch_size)
+
+
+def batches_of(*batches):
+    return DataLoader(batches, batch_size=None)
+
+
+class LearningRates(L.Callback):
+    """What each mini-batch is trained with."""
+
+    def __init__(self):
+        self.used = []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        (optimizer,) = trainer.optimizers
+        self.used.append(optimizer.param_groups[0]["lr"])
+
+
+def learning_rates(batches=4, trainer=None, **recipe):
+    """Trains on `batches` mini-batches per epoch."""
+    recorder = LearningRates()
+    trainer = make_trainer(callbacks=[recorder], **(trainer or {"max_epochs": 2}))
+    trainer.fit(VideoClassifier(TinyModel(), CLASSES, **recipe), random_data(clips=batches, batch_size=1))
+    return recorder.used
+
+
+def approx(values):
+    return pytest.approx(values, abs=1e-9)
+
+
+class TestLearningRate:
+    def test_constant(self):
+        assert learning_rates(schedule="constant", lr=0.3) == [0.3] * 8
+
+    def test_steps_at_the_starts_of_epochs(self):
+        trace = learning_rates(batches=2, trainer={"max_epochs": 4}, schedule="steps", milestones=[1, 3], lr=0.1)
+        assert trace == approx([0.1, 0.1, 0.01, 0.01, 0.01, 0.01, 0.001, 0.001])
+
+    def test_steps_within_an_epoch(self):
+        trace = learning_rates(schedule="steps", milestones=[0.5, 1.25], gamma=0.5, lr=0.4)
+        assert trace == approx([0.4, 0.4, 0.2, 0.2, 0.2, 0.1, 0.1, 0.1])
+
+    def test_cosine_falls_by_step_over_the_whole_training(self):
+        root = math.sqrt(0.5)
+        half = [1, (1 + math.cos(math.pi / 8)) / 2, (1 + root) / 2, (1 + math.cos(3 * math.pi / 8)) / 2]
+        trace = learning_rates(schedule="cosine", lr=1.0)
+        assert trace == approx([*half, 0.5, 1 - half[3], 1 - half[2], 1 - half[1]])
+
+    def test_warmup_then_constant(self):
+        trace = learning_rates(schedule="constant", warmup_epochs=1, warmup_start_factor=0.2, lr=1.0)
+        assert trace == approx([0.2, 0.4, 0.6, 0.8, 1, 1, 1, 1])
+
+    def test_warmup_then_steps_keeps_the_milestones(self):
+        trace = learning_rates(
+            schedule="steps", milestones=[1], gamma=0.1, warmup_epochs=0.5, warmup_start_factor=0.5, lr=1.0
+        )
+        assert trace == approx([0.5, 0.75, 1, 1, 0.1, 0.1, 0.1, 0.1])
+
+    def test_warmup_then_cosine_ends_with_the_training(self):
+        trace = learning_rates(
+            trainer={"max_epochs": 1},
+            batches=6,
+            schedule="cosine",
+            warmup_epochs=1 / 3,
+            warmup_start_factor=0.5,
+            lr=1.0,
+        )
+        root = math.sqrt(0.5)
+        assert trace == approx([0.5, 0.75, 1, (1 + root) / 2, 0.5, (1 - root) / 2])
+
+    def test_a_step_is_one_of_the_optimizer(self):
+        """5 batches are 3 steps of 2, 2 and 1 batches; the warm-up of an epoch is 3 steps."""
+        trace = learning_rates(
+            batches=5,
+            trainer={"max_epochs": 2, "accumulate_grad_batches": 2},
+            schedule="constant",
+            warmup_epochs=1,
+            warmup_start_factor=0.25,
+            lr=1.0,
+        )
+        assert trace == approx([0.25, 0.25, 0.5, 0.5, 0.75, *[1] * 5])
+
+    def test_cosine_of_a_number_of_steps(self):
+        trace = learning_rates(trainer={"max_steps": 2, "max_epochs": -1}, schedule="cosine", lr=1.0)
+        assert trace == approx([1, 0.5])
+
+    def test_warmup_of_a_number_of_steps(self):
+        """Half an epoch of 4 batches."""
+        trace = learning_rates(
+            trainer={"max_steps": 3, "max_epochs": -1}, schedule="constant", warmup_epochs=0.5, warmup_start_factor=0.5
+        )
+        assert trace == approx([0.05, 0.075, 0.1])
+
+    @pytest.mark.parametrize("warmup_epochs", [1, 5])
+    def test_warmup_that_outlasts_a_trial_run(self, warmup_epochs):
+        trace = learning_rates(trainer={"fast_dev_run": True}, schedule="cosine", warmup_epochs=warmup_epochs, lr=1.0)
+        assert trace == approx([0.01])
+
+    def test_warmup_is_a_step_at_least(self):
+        trace = learning_rates(trainer={"max_epochs": 1}, schedule="constant", warmup_epochs=0.1, lr=1.0)
+        assert trace == approx([0.01, 1, 1, 1])
+
+    def test_milestones_at_the_starts_of_epochs_do_not_load_the_data_early(self):
+        class Watch(VideoClassifier):
+            loaded_early = None
+
+            def configure_optimizers(self):
+                result = super().configure_optimizers()
+                self.loaded_early = self.trainer.train_dataloader is not None
+                return result
+
+        for schedule, early in [({"schedule": "steps", "milestones": [1]}, False), ({"schedule": "cosine"}, True)]:
+            classifier = Watch(TinyModel(), CLASSES, **schedule)
+            make_trainer(max_epochs=1).fit(classifier, random_data())
+            assert classifier.loaded_early is early
+
+    @pytest.mark.parametrize(
+        ("recipe", "per_epoch"),
+        [
+            ({"schedule": "steps", "milestones": [1, 3]}, [1, 0.1, 0.1, 0.01]),
+            ({"schedule": "steps", "milestones": [1.6, 3]}, [1, 1, 0.1, 0.01]),
+            (
+                {"schedule": "steps", "milestones": [3], "warmup_epochs": 2, "warmup_start_factor": 0.5},
+                [0.5, 0.75, 1, 0.1],
+            ),
+            ({"schedule": "cosine"}, [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]),
+        ],
+    )
+    def test_without_a_fit_the_recipe_is_in_whole_epochs(self, recipe, per_epoch):
+        classifier = VideoClassifier(TinyModel(), CLASSES, lr=1.0, **recipe)
+        classifier.trainer = make_trainer(max_epochs=4)
+        configured = classifier.configure_optimizers()
+        assert configured["lr_scheduler"]["interval"] == "epoch"
+        trace = []
+        for _ in per_epoch:
+            trace.append(configured["optimizer"].param_groups[0]["lr"])
+            configured["optimizer"].step()
+            configured["lr_scheduler"]["scheduler"].step()
+        assert trace == approx(per_epoch)
+
+    def test_milestones_are_read_without_a_trainer(self):
+        classifier = VideoClassifier(TinyModel(), CLASSES, schedule="steps", milestones=[44, 72, 92])
+        assert sorted(classifier.configure_optimizers()["lr_scheduler"]["scheduler"].milestones) == [44, 72, 92]
+
+    def test_warmup_of_data_without_a_length(self):
+        class Stream(IterableDataset):
+            def __iter__(self):
+                yield torch.zeros(3, 2, 5, 5), 0
+
+        classifier = VideoClassifier(TinyModel(), CLASSES, schedule="constant", warmup_epochs=1)
+        with pytest.raises(MisconfigurationException, match=r"data have no length. Set `limit_train_batches` in"):
+            make_trainer(max_epochs=1).fit(classifier, DataLoader(Stream()))
+
+    def test_cosine_needs_an_end(self):
+        classifier = VideoClassifier(TinyModel(), CLASSES, schedule="cosine")
+        classifier.trainer = make_trainer(max_epochs=-1)
+        with pytest.raises(MisconfigurationException, match=r"`max_epochs=-1`. Set `max_epochs` in the Trainer"):
+            classifier.configure_optimizers()
+
+
+class TestOptimizer:
+    @staticmethod
+    def decays(**recipe):
+        """The weight decay of each parameter, by name."""
+        classifier = VideoClassifier(TinyModel(), CLASSES, schedule="constant", **recipe)
+        names = {id(parameter): name for name, parameter in classifier.model.named_parameters()}
+        optimizer = classifier.configure_optimizers()
+        return {names[id(p)]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+
+    def test_norm_layers_and_biases_have_their_own_weight_decay(self):
+        assert self.decays(weight_decay=1e-3, norm_weight_decay=1e-5) == {
+            "conv.weight": 1e-3,
+            "conv.bias": 1e-5,
+            "norm.weight": 1e-5,
+            "norm.bias": 1e-5,
+            "head.weight": 1e-3,
+            "head.bias": 1e-5,
+        }
+
+    def test_norm_layers_and_biases_do_not_decay_by_default(self):
+        assert {name for name, decay in self.decays().items() if decay} == {"conv.weight", "head.weight"}
+
+    def test_frozen_parameters_are_left_out(self):
+        model = TinyModel()
+        model.conv.requires_grad_(False)
+        optimizer = VideoClassifier(model, CLASSES, schedule="constant").configure_optimizers()
+        assert sum(len(group["params"]) for group in optimizer.param_groups) == 2 + 2
+
+    def test_a_step_is_that_of_nesterov_sgd_with_decay(self):
+        """Two steps of one weight, written out."""
+        model = nn.Sequential(nn.Flatten(), nn.Linear(3, 2, bias=False))
+        nn.init.constant_(model[1].weight, 0.5)
+        classifier = VideoClassifier(
+            model, 2, schedule="constant", lr=0.2, momentum=0.5, nesterov=True, weight_decay=0.1
+        )
+        clip, label = torch.ones(1, 3, 1, 1, 1), torch.zeros(1, dtype=torch.long)
+        make_trainer(max_steps=2, max_epochs=-1).fit(classifier, batches_of((clip, label), (clip, label)))
+
+        weights, velocity = np.full((2, 3), 0.5), np.zeros((2, 3))
+        for _ in range(2):
+            scores = np.exp(weights.sum(axis=1))
+            error = scores / scores.sum() - np.array([1, 0])
+            gradient = np.outer(error, np.ones(3)) + 0.1 * weights
+            velocity = 0.5 * velocity + gradient
+            weights = weights - 0.2 * (gradient + 0.5 * velocity)
+        np.testing.assert_allclose(model[1].weight.detach().numpy(), weights, rtol=1e-5)
+
+
+def numpy_logits(model, loader):
+    with torch.no_grad():
+        pairs = [(model.eval()(clips), labels) for clips, labels in loader]
+    return (np.concatenate([pair[side].numpy() for pair in pairs]).astype(np.float64) for side in (0, 1))
+
+
+def numpy_top(logits, labels, k):
+    """Share of the clips with fewer than k classes above the right one."""
+    right = logits[np.arange(len(labels)), labels.astype(int)]
+    return np.mean((logits > right[:, None]).sum(axis=1) < k)
+
+
+def numpy_average_precision(scores, labels):
+    """Mean over the positives of the share of positives among the clips that score at least as much."""
+    positives = scores[labels == 1]
+    return np.mean([labels[scores >= score].mean() for score in positives])
+
+
+class TestMetrics:
+    def test_accuracy_and_loss_are_those_of_all_clips(self):
+        """37 clips in mini-batches of 8, the last one smaller."""
+        loader, model = random_data(clips=37, batch_size=8), TinyModel()
+        (logged,) = make_trainer().validate(VideoClassifier(model, CLASSES), loader, verbose=False)
+        logits, labels = numpy_logits(model, loader)
+        log_probabilities = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        assert logged == {
+            "val/loss": pytest.approx(
+                -np.mean([row[int(k)] for row, k in zip(log_probabilities, labels, strict=True)]), rel=1e-5
+            ),
+            "val/top1": pytest.approx(numpy_top(logits, labels, 1)),
+            "val/top5": pytest.approx(numpy_top(logits, labels, 5)),
+        }
+
+    def test_mean_average_precision_leaves_out_classes_without_positives(self):
+        loader, model = random_data(clips=37, multi_label=True, batch_size=8), TinyModel()
+        loader.dataset.tensors[1][:, 2] = 0
+        (logged,) = make_trainer().test(VideoClassifier(model, CLASSES, loss="bce"), loader, verbose=False)
+        logits, labels = numpy_logits(model, loader)
+        present = [index for index in range(CLASSES) if index != 2]
+        losses = np.log1p(np.exp(-logits)) * labels + np.log1p(np.exp(logits)) * (1 - labels)
+        assert logged == {
+            "test/loss": pytest.approx(losses.mean(), rel=1e-5),
+            "test/map": pytest.approx(
+                np.mean([numpy_average_precision(logits[:, index], labels[:, index]) for index in present])
+            ),
+        }
+
+    def test_metrics_start_anew(self):
+        """A second validation does not see the clips of the first."""
+        trainer, classifier = make_trainer(), VideoClassifier(TinyModel(), CLASSES)
+        loaders = [random_data(clips=12, seed=seed) for seed in (0, 1, 0)]
+        first, other, again = (trainer.validate(classifier, loader, verbose=False)[0] for loader in loaders)
+        assert first == again != other
+
+    def test_top5_of_five_classes_would_always_be_1(self):
+        loader = random_data()
+        loader.dataset.tensors[1].clamp_(max=4)
+        (logged,) = make_trainer().validate(VideoClassifier(TinyModel(5), 5), loader, verbose=False)
+        assert set(logged) == {"val/loss", "val/top1"}
+
+    def test_without_any_positive_there_is_no_mean(self):
+        metric = MeanAveragePrecision()
+        metric.update(torch.rand(4, 3), torch.zeros(4, 3))
+        assert metric.compute().isnan()
+
+    @pytest.mark.slow  # starts two processes
+    def test_mean_average_precision_over_ranks_is_that_of_all_clips(self, tmp_path):
+        torch.multiprocessing.spawn(_check_rank, args=(str(tmp_path / "store"),), nprocs=2)
+
+
+def _check_rank(rank, store):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    generator = np.random.default_rng(0)
+    scores, labels = generator.random((11, 4)).astype(np.float32), generator.integers(0, 2, (11, 4))
+    own = slice(0, 3) if rank == 0 else slice(3, 11)
+    metric = MeanAveragePrecision()
+    metric.update(torch.from_numpy(scores[own]), torch.from_numpy(labels[own]))
+    expected = np.mean([numpy_average_precision(scores[:, index], labels[:, index]) for index in range(4)])
+    assert metric.compute().item() == pytest.approx(expected)
+    torch.distributed.destroy_process_group()
+
+
+class TestSteps:
+    def test_training_learns(self):
+        """The class is the brightest channel."""
+        generator = torch.Generator().manual_seed(0)
+        clips = torch.randn(64, 3, 4, 6, 6, generator=generator)
+        labels = torch.arange(64) % 3
+        clips[torch.arange(64), labels] += 1
+        L.seed_everything(0, verbose=False)
+        classifier = VideoClassifier(TinyModel(3), 3, schedule="cosine", lr=0.1)
+        loader = DataLoader(TensorDataset(clips, labels), batch_size=16)
+        trainer = make_trainer(max_epochs=10)
+        trainer.fit(classifier, loader)
+        assert trainer.callback_metrics["train/loss"] < 0.5 * math.log(3)
+        assert trainer.validate(classifier, loader, verbose=False)[0]["val/top1"] > 0.95
+
+    def test_clips_of_any_shape(self):
+        """Three shapes within an epoch, as multigrid training brings them."""
+        shapes = [(16, 3, 2, 4, 4), (8, 3, 4, 4, 4), (2, 3, 8, 6, 6)]
+        batches = [(torch.randn(shape), torch.zeros(shape[0], dtype=torch.long)) for shape in shapes]
+        trainer = make_trainer(max_epochs=1)
+        trainer.fit(VideoClassifier(TinyModel(), CLASSES), batches_of(*batches))
+        assert trainer.global_step == 3
+
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    def test_mixed_clips_have_the_cross_entropy_of_their_probabilities(self, smoothing):
+        clips, labels = torch.randn(2, 3, 2, 5, 5), torch.tensor([[0.3, 0, 0.7, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0, 0]])
+        classifier = VideoClassifier(TinyModel(), CLASSES, label_smoothing=smoothing)
+        scores = classifier(clips).detach().numpy().astype(np.float64)
+        targets = (1 - smoothing) * labels.numpy() + smoothing / CLASSES
+        expected = (np.log(np.exp(scores).sum(axis=1)) - (targets * scores).sum(axis=1)).mean()
+        trainer = make_trainer(max_epochs=1)
+        trainer.fit(classifier, batches_of((clips, labels)))
+        assert float(trainer.callback_metrics["train/loss"]) == pytest.approx(expected, rel=1e-5)
+
+    def test_a_clip_that_is_mixed_with_nothing_counts_as_a_plain_one(self):
+        clips, labels = torch.randn(4, 3, 2, 5, 5), torch.tensor([0, 6, 3, 3])
+        for precision in ("32-true", "64-true", "bf16-true", "bf16-mixed"):
+            losses = []
+            for targets in (labels, torch.eye(CLASSES)[labels]):
+                torch.manual_seed(0)
+                trainer = make_trainer(max_epochs=1, precision=precision)
+                trainer.fit(VideoClassifier(TinyModel(), CLASSES), batches_of((clips, targets)))
+                losses.append(float(trainer.callback_metrics["train/loss"]))
+            assert losses[0] == pytest.approx(losses[1], rel=2e-2 if precision == "bf16-true" else 1e-5)
+
+    def test_label_smoothing_spreads_the_target(self):
+        model = nn.Flatten()
+        classifier = VideoClassifier(model, 2, label_smoothing=0.2)
+        logits = torch.tensor([1.0, 3.0]).reshape(1, 2, 1, 1, 1)
+        (logged,) = make_trainer().validate(classifier, batches_of((logits, torch.tensor([1]))), verbose=False)
+        log_total = math.log(math.exp(1) + math.exp(3))
+        assert logged["val/loss"] == pytest.approx(0.9 * (log_total - 3) + 0.1 * (log_total - 1))
+
+    @pytest.mark.parametrize("loss", ["cross_entropy", "bce"])
+    @pytest.mark.parametrize("labelled", [True, False])
+    def test_prediction_returns_probabilities(self, loss, labelled):
+        logits = np.array([[0.0, 1.0, -2.0], [3.0, 3.0, 0.0]])
+        clips = torch.from_numpy(logits).float().reshape(2, 3, 1, 1, 1)
+        classifier = VideoClassifier(nn.Flatten(), 3, loss=loss)
+        batch = (clips, torch.zeros(2)) if labelled else clips
+        (probabilities,) = make_trainer().predict(classifier, batches_of(batch))
+        exponents = np.exp(logits)
+        expected = 1 / (1 + 1 / exponents) if loss == "bce" else exponents / exponents.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(probabilities.numpy(), expected, rtol=1e-6)
+
+    def test_probabilities_are_in_single_precision(self):
+        """bfloat16 would round these two scores to the same probability, and lose their order."""
+        clips = torch.tensor([[8.0, 0.0], [8.125, 0.0]], dtype=torch.bfloat16).reshape(2, 2, 1, 1, 1)
+        (probabilities,) = make_trainer().predict(VideoClassifier(nn.Flatten(), 2), batches_of(clips))
+        assert probabilities.dtype == torch.float32
+        assert probabilities[0, 0] < probabilities[1, 0]
+
+    def test_a_checkpoint_brings_the_recipe(self, tmp_path):
+        trainer = make_trainer(max_epochs=1)
+        classifier = VideoClassifier(TinyModel(), CLASSES, lr=0.03, schedule="steps", milestones=[2, 4])
+        trainer.fit(classifier, random_data())
+        trainer.save_checkpoint(tmp_path / "last.ckpt")
+        loaded = VideoClassifier.load_from_checkpoint(tmp_path / "last.ckpt", model=TinyModel(), weights_only=True)
+        assert (loaded.num_classes, loaded.lr, loaded.milestones) == (CLASSES, 0.03, (2, 4))
+        clips = torch.randn(2, 3, 2, 5, 5)
+        torch.testing.assert_close(loaded.eval()(clips), classifier.eval()(clips))
+
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # between Lightning and jsonargparse
+    def test_command_line(self, monkeypatch):
+        """Arguments of plain types, and any module by class path."""
+        monkeypatch.setattr("sys.argv", ["fit"])  # Lightning warns of `args` next to those of pytest
+        options = ["model=torch.nn.Flatten", "num_classes=3", "loss=bce", "schedule=steps", "milestones=[1, 2.5]"]
+        cli = LightningCLI(
+            VideoClassifier,
+            args=[f"--model.{option}" for option in options],
+            run=False,
+            save_config_callback=None,
+            seed_everything_default=0,
+            trainer_defaults={"accelerator": "cpu", "logger": False, "enable_checkpointing": False},
+        )
+        assert isinstance(cli.model.model, nn.Flatten)
+        assert (cli.model.num_classes, cli.model.loss, cli.model.milestones) == (3, "bce", (1, 2.5))
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"num_classes": 1}, "`num_classes` must be at least 2, got 1"),
+            ({"loss": "hinge"}, "`loss` must be 'cross_entropy' or 'bce', got 'hinge'"),
+            ({"label_smoothing": 1.0}, r"`label_smoothing` must be in \[0, 1\), got 1.0"),
+            ({"lr": 0.0}, "`lr` must be above 0, got 0.0"),
+            ({"lr": math.nan}, "`lr` must be above 0, got nan"),
+            ({"momentum": 1.0}, r"`momentum` must be in \[0, 1\), got 1.0"),
+            ({"weight_decay": -1e-4}, "`weight_decay` must be at least 0, got -0.0001"),
+            ({"norm_weight_decay": -1e-4}, "`norm_weight_decay` must be at least 0, got -0.0001"),
+            ({"schedule": "linear"}, "`schedule` must be 'steps', 'cosine' or 'constant', got 'linear'"),
+            ({"gamma": 0.0}, "`gamma` must be above 0, got 0.0"),
+            ({"warmup_epochs": -1}, "`warmup_epochs` must be at least 0, got -1"),
+            ({"warmup_start_factor": 0.0}, r"`warmup_start_factor` must be in \(0, 1\], got 0.0"),
+            ({"milestones": [2, 2]}, r"`milestones` must be above 0 and increasing, got \[2, 2\]"),
+            ({"milestones": [0, 2]}, r"`milestones` must be above 0 and increasing, got \[0, 2\]"),
+            ({"loss": "bce", "label_smoothing": 0.1}, "`label_smoothing` must be 0 with `loss='bce'`, got 0.1"),
+            ({"nesterov": True, "momentum": 0.0}, "`nesterov=True` needs a momentum, got `momentum=0`"),
+            ({"schedule": "steps"}, r"belong together, got `schedule='steps'` and `milestones=\[\]`. Give both"),
+            ({"milestones": [2]}, r"belong together, got `schedule='cosine'` and `milestones=\[2\]`. Give both"),
+            (
+                {"schedule": "steps", "milestones": [2, 4], "warmup_epochs": 2},
+                r"`warmup_epochs=2` must end before the first of `milestones=\[2, 4\]`. Shorten",
+            ),
+        ],
+    )
+    def test_arguments(self, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            VideoClassifier(TinyModel(), **{"num_classes": CLASSES, **arguments})
+
+    def test_labels_that_are_wrong_in_a_later_epoch_only(self):
+        class Later(L.Callback):
+            def on_train_batch_start(self, trainer, module, batch, batch_idx):
+                if trainer.current_epoch == 1:
+                    batch[1].fill_(CLASSES)
+
+        trainer = make_trainer(max_epochs=2, callbacks=[Later()])
+        with pytest.raises(ValueError, match=rf"Labels from {CLASSES} to {CLASSES} must be in \[0, {CLASSES}\)"):
+            trainer.fit(VideoClassifier(TinyModel(), CLASSES), random_data())
+        assert trainer.current_epoch == 1
+
+    @pytest.mark.parametrize(
+        ("loss", "labels", "message"),
+        [
+            (
+                "cross_entropy",
+                torch.tensor([0, 7]),
+                r"Labels from 0 to 7 must be in \[0, 7\).*Number the classes from 0",
+            ),
+            ("cross_entropy", torch.tensor([-1, 6]), r"Labels from -1 to 6 must be in \[0, 7\)"),
+            ("cross_entropy", torch.zeros(2, CLASSES), r"\(2, 7\) and torch.float32 must be 2 class indices.*'bce'"),
+            ("cross_entropy", torch.zeros(2), r"torch.float32 must be 2 class indices"),
+            ("bce", torch.tensor([0, 1]), r"shape \(2,\) must be \(2, 7\).*Use `loss='cross_entropy'`"),
+        ],
+    )
+    def test_labels(self, loss, labels, message):
+        classifier = VideoClassifier(TinyModel(), CLASSES, loss=loss)
+        batch = (torch.zeros(2, 3, 2, 5, 5), labels)
+        with pytest.raises(ValueError, match=message):
+            make_trainer(max_epochs=1).fit(classifier, batches_of(batch))
+        with pytest.raises(ValueError, match=message):
+            make_trainer().validate(classifier, batches_of(batch))
+
+    def test_probabilities_as_labels_are_for_training(self):
+        classifier = VideoClassifier(TinyModel(), CLASSES)
+        with pytest.raises(ValueError, match=r"\(2, 7\).*must be 2 class indices.*in training probabilities.*sum to 1"):
+            make_trainer().validate(classifier, batches_of((torch.zeros(2, 3, 2, 5, 5), torch.eye(CLASSES)[:2])))
+
+    def test_model_of_another_number_of_classes(self):
+        classifier = VideoClassifier(TinyModel(num_classes=5), CLASSES)
+        with pytest.raises(ValueError, match=r"TinyModel returned \(2, 5\) for 2 clips, which must be \(2, 7\)"):
+            classifier(torch.zeros(2, 3, 2, 5, 5))
+
+    def test_the_shape_check_names_the_layer_of_the_model(self):
+        """On the meta device labels have no values to check, so the check falls back to the model."""
+        model = nn.Sequential(nn.AvgPool3d((4, 1, 1)), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, CLASSES))
+        grids = [BatchShape(1, 8, 16), BatchShape(1, 2, 16)]
+
+        def make_batch(grid):
+            return torch.zeros(2, 3, grid.frames, grid.size, grid.size), torch.zeros(2, dtype=torch.long)
+
+        with pytest.raises(
+            ValueError, match=r"VideoClassifier cannot take clips of 2 x 16 x 16.*`model.0` \(AvgPool3d\)"
+        ):
+            check_grids(VideoClassifier(model, CLASSES), grids, make_batch)
+
+    def test_batches_that_are_not_pairs(self):
+        batch = {"clips": torch.zeros(2, 3, 2, 5, 5), "labels": torch.zeros(2)}
+        with pytest.raises(TypeError, match=r"must be a pair \(clips, labels\), got dict. Return the pair"):
+            make_trainer(max_epochs=1).fit(VideoClassifier(TinyModel(), CLASSES), batches_of(batch))
+
+
+def test_metrics_are_logged_once_an_epoch() -> None:
+    # In each step, all that was kept so far would be walked through: quadratic in the number of videos.
+    class Counting(VideoClassifier):
+        logged = 0
+
+        def log_dict(self, *args, **kwargs):
+            self.logged += 1
+            super().log_dict(*args, **kwargs)
+
+    model = nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, 4))
+    batches = DataLoader(TensorDataset(torch.rand(12, 3, 2, 4, 4), torch.arange(12) % 4), batch_size=2)
+    classifier = Counting(model, 4)
+    host = trainer()
+    (first,) = host.validate(classifier, batches, verbose=False)
+    assert classifier.logged == 1
+    assert host.validate(classifier, batches, verbose=False) == [first]  # nothing is kept from the epoch before

@@ -1,0 +1,483 @@
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from lightning_multigrid.clips.batch import collate_clips
+from lightning_multigrid.clips.dataset import BrokenVideosError
+from lightning_multigrid.loading.requests import ClipRequest
+from lightning_multigrid.sources.text import ManifestError
+from lightning_multigrid.video.broken_videos import BrokenVideoWarning
+from lightning_multigrid.video.datamodule import VideoDataModule
+from tests.helpers.tiny import trainer
+from tests.helpers.videos import write_video
+
+# Lightning's advice on the number of workers depends on the machine.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+]
+
+GRAYS = {"black": 20, "gray": 120, "white": 220}
+TINY = {"batch_size": 4, "frames": 4, "size": 16, "stride": 2}
+
+
+def gray_video(path: Path, gray: int, frames: int = 12) -> None:
+    write_video(path, [np.full((24, 32, 3), gray, np.uint8)] * frames)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 good videos, `black0.mp4` to `white3.mp4`, of the labels 0, 1 and 2; lists of good and broken ones."""
+    folder = tmp_path_factory.mktemp("data")
+    for level in GRAYS.values():
+        for number in range(4):
+            gray_video(folder / f"{level}_{number}.mp4", level)
+    (folder / "text.mp4").write_text("not a video\n" * 100)
+    whole = (folder / "20_0.mp4").read_bytes()
+    (folder / "cut.mp4").write_bytes(whole[: len(whole) // 2])
+    good = [f"{level}_{number}.mp4 {label}" for number in range(4) for label, level in enumerate(GRAYS.values())]
+    write_list(folder / "good.csv", good)
+    write_list(folder / "mixed.csv", [*good[:5], "text.mp4 1", *good[5:], "cut.mp4 0", "missing.mp4 2"])  # 3 of 15
+    write_list(folder / "worse.csv", [*good[:6], "text.mp4 1", "cut.mp4 0", "missing.mp4 2"])  # 3 of 9
+    write_list(folder / "unlabelled.csv", [line.split()[0] for line in good])
+    return folder
+
+
+def write_list(path: Path, lines: list[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+class Recorder(L.LightningModule):
+    """Classifies clips by their mean, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 3)
+        self.seen: dict[str, list[tuple[Tensor, Any]]] = {"train": [], "val": [], "test": [], "predict": []}
+
+    def forward(self, clips: Tensor) -> Tensor:
+        return self.head(clips.mean(dim=(2, 3, 4)))
+
+    def keep(self, split: str, batch: Any) -> None:
+        if not self.trainer.sanity_checking:
+            self.seen[split].append(batch)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.keep("train", batch)
+        return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.keep("val", batch)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.keep("test", batch)
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.keep("predict", batch)
+        return self(batch[0]).argmax(dim=1)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+def quiet_trainer(**options: Any) -> L.Trainer:
+    return trainer(**{"max_epochs": 1, **options})
+
+
+def shown_label(clip: Tensor) -> int:
+    """The label of the gray that a normalised clip shows."""
+    gray = (clip.mean().item() * 0.225 + 0.45) * 255
+    return min(range(3), key=lambda label: abs(list(GRAYS.values())[label] - gray))
+
+
+def fit(data: VideoDataModule, **options: Any) -> Recorder:
+    module = Recorder()
+    quiet_trainer(**options).fit(module, datamodule=data)
+    return module
+
+
+# --- What the model sees ---
+
+
+def test_fit_validate_test_and_predict_on_real_videos(folder: Path) -> None:
+    lists = dict.fromkeys(("train", "val", "test"), folder / "good.csv")
+    data = VideoDataModule(**lists, predict=folder / "unlabelled.csv", **TINY)
+    module, host = Recorder(), quiet_trainer(max_epochs=2)
+    host.fit(module, datamodule=data)
+    assert len(module.seen["train"]) == len(module.seen["val"]) == 2 * 3
+    host.validate(module, datamodule=data, verbose=False)
+    host.test(module, datamodule=data, verbose=False)
+    for split, batches in (("train", 2 * 3), ("val", 3 * 3), ("test", 3)):
+        assert len(module.seen[split]) == batches
+        for clips, labels in module.seen[split]:
+            assert clips.shape == (4, 3, 4, 16, 16)
+            assert (clips.dtype, labels.dtype) == (torch.float32, torch.int64)
+            assert labels.tolist() == [shown_label(clip) for clip in clips]
+    for batches in (module.seen["val"][:3], module.seen["test"]):  # in the order of the list, each once
+        assert torch.cat([labels for _, labels in batches]).tolist() == [0, 1, 2] * 4
+    order = [torch.cat([labels for _, labels in module.seen["train"][i : i + 3]]).tolist() for i in (0, 3)]
+    assert sorted(order[0]) == sorted(order[1]) == [0] * 4 + [1] * 4 + [2] * 4
+    assert order != [[0, 1, 2] * 4] * 2
+    predictions = host.predict(module, datamodule=data)
+    assert [len(labels) for labels in predictions] == [4, 4, 4]
+    paths = [path for _, batch_paths in module.seen["predict"] for path in batch_paths]
+    assert paths == [str(folder / line) for line in (folder / "unlabelled.csv").read_text().split()]
+    assert data.broken == {}
+
+
+def test_evaluation_sees_the_same_clips_each_time_and_with_workers(folder: Path) -> None:
+    runs = []
+    for workers in (0, 2):
+        data, module = VideoDataModule(val=folder / "good.csv", num_workers=workers, **TINY), Recorder()
+        for _ in range(2):
+            quiet_trainer().validate(module, datamodule=data, verbose=False)
+        clips = torch.cat([clips for clips, _ in module.seen["val"]])
+        runs += [clips[:12], clips[12:]]
+    assert all(torch.equal(runs[0], run) for run in runs[1:])
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("64-true", torch.float64), ("bf16-true", torch.bfloat16), ("bf16-mixed", torch.float32)]
+)
+def test_clips_have_the_precision_of_the_trainer(folder: Path, precision: str, dtype: torch.dtype) -> None:
+    module = fit(VideoDataModule(folder / "good.csv", **TINY), precision=precision, limit_train_batches=1)
+    [(clips, labels)] = module.seen["train"]
+    assert (clips.dtype, labels.dtype) == (dtype, torch.int64)
+
+
+def test_the_modules_own_hook_gets_the_finished_batch(folder: Path) -> None:
+    class Inverting(Recorder):
+        def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+            return -batch[0], batch[1]
+
+    batches = []
+    for module in (Recorder(), Inverting()):
+        with warnings.catch_warnings():
+            # Lightning believes that the module's hook is lost.
+            warnings.filterwarnings("ignore", "You have overridden `on_after_batch_transfer` in both")
+            quiet_trainer().validate(module, VideoDataModule(val=folder / "good.csv", **TINY), verbose=False)
+        batches.append(torch.cat([clips for clips, _ in module.seen["val"]]))
+    assert torch.equal(batches[1], -batches[0])
+
+
+def test_a_mini_batch_on_another_grid_comes_out_on_that_grid(folder: Path) -> None:
+    class Coarse(VideoDataModule):
+        def train_dataloader(self) -> Any:
+            data = super().train_dataloader().dataset
+            requests = [[ClipRequest(i, frames, size, seed=i) for i in range(clips)] for clips, frames, size in GRIDS]
+            return DataLoader(
+                [collate_clips([data.read_clip(r) for r in batch]) for batch in requests], batch_size=None
+            )
+
+    GRIDS = [(12, 2, 8), (6, 4, 12), (4, 4, 16)]
+    module = fit(Coarse(folder / "good.csv", **TINY))
+    assert [tuple(clips.shape) for clips, _ in module.seen["train"]] == [
+        (clips, 3, frames, size, size) for clips, frames, size in GRIDS
+    ]
+
+
+def test_normalisation_is_the_given_one(folder: Path) -> None:
+    write_list(folder / "white.csv", ["220_0.mp4 2"])
+    data = VideoDataModule(val=folder / "white.csv", mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7), **TINY)
+    module = Recorder()
+    quiet_trainer().validate(module, datamodule=data, verbose=False)
+    expected = [(220 / 255 - 0.1) / 0.5, (220 / 255 - 0.2) / 0.6, (220 / 255 - 0.3) / 0.7]
+    assert module.seen["val"][0][0][0].mean(dim=(1, 2, 3)).tolist() == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_about_half_of_the_training_clips_are_mirrored_by_choice(tmp_path: Path, flip: bool) -> None:
+    frame = np.zeros((24, 32, 3), np.uint8)
+    frame[:, 16:] = 255  # black on the left, white on the right
+    write_video(tmp_path / "video.mp4", [frame] * 12)
+    write_list(tmp_path / "list.csv", ["video.mp4 0"] * 64)
+    data = VideoDataModule(tmp_path / "list.csv", tmp_path / "list.csv", flip=flip, **TINY)
+    module = fit(data)
+    clips = torch.cat([clips for clips, _ in module.seen["train"]])
+    mirrored = [bool(clip[..., 0].mean() > clip[..., -1].mean()) for clip in clips]
+    assert 10 < sum(mirrored) < 54 if flip else not any(mirrored)
+    assert all(clip[..., 0].mean() < clip[..., -1].mean() for clips, _ in module.seen["val"] for clip in clips)
+
+
+def test_antialiasing_is_by_choice(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    write_video(tmp_path / "video.mp4", [noise] * 12, options={"crf": "1"})
+    write_list(tmp_path / "list.csv", ["video.mp4 0"])
+    deviations = []
+    for antialias in (False, True):
+        module = Recorder()
+        data = VideoDataModule(val=tmp_path / "list.csv", antialias=antialias, **TINY)
+        quiet_trainer().validate(module, data, verbose=False)
+        deviations.append(module.seen["val"][0][0].std())
+    assert deviations[1] < 0.8 * deviations[0]
+
+
+def test_batches_of_another_kind_pass_untouched(folder: Path) -> None:
+    class Foreign(VideoDataModule):
+        def val_dataloader(self) -> Any:
+            return DataLoader(torch.arange(6.0).view(3, 2), batch_size=3)
+
+    module = Recorder()
+    quiet_trainer().validate(module, Foreign(val=folder / "good.csv", **TINY), verbose=False)
+    assert module.seen["val"][0].tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+# --- Classes ---
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Folders per class; `val` lacks the first class of `train`."""
+    for split, classes in (("train", ("black", "gray", "white")), ("val", ("gray", "white"))):
+        for name in classes:
+            (tmp_path / split / name).mkdir(parents=True)
+            gray_video(tmp_path / split / name / "1.mp4", GRAYS[name])
+    return tmp_path
+
+
+def test_class_ids_of_folders_are_those_of_training(tree: Path) -> None:
+    module = fit(data := VideoDataModule(tree / "train", tree / "val", **TINY))
+    assert data.num_classes == 3
+    assert module.seen["val"][0][1].tolist() == [1, 2]
+    assert module.seen["val"][0][1].tolist() == [shown_label(clip) for clip in module.seen["val"][0][0]]
+
+
+def test_class_ids_of_a_stage_without_training_are_still_those_of_training(tree: Path) -> None:
+    module = Recorder()
+    quiet_trainer().validate(module, VideoDataModule(tree / "train", tree / "val", **TINY), verbose=False)
+    assert module.seen["val"][0][1].tolist() == [1, 2]
+
+
+def test_several_labels_are_zeros_and_ones_of_all_classes(folder: Path) -> None:
+    write_list(folder / "several.csv", ["20_0.mp4 0;2", "20_1.mp4 1", "20_2.mp4 4"])
+    write_list(folder / "several_val.csv", ["20_0.mp4 0;2", "20_1.mp4 1"])
+    data = VideoDataModule(folder / "several.csv", folder / "several_val.csv", multi_label=True, **TINY)
+    module = Recorder()
+    module.training_step = lambda batch, batch_idx: module(batch[0]).sum()  # type: ignore[method-assign]
+    quiet_trainer().fit(module, datamodule=data)
+    assert module.seen["val"][0][1].tolist() == [[1, 0, 1, 0, 0], [0, 1, 0, 0, 0]]
+
+
+def test_relative_paths_start_from_the_root(folder: Path, tmp_path: Path) -> None:
+    write_list(tmp_path / "list.csv", ["220_0.mp4 0"])
+    module = Recorder()
+    quiet_trainer().validate(module, VideoDataModule(val=tmp_path / "list.csv", root=folder, **TINY), verbose=False)
+    assert shown_label(module.seen["val"][0][0][0]) == 2
+
+
+def test_lists_lead_out_of_the_root_only_where_allowed(folder: Path, tmp_path: Path) -> None:
+    write_list(tmp_path / "list.csv", [f"{folder / '220_0.mp4'} 0"])
+    options = {"val": tmp_path / "list.csv", "root": tmp_path, **TINY}
+    with pytest.raises(ManifestError, match=r"leads out of the root"):
+        VideoDataModule(**options).setup("validate")
+    VideoDataModule(**options, allow_outside_root=True).setup("validate")
+
+
+def test_labels_beyond_the_classes_of_training_are_refused(folder: Path) -> None:
+    write_list(folder / "beyond.csv", ["20_0.mp4 7"])
+    data = VideoDataModule(folder / "good.csv", folder / "beyond.csv", **TINY)
+    with pytest.raises(
+        ValueError, match=r"`val` .*beyond.csv.* labels up to 7, but there are 3 classes.*`num_classes`"
+    ):
+        data.setup("fit")
+    VideoDataModule(folder / "good.csv", folder / "beyond.csv", num_classes=8, **TINY).setup("fit")
+
+
+# --- Broken videos ---
+
+
+def test_broken_videos_are_named_once_and_training_goes_on(folder: Path) -> None:
+    data = VideoDataModule(folder / "mixed.csv", folder / "mixed.csv", **TINY)
+    broken = {str(folder / name) for name in ("text.mp4", "cut.mp4", "missing.mp4")}
+    with pytest.warns(BrokenVideoWarning) as caught:
+        module = fit(data, max_epochs=3)
+    assert set(data.broken) == broken
+    messages = [str(warning.message) for warning in caught if warning.category is BrokenVideoWarning]
+    assert len(messages) == 3
+    for path in broken:
+        assert sum(f"Cannot read {path}: {data.broken[path]}" in message for message in messages) == 1
+    # In training every clip of the epoch is there, with the label of what it shows.
+    assert sum(len(labels) for _, labels in module.seen["train"]) == 3 * 15
+    for clips, labels in module.seen["train"]:
+        assert labels.tolist() == [shown_label(clip) for clip in clips]
+    # In validation the 12 readable videos are there, each once.
+    assert torch.cat([labels for _, labels in module.seen["val"][:4]]).tolist() == [0, 1, 2] * 4
+
+
+def test_predictions_leave_broken_videos_out(folder: Path) -> None:
+    data, module = VideoDataModule(predict=folder / "mixed.csv", **TINY), Recorder()
+    with pytest.warns(BrokenVideoWarning, match="Cannot read .*mp4"):
+        predictions = quiet_trainer().predict(module, datamodule=data)
+    assert sum(map(len, predictions)) == 12
+    paths = [path for _, batch_paths in module.seen["predict"] for path in batch_paths]
+    assert paths == [str(folder / line.split()[0]) for line in (folder / "good.csv").read_text().splitlines()]
+
+
+@pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")
+@pytest.mark.parametrize(("workers", "split"), [(0, "train"), (2, "train"), (0, "val")])
+def test_too_many_broken_videos_end_the_run(folder: Path, workers: int, split: str) -> None:
+    lists = {"train": folder / "good.csv", split: folder / "worse.csv"}
+    data = VideoDataModule(**lists, num_workers=workers, **TINY)
+    message = rf"3 of the 9 videos of `{split}` cannot be read, more than `max_bad_fraction=0.25`.*first: .*mp4: \w+"
+    with pytest.raises(BrokenVideosError, match=message):
+        fit(data)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")
+def test_in_evaluation_a_rank_counts_its_share(folder: Path) -> None:
+    # 4 of 12 are missing, all of them among the 6 of rank 0: more than 35 % of those, if not of all.
+    good = (folder / "good.csv").read_text().splitlines()
+    write_list(folder / "uneven.csv", [f"missing{i}.mp4 0" if i in (0, 2, 4, 6) else good[i] for i in range(12)])
+    data = VideoDataModule(test=folder / "uneven.csv", max_bad_fraction=0.35, **{**TINY, "batch_size": 1})
+    host = trainer(strategy="ddp_fork", devices=2)
+    with pytest.raises(Exception, match="4 of the 6 videos of `test` that rank 0 was given cannot be read, more than"):
+        host.test(Recorder(), data, verbose=False)
+
+
+def test_a_machine_for_evaluation_needs_no_training_videos(folder: Path, tree: Path) -> None:
+    absent = folder / "absent.csv"
+    data = VideoDataModule(absent, test=folder / "good.csv", **TINY)
+    data.setup("test")
+    assert data.num_classes == 3
+    with pytest.raises(ManifestError, match=r"absent\.csv"):
+        data.setup("fit")
+    # Folders would number their classes themselves.
+    with pytest.raises(ManifestError, match=r"absent\.csv"):
+        VideoDataModule(absent, test=tree / "val", **TINY).setup("test")
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_read_that_hangs_is_a_broken_video_and_the_run_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    released, open_file = threading.Event(), os.open
+
+    def hanging(path: Any, *args: Any) -> int:
+        if str(path).endswith("120_1.mp4"):
+            released.wait()
+        return open_file(path, *args)
+
+    monkeypatch.setattr(os, "open", hanging)
+    data = VideoDataModule(folder / "good.csv", folder / "good.csv", read_timeout=0.3, num_workers=workers, **TINY)
+    with pytest.warns(BrokenVideoWarning, match=r"Cannot read .*120_1\.mp4: cannot be read: a read did not end within"):
+        module = fit(data)
+    released.set()
+    assert set(data.broken) == {str(folder / "120_1.mp4")}
+    assert sum(len(labels) for _, labels in module.seen["train"]) == 12
+    assert sum(len(labels) for _, labels in module.seen["val"]) == 11
+
+
+@pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")
+def test_a_higher_limit_lets_the_run_go_on(folder: Path) -> None:
+    module = fit(VideoDataModule(folder / "worse.csv", max_bad_fraction=1 / 3, **TINY))
+    assert sum(len(labels) for _, labels in module.seen["train"]) == 9
+
+
+def test_a_wrong_root_ends_the_run_at_once(folder: Path, tmp_path: Path) -> None:
+    data = VideoDataModule(folder / "good.csv", root=tmp_path, num_workers=1, **TINY)
+    with pytest.raises(BrokenVideosError, match=r"None of 12 videos of 12 can be read.*`root`"):
+        fit(data)
+
+
+# --- Arguments ---
+
+
+def test_fit_without_validation_videos_only_trains(folder: Path) -> None:
+    module = fit(VideoDataModule(folder / "good.csv", **TINY))
+    assert (len(module.seen["train"]), len(module.seen["val"])) == (3, 0)
+
+
+def test_the_last_incomplete_mini_batch_is_kept_or_dropped(folder: Path) -> None:
+    for drop_last, sizes in ((False, [5, 5, 2]), (True, [5, 5])):
+        data = VideoDataModule(
+            folder / "good.csv", folder / "good.csv", **{**TINY, "batch_size": 5}, drop_last=drop_last
+        )
+        module = fit(data)
+        assert [len(labels) for _, labels in module.seen["train"]] == sizes
+        assert [len(labels) for _, labels in module.seen["val"]] == [5, 5, 2]
+
+
+def test_workers_persist(folder: Path) -> None:
+    data = VideoDataModule(folder / "good.csv", num_workers=1, **TINY)
+    data.setup("fit")
+    loader = data.train_dataloader()
+    assert (loader.num_workers, loader.persistent_workers, loader.batch_size) == (1, True, 4)
+
+
+@pytest.mark.parametrize(
+    ("stage", "split"), [("fit", "train"), ("validate", "val"), ("test", "test"), ("predict", "predict")]
+)
+def test_a_stage_without_videos_is_refused(stage: str, split: str) -> None:
+    with pytest.raises(ValueError, match=f"`{split}` is None, but `{stage}` needs videos. Give .* as `{split}`"):
+        VideoDataModule(**TINY).setup(stage)
+
+
+def test_a_loader_before_setup_is_refused(folder: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"The videos of `train` are not read yet\. Call `setup`"):
+        VideoDataModule(folder / "good.csv", **TINY).train_dataloader()
+
+
+def test_the_transfer_hook_without_a_trainer_says_what_to_use(folder: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"needs a Trainer\. In a loop of your own, use `resample_clips\(batch"):
+        VideoDataModule(folder / "good.csv", **TINY).on_after_batch_transfer(None, 0)
+
+
+def test_a_missing_list_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match=r"none\.csv"):
+        VideoDataModule(tmp_path / "none.csv", **TINY).setup("fit")
+
+
+def test_training_needs_labels(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"`train` \(.*unlabelled.csv\) have no labels, which `train` needs"):
+        VideoDataModule(folder / "unlabelled.csv", **TINY).setup("fit")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
+        ({"size": -8}, "`size` must be at least 1, got -8"),
+        ({"frames": 0}, "`frames` must be at least 1, got 0"),
+        ({"stride": 0}, "`stride` must be at least 1, got 0"),
+        ({"sampling": "dense"}, "`sampling` must be 'stride' or 'segments', got 'dense'"),
+        ({"short_side": (10, 20)}, "`short_side` must be .* not below `size=16`"),
+        ({"num_workers": -1}, "`num_workers` must be at least 0, got -1"),
+        ({"max_bad_fraction": 1.5}, r"`max_bad_fraction` must be a share in \[0, 1\], got 1.5"),
+        ({"num_classes": 0}, "`num_classes` must be at least 1, or None to count them, got 0"),
+        ({"std": (0.2, 0.0, 0.2)}, "`std` above 0"),
+        ({"read_timeout": 0}, r"`read_timeout` must be above 0 \(seconds\), got 0"),
+        ({"read_timeout": float("nan")}, r"`read_timeout` must be above 0 \(seconds\), got nan"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        VideoDataModule(**{**TINY, **arguments})
+
+
+def test_all_arguments_can_be_given_in_yaml(tmp_path: Path) -> None:
+    parser = ArgumentParser()
+    parser.add_class_arguments(VideoDataModule, "data")
+    parser.add_argument("--config", action="config")
+    (tmp_path / "config.yaml").write_text(
+        "data: {train: a.csv, val: null, root: /data, batch_size: 2, frames: 8, size: 56, short_side: [64, 85.5], "
+        "sampling: segments, flip: false, mean: [0.1, 0.2, 0.3], num_classes: 4}"
+    )
+    data = parser.instantiate(parser.parse_args([f"--config={tmp_path / 'config.yaml'}"])).data
+    assert data.sources["train"] == "a.csv"
+    assert (data.batch_size, data.frames, data.size, data.stride, data.num_classes) == (2, 8, 56, 2, 4)
+    assert data.clip_sampling.short_side_range(56) == (64, 85.5)
+    assert data.mean == (0.1, 0.2, 0.3)

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torchmetrics.classification import MulticlassAccuracy
+
+from lightning_multigrid.clips.views import Views
+from lightning_multigrid.video.classifier import VideoClassifier
+from lightning_multigrid.video.datamodule import VideoDataModule
+from lightning_multigrid.video.metrics import MeanAveragePrecision, VideoAccuracy, VideoMean
+from tests.helpers.tiny import trainer
+from tests.helpers.videos import write_video
+
+
+def scores(rows: int = 40, classes: int = 9, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(rows, classes, generator=generator)
+    return logits.softmax(dim=1), torch.randint(0, classes, (rows,), generator=generator)
+
+
+@pytest.mark.parametrize("top_k", [1, 5])
+def test_accuracy_is_that_of_torchmetrics(top_k: int) -> None:
+    probabilities, labels = scores()
+    ours, theirs = VideoAccuracy(top_k), MulticlassAccuracy(9, top_k=top_k, average="micro")
+    for part in (slice(0, 3), slice(3, 40)):
+        ours.update(probabilities[part], labels[part])
+        theirs.update(probabilities[part], labels[part])
+    assert 0 < ours.compute() == theirs.compute() < 1
+
+
+def make_metrics() -> list[Any]:
+    return [VideoMean(), VideoAccuracy(), VideoAccuracy(top_k=2), MeanAveragePrecision()]
+
+
+def update(metrics: list[Any], rows: list[int], videos: list[int] | None, multi_hot: Tensor) -> None:
+    """Gives rows of the same scores to each metric, in one mini-batch."""
+    probabilities, labels = scores()
+    numbers = None if videos is None else torch.tensor(videos)
+    mean, *accuracies, precision = metrics
+    mean.update(probabilities[rows, 0], numbers)
+    for metric in accuracies:
+        metric.update(probabilities[rows], labels[rows], numbers)
+    precision.update(probabilities[rows], multi_hot[rows], numbers)
+
+
+HOT = torch.randint(0, 2, (40, 9), generator=torch.Generator().manual_seed(1))
+
+
+def test_repeated_videos_count_once() -> None:
+    once, repeated = make_metrics(), make_metrics()
+    update(once, list(range(12)), list(range(12)), HOT)
+    for rows in ([0, 1, 2, 3], [11, 10, 9], [3, 4, 5, 6, 0], [8, 7, 8]):
+        update(repeated, rows, rows, HOT)
+    assert [metric.compute() for metric in repeated] == [metric.compute() for metric in once]
+
+
+def test_the_order_of_videos_changes_no_bit() -> None:
+    results = set()
+    for seed in range(5):
+        metrics, order = make_metrics(), torch.randperm(40, generator=torch.Generator().manual_seed(seed)).tolist()
+        update(metrics, order[:7], order[:7], HOT)
+        update(metrics, order[7:], order[7:], HOT)
+        results.add(tuple(metric.compute().item() for metric in metrics))
+    assert len(results) == 1
+
+
+def test_without_indices_every_row_counts() -> None:
+    numbered, unnumbered = make_metrics(), make_metrics()
+    update(numbered, [0, 1, 2, 1], [0, 1, 2, 3], HOT)
+    for rows in ([0, 1], [2, 1]):
+        update(unnumbered, rows, None, HOT)
+    assert [metric.compute() for metric in unnumbered] == [metric.compute() for metric in numbered]
+
+
+def test_a_model_that_always_says_the_same_is_as_good_as_chance() -> None:
+    labels = torch.arange(10)
+    for top_k in (1, 5):
+        metric = VideoAccuracy(top_k)
+        metric.update(torch.full((10, 10), 0.1), labels)
+        assert metric.compute() == pytest.approx(top_k / 10)
+
+
+def test_of_equally_probable_classes_the_first_is_named() -> None:
+    probabilities = torch.tensor([[0.4, 0.4, 0.2]])
+    for label, right in enumerate((1, 0, 0)):
+        metric = VideoAccuracy()
+        metric.update(probabilities, torch.tensor([label]))
+        assert metric.compute() == right
+
+
+def test_a_model_that_diverged_is_never_right() -> None:
+    metric = VideoAccuracy(top_k=5)
+    metric.update(torch.full((10, 10), torch.nan), torch.arange(10))
+    assert metric.compute() == 0
+
+
+def test_a_metric_starts_anew_after_a_reset() -> None:
+    metric = VideoMean()
+    metric.update(torch.tensor([1.0]), torch.tensor([0]))
+    metric.reset()
+    metric.update(torch.tensor([3.0]), torch.tensor([0]))
+    assert metric.compute() == 3
+
+
+# --- One rank and two, on videos ---
+
+GRAYS = [0, 40, 80, 120, 160, 200, 240, 20, 60]
+"""9 videos on 2 ranks: the sampler repeats the first on the second rank."""
+BROKEN = 4
+
+
+class Thermometer(nn.Module):
+    """Class c of 6 where the mean gray is c sixths of the range. Noise makes each view score a little differently."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.levels = nn.Parameter(torch.linspace(0, 5 / 6, 6))
+
+    def forward(self, clips: Tensor) -> Tensor:
+        gray = clips.mean(dim=(1, 2, 3, 4)) * 0.225 + 0.45
+        return -50 * (gray[:, None] - self.levels) ** 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("videos")
+    rows, several = [], []
+    for index, gray in enumerate(GRAYS):
+        noise = np.random.default_rng(index).integers(0, 15, (12, 24, 32, 3))
+        write_video(folder / f"{index}.mp4", (gray + noise).astype(np.uint8))
+        # Every third is labelled wrongly, the first one, too: counting it twice shows.
+        label = (round((gray + 7) * 6 / 255) + (index % 3 == 0)) % 6
+        rows.append(f"{index}.mp4 {label}\n")
+        several.append(f'{index}.mp4 "{label};{index % 4}"\n')
+    (folder / f"{BROKEN}.mp4").write_text("no video")
+    (folder / "list.csv").write_text("".join(rows))
+    (folder / "several.csv").write_text("".join(several))
+    return folder
+
+
+def evaluate(folder: Path, ranks: int, stage: str, multi_label: bool) -> dict[str, float]:
+    source = folder / ("several.csv" if multi_label else "list.csv")
+    data = VideoDataModule(
+        **{{"validate": "val", "test": "test"}[stage]: source},
+        test_views=Views(clips=3, crops=3),
+        multi_label=multi_label,
+        num_classes=6,
+        batch_size=2,
+        frames=4,
+        size=16,
+    )
+    options: dict[str, Any] = {"loss": "bce", "view_fusion": "max"} if multi_label else {}
+    module = VideoClassifier(Thermometer(), 6, views_per_forward=3, **options)
+    host = trainer(devices=ranks, strategy="ddp_fork" if ranks > 1 else "auto")
+    [logged] = getattr(host, stage)(module, datamodule=data, verbose=False)
+    return logged
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or torch.cuda.is_available(), reason="forks this process")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")
+@pytest.mark.parametrize(("stage", "multi_label"), [("test", False), ("test", True), ("validate", False)])
+def test_two_ranks_measure_what_one_does(folder: Path, stage: str, multi_label: bool) -> None:
+    alone, together = (evaluate(folder, ranks, stage, multi_label) for ranks in (1, 2))
+    assert together == alone
+    if not multi_label:
+        # Of 9 videos one is broken, and 0, 3 and 6 are labelled wrongly.
+        assert alone[f"{'test' if stage == 'test' else 'val'}/top1"] == 5 / 8
