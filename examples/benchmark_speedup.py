@@ -32,12 +32,12 @@ from torch.optim import SGD
 from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, convert_sub_batchnorm
-from lightning_multigrid.clips.batch import RgbLayout
+from lightning_multigrid.clips.batch import RgbFormat
 from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
 from lightning_multigrid.norm.sub_batchnorm import restore_batchnorm, set_sub_batch
 from lightning_multigrid.pixels.resample import resample_clips
-from lightning_multigrid.pixels.yuv import YuvClip, YuvLayout
+from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat
 from lightning_multigrid.schedule.tables import text_table
 from lightning_multigrid.training.compile_grids import raised_limits
 
@@ -160,10 +160,10 @@ class Bench:
         for _ in range(shape.clips):
             grid = self.sampling.draw(300, short, short * 4 // 3, shape.frames, shape.size, draws)
             top, left, height, width = grid.box
-            yuv = YuvLayout(shape.frames, height, width, top % 2, left % 2)
-            layout = yuv if self.device.type == "cuda" else RgbLayout(shape.frames, height, width)
-            data = torch.randint(256, (layout.nbytes,), dtype=torch.uint8, device=self.device)
-            crops.append(layout.view(data))
+            yuv = YuvFormat(shape.frames, height, width, top % 2, left % 2)
+            format = yuv if self.device.type == "cuda" else RgbFormat(shape.frames, height, width)
+            data = torch.randint(256, (format.nbytes,), dtype=torch.uint8, device=self.device)
+            crops.append(format.view(data))
             flips.append(grid.flip)
         return crops, flips
 

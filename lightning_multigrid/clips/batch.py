@@ -17,17 +17,17 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 from typing_extensions import Self
 
-from lightning_multigrid.pixels import YuvClip, YuvLayout, to_device
+from lightning_multigrid.pixels import YuvClip, YuvFormat, to_device
 
 __all__ = [
     "Clip",
     "ClipBatch",
     "Failure",
     "PixelBatch",
-    "RgbLayout",
+    "RgbFormat",
     "collate_clips",
     "flat_bytes",
-    "layout_of",
+    "format_of",
 ]
 
 _T = TypeVar("_T")
@@ -49,7 +49,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class RgbLayout:
+class RgbFormat:
     """What the bytes of some frames mean: frames x height x width x 3.
 
     Args:
@@ -105,7 +105,7 @@ class PixelBatch:
 
     Args:
         pieces: Bytes of the blocks of frames one after the other, flat, uint8; no block is in two pieces.
-        layouts: What the bytes of each block mean.
+        formats: What the bytes of each block mean.
         size: Height and width that clips are to be resampled to, in pixels (S).
         labels: Class ids of each block.
         indices: Index in the dataset of each block's video.
@@ -115,17 +115,17 @@ class PixelBatch:
     def __init__(
         self,
         pieces: tuple[Tensor, ...],
-        layouts: tuple[RgbLayout | YuvLayout, ...],
+        formats: tuple[RgbFormat | YuvFormat, ...],
         size: int,
         labels: tuple[tuple[int, ...], ...],
         indices: tuple[int, ...],
         failures: tuple[Failure, ...],
     ) -> None:
-        self.pieces, self.layouts, self.size = pieces, layouts, size
+        self.pieces, self.formats, self.size = pieces, formats, size
         self.labels, self.indices, self.failures = labels, indices, failures
 
     def __len__(self) -> int:
-        return len(self.layouts)
+        return len(self.formats)
 
     @property
     def device(self) -> torch.device:
@@ -135,11 +135,11 @@ class PixelBatch:
     def blocks(self) -> Iterator[Tensor | YuvClip]:
         """The blocks, frames x height x width x 3 each or YUV planes, as views of the bytes."""
         pieces, rest = iter(self.pieces), self.pieces[0][:0]
-        for layout in self.layouts:
+        for format in self.formats:
             if not len(rest):
                 rest = next(pieces)
-            data, rest = rest.tensor_split([layout.nbytes])
-            yield layout.view(data)
+            data, rest = rest.tensor_split([format.nbytes])
+            yield format.view(data)
 
     def class_ids(self) -> Tensor:
         """The single label of each block: B, int64, on the device of the pixels."""
@@ -195,7 +195,7 @@ class ClipBatch(PixelBatch):
 
     Args:
         pieces: See `PixelBatch`, as for those not named here.
-        layouts: What the bytes of each crop mean.
+        formats: What the bytes of each crop mean.
         size: Height and width of the clips.
         labels: Class ids of each clip.
         indices: Index of each clip's video.
@@ -207,7 +207,7 @@ class ClipBatch(PixelBatch):
     def __init__(
         self,
         pieces: tuple[Tensor, ...],
-        layouts: tuple[RgbLayout | YuvLayout, ...],
+        formats: tuple[RgbFormat | YuvFormat, ...],
         size: int,
         labels: tuple[tuple[int, ...], ...],
         indices: tuple[int, ...],
@@ -215,13 +215,13 @@ class ClipBatch(PixelBatch):
         flips: tuple[bool, ...],
         seeds: tuple[int, ...],
     ) -> None:
-        super().__init__(pieces, layouts, size, labels, indices, failures)
+        super().__init__(pieces, formats, size, labels, indices, failures)
         self.flips, self.seeds = flips, seeds
 
     @property
     def frames(self) -> int:
         """Frames of each clip (T)."""
-        return self.layouts[0].frames
+        return self.formats[0].frames
 
     def crops(self) -> list[Tensor | YuvClip]:
         """The crops, T x h x w x 3 each or YUV planes, as views of the bytes."""
@@ -243,7 +243,7 @@ class _CollateClips:
         [(_, size)] = shapes
         return ClipBatch(
             pieces=(flat_bytes([clip.crop for clip in clips]),),
-            layouts=tuple(layout_of(clip.crop) for clip in clips),
+            formats=tuple(format_of(clip.crop) for clip in clips),
             size=size,
             labels=tuple(clip.labels for clip in clips),
             indices=tuple(clip.index for clip in clips),
@@ -256,7 +256,7 @@ class _CollateClips:
         """The mini-batch of which several workers read a piece each, without a copy of the pixels."""
         return ClipBatch(
             pieces=_chained(batch.pieces for batch in batches),
-            layouts=_chained(batch.layouts for batch in batches),
+            formats=_chained(batch.formats for batch in batches),
             size=batches[0].size,
             labels=_chained(batch.labels for batch in batches),
             indices=_chained(batch.indices for batch in batches),
@@ -274,9 +274,9 @@ def _chained(parts: Iterable[tuple[_T, ...]]) -> tuple[_T, ...]:
     return tuple(chain.from_iterable(parts))
 
 
-def layout_of(block: Tensor | YuvClip) -> RgbLayout | YuvLayout:
+def format_of(block: Tensor | YuvClip) -> RgbFormat | YuvFormat:
     """What the bytes of some frames mean."""
-    return block.layout if isinstance(block, YuvClip) else RgbLayout(*block.shape[:3])
+    return block.format if isinstance(block, YuvClip) else RgbFormat(*block.shape[:3])
 
 
 def flat_bytes(blocks: Sequence[Tensor | YuvClip]) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lightning_multigrid.clips.batch import Failure, PixelBatch, flat_bytes, layout_of
+from lightning_multigrid.clips.batch import Failure, PixelBatch, flat_bytes, format_of
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid, crop_side, segment_frame
 from lightning_multigrid.pixels import Box, to_device
 from lightning_multigrid.schedule import frame_indices, span
@@ -186,7 +186,7 @@ class ViewBatch(PixelBatch):
     def __init__(self, videos: Sequence[VideoViews], failures: tuple[Failure, ...]) -> None:
         super().__init__(
             pieces=(flat_bytes([video.pixels for video in videos]),),
-            layouts=tuple(layout_of(video.pixels) for video in videos),
+            formats=tuple(format_of(video.pixels) for video in videos),
             size=videos[0].size,
             labels=tuple(video.labels for video in videos),
             indices=tuple(video.index for video in videos),

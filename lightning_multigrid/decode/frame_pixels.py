@@ -14,7 +14,7 @@ from av.video.frame import VideoFrame
 from torch import Tensor
 
 from lightning_multigrid.decode.index import Orientation
-from lightning_multigrid.pixels import Box, YuvLayout
+from lightning_multigrid.pixels import Box, YuvFormat
 
 __all__ = [
     "ONE_THREAD",
@@ -24,7 +24,7 @@ __all__ = [
     "rgb_options",
     "show",
     "stored",
-    "yuv_layout",
+    "yuv_format",
     "yuv_planes",
 ]
 
@@ -76,12 +76,12 @@ def is_full_range(frame: VideoFrame) -> bool:
     return frame.format.name.startswith("yuvj") or int(frame.color_range) == _FULL_RANGE
 
 
-def yuv_layout(frame: VideoFrame, frames: int, box: Box) -> YuvLayout | None:
+def yuv_format(frame: VideoFrame, frames: int, box: Box) -> YuvFormat | None:
     """That of a clip of frames like this one; None if they are not YUV 4:2:0 of 8 bits in known colours."""
     matrix = _MATRICES.get(int(frame.colorspace))
     if frame.format.name not in _YUV_420 or matrix is None:
         return None
-    return YuvLayout(frames, box.height, box.width, box.top % 2, box.left % 2, matrix, is_full_range(frame))
+    return YuvFormat(frames, box.height, box.width, box.top % 2, box.left % 2, matrix, is_full_range(frame))
 
 
 def yuv_planes(frame: VideoFrame, box: Box) -> tuple[Pixels, Pixels, Pixels]:

@@ -31,7 +31,7 @@ from lightning_multigrid.decode.frame_pixels import (
     rgb_options,
     show,
     stored,
-    yuv_layout,
+    yuv_format,
     yuv_planes,
 )
 from lightning_multigrid.decode.index import SHOWN, Orientation, PacketIndex, Run
@@ -227,11 +227,11 @@ class VideoReader:
         clip: YuvClip | None = None
         with self._file.faults():
             for index, frame in self._find(sorted(places)):
-                layout = yuv_layout(frame, len(indices), shown) if self._is_of_first_size(frame) else None
-                if clip is None and layout is not None:
-                    clip = YuvClip(torch.empty(layout.nbytes, dtype=torch.uint8), layout)
+                format = yuv_format(frame, len(indices), shown) if self._is_of_first_size(frame) else None
+                if clip is None and format is not None:
+                    clip = YuvClip(torch.empty(format.nbytes, dtype=torch.uint8), format)
                     luma, chroma = clip.luma.numpy(), clip.chroma.numpy()
-                if clip is None or layout != clip.layout:
+                if clip is None or format != clip.format:
                     return self.read(indices, box)
                 y, cb, cr = yuv_planes(frame, shown)
                 for place in places[index]:

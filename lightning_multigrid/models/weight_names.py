@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-__all__ = ["layouts"]
+__all__ = ["name_tables"]
 
 # The parts of a bottleneck, by our name: (pytorchvideo, torchvision).
 _BLOCK_PARTS = {
@@ -111,12 +111,12 @@ def _caffe2(last_block: dict[int, int]) -> Callable[[str], str | None]:
     return rename
 
 
-def layouts(names: Iterable[str]) -> dict[str, dict[str, str]]:
+def name_tables(names: Iterable[str]) -> dict[str, dict[str, str]]:
     """For each layout: its name of a tensor -> ours. Names without a counterpart are left out.
 
     The first layout is the model's own names: those of PySlowFast, if the model is one of ours.
 
-    >>> layouts(["head.projection.weight"])["Caffe2"]
+    >>> name_tables(["head.projection.weight"])["Caffe2"]
     {'pred_w': 'head.projection.weight'}
     """
     names = list(names)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_multigrid.models.weight_files import find_tensors, read_file
-from lightning_multigrid.models.weight_names import layouts
+from lightning_multigrid.models.weight_names import name_tables
 
 __all__ = ["WeightsReport", "export_weights", "load_weights"]
 
@@ -138,7 +138,7 @@ def _match(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict
         fitting[name] = fit
         if tensor.dim() == 4 and fit.dim() == 5:
             inflated.append(name)
-    # Counters of batches are not in all layouts, and no layer of ours reads them.
+    # Counters of batches are not in all name_tables, and no layer of ours reads them.
     found = fitting.keys() | mismatched.keys()
     missing = [name for name in own if name not in found and not name.endswith("num_batches_tracked")]
     return fitting, WeightsReport(
@@ -150,7 +150,7 @@ def _recognise(given: Iterable[str], own: Iterable[str]) -> tuple[str, str, dict
     """The layout and the prefix under which the most names are known, and the table of that layout."""
     names = list(given)
     best = ("own names", "", 0)
-    tables = layouts(own)
+    tables = name_tables(own)
     for layout, table in tables.items():
         prefixes = Counter(prefix for name in names for prefix in _prefixes(name, table))
         for prefix, hits in prefixes.items():

@@ -7,7 +7,7 @@ from lightning_multigrid.pixels.augment import Augmentation
 from lightning_multigrid.pixels.box import Box
 from lightning_multigrid.pixels.resample import MEAN, STD, check_normalisation, resample_clips
 from lightning_multigrid.pixels.to_device import to_device
-from lightning_multigrid.pixels.yuv import YuvClip, YuvLayout
+from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat
 
 __all__ = [
     "MEAN",
@@ -15,7 +15,7 @@ __all__ = [
     "Augmentation",
     "Box",
     "YuvClip",
-    "YuvLayout",
+    "YuvFormat",
     "check_normalisation",
     "resample_clips",
     "to_device",

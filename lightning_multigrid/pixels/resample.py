@@ -114,7 +114,7 @@ def _together(crops: Sequence[Tensor | YuvClip], size: int, flips: Sequence[bool
     sides = [_sides(crop) for crop in crops]
     corners = [(0, 0)] * len(crops)
     if planes := [crop for crop in crops if isinstance(crop, YuvClip)]:
-        corners = [(crop.layout.top, crop.layout.left) for crop in planes]
+        corners = [(crop.format.top, crop.format.left) for crop in planes]
         pixels = colours(planes)
     else:
         largest = map(max, zip(*sides, strict=True))
@@ -142,7 +142,7 @@ def _points(size: int, sides: Tensor) -> Tensor:
 
 def _sides(crop: Tensor | YuvClip) -> tuple[int, int]:
     if isinstance(crop, YuvClip):
-        return crop.layout.height, crop.layout.width
+        return crop.format.height, crop.format.width
     return crop.shape[1], crop.shape[2]
 
 

@@ -21,14 +21,14 @@ from torch.nn.functional import interpolate
 
 from lightning_multigrid.pixels.to_device import to_device
 
-__all__ = ["YuvClip", "YuvLayout", "colours"]
+__all__ = ["YuvClip", "YuvFormat", "colours"]
 
 # Weights of red and blue in the luma: ITU-R BT.601 (2.5.1) and BT.709 (3.2).
 _WEIGHTS = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}
 
 
 @dataclass(frozen=True)
-class YuvLayout:
+class YuvFormat:
     """What the bytes of a clip mean: the T x h x w of luma, then the T x 2 x rows x columns of chroma.
 
     Args:
@@ -53,7 +53,7 @@ class YuvLayout:
     def chroma(self) -> tuple[int, int]:
         """Rows and columns of chroma that the pixels lie under.
 
-        >>> YuvLayout(frames=1, height=4, width=4, top=1, left=0).chroma
+        >>> YuvFormat(frames=1, height=4, width=4, top=1, left=0).chroma
         (3, 2)
         """
         return (self.top + self.height + 1) // 2, (self.left + self.width + 1) // 2
@@ -74,25 +74,25 @@ class YuvClip:
 
     Args:
         data: Its bytes: flat, uint8.
-        layout: What they mean.
+        format: What they mean.
 
     Attributes:
         luma: T x h x w, a view of the bytes.
         chroma: T x 2 x rows x columns (Cb, Cr), likewise.
 
-    >>> YuvClip(torch.full((6,), 128, dtype=torch.uint8), YuvLayout(1, 2, 2, full_range=True)).rgb().unique()
+    >>> YuvClip(torch.full((6,), 128, dtype=torch.uint8), YuvFormat(1, 2, 2, full_range=True)).rgb().unique()
     tensor([128.])
     """
 
-    def __init__(self, data: Tensor, layout: YuvLayout) -> None:
-        frames, height, width = layout.frames, layout.height, layout.width
-        self.data, self.layout = data, layout
+    def __init__(self, data: Tensor, format: YuvFormat) -> None:
+        frames, height, width = format.frames, format.height, format.width
+        self.data, self.format = data, format
         luma, chroma = data.tensor_split([frames * height * width])
         self.luma = luma.view(frames, height, width)
-        self.chroma = chroma.view(frames, 2, *layout.chroma)
+        self.chroma = chroma.view(frames, 2, *format.chroma)
 
     def __len__(self) -> int:
-        return self.layout.frames
+        return self.format.frames
 
     @property
     def device(self) -> torch.device:
@@ -101,42 +101,42 @@ class YuvClip:
 
     def cut(self, frames: Sequence[int], top: int, left: int, height: int, width: int) -> YuvClip:
         """A clip of some of the frames, repeats and any order allowed, and a box of their pixels."""
-        whole = self.layout
+        whole = self.format
         y, x = whole.top + top, whole.left + left  # from the corner of the first chroma sample
-        layout = replace(whole, frames=len(frames), height=height, width=width, top=y % 2, left=x % 2)
+        format = replace(whole, frames=len(frames), height=height, width=width, top=y % 2, left=x % 2)
         at = torch.tensor(frames, device=self.device)
         luma = self.luma[:, top : top + height, left : left + width][at]
         chroma = self.chroma[:, :, y // 2 : (y + height + 1) // 2, x // 2 : (x + width + 1) // 2][at]
-        return layout.view(torch.cat([luma.flatten(), chroma.flatten()]))
+        return format.view(torch.cat([luma.flatten(), chroma.flatten()]))
 
     def rgb(self) -> Tensor:
         """The colours, 3 x T x h x w float32, from 0 to 255 as those of an RGB clip, but not rounded.
 
         Chroma is that of the sample a pixel lies under, without interpolation, as FFmpeg's converter has it.
         """
-        top, left, height, width = self.layout.top, self.layout.left, self.layout.height, self.layout.width
+        top, left, height, width = self.format.top, self.format.left, self.format.height, self.format.width
         return colours([self])[0, :, :, top : top + height, left : left + width]
 
 
 def colours(clips: Sequence[YuvClip]) -> Tensor:
     """The colours of some clips of one length in a few operations, whatever their number: B x 3 x T x H x W float32.
 
-    H and W have room for each clip, whose first pixel is at (`top`, `left`) of its layout; what is around is no part of
+    H and W have room for each clip, whose first pixel is at (`top`, `left`) of its format; what is around is no part of
     it. See `YuvClip.rgb`.
 
-    >>> colours([YuvLayout(2, 4, side).view(torch.zeros(24 * side // 2, dtype=torch.uint8)) for side in (4, 6)]).shape
+    >>> colours([YuvFormat(2, 4, side).view(torch.zeros(24 * side // 2, dtype=torch.uint8)) for side in (4, 6)]).shape
     torch.Size([2, 3, 2, 4, 6])
     """
     device, frames = clips[0].device, len(clips[0])
-    rows, columns = (max(sides) for sides in zip(*(clip.layout.chroma for clip in clips), strict=True))
+    rows, columns = (max(sides) for sides in zip(*(clip.format.chroma for clip in clips), strict=True))
     luma = torch.zeros(len(clips), frames, 2 * rows, 2 * columns, dtype=torch.uint8, device=device)
     chroma = torch.zeros(len(clips), frames, 2, rows, columns, dtype=torch.uint8, device=device)
     for own_luma, own_chroma, clip in zip(luma, chroma, clips, strict=True):
-        layout, (high, wide) = clip.layout, clip.layout.chroma
-        bottom, right = layout.top + layout.height, layout.left + layout.width
-        own_luma[:, layout.top : bottom, layout.left : right] = clip.luma
+        format, (high, wide) = clip.format, clip.format.chroma
+        bottom, right = format.top + format.height, format.left + format.width
+        own_luma[:, format.top : bottom, format.left : right] = clip.luma
         own_chroma[:, :, :high, :wide] = clip.chroma
-    weights = to_device(torch.tensor([_weights(clip.layout) for clip in clips], dtype=torch.float32), device)
+    weights = to_device(torch.tensor([_weights(clip.format) for clip in clips], dtype=torch.float32), device)
     luma_scale, black, cr_red, cr_green, cb_green, cb_blue = weights.view(-1, 6, 1, 1, 1).unbind(1)
     y = torch.addcmul(black, luma.float(), luma_scale)
     doubled = interpolate(chroma.flatten(0, 1), scale_factor=2, mode="nearest").float() - 128
@@ -149,11 +149,11 @@ def colours(clips: Sequence[YuvClip]) -> Tensor:
     return rgb.clamp_(0, 255)
 
 
-def _weights(layout: YuvLayout) -> tuple[float, ...]:
+def _weights(format: YuvFormat) -> tuple[float, ...]:
     """What luma is multiplied by and what is added; then Cr in red and in green, Cb in green and in blue."""
-    red, blue = _WEIGHTS[layout.matrix]
+    red, blue = _WEIGHTS[format.matrix]
     green = 1 - red - blue
     # One unit of luma and of chroma in units of RGB (ITU-R BT.601, 2.5.3; the same in BT.709), and black's luma.
-    luma, chroma, black = (1, 1, 0) if layout.full_range else (255 / 219, 255 / 224, 16)
+    luma, chroma, black = (1, 1, 0) if format.full_range else (255 / 219, 255 / 224, 16)
     cb_blue, cr_red = 2 * (1 - blue) * chroma, 2 * (1 - red) * chroma
     return luma, -black * luma, cr_red, -cr_red * red / green, -cb_blue * blue / green, cb_blue

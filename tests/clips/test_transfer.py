@@ -27,7 +27,7 @@ from lightning_multigrid.loading.order import RepeatedOrder, RepeatSampler, epoc
 from lightning_multigrid.loading.requests import ClipRequest, read_clips, visits
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.loading.subsets import clip_dataset
-from lightning_multigrid.pixels.yuv import YuvLayout
+from lightning_multigrid.pixels.yuv import YuvFormat
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
@@ -105,7 +105,7 @@ def test_a_mini_batch_of_pieces_is_the_whole_one() -> None:
         for side in range(3, 8)
     ]
     data = torch.arange(48, dtype=torch.uint8)
-    clips.insert(2, Clip(YuvLayout(2, 4, 4).view(data), 4, True, (9,), 9))
+    clips.insert(2, Clip(YuvFormat(2, 4, 4).view(data), 4, True, (9,), 9))
     whole = collate_clips(clips)
     pieces = collate_clips.join([collate_clips(clips[:1]), collate_clips(clips[1:4]), collate_clips(clips[4:])])
     assert contents(pieces) == contents(whole)

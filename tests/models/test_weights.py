@@ -28,7 +28,7 @@ from lightning_multigrid.models import (
     small_cnn,
 )
 from lightning_multigrid.models.weight_files import read_file
-from lightning_multigrid.models.weight_names import layouts
+from lightning_multigrid.models.weight_names import name_tables
 
 _DRAWN = random.Random(0)  # Python guarantees the same numbers on every machine
 NOISE = torch.tensor([_DRAWN.uniform(-1, 1) for _ in range(65521)])
@@ -121,7 +121,7 @@ GOLDEN = {
 @pytest.mark.parametrize(("layout", "factory"), GOLDEN, ids=lambda value: getattr(value, "__name__", value))
 def test_logits_are_those_of_the_reference(layout, factory):
     model = factory().eval()
-    report = load_weights(model, filled(layouts(model.state_dict())[layout], model))
+    report = load_weights(model, filled(name_tables(model.state_dict())[layout], model))
     assert report.layout == layout
     assert report.complete
     for (frames, size), expected in zip([(8, 64), (16, 45)], GOLDEN[layout, factory], strict=True):
@@ -147,7 +147,7 @@ def test_logits_are_those_of_the_reference(layout, factory):
 def test_names_are_those_of_the_other_library(factory, layout, digest):
     with torch.device("meta"):
         state = factory().state_dict()
-    table = layouts(state)[layout]
+    table = name_tables(state)[layout]
     lines = sorted(
         table if layout == "Caffe2" else (f"{name} {tuple(state[own].shape)}" for name, own in table.items())
     )
@@ -168,7 +168,7 @@ def test_names_are_those_of_the_other_library(factory, layout, digest):
 )
 def test_names_by_hand(layout, foreign, own):
     with torch.device("meta"):
-        assert layouts(slowfast_r50().state_dict())[layout][foreign] == own
+        assert name_tables(slowfast_r50().state_dict())[layout][foreign] == own
 
 
 @pytest.mark.filterwarnings("ignore")  # pytorchvideo's own, on import

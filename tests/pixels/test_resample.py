@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_multigrid.pixels import resample as resample
 from lightning_multigrid.pixels.resample import resample_clips
-from lightning_multigrid.pixels.yuv import YuvClip, YuvLayout
+from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat
 
 IDENTITY = {"mean": (0.0, 0.0, 0.0), "std": (1 / 255, 1 / 255, 1 / 255)}  # leaves the values of the pixels alone
 
@@ -120,8 +120,8 @@ def test_crops_are_not_written_to() -> None:
 
 
 def random_yuv(frames: int, height: int, width: int, top: int, left: int, **colours: Any) -> YuvClip:
-    layout = YuvLayout(frames, height, width, top, left, **colours)
-    return layout.view(random_crop(1, 1, layout.nbytes).flatten()[: layout.nbytes])
+    format = YuvFormat(frames, height, width, top, left, **colours)
+    return format.view(random_crop(1, 1, format.nbytes).flatten()[: format.nbytes])
 
 
 def mixed_crops() -> list[Tensor | YuvClip]:
@@ -180,7 +180,7 @@ def test_a_crop_without_room_is_a_chunk_of_its_own(monkeypatch: pytest.MonkeyPat
 def test_other_devices_than_the_cpu_have_the_same_clips() -> None:
     """By their shapes alone; with values where there is a GPU."""
     crops = [
-        crop.layout.view(crop.data.to("meta")) if isinstance(crop, YuvClip) else crop.to("meta")
+        crop.format.view(crop.data.to("meta")) if isinstance(crop, YuvClip) else crop.to("meta")
         for crop in mixed_crops()
     ]
     clips = resample_clips(crops, 16, flips=[True] * 8)
@@ -193,7 +193,7 @@ def test_gpu_equals_cpu(antialias: bool) -> None:
     crops = mixed_crops()
     flips = [True, False] * 4
     expected = resample_clips(crops, 16, flips=flips, antialias=antialias)
-    on_gpu = [crop.layout.view(crop.data.cuda()) if isinstance(crop, YuvClip) else crop.cuda() for crop in crops]
+    on_gpu = [crop.format.view(crop.data.cuda()) if isinstance(crop, YuvClip) else crop.cuda() for crop in crops]
     actual = resample_clips(on_gpu, 16, flips=flips, antialias=antialias)
     assert actual.is_cuda
     torch.testing.assert_close(actual.cpu(), expected, atol=1e-3, rtol=0)

@@ -17,7 +17,7 @@ from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.pixels.box import Box
 from lightning_multigrid.pixels.resample import resample_clips
-from lightning_multigrid.pixels.yuv import YuvClip, YuvLayout
+from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.videos import numbered_frames, write_video
 
@@ -66,7 +66,7 @@ def test_colours_are_those_of_ffmpegs_converter(tmp_path: Path, colours: str) ->
     path = coloured(tmp_path / "video.mp4", *COLOURS[colours])
     for box in (None, *BOXES):  # also boxes that begin or end within a chroma sample
         clip, rgb = read_both(path, [6, 0, 3, 3], box)
-        assert (clip.layout.matrix, clip.layout.full_range) == (
+        assert (clip.format.matrix, clip.format.full_range) == (
             "bt709" if "709" in colours else "bt601",
             "full" in colours,
         )
@@ -99,7 +99,7 @@ def test_frames_of_odd_height_come_as_rgb(tmp_path: Path) -> None:
 def test_a_clip_is_half_the_bytes(tmp_path: Path) -> None:
     path = coloured(tmp_path / "video.mp4", 0, 0)
     clip, rgb = read_both(path, [0, 1], Box(4, 6, 32, 40))
-    assert len(clip.data) == clip.layout.nbytes == rgb.numel() // 2
+    assert len(clip.data) == clip.format.nbytes == rgb.numel() // 2
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ def test_other_videos_come_as_rgb(tmp_path: Path, options: dict) -> None:
 
 def test_a_video_whose_colours_change_comes_as_rgb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = coloured(tmp_path / "video.mp4", 1, 1)
-    layout_of_frame, seen = lightning_multigrid.decode.reader.yuv_layout, []
+    format_of_frame, seen = lightning_multigrid.decode.reader.yuv_format, []
 
-    def changing(frame: av.VideoFrame, frames: int, box: Box) -> YuvLayout | None:
+    def changing(frame: av.VideoFrame, frames: int, box: Box) -> YuvFormat | None:
         seen.append(frame)
-        return layout_of_frame(frame, frames, box) if len(seen) < 3 else None
+        return format_of_frame(frame, frames, box) if len(seen) < 3 else None
 
-    monkeypatch.setattr(lightning_multigrid.decode.reader, "yuv_layout", changing)
+    monkeypatch.setattr(lightning_multigrid.decode.reader, "yuv_format", changing)
     with VideoReader(path) as video:
         assert torch.equal(video.read_yuv(range(6)), video.read(range(6)))  # type: ignore[arg-type]
     assert len(seen) == 3
@@ -148,7 +148,7 @@ def test_a_cut_of_a_clip_is_a_clip_of_the_cut(tmp_path: Path) -> None:
     for box in (Box(0, 0, 40, 60), Box(1, 2, 11, 20), Box(2, 3, 9, 9)):
         expected, _ = read_both(path, [6, 1, 1], Box(3 + box.top, 1 + box.left, box.height, box.width))
         cut = whole.cut([2, 0, 0], *box)
-        assert cut.layout == expected.layout
+        assert cut.format == expected.format
         assert torch.equal(cut.data, expected.data)
 
 
@@ -165,7 +165,7 @@ def test_resampled_clips_are_those_of_rgb(tmp_path: Path, antialias: bool) -> No
 
 
 def test_clips_of_two_lengths_are_refused() -> None:
-    clips = [YuvLayout(frames, 4, 4).view(torch.zeros(24 * frames, dtype=torch.uint8)) for frames in (2, 3)]
+    clips = [YuvFormat(frames, 4, 4).view(torch.zeros(24 * frames, dtype=torch.uint8)) for frames in (2, 3)]
     with pytest.raises(ValueError, match=r"one length: got 2 frames for crop 0, 3 for 1"):
         resample_clips(clips, 4)
 
@@ -186,5 +186,5 @@ def test_a_dataset_of_yuv_has_the_clips_of_one_of_rgb(tmp_path: Path) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_computes_the_same_colours(tmp_path: Path) -> None:
     clip, _ = read_both(coloured(tmp_path / "video.mp4", 1, 1), [0, 5], Box(3, 5, 17, 31))
-    on_gpu = clip.layout.view(clip.data.cuda())
+    on_gpu = clip.format.view(clip.data.cuda())
     torch.testing.assert_close(on_gpu.rgb().cpu(), clip.rgb(), atol=1e-3, rtol=0)
