@@ -36,8 +36,8 @@ def read_packets(path) -> tuple[bytes, list[tuple[int, bytes]]]:
 @pytest.fixture(params=STREAMS)
 def stream(request, tmp_path):
     options = {"g": "30", "x264-params": "log-level=none"} | STREAMS[request.param]
-    format = "yuv444p" if "444" in request.param else "yuv420p"
-    return write_video(tmp_path / request.param, numbered_frames(150), options=options, pix_fmt=format)
+    layout = "yuv444p" if "444" in request.param else "yuv420p"
+    return write_video(tmp_path / request.param, numbered_frames(150), options=options, pix_fmt=layout)
 
 
 def test_orders_are_those_in_which_frames_come_out(stream):

@@ -718,7 +718,7 @@ def sound(path: Path, *, cover: bool = False) -> None:
             picture.disposition = av.stream.Disposition.attached_pic.value
             container.mux(picture.encode(av.VideoFrame.from_ndarray(FRAMES[0], format="rgb24")))
             container.mux(picture.encode())
-        silence = av.AudioFrame.from_ndarray(np.zeros((1, 8000), np.float32), format="fltp", format="mono")
+        silence = av.AudioFrame.from_ndarray(np.zeros((1, 8000), np.float32), format="fltp", layout="mono")
         silence.sample_rate, silence.pts = 8000, 0
         container.mux(stream.encode(silence))
         container.mux(stream.encode())
