@@ -1,0 +1,43 @@
+"""A checkpoint that version 0.1.0 wrote, in the middle of an epoch, continues as 0.1.0 would have continued it."""
+
+from pathlib import Path
+
+import pytest
+from torch.optim.lr_scheduler import MultiStepLR
+
+from lightning_multigrid import MultigridCallback
+from tests.helpers.tiny import Module, fit
+
+# `fit(Module(...), MultigridCallback(seed=0))` of 0.1.0, 15 of 31 steps.
+CHECKPOINT = Path(__file__).parent / "data" / "version_0.1.0.ckpt"
+# What 0.1.0 trained from there on: epoch, batch, clips x frames x size, LR, loss.
+SEEN = [
+    (3, 3, (16, 8, 16), 0.1, 0.5855438113212585),
+    (3, 4, (32, 2, 23), 0.08, 0.6960063576698303),
+    (3, 5, (8, 2, 23), 0.08, 0.8830334544181824),
+    (4, 0, (64, 2, 16), 0.08, 0.764030396938324),
+    (4, 1, (16, 4, 23), 0.04, 0.3816903233528137),
+    (4, 2, (8, 4, 32), 0.02, 0.4631109833717346),
+    (4, 3, (12, 4, 16), 0.02, 0.720578670501709),
+    (5, 0, (32, 4, 16), 0.02, 0.5106982588768005),
+    (5, 1, (8, 8, 23), 0.01, 0.5116657614707947),
+    (5, 2, (4, 8, 32), 0.01, 1.0300137996673584),
+    (5, 3, (16, 8, 16), 0.01, 0.35400471091270447),
+    (5, 4, (8, 8, 23), 0.01, 2.1493754386901855),
+    (5, 5, (4, 8, 32), 0.001, 0.689671516418457),
+    (5, 6, (16, 8, 16), 0.001, 0.571403980255127),
+    (5, 7, (8, 8, 23), 0.001, 0.6214902997016907),
+    (5, 8, (4, 8, 32), 0.001, 1.620198130607605),
+]
+
+
+# Lightning's advice on the folder of the checkpoints, which is another one now.
+@pytest.mark.filterwarnings("ignore:.*Please add the following callbacks. ..ModelCheckpoint{")
+def test_a_checkpoint_of_version_0_1_0_continues():
+    module = Module(lambda optimizer, module: MultiStepLR(optimizer, [2, 3]))
+    fit(module, MultigridCallback(seed=0), ckpt_path=CHECKPOINT)
+    assert [(epoch, batch) for epoch, batch, *_ in module.seen] == [(epoch, batch) for epoch, batch, *_ in SEEN]
+    assert module.shapes == [shape for _, _, shape, _, _ in SEEN]
+    assert module.lrs == pytest.approx([lr for *_, lr, _ in SEEN])
+    # Not to the last bit: another processor, or another version of torch, rounds otherwise.
+    assert [loss for *_, loss in module.seen] == pytest.approx([loss for *_, loss in SEEN], rel=1e-3)
