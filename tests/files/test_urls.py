@@ -19,7 +19,7 @@ from lightning_multigrid.prepare.check import check
 from lightning_multigrid.prepare.dataset import prepare
 from lightning_multigrid.prepare.transcode import Encoding
 from lightning_multigrid.sources.builder import ManifestBuilder
-from lightning_multigrid.sources.kinetics import read_kinetics
+from lightning_multigrid.sources.kinetics import Kinetics
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.video_list import read_manifest
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning
@@ -266,10 +266,10 @@ def test_official_annotations_take_a_url(tmp_path):
     (tmp_path / "train.csv").write_text(
         "label,youtube_id,time_start,time_end,split,is_cc\nrun,-3B32lodo2M,59,69,train,0\n"
     )
-    manifest = read_kinetics(tmp_path / "train.csv", ROOT)
+    manifest = Kinetics(tmp_path / "train.csv", ROOT).read()
     assert manifest.path(0) == f"{ROOT}/-3B32lodo2M_000059_000069.mp4"
     with pytest.raises(ManifestError, match="`videos` is 'memory://.*', but `replacements` need videos on disk. Put"):
-        read_kinetics(tmp_path / "train.csv", ROOT, replacements=tmp_path)
+        Kinetics(tmp_path / "train.csv", ROOT, replacements=tmp_path).read()
 
 
 # --- Runs ---
