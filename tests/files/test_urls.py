@@ -231,9 +231,9 @@ def test_a_list_opens_no_url_unless_the_root_is_one(tmp_path, options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"root": "nonsense://bucket"}, "`root` is not one to read from: .*a protocol that fsspec does not know"),
-        ({"root": "memory://a::file:///etc"}, "`root` is not one to read from: .*holds '::', by which fsspec chains"),
-        ({"root": "memory://bucket/../other"}, "`root` is not one to read from: .*holds '..'. Give the folder"),
+        ({"root": "nonsense://bucket"}, "`root` can't be read: .*a protocol that fsspec does not know"),
+        ({"root": "memory://a::file:///etc"}, "`root` can't be read: .*holds '::', by which fsspec chains"),
+        ({"root": "memory://bucket/../other"}, "`root` can't be read: .*holds '..'. Give the folder"),
         ({"root": ROOT, "frame_rate": 24}, "`root` is 'memory://.*', but folders of frames must lie on disk. Copy"),
     ],
 )

@@ -134,15 +134,15 @@ def content(tmp_path):
         ({"root": "a/../../b"}, "`root` leads out of its folder"),
         ({"root": None}, "`root` leads out of its folder"),
         ({"root": "\ud800"}, "`root` leads out of its folder"),
-        ({"rows": -1}, "`rows` is no number from 0"),
-        ({"rows": True}, "`rows` is no number from 0"),
+        ({"rows": -1}, "`rows` is not a whole number from 0"),
+        ({"rows": True}, "`rows` is not a whole number from 0"),
         ({"rows": 0}, "it has no rows"),
         ({"rows": 2**39}, "it is cut short"),
         ({"labels": 3}, "it has 404 bytes, 388 are required"),
-        ({"path_bytes": 2**41}, "`path_bytes` is no number from 0"),
+        ({"path_bytes": 2**41}, "`path_bytes` is not a whole number from 0"),
         ({"spans": 1}, "`spans` is neither true nor false"),
-        ({"classes": "run"}, "`classes` is no list of names"),
-        ({"classes": ["run"]}, "a label is that of no class"),
+        ({"classes": "run"}, "`classes` is not a list of names"),
+        ({"classes": ["run"]}, "a label belongs to no class"),
         ({"classes": ["run", "run"]}, "a class is named more than once"),
     ],
 )
@@ -188,7 +188,7 @@ def test_a_span_of_no_time(tmp_path):
     content = (tmp_path / "m").read_bytes()
     assert content.count(half) == 1
     (tmp_path / "m").write_bytes(sealed(content.replace(half, none)))
-    with pytest.raises(ManifestError, match="a label starts or ends at no time"):
+    with pytest.raises(ManifestError, match="the start or the end of a label is not a number"):
         load_manifest(tmp_path / "m")
 
 
