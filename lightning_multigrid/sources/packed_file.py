@@ -156,9 +156,21 @@ def _parse(path: str, content: bytearray) -> Manifest:
     if np.isnan(starts).any() or np.isnan(ends).any():
         raise _Damaged("the start or the end of a label is not a number")
     folder = os.path.dirname(os.path.abspath(path))
-    root, index = os.path.normpath(os.path.join(folder, header.root)), os.path.join(folder, INDEX_NAME)
-    tensors = map(_tensor, (path_bytes, path_offsets, label_ids, label_offsets, starts, ends))
-    return Manifest(path, root, header.classes, header.multi_label, None, 0, *tensors, index)
+    return Manifest(
+        path,
+        os.path.normpath(os.path.join(folder, header.root)),
+        header.classes,
+        header.multi_label,
+        None,
+        0,
+        _tensor(path_bytes),
+        _tensor(path_offsets),
+        _tensor(label_ids),
+        _tensor(label_offsets),
+        _tensor(starts),
+        _tensor(ends),
+        os.path.join(folder, INDEX_NAME),
+    )
 
 
 class _Header:

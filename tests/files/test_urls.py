@@ -125,7 +125,7 @@ def padded(video: bytes, size: int) -> bytes:
         (f"{ROOT}/half.mp4", r"cut short: \d+ of \d+ bytes are there"),
         (f"{ROOT}/script.mp4", "not a video in one of the containers|no video, or damaged"),
         ("nonsense://bucket/a.mp4", "has a protocol that fsspec does not know"),
-        ("memory://a::file:///etc/hostname", "holds '::', by which fsspec chains URLs"),
+        ("memory://a::file:///etc/hostname", "holds '::', with which fsspec chains URLs"),
     ],
 )
 def test_a_fault_is_a_video_error(folder, url, reason):
@@ -232,8 +232,8 @@ def test_a_list_opens_no_url_unless_the_root_is_one(tmp_path, options):
     ("options", "message"),
     [
         ({"root": "nonsense://bucket"}, "`root` can't be read: .*a protocol that fsspec does not know"),
-        ({"root": "memory://a::file:///etc"}, "`root` can't be read: .*holds '::', by which fsspec chains"),
-        ({"root": "memory://bucket/../other"}, "`root` can't be read: .*holds '..'. Give the folder"),
+        ({"root": "memory://a::file:///etc"}, "`root` can't be read: .*holds '::', with which fsspec chains"),
+        ({"root": "memory://bucket/../other"}, "`root` can't be read: .*holds '..'. Give the URL without it"),
         ({"root": ROOT, "frame_rate": 24}, "`root` is 'memory://.*', but folders of frames must lie on disk. Copy"),
     ],
 )
