@@ -44,10 +44,8 @@ def output_errors(folder: str) -> Iterator[None]:
 
 def output_error(folder: str, number: int, text: str) -> OutputError:
     """Returns the error for an errno of the system and its text."""
-    way_out = "Free some space, or choose another folder" if number in _FULL else "Check the disk and its permissions"
-    return OutputError(
-        number, f"{text} while writing to {folder}. Files that were finished are kept. {way_out}, and try again."
-    )
+    way_out = "Free some space, or write to another folder" if number in _FULL else "Check the disk and its permissions"
+    return OutputError(number, f"{text} while writing to {folder}. {way_out}.")
 
 
 def temporary_name(folder: str) -> str:

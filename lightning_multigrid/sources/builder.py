@@ -31,9 +31,9 @@ class ManifestBuilder:
 
     Args:
         origin: The file or folder that is read; errors name it.
-        root: Folder that relative paths start from, or its URL if fsspec knows it (`s3://bucket/videos`); without a
-            URL here, videos are read from the disk only. By default the folder of `origin`, and absolute paths may then
-            lead anywhere: a list of absolute paths needs no root, but a given root is a promise.
+        root: Folder that relative paths start from, or its URL if fsspec knows it (`s3://bucket/videos`). Only with a
+            URL are videos read from anywhere but the disk. By default the folder of `origin`, and absolute paths may
+            then lead anywhere: a list of absolute paths needs no root, but a given root is a promise.
         classes: Names of the classes in the order of their labels.
         multi_label: Whether a video may have any number of labels. If not, every video has one, or none has.
         frame_rate: Frames per second if the paths are folders of frames.

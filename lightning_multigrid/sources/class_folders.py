@@ -1,4 +1,4 @@
-"""A folder per class, each with its videos."""
+"""A folder that holds a folder per class, each with its videos."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test"
 
 
 class ClassFolders:
-    """A folder per class.
+    """Lists the videos of a folder per class.
 
     Args:
-        source: The folder that holds them.
+        source: The folder that holds the folders of the classes.
         frames: Whether a video is a folder of images instead of a file.
         follow_links: Whether links may lead out of `source`.
     """

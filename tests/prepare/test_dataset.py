@@ -377,7 +377,7 @@ def test_a_disk_that_is_full(tmp_path, workers):
     _, errors = run.communicate()
     assert run.returncode == 1
     assert "OutputError: [Errno 27] File too large while writing to" in errors
-    assert "the same command goes on from it. Free some space, or give another `output`." in errors
+    assert "Free some space, or write to another folder." in errors
     assert [path.name for path in (tmp_path / "out" / "videos").iterdir()] == ["small.mp4"]
     assert prepare(read_manifest(tmp_path / "in" / "list.csv"), tmp_path / "out", FAST).kept == 1
 

@@ -11,6 +11,7 @@ import zlib
 import pytest
 from hypothesis import given
 
+from lightning_multigrid.prepare import prepare
 from lightning_multigrid.sources import builder as packed
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.packed_file import load_manifest, save_manifest
@@ -18,6 +19,7 @@ from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.video_list import read_manifest
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.mutations import check_rows, mutate, seeds
+from tests.helpers.videos import numbered_frames, write_video
 
 PATHS = [
     "a.mp4",
@@ -220,6 +222,22 @@ def test_one_flipped_bit_is_found(tmp_path, content):
             ManifestError, match="is no packed manifest, or damaged: .* Run `lightning-multigrid prepare`"
         ):
             load_manifest(tmp_path / "m")
+
+
+def test_prepare_writes_a_damaged_one_anew_and_keeps_the_videos(tmp_path):
+    write_video(tmp_path / "a.mp4", numbered_frames(3))
+    (tmp_path / "list.csv").write_text("a.mp4 0\n")
+    source, damaged = read_manifest(tmp_path / "list.csv"), tmp_path / "out" / "manifest.packed"
+    prepare(source, tmp_path / "out")
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-1])
+    with pytest.raises(
+        ManifestError, match=r"Run `lightning-multigrid prepare` again, which keeps the finished videos\."
+    ):
+        read_manifest(tmp_path / "out")
+    summary = prepare(source, tmp_path / "out")
+    assert (summary.made, summary.kept) == (0, 1)
+    assert damaged.read_bytes() == content
 
 
 def try_mutated(folder, content, seed):
