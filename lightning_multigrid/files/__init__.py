@@ -1,7 +1,6 @@
-"""Files that lie, hang or vanish: writing whole or not at all, reads that end, URLs, paths that users give.
+"""Files on disks and drives that may fail: writing whole or not at all, reads that end, URLs, paths from users.
 
-It knows the standard library, and fsspec where a URL is read. Begin with `durable.py` for writing and `watched.py` for
-reading.
+It knows the standard library, and fsspec for URLs. Begin with `durable.py` for writing and `watched.py` for reading.
 """
 
 from lightning_multigrid.files.durable import (

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever moment the machine or the run dies at."""
+"""Files that are written whole or not at all, even if the machine or the process dies."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ __all__ = [
 ]
 
 _PREFIX, _SUFFIX = ".lightning-multigrid-", ".part"
-# What is wrong with the disk, not with what is written to it.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class OutputError(OSError):
-    """Nothing more can be written to the output folder."""
+    """A file can't be written."""
 
 
 @contextmanager
 def output_errors(folder: str) -> Iterator[None]:
-    """Errors of the system while writing to a folder become an `OutputError` that says how to go on."""
+    """Turns errors of the system while writing to a folder into an `OutputError`, which says how to go on."""
     try:
         yield
     except OutputError:
@@ -44,25 +43,22 @@ def output_errors(folder: str) -> Iterator[None]:
 
 
 def output_error(folder: str, number: int, text: str) -> OutputError:
-    """The error for an errno of the system and its text."""
-    way_out = "Free some space, or give another `output`" if number in _FULL else "Check the disk and its permissions"
-    return OutputError(
-        number,
-        f"{text} while writing to {folder}. What is there is whole, and the same command goes on from it. {way_out}.",
-    )
+    """Returns the error for an errno of the system and its text."""
+    way_out = "Free some space, or write to another folder" if number in _FULL else "Check the disk and its permissions"
+    return OutputError(number, f"{text} while writing to {folder}. {way_out}.")
 
 
 def temporary_name(folder: str) -> str:
-    """Path in a folder for a file that is not whole yet: hidden, short, and told by `remove_partial`."""
+    """Returns a path in a folder for an unfinished file: hidden, short, and recognised by `remove_partial`."""
     return os.path.join(folder, f"{_PREFIX}{secrets.token_hex(6)}{_SUFFIX}")
 
 
 @contextmanager
 def new_file(path: StrPath) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path` when the block ends without an error, and not before.
+    """Opens a new file, which replaces `path` when the block ends without an error, and not before.
 
     Raises:
-        OutputError: If it can't be written.
+        OutputError: If the file can't be written.
     """
     folder = os.path.dirname(os.path.abspath(path))
     temporary = temporary_name(folder)
@@ -80,7 +76,7 @@ def new_file(path: StrPath) -> Iterator[BinaryIO]:
 
 
 def sync_to_disk(path: str) -> None:
-    """Waits until a file's bytes are on the disk; here a full disk may show itself at last."""
+    """Waits until a file's bytes are on the disk. Some systems report a full disk only here."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -103,7 +99,7 @@ def sync_folder(folder: str) -> None:
 
 
 def remove_partial(folder: str) -> None:
-    """Removes what a run that was killed had not finished, in a folder and those in it; links are not followed."""
+    """Removes files that a killed process left unfinished in a folder and below it; links are not followed."""
     for inner, _, names in os.walk(folder):
         for name in names:
             path = os.path.join(inner, name)

@@ -1,4 +1,4 @@
-"""Paths that users and lists hand us, and the suffixes by which files are told apart."""
+"""Paths from users and lists, and the suffixes of videos and images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PathError(ValueError):
 
 
 def quoted(text: str) -> str:
-    r"""Text from a file, for a message: on one line, and only its start if it is long.
+    r"""Quotes text from a file for a message: on one line, and only its start if it is long.
 
     >>> print(quoted("a\tb"))
     'a\tb'
@@ -30,10 +30,10 @@ def quoted(text: str) -> str:
 
 
 def path_argument(name: str, value: StrPath) -> str:
-    """A path given as the argument `name`, as text.
+    """Returns the path given as the argument `name`, as text.
 
     Raises:
-        TypeError: If it is not a path.
+        TypeError: If the value is not a path.
         PathError: If it is empty, or can't be the name of a file.
     """
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None

@@ -25,15 +25,15 @@ _MOST_LABELS = 2**31 - 1  # labels are packed in 32 bits
 class ManifestBuilder:
     """Collects checked rows for a `Manifest`.
 
-    What the manifest itself says may not lead out of its root: `..` in a path, or an absolute path elsewhere. This is
-    judged from the text, without touching the disk. Links that lie on the way to a listed path are followed: whoever
-    owns the disk made them, not whoever wrote the list.
+    A listed path may not lead out of the root, by `..` or as an absolute path elsewhere. Only its text is judged; the
+    disk is not touched. Links on the way to a listed path are followed: the owner of the disk made them, not the author
+    of the list.
 
     Args:
         origin: The file or folder that is read; errors name it.
-        root: Folder that relative paths start from. None is the folder of `origin`, and absolute paths are then
-            accepted as they stand: a list of absolute paths needs no root, but a root that was given is a promise. A
-            URL that fsspec knows (`s3://bucket/videos`), too; only then are videos read from anywhere but the disk.
+        root: Folder that relative paths start from, or its URL if fsspec knows it (`s3://bucket/videos`). Only with a
+            URL are videos read from anywhere but the disk. By default the folder of `origin`, and absolute paths may
+            then lead anywhere: a list of absolute paths needs no root, but a given root is a promise.
         classes: Names of the classes in the order of their labels.
         multi_label: Whether a video may have any number of labels. If not, every video has one, or none has.
         frame_rate: Frames per second if the paths are folders of frames.
@@ -41,7 +41,7 @@ class ManifestBuilder:
         allow_outside_root: Accept paths that lead out of the root.
 
     Raises:
-        ManifestError: If classes repeat or the frame rate is not positive.
+        ManifestError: If a class is named twice or the frame rate is not positive.
         TypeError: If an argument is of a wrong kind.
     """
 
@@ -84,7 +84,7 @@ class ManifestBuilder:
             path: Relative to the root, or absolute.
             labels: Its labels.
             where: Its place in the origin, for messages: "line 3".
-            spans: For every label its (start, end) in seconds, half-open; or none at all.
+            spans: The (start, end) of every label in seconds, half-open; or none at all.
 
         Raises:
             ManifestError: If the path leads out of the root, or a label is not allowed.
@@ -108,10 +108,10 @@ class ManifestBuilder:
         self._ends.extend(end for _, end in spans)
 
     def build(self) -> Manifest:
-        """The manifest of all rows.
+        """Returns the manifest of all rows.
 
         Raises:
-            ManifestError: If there are none.
+            ManifestError: If there are no rows.
         """
         if len(self._path_offsets) == 1 and self._missing:
             raise ManifestError(
@@ -144,7 +144,7 @@ class ManifestBuilder:
         )
 
     def error(self, where: str, what: str) -> ManifestError:
-        """The error for a row: names the origin and the place, then says what is wrong and how to go on."""
+        """Returns the error for a row; `what` says what is wrong, then how to go on."""
         return ManifestError(f"{self._origin}, {where}: {what}.")
 
     def _checked_path(self, path: str, where: str) -> str:
@@ -164,13 +164,13 @@ class ManifestBuilder:
                 return name[len(prefix) :]
             inside = self._absolute
         else:
-            # The path is kept in its normal form, so that what was judged is what is opened.
+            # The path is kept in its normal form, so that the path that was judged is the one that is opened.
             inside = self._outside or name.split(os.sep, 1)[0] != os.pardir
         if not inside:
             raise self.error(
                 where,
                 f"the path {quoted(path)} leads out of the root {quoted(self._root)}. Give a root that holds all the "
-                "videos (`read_manifest` also takes `allow_outside_root=True`)",
+                "videos, or pass `allow_outside_root=True` to `VideoList` or `read_manifest`",
             )
         return name
 
@@ -211,12 +211,12 @@ class ManifestBuilder:
 def renamed(
     manifest: Manifest, paths: Sequence[str | None], origin: StrPath, root: StrPath, classes: Sequence[str] = ()
 ) -> Manifest:
-    """The labels of a manifest for other videos.
+    """Returns a manifest with the labels and spans of another one, but other paths.
 
     Args:
-        manifest: Whose labels, with their spans.
+        manifest: The manifest with the labels.
         paths: A path for each row; None leaves the row out.
-        origin: The file that the new manifest stands for.
+        origin: The file that the new manifest belongs to.
         root: Folder that relative paths start from.
         classes: Names of the classes, if `manifest` has none.
 
@@ -243,7 +243,7 @@ def _remote_root(url: str, frame_rate: float | None) -> RemoteRoot:
     try:
         return RemoteRoot(url)
     except RemoteRootError as error:
-        raise ManifestError(f"`root` is not one to read from: {error}") from error
+        raise ManifestError(f"`root` can't be read: {error}") from error
 
 
 def _class_names(classes: Sequence[str]) -> tuple[str, ...]:
@@ -252,7 +252,7 @@ def _class_names(classes: Sequence[str]) -> tuple[str, ...]:
     names = tuple(classes)
     repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if repeated:
-        raise ManifestError(f"`classes` has {quoted(repeated[0])} more than once. Each class needs a name of its own.")
+        raise ManifestError(f"`classes` has {quoted(repeated[0])} more than once. Give each class its own name.")
     return names
 
 
@@ -267,5 +267,5 @@ def _positive_rate(frame_rate: float | None) -> float | None:
 
 
 def _tensor(values: bytearray | array[int] | array[float], dtype: torch.dtype) -> Tensor:
-    # `frombuffer` refuses an empty buffer, and shares the memory of a full one, which the builder may still move.
+    # `frombuffer` refuses an empty buffer. Otherwise it shares the memory, which the builder may still move.
     return torch.frombuffer(values, dtype=dtype).clone() if len(values) else torch.empty(0, dtype=dtype)

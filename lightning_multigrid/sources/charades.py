@@ -16,19 +16,13 @@ from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import csv_table, numbered_names, parse_labels, text_lines
 
-__all__ = ["Charades", "FrameList", "read_charades", "read_frame_list"]
+__all__ = ["Charades", "FrameList"]
 
 _ACTION = re.compile(r"c([0-9]{3}) ([0-9]{1,6}(?:\.[0-9]{1,9})?) ([0-9]{1,6}(?:\.[0-9]{1,9})?)")
 
 
-def read_charades(
-    annotations: StrPath,
-    videos: StrPath,
-    *,
-    classes_file: StrPath | None = None,
-    frame_rate: float | None = None,
-    existing_only: bool = False,
-) -> Manifest:
+@dataclass(frozen=True)
+class Charades:
     """Charades v1: any number of actions per video, each with its span in seconds (`Manifest.labels_between`).
 
     Args:
@@ -38,58 +32,53 @@ def read_charades(
         frame_rate: Frames per second if `videos` holds folders of frames, `<id>/`, instead; those of `Charades_v1_rgb`
             have 24.
         existing_only: Leave out, and count, videos that are not on disk.
-
-    Raises:
-        ManifestError: If a file can't be read, or an action is not `c092 11.90 21.20`.
     """
-    path = path_argument("annotations", annotations)
-    beside = os.path.join(os.path.dirname(path), "Charades_v1_classes.txt")
-    builder = ManifestBuilder(
-        path,
-        path_argument("videos", videos),
-        classes=numbered_names(
-            beside if classes_file is None else path_argument("classes_file", classes_file), "c{:03d}", 0
-        ),
-        multi_label=True,
-        frame_rate=frame_rate,
-        existing_only=existing_only,
-    )
-    suffix = ".mp4" if frame_rate is None else ""
-    for line, row in csv_table(path, ("id", "actions")):
-        where = f"line {line}"
-        labels, spans = [], []
-        for action in filter(None, row["actions"].split(";")):
-            match = _ACTION.fullmatch(action)
-            if match is None:
-                raise builder.error(
-                    where, f"the action {quoted(action)} is not like `c092 11.90 21.20`. Repair the line"
-                )
-            labels.append(int(match[1]))
-            spans.append((float(match[2]), float(match[3])))
-        builder.add(row["id"] + suffix, labels, where=where, spans=spans)
-    return builder.build()
+
+    annotations: StrPath
+    videos: StrPath
+    classes_file: StrPath | None = None
+    frame_rate: float | None = None
+    existing_only: bool = False
+
+    def read(self, classes: Sequence[str] = ()) -> Manifest:
+        """Reads the videos of the split; the classes are always those of the file of classes.
+
+        Raises:
+            ManifestError: If a file can't be read, or an action is not like `c092 11.90 21.20`.
+        """
+        path = path_argument("annotations", self.annotations)
+        beside = os.path.join(os.path.dirname(path), "Charades_v1_classes.txt")
+        file = beside if self.classes_file is None else path_argument("classes_file", self.classes_file)
+        builder = ManifestBuilder(
+            path,
+            path_argument("videos", self.videos),
+            classes=numbered_names(file, "c{:03d}", 0),
+            multi_label=True,
+            frame_rate=self.frame_rate,
+            existing_only=self.existing_only,
+        )
+        suffix = ".mp4" if self.frame_rate is None else ""
+        for line, row in csv_table(path, ("id", "actions")):
+            where = f"line {line}"
+            labels, spans = [], []
+            for action in filter(None, row["actions"].split(";")):
+                match = _ACTION.fullmatch(action)
+                if match is None:
+                    raise builder.error(
+                        where, f"the action {quoted(action)} is not like `c092 11.90 21.20`. Repair the line"
+                    )
+                labels.append(int(match[1]))
+                spans.append((float(match[2]), float(match[3])))
+            builder.add(row["id"] + suffix, labels, where=where, spans=spans)
+        return builder.build()
 
 
-class _Frame(NamedTuple):
-    line: int
-    video: str
-    number: int
-    path: str
-    labels: str
-
-
-def read_frame_list(
-    annotations: StrPath,
-    videos: StrPath,
-    *,
-    frame_rate: float = 24.0,
-    classes: Sequence[str] = (),
-    existing_only: bool = False,
-) -> Manifest:
-    """PySlowFast's lists of frames with the labels of each (Charades), as folders of frames.
+@dataclass(frozen=True)
+class FrameList:
+    """PySlowFast's list of frames with the labels of each (Charades), read as folders of frames.
 
     A label becomes a span of its frames: frame k, from 0, lasts from k / `frame_rate` to (k + 1) / `frame_rate` s.
-    The lists of Something-Something hold no labels; `read_something_something` reads its frames with them.
+    The lists of Something-Something hold no labels; `SomethingSomething` reads its frames with them.
 
     Args:
         annotations: The list, with the header `original_vido_id video_id frame_id path labels`. All frames of a
@@ -98,33 +87,54 @@ def read_frame_list(
         frame_rate: Frames per second: 24 for Charades, 30 for Something-Something.
         classes: Names of the classes in the order of their labels.
         existing_only: Leave out, and count, folders that are not on disk.
-
-    Raises:
-        ManifestError: If the list can't be read, or frames are left out or out of order.
     """
-    path = path_argument("annotations", annotations)
-    builder = ManifestBuilder(
-        path,
-        path_argument("videos", videos),
-        classes=classes,
-        multi_label=True,
-        frame_rate=frame_rate,
-        existing_only=existing_only,
-    )
-    seen = set()
-    for video, frames in groupby(_frames(builder, path), key=attrgetter("video")):
-        where = f"video {quoted(video)}"
-        if video in seen:
-            raise builder.error(where, "its frames are in several places, one is required. Sort the list")
-        seen.add(video)
-        folder, runs = _label_runs(builder, frames)
-        builder.add(
-            folder,
-            [label for label, _, _ in runs],
-            where=where,
-            spans=[(first / frame_rate, end / frame_rate) for _, first, end in runs],
+
+    annotations: StrPath
+    videos: StrPath
+    frame_rate: float = 24.0
+    classes: tuple[str, ...] = ()
+    existing_only: bool = False
+
+    def read(self, classes: Sequence[str] = ()) -> Manifest:
+        """Reads the folders of frames in the list.
+
+        Args:
+            classes: Names of the classes in the order of their labels, if the source has no `classes` itself.
+
+        Raises:
+            ManifestError: If the list can't be read, or frames are left out or out of order.
+        """
+        path = path_argument("annotations", self.annotations)
+        builder = ManifestBuilder(
+            path,
+            path_argument("videos", self.videos),
+            classes=self.classes or classes,
+            multi_label=True,
+            frame_rate=self.frame_rate,
+            existing_only=self.existing_only,
         )
-    return builder.build()
+        seen = set()
+        for video, frames in groupby(_frames(builder, path), key=attrgetter("video")):
+            where = f"video {quoted(video)}"
+            if video in seen:
+                raise builder.error(where, "its frames are in several places, one is required. Sort the list")
+            seen.add(video)
+            folder, spans = _label_spans(builder, frames)
+            builder.add(
+                folder,
+                [label for label, _, _ in spans],
+                where=where,
+                spans=[(first / self.frame_rate, end / self.frame_rate) for _, first, end in spans],
+            )
+        return builder.build()
+
+
+class _Frame(NamedTuple):
+    line: int
+    video: str
+    number: int
+    path: str
+    labels: str
 
 
 def _frames(builder: ManifestBuilder, path: str) -> Iterator[_Frame]:
@@ -143,9 +153,9 @@ def _frames(builder: ManifestBuilder, path: str) -> Iterator[_Frame]:
         yield _Frame(line, fields[0], int(fields[2]), fields[3], fields[4].replace('"', ""))
 
 
-def _label_runs(builder: ManifestBuilder, frames: Iterator[_Frame]) -> tuple[str, list[tuple[int, int, int]]]:
-    """Folder of a video's frames, and (label, first frame, frame after the last) of each run of a label."""
-    runs: list[tuple[int, int, int]] = []
+def _label_spans(builder: ManifestBuilder, frames: Iterator[_Frame]) -> tuple[str, list[tuple[int, int, int]]]:
+    """Returns the folder of a video's frames, and (label, first frame, last frame + 1) of each stretch of a label."""
+    spans: list[tuple[int, int, int]] = []
     began: dict[int, int] = {}
     last: _Frame | None = None
     position = 0
@@ -162,12 +172,12 @@ def _label_runs(builder: ManifestBuilder, frames: Iterator[_Frame]) -> tuple[str
                 raise builder.error(
                     f"line {frame.line}", f'{quoted(frame.labels)} are not labels like "1,5". Repair the line'
                 )
-            runs += [(label, began.pop(label), position) for label in sorted(began.keys() - set(labels))]
+            spans += [(label, began.pop(label), position) for label in sorted(began.keys() - set(labels))]
             began.update(dict.fromkeys(set(labels) - began.keys(), position))
         last = frame
         position += 1
-    runs += [(label, first, position) for label, first in sorted(began.items())]
-    return "" if last is None else posixpath.dirname(last.path), runs
+    spans += [(label, first, position) for label, first in sorted(began.items())]
+    return "" if last is None else posixpath.dirname(last.path), spans
 
 
 def _follows(frame: _Frame, last: _Frame) -> bool:
@@ -176,62 +186,3 @@ def _follows(frame: _Frame, last: _Frame) -> bool:
     # By length first: 9.jpg comes before 10.jpg.
     in_order = (len(name), name) > (len(last_name), last_name)
     return folder == last_folder and in_order and frame.number == last.number + 1
-
-
-@dataclass(frozen=True)
-class Charades:
-    """Charades v1, with several labels per video (`read_charades`).
-
-    Args:
-        annotations: `Charades_v1_train.csv` or `Charades_v1_test.csv`.
-        videos: Folder of `<id>.mp4` (`Charades_v1`, `Charades_v1_480`).
-        classes_file: `Charades_v1_classes.txt`; by default the one beside `annotations`.
-        frame_rate: Frames per second if `videos` holds folders of frames, `<id>/`, instead; those of `Charades_v1_rgb`
-            have 24.
-        existing_only: Leave out, and count, videos that are not on disk.
-    """
-
-    annotations: StrPath
-    videos: StrPath
-    classes_file: StrPath | None = None
-    frame_rate: float | None = None
-    existing_only: bool = False
-
-    def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """The videos of the split; the classes are those of the file of classes."""
-        return read_charades(
-            self.annotations,
-            self.videos,
-            classes_file=self.classes_file,
-            frame_rate=self.frame_rate,
-            existing_only=self.existing_only,
-        )
-
-
-@dataclass(frozen=True)
-class FrameList:
-    """A list of frames in PySlowFast's form, with several labels per video (`read_frame_list`).
-
-    Args:
-        annotations: The list, with the header `original_vido_id video_id frame_id path labels`.
-        videos: Folder that the paths start from.
-        frame_rate: Frames per second: 24 for Charades, 30 for Something-Something.
-        classes: Names of the classes in the order of their labels.
-        existing_only: Leave out, and count, folders that are not on disk.
-    """
-
-    annotations: StrPath
-    videos: StrPath
-    frame_rate: float = 24.0
-    classes: tuple[str, ...] = ()
-    existing_only: bool = False
-
-    def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """The folders of frames in the list."""
-        return read_frame_list(
-            self.annotations,
-            self.videos,
-            frame_rate=self.frame_rate,
-            classes=self.classes or classes,
-            existing_only=self.existing_only,
-        )

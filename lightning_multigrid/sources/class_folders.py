@@ -1,4 +1,4 @@
-"""A folder per class, each with its videos."""
+"""A folder that holds a folder per class, each with its videos."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from lightning_multigrid.files import FRAME_SUFFIXES, VIDEO_SUFFIXES, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.text import ManifestError
 
-__all__ = []
+__all__ = ["ClassFolders"]
 
 _SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
 
 
-class _Folders:
-    """A folder per class.
+class ClassFolders:
+    """Lists the videos of a folder per class.
 
     Args:
-        source: The folder that holds them.
+        source: The folder that holds the folders of the classes.
         frames: Whether a video is a folder of images instead of a file.
         follow_links: Whether links may lead out of `source`.
     """
@@ -28,7 +28,7 @@ class _Folders:
         self._frames = frames
         self._suffixes = FRAME_SUFFIXES if frames else VIDEO_SUFFIXES
         self._boundary = "" if follow_links else os.path.join(os.path.realpath(source), "")
-        # Absolute, as the builder's root is.
+        # Absolute paths, like the builder's root.
         self._folders, files = self._listing(os.path.abspath(source))
         if not self._folders:
             held = f"{len(files):,} videos, but no folders" if files else "no folders"
@@ -48,7 +48,7 @@ class _Folders:
         return tuple(map(os.path.basename, self._folders))
 
     def add_to(self, builder: ManifestBuilder, classes: Sequence[str]) -> None:
-        """Adds the videos of all classes; `classes` are the known ones in the order of their labels, if there are."""
+        """Adds the videos of all classes; `classes` are those of the training split in the order of their labels."""
         labels = {name: label for label, name in enumerate(classes or self.classes)}
         for folder, name in zip(self._folders, self.classes, strict=True):
             if name not in labels:
@@ -67,7 +67,7 @@ class _Folders:
                 builder.add(path, [labels[name]], where=f"class {name}")
 
     def _videos(self, folder: str, seen: set[str]) -> Iterator[str]:
-        # Links may form a loop: each folder is entered once per class, under whatever name comes first.
+        # Links may form a loop, so each folder is entered once per class, by the first of its names.
         real = os.path.realpath(folder)
         if real in seen:
             return
@@ -81,7 +81,7 @@ class _Folders:
             yield from self._videos(inner, seen)
 
     def _listing(self, folder: str) -> tuple[list[str], list[str]]:
-        """Folders and files of interest in a folder, sorted."""
+        """Returns the folders in a folder, and its files with a known suffix, sorted."""
         folders: list[str] = []
         files: list[str] = []
         try:
@@ -91,7 +91,7 @@ class _Folders:
             raise ManifestError(f"{folder} can't be listed: {error.strerror}. Check its permissions.") from error
         for entry in visible:
             link = entry.is_symlink()
-            # Only of a link it takes the disk to tell.
+            # Only a link must be looked up on the disk: the listing has the kind of all other entries.
             is_folder = os.path.isdir(entry.path) if link else entry.is_dir()
             if not is_folder and os.path.splitext(entry.name)[1].lower() not in self._suffixes:
                 continue

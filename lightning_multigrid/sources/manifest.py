@@ -1,4 +1,4 @@
-"""Paths and labels of hundreds of thousands of videos, packed for many workers, and the checks on the way in."""
+"""Paths and labels of hundreds of thousands of videos, in tensors that all workers share."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Manifest"]
 class Manifest:
     """Paths and labels of videos: read-only, and the same memory in every worker.
 
-    Everything lies in a few tensors, so there is no Python object per row whose reference count a forked worker would
-    write to (which copies the page), and torch passes them to spawned workers as shared memory. `ManifestBuilder`
-    makes one.
+    A few tensors hold everything. Python objects, one per row, would be copied in each forked worker, which writes to
+    their reference counts; tensors are not, and torch passes them to spawned workers as shared memory.
+    `ManifestBuilder` makes manifests.
 
     Args:
         origin: The file or folder it was read from.
@@ -43,8 +43,8 @@ class Manifest:
     multi_label: bool
     frame_rate: float | None
     missing: int
-    # Row i owns bytes [_path_offsets[i], _path_offsets[i + 1]) of the paths, and likewise of the labels. Either every
-    # label has its span in seconds or none has.
+    # The path of row i is bytes [_path_offsets[i], _path_offsets[i + 1]) of the paths; its labels are found in the same
+    # way. Either every label has a span in seconds, or none has.
     _path_bytes: Tensor
     _path_offsets: Tensor
     _label_ids: Tensor
@@ -71,7 +71,7 @@ class Manifest:
 
     @property
     def arrays(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Bytes and offsets of the paths, labels and their offsets, starts and ends, as the constructor takes them."""
+        """The tensors in the order of the constructor: paths, labels (each with their offsets), starts and ends."""
         return (
             self._path_bytes,
             self._path_offsets,
@@ -82,7 +82,7 @@ class Manifest:
         )
 
     def spans(self, index: int) -> tuple[list[int], list[tuple[float, float]]]:
-        """The labels of a row as they were built, and the (start, end) of each in seconds; no spans if none has one."""
+        """Returns the labels of a row as they were added, and their (start, end) in seconds, if they have spans."""
         first, last = self._row(self._label_offsets, index)
         spans = zip(self._starts[first:last].tolist(), self._ends[first:last].tolist(), strict=True)
         return self._label_ids[first:last].tolist(), list(spans)
@@ -100,10 +100,10 @@ class Manifest:
         return int(self._label_ids.max()) + 1
 
     def path(self, index: int) -> str:
-        """Absolute path or URL of the video, or path of its folder of frames.
+        """Returns the absolute path or URL of the video, or the path of its folder of frames.
 
         Raises:
-            IndexError: If there is no such row; so for all methods that take an index.
+            IndexError: If there is no such row, as in all methods that take an index.
         """
         first, last = self._row(self._path_offsets, index)
         return os.path.join(
@@ -111,12 +111,12 @@ class Manifest:
         )
 
     def labels(self, index: int) -> tuple[int, ...]:
-        """All labels of the video, ascending, each once; none for a video without labels."""
+        """Returns all labels of the video, ascending, each once."""
         first, last = self._row(self._label_offsets, index)
         return tuple(sorted(set(self._label_ids[first:last].tolist())))
 
     def label(self, index: int) -> int:
-        """The label of a video that has exactly one.
+        """Returns the label of a video that has exactly one.
 
         Raises:
             ManifestError: If it has none or several.
@@ -130,15 +130,15 @@ class Manifest:
         return labels[0]
 
     def labels_between(self, index: int, start: float, end: float) -> tuple[int, ...]:
-        """Labels whose span overlaps [start, end), ascending, each once.
+        """Returns the labels whose span overlaps [start, end), ascending, each once.
 
         Spans are half-open, too: an action in [2, 5) is seen in [4.9, 6) and not in [5, 6), and one in [2, 2) never. A
-        label without a span holds throughout its video.
+        label without a span is valid for the whole video.
 
         Args:
             index: Row of the video.
             start: Start of the clip, in seconds.
-            end: End of the clip (its last frame's end, not its start), in seconds.
+            end: End of the clip's last frame (not its start), in seconds.
 
         Raises:
             ValueError: If `end` does not come after `start`.
@@ -150,7 +150,7 @@ class Manifest:
         if not len(self._starts):
             return self.labels(index)
         first, last = self._row(self._label_offsets, index)
-        # The overlap is from the later start to the earlier end.
+        # They overlap from the later start to the earlier end.
         seen = self._starts[first:last].clamp(min=start) < self._ends[first:last].clamp(max=end)
         return tuple(sorted(set(self._label_ids[first:last][seen].tolist())))
 

@@ -1,7 +1,7 @@
 """A manifest as one file that is read at once: no text to take apart, no folder to list.
 
-The file holds the arrays of `Manifest` as they lie in memory, each at a multiple of 8 bytes, so that it can also be
-mapped. It comes from a disk, so nothing in it is believed: every offset, label and path is checked before it is used.
+The file holds the arrays of `Manifest` as they are in memory, each at a multiple of 8 bytes, so that they can be used
+without a copy. It comes from a disk, so nothing in it is believed: every offset, label and path is checked first.
 
     bytes   what (numbers are little-endian)
     8       magic
@@ -10,7 +10,7 @@ mapped. It comes from a disk, so nothing in it is believed: every offset, label 
     0 to 7  zeros, up to a multiple of 8
     ...     path offsets (int64), label offsets (int64), starts and ends of labels in seconds (float64, if `spans`),
             labels (int32), paths (bytes), each followed by zeros up to a multiple of 8
-    4       CRC-32 of all that
+    4       CRC-32 of all bytes before it
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _INT64, _INT32, _FLOAT64 = np.dtype("<i8"), np.dtype("<i4"), np.dtype("<f8")
 
 
 def save_manifest(manifest: Manifest, path: StrPath) -> None:
-    """Writes a manifest whose videos lie in the folder of the file, or in folders in it; it can move with them.
+    """Writes a manifest whose videos lie below the folder of the file; folder and videos may then move together.
 
     Raises:
         ValueError: If a video lies elsewhere, or is a folder of frames.
@@ -81,7 +81,7 @@ def save_manifest(manifest: Manifest, path: StrPath) -> None:
 
 
 def packed_manifest(path: str) -> str | None:
-    """The packed manifest that a path means: a file that begins like one, or the one in a folder."""
+    """Returns the path of a packed manifest, given itself or its folder; None if there is none."""
     if os.path.isdir(path):
         path = os.path.join(path, MANIFEST_NAME)
     return path if _is_packed(path) else None
@@ -101,7 +101,7 @@ def load_manifest(path: StrPath) -> Manifest:
     """Reads a packed manifest.
 
     Raises:
-        ManifestError: If the file is damaged, or was made to lead out of its folder.
+        ManifestError: If the file is damaged, or a path in it leads out of its folder.
     """
     path = path_argument("path", path)
     try:
@@ -114,7 +114,7 @@ def load_manifest(path: StrPath) -> Manifest:
     except _Damaged as error:
         raise ManifestError(
             f"{path} is no packed manifest, or damaged: {error}. Run `lightning-multigrid prepare` again, which keeps "
-            "the videos that are there."
+            "the finished videos."
         ) from None
 
 
@@ -154,7 +154,7 @@ def _parse(path: str, content: bytearray) -> Manifest:
     _check_paths(path_bytes, path_offsets)
     _check_labels(label_ids, label_offsets, header)
     if np.isnan(starts).any() or np.isnan(ends).any():
-        raise _Damaged("a label starts or ends at no time")
+        raise _Damaged("the start or the end of a label is not a number")
     folder = os.path.dirname(os.path.abspath(path))
     return Manifest(
         path,
@@ -174,7 +174,7 @@ def _parse(path: str, content: bytearray) -> Manifest:
 
 
 class _Header:
-    """The header's values, each of its kind."""
+    """The values of the header, each checked to be of its type."""
 
     def __init__(self, text: bytes) -> None:
         try:
@@ -182,14 +182,14 @@ class _Header:
         except (ValueError, RecursionError):
             values = None
         if not isinstance(values, dict):
-            raise _Damaged("its header is no JSON object")
+            raise _Damaged("its header is not a JSON object")
         self.rows, self.labels, self.path_bytes = (_count(values, name) for name in ("rows", "labels", "path_bytes"))
         self.spans, self.multi_label = (_flag(values, name) for name in ("spans", "multi_label"))
         if not self.rows:
             raise _Damaged("it has no rows")
         classes, root = values.get("classes"), values.get("root")
         if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-            raise _Damaged("`classes` is no list of names")
+            raise _Damaged("`classes` is not a list of names")
         if len(set(classes)) < len(classes):
             raise _Damaged("a class is named more than once")
         self.classes = tuple(classes)
@@ -201,7 +201,7 @@ class _Header:
 def _count(values: dict[str, Any], name: str) -> int:
     value = values.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LARGEST:
-        raise _Damaged(f"`{name}` is no number from 0")
+        raise _Damaged(f"`{name}` is not a whole number from 0")
     return value
 
 
@@ -226,9 +226,9 @@ def _check_offsets(offsets: np.ndarray, total: int, what: str) -> None:
 
 
 def _check_paths(path_bytes: np.ndarray, offsets: np.ndarray) -> None:
-    """Paths are relative and in their normal form: no part is empty, `.` or `..`."""
+    """Refuses paths that are not relative and in their normal form: no part may be empty, `.` or `..`."""
     slashes = np.flatnonzero(path_bytes == ord("/"))
-    # A part reaches from the start of its row, or from behind a slash, to the next slash, or to the end of its row.
+    # A part begins at the start of its row or behind a slash, and ends at the next slash or the end of its row.
     starts = np.sort(np.concatenate([offsets[:-1], slashes + 1]))
     ends = np.sort(np.concatenate([slashes, offsets[1:]]))
     lengths = ends - starts
@@ -244,7 +244,7 @@ def _check_paths(path_bytes: np.ndarray, offsets: np.ndarray) -> None:
 
 def _check_labels(label_ids: np.ndarray, offsets: np.ndarray, header: _Header) -> None:
     if (label_ids < 0).any() or (header.classes and (label_ids >= len(header.classes)).any()):
-        raise _Damaged("a label is that of no class")
+        raise _Damaged("a label belongs to no class")
     if not header.multi_label and (np.diff(offsets) != (1 if header.labels else 0)).any():
         raise _Damaged("a video has not exactly one label")
 

@@ -8,26 +8,14 @@ from dataclasses import dataclass
 from lightning_multigrid.files import StrPath, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import (
-    ManifestError,
-    csv_rows,
-    read_json,
-    sibling,
-)
+from lightning_multigrid.sources.text import ManifestError, csv_rows, read_json, sibling
 
-__all__ = ["SomethingSomething", "read_something_something"]
+__all__ = ["SomethingSomething"]
 
 
-def read_something_something(
-    annotations: StrPath,
-    videos: StrPath,
-    *,
-    labels_file: StrPath | None = None,
-    answers_file: StrPath | None = None,
-    frame_rate: float | None = None,
-    existing_only: bool = False,
-) -> Manifest:
-    """Something-Something V2, with the new names of its files or the old ones.
+@dataclass(frozen=True)
+class SomethingSomething:
+    """Something-Something V2, with the new names of its files or the old ones. Sample it by segments, without flips.
 
     Args:
         annotations: `train.json`, `validation.json` or `test.json`, or `something-something-v2-train.json` and so on.
@@ -36,41 +24,57 @@ def read_something_something(
         answers_file: `test-answers.csv`, which holds the labels of the test split. Without it, they are unknown.
         frame_rate: Frames per second if `videos` holds folders of frames, `<id>/`, instead.
         existing_only: Leave out, and count, videos that are not on disk.
-
-    Raises:
-        ManifestError: If a file can't be read, or a template is not among the labels.
     """
-    path = path_argument("annotations", annotations)
-    beside = sibling(path, "validation|train|test", "labels")
-    labels = _label_ids(beside if labels_file is None else path_argument("labels_file", labels_file))
-    answers = {} if answers_file is None else _answers(path_argument("answers_file", answers_file))
-    entries = read_json(path)
-    if not isinstance(entries, list):
-        raise ManifestError(f"{path} does not hold a list of videos. Give the official train, validation or test file.")
-    builder = ManifestBuilder(
-        path,
-        path_argument("videos", videos),
-        classes=sorted(labels, key=labels.__getitem__),
-        frame_rate=frame_rate,
-        existing_only=existing_only,
-    )
-    suffix = ".webm" if frame_rate is None else ""
-    for number, entry in enumerate(entries, start=1):
-        where = f"entry {number}"
-        fields = entry if isinstance(entry, dict) else {}
-        video = str(fields["id"]) if isinstance(fields.get("id"), str | int) else ""
-        template = fields.get("template", answers.get(video))
-        if not (video.isascii() and video.isdecimal() and isinstance(template, str | None)):
-            raise builder.error(where, "a number as `id` and a text as `template` are required. Give the official file")
-        if template is None and answers:
-            raise builder.error(where, f"no answer for video {quoted(video)}. Give the answers of this split")
-        label = None if template is None else template.replace("[", "").replace("]", "")
-        if label is not None and label not in labels:
-            raise builder.error(
-                where, f"the template {quoted(label)} is not among the {len(labels)} labels. Give their `labels_file`"
+
+    annotations: StrPath
+    videos: StrPath
+    labels_file: StrPath | None = None
+    answers_file: StrPath | None = None
+    frame_rate: float | None = None
+    existing_only: bool = False
+
+    def read(self, classes: Sequence[str] = ()) -> Manifest:
+        """Reads the videos of the split; the classes are always those of the labels file.
+
+        Raises:
+            ManifestError: If a file can't be read, or a template is not among the labels.
+        """
+        path = path_argument("annotations", self.annotations)
+        beside = sibling(path, "validation|train|test", "labels")
+        labels = _label_ids(beside if self.labels_file is None else path_argument("labels_file", self.labels_file))
+        answers = {} if self.answers_file is None else _answers(path_argument("answers_file", self.answers_file))
+        entries = read_json(path)
+        if not isinstance(entries, list):
+            raise ManifestError(
+                f"{path} does not hold a list of videos. Give the official train, validation or test file."
             )
-        builder.add(video + suffix, [] if label is None else [labels[label]], where=where)
-    return builder.build()
+        builder = ManifestBuilder(
+            path,
+            path_argument("videos", self.videos),
+            classes=sorted(labels, key=labels.__getitem__),
+            frame_rate=self.frame_rate,
+            existing_only=self.existing_only,
+        )
+        suffix = ".webm" if self.frame_rate is None else ""
+        for number, entry in enumerate(entries, start=1):
+            where = f"entry {number}"
+            fields = entry if isinstance(entry, dict) else {}
+            video = str(fields["id"]) if isinstance(fields.get("id"), str | int) else ""
+            template = fields.get("template", answers.get(video))
+            if not (video.isascii() and video.isdecimal() and isinstance(template, str | None)):
+                raise builder.error(
+                    where, "a number as `id` and a text as `template` are required. Give the official file"
+                )
+            if template is None and answers:
+                raise builder.error(where, f"no answer for video {quoted(video)}. Give the answers of this split")
+            label = None if template is None else template.replace("[", "").replace("]", "")
+            if label is not None and label not in labels:
+                raise builder.error(
+                    where,
+                    f"the template {quoted(label)} is not among the {len(labels)} labels. Give their `labels_file`",
+                )
+            builder.add(video + suffix, [] if label is None else [labels[label]], where=where)
+        return builder.build()
 
 
 def _label_ids(path: str) -> dict[str, int]:
@@ -93,35 +97,3 @@ def _answers(path: str) -> dict[str, str]:
             )
         answers[row[0]] = row[1]
     return answers
-
-
-@dataclass(frozen=True)
-class SomethingSomething:
-    """Something-Something V2 (`read_something_something`). Sample it by segments, without flips.
-
-    Args:
-        annotations: `train.json`, `validation.json` or `test.json`, or `something-something-v2-train.json` and so on.
-        videos: Folder of `<id>.webm`.
-        labels_file: `labels.json`; by default the one beside `annotations`.
-        answers_file: `test-answers.csv`, which holds the labels of the test split.
-        frame_rate: Frames per second if `videos` holds folders of frames, `<id>/`, instead.
-        existing_only: Leave out, and count, videos that are not on disk.
-    """
-
-    annotations: StrPath
-    videos: StrPath
-    labels_file: StrPath | None = None
-    answers_file: StrPath | None = None
-    frame_rate: float | None = None
-    existing_only: bool = False
-
-    def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """The videos of the split; the classes are those of the labels file."""
-        return read_something_something(
-            self.annotations,
-            self.videos,
-            labels_file=self.labels_file,
-            answers_file=self.answers_file,
-            frame_rate=self.frame_rate,
-            existing_only=self.existing_only,
-        )

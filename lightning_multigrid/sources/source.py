@@ -1,7 +1,6 @@
-"""The videos of a split, said in a config: what to read and where it lies. Nothing is read before `read`.
+"""What `VideoDataModule` accepts as the videos of a split.
 
-Each class has the arguments of one reader of `manifest`, `annotations` or `charades`, under the name of its dataset. As
-frozen dataclasses they print, compare, and stand in YAML under their `class_path`.
+Each dataset is a frozen dataclass, which says in Python or YAML what to read and where; nothing is read before `read`.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ __all__ = ["Source", "VideoSource"]
 
 @runtime_checkable
 class VideoSource(Protocol):
-    """What a split's videos can be read from; a class of your own with this method is one, too."""
+    """Anything that the videos of a split can be read from: any class with this method, your own ones, too."""
 
     def read(self, classes: Sequence[str] = ()) -> Manifest:
         """Reads paths and labels; no video is opened.
 
         Args:
-            classes: Names of the training split's classes in the order of their ids, for sources whose own files don't
-                tell them.
+            classes: Names of the training split's classes in the order of their labels, for sources whose own files
+                lack them.
 
         Raises:
             ManifestError: If something can't be read.
@@ -37,10 +36,10 @@ if TYPE_CHECKING:
 else:
 
     class AnyPath(os.PathLike):
-        """Any path will do. This class is for jsonargparse only.
+        """Stands for any path, for jsonargparse only.
 
-        Without a kind of path in the union, it reads a list as if that were a config; with `os.PathLike` itself, it
-        takes a source with a mistake in its arguments for a path.
+        Without a kind of path in the union, jsonargparse would read a user's list as a config; with `os.PathLike`
+        itself, it would take a source with a mistake in its arguments for a path.
         """
 
     Source = str | AnyPath | VideoSource

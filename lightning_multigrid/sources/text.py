@@ -1,4 +1,4 @@
-"""Text files that users and datasets hand us: read line by line, with errors that name the line and the way out."""
+"""Text files from users and datasets: read line by line, with errors that name the line and the way out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lightning_multigrid.files import PathError, quoted
 
 __all__ = ["ManifestError", "csv_rows", "csv_table", "numbered_names", "open_text", "parse_labels", "text_lines"]
 
-# Longer lines don't occur in any annotation file; a binary or a JSON file may be a single one of gigabytes.
+# No annotation file has longer lines; a binary or a JSON file may be one line of gigabytes.
 _LONGEST_LINE = 2**17
 
 
@@ -23,7 +23,7 @@ class ManifestError(PathError):
 
 
 def parse_labels(text: str) -> tuple[int, ...] | None:
-    """Labels of a field such as `3`, `1,5` or `1;5`: none if it is empty, None if it holds anything but numbers from 0.
+    """Returns the labels of a field such as `3`, `1,5` or `1;5`; None if it holds anything but whole numbers from 0.
 
     >>> parse_labels("1;5"), parse_labels(""), parse_labels("run")
     ((1, 5), (), None)
@@ -31,20 +31,20 @@ def parse_labels(text: str) -> tuple[int, ...] | None:
     if not text:
         return ()
     parts = [part.strip() for part in text.replace(";", ",").split(",")]
-    # More than 18 digits are beyond any label, and `int` refuses thousands of them.
+    # No label has more than 18 digits, and `int` refuses thousands of them.
     if all(part.isascii() and part.isdecimal() and len(part) <= 18 for part in parts):
         return tuple(map(int, parts))
     return None
 
 
 def open_text(path: str) -> TextIO:
-    """Opens a regular file as UTF-8 text, with or without a byte order mark, line ends untouched.
+    """Opens a regular file as UTF-8 text, with or without a byte order mark; line ends are kept.
 
     Raises:
         ManifestError: If there is no such file, or it can't be opened.
     """
     try:
-        # Looked at before it is opened: to open a pipe waits for its writer.
+        # Checked before it is opened: opening a pipe would wait for its writer.
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise ManifestError(f"{path} is not a file. Give the file that lists the videos.")
         return open(path, encoding="utf-8-sig", newline="")
@@ -57,10 +57,10 @@ def open_text(path: str) -> TextIO:
 
 
 def text_lines(path: str) -> Iterator[str]:
-    """The lines of a text file with their line ends.
+    """Yields the lines of a text file with their line ends.
 
     Raises:
-        ManifestError: If it is not UTF-8 text in lines of a sane length.
+        ManifestError: If it is not UTF-8 text, or a line is far too long.
     """
     number = 0
     try:
@@ -88,7 +88,7 @@ def text_lines(path: str) -> Iterator[str]:
 
 
 def csv_rows(path: str, separator: str, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """Rows of separated values that are not blank, each with the number of its last line.
+    """Yields the rows of separated values that are not blank, each with the number of its last line.
 
     Args:
         path: The file.
@@ -96,7 +96,7 @@ def csv_rows(path: str, separator: str, *, strict: bool = False) -> Iterator[tup
         strict: Refuse text after a closing quote and a quote that is never closed, and skip spaces before a field.
 
     Raises:
-        ManifestError: If the file can't be read as such.
+        ManifestError: If the file can't be read as separated values.
     """
     reader = csv.reader(text_lines(path), delimiter=separator, strict=strict, skipinitialspace=strict)
     try:
@@ -111,7 +111,7 @@ def csv_rows(path: str, separator: str, *, strict: bool = False) -> Iterator[tup
 
 
 def csv_table(path: str, required: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Records of a comma-separated file with a header, each with the number of its last line.
+    """Yields the records of a comma-separated file with a header, each with the number of its last line.
 
     Args:
         path: The file.
@@ -140,15 +140,15 @@ def csv_table(path: str, required: tuple[str, ...]) -> Iterator[tuple[int, dict[
 
 
 def numbered_names(path: str, number: str, first: int) -> list[str]:
-    """Names of a file that numbers them, in order: `c000 Holding some clothes`.
+    """Returns the names in a file that numbers them, in order: `c000 Holding some clothes`.
 
     Args:
         path: The file.
-        number: How numbers are written, as a format.
-        first: The first one.
+        number: Format of a number, such as `c{:03d}`.
+        first: The first number.
 
     Raises:
-        ManifestError: If there are none, or a line does not hold the number that comes next, and a name.
+        ManifestError: If there are no names, or a line does not hold the next number and a name.
     """
     names: list[str] = []
     for line in filter(str.strip, text_lines(path)):
@@ -168,7 +168,7 @@ def numbered_names(path: str, number: str, first: int) -> list[str]:
 
 
 def sibling(path: str, words: str, word: str) -> str:
-    """The file beside `path` in whose name `word` takes the place of one of the `words`, a regular expression."""
+    """Returns the path beside `path` with `word` in place of one of the `words` (a regular expression) in its name."""
     folder, name = os.path.split(path)
     return os.path.join(folder, re.sub(words, word, name))
 
@@ -187,6 +187,6 @@ def read_json(path: str) -> Any:
     with open_text(path) as file:
         try:
             return json.load(file)
-        # What is wrong with the text or its encoding are ValueErrors; brackets may nest beyond the stack.
+        # Mistakes in the text or its encoding are ValueErrors; brackets may be nested deeper than the stack.
         except (ValueError, RecursionError, OSError) as error:
             raise ManifestError(f"{path} is not JSON: {error}. Download the file again.") from error

@@ -11,105 +11,20 @@ from typing import Literal
 from lightning_multigrid.files import StrPath, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import (
-    ManifestError,
-    names_in,
-    numbered_names,
-    parse_labels,
-    text_lines,
-)
+from lightning_multigrid.sources.text import ManifestError, names_in, numbered_names, parse_labels, text_lines
 
-__all__ = ["HMDB51", "UCF101", "read_hmdb51", "read_ucf101"]
+__all__ = ["HMDB51", "UCF101"]
 
 
-def read_ucf101(
-    annotations: StrPath, videos: StrPath, *, classes_file: StrPath | None = None, existing_only: bool = False
-) -> Manifest:
-    """UCF101, one of its three splits.
+@dataclass(frozen=True)
+class UCF101:
+    """One of the three splits of UCF101.
 
     Args:
         annotations: `trainlist01.txt` (`Archery/v_Archery_g08_c01.avi 3`), or `testlist01.txt`, where the folder is the
             label.
         videos: Folder that the paths start from.
         classes_file: `classInd.txt`, whose ids count from 1; by default the one beside `annotations`.
-        existing_only: Leave out, and count, videos that are not on disk.
-
-    Raises:
-        ManifestError: If a file can't be read, or a class is unknown.
-    """
-    path = path_argument("annotations", annotations)
-    beside = os.path.join(os.path.dirname(path), "classInd.txt")
-    classes = numbered_names(beside if classes_file is None else path_argument("classes_file", classes_file), "{}", 1)
-    labels = {name: label for label, name in enumerate(classes)}
-    builder = ManifestBuilder(path, path_argument("videos", videos), classes=classes, existing_only=existing_only)
-    for line, text in enumerate(text_lines(path), start=1):
-        fields = text.split()
-        if not fields:
-            continue
-        number = fields[1] if len(fields) == 2 else str(labels.get(posixpath.dirname(fields[0]), -1) + 1)
-        label = parse_labels(number)
-        if len(fields) > 2 or label is None or len(label) != 1 or not 1 <= label[0] <= len(classes):
-            raise builder.error(
-                f"line {line}",
-                f"{quoted(text)} is not `Class/video.avi` with a class of classInd.txt, or its id from 1 to "
-                f"{len(classes)}. Give the official list",
-            )
-        builder.add(fields[0], [label[0] - 1], where=f"line {line}")
-    return builder.build()
-
-
-def read_hmdb51(
-    annotations: StrPath,
-    videos: StrPath,
-    *,
-    split: int = 1,
-    subset: Literal["train", "test"] = "train",
-    existing_only: bool = False,
-) -> Manifest:
-    """HMDB51, one of its three splits.
-
-    Args:
-        annotations: Folder of `<class>_test_split<split>.txt`; a line is the name of a video and 1 (training), 2 (test)
-            or 0 (unused in this split).
-        videos: Folder that holds a folder per class.
-        split: 1, 2 or 3.
-        subset: The videos for training or those for testing.
-        existing_only: Leave out, and count, videos that are not on disk.
-
-    Raises:
-        ManifestError: If a file can't be read, or there are none of this split.
-    """
-    folder = path_argument("annotations", annotations)
-    if subset not in ("train", "test"):
-        raise ManifestError(f"`subset` must be 'train' or 'test', got {subset!r}.")
-    ending = f"_test_split{split}.txt"
-    files = [name for name in names_in(folder) if name.endswith(ending)]
-    if not files:
-        raise ManifestError(f"{folder} holds no <class>{ending}. Give the folder testTrainMulti_7030_splits.")
-    classes = [name.removesuffix(ending) for name in files]
-    builder = ManifestBuilder(folder, path_argument("videos", videos), classes=classes, existing_only=existing_only)
-    wanted = "1" if subset == "train" else "2"
-    for label, (name, file) in enumerate(zip(classes, files, strict=True)):
-        for line, text in enumerate(text_lines(os.path.join(folder, file)), start=1):
-            # Names of videos have odd characters.
-            video, _, use = text.strip().rpartition(" ")
-            if text.strip() and (not video or use not in ("0", "1", "2")):
-                raise builder.error(
-                    f"{file}, line {line}", f"{quoted(text)} is not `video.avi` and 0, 1 or 2. Repair the line"
-                )
-            if use == wanted:
-                builder.add(f"{name}/{video.strip()}", [label], where=f"{file}, line {line}")
-    return builder.build()
-
-
-@dataclass(frozen=True)
-class UCF101:
-    """One of the three splits of UCF101 (`read_ucf101`).
-
-    Args:
-        annotations: `trainlist01.txt` or `testlist01.txt`.
-        videos: Folder that the paths start from.
-        classes_file: `classInd.txt`; by default the one beside `annotations`.
         existing_only: Leave out, and count, videos that are not on disk.
     """
 
@@ -119,18 +34,41 @@ class UCF101:
     existing_only: bool = False
 
     def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """The videos of the list; the classes are those of the file of classes."""
-        return read_ucf101(
-            self.annotations, self.videos, classes_file=self.classes_file, existing_only=self.existing_only
-        )
+        """Reads the videos of the list; the classes are always those of the file of classes.
+
+        Raises:
+            ManifestError: If a file can't be read, or a class is unknown.
+        """
+        path = path_argument("annotations", self.annotations)
+        beside = os.path.join(os.path.dirname(path), "classInd.txt")
+        file = beside if self.classes_file is None else path_argument("classes_file", self.classes_file)
+        names = numbered_names(file, "{}", 1)
+        ids = {name: number for number, name in enumerate(names, start=1)}
+        videos = path_argument("videos", self.videos)
+        builder = ManifestBuilder(path, videos, classes=names, existing_only=self.existing_only)
+        for line, text in enumerate(text_lines(path), start=1):
+            fields = text.split()
+            if not fields:
+                continue
+            number = fields[1] if len(fields) == 2 else str(ids.get(posixpath.dirname(fields[0]), 0))
+            label = parse_labels(number)
+            if len(fields) > 2 or label is None or len(label) != 1 or not 1 <= label[0] <= len(names):
+                raise builder.error(
+                    f"line {line}",
+                    f"{quoted(text)} is not `Class/video.avi` with a class of classInd.txt, or its id from 1 to "
+                    f"{len(names)}. Give the official list",
+                )
+            builder.add(fields[0], [label[0] - 1], where=f"line {line}")
+        return builder.build()
 
 
 @dataclass(frozen=True)
 class HMDB51:
-    """One of the three splits of HMDB51 (`read_hmdb51`).
+    """One of the three splits of HMDB51.
 
     Args:
-        annotations: Folder of `<class>_test_split<split>.txt`.
+        annotations: Folder of `<class>_test_split<split>.txt`; a line is the name of a video and 1 (training), 2 (test)
+            or 0 (unused in this split).
         videos: Folder that holds a folder per class.
         split: 1, 2 or 3.
         subset: The videos for training or those for testing.
@@ -144,7 +82,30 @@ class HMDB51:
     existing_only: bool = False
 
     def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """The videos of the subset; the classes are those of the files' names."""
-        return read_hmdb51(
-            self.annotations, self.videos, split=self.split, subset=self.subset, existing_only=self.existing_only
-        )
+        """Reads the videos of the subset; the classes are always those of the names of the files.
+
+        Raises:
+            ManifestError: If a file can't be read, or the folder has no files of this split.
+        """
+        folder = path_argument("annotations", self.annotations)
+        if self.subset not in ("train", "test"):
+            raise ManifestError(f"`subset` must be 'train' or 'test', got {self.subset!r}.")
+        ending = f"_test_split{self.split}.txt"
+        files = [name for name in names_in(folder) if name.endswith(ending)]
+        if not files:
+            raise ManifestError(f"{folder} holds no <class>{ending}. Give the folder testTrainMulti_7030_splits.")
+        names = [file.removesuffix(ending) for file in files]
+        videos = path_argument("videos", self.videos)
+        builder = ManifestBuilder(folder, videos, classes=names, existing_only=self.existing_only)
+        wanted = "1" if self.subset == "train" else "2"
+        for label, (name, file) in enumerate(zip(names, files, strict=True)):
+            for line, text in enumerate(text_lines(os.path.join(folder, file)), start=1):
+                # From the right: names of videos have odd characters.
+                video, _, use = text.strip().rpartition(" ")
+                if text.strip() and (not video or use not in ("0", "1", "2")):
+                    raise builder.error(
+                        f"{file}, line {line}", f"{quoted(text)} is not `video.avi` and 0, 1 or 2. Repair the line"
+                    )
+                if use == wanted:
+                    builder.add(f"{name}/{video.strip()}", [label], where=f"{file}, line {line}")
+        return builder.build()

@@ -1,7 +1,4 @@
-"""Which videos there are and what they show: lists of `path label`, and folders per class.
-
-`annotations` and `charades` read the official files of the datasets into the same `Manifest`.
-"""
+"""The user's own videos: a list of `path label`, a folder per class, or what `lightning-multigrid prepare` wrote."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from itertools import islice
 
 from lightning_multigrid.files import StrPath, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder, renamed
-from lightning_multigrid.sources.class_folders import _Folders
+from lightning_multigrid.sources.class_folders import ClassFolders
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.packed_file import load_manifest, packed_manifest
 from lightning_multigrid.sources.text import ManifestError, csv_rows, parse_labels
@@ -26,7 +23,85 @@ _PATH_COLUMNS = (
     *("video", "video_name", "video_path"),
 )
 _LABEL_COLUMNS = ("label", "labels", "label_id", "class", "class_id", "class_index", "target", "targets")
-_OFFICIAL_COLUMNS = {"actions": "read_charades", "original_vido_id": "read_frame_list", "youtube_id": "read_kinetics"}
+_OFFICIAL_COLUMNS = {"actions": "Charades", "original_vido_id": "FrameList", "youtube_id": "Kinetics"}
+
+
+@dataclass(frozen=True)
+class VideoList:
+    r"""A list of `path label`, a folder per class, or what `lightning-multigrid prepare` wrote.
+
+    A *list* is UTF-8 text with a row per video: `path label`, `path` alone (no labels, for prediction), or
+    `path frames label` (PySlowFast, VideoMAE; the number of frames is not used). The separator is a space, a comma or a
+    tab, found out per file. Double quotes enclose a path that holds the separator or a line break, or starts with a
+    double quote; quotes inside are doubled. White space around a field is dropped. Several labels are `1;5` or `"1,5"`.
+    The first row may name the columns (`path,label`; others are skipped). Blank lines are skipped. There are no
+    comments: HMDB51 has videos whose names start with `#`.
+
+    In a *folder per class*, `source/<class>/**/*.mp4` (and other suffixes), labels count the sorted names of the
+    folders. Hidden files are skipped. Links are followed, but not out of `source`, and no folder is entered twice.
+
+    A *prepared* folder, or the `manifest.packed` in it, has its own classes.
+
+    Args:
+        source: The list, the folder that holds a folder per class, or the prepared folder.
+        root: Folder that relative paths of a list start from; by default the folder of the list. Absolute paths must
+            lie in a given root, and may lie anywhere without one; `..` never leads out of it. It may be a URL that
+            fsspec knows, such as `s3://bucket/videos`.
+        classes: Names of the classes in the order of their labels; by default those of the training split, so that a
+            folder of another split gets the same labels even if it lacks a class.
+        multi_label: Whether a video may have any number of labels (a row with an empty label has none).
+        frame_rate: Frames per second if each path is a folder of frames. In a folder per class, every folder that holds
+            images is then a video.
+        existing_only: Leave out, and count, what is listed but not on disk.
+        allow_outside_root: Accept paths and links that lead out of the root.
+    """
+
+    source: StrPath
+    root: StrPath | None = None
+    classes: tuple[str, ...] = ()
+    multi_label: bool = False
+    frame_rate: float | None = None
+    existing_only: bool = False
+    allow_outside_root: bool = False
+
+    def read(self, classes: Sequence[str] = ()) -> Manifest:
+        """Reads the videos of the list or the folder.
+
+        Args:
+            classes: Names of the classes in the order of their labels, if the source has no `classes` itself.
+
+        Raises:
+            ManifestError: If something can't be read; it names the line.
+            TypeError: If an argument is of a wrong kind.
+        """
+        source, root = path_argument("source", self.source), self.root
+        classes = self.classes or classes
+        packed = packed_manifest(source)
+        if packed is not None:
+            return _prepared(packed, root, classes, self.existing_only)
+        folders = None
+        if os.path.isdir(source):
+            if root is not None:
+                raise ManifestError(
+                    f"`root` is {str(root)!r}, but `source` {source!r} is a folder per class, whose paths start from "
+                    "itself. Leave `root` out, or give a list."
+                )
+            folders = ClassFolders(source, frames=self.frame_rate is not None, follow_links=self.allow_outside_root)
+            root = source
+        builder = ManifestBuilder(
+            source,
+            root,
+            classes=classes or (folders.classes if folders else ()),
+            multi_label=self.multi_label,
+            frame_rate=self.frame_rate,
+            existing_only=self.existing_only,
+            allow_outside_root=self.allow_outside_root,
+        )
+        if folders:
+            folders.add_to(builder, classes)
+        else:
+            _add_list(builder, source, self.multi_label)
+        return builder.build()
 
 
 def read_manifest(
@@ -39,74 +114,17 @@ def read_manifest(
     existing_only: bool = False,
     allow_outside_root: bool = False,
 ) -> Manifest:
-    r"""Reads a list of `path label`, a folder per class, or what `lightning-multigrid prepare` wrote.
-
-    A *list* is UTF-8 text with a row per video: `path label`, `path` alone (no labels, for prediction), or
-    `path frames label` (PySlowFast, VideoMAE; the number of frames is not used). Space, comma or tab separate, which
-    one is found out per file. A path that holds the separator, a line break, or starts with a double quote is written
-    in double quotes, quotes inside doubled; white space around a field is dropped. Several labels are `1;5` or
-    `"1,5"`. The first row may name the columns (`path,label`; others are skipped). Blank lines are skipped. There are
-    no comments: HMDB51 has videos whose names start with `#`.
-
-    In a *folder per class*, `source/<class>/**/*.mp4` (and other suffixes), labels count the sorted names of the
-    folders. Hidden files are skipped. Links are followed, but not out of `source`, and no folder is entered twice.
-
-    A *prepared* folder, or the `manifest.packed` in it, says by itself what its classes are.
-
-    Args:
-        source: The list, the folder that holds a folder per class, or the prepared folder.
-        root: Folder that relative paths of a list start from; by default the one the list lies in. Absolute paths
-            must lie in a given root, and are accepted as they stand without one; `..` never leads out of it. It may
-            be a URL that fsspec knows, such as `s3://bucket/videos`.
-        classes: Names of the classes in the order of their labels. For a folder, those of the training split, so that
-            other splits get the same labels even if a class is absent.
-        multi_label: Whether a video may have any number of labels (a row with an empty label has none).
-        frame_rate: Frames per second if each path is a folder of frames; in a folder per class, all folders that hold
-            images are.
-        existing_only: Leave out, and count, what is listed but not on disk.
-        allow_outside_root: Accept paths and links that lead out of the root.
+    """Reads a list, a folder per class or a prepared folder in one call; the arguments are those of `VideoList`.
 
     Raises:
         ManifestError: If something can't be read; it names the line.
         TypeError: If an argument is of a wrong kind.
     """
-    source = path_argument("source", source)
-    packed = packed_manifest(source)
-    if packed is not None:
-        return _prepared(packed, root, classes, existing_only)
-    if not os.path.isdir(source):
-        builder = ManifestBuilder(
-            source,
-            root,
-            classes=classes,
-            multi_label=multi_label,
-            frame_rate=frame_rate,
-            existing_only=existing_only,
-            allow_outside_root=allow_outside_root,
-        )
-        _add_list(builder, source, multi_label)
-        return builder.build()
-    if root is not None:
-        raise ManifestError(
-            f"`root` is {str(root)!r}, but `source` {source!r} is a folder per class, whose paths start from itself. "
-            "Leave `root` out, or give a list."
-        )
-    folders = _Folders(source, frames=frame_rate is not None, follow_links=allow_outside_root)
-    builder = ManifestBuilder(
-        source,
-        source,
-        classes=classes or folders.classes,
-        multi_label=multi_label,
-        frame_rate=frame_rate,
-        existing_only=existing_only,
-        allow_outside_root=allow_outside_root,
-    )
-    folders.add_to(builder, classes)
-    return builder.build()
+    return VideoList(source, root, (), multi_label, frame_rate, existing_only, allow_outside_root).read(classes)
 
 
 def _prepared(path: str, root: StrPath | None, classes: Sequence[str], existing_only: bool) -> Manifest:
-    """A packed manifest; what it says of classes and labels holds."""
+    """Reads a packed manifest; its own classes and labels come before the given ones."""
     if root is not None:
         raise ManifestError(
             f"`root` is {str(root)!r}, but the videos of {path} lie beside it, as `prepare` made them. Leave it out."
@@ -123,7 +141,7 @@ def _prepared(path: str, root: StrPath | None, classes: Sequence[str], existing_
 def _add_list(builder: ManifestBuilder, path: str, multi_label: bool) -> None:
     if path.lower().endswith(".json"):
         raise ManifestError(
-            f"{path} is JSON, a list of `path label` is required. Use `read_something_something` if it is its."
+            f"{path} is JSON, a list of `path label` is required. Read that dataset with `SomethingSomething`."
         )
     columns: tuple[int, int | None] | None = None
     for position, (line, row) in enumerate(_list_rows(path, _separator(path))):
@@ -151,7 +169,7 @@ def _add_list(builder: ManifestBuilder, path: str, multi_label: bool) -> None:
 def _list_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
     for line, row in csv_rows(path, separator, strict=True):
         fields = [field.strip(" \t") for field in row]
-        # Spaces at the end of a line are no empty fields.
+        # Spaces at the end of a line do not make fields.
         while separator == " " and len(fields) > 2 and not fields[-1]:
             fields.pop()
         if any(fields):
@@ -159,11 +177,11 @@ def _list_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _separator(path: str) -> str:
-    """The separator that makes `path label` of the most rows; else the one that splits the first row."""
+    """Returns the separator with which most rows are `path label`; else the one that splits the first row."""
 
     def score(separator: str) -> tuple[int, bool]:
         rows: list[list[str]] = []
-        # With another separator the quotes may be right; if not, it is the reading that says what is wrong.
+        # Wrong quotes may be right with another separator. If not, the reading of the list will say what is wrong.
         with suppress(ManifestError):
             for _, row in islice(_list_rows(path, separator), 100):
                 rows.append(row)
@@ -184,12 +202,12 @@ def _is_labelled(row: list[str]) -> bool:
 
 
 def _columns(builder: ManifestBuilder, where: str, row: list[str]) -> tuple[int, int | None] | None:
-    """Columns of the path and of the label, if the row names them."""
+    """Returns the columns of the path and of the label, if the row names them."""
     names = [name.lower() for name in row]
     if len(row) > 3:
-        for column, reader in _OFFICIAL_COLUMNS.items():
+        for column, dataset in _OFFICIAL_COLUMNS.items():
             if column in names:
-                raise builder.error(where, f"an official annotation file (column {column}). Use `{reader}` to read it")
+                raise builder.error(where, f"an official annotation file (column {column}). Read it with `{dataset}`")
     paths = [column for column, name in enumerate(names) if name in _PATH_COLUMNS]
     labels = [column for column, name in enumerate(names) if name in _LABEL_COLUMNS]
     if not paths or not (labels or len(row) == 1):
@@ -198,12 +216,12 @@ def _columns(builder: ManifestBuilder, where: str, row: list[str]) -> tuple[int,
 
 
 def _fields(builder: ManifestBuilder, where: str, row: list[str], multi_label: bool) -> tuple[str, str]:
-    """Path and label of a row of `path`, `path label` or `path frames label`."""
+    """Returns path and label of a row of `path`, `path label` or `path frames label`."""
     if len(row) == 3 and multi_label:
         raise builder.error(
             where,
-            f"3 fields ({quoted(', '.join(row))}), of which the second may be a label or a number of frames. Write "
-            "several labels as `1;5`, and leave numbers of frames out",
+            f"3 fields ({quoted(', '.join(row))}), and the second may be a label or a number of frames. Write several "
+            "labels as `1;5`, and leave numbers of frames out",
         )
     if len(row) > 3 or (len(row) == 3 and not row[1].isdecimal()):
         raise builder.error(
@@ -212,38 +230,3 @@ def _fields(builder: ManifestBuilder, where: str, row: list[str], multi_label: b
             "Put a path that holds the separator in double quotes",
         )
     return row[0], row[-1] if len(row) > 1 else ""
-
-
-@dataclass(frozen=True)
-class VideoList:
-    """A list of `path label`, or a folder per class (`read_manifest`).
-
-    Args:
-        source: The list, or the folder that holds a folder per class.
-        root: Folder, or its URL, that relative paths of a list start from; by default the one the list lies in.
-        classes: Names of the classes in the order of their labels; by default those of the training split.
-        multi_label: Whether a video may have any number of labels.
-        frame_rate: Frames per second if each path is a folder of frames.
-        existing_only: Leave out, and count, what is listed but not on disk.
-        allow_outside_root: Accept paths and links that lead out of the root.
-    """
-
-    source: StrPath
-    root: StrPath | None = None
-    classes: tuple[str, ...] = ()
-    multi_label: bool = False
-    frame_rate: float | None = None
-    existing_only: bool = False
-    allow_outside_root: bool = False
-
-    def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """The videos of the list or the folder."""
-        return read_manifest(
-            self.source,
-            self.root,
-            classes=self.classes or classes,
-            multi_label=self.multi_label,
-            frame_rate=self.frame_rate,
-            existing_only=self.existing_only,
-            allow_outside_root=self.allow_outside_root,
-        )

@@ -19,7 +19,7 @@ from lightning_multigrid.prepare.check import check
 from lightning_multigrid.prepare.dataset import prepare
 from lightning_multigrid.prepare.transcode import Encoding
 from lightning_multigrid.sources.builder import ManifestBuilder
-from lightning_multigrid.sources.kinetics import read_kinetics
+from lightning_multigrid.sources.kinetics import Kinetics
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.video_list import read_manifest
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning
@@ -125,7 +125,7 @@ def padded(video: bytes, size: int) -> bytes:
         (f"{ROOT}/half.mp4", r"cut short: \d+ of \d+ bytes are there"),
         (f"{ROOT}/script.mp4", "not a video in one of the containers|no video, or damaged"),
         ("nonsense://bucket/a.mp4", "has a protocol that fsspec does not know"),
-        ("memory://a::file:///etc/hostname", "holds '::', by which fsspec chains URLs"),
+        ("memory://a::file:///etc/hostname", "holds '::', with which fsspec chains URLs"),
     ],
 )
 def test_a_fault_is_a_video_error(folder, url, reason):
@@ -231,9 +231,9 @@ def test_a_list_opens_no_url_unless_the_root_is_one(tmp_path, options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"root": "nonsense://bucket"}, "`root` is not one to read from: .*a protocol that fsspec does not know"),
-        ({"root": "memory://a::file:///etc"}, "`root` is not one to read from: .*holds '::', by which fsspec chains"),
-        ({"root": "memory://bucket/../other"}, "`root` is not one to read from: .*holds '..'. Give the folder"),
+        ({"root": "nonsense://bucket"}, "`root` can't be read: .*a protocol that fsspec does not know"),
+        ({"root": "memory://a::file:///etc"}, "`root` can't be read: .*holds '::', with which fsspec chains"),
+        ({"root": "memory://bucket/../other"}, "`root` can't be read: .*holds '..'. Give the URL without it"),
         ({"root": ROOT, "frame_rate": 24}, "`root` is 'memory://.*', but folders of frames must lie on disk. Copy"),
     ],
 )
@@ -266,10 +266,10 @@ def test_official_annotations_take_a_url(tmp_path):
     (tmp_path / "train.csv").write_text(
         "label,youtube_id,time_start,time_end,split,is_cc\nrun,-3B32lodo2M,59,69,train,0\n"
     )
-    manifest = read_kinetics(tmp_path / "train.csv", ROOT)
+    manifest = Kinetics(tmp_path / "train.csv", ROOT).read()
     assert manifest.path(0) == f"{ROOT}/-3B32lodo2M_000059_000069.mp4"
     with pytest.raises(ManifestError, match="`videos` is 'memory://.*', but `replacements` need videos on disk. Put"):
-        read_kinetics(tmp_path / "train.csv", ROOT, replacements=tmp_path)
+        Kinetics(tmp_path / "train.csv", ROOT, replacements=tmp_path).read()
 
 
 # --- Runs ---

@@ -22,7 +22,7 @@ from lightning_multigrid.prepare.dataset import BadVideosError, prepare
 from lightning_multigrid.prepare.journal import Entry, Journal
 from lightning_multigrid.prepare.transcode import Encoding
 from lightning_multigrid.sources.builder import ManifestBuilder, renamed
-from lightning_multigrid.sources.charades import read_charades
+from lightning_multigrid.sources.charades import Charades
 from lightning_multigrid.sources.packed_file import load_manifest
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.tiny import Module, fit
@@ -141,7 +141,7 @@ def test_of_several_labels_each_keeps_its_time(tmp_path):
     write_video(tmp_path / "in" / "AB1.mp4", numbered_frames(20))
     (tmp_path / "Charades_v1_classes.txt").write_text("c000 Hold\nc001 Run\n")
     (tmp_path / "train.csv").write_text("id,actions,length\nAB1,c001 0.1 0.3;c000 0.4 0.6,0.7\n")
-    source = read_charades(tmp_path / "train.csv", tmp_path / "in")
+    source = Charades(tmp_path / "train.csv", tmp_path / "in").read()
     prepare(source, tmp_path / "out", FAST)
     made = read_manifest(tmp_path / "out")
     assert made.multi_label
@@ -377,7 +377,7 @@ def test_a_disk_that_is_full(tmp_path, workers):
     _, errors = run.communicate()
     assert run.returncode == 1
     assert "OutputError: [Errno 27] File too large while writing to" in errors
-    assert "the same command goes on from it. Free some space, or give another `output`." in errors
+    assert "Free some space, or write to another folder." in errors
     assert [path.name for path in (tmp_path / "out" / "videos").iterdir()] == ["small.mp4"]
     assert prepare(read_manifest(tmp_path / "in" / "list.csv"), tmp_path / "out", FAST).kept == 1
 

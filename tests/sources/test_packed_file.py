@@ -11,6 +11,7 @@ import zlib
 import pytest
 from hypothesis import given
 
+from lightning_multigrid.prepare import prepare
 from lightning_multigrid.sources import builder as packed
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.packed_file import load_manifest, save_manifest
@@ -18,6 +19,7 @@ from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.video_list import read_manifest
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.mutations import check_rows, mutate, seeds
+from tests.helpers.videos import numbered_frames, write_video
 
 PATHS = [
     "a.mp4",
@@ -134,15 +136,15 @@ def content(tmp_path):
         ({"root": "a/../../b"}, "`root` leads out of its folder"),
         ({"root": None}, "`root` leads out of its folder"),
         ({"root": "\ud800"}, "`root` leads out of its folder"),
-        ({"rows": -1}, "`rows` is no number from 0"),
-        ({"rows": True}, "`rows` is no number from 0"),
+        ({"rows": -1}, "`rows` is not a whole number from 0"),
+        ({"rows": True}, "`rows` is not a whole number from 0"),
         ({"rows": 0}, "it has no rows"),
         ({"rows": 2**39}, "it is cut short"),
         ({"labels": 3}, "it has 404 bytes, 388 are required"),
-        ({"path_bytes": 2**41}, "`path_bytes` is no number from 0"),
+        ({"path_bytes": 2**41}, "`path_bytes` is not a whole number from 0"),
         ({"spans": 1}, "`spans` is neither true nor false"),
-        ({"classes": "run"}, "`classes` is no list of names"),
-        ({"classes": ["run"]}, "a label is that of no class"),
+        ({"classes": "run"}, "`classes` is not a list of names"),
+        ({"classes": ["run"]}, "a label belongs to no class"),
         ({"classes": ["run", "run"]}, "a class is named more than once"),
     ],
 )
@@ -188,7 +190,7 @@ def test_a_span_of_no_time(tmp_path):
     content = (tmp_path / "m").read_bytes()
     assert content.count(half) == 1
     (tmp_path / "m").write_bytes(sealed(content.replace(half, none)))
-    with pytest.raises(ManifestError, match="a label starts or ends at no time"):
+    with pytest.raises(ManifestError, match="the start or the end of a label is not a number"):
         load_manifest(tmp_path / "m")
 
 
@@ -220,6 +222,22 @@ def test_one_flipped_bit_is_found(tmp_path, content):
             ManifestError, match="is no packed manifest, or damaged: .* Run `lightning-multigrid prepare`"
         ):
             load_manifest(tmp_path / "m")
+
+
+def test_prepare_writes_a_damaged_one_anew_and_keeps_the_videos(tmp_path):
+    write_video(tmp_path / "a.mp4", numbered_frames(3))
+    (tmp_path / "list.csv").write_text("a.mp4 0\n")
+    source, damaged = read_manifest(tmp_path / "list.csv"), tmp_path / "out" / "manifest.packed"
+    prepare(source, tmp_path / "out")
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-1])
+    with pytest.raises(
+        ManifestError, match=r"Run `lightning-multigrid prepare` again, which keeps the finished videos\."
+    ):
+        read_manifest(tmp_path / "out")
+    summary = prepare(source, tmp_path / "out")
+    assert (summary.made, summary.kept) == (0, 1)
+    assert damaged.read_bytes() == content
 
 
 def try_mutated(folder, content, seed):

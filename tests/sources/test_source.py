@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,28 +16,19 @@ from PIL import Image
 from torch import Tensor
 
 from lightning_multigrid.cli.main import main
-from lightning_multigrid.sources.charades import Charades, FrameList, read_charades, read_frame_list
-from lightning_multigrid.sources.kinetics import Kinetics, read_kinetics
+from lightning_multigrid.sources.charades import Charades, FrameList
+from lightning_multigrid.sources.kinetics import Kinetics
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.something_something import SomethingSomething, read_something_something
+from lightning_multigrid.sources.something_something import SomethingSomething
 from lightning_multigrid.sources.source import VideoSource
-from lightning_multigrid.sources.ucf_hmdb import HMDB51, UCF101, read_hmdb51, read_ucf101
+from lightning_multigrid.sources.text import ManifestError
+from lightning_multigrid.sources.ucf_hmdb import HMDB51, UCF101
 from lightning_multigrid.sources.video_list import VideoList, read_manifest
 from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.videos import write_video
 
 pytestmark = pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
-
-READERS = {
-    Charades: read_charades,
-    FrameList: read_frame_list,
-    HMDB51: read_hmdb51,
-    Kinetics: read_kinetics,
-    SomethingSomething: read_something_something,
-    UCF101: read_ucf101,
-    VideoList: read_manifest,
-}
 
 
 class Recorder(VideoClassifier):
@@ -112,34 +100,28 @@ def write_config(
 # --- The classes ---
 
 
-@pytest.mark.parametrize("kind", READERS)
-def test_a_source_has_the_arguments_of_its_reader(kind: type) -> None:
-    arguments = {name: parameter.default for name, parameter in inspect.signature(READERS[kind]).parameters.items()}
-    fields = {
-        field.name: inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-        for field in dataclasses.fields(kind)
-    }
-    assert fields == arguments
-
-
-@pytest.mark.parametrize("kind", READERS)
-def test_a_source_passes_on_all_its_arguments_and_only_when_read(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    reader = READERS[kind]
-
-    def record(*args: Any, **kwargs: Any) -> None:
-        calls.append(inspect.signature(reader).bind(*args, **kwargs).arguments)
-
-    monkeypatch.setattr(sys.modules[reader.__module__], reader.__name__, record)
-    arguments = {field.name: f"<{field.name}>" for field in dataclasses.fields(kind)}
-    videos = kind(**arguments)
+@pytest.mark.parametrize("kind", [Charades, FrameList, HMDB51, Kinetics, SomethingSomething, UCF101, VideoList])
+def test_nothing_is_read_before_read(kind: type, tmp_path: Path) -> None:
+    videos = kind(*[tmp_path / "missing"] * 2)
     assert isinstance(videos, VideoSource)
-    assert calls == []
-    videos.read(["class of train"])
-    assert calls == [arguments]  # its own classes come first
-    if "classes" in arguments:
-        kind(**{**arguments, "classes": ()}).read(["class of train"])
-        assert calls[1]["classes"] == ["class of train"]
+    assert videos == kind(*[tmp_path / "missing"] * 2)
+    with pytest.raises(ManifestError, match=r"does not exist|can't be listed"):
+        videos.read()
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        (FrameList, "original_vido_id video_id frame_id path labels\nv 0 0 v/1.jpg 1\n"),
+        (Kinetics, "label,youtube_id,time_start,time_end,split\nrun,aaaaaaaaaaa,1,2,val\n"),
+        (VideoList, "v.mp4 1\n"),
+    ],
+)
+def test_its_own_classes_come_before_those_of_training(kind: Any, content: str, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text(content)
+    assert kind(tmp_path / "list.csv", tmp_path).read(["run", "swim"]).classes == ("run", "swim")
+    own = kind(tmp_path / "list.csv", tmp_path, classes=("swim", "run"))
+    assert own.read(["run", "swim"]).classes == ("swim", "run")
 
 
 # --- Kinetics ---

@@ -14,14 +14,8 @@ from torchvision.datasets.folder import make_dataset
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.video_list import read_manifest
+from tests.helpers.annotations import rows_of
 from tests.helpers.mutations import check_rows, mutate, seeds
-
-
-def rows_of(manifest: Manifest) -> list[tuple[str, tuple[int, ...]]]:
-    """Rows with paths relative to the root."""
-    return [
-        (os.path.relpath(manifest.path(index), manifest.root), manifest.labels(index)) for index in range(len(manifest))
-    ]
 
 
 @pytest.fixture
@@ -188,16 +182,16 @@ def test_reads_what_a_spreadsheet_writes(tmp_path_factory, rows, separator):
         pytest.param("a.mp4 1\n../b.mp4 2\n", r"line 2: the path '\.\./b\.mp4' leads out of the root", id="parent"),
         pytest.param(
             "label,youtube_id,time_start,time_end,split\nrun,a,0,1,train\n",
-            r"line 1: an official annotation file \(column youtube_id\)\. Use `read_kinetics`",
+            r"line 1: an official annotation file \(column youtube_id\)\. Read it with `Kinetics`",
             id="Kinetics",
         ),
         pytest.param(
             'original_vido_id video_id frame_id path labels\na 0 0 a/1.jpg ""\n',
-            r"column original_vido_id\)\. Use `read_frame_list`",
+            r"column original_vido_id\)\. Read it with `FrameList`",
             id="frame list",
         ),
         pytest.param(
-            "id,subject,scene,actions,length\na,b,c,,3\n", r"column actions\)\. Use `read_charades`", id="Charades"
+            "id,subject,scene,actions,length\na,b,c,,3\n", r"column actions\)\. Read it with `Charades`", id="Charades"
         ),
     ],
 )
@@ -210,7 +204,7 @@ def test_what_is_no_list(read, content, match):
 
 def test_json_is_no_list(tmp_path):
     (tmp_path / "train.json").write_text('[{"id":"1"}]')
-    with pytest.raises(ManifestError, match=r"train\.json is JSON, .* Use `read_something_something` if it is"):
+    with pytest.raises(ManifestError, match=r"train\.json is JSON, .* Read that dataset with `SomethingSomething`\."):
         read_manifest(tmp_path / "train.json")
 
 
