@@ -158,7 +158,7 @@ def first_batches(paths: list[str], options: argparse.Namespace) -> Iterator[dic
         for way, seen in found.items():
             loader, clips = loader_of("ours", paths, (8, 112), 4, options)
             if way == "by one worker":
-                loader.sampler.pieces = 1
+                loader.pieces = 1
             for _ in loader:  # the workers live on, and know the videos
                 pass
             start = time.perf_counter()

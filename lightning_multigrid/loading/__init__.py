@@ -1,14 +1,16 @@
 """From the order of an epoch to requests, and from requests to mini-batches, for any dataset.
 
-The shape of a clip travels in its request, so workers hold no state. It knows torch and the schedule, and neither
-videos nor Lightning. Begin with `requests.py`, then `order.py`, `sampler.py` and `loader.py`.
+The shape of a clip travels in its request, so workers hold no state. It knows torch and the schedule, but neither
+videos nor Lightning. Begin with `requests.py`, then `order.py`, `sampler.py` and `loader.py`; `repeats.py` is only for
+repeated augmentation.
 """
 
 from lightning_multigrid.loading.fixed_clips import FixedClips
 from lightning_multigrid.loading.loader import MultigridLoader
-from lightning_multigrid.loading.order import RepeatSampler, epoch_order, order_of
+from lightning_multigrid.loading.order import epoch_order, order_of
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
-from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, visits
+from lightning_multigrid.loading.repeats import RepeatSampler, visits
+from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.loading.subsets import clip_dataset
 

@@ -1,8 +1,8 @@
-"""Clips of a fixed size, as a user's own dataset gives them, brought to the grid of a request.
+"""Clips of a fixed size, from a user's own dataset, resampled to the grid of a request.
 
-The clips of the baseline are finer than any grid of the schedule, so each grid is a subset of their frames and a resize
-of their pixels. Both happen per sample in the worker: a coarse mini-batch never holds, or moves to the device, more
-than it needs, and the user's `collate_fn` and transfer hooks see ordinary samples.
+The clips of the baseline are finer than any grid of the schedule, so a grid takes some of their frames and resizes
+their pixels. Both happen per sample in the worker. So a coarse mini-batch never holds more than it needs, in memory or
+on the way to the device, and the user's `collate_fn` and transfer hooks see ordinary samples.
 
 An image is a clip of one frame: its axes are C x H x W, and only its pixels are resized.
 """
@@ -33,7 +33,7 @@ def clip_layout(shape: tuple[int, ...]) -> str:
     """Names the axes of a clip: the first of `CTHW`, `TCHW`, `THWC` with 1 or 3 channels; of an image: `CHW`, `HWC`.
 
     Raises:
-        ValueError: If three axes leave neither: they may be those of a clip without channels.
+        ValueError: If there are three axes without 1 or 3 channels: they may be those of a clip without channels.
 
     >>> clip_layout((3, 16, 112, 112)), clip_layout((16, 3, 112, 112)), clip_layout((3, 224, 224))
     ('CTHW', 'TCHW', 'CHW')
@@ -51,10 +51,10 @@ def clip_layout(shape: tuple[int, ...]) -> str:
 
 
 def reduce_clip(clip: Tensor, request: ClipRequest, layout: str = _AXES) -> Tensor:
-    """Resamples a clip to the grid of a request (Sec. 3.1); a clip that is on it already is returned as it is.
+    """Resamples a clip to the grid of a request (Sec. 3.1); returns a clip that is on the grid unchanged.
 
-    Frames are taken at a random integer stride from a random start, both drawn from the request's seed; pixels are
-    resized bilinearly. The shorter of H and W becomes the request's size, and the aspect ratio stays.
+    Frames are taken at a random integer stride from a random start, both drawn from the request's seed. Pixels are
+    resized bilinearly: the shorter of H and W becomes the request's size, and the aspect ratio stays.
 
     Args:
         clip: Four axes in any order, or the three of an image; uint8 or floating point.
@@ -69,7 +69,7 @@ def reduce_clip(clip: Tensor, request: ClipRequest, layout: str = _AXES) -> Tens
     frames, height, width = (clip.shape[layout.index(axis)] for axis in "THW")
     if request.frames > frames:
         raise ValueError(
-            f"The grid needs {request.frames} frames, but the clip has {frames}. Clips must have one length."
+            f"The grid needs {request.frames} frames, but the clip has {frames}. All clips must have the same length."
         )
     if request.frames < frames:
         draw = random.Random(request.seed)
@@ -92,7 +92,7 @@ def _is_clip(value: Any, axes: int) -> bool:
 
 
 def _find_clips(sample: Any, axes: int) -> list[Tensor]:
-    """The tensors of so many axes in a sample: a tensor, or nested in tuples, lists and dicts."""
+    """The tensors with this number of axes in a sample: the sample itself, or inside tuples, lists and dicts."""
     if _is_clip(sample, axes):
         return [torch.as_tensor(sample)]
     parts = list(sample.values()) if isinstance(sample, dict) else sample
@@ -100,7 +100,7 @@ def _find_clips(sample: Any, axes: int) -> list[Tensor]:
 
 
 def _replace_clip(sample: Any, axes: int, replace: Callable[[Tensor], Tensor]) -> Any:
-    """The sample with its clip replaced; everything else in it, and the kind of the clip, stays."""
+    """The sample with its clip replaced. Everything else stays, and an array is replaced by an array."""
     if _is_clip(sample, axes):
         clip = torch.as_tensor(sample)
         replaced = replace(clip)
@@ -120,16 +120,16 @@ def _replace_clip(sample: Any, axes: int, replace: Callable[[Tensor], Tensor]) -
 class FixedClips:
     """Any map-style dataset of clips of one size, as a `ClipDataset`.
 
-    The dataset's own random augmentation is seeded by the request, so it depends on neither workers nor ranks.
+    The request seeds the dataset's own random augmentation, so it depends on neither workers nor ranks.
 
     Args:
-        dataset: Samples are a clip of four axes, or tuples, lists, dicts or namedtuples that hold one; or likewise an
-            image of three axes.
+        dataset: A sample is a clip of four axes or an image of three axes, or a tuple, list, dict or namedtuple that
+            holds one.
         layout: Names the axes of a clip, or of an image. None tells `CTHW`, `TCHW` and `THWC` apart by their channels,
             and takes samples without a tensor of four axes for images, `CHW` or `HWC`.
 
     Raises:
-        ValueError: If a sample holds no clip, or `layout` is missing or does not name its axes.
+        ValueError: If a sample doesn't hold exactly one clip, or the axes can't be told, or `layout` is no such name.
     """
 
     stride = 1
@@ -137,7 +137,7 @@ class FixedClips:
     def __init__(self, dataset: Dataset[Any], layout: str | None = None) -> None:
         if layout is not None and sorted(layout) not in (sorted(_AXES), sorted(_IMAGE_AXES)):
             raise ValueError(
-                f"`layout` must name each of the axes C, T, H and W once, or C, H and W of images, got {layout!r}."
+                f"`layout` must name each of the axes C, T, H and W once, or C, H and W for images, got {layout!r}."
             )
         self.dataset = dataset
         with seeded(0):
@@ -147,13 +147,13 @@ class FixedClips:
         if not found:
             raise ValueError(
                 f"A sample of {type(dataset).__name__} must hold a clip: a tensor of four axes, C x T x H x W, or of "
-                "three for images, C x H x W. It is found in tensors, tuples, lists, dicts and namedtuples; let "
-                "`__getitem__` return one of them."
+                "three for images, C x H x W. Let `__getitem__` return the tensor, or a tuple, list, dict or "
+                "namedtuple that holds it."
             )
         if len(found) > 1:
             raise ValueError(
                 f"A sample of {type(dataset).__name__} must hold one clip, got {len(found)}, of "
-                f"{' and '.join(str(tuple(clip.shape)) for clip in found)}. Return one, and make the others of it in "
+                f"{' and '.join(str(tuple(clip.shape)) for clip in found)}. Return one, and make the others from it in "
                 "the model (SlowFast's pathways), or give the dataset a method `read_clip` (see `ClipDataset`)."
             )
         shape = tuple(found[0].shape)
@@ -165,7 +165,7 @@ class FixedClips:
         return len(cast("Sized", self.dataset))
 
     def read_clip(self, request: ClipRequest) -> Any:
-        """The sample with its clip on the request's grid."""
+        """Returns the sample with its clip resampled to the request's grid."""
         with seeded(request.seed):
             sample = self.dataset[request.index]
         return _replace_clip(sample, len(self.layout), lambda clip: reduce_clip(clip, request, self.layout))

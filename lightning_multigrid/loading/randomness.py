@@ -1,4 +1,4 @@
-"""Random state as a pure function of seeds, so that nothing that is drawn depends on workers, ranks or restarts."""
+"""Random state as a pure function of seeds, so that no draw depends on workers, ranks or restarts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["derive_seed", "reseed", "seeded"]
 
 
 def derive_seed(*parts: int) -> int:
-    """A seed in [0, 2^63) that depends on all the parts, the same on every machine and Python.
+    """A seed in [0, 2^63) that depends on all parts and their order, the same on every machine and Python.
 
     >>> derive_seed(1, 2) == derive_seed(1, 2), derive_seed(1, 2) == derive_seed(2, 1)
     (True, False)
@@ -26,8 +26,8 @@ def derive_seed(*parts: int) -> int:
 
 def reseed(seed: int) -> None:
     """Seeds torch (on every device), NumPy and Python."""
-    # `torch.manual_seed` notes the seed for kinds of devices that are not there or not in use, each with a stack trace,
-    # which takes a hundred times as long as all the rest.
+    # `torch.manual_seed` also notes the seed for devices that are missing or not in use. It takes a stack trace for
+    # each, which takes a hundred times as long as all the rest.
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
@@ -39,8 +39,8 @@ def reseed(seed: int) -> None:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds torch (on the CPU), NumPy and Python for a while; their states are given back afterwards."""
-    # Not `torch.manual_seed`: it would reseed the GPUs too, and with them the dropout of the model.
+    """Seeds torch (on the CPU), NumPy and Python, and restores their states at the end."""
+    # Not `torch.manual_seed`: it would also reseed the GPUs, and so change the model's dropout.
     states = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["ClipDataset", "ClipRequest", "SpanDataset", "read_clips", "visits"]
+__all__ = ["ClipDataset", "ClipRequest"]
 
 
 @dataclass(frozen=True)
@@ -18,9 +16,9 @@ class ClipRequest:
         index: Index of the video in the dataset.
         frames: Frames of the clip.
         size: Height and width of the clip, in pixels.
-        seed: Seed of everything that is drawn for this clip; a pure function of (seed, epoch, index), and of the place
-            among the clips of a visit.
-        visit: Seed of the span that the clips of a visit share; None if the visit is for this clip only.
+        seed: Seed of everything that is drawn for this clip; a pure function of (seed, epoch, index), and with repeated
+            augmentation also of the clip's place in its visit.
+        visit: Seed that the clips of one visit share (see `repeats.py`); None without repeated augmentation.
     """
 
     index: int
@@ -32,7 +30,7 @@ class ClipRequest:
 
 @runtime_checkable
 class ClipDataset(Protocol):
-    """A map-style dataset that decodes just what a request needs.
+    """A map-style dataset that decodes only what a request needs.
 
     Attributes:
         frames: Frames of a baseline clip.
@@ -47,31 +45,5 @@ class ClipDataset(Protocol):
     def __len__(self) -> int: ...
 
     def read_clip(self, request: ClipRequest) -> Any:
-        """The sample for a request, in the form that the loader's `collate_fn` takes."""
+        """Returns the sample for a request, in the form that the loader's `collate_fn` takes."""
         ...
-
-
-@runtime_checkable
-class SpanDataset(ClipDataset, Protocol):
-    """A clip dataset that decodes a video once for all the clips of a visit."""
-
-    def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
-        """The samples for some requests, each what `read_clip` makes of it."""
-        ...
-
-
-def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[Any]:
-    """The samples for some requests."""
-    if isinstance(dataset, SpanDataset):
-        return dataset.read_clips(requests)
-    return [dataset.read_clip(request) for request in requests]
-
-
-def visits(requests: Sequence[ClipRequest]) -> list[Sequence[ClipRequest]]:
-    """Requests for clips of one visit together, in the order given."""
-    starts = [i for i in range(len(requests)) if not i or not _same_visit(requests[i - 1], requests[i])]
-    return [requests[start:end] for start, end in pairwise([*starts, len(requests)])]
-
-
-def _same_visit(a: ClipRequest, b: ClipRequest) -> bool:
-    return a.visit is not None and (a.index, a.visit) == (b.index, b.visit)

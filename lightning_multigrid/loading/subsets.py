@@ -1,4 +1,4 @@
-"""Parts and joins of clip datasets: `Subset`, `random_split` and `ConcatDataset` pass requests on."""
+"""`Subset`, `random_split` and `ConcatDataset` of clip datasets, as clip datasets that pass requests on."""
 
 from __future__ import annotations
 
@@ -9,12 +9,31 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips, visits
+from lightning_multigrid.loading.repeats import read_clips, visits
+from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 
 __all__ = ["clip_dataset"]
 
 
-class _Part:
+def clip_dataset(dataset: Dataset[Any]) -> ClipDataset | None:
+    """The dataset as a `ClipDataset`; None if it is neither one nor made of clip datasets only.
+
+    Raises:
+        ValueError: If the datasets of a `ConcatDataset` differ in frames, size or stride.
+    """
+    if isinstance(dataset, ClipDataset):
+        return dataset
+    if isinstance(dataset, Subset):
+        whole = clip_dataset(dataset.dataset)
+        return None if whole is None else _Subset(whole, dataset.indices)
+    if isinstance(dataset, ConcatDataset):
+        parts = [clip_dataset(part) for part in dataset.datasets]
+        known = [part for part in parts if part is not None]
+        return _Concat(known, dataset.cumulative_sizes) if len(known) == len(parts) else None
+    return None
+
+
+class _Subset:
     """Some clips of a clip dataset."""
 
     def __init__(self, whole: ClipDataset, indices: Sequence[int]) -> None:
@@ -34,8 +53,8 @@ class _Part:
         return replace(request, index=self.indices[request.index])
 
 
-class _Join:
-    """Several clip datasets of one baseline shape, one after the other."""
+class _Concat:
+    """Several clip datasets of one baseline grid, one after the other."""
 
     def __init__(self, parts: Sequence[ClipDataset], ends: Sequence[int]) -> None:
         grids = {(part.frames, part.size, part.stride) for part in parts}
@@ -63,21 +82,3 @@ class _Join:
 
     def _of_part(self, place: int, request: ClipRequest) -> ClipRequest:
         return replace(request, index=request.index - (self.ends[place - 1] if place else 0))
-
-
-def clip_dataset(dataset: Dataset[Any]) -> ClipDataset | None:
-    """The dataset as one that decodes just what a request needs; None if it is not made of such datasets only.
-
-    Raises:
-        ValueError: If the datasets of a `ConcatDataset` differ in frames, size or stride.
-    """
-    if isinstance(dataset, ClipDataset):
-        return dataset
-    if isinstance(dataset, Subset):
-        whole = clip_dataset(dataset.dataset)
-        return None if whole is None else _Part(whole, dataset.indices)
-    if isinstance(dataset, ConcatDataset):
-        parts = [clip_dataset(part) for part in dataset.datasets]
-        known = [part for part in parts if part is not None]
-        return _Join(known, dataset.cumulative_sizes) if len(known) == len(parts) else None
-    return None

@@ -1,6 +1,6 @@
 """Video models: one float tensor of clips B x 3 x T x H x W in, logits B x num_classes out, on every grid.
 
-They know torch, and no schedule. Parameters have PySlowFast's names, so that published weights fit. Begin with
+It knows torch, and no schedule. Parameters have PySlowFast's names, so that published weights fit. Begin with
 `resnet.py` and `slowfast.py`; `weights.py` loads published weights.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # It needs torchvision's models, whose import takes longer than that of all others here.
+    # `mvit` imports torchvision's models, which takes longer than all other imports here.
     if name != "ResizedPositions":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from lightning_multigrid.models.mvit import ResizedPositions

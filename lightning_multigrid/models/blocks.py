@@ -1,7 +1,7 @@
-"""What the paper's models are made of: stem, bottleneck, non-local block, stage, head.
+"""The parts of the paper's models: stem, bottleneck, non-local block, stage, head.
 
-Modules carry PySlowFast's names (`s2.pathway0_res0.branch2.a`), so that published weights fit. No convolution has a
-bias but those of the non-local block. Nothing depends on the shape of a clip: the head pools globally.
+Modules have PySlowFast's names (`s2.pathway0_res0.branch2.a`), so that published weights fit. Only the convolutions of
+the non-local block have a bias. Nothing depends on the shape of a clip, as the head pools globally.
 
 Legend: B clips, C channels, T frames, H W pixels; N = T H W positions of a non-local block, M <= N of its keys.
 """
@@ -44,7 +44,7 @@ class Bottleneck(nn.Module):
     Args:
         in_channels: Channels of the input.
         out_channels: Channels of the output; the inner width is a quarter of it.
-        temporal_kernel: t; 1 is a block without extent in time.
+        temporal_kernel: The kernel's extent in time, t; 1 for none.
         stride: Spatial stride.
     """
 
@@ -73,7 +73,7 @@ class Bottleneck(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """B x C x T x H x W to B x `out_channels` x T x H / stride x W / stride, rounded up."""
+        """Takes B x C x T x H x W, returns B x `out_channels` x T x H / stride x W / stride, rounded up."""
         out: Tensor = self.relu(self.branch1_bn(self.branch1(x)) + self.branch2(x))
         return out
 
@@ -83,9 +83,9 @@ class NonLocal(nn.Module):
 
     Args:
         channels: Channels of input and output; the inner width is half of it.
-        instantiation: How a pair of positions is weighted. "dot_product" divides by the number of keys, which makes it
-            independent of the grid; "softmax" (embedded Gaussian) is scaled by inner width ** -0.5.
-        key_pool: Spatial max-pool of what is gathered from; 1 is none.
+        instantiation: How to weigh a pair of positions. "dot_product" divides by the number of keys, so it does not
+            depend on the grid; "softmax" (embedded Gaussian) scales by inner width ** -0.5.
+        key_pool: Spatial max-pool of the positions to gather from; 1 for none.
     """
 
     def __init__(self, channels: int, instantiation: Literal["dot_product", "softmax"], key_pool: int) -> None:
@@ -102,20 +102,20 @@ class NonLocal(nn.Module):
         self.pool = nn.MaxPool3d((1, key_pool, key_pool))
 
     def forward(self, x: Tensor) -> Tensor:
-        """B x C x T x H x W to the same."""
+        """Takes and returns B x C x T x H x W."""
         keys = self.pool(x)
-        theta_BNC = self.conv_theta(x).flatten(2).transpose(1, 2)
-        phi_BMC = self.conv_phi(keys).flatten(2).transpose(1, 2)
-        g_BMC = self.conv_g(keys).flatten(2).transpose(1, 2)
+        theta = self.conv_theta(x).flatten(2).transpose(1, 2)  # B x N x C
+        phi = self.conv_phi(keys).flatten(2).transpose(1, 2)  # B x M x C, and so is g
+        g = self.conv_g(keys).flatten(2).transpose(1, 2)
         if self.instantiation == "softmax":
-            gathered_BNC = scaled_dot_product_attention(theta_BNC, phi_BMC, g_BMC)
+            gathered = scaled_dot_product_attention(theta, phi, g)
         else:
-            # One kernel multiplies and divides by M: there are N x M pairs, and undivided they may overflow float16.
-            unused = theta_BNC.new_zeros(1, 1, 1)
-            pairs_BNM = torch.baddbmm(unused, theta_BNC, phi_BMC.transpose(1, 2), beta=0, alpha=1 / phi_BMC.shape[1])
-            gathered_BNC = pairs_BNM @ g_BMC
-        gathered = gathered_BNC.transpose(1, 2).reshape(x.shape[0], -1, *x.shape[2:])
-        if x.is_contiguous():  # this is a view in channels-last memory, which the layers that follow would keep to
+            # One kernel multiplies and divides by M: before the division, a sum may overflow float16.
+            unused = theta.new_zeros(1, 1, 1)
+            pairs = torch.baddbmm(unused, theta, phi.transpose(1, 2), beta=0, alpha=1 / phi.shape[1])  # B x N x M
+            gathered = pairs @ g
+        gathered = gathered.transpose(1, 2).reshape(x.shape[0], -1, *x.shape[2:])
+        if x.is_contiguous():  # otherwise `gathered`, a channels-last view, would make the next layers channels-last
             gathered = gathered.contiguous()
         out: Tensor = x + self.bn(self.conv_out(gathered))
         return out
@@ -125,7 +125,7 @@ class Pathways(nn.ModuleDict):
     """Parallel pathways, each a chain of modules, under the names `pathway{index}_{name}`.
 
     Args:
-        chains: One for each pathway, in order; an empty one passes its input on.
+        chains: One chain per pathway, in order. An empty chain passes its input on.
     """
 
     def __init__(self, *chains: Mapping[str, nn.Module]) -> None:
@@ -137,7 +137,7 @@ class Pathways(nn.ModuleDict):
                 self.steps.append((pathway, f"pathway{pathway}_{name}"))
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """One tensor for each pathway."""
+        """Takes and returns one tensor per pathway."""
         outputs = list(inputs)
         for pathway, name in self.steps:
             outputs[pathway] = self[name](outputs[pathway])
@@ -153,7 +153,7 @@ def residual_blocks(
 ) -> dict[str, nn.Module]:
     """One stage of one pathway: a bottleneck for each temporal kernel, the first with the spatial stride.
 
-    `nonlocal_after` places non-local blocks behind the bottlenecks of these indices, counted from 0.
+    `nonlocal_after` maps the index of a bottleneck, from 0, to the non-local block that follows.
     """
     chain: dict[str, nn.Module] = {}
     for index, kernel in enumerate(temporal_kernels):
@@ -181,14 +181,14 @@ class Head(nn.Module):
         self.projection = nn.Linear(channels, num_classes)
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Logits B x `num_classes` of one tensor B x C x T x H x W for each pathway."""
+        """Takes one tensor B x C x T x H x W per pathway, returns logits B x `num_classes`."""
         pooled = torch.cat([x.mean((2, 3, 4)) for x in inputs], 1)
         logits: Tensor = self.projection(self.dropout(pooled))
         return logits
 
 
 def initialize(model: nn.Module) -> None:
-    """Initialises as the field does: He et al. 2015 (fan out) for convolutions, N(0, 0.01) for the classifier.
+    """Initialises convolutions as He et al. 2015 (fan out), and the classifier with N(0, 0.01).
 
     The last BN of every residual and non-local block starts at 0, so that each block starts as the identity (Goyal et
     al. 2017).

@@ -1,8 +1,8 @@
 """Position embeddings of torchvision's MViT, resized to the grid of each mini-batch.
 
-Convolutions and attention take any number of points; tables with a row per point do not. Coarser grids cover the same
-span with fewer points, so the row of a point is read off the table at the same place of the span (as the clip is read
-off the source, Sec. 3.1).
+Convolutions and attention take any number of points; tables with a row per point do not. A coarser grid covers the same
+span with fewer points, so each point reads the table at its place in the span, as the clip samples the source (Sec.
+3.1).
 
 Legend: B clips, T frames, H W pixels; t h w tokens along them.
 """
@@ -20,14 +20,14 @@ __all__ = ["ResizedPositions"]
 class ResizedPositions(nn.Module):
     """An MViT (v1 or v2) of torchvision for clips of any grid, not only the one it was built for.
 
-    The absolute embeddings of v1 are resized bilinearly in space and linearly in time, with gradients to the tables.
-    The tables of relative positions of v2 are interpolated by MViT itself, once it knows the grid. On the grid it was
-    built for, MViT is called as it is.
+    The absolute embeddings of v1 are resized bilinearly in space and linearly in time; gradients reach the tables. v2
+    interpolates its tables of relative positions itself, once it knows the grid. On the grid it was built for, MViT is
+    called unchanged.
 
     Args:
-        model: `torchvision.models.video.mvit_v1_b` or `mvit_v2_s`, which are built for 16 x 224 x 224 whatever the
-            baseline's clips are, or another `MViT`. Weights are loaded before. Its `pos_encoding` is told the grid of
-            each call, so a model runs one call at a time.
+        model: `torchvision.models.video.mvit_v1_b` or `mvit_v2_s`, which are built for 16 x 224 x 224 and keep to it
+            for any baseline, or another `MViT`. Load its weights before. During a call its `pos_encoding` holds the
+            grid of that call, so a model can't run two calls at a time.
 
     Example:
         >>> from torchvision.models.video import mvit_v2_s
@@ -42,7 +42,7 @@ class ResizedPositions(nn.Module):
         self.built_grid: tuple[int, int, int] = (encoding.temporal_size, *encoding.spatial_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits B x classes of clips B x 3 x T x H x W."""
+        """Takes clips B x 3 x T x H x W, returns logits B x classes."""
         grid = self._token_grid(x)
         if grid == self.built_grid:
             return self.model(x)  # type: ignore[no-any-return]
@@ -64,7 +64,7 @@ class ResizedPositions(nn.Module):
         return t, h, w
 
     def _tables(self, grid: tuple[int, int, int]) -> dict[str, Tensor]:
-        """The absolute embeddings on a grid of tokens, by the names of MViT's parameters; none for relative ones."""
+        """The absolute embeddings on a grid of tokens, by the names of MViT's parameters; empty for relative ones."""
         encoding = self.model.pos_encoding
         if encoding.spatial_pos is None:
             return {}

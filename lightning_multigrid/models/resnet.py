@@ -26,14 +26,14 @@ _I3D_R50 = ((3, 3, 3), (3, 1, 3, 1), (3, 1, 3, 1, 3, 1), (1, 3, 1))
 class VideoResNet(nn.Module):
     """A bottleneck ResNet over clips.
 
-    H and W shrink to 1/32 (rounded up), T to 1 / `temporal_pool` (rounded down). Any grid fits whose T is at least
-    `temporal_pool`, and with non-local blocks whose size is above 16 pixels.
+    H and W shrink to 1/32 (rounded up), T to 1 / `temporal_pool` (rounded down). A grid needs T >= `temporal_pool`, and
+    with non-local blocks a size above 16 pixels.
 
     Args:
         num_classes: Width of the output.
         stem_kernel: Temporal kernel of the stem.
-        temporal_kernels: Those of the blocks of res2, res3, res4, res5. Their number is the depth.
-        temporal_pool: Temporal max-pool behind res2; 1 is none.
+        temporal_kernels: Temporal kernels of the blocks of res2, res3, res4, res5; their numbers are the depth.
+        temporal_pool: Temporal max-pool after res2; 1 for none.
         nonlocal_blocks: For each of the four stages, non-local blocks by the index of the bottleneck they follow.
         dropout: Probability of dropping an element of the pooled vector.
     """
@@ -61,14 +61,14 @@ class VideoResNet(nn.Module):
         initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits B x `num_classes` of clips B x 3 x T x H x W."""
+        """Takes clips B x 3 x T x H x W, returns logits B x `num_classes`."""
         [out] = self.s2(self.s1([x]))
         logits: Tensor = self.head(self.s5(self.s4(self.s3([self.pathway0_pool(out)]))))
         return logits
 
 
 def slow_r50(num_classes: int = 400, *, dropout: float = 0.5) -> VideoResNet:
-    """Slow R50: the slow pathway of SlowFast alone; kernels reach over time in res4 and res5 only. 32.5 M parameters.
+    """Slow R50: the slow pathway of SlowFast alone, with temporal kernels in res4 and res5 only. 32.5 M parameters.
 
     Args:
         num_classes: Width of the output.
@@ -82,7 +82,7 @@ def slow_r50(num_classes: int = 400, *, dropout: float = 0.5) -> VideoResNet:
 
 
 def i3d_r50(num_classes: int = 400, *, dropout: float = 0.5) -> VideoResNet:
-    """I3D R50 (Carreira and Zisserman 2017; Wang et al. 2018): T is halved behind res2. 28.0 M parameters.
+    """I3D R50 (Carreira and Zisserman 2017; Wang et al. 2018): T is halved after res2. 28.0 M parameters.
 
     Args:
         num_classes: Width of the output.
@@ -102,13 +102,13 @@ def i3d_nl_r50(
     key_pool: int = 2,
     dropout: float = 0.5,
 ) -> VideoResNet:
-    """I3D-NL R50: I3D with non-local blocks behind every other block of res3 and res4, five in all. 35.4 M parameters.
+    """I3D-NL R50: I3D with non-local blocks after every other block of res3 and res4, five in all. 35.4 M parameters.
 
     Args:
         num_classes: Width of the output.
-        instantiation: How the blocks weigh a pair of positions. The paper's is the dot product; PySlowFast's published
-            weights are of "softmax" models.
-        key_pool: Spatial max-pool of the positions that the blocks gather from; 1 is none.
+        instantiation: How the blocks weigh a pair of positions. The paper uses the dot product; PySlowFast's published
+            weights are for "softmax".
+        key_pool: Spatial max-pool of the positions that the blocks gather from; 1 for none.
         dropout: Probability of dropping an element of the pooled vector.
 
     >>> import torch

@@ -14,7 +14,7 @@ from lightning_multigrid.models.blocks import Head, Pathways, initialize, residu
 
 __all__ = ["SlowFast", "slow_frames", "slowfast_r50", "slowfast_r101"]
 
-# Width of the slow stem, and channels of the slow pathway's res2 to res5; the fast pathway has `beta` times as many.
+# Width of the slow stem, and channels of the slow pathway's res2 to res5; the fast pathway has `beta` times these.
 _STEM = 64
 _STAGES = (256, 512, 1024, 2048)
 # The fast pathway is widened by this factor on its way into the slow one.
@@ -25,8 +25,8 @@ _FAST_STEM_KERNEL = 5
 def slow_frames(frames: int, alpha: int, device: torch.device | None = None) -> Tensor:
     """Indices of the frames that the slow pathway sees: T / alpha of them, from the first to the last.
 
-    Not every alpha-th: the published code truncates `linspace(0, T - 1, T / alpha)`, so its weights expect this. Here
-    in integers; the floats of the published code agree up to 156 frames, and beyond are off by one frame in places.
+    They are not every alpha-th frame: the published code truncates `linspace(0, T - 1, T / alpha)`, and its weights
+    expect that. This is integer arithmetic; beyond 156 frames the published floats are sometimes off by one.
 
     Raises:
         ValueError: If alpha does not divide the frames.
@@ -69,18 +69,18 @@ class Fusion(nn.Module):
 class SlowFast(nn.Module):
     """SlowFast over clips, which it splits into its pathways itself.
 
-    H and W shrink to 1/32, rounded up. Any grid fits whose T is a multiple of alpha; another raises ValueError.
+    H and W shrink to 1/32, rounded up. T must be a multiple of alpha, else `forward` raises ValueError.
 
     Args:
         num_classes: Width of the output.
-        temporal_kernels: For the slow and for the fast pathway, those of the blocks of res2, res3, res4, res5.
+        temporal_kernels: For the slow and the fast pathway, temporal kernels of the blocks of res2, res3, res4, res5.
         alpha: Frames of the fast pathway for each frame of the slow one.
         beta: Width of the fast pathway over that of the slow one.
         fusion_kernel: Temporal kernel of the fusion, odd.
         dropout: Probability of dropping an element of the pooled vector.
 
     Raises:
-        ValueError: If alpha, beta or the fusion's kernel make no whole pathway.
+        ValueError: If alpha is below 1, `beta` is no multiple of 1/64 up to 1, or `fusion_kernel` is not odd.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class SlowFast(nn.Module):
             for i, (slow_kernels, fast_kernels) in enumerate(zip(*temporal_kernels, strict=True))
         ]
         self.s1 = Pathways({"stem": stem(slow[0], 1)}, {"stem": stem(fast[0], _FAST_STEM_KERNEL)})
-        # In PySlowFast's order, which is also the order of parameters in an optimizer's state.
+        # PySlowFast's order, and so the order of parameters in an optimizer's state.
         self.s1_fuse, self.s2 = fusions[0], stages[0]
         self.s2_fuse, self.s3 = fusions[1], stages[1]
         self.s3_fuse, self.s4 = fusions[2], stages[2]
@@ -125,7 +125,7 @@ class SlowFast(nn.Module):
         initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits B x `num_classes` of clips B x 3 x T x H x W."""
+        """Takes clips B x 3 x T x H x W, returns logits B x `num_classes`."""
         slow = x.index_select(2, slow_frames(x.shape[2], self.alpha, x.device))
         pathways = self.s1_fuse(self.s1([slow, x]))
         pathways = self.s2_fuse(self.s2(pathways))
@@ -138,7 +138,7 @@ class SlowFast(nn.Module):
 def slowfast_r50(
     num_classes: int = 400, *, alpha: int = 4, beta: float = 0.125, fusion_kernel: int = 7, dropout: float = 0.5
 ) -> SlowFast:
-    """SlowFast R50, 34.6 M parameters. For T = 16 the paper takes alpha = 2, else 4.
+    """SlowFast R50, 34.6 M parameters. The paper uses alpha = 2 for T = 16, else 4.
 
     Args:
         num_classes: Width of the output.

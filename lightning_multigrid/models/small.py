@@ -1,4 +1,4 @@
-"""A small factorised 3D CNN: what the quick start trains in minutes on two cores.
+"""A small factorised 3D CNN, which the quick start trains in minutes on two cores.
 
 Legend: B clips, C channels, T frames, H W pixels.
 """
@@ -16,7 +16,7 @@ class FactorisedBlock(nn.Module):
     Args:
         in_channels: Channels of the input.
         out_channels: Channels of the output.
-        stride: Spatial stride; time is never strided, so that clips of two frames pass.
+        stride: Spatial stride. There is no stride in time, so that clips of two frames pass.
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
@@ -59,7 +59,7 @@ class SmallCNN(nn.Module):
         self.projection = nn.Linear(4 * width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits B x num_classes of clips B x 3 x T x H x W."""
+        """Takes clips B x 3 x T x H x W, returns logits B x num_classes."""
         out = self.relu(self.stem_norm(self.stem(x)))
         out = self.pool(self.blocks(out)).flatten(1)
         logits: Tensor = self.projection(out)

@@ -1,7 +1,7 @@
-"""Files of weights, read without running what is in them.
+"""Reads files of weights without running code from them.
 
-PyTorch's files go through `torch.load(weights_only=True)`. Caffe2's are plain pickles of NumPy arrays; they are read
-here by an unpickler that knows only containers and arrays, and that rebuilds the arrays itself from their bytes.
+`torch.load(weights_only=True)` reads PyTorch's files. Caffe2's are plain pickles of NumPy arrays; an unpickler that
+knows only containers and arrays reads them, and rebuilds the arrays itself from their bytes.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from torch import Tensor
 
 __all__ = ["find_tensors", "read_file"]
 
-# How files of `torch.save` begin: as a zip archive, or, before PyTorch 1.6, with a pickled magic number.
+# First bytes of a file of `torch.save`: a zip archive's, or, before PyTorch 1.6, a pickled magic number.
 _TORCH = (b"PK\x03\x04", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
 
-# Where the tensors are: PySlowFast and pytorchvideo, Lightning, Caffe2, common training scripts.
-_SHELVES = ("model_state", "state_dict", "blobs", "model")
+# Keys of the state dict in a checkpoint: of PySlowFast and pytorchvideo, Lightning, Caffe2, common training scripts.
+_STATE_KEYS = ("model_state", "state_dict", "blobs", "model")
 
 
 def read_file(path: str | os.PathLike[str]) -> Any:
-    """What a file of weights holds: tensors in plain containers.
+    """Returns the content of a file of weights: tensors in plain containers.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged, or holds objects of other kinds.
+        ValueError: If the file is damaged or holds other objects.
     """
     with Path(path).open("rb") as file:
         try:
             if file.read(16).startswith(_TORCH):
                 return torch.load(path, map_location="cpu", weights_only=True)
             file.seek(0)
-            # Python 2 wrote most of these files; its byte strings come as text of one character per byte.
+            # Python 2 wrote most of these files. Its byte strings arrive as text with one character per byte.
             return _ArrayUnpickler(file, encoding="latin1").load()
         except Exception as error:  # a damaged pickle can raise anything
             forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
@@ -55,19 +55,19 @@ def read_file(path: str | os.PathLike[str]) -> Any:
 
 
 def find_tensors(content: Any) -> dict[str, Tensor]:
-    """The tensors of a state dict, or of a checkpoint that has one, by name.
+    """The tensors of a state dict, or of a checkpoint that holds one, by name.
 
     Raises:
-        TypeError: If it is no mapping.
+        TypeError: If `content` is no mapping.
 
     >>> list(find_tensors({"epoch": 3, "model_state": {"fc.bias": torch.zeros(2)}}))
     ['fc.bias']
     """
     if not isinstance(content, Mapping):
         raise TypeError(f"Weights must be a mapping of names to tensors, got {type(content).__name__}.")
-    for shelf in _SHELVES:
-        if isinstance(content.get(shelf), Mapping):
-            content = content[shelf]
+    for key in _STATE_KEYS:
+        if isinstance(content.get(key), Mapping):
+            content = content[key]
             break
     return {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, Tensor)}
 
@@ -89,13 +89,13 @@ class _DType:
         self.torch = self._DTYPES[code]
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        # (version, byte order, ...): a big-endian file would be read as other numbers.
+        # (version, byte order, ...). The numbers of a big-endian file would be read wrongly.
         if state[1] not in ("<", "=", "|"):
             raise pickle.UnpicklingError("big-endian array")
 
 
 class _Array:
-    """Stands for `numpy.ndarray` and for what makes an empty one."""
+    """Stands for `numpy.ndarray` and for the function that makes an empty one."""
 
     def __init__(self, *_: object) -> None:
         self.tensor = torch.empty(0)
@@ -109,7 +109,7 @@ class _Array:
 
 
 class _FromBuffer:
-    """Stands for what makes an array in protocol 5."""
+    """Stands for the function that makes an array in protocol 5."""
 
     def __new__(  # type: ignore[misc]
         cls, content: bytes, dtype: _DType, shape: tuple[int, ...], order: str, axes: tuple[int, ...] | None = None
@@ -122,7 +122,7 @@ class _FromBuffer:
 
 
 class _Bytes:
-    """Stands for `_codecs.encode` and `bytes()`, by which Python 3 writes bytes in the protocols of Python 2."""
+    """Stands for `_codecs.encode` and `bytes()`, with which Python 3 writes bytes in the protocols of Python 2."""
 
     def __new__(cls, text: str = "", encoding: str = "latin1") -> bytes:  # type: ignore[misc]
         if encoding != "latin1":
@@ -131,7 +131,7 @@ class _Bytes:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Unpickles containers, numbers, text and arrays, which come as tensors."""
+    """Unpickles containers, numbers, text, and arrays as tensors."""
 
     _KNOWN: ClassVar[dict[str, type]] = {
         "numpy.core.multiarray._reconstruct": _Array,
@@ -147,7 +147,7 @@ class _ArrayUnpickler(pickle.Unpickler):
         # NumPy 2 renamed its core.
         known = f"{module.replace('numpy._core', 'numpy.core')}.{name}"
         if known not in self._KNOWN:
-            # In the words of `torch.load`, for one message about both.
+            # The words of `torch.load`, so that `read_file` finds the name in either error.
             raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")
         return self._KNOWN[known]
 

@@ -1,6 +1,6 @@
-"""What other libraries call the parameters of our models, whose names are PySlowFast's.
+"""The names that other libraries give to the parameters of our models, whose own names are PySlowFast's.
 
-Each table is made from the names of the model at hand, by rules that read like the other library's layout::
+Each table is made from the names of the model at hand, by rules that follow the other library::
 
     s3.pathway0_res1.branch2.b_bn.weight     ours and PySlowFast's
     blocks.3.res_blocks.1.branch2.norm_b.weight          pytorchvideo (I3D: its pool is a block too)
@@ -38,7 +38,7 @@ _CAFFE2_BN = {"weight": "s", "bias": "b", "running_mean": "rm", "running_var": "
 
 
 def _pytorchvideo(pathways: int, pooled: int) -> Callable[[str], str | None]:
-    """Names of a model with so many pathways, whose pool behind res2 is a block of its own (1) or none (0)."""
+    """The rule for a model with this many pathways, and with (1) or without (0) a pool after res2 as its own block."""
 
     def block(stage: int) -> str:
         return f"blocks.{stage - 1 if stage <= 2 else stage - 1 + pooled}"
@@ -58,7 +58,7 @@ def _pytorchvideo(pathways: int, pooled: int) -> Callable[[str], str | None]:
             stage, index, number, part, kind = match.groups()
             return f"{block(int(stage))}{pathway(index)}.res_blocks.{number}.{_BLOCK_PARTS[part][0]}.{kind}"
         if match := _HEAD.fullmatch(name):
-            # The pools of two pathways are a block of their own.
+            # With two pathways, their pools are one more block.
             return f"blocks.{5 + pooled if pathways == 1 else 6}.proj.{match[1]}"
         return None
 
@@ -66,7 +66,7 @@ def _pytorchvideo(pathways: int, pooled: int) -> Callable[[str], str | None]:
 
 
 def _torchvision(name: str) -> str | None:
-    """Names in an image ResNet, of the first pathway."""
+    """The name of a tensor of the first pathway in an image ResNet."""
     if match := _STEM.fullmatch(name):
         index, layer, kind = match.groups()
         return f"{layer}1.{kind}" if index == "0" else None
@@ -79,7 +79,7 @@ def _torchvision(name: str) -> str | None:
 
 
 def _caffe2(last_block: dict[int, int]) -> Callable[[str], str | None]:
-    """Names of a model whose stages end with these blocks: a fusion is called after the block it follows."""
+    """The rule for a model with these last blocks (stage -> block): a fusion has the name of the block it follows."""
 
     def rename(name: str) -> str | None:
         if match := _STEM.fullmatch(name):
@@ -112,9 +112,9 @@ def _caffe2(last_block: dict[int, int]) -> Callable[[str], str | None]:
 
 
 def name_tables(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """For each layout: its name of a tensor -> ours. Names without a counterpart are left out.
+    """For each naming, a table from its name of a tensor to ours. Names without a counterpart are left out.
 
-    The first layout is the model's own names: those of PySlowFast, if the model is one of ours.
+    The first naming is the model's own, which is PySlowFast's if the model is one of ours.
 
     >>> name_tables(["head.projection.weight"])["Caffe2"]
     {'pred_w': 'head.projection.weight'}
@@ -133,6 +133,6 @@ def name_tables(names: Iterable[str]) -> dict[str, dict[str, str]]:
         "Caffe2": _caffe2(last_block),
     }
     return {
-        layout: {foreign: name for name in names if (foreign := rule(name)) is not None}
-        for layout, rule in rules.items()
+        naming: {foreign: name for name in names if (foreign := rule(name)) is not None}
+        for naming, rule in rules.items()
     }

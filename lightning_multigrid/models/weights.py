@@ -1,4 +1,4 @@
-"""Published weights into our models, and our weights into PySlowFast's format."""
+"""Loads published weights into our models, and writes our weights in PySlowFast's format."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ __all__ = ["WeightsReport", "export_weights", "load_weights"]
 
 logger = logging.getLogger(__name__)
 
-# What optimizers leave in Caffe2's files.
+# Entries that optimizers leave in Caffe2's files.
 _CAFFE2_OPTIMIZER = ("lr", "model_iter")
 _CLASSIFIER = "head.projection.weight"
-# Names of each kind that a printed report shows; the report itself holds them all.
+# How many names of each kind a printed report shows; the report itself holds all.
 _SHOWN = 8
 
 
 @dataclass(frozen=True)
 class WeightsReport:
-    """What became of each tensor.
+    """What happened to each tensor.
 
     Args:
-        layout: Whose names the weights had.
-        loaded: Tensors of the model that have their values from the weights.
+        naming: Whose names the weights had, such as "Caffe2".
+        loaded: Tensors of the model that took their values from the weights.
         inflated: Those of `loaded` that were image kernels, repeated over time.
         missing: Tensors of the model that the weights lack; they keep their values.
-        unexpected: Tensors of the weights that the model lacks, by their own names.
-        mismatched: Tensors of the model whose shape is another in the weights, each with (shape in the weights, shape
-            in the model); they keep their values.
+        unexpected: Tensors of the weights that the model lacks, by their names in the weights.
+        mismatched: Tensors of the model with another shape in the weights, each with (shape in the weights, shape in
+            the model); they keep their values.
     """
 
-    layout: str
+    naming: str
     loaded: tuple[str, ...]
     inflated: tuple[str, ...]
     missing: tuple[str, ...]
@@ -53,7 +53,7 @@ class WeightsReport:
         return not (self.missing or self.unexpected or self.mismatched)
 
     def __str__(self) -> str:
-        lines = [f"{len(self.loaded)} tensors loaded ({self.layout}), {len(self.inflated)} of them inflated over time."]
+        lines = [f"{len(self.loaded)} tensors loaded ({self.naming}), {len(self.inflated)} of them inflated over time."]
         given, own = self.mismatched.get(_CLASSIFIER, ((0,), (0,)))
         if given[0] != own[0]:
             lines.append(f"The classifier keeps its values: {given[0]} classes in the weights, {own[0]} in the model.")
@@ -67,7 +67,7 @@ class WeightsReport:
 
 
 def _listed(what: str, names: Sequence[str]) -> list[str]:
-    """A line that counts the names and shows the first of them, or none."""
+    """A line that counts the names and shows the first ones; no line without names."""
     rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return [f"{len(names)} {what}: {', '.join(names[:_SHOWN])}{rest}"] if names else []
 
@@ -77,16 +77,16 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str, Any]) -> WeightsReport:
-    """Loads published weights, or our own, into a model; what doesn't fit is reported and keeps its values.
+    """Loads published weights, or our own, into a model. Tensors that don't fit are reported and keep their values.
 
-    Known are PySlowFast's files (`.pyth`, and Caffe2's `.pkl` of its model zoo), pytorchvideo's, ImageNet ResNets of
-    torchvision (kernels are repeated over time and divided by their extent in it), and Lightning checkpoints, whatever
-    their names begin with (`model.`). The contents decide, not the file's suffix. Nothing in a file is ever run. The
-    report is logged too: as a warning if it isn't complete.
+    Reads PySlowFast's files (`.pyth`, and the Caffe2 `.pkl` of its model zoo), pytorchvideo's, ImageNet ResNets of
+    torchvision (kernels are repeated over time and divided by their extent in time), and Lightning checkpoints with any
+    prefix of the names (`model.`). The contents decide, not the file's suffix. Code in a file is never run. The report
+    is also logged, as a warning if it isn't complete.
 
     Args:
         model: One of our models, or any other for weights under its own names.
-        source: A file, or what it holds: a state dict, or a checkpoint with one in it.
+        source: A file, or its content: a state dict, or a checkpoint with a state dict in it.
 
     Raises:
         ValueError: If no tensor fits, or the file holds more than tensors and plain containers.
@@ -101,7 +101,7 @@ def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str,
     if not fitting:
         raise ValueError(
             f"{where} has no tensor that fits {type(model).__name__}: it has {_some(given)}; the model has"
-            f" {_some(own)}. Build the model that the weights are of, or map the names yourself and give the mapping."
+            f" {_some(own)}. Build the model that the weights are for, or map the names yourself and give the mapping."
         )
     model.load_state_dict(fitting, strict=False)
     logger.log(logging.INFO if report.complete else logging.WARNING, "%s: %s", where, report)
@@ -112,15 +112,15 @@ def export_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Writes a model's weights as PySlowFast does (`.pyth`): its names, under `model_state`.
 
     Args:
-        model: One of our models; PySlowFast loads them into its own of the same shape.
+        model: One of our models. PySlowFast loads the file into its own model of the same shape.
         path: File to write.
     """
     torch.save({"model_state": {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}}, path)
 
 
 def _match(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], WeightsReport]:
-    """The given tensors that fit, by our names and in our shapes, and the account of all."""
-    layout, prefix, table = _recognise(given, own)
+    """The given tensors that fit, by our names and in our shapes, and a report of all tensors."""
+    naming, prefix, table = _recognise(given, own)
     fitting: dict[str, Tensor] = {}
     inflated: list[str] = []
     unexpected: list[str] = []
@@ -128,7 +128,7 @@ def _match(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict
     for foreign, tensor in given.items():
         name = table.get(foreign.removeprefix(prefix)) if foreign.startswith(prefix) else None
         if name is None:
-            if not (layout == "Caffe2" and _is_optimizer_blob(foreign)):
+            if not (naming == "Caffe2" and _is_optimizer_blob(foreign)):
                 unexpected.append(foreign)
             continue
         fit = _fit(tensor, own[name].shape)
@@ -138,29 +138,29 @@ def _match(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict
         fitting[name] = fit
         if tensor.dim() == 4 and fit.dim() == 5:
             inflated.append(name)
-    # Counters of batches are not in all name_tables, and no layer of ours reads them.
+    # Not every library stores counters of batches, and no layer of ours reads them.
     found = fitting.keys() | mismatched.keys()
     missing = [name for name in own if name not in found and not name.endswith("num_batches_tracked")]
     return fitting, WeightsReport(
-        layout, tuple(fitting), tuple(inflated), tuple(missing), tuple(unexpected), mismatched
+        naming, tuple(fitting), tuple(inflated), tuple(missing), tuple(unexpected), mismatched
     )
 
 
 def _recognise(given: Iterable[str], own: Iterable[str]) -> tuple[str, str, dict[str, str]]:
-    """The layout and the prefix under which the most names are known, and the table of that layout."""
+    """The naming and the prefix with which the most names are known, and the table of that naming."""
     names = list(given)
     best = ("own names", "", 0)
     tables = name_tables(own)
-    for layout, table in tables.items():
+    for naming, table in tables.items():
         prefixes = Counter(prefix for name in names for prefix in _prefixes(name, table))
         for prefix, hits in prefixes.items():
             if hits > best[2]:
-                best = (layout, prefix, hits)
+                best = (naming, prefix, hits)
     return best[0], best[1], tables[best[0]]
 
 
 def _prefixes(name: str, table: Mapping[str, str]) -> Iterable[str]:
-    """What can be taken off a name, up to a dot, to leave one that the table knows: `model.` of `model.fc.bias`."""
+    """The prefixes, up to a dot, without which the table knows a name: `model.` of `model.fc.bias`."""
     start = 0
     while True:
         if name[start:] in table:
@@ -177,7 +177,7 @@ def _fit(tensor: Tensor, shape: torch.Size) -> Tensor | None:
         return tensor
     if tensor.dim() == 4 and len(shape) == 5 and tensor.shape == (*shape[:2], *shape[3:]):
         return tensor.unsqueeze(2).expand(shape) / shape[2]
-    # Caffe2 stores some classifiers as convolutions, and the other way round.
+    # Caffe2 stores some classifiers as convolutions, and some convolutions as classifiers.
     if _trimmed(tensor.shape) == _trimmed(shape):
         return tensor.reshape(shape)
     return None

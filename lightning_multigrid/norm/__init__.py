@@ -1,7 +1,7 @@
 """BatchNorm over sub-mini-batches (Sec. 3.2, Batch Normalization), across ranks, and its statistics as a population's.
 
-It knows torch only. Begin with `sub_batchnorm.py`; `across_ranks.py` is for devices with few clips, and `population.py`
-for precise BatchNorm.
+It knows torch only. Begin with `sub_batchnorm.py`. `across_ranks.py` is for devices with few clips, `population.py` for
+precise BatchNorm.
 """
 
 from lightning_multigrid.norm.population import (

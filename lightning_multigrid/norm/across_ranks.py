@@ -1,4 +1,4 @@
-"""Batch statistics that several ranks share, forward and backward (Sec. 3.2, Batch Normalization).
+"""Batch statistics over the clips of several ranks, forward and backward (Sec. 3.2, Batch Normalization).
 
 Legend: N clips of a rank, C channels, `*` the other axes, R ranks.
 """
@@ -19,19 +19,21 @@ __all__ = ["SharedStatistics", "neighbours", "world_size"]
 
 
 class SharedStatistics(torch.autograd.Function):
-    """Statistics of the clips of a group of ranks, and the part of the gradients that flows through them.
+    """Statistics of the clips of a group of ranks, and the gradients that flow through the statistics.
 
-    BatchNorm's parameters and input pass through, on their way to BatchNorm with given statistics. So its backward,
-    which takes the statistics as constants, ends here, with all that is needed for the rest: that of `weight` and
-    `bias` are the sums over clips which the other ranks must know. Gradients are those of the sum of the ranks' losses:
-    complete for `x`, and for `weight` and `bias` this rank's part, as for every parameter of a replica.
+    `x`, `weight` and `bias` pass through unchanged; a BatchNorm with given statistics follows. The backward of that
+    BatchNorm takes the statistics for constants, and its gradients arrive here. The gradients of `weight` and `bias`
+    are the very sums over clips that the ranks must exchange to add the part that flows through the statistics.
+
+    The gradients are those of the sum of the ranks' losses. For `x` they are complete; for `weight` and `bias` they are
+    this rank's part, as for every parameter of a replica.
     """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, group: dist.ProcessGroup
     ) -> tuple[Tensor, ...]:
-        """The three tensors, then mean and (biased) variance of each channel and the number of values in them."""
+        """Returns `x`, `weight`, `bias`; the group's mean and (biased) variance per channel; its number of values."""
         channels = x.shape[1]
         values = x.numel() // channels
         local = torch.zeros(2, channels, device=x.device, dtype=torch.promote_types(x.dtype, torch.float32))
@@ -40,13 +42,13 @@ class SharedStatistics(torch.autograd.Function):
             local[1] *= (values - 1) / values
         else:
             local[0] = x.flatten()
-        # Each rank fills a row, so that the sum over ranks has the same bits on all of them, and no small variance is
-        # the difference of large sums.
+        # Each rank fills its own row, so the reduced tensor has the same bits on all ranks, and no small variance is
+        # computed as the difference of large sums.
         rows = local.new_zeros(dist.get_world_size(group), 2 * channels + 1)
         rows[dist.get_rank(group)] = torch.cat([*local, local.new_full((1,), values)])
         dist.all_reduce(rows, group=group)
         means, variances, counts = rows.tensor_split((channels, 2 * channels), dim=1)
-        count = counts.sum()  # stays on the device: to read it would be to wait
+        count = counts.sum()  # stays on the device, as reading it would wait for the device
         share = counts / count
         mean = (share * means).sum(dim=0)
         var = (share * (variances + (means - mean) ** 2)).sum(dim=0)
@@ -62,40 +64,42 @@ class SharedStatistics(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             sums = torch.stack([grad_weight, grad_bias])
             dist.all_reduce(sums, group=ctx.group)
-            # Through variance and mean: -weight / deviation * (normalised * sum of weight's + sum of bias's) / count
+            # Through variance and mean: -weight / deviation * (normalised x * sum of grad_weight + sum of grad_bias)
+            # / count, which is a BatchNorm of `x` with the following weight and bias.
             slope, shift = -weight * (var + ctx.eps).rsqrt() * sums / count
             grad_x = F.batch_norm(x, mean, var, slope, shift, training=False, eps=ctx.eps).add_(grad_x)
         return grad_x, grad_weight.to(weight.dtype), grad_bias.to(weight.dtype), None, None
 
 
-# By the default group and the least number of ranks. They go with the default group, at `destroy_process_group`.
+# This rank's groups: default group -> least number of ranks -> group. They are dropped with the default group, at
+# `destroy_process_group`.
 _groups: WeakKeyDictionary[dist.ProcessGroup, dict[int, dist.ProcessGroup]] = WeakKeyDictionary()
 
 
 def world_size() -> int:
-    """Ranks of the default group; 1 without one."""
+    """Number of ranks of the default group; 1 if there is none."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def neighbours(least: int) -> dist.ProcessGroup:
-    """This rank's group of `least` ranks or more. Its first use waits for all ranks."""
+    """This rank's group of at least `least` ranks. The first call with a `least` waits for all ranks."""
     world = dist.group.WORLD
     assert world is not None
     parts = _partition(dist.get_world_size(), least)
     if len(parts) == 1:
-        return world  # not kept: it would keep itself alive
+        return world  # not stored in `_groups`, where it would keep its own key alive
     made = _groups.setdefault(world, {})
     if least not in made:
-        # Every rank makes every group, in the same order: NCCL may split the communicator of all ranks for it.
+        # Every rank must make every group, in the same order: NCCL may split the communicator of all ranks for it.
         for ranks in parts:
             group = dist.new_group(ranks)
-            if isinstance(group, dist.ProcessGroup):  # else this rank is not in it
+            if isinstance(group, dist.ProcessGroup):  # otherwise this rank is not in the group
                 made[least] = group
     return made[least]
 
 
 def _partition(world: int, least: int) -> list[list[int]]:
-    """Groups of `least` neighbouring ranks; those that remain join the last group.
+    """Groups of `least` neighbouring ranks; the remaining ranks join the last group.
 
     >>> _partition(world=5, least=2)
     [[0, 1], [2, 3, 4]]

@@ -1,4 +1,8 @@
-"""BatchNorm's running statistics as those of a population: observed, averaged over ranks, written back."""
+"""Running statistics of BatchNorm as those of a population of clips, or as an average over ranks.
+
+For precise BatchNorm, `observed_moments` collects the moments of many mini-batches, and `write_statistics` sets the
+running statistics to those of all their values.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,13 @@ from torch import distributed as dist
 
 from lightning_multigrid.norm.across_ranks import world_size
 
-__all__ = ["average_statistics", "tracking_layers"]
+__all__ = ["BatchNorm", "average_statistics", "observed_moments", "tracking_layers", "write_statistics"]
 
 BatchNorm: TypeAlias = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 
 def tracking_layers(module: nn.Module) -> dict[str, BatchNorm]:
-    """The BatchNorm layers of a module, by name, that keep running statistics.
+    """The BatchNorm layers of a module that keep running statistics, by name.
 
     >>> list(tracking_layers(nn.Sequential(nn.BatchNorm2d(4), nn.BatchNorm2d(4, track_running_stats=False))))
     ['0']
@@ -34,10 +38,10 @@ def tracking_layers(module: nn.Module) -> dict[str, BatchNorm]:
 
 @contextmanager
 def observed_moments(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]]:
-    """Observes the inputs of layers while it is open.
+    """Collects the moments of every input of the layers while the context is open.
 
-    Of each input, by the layer's name: the number of values per channel, their mean, and their (biased) variance, as
-    one tensor of 3 x C.
+    Yields for each layer, by name, one tensor 3 x C per input: number of values, mean and (biased) variance of each
+    channel.
     """
     moments: dict[str, list[Tensor]] = {name: [] for name in layers}
 
@@ -60,11 +64,11 @@ def observed_moments(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list
 
 
 def write_statistics(layers: Mapping[str, BatchNorm], moments: Mapping[str, Sequence[Tensor]]) -> None:
-    """Sets running statistics to those of all values, by the law of total variance; one all-reduce for all layers.
+    """Sets running statistics to those of all values on all ranks, by the law of total variance.
 
-    A layer of which no rank saw a value keeps what it has.
+    Needs one all-reduce for all layers. A layer without a value on any rank keeps its statistics.
     """
-    # Sums of the values and of their squares: in float64, nothing of a small variance is lost.
+    # Sums of values and of squares are exact enough in float64 even for a small variance.
     sums = []
     for name, layer in layers.items():
         parts = [part.cpu().double() for part in moments[name]] or [torch.zeros(3, layer.num_features).double()]
@@ -84,8 +88,8 @@ def write_statistics(layers: Mapping[str, BatchNorm], moments: Mapping[str, Sequ
 def average_statistics(layers: Mapping[str, BatchNorm]) -> None:
     """Sets running statistics to their average over ranks, in one all-reduce.
 
-    Groups of ranks that share batch statistics have running statistics of their own, of which
-    `DistributedDataParallel` keeps those of rank 0.
+    Without it `DistributedDataParallel` would keep those of rank 0 only: ranks that don't share batch statistics have
+    different running statistics.
     """
     buffers = _buffers(layers)
     if world_size() == 1 or not buffers:

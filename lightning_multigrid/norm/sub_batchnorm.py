@@ -1,12 +1,12 @@
-"""BatchNorm whose statistics are those of sub-mini-batches (Sec. 3.2, Batch Normalization).
+"""BatchNorm with statistics over sub-mini-batches (Sec. 3.2, Batch Normalization).
 
 A multigrid mini-batch has many times the clips of the baseline's. Statistics over all of them would regularise less,
-so they stay those of groups of about `sub_batch` clips. `convert_sub_batchnorm` changes the *class* of a model's
-BatchNorm layers and nothing else: checkpoints, optimizers, averaged copies and wrappers, made before or after it, find
-the same parameters and buffers under the same names.
+so each group of about `sub_batch` clips has its own. `convert_sub_batchnorm` changes the *class* of a model's BatchNorm
+layers and nothing else: checkpoints, optimizers, averaged copies and wrappers, made before or after the conversion,
+find the same parameters and buffers under the same names.
 
-A device with fewer clips than a sub-mini-batch shares statistics with its neighbours. Nothing is set up for that: a
-forward in training knows its clips, and `torch.distributed` knows the ranks.
+A device with fewer clips than a sub-mini-batch shares statistics with its neighbours. This needs no setting: a forward
+in training knows its clips, and `torch.distributed` knows the ranks.
 
 Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups of n clips; R ranks.
 """
@@ -35,12 +35,12 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class _SubBatchNorm(nn.Module):
-    """What the three layers share; the plain BatchNorm that follows in their bases holds the state."""
+    """The common part of the three layers. Plain BatchNorm, the next base class of each, holds the state."""
 
     sub_batch: int
     _input_dims: ClassVar[tuple[int, ...]]
 
-    # Plain BatchNorm's, as torch declares them: `weight` and `bias` may be None all the same.
+    # Attributes of plain BatchNorm, as torch declares them; `weight` and `bias` may be None in spite of that.
     eps: float
     momentum: float | None
     track_running_stats: bool
@@ -69,16 +69,16 @@ class _SubBatchNorm(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         output: Tensor
         if not self.training or input.dim() not in self._input_dims:
-            output = super().forward(input)  # evaluates, or refuses
+            output = super().forward(input)  # evaluates the input, or refuses it
             return output
         clips = input.shape[0]
         if clips < 2 * self.sub_batch:
-            # A single group: of ranks, or of this one, which is plain BatchNorm to the bit. Meta tensors, by which
-            # models are tried, have nothing to share.
+            # A single group. If it needs several ranks, they share; on one rank it is plain BatchNorm to the bit.
+            # Meta tensors, on which models are tried before training, have nothing to share.
             if 0 < clips < self.sub_batch and world_size() > 1 and not input.is_meta:
                 output = self._normalize_over_ranks(input)
                 return output
-            # For a cumulative average, plain BatchNorm reads its counter as a number, which breaks a compiled graph.
+            # With a cumulative average, plain BatchNorm reads its counter as a number, which breaks a compiled graph.
             if self.momentum is not None or not self.track_running_stats or not torch.compiler.is_compiling():
                 output = super().forward(input)
                 return output
@@ -90,10 +90,10 @@ class _SubBatchNorm(nn.Module):
             self._track(statistics, clips)
         return output
 
-    # `torch.compile` breaks its graph here: to it, a group of ranks would be a constant.
+    # `torch.compile` must break its graph here, as it would take the group of ranks for a constant.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _normalize_over_ranks(self, x: Tensor) -> Tensor:
-        """Normalise by the statistics of the clips of neighbouring ranks, as few ranks as make a sub-mini-batch."""
+        """Normalises by the statistics of neighbouring ranks, as few as have a sub-mini-batch of clips together."""
         weight = x.new_ones(x.shape[1]) if self.weight is None else self.weight
         bias = x.new_zeros(x.shape[1]) if self.bias is None else self.bias
         group = neighbours(min(world_size(), -(-self.sub_batch // x.shape[0])))
@@ -105,22 +105,22 @@ class _SubBatchNorm(nn.Module):
         return output
 
     def _normalize(self, x: Tensor, groups: int, statistics: Tensor | None) -> Tensor:
-        """Normalise each of this rank's groups by its own statistics: the only place where these are formed.
+        """Normalises each of this rank's groups by its own statistics, and writes these to `statistics` unless None.
 
-        Running statistics that move with momentum 1 are those of this mini-batch: means and variances of the groups,
-        the larger groups first, are written to `statistics` (2 x k x C, zero before).
+        `statistics`, 2 x k x C, must be zero before; it takes the means and variances of the groups, larger groups
+        first. They come from `F.batch_norm` as running statistics that move with momentum 1.
         """
         clips, channels, *other = x.shape
-        size, larger = clips // groups, clips % groups  # `torch.compile` has no `divmod`
+        size, larger = clips // groups, clips % groups  # not `divmod`, which `torch.compile` doesn't know
         if x.is_contiguous() and not larger:
-            # One BatchNorm of n clips with k C channels. Clip i belongs to group i % k, so that this is a view.
+            # One BatchNorm of n clips with k C channels. Clip i belongs to group i % k, so the reshape is a view.
             merged = x.reshape(size, groups * channels, *other)
             weight = None if self.weight is None else self.weight.repeat(groups)
             bias = None if self.bias is None else self.bias.repeat(groups)
             mean, var = (None, None) if statistics is None else statistics.flatten(start_dim=1)
             output = F.batch_norm(merged, mean, var, weight, bias, training=True, momentum=1.0, eps=self.eps)
             return output.reshape(x.shape)
-        # In channels-last memory there is no such view, and copies to the other format and back cost twice the layer.
+        # Channels-last memory has no such view, and copies to the other format and back would cost twice the layer.
         rows: list[tuple[Tensor, Tensor] | tuple[None, None]] = [(None, None)] * groups
         if statistics is not None:
             rows = list(zip(*statistics, strict=True))
@@ -132,7 +132,7 @@ class _SubBatchNorm(nn.Module):
         return torch.cat(outputs)
 
     def _track(self, statistics: Tensor, clips: int) -> None:
-        """Move the running statistics towards the groups' average, in which a group counts as its clips."""
+        """Moves the running statistics towards the groups' average, weighted by the groups' clips."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
@@ -144,7 +144,7 @@ class _SubBatchNorm(nn.Module):
         else:
             mean, var = statistics.mean(dim=1)
         self.num_batches_tracked.add_(1)
-        # A tensor, as `float(...)` would wait for the device and break the graph of `torch.compile`.
+        # A tensor: `float(...)` would wait for the device and break the graph of `torch.compile`.
         weight = self.num_batches_tracked.to(mean.dtype).reciprocal() if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean, weight)
         self.running_var.lerp_(var, weight)
@@ -176,41 +176,41 @@ class SubBatchNorm2d(_SubBatchNorm, nn.BatchNorm2d):
 class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
     """`nn.BatchNorm3d` over sub-mini-batches, for inputs N x C x T x H x W.
 
-    In training, N clips form k = max(1, N // sub_batch) groups, each normalised by its own mean and variance. N need
-    not be a multiple of anything: the groups share what remains, so that their sizes differ by one clip at most.
-    Which clips form a group is not specified (it depends on the memory format), so their order must be random.
+    In training, N clips form k = max(1, N // sub_batch) groups, each normalised by its own mean and variance. N can be
+    any number: a remainder is spread over the groups, whose sizes differ by one clip at most. Which clips form a group
+    depends on the memory format and is not specified, so the clips must be in random order.
 
     The running statistics mean what plain BatchNorm's mean for a mini-batch of `sub_batch` clips: they follow the
-    average of the groups' means and of the groups' (unbiased) variances, in which a group counts as many times as it
-    has clips. The variance *between* the groups' means is no part of it.
+    average of the groups' means and the average of their (unbiased) variances, weighted by the groups' clips. The
+    variance *between* the groups' means is not included.
 
-    A single group is plain BatchNorm to the bit, and so is evaluation, which with `track_running_stats=False` takes
-    the statistics of the whole mini-batch. Under `torch.compile`, sizes of contiguous mini-batches can be dynamic;
-    channels-last ones, and those with a remainder, are compiled for each k.
+    A single group is plain BatchNorm to the bit, and so is evaluation, which with `track_running_stats=False` uses the
+    statistics of the whole mini-batch. `torch.compile` handles contiguous mini-batches of dynamic size; channels-last
+    ones, and those with a remainder, it compiles for each k.
 
-    Where `torch.distributed` is initialised, a training rank with N < sub_batch shares statistics with its neighbours:
+    If `torch.distributed` is initialised, a training rank with N < sub_batch shares statistics with its neighbours:
     `min(R, ceil(sub_batch / N))` of the R ranks form a group, a remainder of ranks joins the last one, and forward and
-    backward are those of one process with the clips of the group. **All ranks must have as many clips in the same
-    step**, as our samplers give them (more exactly, ask for as many ranks): a rank whose mini-batch alone is small
-    would wait for the others for ever. So must the ranks of the default group all be replicas of the model. There is
-    one all-reduce forward, of (2 C + 1) values per rank of the group, and one backward, of 2 C. Nothing is sent by
-    ranks with sub_batch clips or more, nor in evaluation. The first step that takes another number of ranks makes
-    their groups (`torch.distributed.new_group`), which last as long as the default group.
+    backward are those of one process with the clips of the group. **Every rank must have the same number of clips in a
+    step**, as with our samplers (more exactly, must need the same number of ranks); a rank that alone has a small
+    mini-batch would wait for the others forever. All ranks of the default group must be replicas of the model. A step
+    has one all-reduce forward, of (2 C + 1) values per rank of the group, and one backward, of 2 C. Ranks with
+    sub_batch clips or more send nothing, and neither does evaluation. The first step that needs a new number of ranks
+    makes their groups (`torch.distributed.new_group`), which last as long as the default group.
 
-    `DistributedDataParallel` is right as it is. Its average over ranks of the parameters' gradients is the gradient of
-    the average of the ranks' losses, as each rank's gradient of its clips is that of the sum of all losses. Running
-    statistics are equal within a group; of several groups, replicas follow that of rank 0, whose buffers are sent to
-    all before each forward (`broadcast_buffers`, the default), as they are with plain BatchNorm.
+    `DistributedDataParallel` needs no change. It averages the parameters' gradients over ranks. The result is the
+    gradient of the average of the ranks' losses, as each rank's gradient of its clips is that of the sum of all losses.
+    Running statistics are equal within a group. Replicas follow those of rank 0, as with plain BatchNorm: its buffers
+    are sent to all ranks before each forward (`broadcast_buffers`, the default).
 
     Args:
         num_features: Channels (C).
         eps: Added to the variance.
-        momentum: Weight of a mini-batch in the running statistics; None for their cumulative average.
+        momentum: Weight of a mini-batch in the running statistics; None for a cumulative average.
         affine: Whether to learn a scale and a shift for each channel.
         track_running_stats: Whether to keep running statistics.
-        device: Of parameters and buffers.
-        dtype: Of parameters and buffers.
-        sub_batch: Clips that share statistics; may be changed between two mini-batches.
+        device: Device of parameters and buffers.
+        dtype: Type of parameters and buffers.
+        sub_batch: Clips that share statistics. The attribute may change between two mini-batches.
 
     Raises:
         ValueError: If `sub_batch` is below 1; in training, as in plain BatchNorm, if a group has one value per channel.
@@ -232,15 +232,15 @@ _PLAIN_CLASSES: dict[type[nn.Module], type[nn.Module]] = {ours: plain for plain,
 
 
 def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
-    """Give each BatchNorm layer of `module`, itself included, statistics over sub-mini-batches, in place.
+    """Gives each BatchNorm layer of `module`, itself included, statistics over sub-mini-batches, in place.
 
-    Only the class of a layer changes: parameters, buffers, hooks and state-dict keys stay, so this may come before or
-    after an optimizer is made or a checkpoint is loaded. Layers converted before take the new `clips`.
+    Only the class of a layer changes. Parameters, buffers, hooks and state-dict keys stay, so you may convert before or
+    after you make an optimizer or load a checkpoint. Layers converted earlier take the new `clips`.
 
-    Only layers that are exactly `nn.BatchNorm1d`, `2d` or `3d` are converted. Classes derived from them are left alone,
-    as they have reasons of their own (frozen, quantised, a user's), and so is `nn.SyncBatchNorm`. Lazy layers become
-    plain BatchNorm in their first forward; convert after it. `nn.SyncBatchNorm.convert_sync_batchnorm`, Lightning's
-    `sync_batchnorm=True`, puts its own layers in place of converted ones.
+    Only layers that are exactly `nn.BatchNorm1d`, `2d` or `3d` are converted. Classes derived from them (frozen,
+    quantised, a user's) are left alone, as they have reasons of their own, and so is `nn.SyncBatchNorm`. Lazy layers
+    become plain BatchNorm in their first forward; convert after it. `nn.SyncBatchNorm.convert_sync_batchnorm`
+    (Lightning's `sync_batchnorm=True`) replaces converted layers by its own.
 
     Args:
         module: A layer or a model.
@@ -267,9 +267,9 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
 
 
 def set_sub_batch(module: nn.Module, clips: int) -> None:
-    """Set `sub_batch` of every converted layer of `module`, itself included.
+    """Sets `sub_batch` of every converted layer of `module`, itself included.
 
-    The short cycle's mini-batches of 2 and 4 times the clips have statistics over 16 and 32.
+    In the short cycle, mini-batches with 2 and 4 times the clips have statistics over 16 and 32 clips.
 
     Raises:
         ValueError: If `clips` is below 1.
@@ -294,7 +294,7 @@ def sub_batchnorm_layers(module: nn.Module) -> list[_SubBatchNorm]:
 
 
 def restore_batchnorm(module: Module) -> Module:
-    """Undo `convert_sub_batchnorm` in place: every converted layer is plain BatchNorm again. Returns `module`.
+    """Undoes `convert_sub_batchnorm` in place: every converted layer becomes plain BatchNorm again. Returns `module`.
 
     >>> type(restore_batchnorm(convert_sub_batchnorm(nn.BatchNorm1d(4)))) is nn.BatchNorm1d
     True

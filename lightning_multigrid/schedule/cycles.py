@@ -1,4 +1,4 @@
-"""What a user chooses: the baseline recipe, and the factors of the long and the short cycle (Sec. 3.2)."""
+"""What a user chooses: the baseline recipe and the factors of the long and the short cycle (Sec. 3.2)."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from itertools import pairwise
 
 from lightning_multigrid.schedule.grid import BatchShape
 
-__all__ = ["Baseline", "Epochs", "LongCycle", "ShortCycle"]
+__all__ = ["Baseline", "Epochs", "LongCycle", "ShortCycle", "exact"]
 
 Epochs = int | float | Fraction
 
 
-def _exact(number: Epochs) -> Fraction:
-    # By way of the decimal that a person wrote: 1.1 is 11/10 here, not the nearest binary fraction.
+def exact(number: Epochs) -> Fraction:
+    """The number as a person wrote it: 1.1 is 11/10, not the nearest binary fraction."""
     return Fraction(number) if isinstance(number, (int, Fraction)) else Fraction(str(number))
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The recipe that is accelerated.
+    """The recipe to accelerate.
 
     Args:
         shape: The mini-batch of one device.
         epochs: Length of the training, in epochs. Fractions are allowed.
-        milestones: Starts of the LR stages after the first, in epochs. None of them means one LR stage.
+        milestones: Starts of the LR stages after the first, in epochs. Without milestones there is one LR stage.
         stride: Temporal stride of a clip, in source frames.
-        warmup_epochs: Length of the LR warm-up, in epochs; it lies within the first LR stage.
+        warmup_epochs: Length of the LR warm-up, in epochs, within the first LR stage.
 
     Raises:
         ValueError: If `epochs` is below 1, the milestones do not increase within (0, epochs), `stride` is below 1, or
@@ -73,7 +73,7 @@ class LongCycle:
     """Base shapes of an LR stage, coarse to fine, as factors of the baseline's frames and size (Sec. 3.2, Long Cycle).
 
     Args:
-        factors: A pair (frames, size) per base shape. `((1, 1),)` is off.
+        factors: A pair (frames, size) per base shape. `((1, 1),)` turns the long cycle off.
 
     Raises:
         ValueError: If there is no pair, or a factor is outside (0, 1].
@@ -91,8 +91,8 @@ class ShortCycle:
     """Spatial sizes of successive iterations (Sec. 3.2, Short Cycle).
 
     Args:
-        factors: Factors of the baseline's size, one per iteration; 1 means the size of the current base shape. Sizes
-            above the current base size are clamped to it. `(1,)` is off.
+        factors: Factors of the baseline's size, one per iteration. The factor 1 means the size of the current base
+            shape, and larger sizes are clamped to it. `(1,)` turns the short cycle off.
 
     Raises:
         ValueError: If there is no factor, or one is outside (0, 1].

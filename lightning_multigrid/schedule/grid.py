@@ -53,7 +53,7 @@ class BatchShape:
 
     @property
     def points(self) -> int:
-        """Points of the mini-batch, b t s^2: what its FLOPs are proportional to (Sec. 3).
+        """Points of the mini-batch, b t s^2; its FLOPs are proportional to them (Sec. 3).
 
         >>> BatchShape(clips=2, frames=4, size=10).points
         800
@@ -62,7 +62,7 @@ class BatchShape:
 
     @property
     def clip(self) -> BatchShape:
-        """A single clip of it: what identifies a grid, whose last mini-batch of an epoch may have fewer clips.
+        """The shape of a single clip. It identifies the grid also of an epoch's last mini-batch, which may be smaller.
 
         >>> BatchShape(clips=2, frames=4, size=10).clip
         BatchShape(clips=1, frames=4, size=10)
@@ -72,8 +72,8 @@ class BatchShape:
     def rescaled(self, frames: int, size: int) -> BatchShape:
         """The shape that costs as much as this one with other frames and size (Eq. 1).
 
-        The *factor* of clips is rounded, as in the published schedule, so that every mini-batch holds a whole number
-        of baseline mini-batches. There is always at least one clip.
+        The *factor* of clips is rounded, as in the published schedule, so that a mini-batch on a coarser grid holds a
+        whole number of baseline mini-batches. There is always at least one clip.
 
         >>> BatchShape(clips=64, frames=32, size=224).rescaled(frames=16, size=158)
         BatchShape(clips=256, frames=16, size=158)
@@ -95,7 +95,7 @@ def span(points: int, stride: int) -> int:
 def stride_range(frames: int, baseline_frames: int, stride: int) -> tuple[int, int]:
     """Smallest and largest temporal stride of clips of `frames` frames, both included: [stride, stride T/t] (Sec. 4).
 
-    The largest is rounded down, so that no clip spans more than a baseline clip.
+    The largest stride is rounded down, so that no clip spans more than a baseline clip.
 
     >>> stride_range(frames=8, baseline_frames=32, stride=2)
     (2, 8)
@@ -104,10 +104,10 @@ def stride_range(frames: int, baseline_frames: int, stride: int) -> tuple[int, i
 
 
 def short_side_range(size: int, baseline_size: int) -> tuple[float, float]:
-    """Range of the short side that a frame is resized to before a crop of `size` pixels is taken, in pixels.
+    """Range of short sides, in pixels, to which a frame is resized before a crop of `size` pixels is taken.
 
-    [256 h/H, 340] for a baseline of H = 224 (Sec. 4, Multigrid Training Details). For other baselines both ends are
-    scaled by H / 224, so that a crop covers the same share of the frame.
+    It is [256 h/H, 340] for a baseline of H = 224 (Sec. 4, Multigrid Training Details). For other baselines both ends
+    are scaled by H / 224, so that a crop covers the same share of the frame.
 
     >>> short_side_range(size=112, baseline_size=224)
     (128.0, 340.0)
@@ -117,7 +117,7 @@ def short_side_range(size: int, baseline_size: int) -> tuple[float, float]:
 
 
 def frame_indices(length: int, frames: int, stride: int, start: int) -> Sequence[int]:
-    """Source frames of a clip, in order. Beyond either end of the video its first or last frame is repeated.
+    """Source frames of a clip, in order. Beyond an end of the video, the frame at that end is repeated.
 
     >>> list(frame_indices(length=10, frames=4, stride=3, start=2))
     [2, 5, 8, 9]

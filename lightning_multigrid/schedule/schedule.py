@@ -1,23 +1,22 @@
-"""The grid schedule of Sec. 3.2: which mini-batch shape, LR scale and BN sub-mini-batch each training step has.
+"""The schedule of Sec. 3.2: which mini-batch shape, LR scale and BN sub-mini-batch each training step has.
 
-Everything here is a pure function of the recipe and of the number of clips: every rank and every restart computes the
-same answer. Positions are counted in epochs from 0; intervals are half open, [start, end). They are exact fractions,
-because a position of 5.9999999 would be in the wrong phase.
+Everything here is a pure function of the recipe and the number of clips, so every rank and every restart computes the
+same answer. Positions count epochs from 0, and intervals are half open: [start, end). Positions are exact fractions,
+because 5.9999999 instead of 6 would be in the wrong phase.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Literal, get_args
 
-from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, ShortCycle, _exact
+from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, ShortCycle, exact
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.tables import text_table
 
@@ -27,25 +26,16 @@ Clips = int | Fraction
 LRScaling = Literal["linear", "sqrt", "none"]
 
 
-def _between(knots: Sequence[tuple[Fraction, Fraction]], place: Fraction) -> Fraction:
-    """The value at a place of the piecewise linear function through (place, value), constant after the last."""
-    following = bisect_right(knots, place, key=lambda knot: knot[0])
-    if following == len(knots):
-        return knots[-1][1]
-    (start, first), (end, last) = knots[following - 1], knots[following]
-    return first + (place - start) / (end - start) * (last - first)
-
-
 @dataclass(frozen=True)
 class Phase:
-    """A stretch on one base shape in one LR stage.
+    """A part of the training with one base shape in one LR stage.
 
     Args:
         stage: LR stage, from 0.
         shape: Base shape.
-        start_epoch: Where it starts, in epochs.
-        end_epoch: Where it ends, in epochs; not included.
-        lr_scale: What the baseline's LR is multiplied by (Sec. 3.2, Learning Rate Scaling).
+        start_epoch: Start, in epochs.
+        end_epoch: End, in epochs; not included.
+        lr_scale: Factor of the baseline's LR (Sec. 3.2, Learning Rate Scaling).
     """
 
     stage: int
@@ -60,10 +50,10 @@ class Step:
     """One mini-batch of the plan.
 
     Args:
-        shape: Its shape; the last one of an epoch may have fewer clips than the schedule asks for.
-        phase: Index of its phase.
-        offset: Clips of this rank that the epoch has seen before it.
-        lr_scale: What the baseline's LR is multiplied by.
+        shape: Shape; the last mini-batch of an epoch may have fewer clips than the schedule asks for.
+        phase: Index of the phase.
+        offset: Clips of this rank in the epoch before this mini-batch.
+        lr_scale: Factor of the baseline's LR.
         sub_batch: Clips that share BN statistics (Sec. 3.2, Batch Normalization).
     """
 
@@ -78,26 +68,27 @@ class Step:
 class MultigridSchedule:
     """The phases and steps of a multigrid training (Sec. 3.2).
 
-    The long cycle runs once in each LR stage but the last, with the same number of iterations on each base shape. The
-    last stage becomes the fine-tuning phase: the baseline's shape, with the short cycle. Everything is then stretched
-    to `epoch_factor` times the baseline's epochs.
+    Each LR stage but the last goes through the long cycle once, with the same number of iterations on each base shape.
+    The last stage becomes the fine-tuning phase: the baseline's shape, with the short cycle. The whole is then
+    stretched to `epoch_factor` times the baseline's epochs.
 
     Args:
-        baseline: The recipe that is accelerated.
-        long_cycle: Base shapes.
+        baseline: The recipe to accelerate.
+        long_cycle: Base shapes of a stage.
         short_cycle: Spatial sizes of successive iterations.
         epoch_factor: Epochs relative to the baseline's.
-        sub_batch: Clips that share BN statistics on a base shape; more on the larger mini-batches of the short cycle.
+        sub_batch: Clips that share BN statistics on a base shape. The larger mini-batches of the short cycle have
+            proportionally larger sub-mini-batches.
         size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels.
-        stepwise: The LR is constant within a stage, so the first half of the fine-tuning phase keeps the LR of the
-            stage before. Otherwise the baseline clock runs evenly through it.
+        stepwise: Whether the baseline's LR is constant within a stage. If so, the first half of the fine-tuning phase
+            keeps the LR of the stage before; otherwise the baseline clock runs evenly through that phase.
         lr_scaling: How the LR grows with the clips of the base shape: `linear` (the paper), `sqrt` or `none`.
         whole_epochs: Round the ends of the phases to whole epochs, as the published code does. Phases that become
             empty are left out.
 
     Raises:
         ValueError: If `epoch_factor` is not positive, `sub_batch` or `size_divisor` is below 1, or `lr_scaling` is
-            none of the above.
+            not one of the three.
 
     >>> MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196))).epochs
     358
@@ -127,9 +118,6 @@ class MultigridSchedule:
 
     # --- Shapes ---
 
-    def _shape(self, frames: int, size: int) -> BatchShape:
-        return self.baseline.shape.rescaled(frames, size)
-
     def _scaled_size(self, factor: float) -> int:
         full = self.baseline.shape.size
         if factor == 1:
@@ -140,14 +128,14 @@ class MultigridSchedule:
     def _base_shapes(self) -> list[BatchShape]:
         frames = self.baseline.shape.frames
         return [
-            self._shape(max(1, round(frames * frames_factor)), self._scaled_size(size_factor))
+            self.baseline.shape.rescaled(max(1, round(frames * frames_factor)), self._scaled_size(size_factor))
             for frames_factor, size_factor in self.long_cycle.factors
         ]
 
     def cycle(self, base: BatchShape) -> list[BatchShape]:
-        """Shapes of successive iterations on a base shape (Sec. 3.2, Short Cycle)."""
+        """The shapes of successive iterations on a base shape (Sec. 3.2, Short Cycle)."""
         sizes = [base.size if factor == 1 else self._scaled_size(factor) for factor in self.short_cycle.factors]
-        return [self._shape(base.frames, min(size, base.size)) for size in sizes]
+        return [self.baseline.shape.rescaled(base.frames, min(size, base.size)) for size in sizes]
 
     def _mean_clips(self, base: BatchShape) -> Fraction:
         cycle = self.cycle(base)
@@ -159,31 +147,33 @@ class MultigridSchedule:
 
     def sub_batch_of(self, shape: BatchShape, base: BatchShape) -> int:
         """Clips that share BN statistics in a mini-batch of the short cycle on a base shape."""
-        # It grows with the mini-batch within the short cycle, never with the long cycle.
+        # The sub-mini-batch grows with the mini-batch within the short cycle, never with the long cycle.
         return max(1, round(Fraction(self.sub_batch * shape.clips, base.clips)))
+
+    @cached_property
+    def _cycles(self) -> list[list[tuple[BatchShape, int]]]:
+        """For each phase its short cycle: pairs (shape, sub-mini-batch)."""
+        return [
+            [(shape, self.sub_batch_of(shape, phase.shape)) for shape in self.cycle(phase.shape)]
+            for phase in self.phases
+        ]
 
     @property
     def grids(self) -> list[BatchShape]:
-        """Every shape of the schedule once, in the order in which it first occurs."""
-        return list(dict.fromkeys(shape for phase in self.phases for shape in self.cycle(phase.shape)))
+        """Every shape of the schedule once, in order of first use."""
+        return list(dict.fromkeys(shape for cycle in self._cycles for shape, _ in cycle))
 
     @property
     def grids_of_statistics(self) -> list[tuple[BatchShape, int]]:
-        """Every shape with every sub-mini-batch it has, once: what needs a graph of its own under `torch.compile`.
+        """Every pair (shape, sub-mini-batch) once: under `torch.compile` each needs a graph of its own.
 
         >>> schedule = MultigridSchedule(Baseline(BatchShape(4, 32, 224), epochs=239, milestones=(94, 154, 196)))
         >>> len(schedule.grids), len(schedule.grids_of_statistics)
         (8, 10)
         """
-        return list(
-            dict.fromkeys(
-                (shape, self.sub_batch_of(shape, phase.shape))
-                for phase in self.phases
-                for shape in self.cycle(phase.shape)
-            )
-        )
+        return list(dict.fromkeys(pair for cycle in self._cycles for pair in cycle))
 
-    @cached_property
+    @property
     def _stays_on_baseline(self) -> bool:
         return self.grids == [self.baseline.shape]
 
@@ -198,20 +188,20 @@ class MultigridSchedule:
     def phases(self) -> tuple[Phase, ...]:
         """The phases in order; the last is the fine-tuning phase."""
         fine = self.baseline.shape
-        # (stage, base shape, length in epochs before stretching)
+        # (stage, base shape, length in epochs before the stretch)
         parts: list[tuple[int, BatchShape, Fraction]] = []
         shapes = self._base_shapes()
         all_clips = sum(map(self._mean_clips, shapes), Fraction(0))
-        starts = (Fraction(0), *map(_exact, self.baseline.milestones))
+        starts = (Fraction(0), *map(exact, self.baseline.milestones))
         for stage, (start, end) in enumerate(pairwise(starts)):
-            # The same number of iterations on each shape: epochs in proportion to the clips of an iteration.
+            # All shapes get the same number of iterations, so epochs are in proportion to the clips of an iteration.
             parts += [(stage, shape, (end - start) * self._mean_clips(shape) / all_clips) for shape in shapes]
-        last = _exact(self.baseline.epochs) - starts[-1]
-        # Iterations of the last stage are saved by the same factor as those of the stages before (as published).
+        last = exact(self.baseline.epochs) - starts[-1]
+        # The last stage saves iterations by the same factor as the stages before (as published).
         saved = all_clips / len(shapes) if parts else self._mean_clips(fine)
         parts.append((len(starts) - 1, fine, last * self._mean_clips(fine) / saved))
 
-        wanted = _exact(self.baseline.epochs) * _exact(self.epoch_factor)
+        wanted = exact(self.baseline.epochs) * exact(self.epoch_factor)
         total = wanted if self.whole_epochs else Fraction(max(1, round(wanted)))
         stretch = total / sum(length for _, _, length in parts)
         phases = []
@@ -228,14 +218,14 @@ class MultigridSchedule:
     @cached_property
     def _clock(self) -> list[tuple[Fraction, Fraction]]:
         """Knots (position, baseline epoch) of the piecewise linear baseline clock."""
-        ends = [_exact(epoch) for epoch in (*self.baseline.milestones, self.baseline.epochs)]
+        ends = [exact(epoch) for epoch in (*self.baseline.milestones, self.baseline.epochs)]
         positions = []  # where each stage ends
         for stage in range(len(ends)):
             positions.append(max((p.end_epoch for p in self.phases if p.stage <= stage), default=Fraction(0)))
         knots = [(Fraction(0), Fraction(0))]
-        warmup = _exact(self.baseline.warmup_epochs)
+        warmup = exact(self.baseline.warmup_epochs)
         if warmup:
-            # One to one, but never beyond the same share of its stage.
+            # The warm-up takes as many epochs as the baseline's, but at most the same share of its stage.
             knots.append((min(warmup, warmup * positions[0] / ends[0]), warmup))
         if self.stepwise and len(ends) > 1 and not self._stays_on_baseline:
             # The first half of the fine-tuning phase keeps the LR of the stage before (Sec. 3.2, Fine-tuning Phase).
@@ -244,21 +234,22 @@ class MultigridSchedule:
         return knots + list(zip(positions, ends, strict=True))
 
     def baseline_epoch(self, position: Epochs) -> Fraction:
-        """The epoch of the baseline that corresponds to a position, both from 0: where the LR schedule is read.
+        """The baseline's epoch at a position, both from 0: the LR at the position is the baseline's at that epoch.
 
-        Linear in epochs within each LR stage. The warm-up runs one to one, but never beyond the same share of its
-        stage. In a *stepwise* schedule the last stage but one extends to the middle of the fine-tuning phase.
+        The clock is linear in epochs within each LR stage. The warm-up takes as many epochs as the baseline's, but at
+        most the same share of its stage. In a *stepwise* schedule the last stage but one extends to the middle of the
+        fine-tuning phase.
         """
-        return _between(self._clock, _exact(position))
+        return _interpolated(self._clock, exact(position))
 
     def position_of(self, baseline_epoch: Epochs) -> Fraction:
-        """The position that corresponds to an epoch of the baseline, both from 0: the inverse of `baseline_epoch`.
+        """The position at an epoch of the baseline, both from 0: the inverse of `baseline_epoch`.
 
         >>> schedule = MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196)))
         >>> schedule.baseline_epoch(schedule.position_of(100))
         Fraction(100, 1)
         """
-        return _between([(baseline, position) for position, baseline in self._clock], _exact(baseline_epoch))
+        return _interpolated([(baseline, position) for position, baseline in self._clock], exact(baseline_epoch))
 
     # --- Steps ---
 
@@ -266,12 +257,13 @@ class MultigridSchedule:
         """The mini-batches of an epoch, in order.
 
         The position at which an optimizer step starts decides the shape of all its micro-batches. The short cycle
-        starts anew each epoch and advances once per optimizer step. After the last phase the schedule stays on it.
+        starts anew each epoch and advances once per optimizer step. Beyond the last phase the schedule stays on it.
 
         Args:
             epoch: The epoch, from 0.
-            clips: Clips of this rank in this epoch. Where the ranks cannot share them evenly it is a fraction, of which
-                the rank gets the whole clips: so phases change at the same clip of the dataset on any number of ranks.
+            clips: Clips of this rank in this epoch. A fraction if the dataset doesn't divide evenly among the ranks:
+                the rank gets the whole clips, and the fraction lets phases change at the same clip of the dataset on
+                any number of ranks.
             accumulate: Micro-batches per optimizer step.
             drop_last: Drop the last mini-batch of the epoch if it has fewer clips than its shape asks for.
 
@@ -282,39 +274,84 @@ class MultigridSchedule:
         >>> [str(step.shape) for step in schedule.steps(0, clips=20)]
         ['8 x 4 x 16', '4 x 4 x 23', '2 x 4 x 32', '6 x 4 x 16']
         """
-        return list(self._steps(epoch, clips, accumulate, drop_last))
-
-    def _steps(self, epoch: int, clips: Clips, accumulate: int, drop_last: bool) -> Iterator[Step]:
-        phases = self.phases
-        cycles = [
-            [(shape, self.sub_batch_of(shape, phase.shape)) for shape in self.cycle(phase.shape)] for phase in phases
-        ]
-        # First offset that is no longer in each phase, as an integer: offset < ceil(x) where epoch + offset/clips < end
-        ends = [math.ceil((phase.end_epoch - epoch) * clips) for phase in phases]
-        whole = math.floor(clips)
+        start = next((i for i, phase in enumerate(self.phases) if epoch < phase.end_epoch), len(self.phases) - 1)
+        needed = self._cycles[start][0][0].clips
+        if needed > clips:
+            raise ValueError(
+                f"The first mini-batch of phase {start} has {needed} clips, but this rank has {math.floor(clips)}. Use "
+                "a smaller baseline `batch_size`, fewer `long_cycle` shapes, or more data."
+            )
+        steps: list[Step] = []
         offset = 0
-        for iteration in count():
-            index = min(bisect_right(ends, offset), len(phases) - 1)
-            phase = phases[index]
-            shape, sub_batch = cycles[index][iteration % len(cycles[index])]
-            if offset == 0 and shape.clips > clips:
-                raise ValueError(
-                    f"The first mini-batch of phase {index} has {shape.clips} clips, but this rank has {whole}. Use a "
-                    "smaller baseline `batch_size`, fewer `long_cycle` shapes, or more data."
-                )
-            for _ in range(accumulate):
-                left = whole - offset
-                if left < shape.clips:
-                    if left and not drop_last:
-                        yield Step(BatchShape(left, shape.frames, shape.size), index, offset, phase.lr_scale, sub_batch)
-                    return
-                yield Step(shape, index, offset, phase.lr_scale, sub_batch)
+        for phase, mini_batches, times in self._blocks(epoch, clips, accumulate, drop_last):
+            lr_scale = self.phases[phase].lr_scale
+            for shape, sub_batch in mini_batches * times:
+                steps.append(Step(shape, phase, offset, lr_scale, sub_batch))
                 offset += shape.clips
+        return steps
+
+    def _blocks(
+        self, epoch: int, clips: Clips, accumulate: int, drop_last: bool
+    ) -> Iterator[tuple[int, list[tuple[BatchShape, int]], int]]:
+        """An epoch as blocks (phase, mini-batches, times): the mini-batches repeated so many times, block by block.
+
+        A block is whole short cycles where they fit into the rest of the phase, else a single optimizer step. So an
+        epoch has a few blocks per phase, and its steps are counted without making them.
+        """
+        whole = math.floor(clips)
+        offset = place = 0  # `place` is the next one in the short cycle; all cycles have the same length
+        for index, (phase, cycle) in enumerate(zip(self.phases, self._cycles, strict=True)):
+            # The first offset after the phase: the smallest integer with epoch + offset / clips >= end.
+            end = math.ceil((phase.end_epoch - epoch) * clips)
+            end = whole if index == len(self.phases) - 1 else min(end, whole)
+            of_cycle = accumulate * sum(shape.clips for shape, _ in cycle)
+            while offset < end:
+                times = (end - offset) // of_cycle if place == 0 else 0
+                if times:
+                    yield index, [mini_batch for mini_batch in cycle for _ in range(accumulate)], times
+                    offset += times * of_cycle
+                    continue
+                shape, sub_batch = cycle[place]
+                full = min(accumulate, (whole - offset) // shape.clips)
+                yield index, [(shape, sub_batch)] * full, 1
+                offset += full * shape.clips
+                if full < accumulate:  # the end of the epoch
+                    if offset < whole and not drop_last:
+                        yield index, [(BatchShape(whole - offset, shape.frames, shape.size), sub_batch)], 1
+                    return
+                place = (place + 1) % len(cycle)
+
+    def count_shapes(
+        self, epoch: int, clips: Clips, accumulate: int = 1, drop_last: bool = False
+    ) -> Counter[tuple[int, BatchShape]]:
+        """How many mini-batches of each (index of a phase, shape) an epoch has, much faster than by `steps`."""
+        counts: Counter[tuple[int, BatchShape]] = Counter()
+        for phase, mini_batches, times in self._blocks(epoch, clips, accumulate, drop_last):
+            for shape, _ in mini_batches:
+                counts[phase, shape] += times
+        return counts
+
+    def count_steps(self, epoch: int, clips: Clips, accumulate: int = 1, drop_last: bool = False) -> list[int]:
+        """How many mini-batches of each phase an epoch has."""
+        counts = [0] * len(self.phases)
+        for (index, _), steps in self.count_shapes(epoch, clips, accumulate, drop_last).items():
+            counts[index] += steps
+        return counts
+
+    def phase_steps(self, clips: Clips, accumulate: int = 1, drop_last: bool = False) -> list[int]:
+        """How many mini-batches each phase has, if every epoch has this many clips on this rank."""
+        epochs = (self.count_steps(epoch, clips, accumulate, drop_last) for epoch in range(self.epochs))
+        return [sum(counts) for counts in zip(*epochs, strict=True)]
+
+    def baseline_steps(self, clips: Clips, drop_last: bool = False) -> int:
+        """How many mini-batches the whole baseline has, if every epoch has this many clips on this rank."""
+        per_epoch = clips / self.baseline.shape.clips
+        return round(float(self.baseline.epochs) * (int(per_epoch) if drop_last else math.ceil(per_epoch)))
 
     def validation_epochs(self, per_phase: int) -> frozenset[int]:
-        """Epochs, from 0, after which to validate so that each phase is validated about this many times.
+        """The epochs, from 0, after which to validate so that each phase is validated about `per_phase` times.
 
-        They divide each phase evenly, and its last epoch is always one of them.
+        They divide each phase evenly and include the phase's last epoch.
         """
         return frozenset(
             math.ceil(phase.start_epoch + (phase.end_epoch - phase.start_epoch) * part / per_phase) - 1
@@ -325,21 +362,21 @@ class MultigridSchedule:
     # --- What it saves ---
 
     def reduction(self, cost: Callable[[BatchShape], float]) -> float:
-        """Cost of the baseline over that of this schedule, on a dataset large enough for rounding not to matter.
+        """The baseline's cost over this schedule's, on a dataset so large that rounding doesn't matter.
 
         Args:
-            cost: Of a mini-batch of a shape, in any unit.
+            cost: The cost of a mini-batch of a shape, in any unit.
         """
 
         def of_clip(cycle: Sequence[BatchShape]) -> Fraction:
             return sum((Fraction(cost(shape)) for shape in cycle), Fraction(0)) / sum(shape.clips for shape in cycle)
 
         phases = ((p.end_epoch - p.start_epoch) * of_clip(self.cycle(p.shape)) for p in self.phases)
-        return float(_exact(self.baseline.epochs) * of_clip([self.baseline.shape]) / sum(phases))
+        return float(exact(self.baseline.epochs) * of_clip([self.baseline.shape]) / sum(phases))
 
     @property
     def iteration_reduction(self) -> float:
-        """Iterations of the baseline over those of this schedule, on a dataset large enough for rounding not to matter.
+        """The baseline's iterations over this schedule's, on a dataset so large that rounding doesn't matter.
 
         >>> kinetics = Baseline(BatchShape(4, 32, 224), epochs=239, milestones=(94, 154, 196))
         >>> round(MultigridSchedule(kinetics).iteration_reduction, 2)
@@ -349,89 +386,50 @@ class MultigridSchedule:
 
     @property
     def flop_reduction(self) -> float:
-        """FLOPs of the baseline over those of this schedule, for a model whose FLOPs grow with b t s^2 (Eq. 1)."""
+        """The baseline's FLOPs over this schedule's, for a model whose FLOPs grow with b t s^2 (Eq. 1)."""
         return self.reduction(lambda shape: shape.points)
 
-    def count_shapes(
-        self, epoch: int, clips: Clips, accumulate: int = 1, drop_last: bool = False
-    ) -> Counter[tuple[int, BatchShape]]:
-        """Mini-batches of each phase (its index) and shape in an epoch: those of `steps`, not made one by one."""
-        counts: Counter[tuple[int, BatchShape]] = Counter()
-        whole_clips = math.floor(clips)
-        offset = iteration = 0
-        for index, phase in enumerate(self.phases):
-            cycle = self.cycle(phase.shape)
-            of_cycle = sum(shape.clips for shape in cycle) * accumulate
-            end = math.ceil((phase.end_epoch - epoch) * clips)
-            end = whole_clips if phase is self.phases[-1] else min(end, whole_clips)
-            while offset < end:
-                # Whole short cycles at once, where they fit into the rest of the phase and of the epoch.
-                cycles = (end - offset) // of_cycle if iteration % len(cycle) == 0 else 0
-                if cycles:
-                    offset += cycles * of_cycle
-                    iteration += cycles * len(cycle)
-                    for shape in cycle:
-                        counts[index, shape] += cycles * accumulate
-                if offset >= end:
-                    break
-                shape = cycle[iteration % len(cycle)]
-                whole = min(accumulate, (whole_clips - offset) // shape.clips)
-                offset += whole * shape.clips
-                iteration += 1
-                if whole:
-                    counts[index, shape] += whole
-                if whole < accumulate:  # the tail of the epoch
-                    if offset < whole_clips and not drop_last:
-                        counts[index, BatchShape(whole_clips - offset, shape.frames, shape.size)] += 1
-                    return counts
-        return counts
-
-    def count_steps(self, epoch: int, clips: Clips, accumulate: int = 1, drop_last: bool = False) -> list[int]:
-        """Mini-batches of each phase in an epoch."""
-        counts = [0] * len(self.phases)
-        for (index, _), steps in self.count_shapes(epoch, clips, accumulate, drop_last).items():
-            counts[index] += steps
-        return counts
-
-    def phase_steps(self, clips: Clips, accumulate: int = 1, drop_last: bool = False) -> list[int]:
-        """Mini-batches of each phase over the whole training, when each epoch has this many clips on this rank."""
-        epochs = (self.count_steps(epoch, clips, accumulate, drop_last) for epoch in range(self.epochs))
-        return [sum(counts) for counts in zip(*epochs, strict=True)]
-
-    def baseline_steps(self, clips: Clips, drop_last: bool = False) -> int:
-        """Mini-batches of the whole baseline, when each epoch has this many clips on this rank."""
-        per_epoch = clips / self.baseline.shape.clips
-        return round(float(self.baseline.epochs) * (int(per_epoch) if drop_last else math.ceil(per_epoch)))
+    # --- As text ---
 
     def table(self, clips: Clips | None = None, accumulate: int = 1, drop_last: bool = False) -> str:
         """The schedule as text: a line per phase, then what it saves.
 
         Args:
-            clips: Clips of this rank in an epoch; without them the steps of the phases are left out.
+            clips: Clips of this rank in an epoch; None leaves out the numbers of steps.
             accumulate: Micro-batches per optimizer step.
             drop_last: Drop the last mini-batch of an epoch if it is incomplete.
         """
-        columns = ["phase", "stage", "epochs", "clips x frames x size", "short cycle", "LR scale"]
-        rows = [
-            [
-                str(index),
-                str(phase.stage),
-                f"{float(phase.start_epoch):.2f} - {float(phase.end_epoch):.2f}",
-                str(phase.shape),
-                ", ".join(f"{shape.clips} x {shape.size}" for shape in self.cycle(phase.shape)),
-                f"{phase.lr_scale:g}",
-            ]
-            for index, phase in enumerate(self.phases)
-        ]
-        lines = []
+        columns = {"LR scale": [f"{phase.lr_scale:g}" for phase in self.phases]}
+        savings = []
         if clips is not None:
-            totals = self.phase_steps(clips, accumulate, drop_last)
-            columns.append("steps")
-            for row, total in zip(rows, totals, strict=True):
-                row.append(str(total))
-            lines.append(f"{sum(totals)} steps instead of {self.baseline_steps(clips, drop_last)}")
-        lines.append(f"{self.epochs} epochs instead of {float(self.baseline.epochs):g}")
-        lines.append(f"{self.iteration_reduction:.2f}x fewer iterations")
-        lines.append(f"{self.flop_reduction:.2f}x fewer FLOPs (b t s^2)")
-        title = f"Multigrid schedule for a baseline of {self.baseline.shape} (clips x frames x size)"
-        return f"{title}\n{text_table(columns, rows)}\n{', '.join(lines)}."
+            steps = self.phase_steps(clips, accumulate, drop_last)
+            columns["steps"] = [str(number) for number in steps]
+            savings.append(f"{sum(steps)} steps instead of {self.baseline_steps(clips, drop_last)}")
+        savings.append(f"{self.epochs} epochs instead of {float(self.baseline.epochs):g}")
+        savings.append(f"{self.iteration_reduction:.2f}x fewer iterations")
+        savings.append(f"{self.flop_reduction:.2f}x fewer FLOPs (b t s^2)")
+        return f"{self.phase_table(columns)}\n{', '.join(savings)}."
+
+    def phase_table(self, columns: Mapping[str, Sequence[str]], where: str = "") -> str:
+        """A title, and a line per phase: its base shape and short cycle, then `columns` (heading: a cell per phase).
+
+        `where` ends the title.
+        """
+        common = {
+            "phase": [str(index) for index in range(len(self.phases))],
+            "stage": [str(phase.stage) for phase in self.phases],
+            "epochs": [f"{float(phase.start_epoch):.2f} - {float(phase.end_epoch):.2f}" for phase in self.phases],
+            "clips x frames x size": [str(phase.shape) for phase in self.phases],
+            "short cycle": [", ".join(f"{shape.clips} x {shape.size}" for shape, _ in cycle) for cycle in self._cycles],
+        }
+        every = {**common, **columns}
+        title = f"Multigrid schedule for a baseline of {self.baseline.shape} (clips x frames x size){where}"
+        return f"{title}\n{text_table(list(every), list(zip(*every.values(), strict=True)))}"
+
+
+def _interpolated(knots: Sequence[tuple[Fraction, Fraction]], x: Fraction) -> Fraction:
+    """The value at `x` of the piecewise linear function through the knots (x, y), constant after the last knot."""
+    for (start, first), (end, last) in pairwise(knots):
+        if x < end:
+            return first + (x - start) / (end - start) * (last - first)
+    return knots[-1][1]

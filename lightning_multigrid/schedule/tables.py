@@ -22,7 +22,7 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in its two largest units.
+    """A time in text, in its two largest units.
 
     >>> duration(12.3), duration(3720), duration(86400 * 3 + 3600 * 4.4)
     ('12 s', '1 h 2 min', '3 d 4 h')

@@ -1,4 +1,4 @@
-"""Published weights in every layout give the logits of the library they come from; hostile files are refused."""
+"""Published weights under every naming give the logits of the library they come from; hostile files are refused."""
 
 import codecs
 import collections
@@ -118,23 +118,23 @@ GOLDEN = {
 }
 
 
-@pytest.mark.parametrize(("layout", "factory"), GOLDEN, ids=lambda value: getattr(value, "__name__", value))
-def test_logits_are_those_of_the_reference(layout, factory):
+@pytest.mark.parametrize(("naming", "factory"), GOLDEN, ids=lambda value: getattr(value, "__name__", value))
+def test_logits_are_those_of_the_reference(naming, factory):
     model = factory().eval()
-    report = load_weights(model, filled(name_tables(model.state_dict())[layout], model))
-    assert report.layout == layout
+    report = load_weights(model, filled(name_tables(model.state_dict())[naming], model))
+    assert report.naming == naming
     assert report.complete
-    for (frames, size), expected in zip([(8, 64), (16, 45)], GOLDEN[layout, factory], strict=True):
+    for (frames, size), expected in zip([(8, 64), (16, 45)], GOLDEN[naming, factory], strict=True):
         with torch.no_grad():
             logits = model(clips(frames, size))
         shown = logits[0, :3].tolist() + logits[1, -3:].tolist()
         assert shown == pytest.approx(expected, abs=1e-4)
 
 
-# Of the sorted lines "name shape" of the whole state dict of pytorchvideo's models, and of the sorted names that
-# PySlowFast's converter takes to all of its model's names but the counters of batches.
+# Digests of sorted lines. pytorchvideo: "name shape" of each tensor in its model's state dict. Caffe2: each name that
+# PySlowFast's converter maps to a name of its model, which are all of them but the counters of batches.
 @pytest.mark.parametrize(
-    ("factory", "layout", "digest"),
+    ("factory", "naming", "digest"),
     [
         (slowfast_r50, "pytorchvideo", "b64258d537dd0d36"),
         (i3d_r50, "pytorchvideo, with a pool behind res2", "60fa99d35e662721"),
@@ -144,18 +144,18 @@ def test_logits_are_those_of_the_reference(layout, factory):
         (i3d_nl_r50, "Caffe2", "f18377e832732dce"),
     ],
 )
-def test_names_are_those_of_the_other_library(factory, layout, digest):
+def test_names_are_those_of_the_other_library(factory, naming, digest):
     with torch.device("meta"):
         state = factory().state_dict()
-    table = name_tables(state)[layout]
+    table = name_tables(state)[naming]
     lines = sorted(
-        table if layout == "Caffe2" else (f"{name} {tuple(state[own].shape)}" for name, own in table.items())
+        table if naming == "Caffe2" else (f"{name} {tuple(state[own].shape)}" for name, own in table.items())
     )
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] == digest
 
 
 @pytest.mark.parametrize(
-    ("layout", "foreign", "own"),
+    ("naming", "foreign", "own"),
     [
         ("Caffe2", "t_res_conv1_bn_riv", "s1.pathway1_stem.bn.running_var"),
         ("Caffe2", "t_pool1_subsample_bn_rm", "s1_fuse.bn.running_mean"),
@@ -166,9 +166,9 @@ def test_names_are_those_of_the_other_library(factory, layout, digest):
         ("torchvision", "fc.weight", "head.projection.weight"),
     ],
 )
-def test_names_by_hand(layout, foreign, own):
+def test_names_by_hand(naming, foreign, own):
     with torch.device("meta"):
-        assert name_tables(slowfast_r50().state_dict())[layout][foreign] == own
+        assert name_tables(slowfast_r50().state_dict())[naming][foreign] == own
 
 
 @pytest.mark.filterwarnings("ignore")  # pytorchvideo's own, on import
@@ -195,7 +195,7 @@ def test_an_inflated_resnet_of_frames_is_the_image_resnet():
     model = VideoResNet(7, stem_kernel=1, temporal_kernels=((1,) * 3, (1,) * 4, (1,) * 6, (1,) * 3)).eval()
     report = load_weights(model, images.state_dict())
     assert report.complete
-    assert report.layout == "torchvision"
+    assert report.naming == "torchvision"
     batch = clips(1, 64)
     with torch.no_grad():
         torch.testing.assert_close(model(batch), images(batch[:, :, 0]), atol=1e-4, rtol=0)
@@ -289,10 +289,10 @@ def test_a_long_report_is_shortened_in_print_only():
     assert str(report).endswith("8.weight and 11 more")
 
 
-def test_weights_of_which_nothing_fits_are_refused():
+def test_weights_without_a_fitting_tensor_are_refused():
     message = (
         r"^The mapping has no tensor that fits SmallCNN: it has `encoder\.weight`; the model has `stem\.weight`, .*"
-        r"Build the model that the weights are of"
+        r"Build the model that the weights are for"
     )
     with pytest.raises(ValueError, match=message):
         load_weights(small_cnn(num_classes=2), {"encoder.weight": torch.zeros(3)})
@@ -392,7 +392,7 @@ def test_caffe2_file_of_python_2(tmp_path):
     model = slow_r50(num_classes=4)
     report = load_weights(model, path)
     assert report.loaded == ("head.projection.bias",)
-    assert report.layout == "Caffe2"
+    assert report.naming == "Caffe2"
     assert model.head.projection.bias.tolist() == pytest.approx(values)
 
 

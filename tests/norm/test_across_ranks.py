@@ -76,7 +76,7 @@ def make_layer(kind, **arguments):
 
 
 def make_clips(number, other=(2, 3, 2), memory_format=torch.contiguous_format, seed=0):
-    """Clips with a mean and a scale of their own, so that no two ranks have like statistics."""
+    """Clips with a mean and a scale of their own, so that no two ranks have equal statistics."""
     generator = torch.Generator().manual_seed(seed)
     x, scale, mean = (
         torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -312,7 +312,7 @@ def groups_are_made_once_and_released(rank, world):
             for clips in (4, 3, 4, 2, 4):
                 layer = make_layer(SubBatchNorm3d)
                 layer(make_clips(clips).requires_grad_()).sum().backward()
-            # All ranks together need no group of their own.
+            # All ranks together are the default group; no new one is made.
             assert [ranks for ranks, _ in made] == [
                 ranks for least in (2, 3, 4) if len(groups_of(world, least)) > 1 for ranks in groups_of(world, least)
             ]
@@ -529,7 +529,7 @@ def test_one_rank_is_plain_batchnorm_to_the_bit():
 
 
 def test_without_process_groups(monkeypatch):
-    """As in a torch that was built without them."""
+    """As with a torch built without `torch.distributed`."""
     monkeypatch.setattr(dist, "is_available", lambda: False)
     monkeypatch.delattr(dist, "is_initialized")
     layer = make_layer(SubBatchNorm3d)

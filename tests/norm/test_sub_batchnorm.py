@@ -39,7 +39,7 @@ INPUTS = [
 
 
 def make_clips(number, other=(2, 3, 2), memory_format=torch.contiguous_format, dtype=torch.float64):
-    """Clips with a mean and a scale of their own, so that no two groups have like statistics."""
+    """Clips with a mean and a scale of their own, so that no two groups have equal statistics."""
     shape = (number, CHANNELS, *other)
     x = torch.randn(shape) * torch.rand(number, *[1] * (len(shape) - 1)) + torch.randn(number, *[1] * (len(shape) - 1))
     return x.to(dtype).contiguous(memory_format=memory_format)
@@ -358,7 +358,7 @@ def test_optimizer_and_hooks_made_before_conversion_go_on():
 
 
 class UsersBatchNorm(nn.BatchNorm3d):
-    """A class of a user's own, which may override anything."""
+    """A user's own class, which may override anything."""
 
 
 def test_layers_that_are_not_exactly_batchnorm_are_left_alone():
@@ -397,7 +397,7 @@ def test_copies_behave_alike(clone):
 
 
 def test_layer_without_shift():
-    """`bias=False` came to torch later than our oldest one, which can hold such a layer all the same."""
+    """Our oldest torch has no `bias=False` yet, but can hold a layer without bias."""
     layer = make_layer(SubBatchNorm3d, sub_batch=2)
     layer.register_parameter("bias", None)
     for clips in (8, 9):
@@ -446,7 +446,7 @@ def test_clips_are_checked(clips, error, said):
 
 
 class Recorded(Module):
-    """Without dropout, whose noise is each rank's own; writes down what the training came to."""
+    """Without dropout, whose noise differs between ranks; writes down the result of the training."""
 
     def __init__(self, file):
         super().__init__()
@@ -460,7 +460,7 @@ class Recorded(Module):
 
 @pytest.mark.slow  # trains twice, once on two spawned ranks
 def test_callback_trains_on_two_ranks_as_on_one(tmp_path):
-    """Short cycle only: with more clips than a sub-mini-batch on a rank, the clips in a group would be others."""
+    """Short cycle only: with more clips than a sub-mini-batch on a rank, groups would have other clips."""
     results = []
     for world, options in ((1, {}), (2, {"strategy": "ddp_spawn", "devices": 2})):
         callback = MultigridCallback(

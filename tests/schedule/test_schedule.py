@@ -1,5 +1,7 @@
+import math
+from collections import Counter
 from fractions import Fraction
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -273,15 +275,44 @@ def test_sub_mini_batches_grow_with_the_short_cycle_only():
         assert [step.sub_batch for step in schedule.steps(epoch, clips=3000)[:3]] == wanted
 
 
-@given(st.integers(1, 6), st.integers(70, 900), st.integers(1, 4), st.booleans(), st.integers(1, 6), st.booleans())
+def one_by_one(schedule, epoch, clips, accumulate, drop_last):
+    """(phase, shape, offset) of the steps of an epoch by their definition, one after the other."""
+    offset = 0
+    for iteration in count():
+        position = epoch + Fraction(offset) / clips
+        last = len(schedule.phases) - 1
+        phase = next((i for i, phase in enumerate(schedule.phases) if position < phase.end_epoch), last)
+        cycle = schedule.cycle(schedule.phases[phase].shape)
+        shape = cycle[iteration % len(cycle)]
+        for _ in range(accumulate):
+            left = math.floor(clips) - offset
+            if left < shape.clips:
+                if left and not drop_last:
+                    yield phase, BatchShape(left, shape.frames, shape.size), offset
+                return
+            yield phase, shape, offset
+            offset += shape.clips
+
+
+@given(
+    st.integers(1, 6),
+    st.fractions(70, 900, max_denominator=7),
+    st.integers(1, 4),
+    st.booleans(),
+    st.integers(1, 6),
+    st.booleans(),
+)
 @settings(max_examples=300, deadline=None)
-def test_steps_are_counted_without_being_made(clips, total, accumulate, drop_last, epochs, whole):
+def test_steps_and_their_counts_follow_the_definition(clips, total, accumulate, drop_last, epochs, whole):
     recipe = Baseline(BatchShape(clips, 8, 64), epochs + 1, (0.5, epochs))
     schedule = MultigridSchedule(recipe, LongCycle(((0.5, 0.5), (1, 1))), whole_epochs=whole)
     for epoch in range(schedule.epochs + 1):
-        made = [step.phase for step in schedule.steps(epoch, total, accumulate, drop_last)]
-        counted = schedule.count_steps(epoch, total, accumulate, drop_last)
-        assert counted == [made.count(phase) for phase in range(len(schedule.phases))]
+        arguments = (epoch, total, accumulate, drop_last)
+        wanted = list(one_by_one(schedule, *arguments))
+        assert [(step.phase, step.shape, step.offset) for step in schedule.steps(*arguments)] == wanted
+        assert schedule.count_shapes(*arguments) == Counter((phase, shape) for phase, shape, _ in wanted)
+        phases = [phase for phase, _, _ in wanted]
+        assert schedule.count_steps(*arguments) == [phases.count(phase) for phase in range(len(schedule.phases))]
 
 
 def test_tail_is_a_smaller_batch_or_dropped():

@@ -1,0 +1,111 @@
+"""Repeated augmentation: each time a video is visited, it gives several clips. Skip this file unless you use `repeats`.
+
+The clips of a visit come one after the other in the order of an epoch and lie in one span of the video, so a dataset
+can decode the video once for all of them (`SpanDataset`). Their requests share the seed `ClipRequest.visit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Sized
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol, cast, runtime_checkable
+
+from torch.utils.data import Dataset, DistributedSampler
+
+from lightning_multigrid.loading.order import epoch_order
+from lightning_multigrid.loading.randomness import derive_seed
+from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
+
+__all__ = ["RepeatSampler", "RepeatedOrder", "SpanDataset", "read_clips", "repeated_order", "visits"]
+
+
+def repeated_order(seed: int, epoch: int, length: int, repeats: int) -> list[int]:
+    """The indices of an epoch in which each visit of a video gives `repeats` clips, one after the other.
+
+    An epoch has as many clips as the dataset has videos, so it visits a part of the videos, and `repeats` epochs visit
+    each video once. If `repeats` doesn't divide the dataset, the visit at an epoch's end continues in the next epoch.
+
+    >>> [repeated_order(seed=1, epoch=epoch, length=3, repeats=2) for epoch in (0, 1)]
+    [[1, 1, 2], [2, 0, 0]]
+    """
+    cycle, part = divmod(epoch, repeats)
+    order = epoch_order(seed, cycle, length)
+    return [order[place // repeats] for place in range(part * length, (part + 1) * length)]
+
+
+@dataclass(frozen=True)
+class RepeatedOrder:
+    """`repeated_order` as a function of the epoch.
+
+    Args:
+        seed: Seed of the order.
+        length: Number of videos.
+        repeats: Clips of each visit.
+    """
+
+    seed: int
+    length: int
+    repeats: int
+
+    def __call__(self, epoch: int) -> list[int]:
+        return repeated_order(self.seed, epoch, self.length, self.repeats)
+
+    def clip_seed(self, seed: int, epoch: int, index: int, place: int) -> int:
+        """The seed of the clip at a place of an epoch; for the first clip of a visit that of (seed, epoch, index)."""
+        repeat = (epoch % self.repeats * self.length + place) % self.repeats
+        return derive_seed(seed, epoch, index, *([repeat] if repeat else []))
+
+
+class RepeatSampler(DistributedSampler[Any]):
+    """Gives a baseline's loader the order of `repeated_order`.
+
+    Args:
+        dataset: The videos.
+        repeats: Clips of each visit.
+        num_replicas: Number of ranks. Each takes a contiguous part of the epoch.
+        rank: This rank.
+        seed: Seed of the order; equal on all ranks.
+    """
+
+    def __init__(
+        self, dataset: Dataset[Any], repeats: int, *, num_replicas: int = 1, rank: int = 0, seed: int = 0
+    ) -> None:
+        super().__init__(dataset, num_replicas, rank, seed=seed)
+        self.repeats = repeats
+
+    def __iter__(self) -> Iterator[Any]:
+        order = self.order_of_all_ranks(self.seed)(self.epoch)
+        start = self.rank * self.num_samples
+        # As in torch, the first indices come a second time where this makes the ranks equal.
+        return iter([order[place % len(order)] for place in range(start, start + self.num_samples)])
+
+    def order_of_all_ranks(self, seed: int) -> RepeatedOrder:
+        """The order of the whole dataset; see `order_of`."""
+        return RepeatedOrder(seed, len(cast("Sized", self.dataset)), self.repeats)
+
+
+@runtime_checkable
+class SpanDataset(ClipDataset, Protocol):
+    """A clip dataset that decodes a video once for all clips of a visit."""
+
+    def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
+        """Returns for each request what `read_clip` would."""
+        ...
+
+
+def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[Any]:
+    """Returns the samples for some requests, by `SpanDataset.read_clips` where the dataset has it."""
+    if isinstance(dataset, SpanDataset):
+        return dataset.read_clips(requests)
+    return [dataset.read_clip(request) for request in requests]
+
+
+def visits(requests: Sequence[ClipRequest]) -> list[Sequence[ClipRequest]]:
+    """Groups neighbouring requests of one visit. A request without a visit is a group of its own."""
+    starts = [i for i in range(len(requests)) if not i or not _same_visit(requests[i - 1], requests[i])]
+    return [requests[start:end] for start, end in pairwise([*starts, len(requests)])]
+
+
+def _same_visit(a: ClipRequest, b: ClipRequest) -> bool:
+    return a.visit is not None and (a.index, a.visit) == (b.index, b.visit)

@@ -1,0 +1,155 @@
+import os
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from lightning_multigrid.loading.loader import MultigridLoader
+from lightning_multigrid.loading.order import epoch_order
+from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.schedule.cycles import Baseline
+from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.schedule import MultigridSchedule
+
+DATA = TensorDataset(torch.arange(20))
+SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
+
+
+def make():
+    return MultigridSampler(SCHEDULE, lambda epoch: epoch_order(0, epoch, 203), 203, seed=0)
+
+
+def requests_of(sampler, epoch=0):
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+class Clips:
+    """A dataset that answers with the request itself and the process that read it."""
+
+    frames, size, stride = 8, 32, 1
+
+    def __len__(self):
+        return 203
+
+    def read_clip(self, request):
+        return request, os.getpid()
+
+
+def loader_of(sampler, workers=0, host=None, collate_fn=list):
+    like = DataLoader(DATA, num_workers=workers, collate_fn=collate_fn)
+    return MultigridLoader(Clips(), sampler, like, host)
+
+
+def test_length_is_exact_in_every_epoch():
+    sampler = make()
+    loader = loader_of(sampler)
+    for epoch in range(SCHEDULE.epochs + 1):
+        sampler.set_epoch(epoch)
+        assert len(loader) == len(list(loader)) == len(SCHEDULE.steps(epoch, 203))
+
+
+class Host:
+    def __init__(self):
+        self.now, self.asked, self.handed, self.waited = (0, 0), 0, [], ()
+
+    def epoch(self):
+        return self.now[0]
+
+    def start(self):
+        self.asked += 1
+        return self.now
+
+    def before(self, epoch, batch):
+        self.handed.append((epoch, batch))
+
+    def waits(self):
+        self.waited = (*self.waited, len(self.handed))
+
+
+def test_loader_asks_for_its_position_only_when_the_first_batch_is_asked_for():
+    host = Host()
+    loader = loader_of(make(), host=host)
+    iterator = iter(loader)
+    iter(loader)
+    assert host.asked == 0
+    host.now = (2, 3)
+    first = [request for request, _ in next(iterator)]
+    assert host.asked == 1
+    assert first == requests_of(make(), 2)[3]
+    assert len(loader) == len(SCHEDULE.steps(2, 203))
+    assert host.handed == [(2, 3)]
+    list(iterator)
+    assert host.handed == [(2, batch) for batch in range(3, len(loader))]
+    assert host.waited == tuple(range(1, len(host.handed) + 1))  # after each one, whether there is another or not
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_live_through_every_change_of_shape_and_change_nothing(workers):
+    sampler = make()
+    loader = loader_of(sampler, workers)
+    plain = loader_of(sampler)
+    processes = set()
+    for epoch in range(SCHEDULE.epochs):
+        sampler.set_epoch(epoch)
+        batches = list(loader)
+        processes |= {pid for batch in batches for _, pid in batch}
+        expected = [[request for request, _ in batch] for batch in plain]
+        assert [[request for request, _ in batch] for batch in batches] == expected
+    assert len(processes) == workers
+    assert os.getpid() not in processes
+
+
+def drawing(samples):
+    return torch.rand(2).tolist()
+
+
+def test_what_a_collate_fn_draws_depends_on_the_mini_batch_alone():
+    drawn = [list(loader_of(make(), workers, collate_fn=drawing)) for workers in (0, 1, 2)]
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert len({tuple(values) for values in drawn[0]}) == len(drawn[0])
+
+
+def test_options_of_the_users_loader_are_taken_over():
+    user = DataLoader(DATA, num_workers=2, prefetch_factor=3, timeout=7, worker_init_fn=print)
+    loader = MultigridLoader(Clips(), make(), user)
+    assert (loader.num_workers, loader.prefetch_factor) == (2, 3)
+    assert loader.timeout == 7 * 32 / 2  # for mini-batches of up to 32 clips instead of 2
+    assert loader.worker_init_fn is print
+    assert loader.persistent_workers
+    assert not MultigridLoader(Clips(), make(), DataLoader(DATA)).persistent_workers
+
+
+class Joined(list):
+    """The samples of a mini-batch, and the number of pieces in which they were read."""
+
+    def __init__(self, samples, pieces=1):
+        super().__init__(samples)
+        self.pieces = pieces
+
+
+class Joining:
+    """A `collate_fn` whose mini-batches can be joined."""
+
+    def __call__(self, samples):
+        return Joined(samples)
+
+    def join(self, batches):
+        return Joined([sample for batch in batches for sample in batch], len(batches))
+
+
+def test_a_collate_fn_that_joins_is_read_in_pieces_by_all_workers():
+    joined = list(loader_of(make(), workers=2, collate_fn=Joining()))
+    whole = list(loader_of(make(), workers=2, collate_fn=Joined))  # without `join`
+    assert [[request for request, _ in batch] for batch in joined] == requests_of(make())
+    assert [[request for request, _ in batch] for batch in whole] == requests_of(make())
+    for together, alone, step in zip(joined, whole, SCHEDULE.steps(0, 203), strict=True):
+        assert (together.pieces, alone.pieces) == (min(2, step.shape.clips), 1)
+        assert len({pid for _, pid in together}) == together.pieces
+        assert len({pid for _, pid in alone}) == 1
+
+
+def test_loaders_of_one_sampler_cut_it_each_in_its_own_way():
+    sampler = make()
+    two, none = (loader_of(sampler, workers, collate_fn=Joining()) for workers in (2, 0))
+    assert [next(iter(loader)).pieces for loader in (two, none, two)] == [2, 1, 2]
