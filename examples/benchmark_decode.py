@@ -39,11 +39,9 @@ import torch
 from measuring import machine, machine_line, prepared_copy, write_json
 from torch import Tensor
 
-from lightning_multigrid.decode.index import PacketIndex
-from lightning_multigrid.decode.reader import VideoReader, build_index
+from lightning_multigrid.decode import PacketIndex, VideoError, VideoReader, build_index
 from lightning_multigrid.decode.thread_cache import Kept
-from lightning_multigrid.decode.video_file import VideoError
-from lightning_multigrid.pixels.yuv import YuvClip
+from lightning_multigrid.pixels import YuvClip
 
 GRIDS = {"8 frames": (8, 2, 8), "16 frames": (16, 2, 4), "32 frames": (32, 2, 2)}  # frames, least and greatest stride
 SIZES = ["340x256", "640x360", "1920x1080"]

@@ -37,12 +37,9 @@ from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedule, ShortCycle
-from lightning_multigrid.clips.batch import collate_clips
-from lightning_multigrid.clips.dataset import VideoDataset
-from lightning_multigrid.clips.sampling import ClipSampling
-from lightning_multigrid.loading.loader import MultigridLoader
-from lightning_multigrid.loading.sampler import MultigridSampler
-from lightning_multigrid.sources.video_list import read_manifest
+from lightning_multigrid.clips import ClipSampling, VideoDataset, collate_clips
+from lightning_multigrid.loading import MultigridLoader, MultigridSampler
+from lightning_multigrid.sources import read_manifest
 
 FRAMES, SIZE, STRIDE = 32, 224, 2  # the baseline
 SAMPLING = ClipSampling(FRAMES, SIZE, STRIDE)

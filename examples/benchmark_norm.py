@@ -21,7 +21,7 @@ import torch
 from measuring import choose_device, machine, machine_line, make_clock, write_json
 from torch import Tensor, nn
 
-from lightning_multigrid.norm.sub_batchnorm import SubBatchNorm3d
+from lightning_multigrid import SubBatchNorm3d
 
 LAYERS = ["plain", "ours", "split"]
 # Inputs of BatchNorm in the stages of a Slow pathway, N x C x T x H x W, with few enough points for a CPU.

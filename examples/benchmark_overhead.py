@@ -35,12 +35,9 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule, convert_sub_batchnorm
-from lightning_multigrid.loading.fixed_clips import FixedClips
-from lightning_multigrid.loading.loader import MultigridLoader
-from lightning_multigrid.loading.order import epoch_order
-from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.loading import FixedClips, MultigridLoader, MultigridSampler, epoch_order
 from lightning_multigrid.models import small_cnn
-from lightning_multigrid.norm.sub_batchnorm import set_sub_batch
+from lightning_multigrid.norm import set_sub_batch
 
 CLASSES, SEED = 8, 0
 

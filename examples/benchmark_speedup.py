@@ -31,14 +31,13 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 from torch.utils.flop_counter import FlopCounterMode
 
-from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, convert_sub_batchnorm
+from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, convert_sub_batchnorm, resample_clips
+from lightning_multigrid.clips import ClipSampling
 from lightning_multigrid.clips.batch import RgbFormat
-from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
-from lightning_multigrid.norm.sub_batchnorm import restore_batchnorm, set_sub_batch
-from lightning_multigrid.pixels.resample import resample_clips
-from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat
-from lightning_multigrid.schedule.tables import text_table
+from lightning_multigrid.norm import restore_batchnorm, set_sub_batch
+from lightning_multigrid.pixels import YuvClip, YuvFormat
+from lightning_multigrid.schedule import text_table
 from lightning_multigrid.training.compile_grids import raised_limits
 
 KINETICS = 240_000  # training videos

@@ -35,9 +35,14 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule
-from lightning_multigrid.pixels.augment import Augmentation
-from lightning_multigrid.training.atomic_checkpoints import AtomicCheckpointIO
+from lightning_multigrid import (
+    AtomicCheckpointIO,
+    Augmentation,
+    Baseline,
+    BatchShape,
+    MultigridCallback,
+    MultigridSchedule,
+)
 
 CLIPS, CLASSES, EPOCHS = 100, 4, 4
 
