@@ -5,7 +5,7 @@ videos nor Lightning. Begin with `requests.py`, then `order.py`, `sampler.py` an
 """
 
 from lightning_multigrid.loading.fixed_clips import FixedClips
-from lightning_multigrid.loading.loader import MultigridLoader
+from lightning_multigrid.loading.loader import MultigridLoader, WorkerError
 from lightning_multigrid.loading.order import RepeatSampler, epoch_order, order_of
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, visits
@@ -19,6 +19,7 @@ __all__ = [
     "MultigridLoader",
     "MultigridSampler",
     "RepeatSampler",
+    "WorkerError",
     "clip_dataset",
     "derive_seed",
     "epoch_order",
