@@ -1,8 +1,8 @@
-"""A clock for tests of step times: time passes only when a test says so."""
+"""A clock that tests set."""
 
 
 class FakeClock:
-    """The clock of a device that is always `behind` seconds behind the process."""
+    """A device that is always `behind` seconds behind the process."""
 
     def __init__(self, behind=0.0):
         self.time, self.behind = 0.0, behind

@@ -19,8 +19,8 @@ from lightning_multigrid.reports.step_times import StepTime
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule, Step
-from tests.helpers.fake_clock import FakeClock
 from tests.helpers.tiny import Module, fit
+from tests.reports.test_step_times import FakeClock
 
 COARSE, FINE = BatchShape(16, 4, 16), BatchShape(2, 8, 32)
 

@@ -23,7 +23,6 @@ from lightning_multigrid.reports.step_times import (
 from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import Step
-from tests.helpers.fake_clock import FakeClock
 from tests.helpers.tiny import trainer
 
 
@@ -32,6 +31,25 @@ def step(clips=8, phase=0, size=32):
 
 
 # --- Moments ---
+
+
+class FakeClock:
+    """A device that is always `behind` seconds behind the process."""
+
+    def __init__(self, behind=0.0):
+        self.time, self.behind = 0.0, behind
+
+    def now(self):
+        return self.time
+
+    def passed(self, moment):
+        return moment <= self.time - self.behind
+
+    def seconds(self, start, end):
+        return end - start
+
+    def wait(self, moment):
+        self.time = max(self.time, moment + self.behind)
 
 
 def run(timer, clock, waits, steps):
