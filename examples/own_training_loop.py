@@ -1,6 +1,6 @@
-"""Multigrid training in a loop of your own, without Lightning's Trainer; and the same training with it.
+"""Multigrid training in a loop of your own, without Lightning's Trainer; then the same training with it.
 
-Both runs see the same clips, in mini-batches of the same shapes, with the same LR, so their losses are the same:
+Both trainings see the same clips, in mini-batches of the same shapes, with the same LR, so their losses are the same:
 
     python examples/own_training_loop.py
 """
