@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# The benchmarks, each into a JSON file, then the tables:
+# Runs the benchmarks, each into a JSON file, then makes the tables:
 #
 #     examples/benchmark_all.sh                    # on a GPU, if there is one, else on the CPU with small clips
 #     examples/benchmark_all.sh speedup norm       # only these parts
 #     RESULTS=/tmp/mine QUICK=1 examples/benchmark_all.sh     # a try in a minute or two
 #
-# Parts on a GPU: `speedup` (the paper's settings), `gap` (what brings the times nearer to the FLOPs), `norm`, `overhead`
-# and, only if it is named, `compile`. On a CPU: `speedup`, `norm`, `overhead`.
+# The parts on a GPU are `speedup` (the paper's settings), `gap` (what brings the times nearer to the FLOPs), `norm` and
+# `overhead`, and `compile` if it is named. On a CPU they are `speedup`, `norm` and `overhead`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,7 +31,7 @@ run() { # script, name of the JSON file, options
     echo "== $name took $((SECONDS - began)) s"
 }
 
-gpu() { # end of the JSON file's name, options; few kernels are tried, as each try takes long
+gpu() { # end of the JSON file's name, options; it tries few kernels, as each try takes long
     run benchmark_speedup "speedup_gpu_$1" --rounds 3 --kernels 3 "${@:2}" "${quick[@]}"
 }
 
@@ -48,7 +48,7 @@ done
 for part in "${parts[@]}"; do
     case $device-$part in
     cuda-speedup)
-        # The paper's settings with its clips on each GPU, beside its figures, and the days of Table 4's single GPU.
+        # The paper's settings, with as many clips per GPU, for comparison with its figures; i3d_1gpu is its Table 4.
         for setting in slowfast i3d_1gpu i3d i3d_nl slowfast_t64 slowfast_320; do
             gpu "$setting" --precision bf16 --setting "$setting"
         done

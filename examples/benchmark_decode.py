@@ -1,26 +1,26 @@
-"""Clips per second and core that a decoder gives, on ordinary and on prepared H.264 files.
+"""How many clips per second and core video decoders give, on ordinary and on prepared H.264 files.
 
     python examples/benchmark_decode.py
     python examples/benchmark_decode.py --videos FOLDER --rounds 5 --json decode.json
 
-Clips are those of training: 8 frames at a stride of 2 to 8, 16 at 2 to 4, 32 at 2, starting anywhere. Every method
-but the second gives the same frames as RGB bytes, and has its turn at every clip, in random order:
+Clips are as in training: 8 frames at a stride of 2 to 8, 16 at 2 to 4, 32 at 2, starting anywhere. All methods take
+turns at every clip, in random order, and all but the second give the same frames as RGB bytes:
 
 - `ours`: `VideoReader` with the index of the file, unpacked for each clip;
-- `ours, YUV`: the same, giving the planes as they are, as training on a GPU has it (colours within 3 of 255);
+- `ours, YUV`: the same, but returns the planes unconverted, as training on a GPU uses them (colours within 3 of 255);
 - `pyslowfast`: PyAV as PySlowFast uses it: seek to the clip, decode its whole span, convert every frame of it;
 - `pyav`: PyAV from the first frame on;
 - `torchcodec exact`, `torchcodec approximate`: a `VideoDecoder` with one thread;
 - `decord`, `opencv`: with one thread.
 
-Those that are not installed are left out, and named. Times are process times of all threads, which other jobs on the
-machine disturb least; the files lie in the page cache. Trust the ratios, which are taken within a round, not the times.
+Methods that are not installed are left out, and named. Times are process times of all threads, which other jobs on the
+machine disturb least; the files are in the page cache. Trust the ratios, which are taken within a round, not the times.
 
-Without `--videos` the footage is made here: drifting textures under moving shapes, with noise. `ordinary` files have
+Without `--videos` the script draws the footage: moving shapes over drifting textures, with noise. `ordinary` files have
 x264's defaults, with a keyframe every 250 frames; `prepared` ones are what `lightning-multigrid prepare` makes of them.
 
-The last row of a table is the part of ours that is libavcodec's: the same packets, in memory, through the same decoder,
-and nothing done with the frames.
+The last row of a table is libavcodec's part of our time: the same packets, in memory, through the same decoder, and
+nothing done with the frames.
 """
 
 import argparse
@@ -39,16 +39,14 @@ import torch
 from measuring import machine, machine_line, prepared_copy, write_json
 from torch import Tensor
 
-from lightning_multigrid.decode.index import PacketIndex
-from lightning_multigrid.decode.reader import VideoReader, build_index
+from lightning_multigrid.decode import PacketIndex, VideoError, VideoReader, build_index
 from lightning_multigrid.decode.thread_cache import Kept
-from lightning_multigrid.decode.video_file import VideoError
-from lightning_multigrid.pixels.yuv import YuvClip
+from lightning_multigrid.pixels import YuvClip
 
 GRIDS = {"8 frames": (8, 2, 8), "16 frames": (16, 2, 4), "32 frames": (32, 2, 2)}  # frames, least and greatest stride
 SIZES = ["340x256", "640x360", "1920x1080"]
 ORDINARY = {"g": "250", "preset": "medium", "crf": "23", "x264-params": "log-level=none"}
-SEEK_MARGIN = 1024  # ticks that PySlowFast seeks back further than to the clip
+SEEK_MARGIN = 1024  # PySlowFast seeks to so many ticks before the clip
 PACKAGES = ["av", "torchcodec", "decord", "cv2"]
 LIBAVCODEC = "of ours, libavcodec"
 
@@ -57,7 +55,7 @@ Method = Callable[[Path, list[int]], "Frames | YuvClip | Tensor"]
 
 
 def footage(count: int, height: int, width: int, seed: int) -> Iterator[Frames]:
-    """Frames H x W x 3: a texture with the spectrum of photographs drifts, shapes of others cross it, and noise."""
+    """Frames H x W x 3: a texture with the spectrum of photographs drifts, textured shapes cross it, noise is added."""
     draw = np.random.default_rng(seed)
 
     def texture(rows: int, columns: int) -> np.ndarray:
@@ -97,7 +95,7 @@ def make_footage(path: Path, seconds: float, height: int, width: int, seed: int,
 
 
 def make_files(folder: Path, sizes: list[str], seconds: float, videos: Path | None, seed: int) -> dict[str, Path]:
-    """Name -> file: every source as it is (ordinary), and prepared."""
+    """Returns the files by name: every source as it is (ordinary), and prepared."""
     sources: dict[str, Path] = {}
     if videos is not None:
         sources = {path.stem: path for path in sorted(videos.glob("*.mp4")) if is_h264(path)}
@@ -140,14 +138,14 @@ def ours_yuv(indices_of: dict[Path, bytes]) -> Callable[[Path, list[int]], YuvCl
 
 
 def agree(frames: Frames | YuvClip | Tensor, expected: Frames) -> bool:
-    """Whether frames are those expected: RGB to the bit, YUV within 3 of 255."""
+    """Whether frames are as expected: RGB to the bit, YUV within 3 of 255."""
     if isinstance(frames, YuvClip):
         return bool(np.abs(frames.rgb().permute(1, 2, 3, 0).round().numpy() - expected).max() <= 3)
     return np.array_equal(frames, expected)
 
 
 def libavcodec(path: Path) -> Callable[[list[int]], float]:
-    """Process time of libavcodec alone in a read of ours, which like this one keeps its decoder from clip to clip."""
+    """Measures libavcodec's part of a read of ours: process time, with a decoder that is kept from clip to clip."""
     index, data, kept = build_index(path), path.read_bytes(), Kept()
 
     def seconds(indices: list[int]) -> float:
@@ -180,7 +178,7 @@ def pyav_from_start(path: Path, indices: list[int]) -> Frames:
 
 
 def pyslowfast(times_of: dict[Path, list[int]]) -> Method:
-    """Seek to before the clip, decode its span and a frame with PyAV's defaults, convert all of it, then choose."""
+    """Seeks to before the clip, decodes its span with PyAV's defaults, converts all of it, then takes the frames."""
 
     def read(path: Path, indices: list[int]) -> Frames:
         times = times_of[path]

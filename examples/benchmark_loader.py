@@ -1,21 +1,21 @@
-"""Clips per second through a `DataLoader` with workers, as mini-batches that are ready for the device.
+"""How many clips per second a `DataLoader` with workers gives, in mini-batches that are ready for the device.
 
     python examples/benchmark_loader.py video1.mp4 video2.mp4 --json loader.json
 
 Three loaders take turns on the same videos, with the same draws of frames and crops:
 
-- `ours`: crops as YUV planes, which the device makes the model's input (`resample_clips`);
+- `ours`: crops as YUV planes, from which the device makes the model's input (`resample_clips`);
 - `torchcodec`: exact frames by torchcodec, cropped and resized as bytes (needs `pip install torchcodec`);
-- `pyslowfast`: in the way of the paper's code base, written anew: PyAV decodes and converts all frames of the span,
-  which are normalised and resized as floats, and then cropped.
+- `pyslowfast`: as in the paper's code base, but written anew: PyAV decodes and converts all frames of the span, which
+  are normalised and resized as floats, and then cropped.
 
-Each has two sources: the videos as they are, and `prepared`: copies as `lightning-multigrid prepare` makes them. The
-others can read those, too; so ratios are given on the same videos, and of ours on prepared ones to theirs on the
-original ones.
+Each reads two sources: the videos as they are, and `prepared` copies, as `lightning-multigrid prepare` makes them. The
+others can read the copies too. So there are two ratios: on the same videos, and ours on prepared videos to theirs on
+the original ones.
 
-Rounds in which each has its turn; the numbers are medians. Workers are started and warm before the first. Seconds are
-those of the wall, CPU seconds those of all processes, which other jobs on the machine disturb less. `--first` instead
-measures how long the first mini-batch of a phase takes, read by one worker or by all.
+All take turns in each round; the numbers are medians. Workers are started and warm before the first round. Seconds are
+wall-clock time; CPU seconds are those of all processes, which other jobs on the machine disturb less. `--first` instead
+measures how long the first mini-batch of a phase takes if one worker or all workers read it.
 """
 
 import argparse
@@ -37,12 +37,9 @@ from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedule, ShortCycle
-from lightning_multigrid.clips.batch import collate_clips
-from lightning_multigrid.clips.dataset import VideoDataset
-from lightning_multigrid.clips.sampling import ClipSampling
-from lightning_multigrid.loading.loader import MultigridLoader
-from lightning_multigrid.loading.sampler import MultigridSampler
-from lightning_multigrid.sources.video_list import read_manifest
+from lightning_multigrid.clips import ClipSampling, VideoDataset, collate_clips
+from lightning_multigrid.loading import MultigridLoader, MultigridSampler
+from lightning_multigrid.sources import read_manifest
 
 FRAMES, SIZE, STRIDE = 32, 224, 2  # the baseline
 SAMPLING = ClipSampling(FRAMES, SIZE, STRIDE)
@@ -50,7 +47,7 @@ GRIDS = {"coarse 8 x 112": (8, 112), "full 32 x 224": (32, 224)}
 
 
 class Peer(Dataset):
-    """Clips on one grid by another way of decoding."""
+    """Clips on one grid, decoded in another way."""
 
     def __init__(self, paths: list[str], frames: int, size: int, length: int) -> None:
         self.paths, self.frames, self.size, self.length = paths, frames, size, length
@@ -122,7 +119,7 @@ def our_loader(paths: list[str], frames: int, size: int, batches: int, options: 
 
 
 def loader_of(method: str, paths: list[str], grid: tuple[int, int], batches: int, options: argparse.Namespace):
-    """A loader of so many mini-batches of the clips that the grid has by Eq. 1, and of how many clips."""
+    """Returns a loader of so many mini-batches on a grid, and the clips of a mini-batch (Eq. 1)."""
     frames, size = grid
     shape = BatchShape(options.clips, FRAMES, SIZE).rescaled(frames, size)
     if method == "ours":
@@ -133,7 +130,7 @@ def loader_of(method: str, paths: list[str], grid: tuple[int, int], batches: int
 
 
 def cpu_seconds() -> float:
-    """Of this process and of its workers, where the system tells (Linux)."""
+    """CPU time of this process and, on Linux, of its workers."""
     seconds = time.process_time()
     for worker in multiprocessing.active_children():
         times = Path(f"/proc/{worker.pid}/stat")
@@ -144,7 +141,7 @@ def cpu_seconds() -> float:
 
 
 def turn(method: str, loader, number: int) -> tuple[float, float, float]:
-    """Clips per second and per CPU second of an epoch of so many clips, and megabytes of a mini-batch."""
+    """Reads an epoch of so many clips; returns clips per second, clips per CPU second, megabytes of a mini-batch."""
     cpu, wall = cpu_seconds(), time.perf_counter()
     for batch in loader:
         size = sum(piece.nbytes for piece in (batch.pieces if method == "ours" else batch[:1]))
@@ -159,7 +156,7 @@ def first_batches(paths: list[str], options: argparse.Namespace) -> Iterator[dic
             loader, clips = loader_of("ours", paths, (8, 112), 4, options)
             if way == "by one worker":
                 loader.pieces = 1
-            for _ in loader:  # the workers live on, and know the videos
+            for _ in loader:  # workers stay alive, and then know the videos
                 pass
             start = time.perf_counter()
             times = [time.perf_counter() - start for _ in loader]
@@ -183,7 +180,7 @@ def compare(sources: dict[str, list[str]], options: argparse.Namespace) -> Itera
         batches = max(1, options.turn // clips)
         loader, _ = loader_of(method, sources[source], GRIDS[grid], batches, options)
         loaders[grid, source, method] = loader, batches * clips
-        turn(method, loader, 1)  # workers live on, and have warmed up
+        turn(method, loader, 1)  # starts the workers, which stay alive
     for _ in range(options.rounds):
         for cell in random.sample(cells, len(cells)):
             seen[cell].append(turn(cell[2], *loaders[cell]))

@@ -1,4 +1,4 @@
-"""Time of sub-mini-batch BatchNorm, forward and backward, beside plain BatchNorm.
+"""How long BatchNorm over sub-mini-batches takes, forward and backward, compared with plain BatchNorm.
 
     python examples/benchmark_norm.py
     python examples/benchmark_norm.py --device cuda --json norm.json
@@ -7,7 +7,7 @@ Three layers take turns on the same mini-batches:
 
 - `plain`: `nn.BatchNorm3d`;
 - `ours`: `SubBatchNorm3d`, statistics over groups of `--sub-batch` clips;
-- `split`: statistics of the groups by a BatchNorm without affine, then scale and shift as operations of their own.
+- `split`: a BatchNorm without affine part normalises the groups; separate operations scale and shift.
 
 On the CPU the times are process times, which other jobs on the machine disturb least; they count all threads.
 """
@@ -21,13 +21,13 @@ import torch
 from measuring import choose_device, machine, machine_line, make_clock, write_json
 from torch import Tensor, nn
 
-from lightning_multigrid.norm.sub_batchnorm import SubBatchNorm3d
+from lightning_multigrid import SubBatchNorm3d
 
 LAYERS = ["plain", "ours", "split"]
 # Inputs of BatchNorm in the stages of a Slow pathway, N x C x T x H x W, with few enough points for a CPU.
-# The last two have a remainder: 37 clips are groups of 10, 9, 9 and 9.
+# The last two have a remainder: 37 clips make groups of 10, 9, 9 and 9.
 SHAPES = ["32x64x8x28x28", "64x128x4x14x14", "32x256x4x14x14", "64x512x2x7x7", "37x64x4x14x14", "37x256x4x7x7"]
-# The same on a GPU, as large as in the paper: SlowFast's slow pathway on 128 x 8 x 112, 64 x 8 x 158 and so on.
+# For a GPU, as large as in the paper: SlowFast's slow pathway on 128 x 8 x 112, 64 x 8 x 158 and so on.
 GPU_SHAPES = [
     "128x64x2x28x28",
     "128x256x2x28x28",
@@ -45,7 +45,7 @@ VARIANTS = [
 
 
 class SplitThenAffine(nn.Module):
-    """Statistics of `groups` groups of equal size, and the affine part apart."""
+    """Normalises `groups` groups of equal size, then scales and shifts."""
 
     def __init__(self, channels: int, groups: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def measure(
         "ours": SubBatchNorm3d(channels, sub_batch=sub_batch),
     }
     groups = max(1, clips // sub_batch)
-    if clips % groups == 0:  # the split layer knows no remainders
+    if clips % groups == 0:  # the split layer takes no remainder
         layers["split"] = SplitThenAffine(channels, groups)
     for layer in layers.values():
         layer.to(device)
@@ -85,7 +85,7 @@ def measure(
     )
     x.requires_grad_()
     clock = make_clock(device)
-    # On a GPU several at a time: else Python, which starts one while the other is computed, would be what is timed.
+    # On a GPU several at a time: otherwise the time would be that of Python, which starts the operations.
     repeats = 20 if device.type == "cuda" else 1
     times: dict[str, list[float]] = {name: [] for name in layers}
     warm_up, least = 2, 5

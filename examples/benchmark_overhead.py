@@ -1,15 +1,15 @@
-"""What the callback costs: Lightning with MultigridCallback beside a bare loop over the same mini-batches.
+"""What the callback costs: Lightning with MultigridCallback, compared with a bare loop over the same mini-batches.
 
     python examples/benchmark_overhead.py
     python examples/benchmark_overhead.py --width 48 --rounds 5 --json overhead.json
 
-Three loops take turns over the same clips, in the same order and shapes: a bare loop (forward, backward, optimizer step
-and nothing else), Lightning's Trainer alone, and the Trainer with MultigridCallback. The Trainer alone cannot change
-shapes, so it has its own bare loop, on the baseline's. A step lasts from one call of the model to the next; its time is
-the median over the rounds, as process time on a CPU. Ratios of whole trainings follow, and what a step costs besides.
+The Trainer with MultigridCallback and a bare loop (forward, backward, optimizer step and nothing else) take turns over
+the same clips, in the same order and shapes. So do Lightning's Trainer alone and a bare loop, on the baseline's shape.
+A step lasts from one call of the model to the next; its time is the median over the rounds, as process time on a CPU.
+The script prints the ratios of whole trainings, and the extra time of a step.
 
-Then: how long the first step takes after a change of the base shape, whether the loader's workers live through all of
-them, and what the import of the package costs beside Lightning's.
+It also prints how long the first step takes after a change of the base shape, whether the loader's workers live through
+all changes, and how long the package takes to import, compared with Lightning.
 """
 
 import argparse
@@ -35,18 +35,15 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule, convert_sub_batchnorm
-from lightning_multigrid.loading.fixed_clips import FixedClips
-from lightning_multigrid.loading.loader import MultigridLoader
-from lightning_multigrid.loading.order import epoch_order
-from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.loading import FixedClips, MultigridLoader, MultigridSampler, epoch_order
 from lightning_multigrid.models import small_cnn
-from lightning_multigrid.norm.sub_batchnorm import set_sub_batch
+from lightning_multigrid.norm import set_sub_batch
 
 CLASSES, SEED = 8, 0
 
 
 class Clips(Dataset):
-    """Noise of one size; the label is the process that made it."""
+    """Noise of one size; the label is the id of the process that read it."""
 
     def __init__(self, number: int, frames: int, size: int) -> None:
         self.number = number
@@ -60,7 +57,7 @@ class Clips(Dataset):
 
 
 class Classifier(L.LightningModule):
-    """Stamps each call of its model."""
+    """Notes the time of each call of its model."""
 
     def __init__(self, width: int, clock: Callable[[], float]) -> None:
         super().__init__()
@@ -172,7 +169,7 @@ def steps_of(stamps: Sequence[float]) -> list[float]:
 
 
 def overhead(runs: Runs, rounds: int) -> dict[str, Any]:
-    """Seconds of a training by each loop, over steps that each have the median of the rounds."""
+    """Seconds of a training by each loop; the time of each step is its median over the rounds."""
     loops = {
         "bare": lambda: runs.bare(multigrid=True),
         "callback": lambda: runs.lightning(multigrid=True),
@@ -200,7 +197,7 @@ def overhead(runs: Runs, rounds: int) -> dict[str, Any]:
 
 
 def switching(runs: Runs, workers: int) -> dict[str, Any]:
-    """What the first step on a new base shape takes beyond the others of its shape, in the wall's time."""
+    """How much longer a step with a change of base shape takes than others of its shape, by the wall clock."""
     classifier = runs.lightning(multigrid=True, workers=workers)
     schedule = runs.schedule
     plan = [step for epoch in range(schedule.epochs) for step in schedule.steps(epoch, len(runs.data), drop_last=True)]
@@ -225,7 +222,7 @@ def switching(runs: Runs, workers: int) -> dict[str, Any]:
 
 
 def import_times(rounds: int) -> dict[str, Any]:
-    """Processor seconds of fresh processes that import Lightning, and the package with its callback."""
+    """CPU seconds of new processes that import Lightning, or the package with its callback."""
     programs = {
         "lightning": "import lightning",
         "lightning_multigrid": "from lightning_multigrid import MultigridCallback",

@@ -1,17 +1,17 @@
-"""How much faster a multigrid training is than its baseline: the time of a step on every grid, weighted by the plan.
+"""How much faster a multigrid training is than its baseline: times of a step on every grid, weighted by the plan.
 
     python examples/benchmark_speedup.py --device cpu                                      # a small model
     python examples/benchmark_speedup.py --setting slowfast i3d --precision bf16 --json speedup.json
     python examples/benchmark_speedup.py --setting i3d_1gpu --device cpu --clips 2 --size 64 --rounds 5
 
-A step is forward, backward and optimizer, on synthetic clips that are on the device already, or with `--resample` on
-crops (YUV on a GPU, else RGB) of which it makes them. What the loader needs comes on top, and the clips per second that
-it must deliver are printed. Grids take turns, so that a machine whose
-speed drifts disturbs them alike; the first steps of a grid are not counted. Baseline and multigrid differ in the shapes
-and in BatchNorm (plain, and over sub-mini-batches).
+A step is forward, backward and optimizer, on synthetic clips that are already on the device. With `--resample` the step
+makes the clips from crops (YUV on a GPU, else RGB). The time of the loader is not included; the script prints how many
+clips per second it must deliver. Grids take turns, so that a drift of the machine's speed affects them alike; the first
+steps of a grid are not counted. Baseline and multigrid differ in the shapes and in BatchNorm (plain, or over
+sub-mini-batches).
 
-Beside the ratio of the times stand the ratio of the FLOPs, which it cannot beat unless the larger mini-batches run more
-efficiently, and the paper's, which was measured on P100 GPUs.
+With the ratio of the times the script prints the ratio of the FLOPs, which times can exceed only if larger mini-batches
+run more efficiently, and the paper's ratio, which was measured on P100 GPUs.
 """
 
 import argparse
@@ -31,14 +31,13 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 from torch.utils.flop_counter import FlopCounterMode
 
-from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, convert_sub_batchnorm
+from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, convert_sub_batchnorm, resample_clips
+from lightning_multigrid.clips import ClipSampling
 from lightning_multigrid.clips.batch import RgbFormat
-from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
-from lightning_multigrid.norm.sub_batchnorm import restore_batchnorm, set_sub_batch
-from lightning_multigrid.pixels.resample import resample_clips
-from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat
-from lightning_multigrid.schedule.tables import text_table
+from lightning_multigrid.norm import restore_batchnorm, set_sub_batch
+from lightning_multigrid.pixels import YuvClip, YuvFormat
+from lightning_multigrid.schedule import text_table
 from lightning_multigrid.training.compile_grids import raised_limits
 
 KINETICS = 240_000  # training videos
@@ -49,8 +48,8 @@ CLASSES = 400
 class Setting:
     """A model and a baseline of the paper.
 
-    `devices` are the paper's, and the clips of the shape are those of one of them. `published` is the paper's ratio of
-    wall-clock times, `days` its days of the baseline and of multigrid where it gives them.
+    `devices` is the paper's number of GPUs; the baseline's shape has the clips of one of them. `published` is the
+    paper's ratio of wall-clock times, `days` its days for the baseline and for multigrid where it gives them.
     """
 
     make: Callable[[], nn.Module]
@@ -89,14 +88,14 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Grid:
-    """A shape of mini-batch and the clips that share its BatchNorm statistics; 0 is plain BatchNorm."""
+    """The shape of a mini-batch, and how many clips share BatchNorm statistics; 0 is plain BatchNorm."""
 
     shape: BatchShape
     sub_batch: int
 
 
 def plan_steps(schedule: MultigridSchedule, clips: int) -> dict[Grid, float]:
-    """Steps of each grid over a whole training; the tail of an epoch counts by its share of the clips."""
+    """Steps of each grid in a whole training; the tail of an epoch counts by its share of the clips."""
     seen: Counter[tuple[int, int, int]] = Counter()
     full: dict[tuple[int, int, int], int] = {}
     for epoch in range(schedule.epochs):
@@ -122,7 +121,7 @@ def flops_per_clip(setting: Setting, grids: Sequence[Grid]) -> dict[tuple[int, i
 
 
 class Bench:
-    """A model with its optimizer, which runs steps on any grid."""
+    """Runs steps of a model and its optimizer on any grid."""
 
     def __init__(self, setting: Setting, shape: BatchShape, options: argparse.Namespace, device: torch.device) -> None:
         torch.manual_seed(options.seed)
@@ -132,7 +131,7 @@ class Bench:
         self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16")
         self.format = torch.channels_last_3d if options.channels_last else torch.contiguous_format
         self.model = setting.make().to(device, memory_format=self.format)
-        # Learns next to nothing, so that the values stay those of a fresh model.
+        # An LR so small that the values stay those of a new model.
         self.optimizer = SGD(
             self.model.parameters(), lr=1e-6, momentum=0.9, weight_decay=1e-4, fused=options.fused or None
         )
@@ -140,7 +139,7 @@ class Bench:
             self.model.compile(dynamic=False)
 
     def batch(self, grid: Grid) -> tuple[Callable[[], torch.Tensor], torch.Tensor]:
-        """What makes the clips of a step, and their labels."""
+        """Returns a function that makes the clips of a step, and their labels."""
         shape = grid.shape
         labels = torch.zeros(shape.clips, dtype=torch.long, device=self.device)
         if self.sampling is not None:
@@ -151,7 +150,7 @@ class Bench:
         return lambda: clips, labels
 
     def crops(self, shape: BatchShape) -> tuple[list[torch.Tensor | YuvClip], list[bool]]:
-        """Crops as training has them, of videos whose shorter side is that of the baseline's scale jitter."""
+        """Crops as in training, of videos whose shorter side is the least that the baseline draws."""
         assert self.sampling is not None
         short = round(self.sampling.short_side_range(self.sampling.size)[0])
         draws = random.Random(self.options.seed)
@@ -182,14 +181,14 @@ class Bench:
         self.optimizer.step()
 
     def warm_up(self, grid: Grid, steps: int) -> int | None:
-        """Runs the first steps of a grid; peak memory of the device in bytes, where it is counted."""
+        """Runs the first steps of a grid; returns the peak memory of a GPU in bytes."""
         self.set(grid)
         cuda = self.device.type == "cuda"
         if cuda:
             torch.cuda.empty_cache()
         batch = self.batch(grid)
         for number in range(steps):
-            if cuda and number < 2:  # cuDNN tries its kernels in the first step, some in far more memory
+            if cuda and number < 2:  # in the first step cuDNN tries kernels, some with far more memory
                 torch.cuda.reset_peak_memory_stats(self.device)
             self.step(*batch)
         return torch.cuda.max_memory_allocated(self.device) if cuda else None
@@ -199,7 +198,7 @@ class Bench:
         self.set(grid)
         batch = self.batch(grid)
         if self.device.type == "cuda":
-            self.step(*batch)  # the first one after a change finds cold caches of the allocator
+            self.step(*batch)  # after a change of shape the allocator has to find memory again
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             for _ in range(steps):
@@ -215,7 +214,7 @@ class Bench:
 
 
 def measure(setting: Setting, options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Times of the grids of a setting, and what they come to over both trainings."""
+    """Measures the grids of a setting, and computes the times of both trainings."""
     shape = setting.baseline.shape
     shape = BatchShape(options.clips or shape.clips, options.frames or shape.frames, options.size or shape.size)
     given = setting.baseline
@@ -242,7 +241,7 @@ def measure(setting: Setting, options: argparse.Namespace, device: torch.device)
         "baseline_hours": steps[plain] * seconds[plain] / 3600,
         "multigrid_hours": sum(steps[grid] * seconds[grid] for grid in multigrid) / 3600,
     }
-    # The ratio of each round, so that the spread is known.
+    # The ratio of each round shows the spread.
     ratios = [
         steps[plain] * times[plain][turn] / sum(steps[grid] * times[grid][turn] for grid in multigrid)
         for turn in range(options.rounds)
@@ -270,7 +269,7 @@ def measure(setting: Setting, options: argparse.Namespace, device: torch.device)
         "speedup_of_rounds": ratios,
         "flops_bound": steps[plain] * flops[plain] / sum(steps[grid] * flops[grid] for grid in multigrid),
         "fewer_steps": steps[plain] / sum(steps[grid] for grid in multigrid),
-        # The paper's figures are of its own clips.
+        # The paper's figures are for its own shapes.
         "published": setting.published if shape == given.shape else None,
         "published_days": setting.days if shape == given.shape else None,
         "clips_per_second_mean": epochs * clips / 3600 / total["multigrid_hours"],

@@ -1,18 +1,18 @@
 """Accuracy against training time on hard moving shapes: the baseline, shortened ones, and multigrid.
 
     python examples/compare.py                  # trains what is missing in examples/results/compare, then reports
-    python examples/compare.py --ablations      # likewise the variants of the paper's Table 1
-    python examples/compare.py --report         # prints the tables and draws the figure from what is there
+    python examples/compare.py --ablations      # the same for the variants of the paper's Table 1
+    python examples/compare.py --report         # trains nothing: prints the tables and draws the figure
     python examples/compare.py --width 32 --folder wide   # a CNN of twice the width, whose steps outlast decoding
     python examples/compare.py --tiny --folder tiny   # seconds; its accuracy says nothing
 
 Each run writes one JSON file when it is done, and a run whose file exists is not repeated. So an interrupted comparison
-goes on where it was, and several processes may share one, each with its own `--seeds` or `--variants`.
+continues where it was, and several processes may share one, each with its own `--seeds` or `--variants`.
 
-A run is one process with one thread, and `--workers` that decode for it. `train_seconds` is the CPU time of the
-training process: forward, backward, optimizer, resampling and Lightning, and neither decoding nor waiting for it.
-`wall_seconds` is that with all waiting. Both begin before the first mini-batch is requested, end after the last
-optimizer step, and hold no validation.
+A run is one process with one thread, and `--workers` processes that decode for it. `train_seconds` is the CPU time of
+the training process: forward, backward, optimizer, resampling and Lightning, without decoding or waiting for it.
+`wall_seconds` is the wall-clock time, with all waiting. Both begin before the first mini-batch is requested, end after
+the last optimizer step, and include no validation.
 """
 
 import argparse
@@ -96,12 +96,12 @@ TINY = Task(
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to train: multigrid by the arguments of its callback, or a baseline of some steps.
+    """A way to train: multigrid with arguments of its callback, or a baseline of so many steps.
 
     Args:
-        label: What tables call it.
+        label: Its name in tables.
         multigrid: Arguments of `MultigridCallback`; None is a baseline.
-        steps_of: Name of the multigrid variant whose number of steps a shortened baseline has.
+        steps_of: For a shortened baseline, the multigrid variant that has as many steps.
     """
 
     label: str
@@ -122,14 +122,14 @@ COMPARISON = {
 
 
 def ablations(task: Task) -> dict[str, Variant]:
-    """Table 1: other cycles, and parts of the method left out or changed, each with the steps of the default."""
+    """Table 1: other cycles, and parts of the method left out or changed, each with as many steps as the default."""
     variants = {
         "long_1": Variant("Long cycle of 1 shape (short cycle only)", {"long_cycle": LongCycle(SHAPES[-1:])}),
         "long_2": Variant("Long cycle of 2 shapes", {"long_cycle": LongCycle(SHAPES[-2:])}),
         "long_3": Variant("Long cycle of 3 shapes", {"long_cycle": LongCycle(SHAPES[-3:])}),
         "short_cycle_1": Variant("Short cycle of 1 shape (long cycle only)", {"short_cycle": ShortCycle(SIZES[-1:])}),
         "short_cycle_2": Variant("Short cycle of 2 shapes", {"short_cycle": ShortCycle(SIZES[-2:])}),
-        # The long cycle goes through the last LR stage, too: what is left for fine-tuning is less than a step.
+        # The long cycle takes the last LR stage too, and leaves less than a step for fine-tuning.
         "no_fine_tuning": Variant("No fine-tuning", {"milestones": [*task.milestones, task.epochs - 1e-4]}),
         "no_sub_batch": Variant("BatchNorm over the whole mini-batch", {"sub_batch": 2**20}),
         "sqrt_lr": Variant("LR scaled with the square root of the clips", {"lr_scaling": "sqrt"}),
@@ -148,7 +148,7 @@ def ablations(task: Task) -> dict[str, Variant]:
 
 
 class Clock(L.Callback):
-    """Seconds from the start to the end of training, of this process and of the wall."""
+    """Measures training from start to end, in CPU seconds of this process and wall-clock seconds."""
 
     @override
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -161,7 +161,7 @@ class Clock(L.Callback):
 
 
 def train(task: Task, variant: Variant, variants: dict[str, Variant], seed: int, workers: int = 1) -> dict[str, Any]:
-    """Trains a model from a seed, and returns what was measured."""
+    """Trains a model from a seed; returns the measurements."""
     L.seed_everything(seed, verbose=False)
     share, callbacks = 1.0, [Clock()]
     if variant.multigrid is not None:
@@ -219,13 +219,13 @@ def make_trainer(callbacks: list[L.Callback], steps: int) -> L.Trainer:
 
 
 def children_seconds() -> float:
-    """CPU time of the processes that decoded for this one and have ended."""
+    """CPU time of the processes that decoded for this one, once they have ended."""
     times = os.times()
     return times.children_user + times.children_system
 
 
 def run(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path, workers: int) -> None:
-    """Trains what has no file yet, seed by seed, and writes a file for each."""
+    """Trains each variant that has no file yet, seed by seed, and writes its file."""
     torch.set_num_threads(1)
     variants = COMPARISON | ablations(task)
     runs = [(seed, name, folder / f"{name}-seed{seed}.json") for seed in seeds for name in names]
@@ -263,9 +263,9 @@ def spread(values: Sequence[float], digits: int) -> str:
 
 
 def table(runs: dict[str, list[dict[str, Any]]], variants: dict[str, Variant], times: bool = True) -> str:
-    """A row per variant that was run, in Markdown; how many times faster than the baseline is a mean over the seeds.
+    """A row per variant that was run, in Markdown; the speed-up over the baseline is a mean over the seeds.
 
-    By the wall clock only if all runs waited less than a tenth of their time, as they do on a machine of their own.
+    The speed-up by the wall clock is given only if all runs waited less than a tenth of their time.
     """
     columns = ["training", "steps", "seeds", "top-1 %"]
     if times:
@@ -347,7 +347,7 @@ def report(folder: Path, task: Task) -> None:
     print(table(runs, COMPARISON))
     default = {name: variant for name, variant in COMPARISON.items() if name in ("baseline", "multigrid_1.5x")}
     if set(ablations(task)) & set(runs):
-        # Each has the steps of the default, and so about its time; runs of different machines do no harm here.
+        # All have as many steps as the default; without times, runs on different machines may be mixed.
         print("\n" + table(runs, default | ablations(task), times=False))
     if find_spec("matplotlib") is None:
         print('\nNo figure without matplotlib: python -m pip install ".[plot]"')

@@ -1,7 +1,7 @@
 """Multigrid training of an image classifier: an image is a clip of one frame.
 
 Any torchvision model and any dataset of images C x H x W will do. There are no frames to leave out, so the long cycle
-has spatial sizes only; the paper did not try images, so compare with the baseline before you rely on it.
+changes the size only. The paper did not try images: compare with the baseline before you rely on it.
 
     python examples/images.py                       # multigrid
     python examples/images.py --baseline            # the same script without the callback
@@ -22,7 +22,7 @@ from lightning_multigrid import LongCycle, MultigridCallback
 
 
 class ImageClassifier(L.LightningModule):
-    """A plain module: nothing in it knows of grids."""
+    """A plain module, which knows nothing of grids."""
 
     def __init__(self, num_classes, epochs):
         super().__init__()
@@ -42,7 +42,7 @@ class ImageClassifier(L.LightningModule):
 
 
 def read_images(folder, size, generated):
-    """The images of a folder per class, or so many generated ones, of which there is nothing to learn."""
+    """Images from a folder per class, or so many random ones, from which nothing can be learned."""
     transform = transforms.Compose([transforms.RandomResizedCrop(size), transforms.ToTensor()])
     if folder is None:
         return FakeData(generated, (3, size, size), num_classes=10, transform=transform), 10
@@ -66,7 +66,7 @@ def main(arguments=None):
     multigrid = MultigridCallback(
         # Pairs (frames, size): an image has one frame on every grid.
         long_cycle=LongCycle(((1, 0.5), (1, 0.5**0.5), (1, 1))),
-        # Image recipes have batch statistics of their whole mini-batch, not the 8 clips of video.
+        # Image recipes compute batch statistics over the whole mini-batch, not over the 8 clips of video.
         sub_batch=options.batch_size,
     )
     trainer = L.Trainer(

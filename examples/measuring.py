@@ -1,4 +1,4 @@
-"""What the benchmarks share: clocks, the description of the machine, and the JSON of a run."""
+"""Shared by the benchmarks: clocks, the description of the machine, and the JSON file of a run."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import lightning_multigrid
 
 
 def make_clock(device: torch.device) -> Callable[[], float]:
-    """Seconds: of this process on the CPU, where other jobs disturb that least; of the wall on an idle GPU."""
+    """A clock in seconds: CPU time on a CPU, which other jobs disturb least; wall-clock time of an idle GPU."""
     if device.type == "cpu":
         return time.process_time
 
@@ -28,7 +28,7 @@ def make_clock(device: torch.device) -> Callable[[], float]:
 
 
 def machine(device: torch.device, packages: Sequence[str] = ()) -> dict[str, Any]:
-    """What the numbers were measured on, with the versions of other packages, as they are imported, that took part."""
+    """The machine and the versions of a measurement; `packages` are further ones, by their import names."""
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu(),
         "processors": os.cpu_count(),
@@ -45,13 +45,13 @@ def machine(device: torch.device, packages: Sequence[str] = ()) -> dict[str, Any
 
 
 def _versions(packages: Sequence[str]) -> dict[str, str | None]:
-    """Found without importing them; None if there is none such."""
+    """Finds versions without importing the packages; None for one that is not installed."""
     distributions = packages_distributions() if packages else {}
     return {name: version(distributions[name][0]) if name in distributions else None for name in packages}
 
 
 def machine_line(of: dict[str, Any]) -> str:
-    """The same as a line of text."""
+    """The machine as a line of text."""
     return f"{of['device']}, {of['threads']} thread(s), torch {of['torch']}"
 
 
@@ -64,7 +64,8 @@ def _cpu() -> str:
 
 def prepared_copy(path: Path, target: Path) -> Path:
     """A copy of a video as `lightning-multigrid prepare` makes it."""
-    from lightning_multigrid.prepare.transcode import Encoding, Prepared, TranscodeJob, transcode
+    from lightning_multigrid.prepare import Encoding
+    from lightning_multigrid.prepare.transcode import Prepared, TranscodeJob, transcode
 
     outcome = transcode(TranscodeJob(str(path), str(target), Encoding()))
     if not isinstance(outcome, Prepared):
@@ -73,7 +74,7 @@ def prepared_copy(path: Path, target: Path) -> Path:
 
 
 def choose_device(name: str, refuse: Callable[[str], Any]) -> torch.device:
-    """The device of a `--device` option; `refuse` is told if there is none such."""
+    """The device for a `--device` option; calls `refuse` with a message if there is none."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
@@ -84,7 +85,7 @@ def choose_device(name: str, refuse: Callable[[str], Any]) -> torch.device:
 def write_json(
     path: Path | None, benchmark: str, options: dict[str, Any], results: dict[str, Any], packages: Sequence[str] = ()
 ) -> None:
-    """Writes a run as JSON, if there is a path: which benchmark, on what, how it was called, what came out."""
+    """Writes a run as JSON if there is a path: the benchmark, the machine, the options, the results."""
     if path is None:
         return
     of = machine(torch.device(options["device"]), packages)

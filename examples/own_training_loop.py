@@ -1,6 +1,6 @@
-"""Multigrid training in a loop of your own, without Lightning's Trainer; and the same training with it.
+"""Multigrid training in a loop of your own, without Lightning's Trainer; then the same training with it.
 
-Both runs see the same clips, in mini-batches of the same shapes, with the same LR, so their losses are the same:
+Both trainings see the same clips, in mini-batches of the same shapes, with the same LR, so their losses are the same:
 
     python examples/own_training_loop.py
 """
@@ -23,12 +23,10 @@ from lightning_multigrid import (
     convert_sub_batchnorm,
     resample_clips,
 )
-from lightning_multigrid.clips.batch import collate_clips
-from lightning_multigrid.loading.loader import MultigridLoader
-from lightning_multigrid.loading.order import epoch_order
-from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.clips import collate_clips
+from lightning_multigrid.loading import MultigridLoader, MultigridSampler, epoch_order
 from lightning_multigrid.models import small_cnn
-from lightning_multigrid.norm.sub_batchnorm import set_sub_batch
+from lightning_multigrid.norm import set_sub_batch
 
 CLASSES, LR, DECAY, SEED = 16, 0.05, 1e-4, 0
 BASELINE = Baseline(BatchShape(clips=4, frames=16, size=40), epochs=3, milestones=(1, 2))

@@ -1,11 +1,12 @@
-"""Kills a real training with `kill -9`, continues it with `ckpt_path="last"`, and compares it with one left in peace.
+"""Kills a training with `kill -9`, continues it with `ckpt_path="last"`, and compares it with an uninterrupted one.
 
     python examples/verify_resume.py --kills 50
 
-Each trial is a process of its own, with two workers. It dies at a random step, at both ends of an epoch or of a phase
-and one step either side, in the middle of a validation, or with half a checkpoint on the disk; half of them a random
-fraction of a step later. What a second process then does is compared with the uninterrupted training, step by step:
-indices of the clips, their shape, LR and loss to the last bit, and at the end a hash of weights, momentum and average.
+Each trial is a process of its own, with two workers. It dies at a random step, within one step of the start or end of
+an epoch or a phase, in the middle of a validation, or with half a checkpoint on the disk; half of the trials die a
+random fraction of a step later. A second process continues. Its steps are compared with those of the uninterrupted
+training: indices of the clips, their shape, LR and loss to the last bit, and at the end a hash of weights, momentum and
+average.
 """
 
 from __future__ import annotations
@@ -35,15 +36,20 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule
-from lightning_multigrid.pixels.augment import Augmentation
-from lightning_multigrid.training.atomic_checkpoints import AtomicCheckpointIO
+from lightning_multigrid import (
+    AtomicCheckpointIO,
+    Augmentation,
+    Baseline,
+    BatchShape,
+    MultigridCallback,
+    MultigridSchedule,
+)
 
 CLIPS, CLASSES, EPOCHS = 100, 4, 4
 
 
 class Classifier(L.LightningModule):
-    """A small 3D CNN with dropout and, on the device, augmentation; it notes what it sees."""
+    """A small 3D CNN with dropout and augmentation; it writes a line for each step."""
 
     def __init__(self, log: Path) -> None:
         super().__init__()
@@ -85,7 +91,7 @@ class Classifier(L.LightningModule):
 
 
 class KillAt(L.Callback):
-    """Lets the process die at the n-th moment of a kind."""
+    """Kills the process at the n-th moment of a kind."""
 
     def __init__(self, moment: str, number: int, delay: float) -> None:
         self.moment, self.left, self.delay = moment, number, delay
@@ -93,7 +99,7 @@ class KillAt(L.Callback):
     def reach(self, moment: str) -> None:
         if moment == self.moment:
             if self.left == 0:
-                # Whatever comes next is under way when the signal comes, in the process and in its workers.
+                # With a delay, the process and its workers go on, and the signal interrupts what they do next.
                 if self.delay and os.fork() == 0:
                     time.sleep(self.delay)
                     os.killpg(0, signal.SIGKILL)
@@ -109,7 +115,7 @@ class KillAt(L.Callback):
             self.reach("validation")
 
     def half_written(self, save):
-        """`torch.save` that comes to the moment when half of a checkpoint is on the disk."""
+        """A `torch.save` that reaches the moment "write" when half of a checkpoint is on the disk."""
 
         def write(checkpoint, file):
             buffer = BytesIO()
@@ -154,7 +160,7 @@ def train(folder: Path, workers: int, kill: KillAt | None = None) -> None:
     write = kill.half_written(torch.save) if kill else torch.save
     with mock.patch("torch.save", write):
         trainer.fit(module, *loaders, ckpt_path="last")
-    # The weights are the average's by now, and the checkpoint has the others, too.
+    # By now the module has the averaged weights; the checkpoint has both.
     trainer.save_checkpoint(folder / "end.ckpt")
     (folder / "hash").write_text(hash_of(torch.load(folder / "end.ckpt", weights_only=True)))
 
@@ -181,9 +187,9 @@ def hash_of(checkpoint: dict) -> str:
 
 
 def run(folder: Path, workers: int, kill: KillAt | None = None) -> int:
-    """Trains in a process of its own, with a group of its own; returns how it ended, as `os.waitpid` tells it.
+    """Trains in a process of its own, with a process group of its own; returns its status as `os.waitpid` does.
 
-    It is forked from this one, which has imported torch and Lightning already: that takes longer than the training.
+    It is a fork of this process, which has imported torch and Lightning: importing takes longer than training.
     """
     pid = os.fork()
     if pid == 0:
@@ -198,7 +204,7 @@ def run(folder: Path, workers: int, kill: KillAt | None = None) -> int:
         finally:
             os._exit(code)
     status = os.waitpid(pid, 0)[1]
-    with contextlib.suppress(ProcessLookupError):  # workers, which are of the same group
+    with contextlib.suppress(ProcessLookupError):  # its workers, which are in the same group
         os.killpg(pid, signal.SIGKILL)
     return status
 
@@ -209,7 +215,7 @@ def steps_of(folder: Path) -> list:
 
 
 def choose_moments(kills: int, validations: int, writes: int, draw: random.Random) -> list[tuple[str, int]]:
-    """The moments at which to kill: a third of them at random, the others in turn where it matters."""
+    """The moments at which to kill, of each kind in turn."""
     plan = MultigridSchedule(Baseline(BatchShape(4, 8, 32), EPOCHS, (2, 3)))
     steps = [step for epoch in range(plan.epochs) for step in plan.steps(epoch, CLIPS)]
     edges = {number for number, step in enumerate(steps) if step.offset == 0}
@@ -226,7 +232,7 @@ def choose_moments(kills: int, validations: int, writes: int, draw: random.Rando
 
 
 def verify(kills: int, workers: int, seed: int, folder: Path) -> int:
-    """Kills and compares; returns how many trainings were identical."""
+    """Kills, continues and compares; returns how many trainings were identical."""
     whole = folder / "whole"
     whole.mkdir()
     if run(whole, workers) != 0:
@@ -239,7 +245,7 @@ def verify(kills: int, workers: int, seed: int, folder: Path) -> int:
     for number, (moment, place) in enumerate(moments):
         trial = folder / f"trial {number}"
         trial.mkdir()
-        # Half of the kills come a little later: wherever the process is by then.
+        # Half of the kills come a little later, wherever the process is by then.
         delay = draw.choice((0.0, draw.uniform(0.001, 0.03)))
         killed = run(trial, workers, KillAt(moment, place, delay))
         ended = run(trial, workers)

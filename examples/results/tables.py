@@ -28,7 +28,7 @@ def _flags(options: dict[str, Any]) -> str:
 
 
 def _smaller(options: dict[str, Any]) -> bool:
-    """Whether the clips are not those of the setting, of which the hours and the paper's figure are."""
+    """Whether the clips are smaller than in the setting, to which the hours and the paper's figure belong."""
     return any(options[key] for key in ("clips", "frames", "size"))
 
 
@@ -124,7 +124,7 @@ def loader(reports: dict[str, Report]) -> str:
 
 
 def _loaders(row: dict[str, Any], peer: str, source: str) -> str:
-    """The ratio of clips per second, and per CPU second."""
+    """The ratio of clips per second, and in brackets that of clips per CPU second."""
     ratio = f"ours / {peer} on {source}"
     return f"{row[ratio]:.1f} ({row[f'{ratio} (CPU)']:.1f})" if ratio in row else "-"
 
@@ -142,7 +142,7 @@ KINDS: dict[str, tuple[str, Callable[[dict[str, Report]], str]]] = {
 
 
 def with_tables(text: str, folder: Path) -> str:
-    """The text with the tables of a folder's JSON files in place of those between the marks."""
+    """Replaces the tables between the marks in the text by those of a folder's JSON files."""
     kinds: dict[str, dict[str, Report]] = {kind: {} for kind in KINDS}
     for path in sorted(folder.glob("*.json")):
         report = json.loads(path.read_text())

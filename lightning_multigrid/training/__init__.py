@@ -5,7 +5,11 @@ then `fit.py` (what happens in one `fit`), `baseline_lr.py` (the LR rule) and `t
 Trainer meanwhile).
 """
 
-from lightning_multigrid.training.atomic_checkpoints import AtomicCheckpointIO, last_whole_checkpoint
+from lightning_multigrid.training.atomic_checkpoints import (
+    AtomicCheckpointIO,
+    DamagedCheckpointError,
+    last_whole_checkpoint,
+)
 from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR
 from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.training.check_grids import meta_copy
@@ -18,6 +22,7 @@ __all__ = [
     "BaselineEpoch",
     "BaselineLR",
     "CompileGrids",
+    "DamagedCheckpointError",
     "MultigridCallback",
     "last_whole_checkpoint",
     "meta_copy",

@@ -1,6 +1,6 @@
 """A training script for tests of launchers: `python -m tests.helpers.on_ranks FOLDER OPTIONS`.
 
-The options are those of its Trainer, as JSON. Each rank writes what it saw to a file of its own.
+The options are the arguments of `main`, as JSON. Each rank writes what it saw to a file of its own.
 """
 
 import json
@@ -9,7 +9,6 @@ import signal
 import sys
 import warnings
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy
@@ -28,9 +27,10 @@ def steps_scheduler(optimizer, module):
 
 
 class Recording(Module):
-    """Has a layer without gradients if DDP is to look for some, and knows which clips it saw.
+    """Records which clips it saw.
 
-    `layers` more of BatchNorm have a width of their own each, as those of large models do.
+    With `unused` one layer gets no gradients, for DDP to find. `layers` adds layers of BatchNorm, each of another
+    width, as in large models. `die` says which `rank` dies in epoch 1, and `how`: "kill" or "raise".
     """
 
     def __init__(self, folder, unused, die, layers):
@@ -44,9 +44,6 @@ class Recording(Module):
             blocks = [nn.Sequential(nn.Conv3d(*pair, 1), nn.BatchNorm3d(pair[1])) for pair in pairwise(widths)]
         if layers:
             self.net = nn.Sequential(*blocks, *self.net)
-
-    def on_fit_start(self):
-        Path(f"{self.folder}/{self.global_rank}.pid").write_text(str(os.getpid()))
 
     def training_step(self, batch, batch_idx):
         x, y, index = batch

@@ -1,11 +1,6 @@
-"""Real ranks, started by each of the launchers: what they see is the plan's, and none waits for another for ever."""
+"""Real ranks, started by each of the launchers: they see what the plan says, and end when one of them dies."""
 
-import json
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
+import re
 
 import pytest
 import torch
@@ -16,71 +11,10 @@ from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.refusals import refuse_split_models
+from tests.helpers.launchers import by_lightning, by_slurm, by_torchrun
 from tests.helpers.on_ranks import NUMBER
 
-ROOT = Path(__file__).parents[2]
 SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=2, milestones=(1,)))
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])
-
-
-def environment(**variables):
-    """That of a user's shell: nothing of another launcher."""
-    foreign = ("SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_", "PL_", "TORCHELASTIC")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    paths = os.pathsep.join([str(ROOT), *filter(None, [clean.get("PYTHONPATH")])])
-    return {**clean, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", **variables}
-
-
-def script(folder, **options):
-    return ["-m", "tests.helpers.on_ranks", str(folder), json.dumps(options)]
-
-
-def finish(*processes):
-    for process in processes:
-        output, _ = process.communicate(timeout=280)
-        assert process.returncode == 0, output
-
-
-def start(command, **variables):
-    return subprocess.Popen(
-        command,
-        env=environment(MASTER_PORT=free_port(), **variables)
-        if "MASTER_PORT" not in variables
-        else environment(**variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def by_lightning(folder, world, **ddp):
-    finish(start([sys.executable, *script(folder, devices=world, **ddp)]))
-
-
-def by_torchrun(folder, world, **ddp):
-    launch = ["-m", "torch.distributed.run", f"--nproc_per_node={world}", f"--master_port={free_port()}"]
-    finish(start([sys.executable, *launch, *script(folder, devices=world, **ddp)]))
-
-
-def by_slurm(folder, world, **ddp):
-    """As `srun` starts a task per rank, here one on each of the nodes."""
-    shared = {
-        "SLURM_NTASKS": str(world),
-        "SLURM_NTASKS_PER_NODE": "1",
-        "SLURM_JOB_NAME": "train",
-        "SLURM_JOB_ID": "17",
-        "SLURM_NODELIST": "127.0.0.1",
-        "SLURM_LOCALID": "0",
-        "MASTER_PORT": free_port(),
-    }
-    command = [sys.executable, *script(folder, devices=1, num_nodes=world, **ddp)]
-    tasks = [{"SLURM_PROCID": str(rank), "SLURM_NODEID": str(rank)} for rank in range(world)]
-    finish(*[start(command, **shared, **task) for task in tasks])
 
 
 def check_ranks(folder, world):
@@ -103,7 +37,7 @@ def check_ranks(folder, world):
 
 
 @pytest.mark.parametrize(
-    ("launch", "world", "ddp"),
+    ("launch", "world", "options"),
     [
         (by_lightning, 2, {"find_unused_parameters": True}),
         (by_torchrun, 2, {"static_graph": True}),
@@ -115,9 +49,24 @@ def check_ranks(folder, world):
         pytest.param(by_lightning, 2, {"start_method": "fork"}, marks=pytest.mark.slow),
     ],
 )
-def test_ranks_of_every_launcher(tmp_path, launch, world, ddp):
-    launch(tmp_path, world, **ddp)
+def test_ranks_of_every_launcher(tmp_path, launch, world, options):
+    launch(tmp_path, world, **options)
     check_ranks(tmp_path, world)
+
+
+@pytest.mark.parametrize(
+    ("launch", "how", "said"),
+    [
+        (by_torchrun, "kill", r"Root Cause \(first observed failure\):\n\[0\]:\n.*\n.*\n  rank      : 1 "),
+        pytest.param(by_torchrun, "raise", "ValueError: the third clip is odd", marks=pytest.mark.slow),
+        pytest.param(by_lightning, "kill", r"\[rank: 1\] Child process with PID", marks=pytest.mark.slow),
+    ],
+)
+def test_a_rank_that_dies_ends_the_others_and_is_named(tmp_path, launch, how, said):
+    """As the guide to clusters says."""
+    with pytest.raises(AssertionError) as failure:
+        launch(tmp_path, 2, die={"rank": 1, "how": how})
+    assert re.search(said, str(failure.value)), failure.value
 
 
 @pytest.mark.slow  # compiles 20 layers for each grid, on each rank

@@ -15,7 +15,7 @@ from lightning_multigrid.cli.main import main
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from tests.laws.test_launchers import environment, free_port
+from tests.helpers.launchers import free_port, shell_environment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDER = EXAMPLES / "slurm"
@@ -51,7 +51,7 @@ def cluster(tmp_path):
     for name, content in (("srun", SRUN), ("scontrol", '#!/bin/bash\necho "$@" >> "$REQUEUED"\n')):
         (tools / name).write_text(content)
         (tools / name).chmod(stat.S_IRWXU)
-    return environment(
+    return shell_environment(
         PATH=os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]]),
         TASKS=str(tmp_path / "tasks"),
         REQUEUED=str(tmp_path / "requeued"),

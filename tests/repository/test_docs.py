@@ -3,12 +3,15 @@
 import doctest
 import json
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import yaml
 
+import lightning_multigrid
 from lightning_multigrid.cli.main import main
+from tests.helpers.packages import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -66,6 +69,17 @@ def test_links_and_files_that_are_named_exist(page):
 def test_every_page_is_in_the_table_of_contents():
     listed = re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(set(PAGES) - {"README.md"})
+
+
+def test_the_api_is_in_the_order_of_the_package_and_has_every_name_of_its_root():
+    listed = re.findall(r"^::: lightning_multigrid\.(\S+)", PAGES["api.md"], re.MULTILINE)
+    # Nothing in the other sub-packages is for users.
+    assert [name for name in listed if name in PACKAGES] == [
+        name for name in PACKAGES if name not in {"reports", "files", "cli"}
+    ]
+    assert {name for name in listed if "." not in name} - set(PACKAGES) == set(lightning_multigrid.__all__)
+    for package, _, name in (name.partition(".") for name in listed if "." in name):
+        assert name in import_module(f"lightning_multigrid.{package}").__all__
 
 
 def test_the_commands_of_the_readme_are_those_of_ci():
