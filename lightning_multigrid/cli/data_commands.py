@@ -95,15 +95,8 @@ def _parser(command: str) -> ArgumentParser:
         "--timeout", type=float, default=300.0, help="Seconds without a frame after which a video is broken."
     )
     if command == "prepare":
-        best = Encoding()
         parser.add_argument("--output", type=str, required=True, help="Folder for all that is written.")
-        parser.add_argument(
-            "--short_side", type=int, default=best.short_side, help="Pixels of the shorter side; no video is enlarged."
-        )
-        parser.add_argument("--crf", type=float, default=best.crf, help="Quality: 6 more is about half the bytes.")
-        parser.add_argument("--preset", type=str, default=best.preset, help="How much time x264 may take.")
-        parser.add_argument("--gop", type=int, default=best.gop, help="Frames from one keyframe to the next.")
-        parser.add_argument("--b_frames", type=int, default=best.b_frames, help="Frames that no other one refers to.")
+        parser.add_class_arguments(Encoding, instantiate=False)
         parser.add_argument(
             "--max_bad_fraction",
             type=float,

@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -56,13 +56,20 @@ def run_tasks(
         for task in tasks:
             yield task, _result(call, task, lambda: None)
         return
-    pending = iter(tasks)
     selector = selectors.DefaultSelector()
     idle: list[_Worker] = []
     started: list[_Worker] = []
-    busy = 0
+
+    def results(most_busy: int) -> Iterator[tuple[Any, Any]]:
+        """Yields results until at most so many workers are busy."""
+        while len(selector.get_map()) > most_busy:
+            for worker in _finished(selector):
+                yield worker.task, worker.result
+                if worker.alive:
+                    idle.append(worker)
+
     try:
-        for task in pending:
+        for task in tasks:
             failure: TaskFailure | None = None
             while idle:  # one may have died since its last task, which is not the fault of this task
                 worker = idle.pop()
@@ -79,19 +86,8 @@ def run_tasks(
                 yield task, failure
                 continue
             selector.register(worker.output, selectors.EVENT_READ, worker)
-            busy += 1
-            while busy >= workers:
-                for done in _finished(selector):
-                    busy -= 1
-                    yield done.task, done.result
-                    if done.alive:
-                        idle.append(done)
-        while busy:
-            for done in _finished(selector):
-                busy -= 1
-                yield done.task, done.result
-                if done.alive:
-                    idle.append(done)
+            yield from results(workers - 1)
+        yield from results(0)
     finally:
         for worker in started:
             worker.kill()
