@@ -13,7 +13,7 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from rich import filesize
 from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
+from rich.progress import Progress as Bar
 
 from lightning_multigrid.prepare import REPORT_NAME, Encoding, Progress, Summary, check, prepare, write_report
 from lightning_multigrid.sources import MANIFEST_NAME, Manifest, ManifestError, Source, VideoList, VideoSource
@@ -30,13 +30,13 @@ Transcodes a dataset for training: small videos that decode several times faster
     lightning-multigrid prepare --config recipe.yaml --output prepared
 
 The first prepares one list or folder of videos. The second prepares all splits that a config of `fit` names, each into
-a folder of its own, and says what to change in the config. A run that was stopped goes on where it was, with the same
-command. Videos that can't be read are left out, and `report.csv` names them with the reason."""
+a folder of its own, and says what to change in the config. If it was stopped, the same command goes on from there.
+Broken videos are left out, and `report.csv` names them with the reason."""
 _CHECK = """\
-Reads every video of a dataset, and says which are bad and why. Exits with 1 if any is.
+Reads every video of a dataset, and says which are broken and why. Exits with 1 if any is.
 
     lightning-multigrid check --source videos/train.csv
-    lightning-multigrid check --config recipe.yaml --full --report bad.csv"""
+    lightning-multigrid check --config recipe.yaml --full --report broken.csv"""
 
 
 class _Help(RawDescriptionHelpFormatter, DefaultHelpFormatter):
@@ -44,11 +44,11 @@ class _Help(RawDescriptionHelpFormatter, DefaultHelpFormatter):
 
 
 def run_data_command(args: Sequence[str]) -> None:
-    """Runs `prepare` or `check`, the first of the arguments, with the others.
+    """Runs `prepare` or `check`, whichever is the first of the arguments, with the others.
 
     Raises:
         ArgumentError: If an argument is unknown or of a wrong kind.
-        SystemExit: With 1 if `check` finds a bad video, with 130 at Ctrl-C.
+        SystemExit: With 1 if `check` finds a broken video, with 130 at Ctrl-C.
     """
     command = args[0]
     parser = _parser(command)
@@ -65,7 +65,7 @@ def run_data_command(args: Sequence[str]) -> None:
     except KeyboardInterrupt:
         goes_on = " What is there is whole, and the same command goes on from it." if command == "prepare" else ""
         print(f"Stopped.{goes_on}", file=sys.stderr)
-        raise SystemExit(130) from None  # as of a program that Ctrl-C ends
+        raise SystemExit(130) from None  # the exit status of a program that Ctrl-C ends
 
 
 def _parser(command: str) -> ArgumentParser:
@@ -81,7 +81,7 @@ def _parser(command: str) -> ArgumentParser:
         help="The videos: a list of `path label`, a folder with a folder per class, or the `class_path` of a source "
         "such as `lightning_multigrid.sources.Kinetics` with its arguments.",
     )
-    parser.add_argument("--config", type=str | None, help="A config of `fit`, all of whose splits are meant.")
+    parser.add_argument("--config", type=str | None, help="A config of `fit`; all of its splits are taken.")
     parser.add_argument("--root", type=str | None, help="Folder that relative paths of a list start from.")
     parser.add_argument("--multi_label", action="store_true", help="Whether videos may have several labels.")
     parser.add_argument("--existing_only", action="store_true", help="Leave out what is listed but not on disk.")
@@ -92,25 +92,21 @@ def _parser(command: str) -> ArgumentParser:
         "--workers", type=int, default=_cores(), help="Processes; 0 works in this one, without `timeout`."
     )
     parser.add_argument(
-        "--timeout", type=float, default=300.0, help="Seconds without a frame after which a video is bad."
+        "--timeout", type=float, default=300.0, help="Seconds without a frame after which a video is broken."
     )
     if command == "prepare":
-        best = Encoding()
-        parser.add_argument("--output", type=str, required=True, help="Folder for what is written, and nothing else.")
+        parser.add_argument("--output", type=str, required=True, help="Folder for all that is written.")
+        parser.add_class_arguments(Encoding, instantiate=False)
         parser.add_argument(
-            "--short_side", type=int, default=best.short_side, help="Pixels of the shorter side; none is enlarged."
-        )
-        parser.add_argument("--crf", type=float, default=best.crf, help="Quality: 6 more is about half the bytes.")
-        parser.add_argument("--preset", type=str, default=best.preset, help="Of x264: time that encoding may take.")
-        parser.add_argument("--gop", type=int, default=best.gop, help="Frames from one keyframe to the next.")
-        parser.add_argument("--b_frames", type=int, default=best.b_frames, help="Frames that no other one refers to.")
-        parser.add_argument(
-            "--max_bad_fraction", type=float, default=0.25, help="Exit with 1 if a larger share of the videos is bad."
+            "--max_bad_fraction",
+            type=float,
+            default=0.25,
+            help="Exit with 1 if a larger share of videos is broken.",
         )
     else:
         parser.add_argument("--frames", type=int, default=4, help="Frames of each video that are decoded.")
         parser.add_argument("--full", action="store_true", help="Decode all frames.")
-        parser.add_argument("--report", type=str | None, help="CSV of the bad videos that is to be written.")
+        parser.add_argument("--report", type=str | None, help="File to write: a CSV of the broken videos.")
     return parser
 
 
@@ -132,7 +128,7 @@ def _read(config: Any) -> Manifest:
 
 
 def _splits(config: Any) -> Mapping[str, Manifest]:
-    """Videos of each split that a config of `fit` names."""
+    """Reads the videos of each split that a config of `fit` names."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--config", action="config")
     parser.add_class_arguments(Trainer, "trainer", instantiate=False)
@@ -161,8 +157,8 @@ def _prepare(config: Any, splits: Mapping[str, Manifest]) -> None:
         with _bar(console) as bar:
             task = bar.add_task(split or os.path.basename(os.path.normpath(output)), total=None, count="")
 
-            def show(now: Progress, bar: RichProgress = bar, task: Any = task) -> None:
-                count = f"{now.done:,} of {now.total:,} videos" + (f", {now.bad:,} bad" if now.bad else "")
+            def show(now: Progress, bar: Bar = bar, task: Any = task) -> None:
+                count = f"{now.done:,} of {now.total:,} videos" + (f", {now.broken:,} broken" if now.broken else "")
                 bar.update(task, completed=now.done_bytes, total=max(1, now.total_bytes), count=count)
 
             summary = prepare(
@@ -182,16 +178,16 @@ def _prepare(config: Any, splits: Mapping[str, Manifest]) -> None:
 
 
 def _said(summary: Summary) -> str:
-    """A summary in a sentence."""
+    """A sentence for a summary."""
     there = f", {summary.kept:,} were there" if summary.kept else ""
     ratio = f", {summary.bytes / summary.source_bytes:.2f} times the originals" if summary.source_bytes else ""
     report = os.path.join(os.path.dirname(summary.manifest), REPORT_NAME)
-    bad = f"; {len(summary.bad):,} bad ones are left out, {report} says why" if summary.bad else ""
-    return f"{summary.made:,} videos prepared{there}: {filesize.decimal(summary.bytes)}{ratio}{bad}."
+    broken = f"; {len(summary.broken):,} broken ones are left out, {report} says why" if summary.broken else ""
+    return f"{summary.made:,} videos prepared{there}: {filesize.decimal(summary.bytes)}{ratio}{broken}."
 
 
 def _check(config: Any, splits: Mapping[str, Manifest]) -> None:
-    bad: dict[str, str] = {}
+    broken: dict[str, str] = {}
     read = 0
     for split, manifest in splits.items():
         with _bar(Console(stderr=True)) as bar:
@@ -205,14 +201,14 @@ def _check(config: Any, splits: Mapping[str, Manifest]) -> None:
             for path, reason in found:
                 read += 1
                 if reason is not None:
-                    bad[path] = reason
+                    broken[path] = reason
                     line = f"{_one_line(path)}: {_one_line(reason)}"
                     bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
-                bar.update(task, advance=1, count=f"{len(bad):,} bad")
+                bar.update(task, advance=1, count=f"{len(broken):,} broken")
     if config.report is not None:
-        write_report(config.report, bad)
-    print(f"{read:,} videos read, {len(bad):,} bad.")
-    if bad:
+        write_report(config.report, broken)
+    print(f"{read:,} videos read, {len(broken):,} broken.")
+    if broken:
         raise SystemExit(1)
 
 
@@ -220,8 +216,8 @@ def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
-def _bar(console: Console) -> RichProgress:
-    return RichProgress(
+def _bar(console: Console) -> Bar:
+    return Bar(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(),

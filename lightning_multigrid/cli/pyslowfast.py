@@ -1,4 +1,4 @@
-"""Configs of PySlowFast as configs of this package, with what could not be carried over said in comments.
+"""Translates configs of PySlowFast into configs of this package; comments name what could not be carried over.
 
 Source of keys and defaults: `slowfast/config/defaults.py` of PySlowFast.
 """
@@ -17,7 +17,7 @@ from lightning_multigrid.files import StrPath
 
 __all__ = ["PySlowFastError", "translate_pyslowfast"]
 
-# What the translation takes when a config is silent.
+# Values of what a config leaves out.
 _DEFAULTS: dict[str, Any] = {
     "AUG.ENABLE": False,
     "BN.NUM_BATCHES_PRECISE": 200,
@@ -81,7 +81,7 @@ _DEFAULTS: dict[str, Any] = {
     "TRAIN.EVAL_PERIOD": 10,
     "TRAIN.MIXED_PRECISION": False,
 }
-# Said in another way here, or settled by the choice of the model; not worth a line.
+# Not worth a comment: this package says it in another way, or the choice of the model settles it.
 _SETTLED = frozenset(
     """
     DATA.DECODING_BACKEND DATA.INPUT_CHANNEL_NUM DATA.REVERSE_INPUT_CHANNEL DATA_LOADER.ENABLE_MULTI_THREAD_DECODE
@@ -95,11 +95,11 @@ _SETTLED = frozenset(
 
 
 class PySlowFastError(ValueError):
-    """A config that is none of PySlowFast's, or asks for what this package does not have."""
+    """A config that is not PySlowFast's, or asks for what this package does not have."""
 
 
 class _Config:
-    """Values by dotted names, and which of them were asked for."""
+    """The values of a config by dotted names; remembers which were asked for."""
 
     def __init__(self, path: StrPath) -> None:
         self.path = os.fspath(path)
@@ -110,7 +110,7 @@ class _Config:
             raise PySlowFastError(f"{self.path} is not YAML: {error}") from error
         if not isinstance(tree, dict) or not {"TRAIN", "SOLVER", "MODEL"} & set(tree):
             raise PySlowFastError(
-                f"{self.path} has none of the sections TRAIN, SOLVER and MODEL, so it is no config of PySlowFast."
+                f"{self.path} has none of the sections TRAIN, SOLVER and MODEL, so it is not a config of PySlowFast."
             )
         self.given: dict[str, Any] = {}
         for name, value in tree.items():
@@ -146,13 +146,14 @@ class _Config:
 
 
 def translate_pyslowfast(path: StrPath) -> str:
-    """The YAML of `lightning-multigrid fit` that trains what a config of PySlowFast trains.
+    """Returns the YAML of `lightning-multigrid fit` that trains what a config of PySlowFast trains.
 
-    The mini-batch of a config is that of one node of `NUM_GPUS` devices, as in PySlowFast. What has no counterpart
-    stands in comments at the top: nothing is dropped without a word.
+    The mini-batch of a config is for one node of `NUM_GPUS` devices, as in PySlowFast. Comments at the top name what
+    has no counterpart: nothing is dropped without a word.
 
     Raises:
-        PySlowFastError: If the file is no such config, or its model, dataset, optimizer or LR policy is not supported.
+        PySlowFastError: If the file is not such a config, or its model, dataset, optimizer or LR policy is not
+            supported.
         OSError: If the file can't be read.
     """
     config = _Config(path)
@@ -199,7 +200,7 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
     if not long and not short:
         config.notes.append("The baseline as it is. For multigrid add lightning_multigrid.MultigridCallback.")
         if precise:
-            config.notes.append("Precise BatchNorm is an argument of MultigridCallback, which this baseline has not.")
+            config.notes.append("Precise BatchNorm is an argument of MultigridCallback, which is not used here.")
         return callbacks
     arguments: dict[str, Any] = {
         # PySlowFast lengthens the training for the long cycle only.
@@ -219,11 +220,11 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
         arguments["short_cycle"] = {"factors": [*factors[1], 1]}
     callbacks.append(_part("MultigridCallback", **arguments))
     config.notes.append(
-        "The phases are PySlowFast's whole epochs (whole_epochs); without it they are the paper's, of equal iterations."
+        "The phases are PySlowFast's, of whole epochs; without whole_epochs they are the paper's, of equal iterations."
     )
     if config["SOLVER.WARMUP_EPOCHS"]:
         config.notes.append(
-            "The start of the warm-up is scaled with the clips, like all of the LR; that of PySlowFast is not."
+            "The LR is scaled with the clips from the start of the warm-up; in PySlowFast the start is not scaled."
         )
     return callbacks
 
@@ -324,7 +325,7 @@ def _data(config: _Config, gpus: int) -> dict[str, Any]:
         "batch_size": batch // max(1, gpus),
         "frames": config["DATA.NUM_FRAMES"],
         "size": size,
-        # A frame of each of T segments; the rate is without effect, as in PySlowFast.
+        # One frame from each of T segments; the rate has no effect, as in PySlowFast.
         **({"sampling": "segments"} if dataset == "ssv2" else {"stride": config["DATA.SAMPLING_RATE"]}),
         "short_side": config["DATA.TRAIN_JITTER_SCALES"],
         "flip": config["DATA.RANDOM_FLIP"],
@@ -338,7 +339,7 @@ def _data(config: _Config, gpus: int) -> dict[str, Any]:
 def _sources(config: _Config, dataset: str) -> dict[str, Any]:
     folder, prefix = config["DATA.PATH_TO_DATA_DIR"] or ".", config["DATA.PATH_PREFIX"]
     if folder == ".":
-        config.notes.append("DATA.PATH_TO_DATA_DIR is not in the config: lists are looked for where the command runs.")
+        config.notes.append("DATA.PATH_TO_DATA_DIR is not in the config: lists are read from the working folder.")
     lists = {split: os.path.join(folder, f"{split}.csv") for split in ("train", "val", "test")}
     if dataset == "kinetics":
         return {**lists, **({"root": prefix} if prefix else {})}

@@ -4,18 +4,17 @@ It brings the request of `loading` and the grid of `schedule` together with `sou
 no Lightning. Begin with `sampling.py` (which frames and pixels a clip gets), then `dataset.py` and `views.py`.
 """
 
-from lightning_multigrid.clips.batch import ClipBatch, Failure, PixelBatch, collate_clips
-from lightning_multigrid.clips.dataset import BrokenVideosError, VideoDataset, ViewDataset
+from lightning_multigrid.clips.batch import BrokenVideo, ClipBatch, PixelBatch, collate_clips
+from lightning_multigrid.clips.dataset import VideoDataset, ViewDataset
 from lightning_multigrid.clips.opening import VideoOpener
 from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.clips.views import CENTRE, VideoBatch, ViewBatch, Views, collate_views
 
 __all__ = [
     "CENTRE",
-    "BrokenVideosError",
+    "BrokenVideo",
     "ClipBatch",
     "ClipSampling",
-    "Failure",
     "PixelBatch",
     "VideoBatch",
     "VideoDataset",

@@ -6,11 +6,10 @@ Legend: B clips, T frames, S size of a mini-batch; h and w source pixels of one 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -19,23 +18,12 @@ from typing_extensions import Self
 
 from lightning_multigrid.pixels import YuvClip, YuvFormat, to_device
 
-__all__ = [
-    "Clip",
-    "ClipBatch",
-    "Failure",
-    "PixelBatch",
-    "RgbFormat",
-    "collate_clips",
-    "flat_bytes",
-    "format_of",
-]
-
-_T = TypeVar("_T")
+__all__ = ["BrokenVideo", "Clip", "ClipBatch", "PixelBatch", "RgbFormat", "collate_clips"]
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A video that could not be read, and why.
+class BrokenVideo:
+    """A video that can't be read.
 
     Args:
         path: The video.
@@ -68,7 +56,7 @@ class RgbFormat:
         return self.frames * self.height * self.width * 3
 
     def view(self, data: Tensor) -> Tensor:
-        """The frames that some bytes are."""
+        """Returns bytes as frames."""
         return data.view(self.frames, self.height, self.width, 3)
 
 
@@ -78,12 +66,12 @@ class Clip:
 
     Args:
         crop: T x h x w x 3 uint8, or YUV planes.
-        size: Height and width that it is to be resampled to, in pixels.
-        flip: Whether it is to be mirrored.
+        size: Height and width to resample it to, in pixels.
+        flip: Whether to mirror it.
         labels: Class ids: one, or any number of them if the dataset has several labels per video.
-        index: Index in the dataset of the video that it is from.
-        failures: Videos that were tried before this one; with any, the clip is a substitute.
-        seed: Of what is drawn for it on the device.
+        index: Index of its video in the dataset.
+        broken: Videos that were tried before this one; if there are any, the clip is a substitute.
+        seed: Seed of what is drawn for it on the device.
     """
 
     crop: Tensor | YuvClip
@@ -91,38 +79,41 @@ class Clip:
     flip: bool
     labels: tuple[int, ...]
     index: int
-    failures: tuple[Failure, ...] = ()
+    broken: tuple[BrokenVideo, ...] = ()
     seed: int = 0
 
 
 class PixelBatch:
     """Decoded pixels on their way to the device: flat bytes, and what they mean.
 
-    One tensor per mini-batch, or per piece of it that a worker read, instead of one per clip keeps the hand-over from
-    the worker cheap. It is moved and pinned like a tensor.
+    One tensor per mini-batch instead of one per clip keeps the hand-over from the worker cheap. A mini-batch is moved
+    and pinned like a tensor.
 
     Not a dataclass: Lightning's half and double precision look into dataclasses, and refuse frozen ones.
 
     Args:
-        pieces: Bytes of the blocks of frames one after the other, flat, uint8; no block is in two pieces.
-        formats: What the bytes of each block mean.
-        size: Height and width that clips are to be resampled to, in pixels (S).
+        blocks: Frames x height x width x 3 each, uint8, or YUV planes.
+        size: Height and width to resample the blocks to, in pixels (S).
         labels: Class ids of each block.
         indices: Index in the dataset of each block's video.
-        failures: Videos that could not be read.
+        broken: Videos that could not be read.
+
+    Attributes:
+        pieces: The bytes of the blocks, one after the other: one flat tensor from each worker that read a part.
+        formats: What the bytes of each block mean.
     """
 
     def __init__(
         self,
-        pieces: tuple[Tensor, ...],
-        formats: tuple[RgbFormat | YuvFormat, ...],
+        blocks: Sequence[Tensor | YuvClip],
         size: int,
         labels: tuple[tuple[int, ...], ...],
         indices: tuple[int, ...],
-        failures: tuple[Failure, ...],
+        broken: tuple[BrokenVideo, ...],
     ) -> None:
-        self.pieces, self.formats, self.size = pieces, formats, size
-        self.labels, self.indices, self.failures = labels, indices, failures
+        self.pieces: tuple[Tensor, ...] = (_flat_bytes(blocks),)
+        self.formats = tuple(map(_format_of, blocks))
+        self.size, self.labels, self.indices, self.broken = size, labels, indices, broken
 
     def __len__(self) -> int:
         return len(self.formats)
@@ -153,7 +144,7 @@ class PixelBatch:
         return to_device(hot, self.device)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        """The mini-batch on a device. A pinned one goes there while the device computes, and never blocks."""
+        """The mini-batch on a device. A pinned one is copied while the device computes, and never blocks."""
         if torch.device(device).type == "cuda" and self.pieces[0].is_pinned():
             return self._with(_copied_aside(self.pieces, torch.device(device)))
         return self._with(tuple(piece.to(device, non_blocking=non_blocking) for piece in self.pieces))
@@ -168,15 +159,28 @@ class PixelBatch:
         return batch
 
 
+def _flat_bytes(blocks: Sequence[Tensor | YuvClip]) -> Tensor:
+    """The bytes of some frames in one tensor; a worker puts it where the main process finds it without a copy."""
+    data = [block.data if isinstance(block, YuvClip) else block.reshape(-1) for block in blocks]
+    flat = torch.empty(sum(map(len, data)), dtype=torch.uint8)
+    if get_worker_info() is not None:
+        flat.share_memory_()  # type: ignore[no-untyped-call]
+    return torch.cat(data, out=flat)
+
+
+def _format_of(block: Tensor | YuvClip) -> RgbFormat | YuvFormat:
+    return block.format if isinstance(block, YuvClip) else RgbFormat(*block.shape[:3])
+
+
 @cache
 def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _copied_aside(pieces: Sequence[Tensor], device: torch.device) -> tuple[Tensor, ...]:
-    """Copies of pinned bytes, made on a stream of their own: beside the steps that the device has still to compute.
+    """Copies pinned bytes on a stream of their own, beside the steps that the device has still to compute.
 
-    What is asked of the device from now on waits for them.
+    What the device is asked to do after this call waits for the copies.
     """
     device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
     stream, current = _copy_stream(device), torch.cuda.current_stream(device)
@@ -194,29 +198,23 @@ class ClipBatch(PixelBatch):
     `resample_clips(batch.crops(), batch.size, flips=batch.flips)` makes it the model's input.
 
     Args:
-        pieces: See `PixelBatch`, as for those not named here.
-        formats: What the bytes of each crop mean.
-        size: Height and width of the clips.
-        labels: Class ids of each clip.
-        indices: Index of each clip's video.
-        failures: Videos that could not be read.
-        flips: Whether each clip is to be mirrored.
-        seeds: Of what is drawn for each clip on the device.
+        clips: All of one length and size.
+
+    Attributes:
+        flips: Whether to mirror each clip.
+        seeds: Seed of what is drawn for each clip on the device.
     """
 
-    def __init__(
-        self,
-        pieces: tuple[Tensor, ...],
-        formats: tuple[RgbFormat | YuvFormat, ...],
-        size: int,
-        labels: tuple[tuple[int, ...], ...],
-        indices: tuple[int, ...],
-        failures: tuple[Failure, ...],
-        flips: tuple[bool, ...],
-        seeds: tuple[int, ...],
-    ) -> None:
-        super().__init__(pieces, formats, size, labels, indices, failures)
-        self.flips, self.seeds = flips, seeds
+    def __init__(self, clips: Sequence[Clip]) -> None:
+        super().__init__(
+            [clip.crop for clip in clips],
+            clips[0].size,
+            labels=tuple(clip.labels for clip in clips),
+            indices=tuple(clip.index for clip in clips),
+            broken=tuple(video for clip in clips for video in clip.broken),
+        )
+        self.flips = tuple(clip.flip for clip in clips)
+        self.seeds = tuple(clip.seed for clip in clips)
 
     @property
     def frames(self) -> int:
@@ -232,7 +230,7 @@ class _CollateClips:
     """Makes mini-batches of clips."""
 
     def __call__(self, clips: Sequence[Clip]) -> ClipBatch:
-        """The mini-batch of some clips, for training.
+        """Makes the mini-batch of some clips, for training.
 
         Raises:
             ValueError: If the clips differ in frames or size.
@@ -240,49 +238,15 @@ class _CollateClips:
         shapes = {(len(clip.crop), clip.size) for clip in clips}
         if len(shapes) != 1:
             raise ValueError(f"The clips of a mini-batch must have one shape, got (frames, size) in {sorted(shapes)}.")
-        [(_, size)] = shapes
-        return ClipBatch(
-            pieces=(flat_bytes([clip.crop for clip in clips]),),
-            formats=tuple(format_of(clip.crop) for clip in clips),
-            size=size,
-            labels=tuple(clip.labels for clip in clips),
-            indices=tuple(clip.index for clip in clips),
-            failures=tuple(failure for clip in clips for failure in clip.failures),
-            flips=tuple(clip.flip for clip in clips),
-            seeds=tuple(clip.seed for clip in clips),
-        )
+        return ClipBatch(clips)
 
     def join(self, batches: Sequence[ClipBatch]) -> ClipBatch:
-        """The mini-batch of which several workers read a piece each, without a copy of the pixels."""
-        return ClipBatch(
-            pieces=_chained(batch.pieces for batch in batches),
-            formats=_chained(batch.formats for batch in batches),
-            size=batches[0].size,
-            labels=_chained(batch.labels for batch in batches),
-            indices=_chained(batch.indices for batch in batches),
-            failures=_chained(batch.failures for batch in batches),
-            flips=_chained(batch.flips for batch in batches),
-            seeds=_chained(batch.seeds for batch in batches),
-        )
+        """Joins the parts of a mini-batch that several workers read, without copying the pixels."""
+        joined = copy.copy(batches[0])
+        for name in ("pieces", "formats", "labels", "indices", "broken", "flips", "seeds"):
+            setattr(joined, name, tuple(chain.from_iterable(getattr(batch, name) for batch in batches)))
+        return joined
 
 
 collate_clips = _CollateClips()
-"""The `collate_fn` of `VideoDataset`; see `MultigridLoader` for what its `join` is for."""
-
-
-def _chained(parts: Iterable[tuple[_T, ...]]) -> tuple[_T, ...]:
-    return tuple(chain.from_iterable(parts))
-
-
-def format_of(block: Tensor | YuvClip) -> RgbFormat | YuvFormat:
-    """What the bytes of some frames mean."""
-    return block.format if isinstance(block, YuvClip) else RgbFormat(*block.shape[:3])
-
-
-def flat_bytes(blocks: Sequence[Tensor | YuvClip]) -> Tensor:
-    """The bytes of some frames one after the other; in a worker, where the main process finds them without a copy."""
-    data = [block.data if isinstance(block, YuvClip) else block.reshape(-1) for block in blocks]
-    flat = torch.empty(sum(map(len, data)), dtype=torch.uint8)
-    if get_worker_info() is not None:
-        flat.share_memory_()  # type: ignore[no-untyped-call]
-    return torch.cat(data, out=flat)
+"""The `collate_fn` of `VideoDataset`; `MultigridLoader` says what its `join` is for."""

@@ -1,10 +1,10 @@
-"""Videos as clips on any grid: what a request asks for is decoded, and nothing else.
+"""Videos as clips on any grid: a worker decodes what a request asks for, and nothing else.
 
-Only the crop under a clip's grid leaves the worker, as bytes; the device resamples it. In evaluation a video is decoded
-once for all its views.
+It sends only the crop under a clip's grid, as bytes; the device resamples it. In evaluation it decodes a video once for
+all views.
 
-A video that cannot be read is replaced by another one, so that a run neither stops nor depends on the number of
-workers. The sample says which videos failed. No file is held open, so workers may be forked or spawned.
+A broken video is replaced by another one, so that a run neither stops nor depends on the number of workers. The sample
+names the broken ones. No file is held open, so workers may be forked or spawned.
 """
 
 from __future__ import annotations
@@ -18,46 +18,42 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lightning_multigrid.clips.batch import Clip, Failure
+from lightning_multigrid.clips.batch import BrokenVideo, Clip
 from lightning_multigrid.clips.opening import Video, VideoOpener
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
 from lightning_multigrid.clips.views import VideoViews, Views, share_frames
-from lightning_multigrid.decode import VideoError, VideoReader
+from lightning_multigrid.decode import BrokenVideosError, VideoError, VideoReader
 from lightning_multigrid.loading import ClipRequest, derive_seed, visits
 from lightning_multigrid.pixels import Box, YuvClip
 from lightning_multigrid.schedule import span
 from lightning_multigrid.sources import Manifest
 
-__all__ = ["BrokenVideosError", "VideoDataset", "ViewDataset"]
+__all__ = ["VideoDataset", "ViewDataset"]
 
 _Sample = TypeVar("_Sample")
 
-# With a quarter of the videos broken (`max_bad_fraction`), that none of 16 is readable happens once in 4 billion clips.
+# With a quarter of the videos broken (`max_bad_fraction`), 16 broken ones in a row come once in 4 billion clips.
 _ATTEMPTS = 16
 
 
-class BrokenVideosError(ValueError):
-    """Too many videos of a dataset cannot be read."""
-
-
 class VideoDataset(Dataset[Clip]):
-    """Random clips of the videos of a manifest, on any grid; an ordinary map-style dataset of baseline clips, too.
+    """Random clips of the videos of a manifest, on any grid; also an ordinary map-style dataset of baseline clips.
 
-    Where labels have their spans in the video, a clip has those that it shows a part of. Clips of one visit lie within
-    a span of the video as long as a baseline clip's, which is decoded once for all of them.
+    Where labels have spans in the video, a clip has the labels that it shows a part of. Clips of one visit lie within
+    one span as long as a baseline clip's, which is decoded once for all of them.
 
     Args:
         manifest: Paths and labels.
         sampling: The baseline's grid, and how grids are drawn.
-        pixels: What clips are made of: RGB, or YUV planes where the video has them and its reader gives them.
+        pixels: What clips are made of: `rgb`, or `yuv` planes where the video has them and its reader gives them.
         opener: How videos are opened.
 
     Raises:
-        ValueError: If the manifest is empty, or `pixels` is neither.
+        ValueError: If the manifest is empty, or `pixels` is something else.
     """
 
     ways_out = ", `lightning-multigrid prepare` or a smaller `short_side`"
-    """What makes the loader faster, other than workers: `RunReport` says it where the loader is the limit."""
+    """What makes the loader faster, apart from more workers; `RunReport` names it when the loader is the limit."""
 
     def __init__(
         self,
@@ -76,11 +72,11 @@ class VideoDataset(Dataset[Clip]):
         return len(self.manifest)
 
     def __getitem__(self, index: int) -> Clip:
-        """A clip of the baseline's frames and size, seeded by torch's random state."""
+        """Returns a clip of the baseline's frames and size, seeded by torch's random state."""
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Clip]:
-        """Such clips; a video that stands several times in a row is visited once. torch's loaders ask in this way."""
+        """Returns a clip for each index, as torch's loaders ask; a video that is repeated in a row is visited once."""
         requests: list[ClipRequest] = []
         for index in indices:
             seed, visit = int(torch.randint(2**63 - 1, ())), None
@@ -91,7 +87,7 @@ class VideoDataset(Dataset[Clip]):
         return self.read_clips(requests)
 
     def read_clip(self, request: ClipRequest) -> Clip:
-        """The clip for a request, or a substitute.
+        """Returns the clip for a request, or a substitute.
 
         Raises:
             BrokenVideosError: If no video could be read in many attempts.
@@ -99,7 +95,7 @@ class VideoDataset(Dataset[Clip]):
         return self._visit([request])[0]
 
     def read_clips(self, requests: Sequence[ClipRequest]) -> list[Clip]:
-        """The clips for some requests, or their substitutes.
+        """Returns the clips for some requests, or their substitutes.
 
         Raises:
             BrokenVideosError: If no video could be read in many attempts.
@@ -109,7 +105,7 @@ class VideoDataset(Dataset[Clip]):
     def _visit(self, requests: Sequence[ClipRequest]) -> list[Clip]:
         seed = requests[0].seed if requests[0].visit is None else requests[0].visit
 
-        def decode(index: int, path: str, failures: tuple[Failure, ...]) -> list[Clip]:
+        def decode(index: int, path: str, broken: tuple[BrokenVideo, ...]) -> list[Clip]:
             with self.opener.open(self.manifest, path) as reader:
                 grids = [self._grid(request, len(reader), reader.height, reader.width) for request in requests]
                 crops = _crops(reader, grids, _READ[self.pixels])
@@ -120,7 +116,7 @@ class VideoDataset(Dataset[Clip]):
                     grid.flip,
                     _labels_seen(self.manifest, index, grid.indices, reader),
                     index,
-                    failures,
+                    broken,
                     request.seed,
                 )
                 for request, grid, crop in zip(requests, grids, crops, strict=True)
@@ -130,7 +126,7 @@ class VideoDataset(Dataset[Clip]):
 
     def _grid(self, request: ClipRequest, length: int, height: int, width: int) -> SourceGrid:
         draws = random.Random(request.seed)
-        if request.visit is None or self.sampling.mode == "segments":  # segments are those of the whole video
+        if request.visit is None or self.sampling.mode == "segments":  # segments divide the whole video
             return self.sampling.draw(length, height, width, request.frames, request.size, draws)
         longest = min(length, span(self.frames, self.stride))
         start = random.Random(derive_seed(request.visit, 2)).randint(0, length - longest)
@@ -161,20 +157,20 @@ class ViewDataset(Dataset[VideoViews]):
         return len(self.manifest)
 
     def __getitem__(self, index: int) -> VideoViews:
-        """The views of a video, or of a substitute: the same each time.
+        """Returns the views of a video, or of a substitute: the same each time.
 
         Raises:
             BrokenVideosError: If no video could be read in many attempts.
         """
         return _first_readable(self.manifest, index, index, self._decode)
 
-    def _decode(self, index: int, path: str, failures: tuple[Failure, ...]) -> VideoViews:
+    def _decode(self, index: int, path: str, broken: tuple[BrokenVideo, ...]) -> VideoViews:
         with self.opener.open(self.manifest, path) as reader:
             grids = self.views.grids(self.sampling, len(reader), reader.height, reader.width)
             frames, box, grids = share_frames(grids)
             pixels = reader.read(frames, box)
         size, _ = self.views.pixels(self.sampling)
-        return VideoViews(pixels, grids, size, self.manifest.labels(index), index, failures)
+        return VideoViews(pixels, grids, size, self.manifest.labels(index), index, broken)
 
 
 def _rgb(reader: Video, frames: Sequence[int], box: Box) -> Tensor:
@@ -196,7 +192,7 @@ def _crops(
     grids: Sequence[SourceGrid],
     read: Callable[[Video, Sequence[int], Box], Tensor | YuvClip],
 ) -> list[Tensor | YuvClip]:
-    """The crops under some grids, of frames that are decoded once."""
+    """Reads the crops under some grids; frames that they share are decoded once."""
     if len(grids) == 1:
         return [read(reader, grids[0].indices, grids[0].box)]
     frames, box, moved = share_frames(grids)
@@ -212,7 +208,7 @@ def _cut(shared: Tensor | YuvClip, grid: SourceGrid) -> Tensor | YuvClip:
 
 
 def _labels_seen(manifest: Manifest, index: int, frames: Sequence[int], video: Video) -> tuple[int, ...]:
-    """Labels that hold somewhere from the first of some frames to the last; all of the video if its rate is unknown."""
+    """Labels that hold anywhere between the first and the last of some frames; all, if the video's rate is unknown."""
     if not video.rate:
         return manifest.labels(index)
     return manifest.labels_between(index, video.time_of(min(frames)), video.time_of(max(frames) + 1))
@@ -224,23 +220,23 @@ def _check_manifest(manifest: Manifest) -> None:
 
 
 def _first_readable(
-    manifest: Manifest, index: int, seed: int, decode: Callable[[int, str, tuple[Failure, ...]], _Sample]
+    manifest: Manifest, index: int, seed: int, decode: Callable[[int, str, tuple[BrokenVideo, ...]], _Sample]
 ) -> _Sample:
-    """What `decode` makes of a video, or of the first other one that can be read, in an order drawn from the seed."""
-    failures: list[Failure] = []
+    """Decodes a video, or the first other one that can be read, in an order drawn from the seed."""
+    broken: list[BrokenVideo] = []
     for candidate in _candidates(len(manifest), index, seed):
         path = manifest.path(candidate)
         try:
-            return decode(candidate, path, tuple(failures))
+            return decode(candidate, path, tuple(broken))
         except VideoError as error:
-            failures.append(Failure(path, error.reason, candidate != index))
+            broken.append(BrokenVideo(path, error.reason, candidate != index))
         except Exception as error:
-            # Whatever one video does to the decoder or the memory must not end a run of days. What is wrong with all of
-            # them does: as the error below, or as too large a fraction in the data module.
-            failures.append(Failure(path, f"{type(error).__name__}: {error}", candidate != index))
+            # One video that upsets the decoder or the memory must not end a run of days. A fault of all videos does end
+            # it: by the error below, or by too large a fraction in the data module.
+            broken.append(BrokenVideo(path, f"{type(error).__name__}: {error}", candidate != index))
     raise BrokenVideosError(
-        f"None of {len(failures)} videos of {len(manifest)} can be read, at least one must be. Check the paths and "
-        f"`root`. The first: {failures[0].path}: {failures[0].reason}"
+        f"None of {len(broken)} videos of {len(manifest)} can be read, at least one must be. Check the paths and "
+        f"`root`. The first: {broken[0].path}: {broken[0].reason}"
     )
 
 

@@ -17,13 +17,13 @@ Video = VideoReader | FrameFolder
 
 @dataclass(frozen=True)
 class VideoOpener:
-    """Opens videos, and folders of frames, of a manifest.
+    """Opens the videos, or folders of frames, of a manifest.
 
     Args:
         read_timeout: Seconds that a read of a video file may take.
 
     Raises:
-        ValueError: If it is out of range.
+        ValueError: If `read_timeout` is not above 0.
     """
 
     read_timeout: float = 60.0
@@ -33,7 +33,7 @@ class VideoOpener:
             raise ValueError(f"`read_timeout` must be above 0 (seconds), got {self.read_timeout}.")
 
     def open(self, manifest: Manifest, path: str) -> Video:
-        """A video of a manifest, for use in a `with`.
+        """Opens a video of a manifest, for use in a `with`.
 
         Raises:
             VideoError: If it cannot be read.
@@ -44,9 +44,10 @@ class VideoOpener:
 
 
 def prepared_index(manifest: Manifest, path: str) -> PacketIndex | None:
-    """The index of a video of a manifest, if there is one. Without it, the reader builds its own.
+    """Returns the index that `prepare` wrote for a video, or None; the reader then builds its own.
 
-    The video itself is not looked at, not even for its size: its drive may hang, and the reader is who can bear that.
+    This does not touch the video, not even to ask for its size: its drive may hang, and only the reader's calls have
+    a timeout.
     """
     store = None if manifest.index is None else _store(manifest.index)
     if store is None:
@@ -60,7 +61,7 @@ def prepared_index(manifest: Manifest, path: str) -> PacketIndex | None:
 
 @lru_cache(maxsize=8)
 def _store(path: str) -> IndexStore | None:
-    """The store, opened once in each process."""
+    """Opens a store, once in each process; None if there is none."""
     try:
         return IndexStore(path)
     except FileNotFoundError:

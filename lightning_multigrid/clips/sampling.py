@@ -1,7 +1,7 @@
 """Which source frames and pixels a clip is made of (Sec. 3.1 and 4).
 
-In space, resizing a frame from a short side of h pixels to a drawn one of h', and cropping it to S x S, is the same as
-cropping S h/h' source pixels, and resampling them to S x S. So a clip is given by its frames and a crop of them.
+Resizing a frame from a short side of h pixels to a drawn one of h', and then cropping it to S x S, is the same as
+cropping S h/h' source pixels and resampling them to S x S. So frames and one crop of them define a clip.
 
 Legend: T frames and S size of a baseline clip; t frames of a coarser one.
 """
@@ -39,19 +39,19 @@ class ClipSampling:
 
     With `mode="stride"` (Kinetics, Charades) a clip of t frames takes frames at a random integer stride in
     [stride, stride T/t], from a random start. With `mode="segments"` (Something-Something) the video is cut into t
-    equal segments, and one frame is taken of each; the stride is then without effect.
+    equal segments, and the clip takes one frame from each; the stride is then without effect.
 
     The short side of the frame is drawn from `short_side`, whose lower end scales with the size of the grid (Sec. 4:
-    [256 h/H, 340]), and a square crop is taken at a random place.
+    [256 h/H, 340]). The square crop lies at a random place.
 
     Args:
         frames: Frames of a baseline clip (T).
         size: Height and width of a baseline clip, in pixels (H = W).
         stride: Temporal stride of a baseline clip, in source frames.
         mode: Whether frames are taken at a stride or one per segment.
-        short_side: Smallest and largest short side for clips of the baseline size, in pixels; None is the paper's
+        short_side: Smallest and largest short side for clips of the baseline size, in pixels; None means the paper's
             [256, 340] for 224 pixels, scaled with the size.
-        flip: Whether half of the clips are mirrored in training. Not where left and right have a meaning.
+        flip: Whether half of the training clips are mirrored; turn it off where left and right have a meaning.
 
     Raises:
         ValueError: If one of them is out of range.
@@ -89,7 +89,7 @@ class ClipSampling:
         return low * size / self.size, high
 
     def draw(self, length: int, height: int, width: int, frames: int, size: int, rng: random.Random) -> SourceGrid:
-        """A random grid for training, for a clip of `frames` and `size` in a video of `length` x `height` x `width`."""
+        """Draws the grid of a training clip of `frames` and `size` from a video of `length` x `height` x `width`."""
         if self.mode == "segments":
             indices = [segment_frame(length, frames, i, rng.random()) for i in range(frames)]
         else:

@@ -1,6 +1,6 @@
-"""Multi-view testing: several clips and crops of a video, whose scores make those of the video.
+"""Multi-view testing: the score of a video is made of the scores of several clips and crops of it.
 
-Frames that views share leave the worker once, and views become the model's input a few at a time: 30 views of
+A worker sends frames that views share once, and views become the model's input a few at a time: 30 views of
 32 x 256 x 256 are 750 MB as floats, but the 300 frames of 256 x 340 under all of them are 78 MB as bytes.
 
 Legend: B videos, V views of each, T frames and S size of a view.
@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lightning_multigrid.clips.batch import Failure, PixelBatch, flat_bytes, format_of
+from lightning_multigrid.clips.batch import BrokenVideo, PixelBatch
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid, crop_side, segment_frame
 from lightning_multigrid.pixels import Box, to_device
 from lightning_multigrid.schedule import frame_indices, span
@@ -26,7 +26,7 @@ __all__ = ["CENTRE", "VideoBatch", "VideoViews", "ViewBatch", "Views", "collate_
 
 @dataclass(frozen=True)
 class Views:
-    """The clips and crops of which the score of a video is made.
+    """The clips and crops that the score of a video is made of.
 
     The protocols of the paper and of its code base, for models of 224 pixels:
 
@@ -38,17 +38,16 @@ class Views:
     | Something-Something V2 | `Views(clips=1)`, `Views(clips=1, crops=3)` |
     | Charades, with the maximum over views | `Views(clips=10, crops=3, size=256, positions="charades")` |
 
-    A single clip is the centre of the video, whatever `positions` says. Clips of the sampling mode `segments` take
-    their frames at different places of the same segments, in the middle of them if there is one clip; `positions` is
-    then without effect.
+    `positions` has no effect on a single clip, which is the centre of the video. It has none in the sampling mode
+    `segments` either: each clip takes its frames at another place of the same segments, a single clip in their middle.
 
     Args:
         clips: Temporal positions.
         crops: 1 for the centre; 3 for left, centre and right, or top, centre and bottom of a frame that is taller than
             wide.
-        size: Height and width of a view, in pixels (S); None is that of a baseline clip.
-        short_side: Short side that a frame is resized to before the crop, in pixels. None is that of validation for one
-            crop (256 for 224 pixels), and `size` for three.
+        size: Height and width of a view, in pixels (S); None means the size of a baseline clip.
+        short_side: Short side that a frame is resized to before the crop, in pixels. None means that of validation (256
+            for 224 pixels) for one crop, and `size` for three.
         positions: How the starts of clips are spread over the d frames that lie before the last possible start:
             `kinetics` takes floor(d i / n) for clip i of n, which never reaches the end; `offset` takes
             i floor(d / (n - 1)), PySlowFast's `USE_OFFSET_SAMPLING`; `charades` takes round(d i / (n - 1)), its last
@@ -83,7 +82,7 @@ class Views:
         return self.clips * self.crops
 
     def pixels(self, sampling: ClipSampling) -> tuple[int, float]:
-        """Size of a view and short side of its frame, in pixels, of a model trained on clips of `sampling`.
+        """Size of a view and short side of its frame, in pixels, for a model trained on clips of `sampling`.
 
         Raises:
             ValueError: If the short side is smaller than the view.
@@ -141,12 +140,12 @@ class VideoViews:
     """A video decoded for its views.
 
     Args:
-        pixels: The frames of all views, each once, and of them the part that the views cover; uint8, n x h x w x 3.
+        pixels: The frames of all views, each once, cropped to the part that the views cover; uint8, n x h x w x 3.
         grids: Where each view lies in `pixels`.
-        size: Height and width that views are to be resampled to, in pixels (S).
+        size: Height and width to resample the views to, in pixels (S).
         labels: Class ids.
         index: Index of the video in the dataset.
-        failures: Videos that were tried before this one; with any, the video is a substitute.
+        broken: Videos that were tried before this one; if there are any, the video is a substitute.
     """
 
     pixels: Tensor
@@ -154,11 +153,11 @@ class VideoViews:
     size: int
     labels: tuple[int, ...]
     index: int
-    failures: tuple[Failure, ...] = ()
+    broken: tuple[BrokenVideo, ...] = ()
 
 
 def share_frames(grids: Sequence[SourceGrid]) -> tuple[list[int], Box, tuple[SourceGrid, ...]]:
-    """The frames and the pixels under some grids, each once, and where the grids lie in those."""
+    """Returns the frames and the box that some grids cover, and the grids as they lie in those."""
     frames = sorted({index for grid in grids for index in grid.indices})
     place = {index: number for number, index in enumerate(frames)}
     boxes = [grid.box for grid in grids]
@@ -179,25 +178,24 @@ class ViewBatch(PixelBatch):
     """Videos with their views, on the way from a worker to the device.
 
     Args:
-        videos: At least one; all of one number of views.
-        failures: Videos that could not be read.
+        videos: At least one, all with the same number of views.
+        broken: Videos that could not be read.
     """
 
-    def __init__(self, videos: Sequence[VideoViews], failures: tuple[Failure, ...]) -> None:
+    def __init__(self, videos: Sequence[VideoViews], broken: tuple[BrokenVideo, ...]) -> None:
         super().__init__(
-            pieces=(flat_bytes([video.pixels for video in videos]),),
-            formats=tuple(format_of(video.pixels) for video in videos),
-            size=videos[0].size,
+            [video.pixels for video in videos],
+            videos[0].size,
             labels=tuple(video.labels for video in videos),
             indices=tuple(video.index for video in videos),
-            failures=failures,
+            broken=broken,
         )
         self.grids = tuple(video.grids for video in videos)
 
     def crops(self) -> Iterator[Tensor]:
         """The crops of all views of the first video, T x h x w x 3 each, then those of the next."""
         for block, grids in zip(self.blocks(), self.grids, strict=True):
-            assert isinstance(block, Tensor)  # evaluation is on RGB, see `ViewDataset`
+            assert isinstance(block, Tensor)  # evaluation is on RGB
             for grid in grids:
                 top, left, height, width = grid.box
                 # The crop first, so that only its pixels are copied.
@@ -206,24 +204,26 @@ class ViewBatch(PixelBatch):
 
 
 def collate_views(videos: Sequence[VideoViews]) -> ViewBatch:
-    """The mini-batch of some videos without the substitutes.
+    """Makes the mini-batch of some videos without the substitutes, so that metrics leave broken videos out.
 
-    A metric then counts broken videos never. Only where no video would be left does one substitute stay, because a
-    model needs at least one; its index tells that it is counted elsewhere.
+    If all are substitutes, one stays, because a model needs at least one video. Metrics see from its index that they
+    have counted it elsewhere.
     """
-    failures = tuple(failure for video in videos for failure in video.failures)
-    return ViewBatch([video for video in videos if not video.failures] or videos[:1], failures)
+    broken = tuple(tried for video in videos for tried in video.broken)
+    return ViewBatch([video for video in videos if not video.broken] or videos[:1], broken)
 
 
 class VideoBatch(Sequence[Any]):
     """Videos on the device: the pair `(clips, labels)` for any module, and more for one that knows of views.
 
-    Unpacked, it is all views at once, B V x 3 x T x S x S with the views of a video next to each other, and the label
-    of each view's video; without labels, its path. `chunks` are the same clips, a few at a time.
+    A sequence of two, so that scripts unpack it and Lightning finds the batch size; not a tuple, because the clips are
+    made when they are asked for. They are all views at once, B V x 3 x T x S x S with the views of a video next to
+    each other. The labels are those of each view's video; without labels, its path. `chunks` are the same clips, a few
+    at a time.
 
     Args:
         views: The pixels.
-        resample: Makes crops, T x h x w x 3 each, clips of a size in pixels.
+        resample: Makes clips of crops, T x h x w x 3 each, and a size in pixels.
         labels: Labels of the videos, B or B x C; None in prediction.
         paths: Paths of the videos.
         classes: Names of the classes; empty if they are not known.

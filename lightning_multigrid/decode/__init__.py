@@ -9,10 +9,11 @@ from lightning_multigrid.decode.frame_pixels import ONE_THREAD, is_full_range
 from lightning_multigrid.decode.index import Orientation, PacketIndex
 from lightning_multigrid.decode.index_store import IndexStore
 from lightning_multigrid.decode.reader import VideoReader, build_index, read_frames
-from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.decode.video_file import BrokenVideosError, VideoError
 
 __all__ = [
     "ONE_THREAD",
+    "BrokenVideosError",
     "FrameFolder",
     "IndexStore",
     "Orientation",

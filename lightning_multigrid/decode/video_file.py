@@ -17,7 +17,7 @@ from lightning_multigrid.decode.file_boxes import claimed_by_samples, promised_s
 from lightning_multigrid.decode.index import MAX_PIXELS
 from lightning_multigrid.files import Cursor, HangError, RemoteFile, WatchedFile, is_url
 
-__all__ = ["VideoError", "VideoFile", "demuxed"]
+__all__ = ["BrokenVideosError", "VideoError", "VideoFile", "demuxed"]
 
 # Containers that hold their own pictures. FFmpeg also follows playlists, concat scripts and image patterns, whatever
 # their file is called: those name other files and hosts.
@@ -183,3 +183,7 @@ def demuxed(container: InputContainer, stream: VideoStream) -> Iterator[Packet[V
 
 def _hung(error: HangError) -> str:
     return f"cannot be read: {error.args[0]}, as on a network drive that is gone"
+
+
+class BrokenVideosError(ValueError):
+    """Too many videos of a dataset are broken: they can't be read."""

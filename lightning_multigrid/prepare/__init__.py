@@ -1,7 +1,7 @@
 """A dataset made anew so that it decodes several times faster, and a check that every video can be read.
 
-It knows `sources`, `decode` and `files`; neither grids nor Lightning. Begin with `dataset.py` (the whole of `prepare`),
-then `transcode.py` (one video).
+It knows `sources`, `decode` and `files`; neither grids nor Lightning. Begin with `dataset.py` (`prepare` itself), then
+`transcode.py` (one video) and `output.py` (the folder that is written).
 """
 
 from lightning_multigrid.prepare.check import check

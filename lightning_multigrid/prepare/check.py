@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lightning_multigrid.decode import VideoError, open_video
-from lightning_multigrid.prepare.workers import Lost, run_tasks
+from lightning_multigrid.prepare.workers import TaskFailure, run_tasks
 from lightning_multigrid.sources import Manifest
 
 __all__ = ["CheckJob", "check", "check_video"]
@@ -17,11 +17,11 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True)
 class CheckJob:
-    """A video to be read.
+    """A video to read.
 
     Args:
         path: The video file, or the folder of frames.
-        frames: Frames to decode, evenly spaced with the first and the last; None is all.
+        frames: Frames to decode, evenly spaced from the first to the last; None means all.
         frame_rate: Frames per second if `path` is a folder of frames, None if it is a file.
     """
 
@@ -31,7 +31,7 @@ class CheckJob:
 
 
 def check_video(job: CheckJob, beat: Callable[[], None] = lambda: None) -> str | None:
-    """Why a video can't be read, or None if it can.
+    """Returns why a video is broken, or None if it can be read.
 
     >>> check_video(CheckJob("no_such_video.mp4", frames=4))
     'there is no such file'
@@ -54,12 +54,12 @@ def check(
 
     Args:
         manifest: The videos.
-        frames: Frames of each to decode, evenly spaced with the first and the last; None is all.
+        frames: Frames of each to decode, evenly spaced from the first to the last; None means all.
         workers: Processes; 0 works in this one.
-        timeout: Seconds without a sign of life after which a video counts as unreadable (not with 0 workers).
+        timeout: Seconds without a sign of life after which a video counts as broken (not with 0 workers).
 
     Yields:
-        Path of a video, and why it can't be read or None, in the order in which they are through.
+        Path of a video, and why it is broken or None, in the order in which they finish.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -73,7 +73,7 @@ def check(
     paths = dict.fromkeys(manifest.path(row) for row in range(len(manifest)))
     jobs = (CheckJob(path, frames, manifest.frame_rate) for path in paths)
     for job, result in run_tasks("lightning_multigrid.prepare.check:check_video", jobs, workers, timeout):
-        yield job.path, result.reason if isinstance(result, Lost) else result
+        yield job.path, result.reason if isinstance(result, TaskFailure) else result
 
 
 def _evenly(length: int, number: int | None) -> list[int]:

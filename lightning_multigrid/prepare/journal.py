@@ -1,4 +1,4 @@
-"""What `prepare` has done, a line per video: a run that is stopped, however, goes on from here."""
+"""What `prepare` has done, a line per video: after it was stopped, the same command goes on from here."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["Entry", "Journal"]
 
 @dataclass(frozen=True)
 class Entry:
-    """A video that was prepared, and from what: if any of it has changed, it is prepared again.
+    """A prepared video and its source: if any of this has changed, the video is prepared again.
 
     Args:
         video: The prepared file, relative to the folder of all.
         source: The video it was made from.
-        source_size: Bytes of that.
-        source_mtime_ns: When that was changed last.
+        source_size: Bytes of the source.
+        source_mtime_ns: When the source was changed last.
         settings: How it was encoded.
-        size: Bytes of the prepared file. Not its time: a copy of the dataset has another.
+        size: Bytes of the prepared file. Its time is not kept: in a copy of the dataset it is another one.
         frames: Number of its frames.
     """
 
@@ -35,7 +35,7 @@ class Entry:
 
 
 class Journal:
-    """The entries of a folder, by prepared file. A line that was not written to its end does not count.
+    """The entries of an output folder, by prepared file. A line without an end was not written whole, and is ignored.
 
     Args:
         path: The file, which need not exist.
@@ -58,7 +58,7 @@ class Journal:
         added = list(entries)
         if not added:
             return
-        # ASCII throughout: JSON escapes whatever else the name of a file may hold.
+        # All ASCII: JSON escapes what else is in the names of files.
         lines = "".join(json.dumps(asdict(entry)) + "\n" for entry in added)
         with open(self._path, "ab") as file:
             file.write(("\n" if self._torn else "").encode() + lines.encode())

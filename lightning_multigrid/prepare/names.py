@@ -1,4 +1,4 @@
-"""What videos are called once they are prepared: as their sources are, unless two would share a name."""
+"""Names of prepared videos: those of their sources, unless two would share a name."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["names_of"]
 
 
 def names_of(sources: Sequence[str], root: str) -> dict[str, str]:
-    """For each source a path of its own, relative to the folder of all prepared videos and never out of it.
+    """Returns a path for each source, different for all, relative to the folder of prepared videos and never out of it.
 
     Args:
         sources: Whole paths, or URLs; repeats allowed.
-        root: The folder that most of them lie in.
+        root: The folder that most of them are in.
 
     >>> names_of(["/data/a/1.avi", "/data/a/1.mp4", "/other/2.mp4"], root="/data")["/data/a/1.avi"]
     'a/1.avi.mp4'
@@ -39,7 +39,7 @@ def names_of(sources: Sequence[str], root: str) -> dict[str, str]:
 
 
 def _name(source: str, root: str) -> str:
-    """No part of it is `..`: the manifest gives whole paths."""
+    """The name of a source, if no other one has it. No part is `..`, because the manifest gives whole paths."""
     prefix = os.path.join(root, "")
     path = source if is_url(source) else os.path.normpath(source)
     inside = path.startswith(prefix)
@@ -50,12 +50,12 @@ def _name(source: str, root: str) -> str:
 
 
 def _known_as(name: str) -> str:
-    """The same for all names that a file system may take for one: some know no case, or only one form of `é`."""
+    """The same for all names that a file system may take for one: some ignore case, or know only one form of `é`."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def _short(part: str) -> str:
-    """The name of a file or folder, such that it fits in a file system with another suffix."""
+    """Shortens the name of a file or folder so that a file system takes it."""
     encoded = os.fsencode(part)
     if len(encoded) <= 255:
         return part

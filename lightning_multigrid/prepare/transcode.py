@@ -1,8 +1,8 @@
 """A video made anew so that clips of it decode fast: same frames, same times, upright, small.
 
-What costs time is pushing packets through the decoder (see `decode`), so the encoding is chosen for few and cheap ones:
-short groups of pictures, many pictures that no other one refers to (they are never decoded unless wanted), and none of
-the coding tools that cost a decoder most (arithmetic coding, loop filter, weighted prediction).
+Pushing packets through the decoder is what costs time (see `decode`), so the encoding makes them few and cheap: short
+groups of pictures, many pictures that no other one refers to (they are decoded only if wanted), and none of the coding
+tools that cost a decoder most (arithmetic coding, loop filter, weighted prediction).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from lightning_multigrid.decode import (
 )
 from lightning_multigrid.files import sync_to_disk
 
-__all__ = ["Bad", "Encoding", "Prepared", "TranscodeJob", "WriteFailure", "transcode"]
+__all__ = ["Broken", "Encoding", "Prepared", "TranscodeJob", "WriteFailure", "transcode"]
 
-# Of the output's clock: per second. Source clocks that are no finer are kept as they are.
+# Ticks per second of the output's clock, at most. A coarser clock of a source is kept.
 _FINEST_CLOCK = 90_000
-# A longer break between two frames is a broken time stamp; mp4 could not hold it.
+# A longer break between two frames comes from a wrong time stamp; mp4 could not hold it.
 _LONGEST_BREAK_SECONDS = 3600
 
 
@@ -48,9 +48,9 @@ class Encoding:
         short_side: Pixels of the shorter side, even. Smaller videos keep their size, up to a row or column that makes
             it odd.
         crf: Constant rate factor of x264, 0 (lossless) to 51: 6 more is about half the bytes.
-        preset: Of x264: what encoding may cost. It hardly matters to decoding.
+        preset: How much time x264 may take. It hardly matters to decoding.
         gop: Frames from one keyframe to the next.
-        b_frames: Frames between two that others refer to.
+        b_frames: Frames between two that others refer to; no frame refers to these.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -72,10 +72,10 @@ class Encoding:
         if self.gop < 1:
             raise ValueError(f"`gop` must be at least 1 frame, got {self.gop}.")
         if not 0 <= self.b_frames <= 16:
-            raise ValueError(f"`b_frames` must be from 0 to 16, as x264 has it, got {self.b_frames}.")
+            raise ValueError(f"`b_frames` must be from 0 to 16, the limits of x264, got {self.b_frames}.")
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width for a video of these: the short side scaled down, both even.
+        """Returns the height and width for a video of this size: the short side scaled down, both even.
 
         >>> Encoding().size(360, 640), Encoding().size(1920, 1080), Encoding().size(239, 427)
         ((256, 456), (456, 256), (238, 426))
@@ -89,7 +89,7 @@ class Encoding:
         """Options of FFmpeg's libx264."""
         return {
             "preset": self.preset,
-            # Bits go where they lower the squared error, not where an eye would want them.
+            # Spend bits where they lower the squared error, not where an eye would want them.
             "tune": "psnr,fastdecode",
             "crf": f"{self.crf:g}",
             "g": str(self.gop),
@@ -97,8 +97,8 @@ class Encoding:
             "sc_threshold": "0",
             "bf": str(self.b_frames),
             "b_strategy": "0",
-            # Macroblock trees, of small videos, come out of x264 a little different each time: it reads memory that was
-            # never set.
+            # In small videos x264's macroblock trees are a little different each time: it reads memory that was never
+            # set.
             "x264-params": "b-pyramid=none:mbtree=0",
         }
 
@@ -108,12 +108,12 @@ _PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "s
 
 @dataclass(frozen=True)
 class TranscodeJob:
-    """A video to be made anew.
+    """A video to make anew.
 
     Args:
         source: The video file, or the folder of frames.
-        target: File to be written; its folder exists, it does not.
-        encoding: How.
+        target: File to write, which does not exist; its folder does.
+        encoding: How to encode it.
         frame_rate: Frames per second if `source` is a folder of frames, None if it is a file.
     """
 
@@ -125,7 +125,7 @@ class TranscodeJob:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What came of a video: number and pixels of its frames."""
+    """A video that was made: number and pixels of its frames."""
 
     frames: int
     height: int
@@ -133,24 +133,24 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Bad:
-    """Why a video can't be used."""
+class Broken:
+    """A video that can't be used, and why."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class WriteFailure:
-    """What the system said when the output was written: the disk is at fault, not the video."""
+    """What the system said when it refused to write the output: the disk is at fault, not the video."""
 
     number: int
     text: str
 
 
-def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Prepared | Bad | WriteFailure:
+def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Prepared | Broken | WriteFailure:
     """Makes a video anew: frame i of the target is frame i of the source, shown at the same time after the first.
 
-    The target is complete and on the disk when this returns `Prepared`, and not there otherwise. Equal sources make
+    When this returns `Prepared`, the target is complete and on the disk; otherwise it is not there. Equal sources make
     equal bytes.
 
     Args:
@@ -166,15 +166,15 @@ def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Pre
         with VideoReader(job.target) as made:
             made.read([frames - 1])
             if (len(made), made.height, made.width) != (frames, height, width) or frames != len(source):
-                return Bad(f"{len(source)} frames became {len(made)} of {made.height} x {made.width}")
+                return Broken(f"{len(source)} frames became {len(made)} of {made.height} x {made.width}")
         done = True
         return Prepared(frames, height, width)
     except VideoError as error:
-        return Bad(error.reason)
+        return Broken(error.reason)
     except _WriteError as error:
         return WriteFailure(error.errno or 0, error.strerror or "")
     except av.FFmpegError as error:
-        return Bad(f"cannot be encoded ({error.strerror})")
+        return Broken(f"cannot be encoded ({error.strerror})")
     except OSError as error:
         return WriteFailure(error.errno or 0, error.strerror or str(error))
     finally:
@@ -188,11 +188,11 @@ class _WriteError(OSError):
 
 
 def _encode(source: VideoReader | FrameFolder, job: TranscodeJob, beat: Callable[[], None]) -> int:
-    """Writes all frames; their number."""
+    """Writes all frames, and returns how many there are."""
     target = _Target(source, job)
     try:
         for index, frame in _frames(source):
-            if target.frames and not index:  # they begin anew
+            if target.frames and not index:  # the reader begins anew
                 target.abandon()
                 target = _Target(source, job)
             if index != target.frames:
@@ -206,7 +206,7 @@ def _encode(source: VideoReader | FrameFolder, job: TranscodeJob, beat: Callable
 
 
 class _Target:
-    """The file that is written."""
+    """The file to write."""
 
     def __init__(self, source: VideoReader | FrameFolder, job: TranscodeJob) -> None:
         # Neither the muxer's version nor the time of day goes into the file.
@@ -220,12 +220,12 @@ class _Target:
         self.frames = 0
 
     def add(self, frame: VideoFrame) -> None:
-        """Encodes the frame that comes next."""
+        """Encodes the next frame."""
         picture = self._picture.of(frame)
         if not self.frames:
             codec = self._stream.codec_context
             codec.width, codec.height, codec.pix_fmt = picture.width, picture.height, "yuv420p"
-            codec.thread_count = 1  # the processes are the threads; and equal input makes equal bytes
+            codec.thread_count = 1  # there are other processes; and equal input makes equal bytes
             codec.colorspace, codec.color_range = picture.colorspace, ColorRange.MPEG
             self._stream.time_base = codec.time_base = self._time_base
         picture.pts, picture.time_base = self._times[self.frames], self._time_base
@@ -233,13 +233,13 @@ class _Target:
         self.frames += 1
 
     def finish(self) -> None:
-        """Writes what is left."""
+        """Writes the rest, and closes the file."""
         self._mux(self._stream.encode())
         with _writing():
             self._container.close()
 
     def abandon(self) -> None:
-        """Lets go of the file, as it is."""
+        """Closes the file as it is."""
         with suppress(OSError):
             self._container.close()
 
@@ -250,7 +250,7 @@ class _Target:
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Tells errors of the disk from those of the encoder and the muxer."""
+    """Turns errors of the disk into `_WriteError`, and leaves those of the encoder and the muxer."""
     try:
         yield
     except OSError as error:
@@ -269,34 +269,34 @@ def _frames(source: VideoReader | FrameFolder) -> Iterator[tuple[int, VideoFrame
 
 
 def _whole_rate(rate: float) -> Fraction:
-    """Frames per second for the encoder, which only uses it for the share of bytes that a frame gets."""
+    """Frames per second for the encoder, which uses them only to share out the bytes among frames."""
     return Fraction(min(max(rate or 30.0, 1.0), 1000.0)).limit_denominator(1001)
 
 
 def _clock(source: VideoReader | FrameFolder) -> tuple[Fraction, list[int]]:
-    """Seconds per tick, and when each frame is shown: as in the source, from 0, with what is impossible mended."""
+    """Seconds per tick, and the tick at which each frame is shown: as in the source, from 0, with faults mended."""
     usual = 1 / _whole_rate(source.rate)
     times = source.index.shown_times if isinstance(source, VideoReader) else np.empty(0, np.int64)
     if len(times) < 2 or not source.rate:
         return usual, list(range(len(source)))
     steps = np.diff(times).astype(np.float64)
-    # The mean rate tells how long a tick of the source is.
+    # The mean rate gives the length of the source's tick.
     tick = Fraction(len(steps) / (source.rate * float(steps.sum()))).limit_denominator(10**10)
     base = max(tick, Fraction(1, _FINEST_CLOCK))
     steps[steps * float(tick) > _LONGEST_BREAK_SECONDS] = float(usual / tick) if tick else 1.0
     later = np.rint(np.cumsum(steps) * float(tick / base)).astype(np.int64)
-    # Each frame at least a tick after the one before.
+    # Each frame is at least a tick after the one before.
     ticks = np.concatenate([[0], later]) - np.arange(len(times))
     return base, (np.maximum.accumulate(ticks) + np.arange(len(times))).tolist()
 
 
 class _Picture:
-    """Frames of the source as they are to be encoded: scaled, upright, in yuv420p of limited range.
+    """Makes frames of the source ready for the encoder: scaled, upright, in yuv420p of limited range.
 
     Args:
         source: Where they come from.
-        height: Rows that a frame is to have as it is shown.
-        width: Columns, likewise.
+        height: Rows of a frame as it is shown.
+        width: Columns of a frame as it is shown.
     """
 
     def __init__(self, source: VideoReader | FrameFolder, height: int, width: int) -> None:
@@ -313,12 +313,12 @@ class _Picture:
             interpolation=Interpolation.BICUBIC,
             src_color_range=ColorRange.JPEG if is_full_range(frame) else ColorRange.MPEG,
             dst_color_range=ColorRange.MPEG,
-            # Colours without a matrix are given the one that readers take where none is named.
+            # RGB has no matrix; it gets the one that readers take where none is named.
             dst_colorspace=Colorspace.ITU601 if frame.format.is_rgb else None,
             **ONE_THREAD,
         )
         upright = self._upright(scaled)
-        upright.pict_type = 0  # else the encoder would keep the source's kinds of frames
+        upright.pict_type = 0  # else the encoder would keep the source's picture types
         return upright
 
     def _upright(self, frame: VideoFrame) -> VideoFrame:
@@ -336,6 +336,6 @@ class _Picture:
 
 
 def _shown(plane: np.ndarray, turn: Orientation) -> np.ndarray:
-    """Rows and columns of a plane as they are shown."""
+    """Turns a plane as it is shown."""
     plane = plane.T if turn.transposed else plane
     return plane[:: -1 if turn.upside_down else 1, :: -1 if turn.mirrored else 1]

@@ -1,8 +1,8 @@
-"""The same function for many tasks in processes of their own: one that dies or hangs costs its task, not the run.
+"""Calls a function for many tasks in worker processes: one that dies or hangs costs its task, not the others.
 
-`multiprocessing` would import the user's main module in every worker, and its workers outlive a parent that is killed
-by holding each other's pipes open. These are fresh interpreters, each with two pipes to the parent and nothing else;
-one whose parent is gone ends with its next sign of life.
+`multiprocessing` would import the user's main module in every worker, and its workers hold each other's pipes open, so
+that they outlive a parent that is killed. These are fresh interpreters, each with two pipes to the parent and nothing
+else; one whose parent is gone ends with its next sign of life.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-__all__ = ["Lost", "run_tasks"]
+__all__ = ["TaskFailure", "run_tasks"]
 
 _HEAD = struct.Struct("<I")
 _BEAT_SECONDS = 0.5
-# What a worker may take to be there, at most.
+# A worker may take so long to start.
 _START_SECONDS = 300.0
-# The parent's modules, whatever lies in the folder that it was started in.
+# Workers find modules where the parent does, and not in the folder that they start in.
 _START = (
     "import sys; sys.path[:] = sys.argv[2:]; from lightning_multigrid.prepare.workers import serve; serve(sys.argv[1])"
 )
 
 
 @dataclass(frozen=True)
-class Lost:
-    """Why a task has no result."""
+class TaskFailure:
+    """Why a task has no result: it raised an error, or its process died or hung."""
 
     reason: str
 
@@ -43,56 +43,51 @@ class Lost:
 def run_tasks(
     function: str, tasks: Iterable[Any], workers: int, timeout: float
 ) -> Generator[tuple[Any, Any], None, None]:
-    """Calls a function for each task; yields (task, result) as they come, the result being a `Lost` if there is none.
+    """Calls a function for each task, and yields (task, result) as they finish; a result may be a `TaskFailure`.
 
     Args:
-        function: Its module and name, "package.module:name". It takes a task and a function to be called as a sign of
-            life; tasks and results can be pickled.
-        tasks: Asked for as workers become free.
+        function: Its module and name, "package.module:name". It takes a task, and a function to call as a sign of life.
+        tasks: Taken one by one, as workers become free. They and the results must be picklable.
         workers: Processes; 0 calls the function here, without a `timeout`.
-        timeout: Seconds without a sign of life after which a worker is given up.
+        timeout: Seconds without a sign of life after which a worker is ended.
     """
     if not workers:
         call = _function(function)
         for task in tasks:
             yield task, _result(call, task, lambda: None)
         return
-    pending = iter(tasks)
     selector = selectors.DefaultSelector()
     idle: list[_Worker] = []
     started: list[_Worker] = []
-    busy = 0
+
+    def results(most_busy: int) -> Iterator[tuple[Any, Any]]:
+        """Yields results until at most so many workers are busy."""
+        while len(selector.get_map()) > most_busy:
+            for worker in _finished(selector):
+                yield worker.task, worker.result
+                if worker.alive:
+                    idle.append(worker)
+
     try:
-        for task in pending:
-            lost: Lost | None = None
-            while idle:  # one may have died since its last task, which is none of this task's fault
+        for task in tasks:
+            failure: TaskFailure | None = None
+            while idle:  # one may have died since its last task, which is not the fault of this task
                 worker = idle.pop()
-                lost = worker.start(task)
-                if lost is None:
+                failure = worker.start(task)
+                if failure is None:
                     break
                 worker.close()
             else:
                 worker = _Worker(function, timeout)
                 started = [other for other in started if other.alive] + [worker]
-                lost = worker.start(task)
-            if lost is not None:
+                failure = worker.start(task)
+            if failure is not None:
                 worker.close()
-                yield task, lost
+                yield task, failure
                 continue
             selector.register(worker.output, selectors.EVENT_READ, worker)
-            busy += 1
-            while busy >= workers:
-                for done in _finished(selector):
-                    busy -= 1
-                    yield done.task, done.result
-                    if done.alive:
-                        idle.append(done)
-        while busy:
-            for done in _finished(selector):
-                busy -= 1
-                yield done.task, done.result
-                if done.alive:
-                    idle.append(done)
+            yield from results(workers - 1)
+        yield from results(0)
     finally:
         for worker in started:
             worker.kill()
@@ -101,7 +96,7 @@ def run_tasks(
 
 
 def _finished(selector: selectors.BaseSelector) -> list[_Worker]:
-    """Workers that are through with their task, one way or the other; maybe none."""
+    """Waits for a while; returns the workers that have finished their task, or failed at it."""
     waiting = [key.data for key in selector.get_map().values()]
     rest = min(worker.deadline for worker in waiting) - time.monotonic()
     done = [key.data for key, _ in selector.select(max(0.0, rest)) if key.data.take()]
@@ -115,7 +110,7 @@ def _finished(selector: selectors.BaseSelector) -> list[_Worker]:
 
 
 class _Worker:
-    """A process, and what it is at."""
+    """A process, and its task."""
 
     def __init__(self, function: str, timeout: float) -> None:
         self._timeout = timeout
@@ -136,8 +131,8 @@ class _Worker:
         self.result: Any = None
         self.deadline = 0.0
 
-    def start(self, task: Any) -> Lost | None:
-        """Gives it a task."""
+    def start(self, task: Any) -> TaskFailure | None:
+        """Sends a task to the process; returns a failure if it is dead."""
         self.task, self.result = task, None
         self._extend()
         try:
@@ -147,7 +142,7 @@ class _Worker:
         return None
 
     def take(self) -> bool:
-        """Reads what it says; whether that is a result."""
+        """Reads a message of the process; returns whether that was a result."""
         try:
             message = _read(self.output)
         except EOFError:
@@ -161,42 +156,42 @@ class _Worker:
         return True
 
     def give_up(self) -> bool:
-        """Ends a worker that says nothing any more."""
+        """Ends a process that gives no sign of life."""
         self.kill()
-        self.result = Lost(f"nothing came of it for {self._timeout:g} s")
+        self.result = TaskFailure(f"no sign of life for {self._timeout:g} s")
         return True
 
     def _extend(self) -> None:
-        # Until its first sign of life it is still importing what it needs.
+        # Before its first sign of life it imports what it needs.
         self.deadline = time.monotonic() + (self._timeout if self._is_ready else max(self._timeout, _START_SECONDS))
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """Ends the process at once."""
         self.alive = False
         self._process.kill()
-        with suppress(subprocess.TimeoutExpired):  # one that waits for a dead disk cannot be ended
+        with suppress(subprocess.TimeoutExpired):  # a process that waits for a dead disk cannot be ended
             self._process.wait(5)
 
     def close(self) -> None:
-        """Lets go of the pipes."""
+        """Closes the pipes."""
         with suppress(OSError):
             self._input.close()
         self.output.close()
 
-    def _death(self) -> Lost:
+    def _death(self) -> TaskFailure:
         with suppress(subprocess.TimeoutExpired):  # its pipe ends a little before it
             self._process.wait(5)
         self.kill()
         code = self._process.returncode or 0
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
-        return Lost(f"the process that worked on it ended {how}")
+        return TaskFailure(f"the process that worked on it ended {how}")
 
 
 def serve(function: str) -> None:
-    """What a worker does until its input ends."""
+    """Works on tasks until the input ends: the main function of a worker."""
     # Ctrl-C is for the parent, which then ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Whatever a library prints must not come between the messages.
+    # What libraries print must not come between the messages.
     with os.fdopen(os.dup(1), "wb", buffering=0) as output:
         os.dup2(2, 1)
         call = _function(function)
@@ -208,7 +203,7 @@ def serve(function: str) -> None:
                 last = time.monotonic()
                 _write(output, None)
 
-        # The parent may be gone: it needs no result, then.
+        # The parent may be gone, and then needs no result.
         with suppress(EOFError, BrokenPipeError), os.fdopen(os.dup(0), "rb", buffering=0) as tasks:
             _write(output, None)  # ready
             while True:
@@ -220,8 +215,8 @@ def _result(call: Callable[[Any, Callable[[], None]], Any], task: Any, beat: Cal
         return call(task, beat)
     except BrokenPipeError:
         raise
-    except Exception as error:  # whatever one task does to the function must not end the others
-        return Lost(f"{type(error).__name__}: {error}")
+    except Exception as error:  # an error of one task must not end the others
+        return TaskFailure(f"{type(error).__name__}: {error}")
 
 
 def _function(name: str) -> Any:

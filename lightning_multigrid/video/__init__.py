@@ -1,6 +1,7 @@
 """Ready-made Lightning modules for video: the data module, the classifier, its metrics and predictions.
 
-They work with and without multigrid, and know `clips`, `sources`, `pixels` and `models`. Begin with `datamodule.py`.
+They work with and without multigrid, and know the other sub-packages for videos but `prepare`. Begin with
+`datamodule.py`.
 """
 
 from lightning_multigrid.video.classifier import VideoClassifier

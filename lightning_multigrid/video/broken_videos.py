@@ -1,4 +1,4 @@
-"""Videos that could not be read: each is named once, and too many of them end the run."""
+"""Broken videos: each is named once, and too many of them end the run."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from collections.abc import Sequence
 
 from lightning.pytorch import Trainer
 
-from lightning_multigrid.clips import BrokenVideosError, Failure
+from lightning_multigrid.clips import BrokenVideo
+from lightning_multigrid.decode import BrokenVideosError
 
 __all__ = ["BrokenVideoWarning", "BrokenVideos"]
 
 
 class BrokenVideoWarning(UserWarning):
-    """A video cannot be read; said once for each."""
+    """Names a video that can't be read; once for each."""
 
 
 class BrokenVideos:
-    """Those that this process met, by split.
+    """The broken videos that this process met, by split.
 
     Args:
-        max_bad_fraction: Largest share of a split's videos that may be unreadable, in [0, 1].
+        max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1].
 
     Raises:
-        ValueError: If it is no such share.
+        ValueError: If `max_bad_fraction` is outside that range.
     """
 
     def __init__(self, max_bad_fraction: float) -> None:
@@ -37,30 +38,30 @@ class BrokenVideos:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """All of them, each with the reason."""
-        return {path: reason for failures in self._broken.values() for path, reason in failures.items()}
+        """The reason of each."""
+        return {path: reason for of_split in self._broken.values() for path, reason in of_split.items()}
 
-    def report(self, split: str, failures: Sequence[Failure], videos: int, trainer: Trainer) -> None:
-        """Warns of videos not seen broken before.
+    def report(self, split: str, broken: Sequence[BrokenVideo], videos: int, trainer: Trainer) -> None:
+        """Warns of videos that were not known to be broken.
 
         Args:
-            split: The split that they belong to.
-            failures: What came with a mini-batch.
+            split: The split that the videos belong to.
+            broken: Those that came with a mini-batch.
             videos: Number of videos of the split.
-            trainer: That of the run.
+            trainer: The Trainer of the run.
 
         Raises:
-            BrokenVideosError: If there are too many of them by now.
+            BrokenVideosError: If too many of the split are broken by now.
         """
-        for failure in failures:
-            if failure.path not in self.reasons:
+        for video in broken:
+            if video.path not in self.reasons:
                 fate = "In training another video takes its place, elsewhere it is left out."
-                message = f"Cannot read {failure.path}: {failure.reason}. {fate}"
+                message = f"Cannot read {video.path}: {video.reason}. {fate}"
                 warnings.warn(message, BrokenVideoWarning, stacklevel=3)
-            self._broken[split][failure.path] = failure.reason
-            if split == "train" or not failure.substitute:
-                self._missed[split].add(failure.path)
-        # In evaluation a rank is asked for its share of the videos, in training, with time, for all of them.
+            self._broken[split][video.path] = video.reason
+            if split == "train" or not video.substitute:
+                self._missed[split].add(video.path)
+        # In evaluation a rank reads its share of the videos; in training, sooner or later, it reads all of them.
         ranks = 1 if split == "train" else trainer.world_size
         missed, videos = self._missed[split], math.ceil(videos / ranks)
         most = self._most * videos

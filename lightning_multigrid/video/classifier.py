@@ -1,6 +1,6 @@
 """The loss, the metrics and the optimizer of a baseline recipe, for any model of video clips.
 
-Nothing here knows of multigrid training: the callback reads the recipe from the optimizer and the scheduler objects.
+This module does not know multigrid training: the callback reads the recipe from the optimizer and the schedulers.
 
 Legend: B clips or videos, V views of each video, C classes; clips are B x 3 x T x H x W of any T, H, W.
 """
@@ -34,17 +34,16 @@ class VideoClassifier(L.LightningModule):
 
     Mini-batches are `(clips, labels)`: clips B x 3 x T x H x W of any length and size, and one class index per clip, or
     0/1 labels B x C with `loss="bce"`; in training, clips that were mixed have probabilities of classes, B x C. Logs
-    `train/loss`, and `val/` or `test/` `loss` with `top1` and, with more than five classes, `top5`; or with `map`. On a
-    GPU, for which no step waits, the progress bar shows `train/newest_loss`, that of the last step which is finished.
+    `train/loss`, and `val/` or `test/` `loss` with `top1` and, with more than five classes, `top5`; or with `map`. No
+    step waits for a GPU: there the progress bar shows `train/newest_loss`, the loss of the last step that is finished.
     Prediction returns probabilities, B x C.
 
-    Of the mini-batches of `VideoDataModule`, evaluation makes one row per video: probabilities are fused over its
-    views (Sec. 4: softmax scores are averaged), the loss is averaged over them, and every video counts once, over any
-    number of ranks.
+    Evaluation on a `VideoDataModule` counts every video once, over any number of ranks: it fuses the probabilities of
+    a video's views (Sec. 4: softmax scores are averaged), and averages their losses.
 
     Epochs are those of the baseline. Warm-up and cosine act per optimizer step, milestones at the starts of epochs
-    unless they are fractional or follow a warm-up. When no fit is under way, all is scheduled in whole epochs, so that
-    a recipe can be read without its data.
+    unless they are fractional or follow a warm-up. Outside of `fit` all is scheduled in whole epochs, so that a recipe
+    can be read without its data.
 
     Args:
         model: Takes clips and returns logits, B x C.
@@ -56,22 +55,21 @@ class VideoClassifier(L.LightningModule):
         nesterov: Whether the momentum is Nesterov's.
         weight_decay: Weight decay of convolutions and linear layers.
         norm_weight_decay: Weight decay of norm layers and biases (all parameters of at most one dimension).
-        schedule: Learning rate after the warm-up: `steps` multiplies it by `gamma` at each milestone, `cosine` lets it
-            fall to 0 at the end of training, `constant` keeps it.
+        schedule: Learning rate after the warm-up: `steps` multiplies it by `gamma` at each milestone, `cosine` ends at
+            0 with the training, `constant` keeps it.
         milestones: Starts of the learning-rate stages after the first, in epochs; only for `steps`.
         gamma: Factor of the learning rate at each milestone.
         warmup_epochs: Length of the linear warm-up, in epochs; may be fractional.
         warmup_start_factor: Learning rate at the first step of the warm-up, as a share of `lr`, in (0, 1].
-        view_fusion: How the probabilities of a video's views become its own: their `mean`, or for each class their
-            `max` (Charades).
+        view_fusion: How the probabilities of a video's views are fused: their `mean`, or for each class their `max`
+            (Charades).
         views_per_forward: Most views that test and prediction give to the model at once; it bounds their memory.
-        channels_last: Keep the model's convolutions, and with them all that is between them, in
-            `torch.channels_last_3d`, the layout that half precision is fastest in on a GPU. The model's layers must be
-            3D.
+        channels_last: Keep the convolutions in `torch.channels_last_3d`, and with them all that is between them: the
+            memory format in which half precision is fastest on a GPU. The model's layers must be 3D.
         fused_optimizer: Use the optimizer's fused implementation: one kernel for many parameters.
 
     Raises:
-        ValueError: If an argument is outside its range, or does not go with the others.
+        ValueError: If an argument is outside its range, or contradicts another one.
 
     Example:
         >>> model = nn.Sequential(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, 10))
@@ -109,48 +107,24 @@ class VideoClassifier(L.LightningModule):
         _require(0 <= momentum < 1, "momentum", momentum, "in [0, 1)")
         _require(weight_decay >= 0, "weight_decay", weight_decay, "at least 0")
         _require(norm_weight_decay >= 0, "norm_weight_decay", norm_weight_decay, "at least 0")
-        _require(schedule in ("steps", "cosine", "constant"), "schedule", schedule, "'steps', 'cosine' or 'constant'")
-        _require(gamma > 0, "gamma", gamma, "above 0")
-        _require(warmup_epochs >= 0, "warmup_epochs", warmup_epochs, "at least 0")
-        _require(0 < warmup_start_factor <= 1, "warmup_start_factor", warmup_start_factor, "in (0, 1]")
         _require(view_fusion in ("mean", "max"), "view_fusion", view_fusion, "'mean' or 'max'")
         _require(views_per_forward >= 1, "views_per_forward", views_per_forward, "at least 1")
-        increasing = all(earlier < later for earlier, later in pairwise((0, *milestones)))
-        _require(increasing, "milestones", list(milestones), "above 0 and increasing")
         if loss == "bce" and label_smoothing:
             raise ValueError(f"`label_smoothing` must be 0 with `loss='bce'`, got {label_smoothing}.")
         if nesterov and not momentum:
             raise ValueError("`nesterov=True` needs a momentum, got `momentum=0`. Set one of them otherwise.")
-        if (schedule == "steps") != bool(milestones):
-            raise ValueError(
-                f"`schedule='steps'` and `milestones` belong together, got `schedule={schedule!r}` and "
-                f"`milestones={list(milestones)}`. Give both, or neither."
-            )
-        if milestones and warmup_epochs >= milestones[0]:
-            raise ValueError(
-                f"`warmup_epochs={warmup_epochs}` must end before the first of `milestones={list(milestones)}`. "
-                "Shorten the warm-up."
-            )
+        _check_schedule(schedule, milestones, gamma, warmup_epochs, warmup_start_factor)
         # The weights are in the checkpoint already: `VideoClassifier.load_from_checkpoint(path, model=...)`.
         self.save_hyperparameters(ignore=["model"])
-        # The first convolution brings its input into the layout of its weight, whatever that of the clips is.
+        # Copies, because in a subclass `hparams` holds its own arguments: `lr` may be another one there.
+        self.num_classes, self.loss, self.label_smoothing = num_classes, loss, label_smoothing
+        self.lr, self.momentum, self.nesterov, self.fused_optimizer = lr, momentum, nesterov, fused_optimizer
+        self.weight_decay, self.norm_weight_decay = weight_decay, norm_weight_decay
+        self.schedule, self.milestones, self.gamma = schedule, tuple(milestones), gamma
+        self.warmup_epochs, self.warmup_start_factor = warmup_epochs, warmup_start_factor
+        self.view_fusion, self.views_per_forward = view_fusion, views_per_forward
+        # The first convolution brings clips of any memory format into that of its weight.
         self.model = model.to(memory_format=torch.channels_last_3d) if channels_last else model
-        self.fused_optimizer = fused_optimizer
-        self.num_classes = num_classes
-        self.loss = loss
-        self.label_smoothing = label_smoothing
-        self.lr = lr
-        self.momentum = momentum
-        self.nesterov = nesterov
-        self.weight_decay = weight_decay
-        self.norm_weight_decay = norm_weight_decay
-        self.schedule = schedule
-        self.milestones = tuple(milestones)
-        self.gamma = gamma
-        self.warmup_epochs = warmup_epochs
-        self.warmup_start_factor = warmup_start_factor
-        self.view_fusion = view_fusion
-        self.views_per_forward = views_per_forward
         self._newest_loss: Tensor | None = None  # in memory that a GPU writes to on its own
         self._labels_were_checked = False
         self.val_metrics = self._new_metrics("val/")
@@ -172,7 +146,7 @@ class VideoClassifier(L.LightningModule):
         return logits
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of a mini-batch, logged as `train/loss`."""
+        """Returns the loss of a mini-batch, and logs it as `train/loss`."""
         clips, labels = self._unpack(batch)
         logits = self(clips)
         mixed = self.loss == "cross_entropy" and self._are_probabilities(labels, logits.shape)
@@ -183,7 +157,7 @@ class VideoClassifier(L.LightningModule):
         return loss
 
     def _show(self, loss: Tensor, clips: int) -> None:
-        """Shows the newest loss that the GPU has finished in the bar. Lightning would wait for this one, to read it."""
+        """Shows the newest loss that the GPU has finished in the bar: for that of this step, Lightning would wait."""
         if self._newest_loss is None:
             self._newest_loss = torch.full_like(loss, math.nan, device="cpu", pin_memory=True)
         self.log("train/newest_loss", self._newest_loss, prog_bar=True, logger=False, batch_size=clips)
@@ -207,7 +181,7 @@ class VideoClassifier(L.LightningModule):
         return self._probabilities(self(batch if isinstance(batch, Tensor) else batch[0]))
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """SGD, and the schedule as torch's own schedulers."""
+        """Returns SGD, and the schedule as torch's own schedulers."""
         optimizer = SGD(
             self._parameter_groups(),
             lr=self.lr,
@@ -217,7 +191,7 @@ class VideoClassifier(L.LightningModule):
         )
         if self.schedule == "constant" and not self.warmup_epochs:
             return optimizer
-        # Milestones at the starts of epochs need no number of steps, for which Lightning would load the data early.
+        # Milestones at the starts of epochs do not need the number of steps, which makes Lightning load the data early.
         whole = all(float(milestone).is_integer() for milestone in self.milestones)
         by_step = self._is_fitting() and not (self.schedule == "steps" and whole and not self.warmup_epochs)
         scheduler = self._new_scheduler(optimizer, by_step)
@@ -227,13 +201,13 @@ class VideoClassifier(L.LightningModule):
         }
 
     def _new_scheduler(self, optimizer: Optimizer, by_step: bool) -> LRScheduler:
-        """The schedule in ticks: optimizer steps, or epochs, to which it is then rounded."""
+        """Makes the schedule in ticks: optimizer steps, or else epochs, to which it is rounded."""
         ticks_per_epoch = self._steps_per_epoch() if by_step else 1
         warmup = max(1, round(self.warmup_epochs * ticks_per_epoch)) if self.warmup_epochs else 0
         schedulers: list[LRScheduler] = []
         if warmup:
             schedulers.append(LinearLR(optimizer, self.warmup_start_factor, total_iters=warmup))
-        # `SequentialLR` counts the ticks of each of its schedulers from the start of that one.
+        # In `SequentialLR` each scheduler counts ticks from its own start.
         if self.schedule == "steps":
             milestones = [round(milestone * ticks_per_epoch) - warmup for milestone in self.milestones]
             schedulers.append(MultiStepLR(optimizer, milestones, self.gamma))
@@ -256,7 +230,7 @@ class VideoClassifier(L.LightningModule):
             return False
 
     def _steps_per_epoch(self) -> int:
-        # What Lightning's own `estimated_stepping_batches` does, but only for a Trainer with `max_epochs`.
+        # As Lightning's `estimated_stepping_batches` does, which needs a Trainer with `max_epochs`.
         self.trainer.fit_loop.setup_data()
         batches = self.trainer.num_training_batches
         if not math.isfinite(batches):
@@ -282,7 +256,7 @@ class VideoClassifier(L.LightningModule):
         else:
             clips, labels = self._unpack(batch)
             logits, videos = self(clips).unsqueeze(1), None
-        # Before the metrics: it checks the labels.
+        # The loss comes first, because it checks the labels.
         labels_of_views = labels.repeat_interleave(logits.shape[1], dim=0)
         losses = self._compute_loss(logits.flatten(0, 1), labels_of_views, reduction="none")
         metrics.update(
@@ -292,7 +266,7 @@ class VideoClassifier(L.LightningModule):
             videos=videos,
         )
 
-    # Once an epoch: in each step, Lightning and torchmetrics would walk through all the rows that were kept so far.
+    # The metrics are logged once an epoch: in each step, Lightning would walk through all the rows that they keep.
     def on_validation_epoch_start(self) -> None:
         self.val_metrics.reset()
 
@@ -306,7 +280,7 @@ class VideoClassifier(L.LightningModule):
         self.log_dict(self.test_metrics, prog_bar=True)
 
     def _view_logits(self, batch: VideoBatch, views: int | None) -> Tensor:
-        """Logits of the views of videos, B x V x C, from at most `views` at once."""
+        """Logits of the views of videos, B x V x C; the model gets at most `views` at once."""
         logits = torch.cat([self(clips) for clips in batch.chunks(views)])
         return logits.view(-1, batch.per_video, self.num_classes)
 
@@ -324,7 +298,7 @@ class VideoClassifier(L.LightningModule):
         return batch[0], batch[1]
 
     def _compute_loss(self, logits: Tensor, labels: Tensor, reduction: Literal["mean", "none"] = "mean") -> Tensor:
-        """The loss of a mini-batch; without reduction that of each clip, B."""
+        """The loss of a mini-batch; with `reduction="none"` the loss of each clip, B."""
         if self.loss == "bce":
             if labels.shape != logits.shape:
                 raise ValueError(
@@ -339,7 +313,7 @@ class VideoClassifier(L.LightningModule):
                 "`loss='cross_entropy'`, or in training probabilities of the classes, which sum to 1. Use `loss='bce'` "
                 "for several labels per clip."
             )
-        # Without this, a wrong label is an assertion of CUDA that names nothing and ends the process.
+        # Unchecked, a wrong label would fail an assertion of CUDA, which names nothing and ends the process.
         if self._checks(labels) and ((labels < 0) | (labels >= self.num_classes)).any():
             raise ValueError(
                 f"Labels from {int(labels.min())} to {int(labels.max())} must be in [0, {self.num_classes}) for "
@@ -348,7 +322,7 @@ class VideoClassifier(L.LightningModule):
         return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction=reduction)
 
     def _mixed_loss(self, logits: Tensor, probabilities: Tensor) -> Tensor:
-        """The loss of a mini-batch of clips with probabilities of classes as their labels."""
+        """The loss of a mini-batch whose labels are probabilities of classes."""
         dtype = torch.promote_types(logits.dtype, probabilities.dtype)
         return F.cross_entropy(logits.to(dtype), probabilities.to(dtype), label_smoothing=self.label_smoothing)
 
@@ -358,7 +332,7 @@ class VideoClassifier(L.LightningModule):
         return not self._checks(labels) or bool(torch.isclose(labels.sum(dim=1), labels.new_ones(()), atol=1e-2).all())
 
     def _checks(self, labels: Tensor) -> bool:
-        """Whether to look at the values of labels, which on a GPU is to wait for it; in training they repeat."""
+        """Whether to look at the values of labels. This waits for a GPU, so training does it for one epoch."""
         return not (labels.is_cuda and self.training and self._labels_were_checked)
 
     def _probabilities(self, logits: Tensor) -> Tensor:
@@ -375,6 +349,27 @@ class VideoClassifier(L.LightningModule):
             if self.num_classes > 5:
                 metrics["top5"] = VideoAccuracy(top_k=5)
         return MetricCollection(metrics, prefix=prefix)
+
+
+def _check_schedule(
+    schedule: str, milestones: Sequence[float], gamma: float, warmup_epochs: float, warmup_start_factor: float
+) -> None:
+    _require(schedule in ("steps", "cosine", "constant"), "schedule", schedule, "'steps', 'cosine' or 'constant'")
+    _require(gamma > 0, "gamma", gamma, "above 0")
+    _require(warmup_epochs >= 0, "warmup_epochs", warmup_epochs, "at least 0")
+    _require(0 < warmup_start_factor <= 1, "warmup_start_factor", warmup_start_factor, "in (0, 1]")
+    increasing = all(earlier < later for earlier, later in pairwise((0, *milestones)))
+    _require(increasing, "milestones", list(milestones), "above 0 and increasing")
+    if (schedule == "steps") != bool(milestones):
+        raise ValueError(
+            f"`schedule='steps'` and `milestones` belong together, got `schedule={schedule!r}` and "
+            f"`milestones={list(milestones)}`. Give both, or neither."
+        )
+    if milestones and warmup_epochs >= milestones[0]:
+        raise ValueError(
+            f"`warmup_epochs={warmup_epochs}` must end before the first of `milestones={list(milestones)}`. "
+            "Shorten the warm-up."
+        )
 
 
 def _require(fulfilled: bool, name: str, value: object, requirement: str) -> None:

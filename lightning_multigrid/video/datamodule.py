@@ -36,7 +36,7 @@ __all__ = ["BrokenVideoWarning", "VideoDataModule"]
 
 Split = Literal["train", "val", "test", "predict"]
 
-# The first split of a stage is the one it cannot do without.
+# A stage needs the first of its splits; the others are optional.
 _SPLITS: dict[str, tuple[Split, ...]] = {
     "fit": ("train", "val"),
     "validate": ("val",),
@@ -58,28 +58,28 @@ class VideoDataModule(LightningDataModule):
 
     Mini-batches are `(clips, labels)`: clips are B x 3 x T x S x S in the precision of the trainer, labels are B class
     ids (int64), or B x num_classes zeros and ones if videos may have several. Those of `predict` are `(clips, paths)`.
-    Training clips are drawn as in the paper (Sec. 4). Where labels have spans, as in Charades, a training clip has
-    those that it shows a part of, and in evaluation all labels of the video hold. Validation sees the centre of each
+    Training clips are drawn as in the paper (Sec. 4). Where labels have spans, as in Charades, a training clip has the
+    labels that it shows a part of; in evaluation a video has all of its labels. Validation sees the centre of each
     video, on the baseline's grid; test and prediction see `test_views`. Their mini-batches are a `VideoBatch`, which
-    unpacks into the same pairs and tells a module that asks which clips belong to which video.
+    unpacks into the same pairs, and also says which clips belong to which video.
 
-    A video that cannot be read does not stop the run: `BrokenVideoWarning` names it once, with the reason, and
-    `broken` collects them. In training another video takes its place; elsewhere it is left out, so that a metric is
-    that of the readable videos (a mini-batch of broken ones only keeps one substitute). Too many of them are an error.
+    A broken video does not stop the run: `BrokenVideoWarning` names it once, with the reason, and `broken` collects
+    all of them. In training another video takes its place. Elsewhere it is left out, so that metrics are those of the
+    readable videos (a mini-batch of nothing but broken videos keeps one substitute). Too many broken ones are an error.
 
     The LightningModule's own `on_after_batch_transfer`, if it has one, gets the finished mini-batch, although Lightning
     warns that the data module's hook takes its place.
 
     Args:
-        train: Training videos: a list of `path label`, a folder with a folder per class (see `read_manifest`), what
-            `lightning-multigrid prepare` wrote, or a source of the module `sources`, such as `Kinetics`, which reads
-            the official files of a dataset.
-        val: Validation videos, likewise. Class ids are those of `train`, where given.
-        test: Test videos, likewise.
-        predict: Videos to predict, likewise; labels are not needed.
+        train: Training videos: a list of `path label`, a folder with a folder per class (see `VideoList`), what
+            `lightning-multigrid prepare` wrote, or one of `lightning_multigrid.sources`, such as `Kinetics`, which
+            reads the official files of a dataset.
+        val: Validation videos, given in the same ways. Class ids are those of `train`, if that is given.
+        test: Test videos, given in the same ways.
+        predict: Videos to predict, given in the same ways; labels are not needed.
         root: Folder that relative paths in lists start from, or its URL, such as `s3://bucket/videos`, if fsspec and
-            the package of that store are installed; None is the folder of the list. For sources, this and
-            `multi_label` and `allow_outside_root` are without effect: they have their own.
+            the package of that store are installed; None means the folder of the list. Sources have their own `root`,
+            `multi_label` and `allow_outside_root`; these are without effect on them.
         multi_label: Whether a video of a list may have any number of labels.
         num_classes: Number of classes; None counts those of `train`.
         allow_outside_root: Accept lists whose paths lead out of `root`.
@@ -90,27 +90,27 @@ class VideoDataModule(LightningDataModule):
         sampling: `stride` for frames at a stride from a random start, `segments` for a frame from each of T equal
             segments of the video (Something-Something).
         short_side: Smallest and largest short side that a frame is resized to before the random crop, in pixels; None
-            is the paper's 256 to 340 for 224 pixels, scaled with `size`. Evaluation takes the smallest.
+            means the paper's 256 to 340 for 224 pixels, scaled with `size`. Evaluation takes the smallest.
         flip: Mirror half of the training clips. Turn it off where left and right have a meaning.
-        test_views: The views of each video in test and prediction; None is the one of validation. A mini-batch then
+        test_views: The views of each video in test and prediction; None means the one view of validation. A mini-batch
             holds as many videos as make `batch_size` views, and at least one.
-        augment: What else is done to training clips, on the device: Mixup, CutMix, RandAugment, random erasing.
-        mean: Of each channel, in units of the range 0 to 1.
-        std: Of each channel, in units of the range 0 to 1.
+        augment: Further augmentation of training clips, on the device: Mixup, CutMix, RandAugment, random erasing.
+        mean: Mean of each channel, in units of the range 0 to 1.
+        std: Standard deviation of each channel, in units of the range 0 to 1.
         antialias: Average over the source pixels between two points of the grid; the paper does not.
-        pixels: What training clips are on their way to the device: `rgb`, or `yuv`, the planes that videos store, which
-            are half the bytes and whose colours the device computes, equal to RGB's within 3 of 255. `auto` is `yuv`
-            where the Trainer's device is a CUDA one, else `rgb`. Evaluation is on RGB, as other code has it.
-        repeats: Clips that are taken of a training video each time it is visited (repeated augmentation). They lie in
-            one span of the length of a baseline clip, which is decoded once, and each has its own frames in it (on
-            coarse grids), crop and flip. An epoch has as many clips as there are videos, whatever this is: it visits
-            one part of the videos, and `repeats` epochs visit each once.
+        pixels: What training clips are on their way to the device: `rgb`, or `yuv`, the planes that videos store. Those
+            are half the bytes, and the device computes the colours, equal to RGB's within 3 of 255. `auto` means `yuv`
+            if the Trainer's device is a CUDA one, else `rgb`. Evaluation is on RGB, as in other code.
+        repeats: Clips to take from a training video each time it is visited (repeated augmentation). They lie in one
+            span as long as a baseline clip, which is decoded once, and each has its own frames in it (on coarse
+            grids), crop and flip. An epoch always has as many clips as there are videos: it visits one part of the
+            videos, and `repeats` epochs visit each once.
         num_workers: Processes that decode.
         pin_memory: Copy to a CUDA device from pinned memory, in the background; without CUDA it has no effect.
         drop_last: Drop the last mini-batch of a training epoch if it is incomplete.
-        max_bad_fraction: Largest share of a split's videos that may be unreadable, in [0, 1].
-        read_timeout: Seconds that a read of a video file may take. One that hangs, as on a network drive that is gone,
-            makes the video a broken one.
+        max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1].
+        read_timeout: Seconds that a read of a video file may take. If a read hangs longer, as on a network drive that
+            is gone, the video counts as broken.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -132,7 +132,7 @@ class VideoDataModule(LightningDataModule):
               class_path: lightning_multigrid.sources.Kinetics
               init_args: {annotations: k400/annotations/val.csv, videos: k400/val, existing_only: true}
 
-    of Something-Something V2::
+    With those of Something-Something V2::
 
             train:
               class_path: lightning_multigrid.sources.SomethingSomething
@@ -143,7 +143,7 @@ class VideoDataModule(LightningDataModule):
             sampling: segments
             flip: false
 
-    and of Charades, here with folders of frames (with videos, leave `frame_rate` out)::
+    With those of Charades, and folders of frames (with videos, leave `frame_rate` out)::
 
             train:
               class_path: lightning_multigrid.sources.Charades
@@ -236,7 +236,7 @@ class VideoDataModule(LightningDataModule):
         train = self._read_train(stage)
         self._classes = train.classes if train else ()
         for split in _SPLITS[stage]:
-            # Labels of videos to predict are not used, so they need not be known ones.
+            # Prediction does not use labels, so they may be of unknown classes.
             classes = train.classes if train and split != "predict" else ()
             manifest = train if split == "train" else self._read(split, classes)
             if manifest is None:
@@ -264,10 +264,12 @@ class VideoDataModule(LightningDataModule):
     def train_dataloader(self) -> DataLoader[Any]:
         return self._loader("train")
 
-    # Without validation videos this is Lightning's own hook, by which Lightning knows that there is no validation.
     @property
     def val_dataloader(self) -> Callable[[], Any]:
-        """The hook that makes the loader of the validation videos."""
+        """The hook that makes the loader of the validation videos; Lightning's own hook if there are none.
+
+        A property, because Lightning validates whenever a data module overrides the hook.
+        """
         return super().val_dataloader if self.sources["val"] is None else partial(self._loader, "val")
 
     @override
@@ -280,7 +282,7 @@ class VideoDataModule(LightningDataModule):
 
     @override
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Resamples crops on the device; then the LightningModule's own hook has its turn."""
+        """Resamples crops on the device; then calls the LightningModule's own hook."""
         trainer = self.trainer
         if trainer is None:
             raise RuntimeError(
@@ -289,21 +291,21 @@ class VideoDataModule(LightningDataModule):
             )
         split = _current_split(trainer)
         if isinstance(batch, ClipBatch):
-            self._broken.report(split, batch.failures, len(self._datasets[split]), trainer)
+            self._broken.report(split, batch.broken, len(self._datasets[split]), trainer)
             batch = self._training_clips(batch)
         elif isinstance(batch, ViewBatch):
-            self._broken.report(split, batch.failures, len(self._datasets[split]), trainer)
+            self._broken.report(split, batch.broken, len(self._datasets[split]), trainer)
             labels = None if split == "predict" else self._labels(split, batch)
             batch = VideoBatch(batch, self._resample, labels, self._paths(split, batch), self._classes)
-        # Lightning calls only one of the two hooks, the data module's. The default one returns the batch.
+        # Of the two hooks Lightning calls the data module's only. The module's default one returns the batch.
         return trainer.lightning_module.on_after_batch_transfer(batch, dataloader_idx)
 
     def _read_train(self, stage: str) -> Manifest | None:
-        """The training manifest; None without one, or where a machine for evaluation does not have the videos."""
+        """Reads `train`; None if it is not given, or if this machine evaluates and does not have the videos."""
         try:
             return self._read("train", classes=())
         except ManifestError:
-            # Folders number the classes by themselves, wrongly if one is missing, so they need those of `train`.
+            # A folder per class numbers the classes by itself, wrongly if one is missing, so it needs those of `train`.
             own = self.sources[_SPLITS[stage][0]]
             folder = own.source if isinstance(own, VideoList) else own
             if stage == "fit" or (not isinstance(folder, VideoSource) and os.path.isdir(str(folder))):
@@ -316,7 +318,7 @@ class VideoDataModule(LightningDataModule):
             return None
         if isinstance(source, VideoSource):
             return source.read(classes)
-        # The paths of a folder per class start from the folder itself, those of a packed manifest from its own.
+        # Paths start from the folder, if there is a folder per class, and from the root that a packed manifest names.
         root = None if os.path.isdir(source) or packed_manifest(os.fspath(source)) else self.root
         videos = VideoList(source, root, multi_label=self.multi_label, allow_outside_root=self.allow_outside_root)
         return videos.read(classes)
@@ -355,28 +357,28 @@ class VideoDataModule(LightningDataModule):
             collate_fn=collate_clips if training else collate_views,
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,
-            # All views of a video are a large thing to keep ready; two of them for each worker are torch's default.
+            # All views of a video take much memory; torch would keep two mini-batches ready for each worker.
             prefetch_factor=1 if self.num_workers and not training else None,
             pin_memory=self.pin_memory and torch.cuda.is_available(),
         )
 
     def _rank_sampler(self, data: VideoDataset | ViewDataset) -> DistributedSampler[Any] | None:
-        """What Lightning would put there, if it has to, without its warning of videos that are counted twice."""
+        """The sampler that Lightning would add for several ranks, without its warning of videos that count twice."""
         ranks = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
         return None if ranks is None else DistributedSampler(data, **ranks, shuffle=False)
 
     def _repeat_sampler(self, data: VideoDataset | ViewDataset) -> RepeatSampler | None:
-        """The order of a training whose videos give several clips each, cut among the ranks; None for torch's own."""
+        """The order of a training with several clips per visit, cut among the ranks; None for torch's own order."""
         if self.repeats == 1:
             return None
         ranks = (None if self.trainer is None else self.trainer.distributed_sampler_kwargs) or {}
-        # `seed_everything` leaves its seed here, where Lightning takes that of its own samplers from.
+        # `seed_everything` leaves its seed here, and Lightning's own samplers take it from here.
         return RepeatSampler(data, self.repeats, **ranks, seed=int(os.environ.get("PL_GLOBAL_SEED", 0)))
 
     def _pixels(self) -> Literal["rgb", "yuv"]:
         if self.pixels != "auto":
             return self.pixels
-        # What a CPU saves in decoding it would spend on the colours; a GPU computes them beside.
+        # A CPU would spend on the colours what it saves in decoding; a GPU computes them beside.
         return "yuv" if self.trainer is not None and self.trainer.strategy.root_device.type == "cuda" else "rgb"
 
     def _training_clips(self, batch: ClipBatch) -> tuple[Tensor, Tensor]:
@@ -400,7 +402,7 @@ class VideoDataModule(LightningDataModule):
 
     def _converted(self, clips: Tensor) -> Tensor:
         assert self.trainer is not None
-        # Lightning converts to the trainer's precision before the transfer, when there are only bytes.
+        # Lightning converts to the Trainer's precision before the transfer, when clips are still bytes.
         converted: Tensor = self.trainer.precision_plugin.convert_input(clips)
         return converted
 

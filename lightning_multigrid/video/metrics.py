@@ -1,8 +1,8 @@
-"""Metrics of videos that count each once, over any number of ranks.
+"""Metrics that count each video once, over any number of ranks.
 
 Lightning's sampler repeats videos so that all ranks have the same number, and a mini-batch of broken videos keeps a
-substitute. So a metric is told the index of each video, and drops repeats when it is computed over all ranks. Rows are
-then in the order of the indices, so that the result is the same to the last bit on one rank and on several.
+substitute. So a metric takes the index of each video, and drops repeats when it is computed over all ranks. It sorts
+rows by index, so that the result is the same to the last bit on one rank and on several.
 
 Legend: B videos, C classes.
 """
@@ -24,7 +24,7 @@ _UNNUMBERED = -1
 
 
 class VideoMetric(Metric):
-    """What the metrics of videos have in common: they keep rows, and compute over one row per video."""
+    """The common part of the metrics: they keep rows, and compute over one row per video."""
 
     is_differentiable = False
     full_state_update = False
@@ -35,7 +35,7 @@ class VideoMetric(Metric):
         self.add_state("videos", default=[], dist_reduce_fx="cat")
 
     def compute(self) -> Tensor:
-        """The metric of all videos, NaN if there is nothing to take the mean of."""
+        """Computes the metric of all videos; NaN if there is nothing to average."""
         videos = dim_zero_cat(self.videos)
         order = videos.argsort(stable=True)
         ordered = videos[order]
@@ -45,7 +45,7 @@ class VideoMetric(Metric):
 
     @abstractmethod
     def _measure(self, rows: Tensor) -> Tensor:
-        """The metric over some of the rows kept."""
+        """Computes the metric over some of the rows."""
 
     def _count(self, videos: Tensor | None, rows: Tensor) -> None:
         new = torch.full((len(rows),), _UNNUMBERED, device=rows.device)
@@ -68,7 +68,7 @@ class VideoMean(VideoMetric):
         self.add_state("values", default=[], dist_reduce_fx="cat")
 
     def update(self, values: Tensor, videos: Tensor | None = None) -> None:
-        """Takes a value of each of B videos, and the videos' indices; without them every row counts."""
+        """Takes a value of each of B videos, and the videos' indices; without indices every row counts."""
         self._count(videos, values)
         self.values.append(values)
 
@@ -79,8 +79,8 @@ class VideoMean(VideoMetric):
 class VideoAccuracy(VideoMetric):
     """Share of the videos whose class is among the `top_k` most probable ones.
 
-    Of equally probable classes the one of the smaller id comes first, and NaN is never right: a model that gives the
-    same answer for everything is as good as chance, and one that diverged is not good at all.
+    Of equally probable classes the one with the smaller id comes first, and NaN is never right: a model that gives the
+    same answer for everything scores as chance does, and one that diverged scores 0.
 
     >>> metric = VideoAccuracy(top_k=1)
     >>> metric.update(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]), videos=torch.tensor([0, 1]))
@@ -88,7 +88,7 @@ class VideoAccuracy(VideoMetric):
     tensor(0.5000)
 
     Args:
-        top_k: Classes that a video may name.
+        top_k: Number of most probable classes.
     """
 
     higher_is_better = True
@@ -100,7 +100,7 @@ class VideoAccuracy(VideoMetric):
         self.add_state("places", default=[], dist_reduce_fx="cat")
 
     def update(self, probabilities: Tensor, labels: Tensor, videos: Tensor | None = None) -> None:
-        """Takes probabilities B x C, class ids B, and the videos' indices; without them every row counts."""
+        """Takes probabilities B x C, class ids B, and the videos' indices; without indices every row counts."""
         self._count(videos, labels)
         right, label = probabilities.gather(1, labels[:, None]), labels[:, None]
         classes = torch.arange(probabilities.shape[1], device=labels.device)
@@ -114,8 +114,8 @@ class VideoAccuracy(VideoMetric):
 class MeanAveragePrecision(VideoMetric):
     """Average precision of each class that has positives, averaged over those classes (the metric of Charades).
 
-    A class without a positive has no average precision. It is left out, as by PySlowFast, where torchmetrics'
-    macro average counts it as 0. Without any positive the result is NaN.
+    A class without a positive has no average precision. It is left out, as in PySlowFast; torchmetrics' macro average
+    would count it as 0. Without any positive the result is NaN.
 
     >>> metric = MeanAveragePrecision()
     >>> metric.update(torch.tensor([[0.9, 0.5], [0.2, 0.4]]), torch.tensor([[1, 0], [0, 0]]))
@@ -133,7 +133,7 @@ class MeanAveragePrecision(VideoMetric):
         self.add_state("labels", default=[], dist_reduce_fx="cat")
 
     def update(self, probabilities: Tensor, labels: Tensor, videos: Tensor | None = None) -> None:
-        """Takes probabilities and 0/1 labels, both B x C, and the videos' indices; without them every row counts."""
+        """Takes probabilities and 0/1 labels, both B x C, and the videos' indices; without indices every row counts."""
         self._count(videos, probabilities)
         self.probabilities.append(probabilities)
         self.labels.append(labels)

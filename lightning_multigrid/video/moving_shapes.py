@@ -1,6 +1,6 @@
 """Videos of moving shapes that the package draws and encodes itself, so that nothing is downloaded.
 
-The easy ones are the quick start's; on the hard ones training methods are compared.
+The quick start trains on the easy ones; training methods are compared on the hard ones.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ def write_moving_shapes(
     seed: int = 0,
     difficulty: Difficulty = "easy",
 ) -> Path:
-    """Writes the videos, unless they are there already, and shows a progress bar meanwhile.
+    """Writes the videos with a progress bar, unless they are there already.
 
-    They appear all at once, complete: an interrupted run leaves nothing that a later one takes for the dataset, and
-    processes that write at the same time end with the same files.
+    They appear all at once: an interrupted call leaves nothing that a later one takes for the dataset, and processes
+    that write at the same time end with the same files.
 
     Args:
-        root: Folder for datasets; this one is a folder in it, whose name holds all that determines the pixels.
+        root: Folder for datasets; this one is a folder in it, whose name has all that determines the pixels.
         train_per_class: Training videos of each of the 16 classes.
         val_per_class: Validation videos of each of the 16 classes.
-        seed: Seed of everything that is drawn; at least 0.
+        seed: Seed of all random draws; at least 0.
         difficulty: `easy` or `hard`.
 
     Returns:
@@ -93,7 +93,7 @@ def write_moving_shapes(
         try:
             os.replace(unfinished, folder)
         except OSError:
-            if not folder.is_dir():  # else another process was faster, with the same videos
+            if not folder.is_dir():  # else another process has written the same videos first
                 raise
     return folder
 
@@ -120,7 +120,7 @@ def _dataset_folder(
 
 
 def _temporary_folder(folder: Path) -> tempfile.TemporaryDirectory[str]:
-    """A folder next to a folder, so that moving one to the other is a single step of the file system."""
+    """Makes a folder next to another one, so that moving it there is a single step of the file system."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         return tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent)
@@ -143,19 +143,18 @@ def _write_videos(videos: Sequence[_Video]) -> None:
         pool.shutdown(cancel_futures=True)
 
 
-# So that the bytes are the same on every run: the number of threads is part of an H.264 file, and with x264's
-# macroblock tree other videos that are encoded at the same time change this one. `fastdecode` halves the time of
-# decoding.
+# Equal bytes each time need one thread, whose number is part of an H.264 file, and no macroblock tree, through which
+# x264 lets videos that are encoded at the same time change each other. `fastdecode` halves the time of decoding.
 _H264 = {"preset": "veryfast", "tune": "fastdecode", "crf": "26", "threads": "1", "mbtree": "0"}
 _MOTION_JPEG = {"qmin": "2", "qmax": "6", "threads": "1"}
 
 
 def _encode(path: Path, clip: Image, difficulty: Difficulty) -> None:
-    # Imported here, as all decoding is in `decode`, and training on cached videos encodes nothing.
+    # Imported here, because training on videos that are there already encodes nothing.
     import av
 
     # Of a Motion JPEG only the frames of the clip are decoded. On few cores a small model trains about as fast as H.264
-    # is decoded, and a comparison of training methods would be one of their decoders.
+    # decodes, and a comparison of training methods would compare decoding.
     suffix, codec, pixels, options = {
         "easy": (".mp4", "libx264", "yuv420p", _H264),
         "hard": (".avi", "mjpeg", "yuvj420p", _MOTION_JPEG),
@@ -169,9 +168,9 @@ def _encode(path: Path, clip: Image, difficulty: Difficulty) -> None:
 
 
 def cache_folder() -> Path:
-    r"""Where the package keeps what it can write again: LIGHTNING_MULTIGRID_CACHE, or a folder of the user's caches.
+    r"""The folder for what the package can write again: LIGHTNING_MULTIGRID_CACHE, or one among the user's caches.
 
-    That is `~/.cache/lightning-multigrid` (under XDG_CACHE_HOME if set) on Linux, `~/Library/Caches/...` on macOS, and
+    This is `~/.cache/lightning-multigrid` (under XDG_CACHE_HOME if set) on Linux, `~/Library/Caches/...` on macOS, and
     `%LOCALAPPDATA%\...` on Windows.
     """
     given = os.environ.get("LIGHTNING_MULTIGRID_CACHE")
@@ -192,9 +191,9 @@ class MovingShapesDataModule(VideoDataModule):
     Training clips are never mirrored: that would turn `left` into `right`.
 
     Args:
-        root: Folder for the dataset; None is the user's cache folder (see `cache_folder`).
+        root: Folder for the dataset; None means the user's cache folder (see `cache_folder`).
         train_per_class: Training videos of each of the 16 classes.
-        val_per_class: Validation videos of each of the 16 classes, which are those of the test, too.
+        val_per_class: Validation videos of each of the 16 classes; the test takes the same.
         seed: Seed of the videos.
         difficulty: `easy`, or `hard` for videos of low contrast with clutter and changing speed (see `draw_clip`).
         batch_size: Clips per device (B).
@@ -204,7 +203,7 @@ class MovingShapesDataModule(VideoDataModule):
         num_workers: Processes that decode.
 
     Raises:
-        ValueError: If `difficulty` is none of them, or another argument is out of range.
+        ValueError: If `difficulty` is unknown, or another argument is out of range.
 
     >>> data = MovingShapesDataModule("videos")
     >>> data.batch_size, data.frames, data.size, data.stride

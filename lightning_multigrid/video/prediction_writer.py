@@ -1,11 +1,11 @@
-"""Predictions as a table: a row per video."""
+"""`PredictionWriter`: predictions as a table, a row per video."""
 
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_multigrid.clips import VideoBatch
+from lightning_multigrid.files import new_file
 
 __all__ = ["PredictionWriter"]
 
@@ -26,20 +27,20 @@ Row = list[str]
 class PredictionWriter(BasePredictionWriter):
     """Writes the most probable classes of each video to a CSV file when `trainer.predict` ends.
 
-    The rows are `path,class_1,probability_1,class_2,...` in the order of the list, one per video that can be read. A
-    class is its name where the data module knows it (`VideoDataModule` does if it is given `train`), else its id. The
-    file appears as a whole or not at all; with several ranks the first one writes it.
+    The rows are `path,class_1,probability_1,class_2,...` in the order of the list; broken videos have none. A class is
+    its name if the data module knows it (`VideoDataModule` does if it is given `train`), else its id. The file appears
+    as a whole or not at all; with several ranks the first one writes it.
 
-    The module's `predict_step` returns a probability for each video and class, B x C, as that of `VideoClassifier`.
+    The module's `predict_step` must return a probability for each video and class, B x C, as `VideoClassifier` does.
 
     Args:
         path: The file; an existing one is replaced.
-        top_k: Classes per video; of fewer classes, all.
+        top_k: Classes per video; all, if there are fewer.
 
     Raises:
         ValueError: If `top_k` is below 1.
         MisconfigurationException: Before the first video, if the file's folder can't be written to; later, if the data
-            are not those of a `VideoDataModule`, or the predictions are no probabilities.
+            do not come from a `VideoDataModule`, or the predictions are no probabilities.
     """
 
     def __init__(self, path: str = "predictions.csv", top_k: int = 5) -> None:
@@ -94,7 +95,7 @@ class PredictionWriter(BasePredictionWriter):
             row = [path]
             for class_id, value in zip(classes, values, strict=True):
                 row += [batch.classes[class_id] if batch.classes else str(class_id), f"{value:.6g}"]
-            # A video that also stands in for broken ones is still one row.
+            # A video that also takes the place of broken ones still has one row.
             self._rows[index] = row
 
     @override
@@ -111,11 +112,7 @@ class PredictionWriter(BasePredictionWriter):
     def _write(self, rows: list[Row]) -> None:
         columns = (max(map(len, rows), default=1) - 1) // 2
         header = ["path", *(f"{name}_{place + 1}" for place in range(columns) for name in ("class", "probability"))]
-        unfinished = f"{self.path}.{os.getpid()}.tmp"
-        try:
-            with open(unfinished, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows([header, *rows])
-            os.replace(unfinished, self.path)
-        finally:
-            with suppress(FileNotFoundError):
-                os.remove(unfinished)
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([header, *rows])
+        with new_file(self.path) as file:
+            file.write(text.getvalue().encode("utf-8", "surrogateescape"))

@@ -1,4 +1,4 @@
-"""`PretrainedWeights`: a training that starts from published weights, said in a config."""
+"""`PretrainedWeights`: starts a training from published weights, by a config."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ __all__ = ["PretrainedWeights"]
 
 
 class PretrainedWeights(Callback):
-    """Loads weights into the model when `fit` starts, unless it resumes a checkpoint; what does not fit is reported.
+    """Loads weights into the model when `fit` starts, unless it resumes a checkpoint; names the tensors left out.
 
-    Only `fit` needs the file. Order among callbacks does not matter.
+    Only `fit` needs the file. The order of callbacks does not matter.
 
     Args:
-        path: PySlowFast, pytorchvideo, torchvision ImageNet ResNet (inflated over time), or our own (`load_weights`).
+        path: Weights of PySlowFast, pytorchvideo or this package, or of a torchvision ImageNet ResNet (inflated over
+            time); see `load_weights`.
         submodule: Where the model is in the LightningModule.
 
     Raises:
@@ -40,8 +41,7 @@ class PretrainedWeights(Callback):
         if not self._resumed:
             if not os.path.exists(self.path):
                 raise FileNotFoundError(
-                    f"{self.path} does not exist. Download the weights, or give their place as `path` of "
-                    "`PretrainedWeights`."
+                    f"{self.path} does not exist. Download the weights, or correct the `path` of `PretrainedWeights`."
                 )
             load_weights(pl_module.get_submodule(self.submodule), self.path)
 

@@ -1,7 +1,7 @@
 """Clips of moving shapes: what the quick start and the comparison of training methods train on.
 
-A class is a shape and the direction it moves in. Where the shapes are is equally probable everywhere, and opposite
-directions show the same frames in opposite order, so no single frame tells the direction.
+A class is a shape and the direction it moves in. Shapes are equally probable everywhere, and opposite directions show
+the same frames in opposite order, so a single frame does not show the direction.
 
 Legend: T frames, H W pixels.
 """
@@ -42,14 +42,14 @@ FRAMES, HEIGHT, WIDTH = 24, 64, 80
 
 @dataclass(frozen=True)
 class _Clutter:
-    """What makes a clip hard; nothing of it depends on the class.
+    """What makes a clip hard; none of it depends on the class.
 
     Args:
-        contrast: Share that is left of the difference between the colours of shapes and background.
-        speed_change: Largest share by which the speed rises and falls while the clip lasts; below 1, so that nothing
-            turns round.
-        texture: Standard deviation of the background, which moves on its own, in levels of 255.
-        discs: Discs in the colour of the shapes, each of which moves on its own.
+        contrast: Share of the difference between the colours of shapes and background that is left.
+        speed_change: Largest share by which the speed rises and falls during the clip; below 1, so that nothing turns
+            round.
+        texture: Standard deviation of the background, in levels of 255; it moves on its own.
+        discs: Discs in the colour of the shapes; each moves on its own.
         bars: Bars that cover what is behind them.
     """
 
@@ -69,8 +69,8 @@ _CLUTTER: dict[Difficulty, _Clutter] = {
 def draw_clip(shape: Shape, direction: Direction, rng: np.random.Generator, difficulty: Difficulty = "easy") -> Image:
     """Draws a clip of four equal shapes that move together, with noise and a small shake.
 
-    The frame is a torus: what leaves it at one side returns at the other. The shapes lie about half a frame apart, so
-    that any crop of a training shows one, and no clip of a coarser grid mistakes one for its neighbour.
+    The frame is a torus: what leaves it at one side returns at the other. The shapes are about half a frame apart, so
+    every training crop shows one, and on a coarser grid no shape can be taken for its neighbour.
 
     A hard clip has the shapes, places and directions of an easy one. In addition its contrast is low, its speed
     changes, its background has a texture that moves on its own, discs cross it, and bars cover parts of it.
@@ -98,7 +98,7 @@ def draw_clip(shape: Shape, direction: Direction, rng: np.random.Generator, diff
     background, foreground = rng.uniform(30, 110, 3), rng.uniform(145, 225, 3)
     noise = rng.standard_normal((FRAMES, HEIGHT, WIDTH, 1), np.float32) * 8
 
-    # All that is drawn from here on is without effect on an easy clip.
+    # What is drawn from here on has no effect on an easy clip.
     moved = speed * _warped(time, clutter.speed_change, rng)
     difference = clutter.contrast * (foreground - background)
     sideways = direction in ("left", "right")
@@ -121,7 +121,7 @@ def draw_clip(shape: Shape, direction: Direction, rng: np.random.Generator, diff
 
 
 def _warped(time: Floats, change: float, rng: np.random.Generator) -> Floats:
-    """Time that runs up to `change` faster and slower than even, once to twice in a clip."""
+    """Time that runs faster and slower by a share of up to `change`, once to twice in a clip."""
     turns, phase = 2 * np.pi * rng.uniform(1, 2) / FRAMES, rng.uniform(0, 2 * np.pi)
     warped: Floats = time + change / turns * np.sin(turns * time + phase)
     return warped
@@ -168,7 +168,7 @@ def _from_centre(centre: Floats, length: int) -> Floats:
 
 
 def _filled(distance: Floats) -> Floats:
-    """How much of a pixel is covered: half a pixel of transition, so that fractions of a pixel show."""
+    """How much of each pixel is covered: edges are soft, so that movements of less than a pixel show."""
     covered: Floats = np.clip(0.5 - distance, 0, 1)
     return covered
 

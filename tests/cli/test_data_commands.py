@@ -74,17 +74,17 @@ def test_official_annotations(source, capsys):
     (source / "classInd.txt").write_text("1 run\n2 swim\n")
     arguments = [f"--source.annotations={source / 'trainlist01.txt'}", f"--source.videos={source / 'train'}"]
     main(["check", "--source=lightning_multigrid.sources.UCF101", *arguments, *SERIAL])
-    assert capsys.readouterr().out == "1 videos read, 0 bad.\n"
+    assert capsys.readouterr().out == "1 videos read, 0 broken.\n"
 
 
-def test_check_says_what_is_bad(source, capsys):
+def test_check_says_what_is_broken(source, capsys):
     (source / "train" / "run" / "e.mp4").write_bytes(b"no video")
     with pytest.raises(SystemExit, match="1"):
-        main(["check", f"--source={source / 'train'}", f"--report={source / 'bad.csv'}", "--full", *SERIAL])
+        main(["check", f"--source={source / 'train'}", f"--report={source / 'broken.csv'}", "--full", *SERIAL])
     printed = capsys.readouterr()
-    assert printed.out == "4 videos read, 1 bad.\n"
+    assert printed.out == "4 videos read, 1 broken.\n"
     assert f"{source / 'train' / 'run' / 'e.mp4'}: no video, or damaged at its head" in printed.err
-    with open(source / "bad.csv", newline="") as file:
+    with open(source / "broken.csv", newline="") as file:
         assert [row[0] for row in csv.reader(file)] == ["path", str(source / "train" / "run" / "e.mp4")]
 
 

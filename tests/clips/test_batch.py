@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lightning_multigrid.clips.batch import Clip, Failure, collate_clips
+from lightning_multigrid.clips.batch import BrokenVideo, Clip, collate_clips
 
 
-def clip(side: int, *labels: int, index: int = 0, frames: int = 2, size: int = 4, failures: int = 0) -> Clip:
+def clip(side: int, *labels: int, index: int = 0, frames: int = 2, size: int = 4, broken: int = 0) -> Clip:
     crop = torch.full((frames, side, side + 1, 3), side, dtype=torch.uint8)
-    return Clip(crop, size, side % 2 == 1, labels, index, tuple(Failure(f"{i}.mp4", "cut") for i in range(failures)))
+    return Clip(crop, size, side % 2 == 1, labels, index, tuple(BrokenVideo(f"{i}.mp4", "cut") for i in range(broken)))
 
 
 def test_a_mini_batch_gives_the_crops_back() -> None:
@@ -52,9 +52,9 @@ def test_a_pinned_mini_batch_arrives_on_the_gpu() -> None:
 
 
 def test_substitutes_are_kept_in_training() -> None:
-    batch = collate_clips([clip(5, 1, index=0), clip(6, 2, index=1, failures=2), clip(7, 3, index=2)])
+    batch = collate_clips([clip(5, 1, index=0), clip(6, 2, index=1, broken=2), clip(7, 3, index=2)])
     assert batch.indices == (0, 1, 2)
-    assert [failure.path for failure in batch.failures] == ["0.mp4", "1.mp4"]
+    assert [video.path for video in batch.broken] == ["0.mp4", "1.mp4"]
 
 
 def test_clips_of_two_grids_do_not_make_a_mini_batch() -> None:

@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 import lightning_multigrid.clips.opening
-from lightning_multigrid.clips.batch import Clip, ClipBatch, Failure, collate_clips
-from lightning_multigrid.clips.dataset import BrokenVideosError, VideoDataset, ViewDataset
+from lightning_multigrid.clips.batch import BrokenVideo, Clip, ClipBatch, collate_clips
+from lightning_multigrid.clips.dataset import VideoDataset, ViewDataset
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
 from lightning_multigrid.clips.views import CENTRE, Views, collate_views
 from lightning_multigrid.decode.reader import read_frames
+from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 from lightning_multigrid.pixels.box import Box
 from lightning_multigrid.sources.builder import ManifestBuilder
@@ -74,7 +75,7 @@ def test_a_clip_shows_the_frames_and_pixels_of_its_grid(folder: Path) -> None:
     whole = read_frames(folder / "a.mp4", grid.indices)
     assert torch.equal(clip.crop, whole[:, top : top + side, left : left + side])
     assert levels(clip.crop) == list(grid.indices)
-    assert (clip.size, clip.flip, clip.labels, clip.index, clip.failures) == (12, grid.flip, (0,), 0, ())
+    assert (clip.size, clip.flip, clip.labels, clip.index, clip.broken) == (12, grid.flip, (0,), 0, ())
 
 
 def test_evaluation_reads_the_centre_each_time(folder: Path) -> None:
@@ -84,7 +85,7 @@ def test_evaluation_reads_the_centre_each_time(folder: Path) -> None:
         assert levels(video.pixels) == [7, 9, 11, 13, 15, 17, 19, 21]
         assert video.pixels.shape == (8, 32, 32, 3)  # 224 / 256 of 36 is 31.5
         assert video.grids == (SourceGrid(tuple(range(8)), Box(0, 0, 32, 32), flip=False),)
-        assert (video.size, video.labels, video.index, video.failures) == (16, (0,), 0, ())
+        assert (video.size, video.labels, video.index, video.broken) == (16, (0,), 0, ())
 
 
 def test_a_video_is_decoded_once_for_all_its_views(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +120,7 @@ def test_a_clip_is_a_function_of_its_request(folder: Path) -> None:
 
 
 def same(a: Clip, b: Clip) -> bool:
-    rest = [(c.size, c.flip, c.labels, c.index, c.failures) for c in (a, b)]
+    rest = [(c.size, c.flip, c.labels, c.index, c.broken) for c in (a, b)]
     return torch.equal(a.crop, b.crop) and rest[0] == rest[1]
 
 
@@ -170,9 +171,9 @@ def test_a_broken_video_is_replaced_by_a_readable_one(folder: Path) -> None:
         clip = data.read_clip(ClipRequest(index=1, frames=4, size=12, seed=seed))
         assert (clip.index, clip.labels) in [(0, (0,)), (3, (3,))]
         assert clip.crop.shape[0] == 4
-        assert clip.failures[0].path == str(folder / "b.mp4")
-        assert {failure.path for failure in clip.failures} <= {str(folder / "b.mp4"), str(folder / "c.mp4")}
-        assert all(failure.reason for failure in clip.failures)
+        assert clip.broken[0].path == str(folder / "b.mp4")
+        assert {video.path for video in clip.broken} <= {str(folder / "b.mp4"), str(folder / "c.mp4")}
+        assert all(video.reason for video in clip.broken)
 
 
 def test_substitutes_differ_from_seed_to_seed_in_training_and_never_in_evaluation(folder: Path) -> None:
@@ -181,7 +182,7 @@ def test_substitutes_differ_from_seed_to_seed_in_training_and_never_in_evaluatio
     assert {training.read_clip(request).index for request in requests} == {0, 3}
     videos = [evaluation[1] for _ in range(5)]
     assert len({video.index for video in videos}) == 1
-    assert all(video.index in (0, 3) and video.failures[0].path == str(folder / "b.mp4") for video in videos)
+    assert all(video.index in (0, 3) and video.broken[0].path == str(folder / "b.mp4") for video in videos)
 
 
 def test_one_readable_video_among_a_few_is_found(tmp_path: Path) -> None:
@@ -196,7 +197,7 @@ def test_without_a_readable_video_the_error_names_the_first(folder: Path) -> Non
         dataset(folder, "bad.csv").read_clip(ClipRequest(index=1, frames=4, size=12, seed=0))
 
 
-def test_whatever_one_video_does_is_a_failure_of_that_video(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_one_video_does_breaks_that_video_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Greedy(lightning_multigrid.clips.opening.VideoReader):
         def __init__(self, path: str, index: object, *, read_timeout: float) -> None:
             if path.endswith("a.mp4"):
@@ -205,7 +206,7 @@ def test_whatever_one_video_does_is_a_failure_of_that_video(folder: Path, monkey
 
     monkeypatch.setattr(lightning_multigrid.clips.opening, "VideoReader", Greedy)
     clip = dataset(folder, "good.csv").read_clip(ClipRequest(index=0, frames=4, size=12, seed=0))
-    assert clip.failures == (Failure(str(folder / "a.mp4"), "MemoryError: 8 TB"),)
+    assert clip.broken == (BrokenVideo(str(folder / "a.mp4"), "MemoryError: 8 TB"),)
     assert clip.labels == (3,)
 
 

@@ -35,9 +35,9 @@ from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.sources.video_list import read_manifest
 from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.video.datamodule import VideoDataModule
+from tests.helpers.recorder import TINY, Recorder
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
-from tests.video.test_datamodule import TINY, Recorder
 
 pytestmark = [
     # Advice for real training.
@@ -360,7 +360,7 @@ SCRIPT = """
 import os, signal, sys, time
 import lightning_multigrid.clips.opening as opening
 from lightning_multigrid import MultigridCallback, VideoDataModule
-from tests.video.test_datamodule import TINY, Recorder
+from tests.helpers.recorder import TINY, Recorder
 from tests.helpers.tiny import trainer
 
 if __name__ == "__main__":

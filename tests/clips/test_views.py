@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
 from torch import Tensor, nn
 
-from lightning_multigrid.clips.batch import Failure
+from lightning_multigrid.clips.batch import BrokenVideo
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
 from lightning_multigrid.clips.views import (
     CENTRE,
@@ -197,12 +197,12 @@ def cut(video: Any, grid: SourceGrid) -> Any:
 # --- Mini-batches ---
 
 
-def video_views(index: int = 0, views: int = 2, height: int = 5, frames: int = 4, failures: int = 0) -> VideoViews:
+def video_views(index: int = 0, views: int = 2, height: int = 5, frames: int = 4, broken: int = 0) -> VideoViews:
     generator = torch.Generator().manual_seed(index)
     pixels = torch.randint(0, 256, (frames, height, 7, 3), generator=generator, dtype=torch.uint8)
     grids = tuple(SourceGrid((0, frames - 1 - view % frames), Box(1, view % 3, 4, 4), False) for view in range(views))
-    broken = tuple(Failure(f"{index}-{i}.mp4", "cut") for i in range(failures))
-    return VideoViews(pixels, grids, 6, (index + 10,), index, broken)
+    tried = tuple(BrokenVideo(f"{index}-{i}.mp4", "cut") for i in range(broken))
+    return VideoViews(pixels, grids, 6, (index + 10,), index, tried)
 
 
 def video_batch(videos: list[VideoViews], labels: Tensor | None = None) -> VideoBatch:
@@ -220,16 +220,16 @@ def test_a_mini_batch_gives_the_views_back() -> None:
     assert batch.pieces[0].numel() == (4 * 5 * 7 + 5 * 9 * 7) * 3
 
 
-def test_substitutes_are_left_out_and_their_failures_are_kept() -> None:
-    batch = collate_views([video_views(0), video_views(1, failures=2), video_views(2, failures=1), video_views(3)])
+def test_substitutes_are_left_out_and_the_broken_videos_are_kept() -> None:
+    batch = collate_views([video_views(0), video_views(1, broken=2), video_views(2, broken=1), video_views(3)])
     assert batch.indices == (0, 3)
-    assert [failure.path for failure in batch.failures] == ["1-0.mp4", "1-1.mp4", "2-0.mp4"]
+    assert [video.path for video in batch.broken] == ["1-0.mp4", "1-1.mp4", "2-0.mp4"]
 
 
 def test_one_substitute_stays_where_no_video_would_be_left() -> None:
-    batch = collate_views([video_views(4, failures=1), video_views(5, failures=1)])
+    batch = collate_views([video_views(4, broken=1), video_views(5, broken=1)])
     assert batch.indices == (4,)
-    assert len(batch.failures) == 2
+    assert len(batch.broken) == 2
 
 
 @pytest.mark.parametrize("views", [1, 2, 3, 4, 6, 100, None])

@@ -163,9 +163,9 @@ def test_a_dataset_reads_folders_as_it_reads_files(folder: Path, tmp_path: Path)
     grid = sampling.draw(length=12, height=48, width=64, frames=4, size=16, rng=random.Random(7))
     top, left, side, _ = grid.box
     assert np.array_equal(clip.crop.numpy(), FRAMES[list(grid.indices), top : top + side, left : left + side])
-    assert (clip.labels, clip.failures) == ((3,), ())
+    assert (clip.labels, clip.broken) == ((3,), ())
     views = ViewDataset(read_manifest(tmp_path / "with_broken.csv", frame_rate=24), sampling, Views(clips=1))
-    assert (views[1].labels, views[1].failures) == ((3,), ())
-    [failure] = views[0].failures
-    assert failure.path == str(tmp_path / "broken")
-    assert failure.reason.startswith("holds no images")
+    assert (views[1].labels, views[1].broken) == ((3,), ())
+    [broken] = views[0].broken
+    assert broken.path == str(tmp_path / "broken")
+    assert broken.reason.startswith("holds no images")

@@ -25,8 +25,8 @@ from lightning_multigrid.sources.video_list import read_manifest
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.decode.test_reader import COUNT, damage, requests, written
+from tests.helpers.recorder import TINY, Recorder, quiet_trainer
 from tests.helpers.videos import decode_all, numbered_frames, write_video
-from tests.video.test_datamodule import TINY, Recorder, quiet_trainer
 
 ROOT = "memory://bucket/videos"
 
@@ -297,7 +297,7 @@ def test_prepare_makes_of_a_url_what_it_makes_of_a_folder(folder, tmp_path):
         for root, out in ((ROOT, "remote"), (ROOT, "remote"), (tmp_path / "in", "local"))
     ]
     assert [(summary.made, summary.kept) for summary in summaries] == [(2, 0), (0, 2), (2, 0)]
-    assert summaries[1].bad == {f"{ROOT}/missing.mp4": "there is no such file"}
+    assert summaries[1].broken == {f"{ROOT}/missing.mp4": "there is no such file"}
     manifests = [read_manifest(tmp_path / out) for out in ("remote", "local")]
     for row in range(2):
         remote, local = (Path(manifest.path(row)) for manifest in manifests)

@@ -28,7 +28,7 @@ VIDEOS = {
     "prepare": (("decode", "files", "sources"), ("av", "numpy")),
     "models": ((), ("torch", "torchvision")),
     "video": (
-        ("clips", "loading", "models", "pixels", "sources"),
+        ("clips", "decode", "files", "loading", "models", "pixels", "sources"),
         ("av", "lightning", "numpy", "rich", "torch", "torchmetrics", "typing_extensions"),
     ),
 }

@@ -1,4 +1,4 @@
-"""Functions that the tests of `processes` run in workers."""
+"""Functions that the tests of `workers` run in worker processes."""
 
 import os
 import signal

@@ -5,8 +5,8 @@ from PIL import Image
 
 from lightning_multigrid.prepare.check import CheckJob, check, check_video
 from lightning_multigrid.sources.builder import ManifestBuilder
+from tests.helpers.broken_files import broken_files
 from tests.helpers.videos import numbered_frames, write_video
-from tests.prepare.test_transcode import bad_files
 
 
 def manifest(folder, names):
@@ -17,13 +17,13 @@ def manifest(folder, names):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_bad_videos_are_told_from_good_ones(tmp_path, workers):
-    bad = bad_files(tmp_path)
+def test_broken_videos_are_told_from_good_ones(tmp_path, workers):
+    broken = broken_files(tmp_path)
     good = ["a.mp4", "b.avi"]
     for name in good:
         write_video(tmp_path / name, numbered_frames(10))
-    found = dict(check(manifest(tmp_path, [*good, *bad, *good]), workers=workers))
-    assert {path for path, reason in found.items() if reason} == {str(tmp_path / name) for name in bad}
+    found = dict(check(manifest(tmp_path, [*good, *broken, *good]), workers=workers))
+    assert {path for path, reason in found.items() if reason} == {str(tmp_path / name) for name in broken}
     assert {path for path, reason in found.items() if reason is None} == {str(tmp_path / name) for name in good}
 
 
@@ -39,13 +39,13 @@ def test_only_a_full_check_finds_a_fault_between_the_frames_it_looks_at(tmp_path
 
 
 def test_folders_of_frames(tmp_path):
-    for name in ("good", "bad"):
+    for name in ("good", "broken"):
         (tmp_path / name).mkdir()
         for number in range(3):
             Image.new("RGB", (8, 8)).save(tmp_path / name / f"{number}.png")
-    (tmp_path / "bad" / "2.png").write_bytes(b"no image")
+    (tmp_path / "broken" / "2.png").write_bytes(b"no image")
     assert check_video(CheckJob(str(tmp_path / "good"), 4, frame_rate=24)) is None
-    assert "2.png is no image" in check_video(CheckJob(str(tmp_path / "bad"), 4, frame_rate=24))
+    assert "2.png is no image" in check_video(CheckJob(str(tmp_path / "broken"), 4, frame_rate=24))
 
 
 @pytest.mark.parametrize("arguments", [{"workers": -1}, {"timeout": 0}, {"frames": 0}])
@@ -70,7 +70,7 @@ def test_frames_looked_at_lie_evenly(tmp_path, monkeypatch, frames, expected):
 def test_report_of_the_command_is_a_table(tmp_path):
     from lightning_multigrid.prepare.dataset import write_report
 
-    bad = {'a,"b\n.mp4': "there is no such file", "c.mp4": "damaged"}
-    write_report(str(tmp_path / "bad.csv"), bad)
-    with open(tmp_path / "bad.csv", newline="") as file:
-        assert list(csv.reader(file)) == [["path", "reason"], *map(list, bad.items())]
+    broken = {'a,"b\n.mp4': "there is no such file", "c.mp4": "damaged"}
+    write_report(str(tmp_path / "broken.csv"), broken)
+    with open(tmp_path / "broken.csv", newline="") as file:
+        assert list(csv.reader(file)) == [["path", "reason"], *map(list, broken.items())]

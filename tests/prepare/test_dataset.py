@@ -17,17 +17,18 @@ from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle, VideoD
 from lightning_multigrid.clips.opening import VideoOpener, prepared_index
 from lightning_multigrid.decode.index_store import IndexStore
 from lightning_multigrid.decode.reader import VideoReader, build_index
+from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.files.durable import OutputError, new_file, remove_partial, temporary_name
-from lightning_multigrid.prepare.dataset import BadVideosError, prepare
+from lightning_multigrid.prepare.dataset import prepare
 from lightning_multigrid.prepare.journal import Entry, Journal
 from lightning_multigrid.prepare.transcode import Encoding
 from lightning_multigrid.sources.builder import ManifestBuilder, renamed
 from lightning_multigrid.sources.charades import Charades
 from lightning_multigrid.sources.packed_file import load_manifest
 from lightning_multigrid.sources.video_list import read_manifest
+from tests.helpers.broken_files import broken_files
 from tests.helpers.tiny import Module, fit
 from tests.helpers.videos import number_of, numbered_frames, write_video
-from tests.prepare.test_transcode import bad_files
 
 FAST = Encoding(preset="ultrafast")
 STRANGE = [
@@ -85,7 +86,7 @@ def report(folder):
 def test_every_video_comes_out_under_its_name(tmp_path, workers):
     source = videos(tmp_path / "in", STRANGE)
     summary = prepare(source, tmp_path / "out", FAST, workers=workers)
-    assert (summary.made, summary.kept, summary.bad) == (len(STRANGE), 0, {})
+    assert (summary.made, summary.kept, summary.broken) == (len(STRANGE), 0, {})
     made = read_manifest(tmp_path / "out")
     assert [os.path.relpath(made.path(row), made.root) for row in range(len(made))] == STRANGE
     assert [made.label(row) for row in range(len(made))] == [0, 1, 0, 1, 0, 1, 0, 1]
@@ -158,30 +159,30 @@ def test_a_video_listed_twice_is_made_once(tmp_path):
     assert [read_manifest(tmp_path / "out").label(row) for row in range(2)] == [0, 3]
 
 
-def test_what_is_bad_is_left_out_and_counted(tmp_path):
+def test_what_is_broken_is_left_out_and_counted(tmp_path):
     source = videos(tmp_path / "in", ["a.mp4", "b.mp4", "c.mp4"])
-    bad = bad_files(tmp_path / "in")
-    lines = [f'"{name}" {label}' for label, name in enumerate(["a.mp4", *bad, "b.mp4", "c.mp4"])]
+    broken = broken_files(tmp_path / "in")
+    lines = [f'"{name}" {label}' for label, name in enumerate(["a.mp4", *broken, "b.mp4", "c.mp4"])]
     (tmp_path / "in" / "list.csv").write_text("\n".join(lines))
     summary = prepare(read_manifest(tmp_path / "in" / "list.csv"), tmp_path / "out", FAST, max_bad_fraction=0.9)
-    expected = {str(tmp_path / "in" / name) for name in bad}
-    assert set(summary.bad) == set(report(tmp_path / "out")) == expected
+    expected = {str(tmp_path / "in" / name) for name in broken}
+    assert set(summary.broken) == set(report(tmp_path / "out")) == expected
     assert all(report(tmp_path / "out").values())
     made = read_manifest(tmp_path / "out")
-    assert [made.label(row) for row in range(len(made))] == [0, len(bad) + 1, len(bad) + 2]
+    assert [made.label(row) for row in range(len(made))] == [0, len(broken) + 1, len(broken) + 2]
     assert first_numbers(made) == first_numbers(source)
 
 
-def test_too_many_bad_ones_are_an_error_and_the_good_ones_are_there(tmp_path):
+def test_too_many_broken_ones_are_an_error_and_the_good_ones_are_there(tmp_path):
     videos(tmp_path / "in", ["a.mp4"])
     (tmp_path / "in" / "list.csv").write_text("a.mp4 0\nb.mp4 1\n")
     source = read_manifest(tmp_path / "in" / "list.csv")
     with pytest.raises(
-        BadVideosError, match=r"1 of the 2 videos can't be used, .* `max_bad_fraction=0.25` .*report.csv"
+        BrokenVideosError, match=r"1 of the 2 videos can't be used, .* `max_bad_fraction=0.25` .*report.csv"
     ):
         prepare(source, tmp_path / "out", FAST)
     assert len(read_manifest(tmp_path / "out")) == 1
-    with pytest.raises(BadVideosError, match="1 of the 1 videos can't be used"):
+    with pytest.raises(BrokenVideosError, match="1 of the 1 videos can't be used"):
         prepare(renamed(source, [None, "b.mp4"], "x", tmp_path / "in"), tmp_path / "none", FAST, max_bad_fraction=1)
 
 
@@ -231,10 +232,10 @@ def test_a_source_that_was_repaired_joins_the_others(tmp_path):
     (tmp_path / "in" / "b.mp4").write_bytes(good[:500])
     (tmp_path / "in" / "list.csv").write_text("a.mp4 0\nb.mp4 1\n")
     source = read_manifest(tmp_path / "in" / "list.csv")
-    assert len(prepare(source, tmp_path / "out", FAST, max_bad_fraction=0.5).bad) == 1
+    assert len(prepare(source, tmp_path / "out", FAST, max_bad_fraction=0.5).broken) == 1
     (tmp_path / "in" / "b.mp4").write_bytes(good)
     summary = prepare(source, tmp_path / "out", FAST)
-    assert (summary.made, summary.kept, summary.bad) == (1, 1, {})
+    assert (summary.made, summary.kept, summary.broken) == (1, 1, {})
     assert len(IndexStore(tmp_path / "out" / "packets.index")) == 2
 
 
@@ -324,7 +325,7 @@ def test_a_source_that_changes_on_the_way(tmp_path, monkeypatch):
 
     monkeypatch.setattr("lightning_multigrid.prepare.dataset.os.stat", restless)
     summary = prepare(source, tmp_path / "out", FAST, max_bad_fraction=0.5)
-    assert summary.bad == {str(tmp_path / "in" / "a.mp4"): "changed while it was read"}
+    assert summary.broken == {str(tmp_path / "in" / "a.mp4"): "changed while it was read"}
 
 
 @pytest.mark.parametrize("arguments", [{"workers": -1}, {"timeout": 0}, {"max_bad_fraction": 2}])
@@ -337,9 +338,7 @@ def test_arguments_outside_their_range(tmp_path, arguments):
 def test_a_disk_that_is_too_small_is_known_from_the_first_videos(tmp_path, monkeypatch):
     names = [f"{number}.mp4" for number in range(20)]
     source = videos(tmp_path / "in", names)
-    monkeypatch.setattr(
-        "lightning_multigrid.prepare.dataset.shutil.disk_usage", lambda path: SimpleNamespace(free=5000)
-    )
+    monkeypatch.setattr("lightning_multigrid.prepare.output.shutil.disk_usage", lambda path: SimpleNamespace(free=5000))
     with pytest.raises(OutputError, match=r"About 0.0 GB more are required in .*, 0.0 GB are free.* a larger `crf`"):
         prepare(source, tmp_path / "out", FAST)
     made = len(times(tmp_path / "out"))
@@ -348,7 +347,7 @@ def test_a_disk_that_is_too_small_is_known_from_the_first_videos(tmp_path, monke
     assert prepare(source, tmp_path / "out", FAST).kept == made
 
 
-# A run in a process of its own, which may be limited or killed.
+# A `prepare` in a process of its own, which may be limited or killed.
 RUN = """
 import sys
 from lightning_multigrid.sources import read_manifest
@@ -378,6 +377,7 @@ def test_a_disk_that_is_full(tmp_path, workers):
     assert run.returncode == 1
     assert "OutputError: [Errno 27] File too large while writing to" in errors
     assert "Free some space, or write to another folder." in errors
+    assert errors.endswith(" What is there is whole, and the same command goes on from it.\n")
     assert [path.name for path in (tmp_path / "out" / "videos").iterdir()] == ["small.mp4"]
     assert prepare(read_manifest(tmp_path / "in" / "list.csv"), tmp_path / "out", FAST).kept == 1
 
@@ -518,5 +518,5 @@ def test_only_what_is_partial_is_removed(tmp_path):
 def test_progress_counts_every_video(tmp_path):
     source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
     seen = []
-    prepare(source, tmp_path / "out", FAST, progress=lambda now: seen.append((now.done, now.total, now.bad)))
+    prepare(source, tmp_path / "out", FAST, progress=lambda now: seen.append((now.done, now.total, now.broken)))
     assert seen == [(0, 2, 0), (1, 2, 0), (2, 2, 0)]

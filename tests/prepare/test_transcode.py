@@ -13,7 +13,8 @@ from torch.nn.functional import interpolate
 
 from lightning_multigrid.decode.index import DROPPABLE, ENTRY
 from lightning_multigrid.decode.reader import VideoReader, build_index, read_frames
-from lightning_multigrid.prepare.transcode import Bad, Encoding, Prepared, TranscodeJob, WriteFailure, transcode
+from lightning_multigrid.prepare.transcode import Broken, Encoding, Prepared, TranscodeJob, WriteFailure, transcode
+from tests.helpers.broken_files import broken_files
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
 
@@ -184,29 +185,10 @@ def test_equal_sources_make_equal_bytes(tmp_path):
     assert (tmp_path / "b.mp4").read_bytes() == (tmp_path / "c.mp4").read_bytes()
 
 
-def bad_files(folder):
-    """A file of each kind that can't be read."""
-    good = write_video(folder / "good.mp4", numbered_frames(30)).read_bytes()
-    kinds = {
-        "empty.mp4": b"",
-        "text.mp4": b"Not a video.\n" * 100,
-        "cut at the tail.mp4": good[: len(good) * 2 // 3],
-        "cut at the head.mp4": good[len(good) // 3 :],
-        "zeros.mp4": bytes(5000),
-        "script.mp4": b"ffconcat version 1.0\nfile good.mp4\n",
-        "playlist.mp4": b"#EXTM3U\n#EXTINF:1,\ngood.mp4\n#EXT-X-ENDLIST\n",
-    }
-    for name, content in kinds.items():
-        (folder / name).write_bytes(content)
-    (folder / "folder.mp4").mkdir()
-    (folder / "good.mp4").unlink()
-    return [*kinds, "folder.mp4", "gone.mp4"]
-
-
 def test_what_cannot_be_read_is_said_and_leaves_nothing(tmp_path):
-    for name in bad_files(tmp_path):
+    for name in broken_files(tmp_path):
         result = transcode(TranscodeJob(str(tmp_path / name), str(tmp_path / "target"), Encoding()))
-        assert isinstance(result, Bad), name
+        assert isinstance(result, Broken), name
         assert result.reason
         assert not (tmp_path / "target").exists()
 
@@ -253,7 +235,7 @@ def test_sizes():
         ({"crf": 52}, "`crf` must be from 0 .* to 51 .*, got 52"),
         ({"preset": "fastest"}, "`preset` must be one of ultrafast, .*, got 'fastest'"),
         ({"gop": 0}, "`gop` must be at least 1 frame, got 0"),
-        ({"b_frames": 17}, "`b_frames` must be from 0 to 16, as x264 has it, got 17"),
+        ({"b_frames": 17}, "`b_frames` must be from 0 to 16, the limits of x264, got 17"),
     ],
 )
 def test_encodings_that_there_are_not(arguments, message):

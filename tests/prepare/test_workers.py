@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lightning_multigrid.prepare.workers import Lost, run_tasks
+from lightning_multigrid.prepare.workers import TaskFailure, run_tasks
 
 DOUBLE, MISBEHAVE = "tests.helpers.task_functions:double", "tests.helpers.task_functions:misbehave"
 
@@ -28,16 +28,16 @@ def test_a_worker_that_ends_costs_its_task():
     assert sorted((task for task, _ in results), key=str) == sorted(tasks, key=str)
     for task, result in results:
         expected = {
-            "die": Lost("the process that worked on it ended by signal SIGKILL"),
-            "exit": Lost("the process that worked on it ended with exit status 3"),
-            "raise": Lost("KeyError: 'what'"),
+            "die": TaskFailure("the process that worked on it ended by signal SIGKILL"),
+            "exit": TaskFailure("the process that worked on it ended with exit status 3"),
+            "raise": TaskFailure("KeyError: 'what'"),
         }
         assert result == expected.get(task, task)
 
 
 def test_without_workers_a_task_that_raises_costs_no_other():
     results = dict(run_tasks(MISBEHAVE, [1, "raise", 2], 0, timeout=60))
-    assert results == {1: 1, "raise": Lost("KeyError: 'what'"), 2: 2}
+    assert results == {1: 1, "raise": TaskFailure("KeyError: 'what'"), 2: 2}
 
 
 def test_a_worker_that_dies_when_it_is_through_costs_no_task():
@@ -53,7 +53,7 @@ def test_a_worker_that_dies_when_it_is_through_costs_no_task():
 
 def test_a_worker_that_hangs_is_given_up_and_one_that_works_is_not():
     results = dict(run_tasks(MISBEHAVE, ["hang", "work", 1], 2, timeout=3))
-    assert results == {"hang": Lost("nothing came of it for 3 s"), "work": "work", 1: 1}
+    assert results == {"hang": TaskFailure("no sign of life for 3 s"), "work": "work", 1: 1}
 
 
 def test_leaving_early_ends_the_workers():

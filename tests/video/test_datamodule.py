@@ -6,20 +6,20 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
 from jsonargparse import ArgumentParser
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.clips.batch import collate_clips
-from lightning_multigrid.clips.dataset import BrokenVideosError
+from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning
 from lightning_multigrid.video.datamodule import VideoDataModule
+from tests.helpers.recorder import TINY, Recorder, quiet_trainer
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import write_video
 
@@ -30,7 +30,6 @@ pytestmark = [
 ]
 
 GRAYS = {"black": 20, "gray": 120, "white": 220}
-TINY = {"batch_size": 4, "frames": 4, "size": 16, "stride": 2}
 
 
 def gray_video(path: Path, gray: int, frames: int = 12) -> None:
@@ -57,43 +56,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write_list(path: Path, lines: list[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines))
-
-
-class Recorder(L.LightningModule):
-    """Classifies clips by their mean, and keeps what it was given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(3, 3)
-        self.seen: dict[str, list[tuple[Tensor, Any]]] = {"train": [], "val": [], "test": [], "predict": []}
-
-    def forward(self, clips: Tensor) -> Tensor:
-        return self.head(clips.mean(dim=(2, 3, 4)))
-
-    def keep(self, split: str, batch: Any) -> None:
-        if not self.trainer.sanity_checking:
-            self.seen[split].append(batch)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        self.keep("train", batch)
-        return nn.functional.cross_entropy(self(batch[0]), batch[1])
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.keep("val", batch)
-
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        self.keep("test", batch)
-
-    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
-        self.keep("predict", batch)
-        return self(batch[0]).argmax(dim=1)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.5)
-
-
-def quiet_trainer(**options: Any) -> L.Trainer:
-    return trainer(**{"max_epochs": 1, **options})
 
 
 def shown_label(clip: Tensor) -> int:

@@ -18,7 +18,7 @@ from lightning_multigrid.video.moving_shapes import (
     cache_folder,
     write_moving_shapes,
 )
-from tests.video.test_shape_clips import MOVEMENT, movement
+from tests.helpers.movement import MOVEMENT, movement
 
 SHAPES = ["cross", "ring", "square", "triangle"]
 DIRECTIONS = ["down", "left", "right", "up"]
