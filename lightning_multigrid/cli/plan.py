@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -26,9 +25,9 @@ from lightning_multigrid.training import (
     BaselineEpoch,
     BaselineLR,
     MultigridCallback,
+    Takeover,
     read_recipe,
     scheduler_configs,
-    training_source,
 )
 from lightning_multigrid.video import VideoClassifier, VideoDataModule
 
@@ -272,9 +271,25 @@ def make_plan(
         MisconfigurationException: If the LR scheduler counts steps and the training videos are not known.
         ValueError: If there are too few training videos for the first mini-batch.
     """
+    with Takeover() as takeover:
+        takeover.attach(trainer, module)
+        return _make_plan(callback, trainer, module, data, takeover, clips, world, configured_world)
+
+
+def _make_plan(
+    callback: MultigridCallback,
+    trainer: Trainer,
+    module: LightningModule,
+    data: VideoDataModule,
+    takeover: Takeover,
+    clips: int | None,
+    world: int,
+    configured_world: int,
+) -> Plan:
     known = clips if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world
     recipe = read_recipe(trainer, _stand_in(data, known), world)
-    configs = _configure(trainer, module, _stand_in(data, math.ceil(known / world)))
+    takeover.replace_loader(trainer, _stand_in(data, math.ceil(known / world)))
+    configs = _configure(module)
     in_epochs = isinstance(module, VideoClassifier)
     if clips is None and not in_epochs and any(config.interval == "step" for config in configs):
         raise MisconfigurationException(
@@ -282,7 +297,7 @@ def make_plan(
             "with `--clips`."
         )
     shape = BatchShape(data.batch_size, data.frames, data.size)
-    schedule = callback.infer_schedule(shape, data.stride, recipe.epoch, recipe.epochs, configs)
+    schedule = callback.options.infer_schedule(shape, data.stride, recipe.epoch, recipe.epochs, configs)
     if clips is not None:
         # Refuses data that are too few for the first mini-batch, as `fit` does.
         schedule.steps(0, recipe.planned_clips(schedule), trainer.accumulate_grad_batches, data.drop_last)
@@ -290,7 +305,8 @@ def make_plan(
     if in_epochs and epoch.batches > _CURVE_BATCHES:
         # Its arguments are in epochs, so that shorter ones give the same curve.
         batches = _CURVE_BATCHES
-        configs = _configure(trainer, module, _stand_in(data, batches * data.batch_size))
+        takeover.replace_loader(trainer, _stand_in(data, batches * data.batch_size))
+        configs = _configure(module)
         epoch = BaselineEpoch(batches, trainer.accumulate_grad_batches)
     lrs, lr = _lr_curve(schedule, module, configs, epoch)
     return Plan(
@@ -309,13 +325,8 @@ def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:
     return DataLoader(cast("Any", range(clips)), data.batch_size, drop_last=data.drop_last)
 
 
-def _configure(trainer: Trainer, module: LightningModule, loader: DataLoader[Any]) -> list[LRSchedulerConfig]:
-    """The LR schedulers that the module makes when it asks the trainer for the length of this loader's epochs."""
-    trainer.state.fn = TrainerFn.FITTING
-    trainer.strategy.connect(module)
-    module.trainer = trainer
-    training_source(trainer).instance = loader
-    trainer.reload_dataloaders_every_n_epochs = -1  # type: ignore[attr-defined]  # asks for it again; see the callback
+def _configure(module: LightningModule) -> list[LRSchedulerConfig]:
+    """Returns the LR schedulers of a module, which may ask its Trainer for the length of an epoch."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*(does not have many workers|smaller than the logging interval)")
         return scheduler_configs(module)

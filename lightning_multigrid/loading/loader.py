@@ -58,12 +58,8 @@ class Host(Protocol):
         """The (epoch, batch), both from 0, at which an iteration starts; called when its first batch is asked for."""
         ...
 
-    def before(self, epoch: int, batch: int) -> None:
-        """Called before each mini-batch is handed over."""
-        ...
-
-    def waits(self) -> None:
-        """Called when the mini-batch after one is asked for."""
+    def follow(self, epoch: int, batch: int, mini_batches: Iterator[Any]) -> Iterator[Any]:
+        """Yields the mini-batches from that position on, and may do something before and after each."""
         ...
 
 
@@ -128,10 +124,7 @@ class MultigridLoader(DataLoader[Any]):
             return
         epoch, start = self.host.start()
         self.sampler.seek(epoch, start)
-        for batch, clips in enumerate(self._mini_batches(), start):
-            self.host.before(epoch, batch)
-            yield clips
-            self.host.waits()
+        yield from self.host.follow(epoch, start, self._mini_batches())
 
     def _mini_batches(self) -> Iterator[Any]:
         if self._join is None or self.sampler.pieces == 1:

@@ -17,17 +17,10 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import Tensor
 from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import (
-    ChainedScheduler,
-    ConstantLR,
-    LinearLR,
-    MultiStepLR,
-    ReduceLROnPlateau,
-    SequentialLR,
-    StepLR,
-)
+from torch.optim.lr_scheduler import ConstantLR, LinearLR, MultiStepLR, ReduceLROnPlateau, StepLR
 
 from lightning_multigrid.schedule import MultigridSchedule
+from lightning_multigrid.training.torch_internals import scheduler_parts
 
 __all__ = ["BaselineEpoch", "BaselineLR", "LRStages", "lr_stages", "warn_of_adaptive_lr"]
 
@@ -105,18 +98,6 @@ class LRStages(NamedTuple):
     stepwise: bool
 
 
-def _parts(scheduler: Any, offset: int = 0) -> list[tuple[Any, int]]:
-    """The schedulers that a scheduler is made of, each with the tick at which it starts."""
-    # Torch gives no public access to the parts; a test fails when these names change.
-    if isinstance(scheduler, SequentialLR):
-        starts = [0, *scheduler._milestones]
-        pairs = zip(scheduler._schedulers, starts, strict=True)
-        return [part for inner, start in pairs for part in _parts(inner, offset + start)]
-    if isinstance(scheduler, ChainedScheduler):
-        return [part for inner in scheduler._schedulers for part in _parts(inner, offset)]
-    return [(scheduler, offset)]
-
-
 def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch, epochs: Fraction) -> LRStages:
     """The LR stages of a recipe (decision: the user's scheduler, else the paper's Kinetics proportions).
 
@@ -132,7 +113,7 @@ def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch, epochs
     for config in configs:
         milestones: set[Fraction] = set()
         stepwise = True
-        for scheduler, offset in _parts(config.scheduler):
+        for scheduler, offset in scheduler_parts(config.scheduler):
 
             def position(ticks: int, offset: int = offset, config: LRSchedulerConfig = config) -> Fraction:
                 return epoch.after_ticks(offset + ticks, config.interval, config.frequency)

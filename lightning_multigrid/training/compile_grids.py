@@ -22,31 +22,10 @@ from typing_extensions import override
 from lightning_multigrid.loading import MultigridLoader, seeded
 from lightning_multigrid.norm import set_sub_batch, sub_batchnorm_layers
 from lightning_multigrid.schedule import BatchShape, Step
-from lightning_multigrid.training.check_grids import batch_maker
+from lightning_multigrid.training.mini_batches import batch_maker
+from lightning_multigrid.training.torch_internals import count_graphs, raised_limits
 
-__all__ = ["CompileGrids", "count_graphs", "raised_limits"]
-
-
-@contextmanager
-def raised_limits(graphs: int) -> Iterator[None]:
-    """Lets `torch.compile` make this many graphs of a function, and makes one more an error instead of a warning."""
-    # torch has no public setting for these. The names are those of torch 2.6, which later ones know as aliases.
-    from torch._dynamo import config
-
-    with config.patch(
-        cache_size_limit=max(graphs, config.cache_size_limit),
-        accumulated_cache_size_limit=max(64 * graphs, config.accumulated_cache_size_limit),
-        fail_on_cache_limit_hit=True,
-    ):
-        yield
-
-
-def count_graphs() -> int:
-    """Graphs that `torch.compile` has made in this process since its last reset."""
-    # Not public either; its logs tell of recompilations, but not a program.
-    from torch._dynamo.utils import counters
-
-    return counters["stats"]["unique_graphs"]
+__all__ = ["CompileGrids"]
 
 
 class CompileGrids(Callback):

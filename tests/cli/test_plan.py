@@ -84,8 +84,8 @@ def test_planned_steps_are_those_of_the_fit(name, videos):
     host = trainer(callback, record, **of_trainer)
     host.fit(classifier(**of_module), datamodule=data_of(videos, **of_data))
     assert sum(plan.steps) == len(record.lrs)
-    assert callback._run.sampler.schedule == plan.schedule
-    assert callback._run.sampler.clips == plan.clips
+    assert callback.fit.sampler.schedule == plan.schedule
+    assert callback.fit.sampler.clips == plan.clips
 
 
 class StepsOfRank(L.Callback):
@@ -292,7 +292,7 @@ def test_predicted_time_is_within_15_percent_of_the_run(monkeypatch):
     measured = [measure_steps(make(), list(shapes.items()), torch.device("cpu"), rounds=3)]
     host.fit(make(), DataLoader(clips, 4))
     measured.append(measure_steps(make(), list(shapes.items()), torch.device("cpu"), rounds=3))
-    assert callback._run.sampler.schedule == schedule
+    assert callback.fit.sampler.schedule == schedule
     seconds = {shape: sum(times[shape] for times in measured) / 2 for shape in shapes}
     predicted = 0.0
     for epoch in range(schedule.epochs):

@@ -63,7 +63,7 @@ SCHEDULERS = {
 
 
 def schedule_of(host):
-    return next(c for c in host.callbacks if isinstance(c, MultigridCallback))._run.sampler
+    return next(c for c in host.callbacks if isinstance(c, MultigridCallback)).fit.sampler
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

@@ -288,7 +288,7 @@ def test_a_worker_init_fn_and_a_script_see_the_users_dataset(workers):
 
 def plan_of(callback, module=None, **arguments):
     fit(module or Module(steps_scheduler), callback, **arguments)
-    return callback._run.sampler.schedule
+    return callback.fit.sampler.schedule
 
 
 def test_baseline_is_inferred():
@@ -413,7 +413,7 @@ def test_validations_per_phase():
     module = Validating(steps_scheduler)
     callback = MultigridCallback(epoch_factor=3, validations_per_phase=1)
     host = fit(module, callback, val=data)
-    epochs = callback._run.sampler.schedule.validation_epochs(1)
+    epochs = callback.fit.sampler.schedule.validation_epochs(1)
     assert {epoch for epoch, _ in module.validated} == set(epochs)
     assert len(epochs) < 12
     assert host.check_val_every_n_epoch == 1  # put back
@@ -677,7 +677,7 @@ def test_tuners_work_on_the_baseline(first, tmp_path):
             enable_checkpointing=True,
         )
         host.fit(module)
-        assert callback._run.sampler.schedule.baseline.shape.clips == module.batch_size
+        assert callback.fit.sampler.schedule.baseline.shape.clips == module.batch_size
         assert host.current_epoch == 6
         assert module.lrs[-1] == pytest.approx(module.lr * 0.01)
 
