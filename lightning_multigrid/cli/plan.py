@@ -33,7 +33,7 @@ from lightning_multigrid.video import VideoClassifier, VideoDataModule
 
 __all__ = ["Plan", "count_clips", "make_plan"]
 
-# Mini-batches of an epoch where their number is not known, or not needed exactly, which makes LR curves quick.
+# Mini-batches of an epoch if their number is not known, and if a rough number is enough, so that LR curves are quick.
 _UNKNOWN_BATCHES = 1000
 _CURVE_BATCHES = 200
 _POINTS_PER_PHASE = 24
@@ -41,7 +41,7 @@ _POINTS_PER_PHASE = 24
 
 @dataclass(frozen=True)
 class Plan:
-    """What will happen to a training.
+    """What will happen in a training.
 
     Args:
         schedule: The multigrid schedule.
@@ -51,7 +51,7 @@ class Plan:
         drop_last: Whether an incomplete last mini-batch of an epoch is dropped.
         lrs: The LR over the training, `_POINTS_PER_PHASE` points per phase.
         lr: The LR of the config: the baseline's, without warm-up and decay.
-        configured_world: Devices of the config, which its LR is for.
+        configured_world: Devices that the config and its LR are for.
     """
 
     schedule: MultigridSchedule
@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def shapes(self) -> list[tuple[BatchShape, int]]:
-        """Every shape of the baseline and the schedule once, each with the clips that share BN statistics."""
+        """Every shape of the baseline and the schedule once, with the number of clips that share BN statistics."""
         baseline = self.schedule.baseline.shape
         shapes = {baseline: self.schedule.sub_batch_of(baseline, baseline)}
         for phase in self.schedule.phases:
@@ -79,12 +79,12 @@ class Plan:
         return list(shapes.items())
 
     def phase_lrs(self, index: int) -> tuple[float, float]:
-        """The LR at the start and at the end of a phase."""
+        """Returns the LR at the start and at the end of a phase."""
         points = self.lrs[index * _POINTS_PER_PHASE : (index + 1) * _POINTS_PER_PHASE]
         return points[0].lr, points[-1].lr
 
     def table(self, forecast: Forecast) -> str:
-        """The plan as text."""
+        """Returns the plan as text."""
         schedule, steps = self.schedule, self.steps
         columns = ["phase", "stage", "epochs", "clips x frames x size", "short cycle", "LR", "BN clips", "GFLOPs/clip"]
         columns += ["memory"] if forecast.costs else []
@@ -160,7 +160,7 @@ class Plan:
         return self.lr * self.world / self.configured_world
 
     def as_json(self, forecast: Forecast) -> dict[str, Any]:
-        """The plan as plain values; positions in epochs, sizes in pixels, times in seconds."""
+        """Returns the plan as plain values: positions in epochs, sizes in pixels, times in seconds."""
         schedule, steps = self.schedule, self.steps
         baseline = schedule.baseline
         return {
@@ -226,19 +226,19 @@ def _legend(forecast: Forecast) -> list[str]:
         ]
     if forecast.step_seconds:
         how = "measured here on noise" if len(forecast.step_seconds) > 1 else "the given one, others by FLOPs"
-        lines.append(f"ms/step: {how}. clips/s: what all loaders together must give for no device to wait.")
+        lines.append(f"ms/step: {how}. clips/s: what all loaders together must give so that no device waits.")
     return lines
 
 
 def count_clips(data: VideoDataModule) -> int | None:
-    """Training videos of a data module, if their list, folder or annotation file is on this machine."""
+    """Counts the training videos of a data module, if their list, folder or annotation file is on this machine."""
     source = data.sources["train"]
     if source is None or (not isinstance(source, VideoSource) and not os.path.exists(source)):
         return None
     try:
         data.setup("fit")
     except ManifestError as error:
-        # A source tells where its files are only by reading them.
+        # Only reading a source shows whether its files are here.
         if not isinstance(source, VideoSource):
             raise
         print(f"The training videos are not counted: {error}", file=sys.stderr)
@@ -256,12 +256,12 @@ def make_plan(
     world: int,
     configured_world: int,
 ) -> Plan:
-    """The plan that `fit` would make on this many devices.
+    """Returns the plan that `fit` would make on this many devices; Trainer and module are afterwards as before.
 
     Args:
-        callback: Whose arguments shape the schedule.
-        trainer: Of one device, not fitted.
-        module: Its `configure_optimizers` is asked as in `fit`.
+        callback: Its arguments shape the schedule.
+        trainer: A Trainer on one device, outside of `fit`.
+        module: Its `configure_optimizers` is called as in `fit`.
         data: The baseline's clips and shape.
         clips: Training videos, over all devices; None if they are not known.
         world: Devices.
@@ -299,11 +299,11 @@ def _make_plan(
     shape = BatchShape(data.batch_size, data.frames, data.size)
     schedule = callback.options.infer_schedule(shape, data.stride, recipe.epoch, recipe.epochs, configs)
     if clips is not None:
-        # Refuses data that are too few for the first mini-batch, as `fit` does.
+        # Refuses too few clips for the first mini-batch, as `fit` does.
         schedule.steps(0, recipe.planned_clips(schedule), trainer.accumulate_grad_batches, data.drop_last)
     epoch = recipe.epoch
     if in_epochs and epoch.batches > _CURVE_BATCHES:
-        # Its arguments are in epochs, so that shorter ones give the same curve.
+        # The module's arguments are in epochs, so shorter epochs give the same curve.
         batches = _CURVE_BATCHES
         takeover.replace_loader(trainer, _stand_in(data, batches * data.batch_size))
         configs = _configure(module)
@@ -338,13 +338,13 @@ def _lr_curve(
     optimizers = [config.scheduler.optimizer for config in configs] or _optimizers(module.configure_optimizers())
     lr = BaselineLR(configs, optimizers[:1], epoch, lambda scheduler: scheduler.step())
     group = optimizers[0].param_groups[0]
-    configured = float(group.get("initial_lr", group["lr"]))  # torch's name for it, where there is a scheduler
+    configured = float(group.get("initial_lr", group["lr"]))  # torch's name for it, if there is a scheduler
     points = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of a scheduler's step before an optimizer's
+        warnings.simplefilter("ignore")  # torch warns of a scheduler's step before the first of its optimizer
         for phase in schedule.phases:
             for part in range(_POINTS_PER_PHASE):
-                # The last one lies just before the end, where the next phase starts.
+                # The last point is just before the end, as the next phase starts there.
                 share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - Fraction(1, 10**6))
                 position = phase.start_epoch + share * (phase.end_epoch - phase.start_epoch)
                 lr.sync(schedule.baseline_epoch(position), phase.lr_scale)
@@ -354,7 +354,7 @@ def _lr_curve(
 
 
 def _optimizers(returned: Any) -> list[Optimizer]:
-    """Optimizers in whatever `configure_optimizers` returns."""
+    """Returns the optimizers in whichever form `configure_optimizers` returns them."""
     if isinstance(returned, Optimizer):
         return [returned]
     if isinstance(returned, dict):

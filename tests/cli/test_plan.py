@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import lightning as L
@@ -22,6 +23,7 @@ from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.ucf_hmdb import UCF101
+from lightning_multigrid.training.lightning_internals import training_source
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
 
@@ -166,6 +168,26 @@ def test_the_lr_is_found_in_whichever_form_a_module_returns_it(returned, videos)
     plan = planned(videos, module, trainer(max_epochs=3), data_of(videos))
     assert plan.lr == 0.3
     assert {point.baseline_lr for point in plan.lrs} == {0.3}
+
+
+def attributes(host, module):
+    owners = host, host.state, host.strategy, host.fit_loop, training_source(host), module
+    return [dict(vars(owner)) for owner in owners]
+
+
+@pytest.mark.parametrize("clips", [VIDEOS, 2, None])
+def test_trainer_and_module_are_afterwards_as_before(clips, videos):
+    """Whether the plan is made or refused."""
+    host, module = trainer(max_epochs=3), classifier(schedule="steps", milestones=[1.4, 2.2])
+    before = attributes(host, module)
+    with pytest.raises(ValueError, match="The first mini-batch") if clips == 2 else nullcontext():
+        planned(videos, module, host, data_of(videos), clips=clips)
+    after = attributes(host, module)
+    for was, now in zip(before, after, strict=True):
+        assert was.keys() == now.keys()
+        assert all(now[name] is value or now[name] == value for name, value in was.items())
+    with pytest.raises(RuntimeError, match="not attached"):
+        module.trainer  # noqa: B018
 
 
 def test_a_damaged_list_is_named_and_a_source_whose_files_are_elsewhere_is_not_counted(tmp_path, capsys):

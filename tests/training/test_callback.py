@@ -1,7 +1,6 @@
 """`MultigridCallback` on plain Lightning scripts: real Trainers, a tiny model, no mocks."""
 
 import gc
-import inspect
 import math
 import os
 import weakref
@@ -953,13 +952,3 @@ def test_trying_the_grids_costs_no_randomness_and_changes_no_weight():
     (before, weights), (after, weights_after) = state
     assert torch.equal(before, after)
     assert all(torch.equal(weights[name], weights_after[name]) for name in weights)
-
-
-# --- The host ---
-
-
-def test_lightnings_private_door_is_still_there():
-    # See `recipe.training_source`.
-    source = training_source(trainer())
-    assert {"instance", "name"} <= set(vars(source))
-    assert list(inspect.signature(source.dataloader).parameters) == []
