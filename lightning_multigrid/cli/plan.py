@@ -226,7 +226,7 @@ def _legend(forecast: Forecast) -> list[str]:
         ]
     if forecast.step_seconds:
         how = "measured here on noise" if len(forecast.step_seconds) > 1 else "the given one, others by FLOPs"
-        lines.append(f"ms/step: {how}. clips/s: what all loaders together must give so that no device waits.")
+        lines.append(f"ms/step: {how}. clips/s: what all loaders together must give for no device to wait.")
     return lines
 
 
