@@ -1,7 +1,7 @@
-"""What a plan will cost, before it runs: FLOPs and memory of each grid, seconds of a step, clips per second.
+"""What a plan will cost: FLOPs and memory of each grid, seconds of a step, clips per second.
 
-FLOPs and activations are those of the real model, found by shapes alone on the meta device. Seconds come from one known
-step time and the FLOPs, or from measured step times of every grid.
+FLOPs and activations are those of the real model, found by shapes alone on the meta device. Seconds follow from one
+known step time and the FLOPs, or from measured step times of every grid.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from lightning_multigrid.training import meta_copy
 
 __all__ = ["ClipCost", "Forecast", "clip_costs", "rank_group"]
 
-_CLIPS = 2  # BatchNorm needs more than one value per channel, which a single clip may not have
+_CLIPS = 2  # BatchNorm needs more than one value per channel
 
 
 @dataclass(frozen=True)
 class ClipCost:
-    """What training on a clip costs.
+    """The cost of training on one clip.
 
     Args:
         flops: Multiply-adds of a forward. A backward costs about twice as much on every grid.
@@ -40,30 +40,30 @@ class ClipCost:
 
 
 def clip_costs(module: LightningModule, grids: Sequence[BatchShape]) -> dict[BatchShape, ClipCost]:
-    """The cost of a clip of each grid, found without computing anything; empty if the model cannot be tried so.
+    """Returns the cost of a clip of each grid, found without computing anything; empty if the model can't be tried.
 
     Args:
         module: Its `forward` takes clips B x 3 x T x H x W.
-        grids: Their clips are not looked at.
+        grids: The grids; their number of clips does not matter.
     """
     costs = {}
     try:
         probe = meta_copy(module)
         for layer in probe.modules():
             if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)):
-                # Torch's own takes three quarters of the time on the meta device, and counts no FLOPs.
+                # Torch's `forward` takes three quarters of the time on the meta device, and counts no FLOPs.
                 layer.forward = _KeepsInput.apply  # type: ignore[method-assign]
         with warnings.catch_warnings(), torch.compiler.set_stance("force_eager"):
             warnings.simplefilter("ignore")
             for clip in dict.fromkeys(grid.clip for grid in grids):
                 costs[clip] = _clip_cost(probe, clip)
-    except Exception:  # whatever a user's model may raise; `fit` tries it again and says what it is
+    except Exception:  # whatever a user's model may raise; `fit` tries the model again and names the error
         return {}
     return costs if all(cost.flops for cost in costs.values()) else {}
 
 
 class _KeepsInput(torch.autograd.Function):
-    """What BatchNorm is to the count: it keeps its input for the backward."""
+    """Stands in for BatchNorm, and as BatchNorm does, keeps its input for the backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def _clip_cost(probe: LightningModule, clip: BatchShape) -> ClipCost:
     saved: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()  # held, so that no other one takes its identity
+        storage = tensor.untyped_storage()  # kept alive, so that no other storage gets its `id`
         if id(storage) not in known:
             saved[id(storage)] = storage
         return tensor
@@ -93,7 +93,7 @@ def _clip_cost(probe: LightningModule, clip: BatchShape) -> ClipCost:
 
 
 def rank_group(clips: int, sub_batch: int, world: int) -> int:
-    """Ranks that share BN statistics, when each has this many clips.
+    """Returns how many ranks share BN statistics if each has this many clips.
 
     >>> rank_group(clips=2, sub_batch=8, world=16), rank_group(clips=64, sub_batch=8, world=16)
     (4, 1)
@@ -107,9 +107,9 @@ class Forecast:
 
     Args:
         schedule: The multigrid schedule.
-        costs: Of a clip of each grid (`clip_costs`). Without them a clip costs in proportion to t s^2 (Eq. 1).
-        step_seconds: Of a mini-batch of each shape on one device: all of them, as measured, or the baseline's only,
-            from which FLOPs tell the others'; empty if none is known.
+        costs: Costs of a clip of each grid (`clip_costs`). Without them, costs are in proportion to t s^2 (Eq. 1).
+        step_seconds: Seconds of a mini-batch of each shape on one device: of all shapes, as measured, or only of the
+            baseline's, and FLOPs give the others; empty if none is known.
         world: Devices.
     """
 
@@ -119,12 +119,12 @@ class Forecast:
     world: int = 1
 
     def flops(self, shape: BatchShape) -> float:
-        """Multiply-adds of a forward of a mini-batch, or its points (b t s^2) if those are not known."""
+        """Returns multiply-adds of a forward of a mini-batch, or its points (b t s^2) if they are not known."""
         cost = self.costs.get(shape.clip)
         return shape.clips * cost.flops if cost else shape.points
 
     def seconds(self, shape: BatchShape) -> float | None:
-        """Seconds of a step on one device, the data being there; None if no step time is known."""
+        """Returns seconds of a step on one device, without waiting for data; None if no step time is known."""
         if shape in self.step_seconds:
             return self.step_seconds[shape]
         baseline = self.schedule.baseline.shape
@@ -137,33 +137,33 @@ class Forecast:
         return self.schedule.reduction(lambda shape: self.seconds(shape) or self.flops(shape))
 
     def saved_bytes(self, shape: BatchShape) -> float | None:
-        """Activations that a step keeps for the backward, in bytes at 32 bits; None if not known."""
+        """Returns bytes of the activations that a step keeps for the backward, at 32 bits; None if not known."""
         cost = self.costs.get(shape.clip)
         return None if cost is None else shape.clips * cost.saved_bytes
 
     def memory(self, phase: Phase) -> float | None:
-        """Activations kept in the largest step of a phase over those of a baseline step; None if not known."""
+        """Returns the activations of a phase's largest step over those of a baseline step; None if not known."""
         baseline = self.saved_bytes(self.schedule.baseline.shape)
         saved = [self.saved_bytes(shape) for shape in self.schedule.cycle(phase.shape)]
         return max(s for s in saved if s is not None) / baseline if baseline else None
 
     def clip_flops(self, phase: Phase) -> float:
-        """Multiply-adds (or points, see `flops`) of a forward of a clip, on average over the clips of a phase."""
+        """Returns multiply-adds (or points, see `flops`) of a clip's forward, on average over a phase's clips."""
         cycle = self.schedule.cycle(phase.shape)
         return sum(map(self.flops, cycle)) / sum(shape.clips for shape in cycle)
 
     def phase_step_seconds(self, phase: Phase) -> float | None:
-        """Seconds of a step, on average over the short cycle of a phase."""
+        """Returns seconds of a step, on average over the short cycle of a phase."""
         seconds = [self.seconds(shape) for shape in self.schedule.cycle(phase.shape)]
         return None if None in seconds else sum(s for s in seconds if s is not None) / len(seconds)
 
     def clips_per_second(self, phase: Phase) -> float | None:
-        """Clips that all devices together take in a second: what the loaders must give for nobody to wait."""
+        """Returns clips per second of all devices together, which the loaders must give so that no device waits."""
         step = self.phase_step_seconds(phase)
         cycle = self.schedule.cycle(phase.shape)
         return None if step is None else self.world * sum(shape.clips for shape in cycle) / len(cycle) / step
 
     def training_seconds(self, steps: Sequence[int]) -> float | None:
-        """Seconds of all steps, for the steps of each phase (`MultigridSchedule.phase_steps`)."""
+        """Returns seconds of all steps, given the steps of each phase (`MultigridSchedule.phase_steps`)."""
         times = [self.phase_step_seconds(phase) for phase in self.schedule.phases]
         return None if None in times else sum(n * t for n, t in zip(steps, times, strict=True) if t is not None)

@@ -55,7 +55,7 @@ class _Trainer(Trainer):
             clips: Training videos, over all devices; None counts them if they are on this machine.
             devices: GPUs per node; None is what the config says.
             num_nodes: Nodes; None is what the config says, or 1 if `devices` is given.
-            step_time: Seconds of a baseline step on one device, from which the others are computed by FLOPs.
+            step_time: Seconds of a baseline step on one device; FLOPs give those of other steps.
             measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
             plot: Draw shapes and LR over the training, as Figure 2 of the paper, to this file (.png, .svg, .pdf).
             json: Print JSON instead of a table.
@@ -70,7 +70,7 @@ class _MultigridCLI(LightningCLI):
         return {**LightningCLI.subcommands(), "plan": set()}
 
     def before_instantiate_classes(self) -> None:
-        if self.subcommand == "plan":  # it also runs where there is no GPU, and logs nothing
+        if self.subcommand == "plan":  # it needs no GPU, and logs nothing
             trainer = self.config.plan.trainer
             self.configured = (_count_devices(trainer.devices), trainer.num_nodes)
             self.precision = str(trainer.precision)
@@ -86,14 +86,14 @@ class _MultigridCLI(LightningCLI):
                 self.config.plan.trainer[name] = value
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Its checkpoints are whole or not there, unless the config has a `CheckpointIO` of its own."""
+        """Makes a Trainer with `AtomicCheckpointIO`, unless the config has another `CheckpointIO`."""
         trainer: Trainer = super().instantiate_trainer(**kwargs)
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         return trainer
 
     def before_predict(self) -> None:
-        """`predict` leaves a table, unless the config has another writer or a part that doesn't know of it."""
+        """Makes `predict` write a table, unless the config has another writer, module or data module."""
         trainer = self.trainer
         writers = [c for c in trainer.callbacks if isinstance(c, BasePredictionWriter)]  # type: ignore[attr-defined]
         if not writers and isinstance(self.model, VideoClassifier) and isinstance(self.datamodule, VideoDataModule):
@@ -110,7 +110,7 @@ class _MultigridCLI(LightningCLI):
         json: bool,
         **_: Any,
     ) -> None:
-        """What `_Trainer.plan` says."""
+        """Does what `_Trainer.plan` documents."""
         callbacks = [c for c in self.trainer.callbacks if isinstance(c, MultigridCallback)]  # type: ignore[attr-defined]
         if not callbacks:
             print("`trainer.callbacks` has no MultigridCallback, so this is the baseline as it is.", file=sys.stderr)
@@ -126,7 +126,7 @@ class _MultigridCLI(LightningCLI):
             wrong = f"{step_time:g} and `--measure`" if measure else f"{step_time:g}"
             raise ValueError(f"`--step_time` must be above 0 and come without `--measure`, got {wrong}. Give either.")
         configured = math.prod(self.configured)
-        # `--devices` alone means that many in all: not on each of the many nodes that a recipe asks for.
+        # `--devices` alone means that many in all, rather than on each of a recipe's nodes.
         world = (devices or self.configured[0]) * (num_nodes or (1 if devices else self.configured[1]))
         clips = count_clips(self.datamodule) if clips is None else clips
         plan = make_plan(
@@ -146,7 +146,7 @@ class _MultigridCLI(LightningCLI):
 
 
 def _count_devices(devices: int | str | list[int]) -> int:
-    """Devices that a config asks for on each node; 1 where it leaves that to the machine."""
+    """Returns the devices that a config asks for on each node; 1 if it leaves that to the machine."""
     if isinstance(devices, list):
         return max(1, len(devices))
     return max(1, int(devices)) if str(devices).lstrip("-").isdigit() else 1
@@ -162,7 +162,7 @@ def _forecast(plan: Plan, module: LightningModule, step_time: float | None, meas
 
 
 def _raised_here(error: BaseException | None) -> BaseException | None:
-    """The error, or the one that led to it, that this package raised: one that a user can mend."""
+    """Returns the error, or the cause of it, that this package raised: an error that a user can fix."""
     while error is not None:
         innermost = list(traceback.walk_tb(error.__traceback__))[-1][0]
         if str(innermost.f_globals.get("__name__")).startswith("lightning_multigrid."):
@@ -172,7 +172,7 @@ def _raised_here(error: BaseException | None) -> BaseException | None:
 
 
 def _with_values(args: list[str]) -> list[str]:
-    """Arguments as jsonargparse wants them: `--json=true` for the bare `--json` that people type, and presets' files.
+    """Returns arguments as jsonargparse needs them: `--json=true` for a bare `--json`, and the files of presets.
 
     Raises:
         ValueError: If there is no such preset.
@@ -201,8 +201,8 @@ def _preset(name: str) -> list[str]:
 def _migrate(args: list[str]) -> None:
     parser = ArgumentParser(
         prog="lightning-multigrid migrate",
-        description="Prints the config of `fit` that trains what a config of PySlowFast trains. What has no "
-        "counterpart stands in comments at its top.",
+        description="Prints the config of `fit` that trains what a config of PySlowFast trains. Settings without a "
+        "counterpart are in comments at its top.",
         exit_on_error=False,
     )
     parser.add_argument("config", type=str, help="A YAML file of PySlowFast.")
@@ -210,13 +210,13 @@ def _migrate(args: list[str]) -> None:
 
 
 def main(args: ArgsType = None) -> None:
-    """Runs a command line; errors that a user can mend are said in one paragraph.
+    """Runs a command line. An error that a user can fix is printed as one paragraph.
 
     Args:
-        args: What to run instead of the process's arguments.
+        args: Arguments to use instead of the process's.
     """
     words = sys.argv[1:] if args is None else args
-    # Else a mistake in one argument prints the names of all of them.
+    # Otherwise a mistake in one argument prints the names of all arguments.
     one_line = {"exit_on_error": False}
     try:
         if isinstance(words, list) and words and words[0] in DATA_COMMANDS:

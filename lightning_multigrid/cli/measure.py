@@ -38,16 +38,16 @@ def measure_steps(
     precision: str = "32-true",
     rounds: int = 5,
 ) -> dict[BatchShape, float]:
-    """Seconds of a step (forward, backward, SGD) on each shape, the median of several rounds.
+    """Returns seconds of a step (forward, backward, SGD) on each shape, the median of several rounds.
 
-    The shapes take turns, so that a machine whose speed drifts does not favour one of them. A first round, in which
-    kernels are chosen and memory is taken, is not counted. The module is left as it was, on the CPU.
+    The shapes take turns, so a machine whose speed drifts favours none of them. The first round, which chooses kernels
+    and takes memory, does not count. Afterwards the module is on the CPU, and otherwise as before.
 
     Args:
         module: Its `forward` takes clips B x 3 x T x H x W.
-        shapes: Each with the clips that share BN statistics.
+        shapes: Shapes, each with the number of clips that share BN statistics.
         device: Where to measure.
-        precision: As the Trainer's; other than mixed ones are measured at 32 bits.
+        precision: The Trainer's; every precision that is not mixed is measured at 32 bits.
         rounds: Steps on each shape.
 
     Raises:

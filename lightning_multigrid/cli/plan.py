@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -26,15 +25,15 @@ from lightning_multigrid.training import (
     BaselineEpoch,
     BaselineLR,
     MultigridCallback,
+    Takeover,
     read_recipe,
     scheduler_configs,
-    training_source,
 )
 from lightning_multigrid.video import VideoClassifier, VideoDataModule
 
 __all__ = ["Plan", "count_clips", "make_plan"]
 
-# Mini-batches of an epoch where their number is not known, or not needed exactly, which makes LR curves quick.
+# Mini-batches of an epoch if their number is not known, and if a rough number is enough, so that LR curves are quick.
 _UNKNOWN_BATCHES = 1000
 _CURVE_BATCHES = 200
 _POINTS_PER_PHASE = 24
@@ -42,7 +41,7 @@ _POINTS_PER_PHASE = 24
 
 @dataclass(frozen=True)
 class Plan:
-    """What will happen to a training.
+    """What will happen in a training.
 
     Args:
         schedule: The multigrid schedule.
@@ -52,7 +51,7 @@ class Plan:
         drop_last: Whether an incomplete last mini-batch of an epoch is dropped.
         lrs: The LR over the training, `_POINTS_PER_PHASE` points per phase.
         lr: The LR of the config: the baseline's, without warm-up and decay.
-        configured_world: Devices of the config, which its LR is for.
+        configured_world: Devices that the config and its LR are for.
     """
 
     schedule: MultigridSchedule
@@ -71,7 +70,7 @@ class Plan:
 
     @property
     def shapes(self) -> list[tuple[BatchShape, int]]:
-        """Every shape of the baseline and the schedule once, each with the clips that share BN statistics."""
+        """Every shape of the baseline and the schedule once, with the number of clips that share BN statistics."""
         baseline = self.schedule.baseline.shape
         shapes = {baseline: self.schedule.sub_batch_of(baseline, baseline)}
         for phase in self.schedule.phases:
@@ -80,12 +79,12 @@ class Plan:
         return list(shapes.items())
 
     def phase_lrs(self, index: int) -> tuple[float, float]:
-        """The LR at the start and at the end of a phase."""
+        """Returns the LR at the start and at the end of a phase."""
         points = self.lrs[index * _POINTS_PER_PHASE : (index + 1) * _POINTS_PER_PHASE]
         return points[0].lr, points[-1].lr
 
     def table(self, forecast: Forecast) -> str:
-        """The plan as text."""
+        """Returns the plan as text."""
         schedule, steps = self.schedule, self.steps
         columns = ["phase", "stage", "epochs", "clips x frames x size", "short cycle", "LR", "BN clips", "GFLOPs/clip"]
         columns += ["memory"] if forecast.costs else []
@@ -161,7 +160,7 @@ class Plan:
         return self.lr * self.world / self.configured_world
 
     def as_json(self, forecast: Forecast) -> dict[str, Any]:
-        """The plan as plain values; positions in epochs, sizes in pixels, times in seconds."""
+        """Returns the plan as plain values: positions in epochs, sizes in pixels, times in seconds."""
         schedule, steps = self.schedule, self.steps
         baseline = schedule.baseline
         return {
@@ -232,14 +231,14 @@ def _legend(forecast: Forecast) -> list[str]:
 
 
 def count_clips(data: VideoDataModule) -> int | None:
-    """Training videos of a data module, if their list, folder or annotation file is on this machine."""
+    """Counts the training videos of a data module, if their list, folder or annotation file is on this machine."""
     source = data.sources["train"]
     if source is None or (not isinstance(source, VideoSource) and not os.path.exists(source)):
         return None
     try:
         data.setup("fit")
     except ManifestError as error:
-        # A source tells where its files are only by reading them.
+        # Only reading a source shows whether its files are here.
         if not isinstance(source, VideoSource):
             raise
         print(f"The training videos are not counted: {error}", file=sys.stderr)
@@ -257,12 +256,12 @@ def make_plan(
     world: int,
     configured_world: int,
 ) -> Plan:
-    """The plan that `fit` would make on this many devices.
+    """Returns the plan that `fit` would make on this many devices; Trainer and module are afterwards as before.
 
     Args:
-        callback: Whose arguments shape the schedule.
-        trainer: Of one device, not fitted.
-        module: Its `configure_optimizers` is asked as in `fit`.
+        callback: Its arguments shape the schedule.
+        trainer: A Trainer on one device, outside of `fit`.
+        module: Its `configure_optimizers` is called as in `fit`.
         data: The baseline's clips and shape.
         clips: Training videos, over all devices; None if they are not known.
         world: Devices.
@@ -272,9 +271,25 @@ def make_plan(
         MisconfigurationException: If the LR scheduler counts steps and the training videos are not known.
         ValueError: If there are too few training videos for the first mini-batch.
     """
+    with Takeover() as takeover:
+        takeover.attach(trainer, module)
+        return _make_plan(callback, trainer, module, data, takeover, clips, world, configured_world)
+
+
+def _make_plan(
+    callback: MultigridCallback,
+    trainer: Trainer,
+    module: LightningModule,
+    data: VideoDataModule,
+    takeover: Takeover,
+    clips: int | None,
+    world: int,
+    configured_world: int,
+) -> Plan:
     known = clips if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world
     recipe = read_recipe(trainer, _stand_in(data, known), world)
-    configs = _configure(trainer, module, _stand_in(data, math.ceil(known / world)))
+    takeover.replace_loader(trainer, _stand_in(data, math.ceil(known / world)))
+    configs = _configure(module)
     in_epochs = isinstance(module, VideoClassifier)
     if clips is None and not in_epochs and any(config.interval == "step" for config in configs):
         raise MisconfigurationException(
@@ -282,15 +297,16 @@ def make_plan(
             "with `--clips`."
         )
     shape = BatchShape(data.batch_size, data.frames, data.size)
-    schedule = callback.infer_schedule(shape, data.stride, recipe.epoch, recipe.epochs, configs)
+    schedule = callback.options.infer_schedule(shape, data.stride, recipe.epoch, recipe.epochs, configs)
     if clips is not None:
-        # Refuses data that are too few for the first mini-batch, as `fit` does.
+        # Refuses too few clips for the first mini-batch, as `fit` does.
         schedule.steps(0, recipe.planned_clips(schedule), trainer.accumulate_grad_batches, data.drop_last)
     epoch = recipe.epoch
     if in_epochs and epoch.batches > _CURVE_BATCHES:
-        # Its arguments are in epochs, so that shorter ones give the same curve.
+        # The module's arguments are in epochs, so shorter epochs give the same curve.
         batches = _CURVE_BATCHES
-        configs = _configure(trainer, module, _stand_in(data, batches * data.batch_size))
+        takeover.replace_loader(trainer, _stand_in(data, batches * data.batch_size))
+        configs = _configure(module)
         epoch = BaselineEpoch(batches, trainer.accumulate_grad_batches)
     lrs, lr = _lr_curve(schedule, module, configs, epoch)
     return Plan(
@@ -309,13 +325,8 @@ def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:
     return DataLoader(cast("Any", range(clips)), data.batch_size, drop_last=data.drop_last)
 
 
-def _configure(trainer: Trainer, module: LightningModule, loader: DataLoader[Any]) -> list[LRSchedulerConfig]:
-    """The LR schedulers that the module makes when it asks the trainer for the length of this loader's epochs."""
-    trainer.state.fn = TrainerFn.FITTING
-    trainer.strategy.connect(module)
-    module.trainer = trainer
-    training_source(trainer).instance = loader
-    trainer.reload_dataloaders_every_n_epochs = -1  # type: ignore[attr-defined]  # asks for it again; see the callback
+def _configure(module: LightningModule) -> list[LRSchedulerConfig]:
+    """Returns the LR schedulers of a module, which may ask its Trainer for the length of an epoch."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*(does not have many workers|smaller than the logging interval)")
         return scheduler_configs(module)
@@ -327,13 +338,13 @@ def _lr_curve(
     optimizers = [config.scheduler.optimizer for config in configs] or _optimizers(module.configure_optimizers())
     lr = BaselineLR(configs, optimizers[:1], epoch, lambda scheduler: scheduler.step())
     group = optimizers[0].param_groups[0]
-    configured = float(group.get("initial_lr", group["lr"]))  # torch's name for it, where there is a scheduler
+    configured = float(group.get("initial_lr", group["lr"]))  # torch's name for it, if there is a scheduler
     points = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of a scheduler's step before an optimizer's
+        warnings.simplefilter("ignore")  # torch warns of a scheduler's step before the first of its optimizer
         for phase in schedule.phases:
             for part in range(_POINTS_PER_PHASE):
-                # The last one lies just before the end, where the next phase starts.
+                # The last point is just before the end, as the next phase starts there.
                 share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - Fraction(1, 10**6))
                 position = phase.start_epoch + share * (phase.end_epoch - phase.start_epoch)
                 lr.sync(schedule.baseline_epoch(position), phase.lr_scale)
@@ -343,7 +354,7 @@ def _lr_curve(
 
 
 def _optimizers(returned: Any) -> list[Optimizer]:
-    """Optimizers in whatever `configure_optimizers` returns."""
+    """Returns the optimizers in whichever form `configure_optimizers` returns them."""
     if isinstance(returned, Optimizer):
         return [returned]
     if isinstance(returned, dict):

@@ -31,12 +31,8 @@ class Host(Protocol):
         """Returns the (epoch, batch), both from 0, at which to start. Called when the first mini-batch is needed."""
         ...
 
-    def before(self, epoch: int, batch: int) -> None:
-        """Called before the loader hands over each mini-batch."""
-        ...
-
-    def waits(self) -> None:
-        """Called when the loop comes back for the next mini-batch."""
+    def follow(self, epoch: int, batch: int, mini_batches: Iterator[Any]) -> Iterator[Any]:
+        """Yields the mini-batches from that position on, and may do something before and after each."""
         ...
 
 
@@ -101,10 +97,7 @@ class MultigridLoader(DataLoader[Any]):
             return
         epoch, start = self.host.start()
         self.sampler.seek(epoch, start)
-        for batch, clips in enumerate(self._mini_batches(), start):
-            self.host.before(epoch, batch)
-            yield clips
-            self.host.waits()
+        yield from self.host.follow(epoch, start, self._mini_batches())
 
     def _mini_batches(self) -> Iterator[Any]:
         self.sampler.pieces = self.pieces

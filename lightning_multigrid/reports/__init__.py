@@ -1,7 +1,7 @@
 """What is said of a training: the time left, the speed-up, the time of each grid, whether the loader is too slow.
 
-It only watches: it knows the schedule and the sampler, and nothing depends on what it finds. Begin with
-`run_report.py`, which the callback tells of each step.
+It only watches: it knows the schedule and the sampler, and changes nothing in the training. Begin with `run_report.py`,
+where each step is noted.
 """
 
 from lightning_multigrid.reports.figures import plan_figure, save

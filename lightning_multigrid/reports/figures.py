@@ -1,4 +1,4 @@
-"""Figures of a plan and of a run. matplotlib is imported when the first one is drawn."""
+"""Figures of a plan and of a run. matplotlib is imported when the first figure is drawn."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
-# Okabe and Ito's colours, which can be told apart by the colour-blind; dark enough on white.
+# Okabe and Ito's colours, which colour-blind people can tell apart; dark enough on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#000000")
 _GREY = "#777777"
 _TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
+    """Returns whether matplotlib is installed."""
     try:
         return find_spec("matplotlib") is not None
-    except ValueError:  # a module that was put out of reach, as tests do
+    except ValueError:  # tests put the module out of reach in this way
         return False
 
 
@@ -57,7 +57,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 
 def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
-    """Shapes and LR over the training: Figure 2 of the paper for a schedule.
+    """Draws shapes and LR over the training, as Figure 2 of the paper does.
 
     Args:
         schedule: The multigrid schedule.
@@ -105,7 +105,7 @@ def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
 
 
 def times_figure(rows: Sequence[TimesRow]) -> Figure:
-    """Time per step of each shape: measured, of waiting for the loader, and predicted by FLOPs."""
+    """Draws the time of a step of each shape, of waiting for the loader, and of the step as predicted by FLOPs."""
     figure = _new_figure(9, 1.6 + 0.5 * len(rows))
     axes = figure.subplots()
     places = range(len(rows))
@@ -152,7 +152,7 @@ def _mark_stages(axes: Axes, schedule: MultigridSchedule) -> None:
 
 def _log2_ticks(axis: Axis, values: Sequence[int]) -> None:
     axis.axes.set_yscale("log", base=2)
-    # Powers of two of the smallest: all values, when Eq. 1 doubles; never so many that they overlap.
+    # The smallest value times powers of two: all values if Eq. 1 doubles the clips, and never too many to read.
     ticks = [values[0] * 2**power for power in range(12) if values[0] * 2**power <= 1.01 * values[-1]]
     axis.set_ticks(ticks, [str(tick) for tick in ticks])
     axis.set_ticks([], minor=True)

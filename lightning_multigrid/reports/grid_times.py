@@ -1,4 +1,4 @@
-"""What is said of a run: its phases, the time that each shape took and will take, its metrics."""
+"""Times of the steps on each grid, measured and predicted, and the lines that a run prints."""
 
 from __future__ import annotations
 
@@ -15,39 +15,37 @@ __all__ = ["ShapeTimes", "TimesRow", "last_metrics", "phase_line"]
 
 @dataclass
 class _Total:
-    """Sums over the steps on a grid; the first one, which takes longer, is left out where a pace is wanted."""
+    """Sums over the steps on a grid, and over those that set its pace: all but the first, which takes longer.
+
+    While there is only one step, that one sets the pace.
+    """
 
     most: BatchShape
     steps: int = 0
     clips: int = 0
     waiting: float = 0.0
     stepping: float = 0.0
-    first_clips: int = 0
-    first_stepping: float = 0.0
+    pace_clips: int = 0
+    pace_seconds: float = 0.0
 
     def add(self, time: StepTime) -> None:
         shape = time.step.shape
-        if not self.steps:
-            self.first_clips, self.first_stepping = shape.clips, time.stepping
         self.most = max(self.most, shape, key=lambda shape: shape.clips)
+        if self.steps == 1:
+            self.pace_clips, self.pace_seconds = 0, 0.0
         self.steps += 1
         self.clips += shape.clips
         self.waiting += time.waiting
         self.stepping += time.stepping
-
-    @property
-    def clip_seconds(self) -> float:
-        """Seconds that a step takes for each of its clips, the data being there."""
-        if self.steps == 1:
-            return self.stepping / self.clips
-        return (self.stepping - self.first_stepping) / (self.clips - self.first_clips)
+        self.pace_clips += shape.clips
+        self.pace_seconds += time.stepping
 
 
 class ShapeTimes:
-    """Times of the steps on each grid: measured, and for grids that were not seen yet predicted from those that were.
+    """Times of the steps on each grid: measured, or predicted from other grids before the first step on a grid.
 
     Args:
-        flops: Of a clip of each grid, in any unit; where they are not known, they are in proportion to t s^2 (Eq. 1).
+        flops: FLOPs of a clip of each grid, in any unit. Unknown ones are taken in proportion to t s^2 (Eq. 1).
     """
 
     def __init__(self, flops: Mapping[BatchShape, float]) -> None:
@@ -55,7 +53,7 @@ class ShapeTimes:
         self._totals: dict[BatchShape, _Total] = {}
 
     def add(self, time: StepTime) -> None:
-        """Counts a step, on one device."""
+        """Counts a step on one device."""
         shape = time.step.shape
         self._totals.setdefault(shape.clip, _Total(shape)).add(time)
 
@@ -64,33 +62,32 @@ class ShapeTimes:
 
     @property
     def seconds(self) -> float:
-        """Time of all steps and of waiting for them, in seconds."""
+        """Time of all steps with their waiting, in seconds."""
         return sum(total.waiting + total.stepping for total in self._totals.values())
 
     def measured(self, shape: BatchShape) -> bool:
-        """Whether steps on the grid of a shape were measured, and more than the first, which takes longer."""
+        """Returns whether more steps were measured on the grid of a shape than the first, which takes longer."""
         return shape.clip in self._totals and self._totals[shape.clip].steps > 1
 
     def predicted(self, shape: BatchShape) -> float:
-        """Seconds of a step as FLOPs tell them, at the FLOPs per second of all measured steps together."""
-        totals = self._totals.items()
-        done = sum((total.clips - total.first_clips or total.clips) * self._cost(clip) for clip, total in totals)
-        taken = sum((total.clips - total.first_clips or total.clips) * total.clip_seconds for _, total in totals)
+        """Seconds of a step by its FLOPs, at the FLOPs per second of all measured steps together."""
+        done = sum(total.pace_clips * self._cost(clip) for clip, total in self._totals.items())
+        taken = sum(total.pace_seconds for total in self._totals.values())
         return shape.clips * self._cost(shape.clip) * taken / done
 
     def stepping(self, shape: BatchShape) -> float:
-        """Seconds of a step, the data being there: as measured on its grid, else as predicted."""
+        """Seconds of a step without waiting: measured on its grid, else predicted."""
         total = self._totals.get(shape.clip)
-        return shape.clips * total.clip_seconds if total else self.predicted(shape)
+        return shape.clips * total.pace_seconds / total.pace_clips if total else self.predicted(shape)
 
     def step_seconds(self, shape: BatchShape) -> float:
-        """Seconds of a step with its waiting; on a grid that was not seen yet, for a loader of the same speed."""
+        """Seconds of a step with its waiting; on a grid without measurements, for a loader of the same speed."""
         total, stepping = self._totals.get(shape.clip), self.stepping(shape)
         if total:
             return stepping + shape.clips * total.waiting / total.clips
         waiting = sum(total.waiting for total in self._totals.values())
         clips = sum(total.clips for total in self._totals.values())
-        # Steps that wait at all end when their data come.
+        # If steps wait at all, the loader sets the pace.
         return max(stepping, shape.clips * self.seconds / clips) if 20 * waiting > self.seconds else stepping
 
     def _cost(self, clip: BatchShape) -> float:
@@ -98,7 +95,7 @@ class ShapeTimes:
 
     @property
     def rows(self) -> list[TimesRow]:
-        """What is known of each shape, coarse to fine."""
+        """The times of each shape, coarse to fine."""
         return [
             TimesRow(
                 total.most,
@@ -112,7 +109,7 @@ class ShapeTimes:
         ]
 
     def table(self) -> str:
-        """A line per shape, coarse to fine, and one for all of them."""
+        """Returns a line per shape, coarse to fine, and a line for all of them."""
         rows = [
             [str(row.shape), *_cells(row.steps, row.clips, row.step, row.waiting, row.predicted)] for row in self.rows
         ]
@@ -139,7 +136,7 @@ def _cells(steps: int, clips: int, step: float, waiting: float, predicted: float
 
 
 def phase_line(schedule: MultigridSchedule, index: int, left: float | None = None) -> str:
-    """What is said when a phase starts, with the seconds that are left of the training, if they are known."""
+    """Returns the line that announces a phase, with the seconds that are left of the training, if known."""
     phase = schedule.phases[index]
     return (
         f"Phase {index} of {len(schedule.phases) - 1}: {phase.shape} (clips x frames x size), epochs "
@@ -149,7 +146,7 @@ def phase_line(schedule: MultigridSchedule, index: int, left: float | None = Non
 
 
 def last_metrics(metrics: Mapping[str, Tensor]) -> str:
-    """What is said of the metrics when training ends."""
+    """Returns the line that says the metrics at the end of a training."""
     values = [f"{name} {float(value):.4g}" for name, value in metrics.items() if not name.startswith("multigrid/")]
     return f"At the end: {', '.join(values) or 'no metrics'}."
 
@@ -159,11 +156,11 @@ class TimesRow:
     """Times of the steps on a grid, on one device.
 
     Args:
-        shape: The largest mini-batch on it.
+        shape: The largest mini-batch on the grid.
         steps: Mini-batches.
-        clips: Of all of them.
-        step: Mean seconds of a step, the data being there.
-        waiting: Mean seconds of waiting for the loader before it.
+        clips: Clips of all these mini-batches.
+        step: Mean seconds of a step without waiting.
+        waiting: Mean seconds of waiting for the loader before a step.
         predicted: Mean seconds of a step by its FLOPs, at the FLOPs per second of the whole run.
     """
 

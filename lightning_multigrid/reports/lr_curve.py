@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-__all__ = ["LRPoint"]
+__all__ = ["LRCurve", "LRPoint"]
+
+_POINTS = 1000  # about as many as a figure is wide
 
 
 @dataclass(frozen=True)
@@ -13,10 +16,35 @@ class LRPoint:
 
     Args:
         position: In epochs of the multigrid training.
-        lr: That is used there.
-        baseline_lr: Of the baseline at the corresponding epoch.
+        lr: The LR in use.
+        baseline_lr: The LR of the baseline at the corresponding epoch.
     """
 
     position: float
     lr: float
     baseline_lr: float
+
+
+class LRCurve:
+    """Keeps the points of an LR curve where the LR changes, and a few between them.
+
+    Args:
+        epochs: Length of the training.
+    """
+
+    def __init__(self, epochs: int) -> None:
+        self.points: list[LRPoint] = []
+        self._distance = epochs / _POINTS
+        self._previous: LRPoint | None = None  # the last point, whether it was kept or not
+
+    def add(self, point: LRPoint) -> None:
+        """Notes the LR of a step."""
+        previous, self._previous = self._previous, point
+        if previous is not None:
+            last = self.points[-1]
+            stays = math.isclose(point.lr, last.lr, rel_tol=0.02)
+            if stays and point.position - last.position < self._distance:
+                return
+            if previous is not last:
+                self.points.append(previous)  # so that a figure shows a jump where it is
+        self.points.append(point)

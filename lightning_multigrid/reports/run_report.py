@@ -1,9 +1,8 @@
-"""Follows a training: what is left of it, whether the loader holds it up, and what it came to at the end."""
+"""Follows a run: how long the rest takes, whether the loader slows it down, and how fast it was in the end."""
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import time
 from collections import Counter
@@ -19,28 +18,27 @@ from lightning.pytorch.utilities import rank_zero_info
 from lightning_multigrid.loading import ClipDataset, MultigridSampler
 from lightning_multigrid.reports.figures import can_draw, plan_figure, save, times_figure
 from lightning_multigrid.reports.grid_times import ShapeTimes, last_metrics, phase_line
-from lightning_multigrid.reports.lr_curve import LRPoint
+from lightning_multigrid.reports.lr_curve import LRCurve, LRPoint
 from lightning_multigrid.reports.step_times import Clock, LoaderLimit, LoaderWatch, StepTime, StepTimer
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Step, duration
 
 __all__ = ["RunReport", "Setup", "step_values", "ways_out"]
 
 log = logging.getLogger(__name__)
-_POINTS = 1000  # of the LR curve
-_ESTIMATE_SECONDS = 1.0  # for which an estimate of the time left holds
+_ESTIMATE_SECONDS = 1.0  # how long an estimate of the time left is used
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a run is.
+    """The facts of a run that its report needs.
 
     Args:
-        sampler: Its plan.
+        sampler: The plan.
         accumulate: Mini-batches per optimizer step.
         drop_last: Whether an incomplete last mini-batch of an epoch is dropped.
-        flops: Of a clip of each grid (`check_grids`).
-        workers: Of the loader.
-        ways_out: What else than workers makes the loader faster.
+        flops: FLOPs of a clip of each grid (`check_grids`).
+        workers: Workers of the loader.
+        ways_out: What makes the loader faster, other than workers.
     """
 
     sampler: MultigridSampler
@@ -57,7 +55,7 @@ class Setup:
 
     @cached_property
     def shapes_from(self) -> list[Counter[BatchShape]]:
-        """Mini-batches of each shape from the start of each epoch to the end, where the last entry stands."""
+        """Mini-batches of each shape that are left at the start of each epoch, and at the end."""
         left: list[Counter[BatchShape]] = [Counter()]
         for epoch in reversed(range(self.schedule.epochs)):
             left.append(left[-1].copy())
@@ -68,31 +66,30 @@ class Setup:
 
 
 class RunReport:
-    """Notes the steps of a run, and tells of them.
+    """Notes the steps of a run, and reports them.
 
     Args:
-        setup: What the run is.
-        clock: Of the device.
+        setup: The facts of the run.
+        clock: The clock of the device.
     """
 
     def __init__(self, setup: Setup, clock: Clock) -> None:
         self._setup = setup
-        self._timer = StepTimer(clock)
+        self.timer = StepTimer(clock)
         self._watch = LoaderWatch(setup.workers)
         self._left: Counter[BatchShape] = Counter()
         self._position = Fraction(0)
-        self._began: tuple[float, Fraction] | None = None  # when and where the first iteration of this run started
-        self._phase = -1  # the one announced last
+        self._began: tuple[float, Fraction] | None = None  # when and where the run started
+        self._phase = -1  # the phase that was announced last
         self._shape = setup.schedule.baseline.shape
         self._estimate: tuple[float, float | None] = -1.0, None  # when it was made, and what it was
         self.times = ShapeTimes(setup.flops)
-        self.lrs: list[LRPoint] = []
-        self._previous_lr: LRPoint | None = None
+        self.lr_curve = LRCurve(setup.schedule.epochs)
 
     # --- Steps ---
 
     def started(self, epoch: int, batch: int) -> None:
-        """The loader is iterated from a position on."""
+        """Notes that the loader starts to yield mini-batches, and from which position on."""
         steps = self._setup.sampler.steps(epoch)
         if self._began is None:
             offset = steps[batch].offset if batch < len(steps) else self._setup.sampler.clips
@@ -100,34 +97,25 @@ class RunReport:
             self._began = time.perf_counter(), self._position
         later = self._setup.shapes_from[min(epoch + 1, self._setup.schedule.epochs)]
         self._left = later + Counter(step.shape for step in steps[batch:])
-        self._timer.started()
-
-    def asked(self) -> None:
-        """The next mini-batch is asked for."""
-        self._timer.asked()
-
-    def handed(self) -> None:
-        """The loader hands it over."""
-        self._timer.handed()
 
     def announce(self, step: Step) -> None:
-        """Says that a phase starts, with the step that starts it."""
+        """Announces a phase with its first step."""
         self._shape = step.shape
         if step.phase != self._phase:
             self._phase = step.phase
             rank_zero_info(phase_line(self._setup.schedule, step.phase, self.seconds_left))
 
     def ended(self, epoch: int, step: Step, lr: float) -> list[StepTime]:
-        """A step is over; returns the times of those that the device has finished."""
-        self._timer.ended(step)
+        """Notes the end of a step; returns the times of the steps that the device has finished since the last call."""
+        self.timer.ended(step)
         self._left[step.shape] -= 1
         clips = self._setup.sampler.clips
-        self._note_lr(LRPoint(float(epoch + Fraction(step.offset, clips)), lr, lr / step.lr_scale))
+        self.lr_curve.add(LRPoint(float(epoch + Fraction(step.offset, clips)), lr, lr / step.lr_scale))
         self._position = epoch + Fraction(step.offset + step.shape.clips, clips)
         return self._take(wait=False)
 
     def scalars(self, times: Sequence[StepTime], world: int) -> dict[str, float]:
-        """What is logged of steps that are over: clips per second of all devices, share of waiting, time left."""
+        """Returns what is logged of finished steps: clips per second of all devices, share of waiting, time left."""
         values = {}
         seconds = sum(time.waiting + time.stepping for time in times)
         if seconds:
@@ -138,7 +126,7 @@ class RunReport:
         return values
 
     def _take(self, wait: bool) -> list[StepTime]:
-        taken = list(self._timer.take(wait))
+        taken = list(self.timer.take(wait))
         for step_time in taken:
             self.times.add(step_time)
             limit = self._watch.add(step_time)
@@ -146,31 +134,20 @@ class RunReport:
                 rank_zero_info(self._limit_sentence(step_time.step.phase, limit))
         return taken
 
-    def _note_lr(self, point: LRPoint) -> None:
-        last, previous = (self.lrs[-1], self._previous_lr) if self.lrs else (None, None)
-        self._previous_lr = point
-        if last is not None and previous is not None:
-            stays = math.isclose(point.lr, last.lr, rel_tol=0.02)
-            if stays and point.position - last.position < self._setup.schedule.epochs / _POINTS:
-                return
-            if previous is not last:
-                self.lrs.append(previous)  # so that a jump is drawn where it is
-        self.lrs.append(point)
-
     # --- What is left ---
 
     @property
     def bar(self) -> dict[str, str]:
-        """What the progress bar shows."""
+        """The items of the progress bar."""
         left = self.seconds_left
         return {"grid": str(self._shape), **({} if left is None else {"left": duration(left)})}
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimate of the time until the end, validation and the like included; None before anything is measured."""
+        """The estimated time until the end, with validation and the like; None before the first measurement."""
         made, left = self._estimate
         now = time.perf_counter()
-        if left is None or now - made > _ESTIMATE_SECONDS:  # it is asked for at each step
+        if left is None or now - made > _ESTIMATE_SECONDS:  # not anew at each step
             self._estimate = now, self._estimate_left()
         return self._estimate[1]
 
@@ -179,7 +156,7 @@ class RunReport:
             return None
         steps = sum(count * self.times.step_seconds(shape) for shape, count in self._left.items() if count > 0)
         since, start = self._began
-        # Validation, checkpoints, starts of epochs: in proportion to the epochs.
+        # Validation, checkpoints and starts of epochs take time in proportion to the epochs.
         done = self._position - start
         other = max(0.0, time.perf_counter() - since - self.times.seconds)
         return steps + (other * float((self._setup.schedule.epochs - self._position) / done) if done > 0 else 0.0)
@@ -200,7 +177,7 @@ class RunReport:
     # --- At the end ---
 
     def finish(self, trainer: Trainer) -> None:
-        """Says what the run came to: a table, the speed-up, and both as scalars and figures where the loggers are."""
+        """Says how fast the run was, in a table and as speed-up; loggers get scalars, and their folder figures."""
         self._take(wait=True)
         if not self.times:
             return
@@ -212,7 +189,7 @@ class RunReport:
             scalars["multigrid/speedup"] = speedup
         for logger in trainer.loggers:
             logger.log_metrics(scalars, step=trainer.global_step)
-        folder = trainer.log_dir if trainer.loggers else None  # asks all ranks
+        folder = trainer.log_dir if trainer.loggers else None  # all ranks must ask
         if trainer.is_global_zero and folder is not None and can_draw():
             self._draw(trainer, folder)
 
@@ -232,14 +209,14 @@ class RunReport:
 
     def _draw(self, trainer: Trainer, folder: str) -> None:
         figures = {
-            "plan": plan_figure(self._setup.schedule, self.lrs),
+            "plan": plan_figure(self._setup.schedule, self.lr_curve.points),
             "times": times_figure(self.times.rows),
         }
         try:
             os.makedirs(folder, exist_ok=True)
             for name, figure in figures.items():
                 save(figure, os.path.join(folder, f"multigrid_{name}.png"))
-        except OSError as error:  # a training that is over must not fail for a picture
+        except OSError as error:  # a finished training must not fail because of a picture
             log.warning("The figures cannot be written to %s: %s", folder, error)
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger):
@@ -248,13 +225,13 @@ class RunReport:
 
 
 def ways_out(dataset: ClipDataset) -> str:
-    """What makes a loader faster, other than workers, after their number. A dataset may say so itself."""
+    """Returns what makes a loader faster, other than workers: the end of a sentence that a dataset may have."""
     said: str = getattr(dataset, "ways_out", " or clips that are stored smaller")
     return said
 
 
 def step_values(step: Step) -> dict[str, float]:
-    """What is logged of a step when it starts."""
+    """Returns what is logged at the start of a step."""
     return {
         "multigrid/clips": step.shape.clips,
         "multigrid/frames": step.shape.frames,

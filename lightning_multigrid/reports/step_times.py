@@ -1,13 +1,13 @@
-"""Times of steps: how long each waited for the loader and how long it took; whether the loader is the limit.
+"""Times of steps: how long each waited for the loader, how long it took, and whether the loader is the limit.
 
-Three moments of a mini-batch are noted: when the loop asked for it, when the loader handed it over, and when the step
-was over::
+`StepTimer` notes three moments of a mini-batch: when the loop asked for it, when the loader handed it over, and when
+the step ended::
 
     asked ---- waiting ---- handed ---- stepping (transfer, resampling, forward, backward, optimizer) ---- ended
 
-What comes between `ended` and the next `asked` (validation, checkpoints, loggers) is neither. On CUDA, where Python
-runs ahead of the device, the moments are events in its stream: they are recorded without waiting for anything, and
-read when the device has passed them.
+The time between `ended` and the next `asked` (validation, checkpoints, loggers) counts as neither. On CUDA, Python runs
+ahead of the device, so the moments are events in the device's stream: recording them waits for nothing, and they are
+read after the device has passed them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -26,34 +26,34 @@ from lightning_multigrid.schedule import BatchShape, Step
 
 __all__ = ["Clock", "CudaClock", "HostClock", "LoaderLimit", "LoaderWatch", "StepTime", "StepTimer", "clock_of"]
 
-# The loader is called the limit when steps would be this much faster without waiting.
+# The loader is called the limit if steps would be this many times faster without waiting.
 _BAND = 1.15
 _LEAST_STEPS = 12
-_LEAST_WAITING = 0.5  # seconds; what is less is not worth a sentence
+_LEAST_WAITING = 0.5  # seconds; less is not worth a sentence
 
 
 class Clock(Protocol):
-    """Notes moments, and tells the time between two of them."""
+    """Notes moments, and measures the time between two of them."""
 
     def now(self) -> Any:
-        """A moment."""
+        """Notes a moment."""
         ...
 
     def passed(self, moment: Any) -> bool:
-        """Whether the moment has come."""
+        """Returns whether the device has passed the moment."""
         ...
 
     def seconds(self, start: Any, end: Any) -> float:
-        """Time between two moments that have come."""
+        """Returns the time between two moments that the device has passed."""
         ...
 
     def wait(self, moment: Any) -> None:
-        """Waits until the moment has come."""
+        """Waits until the device has passed the moment."""
         ...
 
 
 class HostClock:
-    """The time of the process: exact on a CPU, where a step is over when its Python is."""
+    """The time of the process: exact on a CPU, where a step ends when its Python does."""
 
     def now(self) -> float:
         return time.perf_counter()
@@ -90,7 +90,7 @@ class CudaClock:
 
 
 def clock_of(device: torch.device) -> Clock:
-    """The clock of a device; of those other than CUDA it is the process's, which smears over several steps."""
+    """Returns the clock of a device: the process's for all but CUDA, although on other accelerators it smears steps."""
     return CudaClock(device) if device.type == "cuda" else HostClock()
 
 
@@ -100,9 +100,9 @@ class StepTime:
 
     Args:
         step: The step of the plan.
-        batch: Its place among those that this iteration of the loader has handed over, from 0.
-        waiting: Seconds for which it waited for the loader.
-        stepping: Seconds that it took from there on.
+        batch: Number of its mini-batch in this iteration over the loader, from 0.
+        waiting: Seconds that the loop waited for the loader.
+        stepping: Seconds from there to the end of the step.
     """
 
     step: Step
@@ -115,7 +115,7 @@ class StepTimer:
     """Notes the moments of each step.
 
     Args:
-        clock: Of the device that trains.
+        clock: The clock of the device that trains.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -124,29 +124,26 @@ class StepTimer:
         self._batch = -1
         self._pending: deque[tuple[Step, int, Any, Any, Any]] = deque()
 
-    def started(self) -> None:
-        """The loop starts to iterate the loader and asks for its first mini-batch."""
-        self._batch = -1
+    def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
+        """Yields mini-batches, and notes when each was asked for and handed over."""
         self._asked = self._clock.now()
-
-    def asked(self) -> None:
-        """The loop asks for the next mini-batch."""
-        self._asked = self._clock.now()
-
-    def handed(self) -> None:
-        """The loader hands it over."""
-        self._batch += 1
-        self._handed = self._clock.now()
+        for batch, mini_batch in enumerate(mini_batches):
+            self._batch, self._handed = batch, self._clock.now()
+            yield mini_batch
+            self._asked = self._clock.now()
 
     def ended(self, step: Step) -> None:
-        """The step with it is over, or all of it is in the queue of the device."""
+        """Notes the end of the step with the mini-batch that was handed over last.
+
+        On a device, the whole step is then in its queue.
+        """
         self._pending.append((step, self._batch, self._asked, self._handed, self._clock.now()))
 
     def take(self, wait: bool = False) -> Iterator[StepTime]:
-        """Times of the steps that the device has finished and that were not taken before, in order.
+        """Yields the times of the steps that the device has finished since the last call, in order.
 
         Args:
-            wait: Wait for those that are under way.
+            wait: Wait until the device has finished all steps.
         """
         if wait and self._pending:
             self._clock.wait(self._pending[-1][-1])
@@ -161,9 +158,9 @@ class LoaderLimit:
     """A loader that is slower than the device.
 
     Args:
-        needed: Clips per second that the device would take.
+        needed: Clips per second that the device could use.
         given: Clips per second that the loader gives.
-        workers: Of the loader.
+        workers: Workers of the loader.
     """
 
     needed: float
@@ -172,7 +169,7 @@ class LoaderLimit:
 
     @property
     def workers_needed(self) -> int:
-        """Workers that would be as fast as the device, if as many of them are as much faster.
+        """Workers that would be as fast as the device, if the loader's speed grows with their number.
 
         >>> LoaderLimit(needed=310, given=120, workers=8).workers_needed
         21
@@ -180,13 +177,13 @@ class LoaderLimit:
         return math.ceil(max(1, self.workers) * self.needed / self.given)
 
     def sentence(self, shape: BatchShape, limited: float, unlimited: float, ways_out: str) -> str:
-        """What is said of it.
+        """Returns the sentence that says so.
 
         Args:
             shape: Largest mini-batch of the phase.
             limited: Speed-up over the baseline at the loader's speed.
-            unlimited: Speed-up if the loader keeps up.
-            ways_out: What else than workers would help, to follow their number.
+            unlimited: Speed-up if the loader were as fast as the device.
+            ways_out: What would help other than workers, as the end of the sentence.
         """
         cpus = os.cpu_count() or 1
         machine = f" (this machine has {cpus} CPUs)" if self.workers_needed > cpus else ""
@@ -201,43 +198,54 @@ def _workers(number: int) -> str:
     return "1 worker" if number == 1 else f"{number} workers"
 
 
+@dataclass
+class _PhaseTotals:
+    """Sums over the steps of a phase, and after how many of them they are looked at; 0 is never again."""
+
+    look_at: int
+    steps: int = 0
+    clips: int = 0
+    waiting: float = 0.0
+    stepping: float = 0.0
+    seen: set[BatchShape] = field(default_factory=set)
+
+
 class LoaderWatch:
     """Compares waiting with stepping in a phase.
 
-    With workers, clips are loaded while the device steps, so that it waits only for what they are slower. Without, all
-    loading is waiting.
+    Workers load clips while the device steps, so the loop waits only for the time by which the workers are slower.
+    Without workers, all loading is waiting.
 
     Args:
-        workers: Of the loader.
+        workers: Workers of the loader.
     """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._phase = -1
-        self._check_at = 0
+        self._totals = _PhaseTotals(0)
 
     def add(self, time: StepTime) -> LoaderLimit | None:
-        """Counts a step; the limit, if with this step it is clear that there is one. It is told once per phase."""
+        """Counts a step; returns the limit if it becomes clear with this step, once in each phase."""
         if time.step.phase != self._phase:
             self._phase = time.step.phase
-            self._steps, self._clips, self._waiting, self._stepping = 0, 0, 0.0, 0.0
-            self._seen: set[BatchShape] = set()
-            self._check_at = max(_LEAST_STEPS, 6 * self.workers)
+            self._totals = _PhaseTotals(max(_LEAST_STEPS, 6 * self.workers))
+        totals = self._totals
         # The first mini-batch of each worker comes late whenever an epoch starts, and the first step on a grid takes
         # longer (memory, choice of kernels).
-        starting = time.batch < max(1, self.workers) or time.step.shape.clip not in self._seen
-        self._seen.add(time.step.shape.clip)
-        if starting or not self._check_at:
+        starting = time.batch < max(1, self.workers) or time.step.shape.clip not in totals.seen
+        totals.seen.add(time.step.shape.clip)
+        if starting or not totals.look_at:
             return None
-        self._steps += 1
-        self._clips += time.step.shape.clips
-        self._waiting += time.waiting
-        self._stepping += time.stepping
-        if self._steps < self._check_at:
+        totals.steps += 1
+        totals.clips += time.step.shape.clips
+        totals.waiting += time.waiting
+        totals.stepping += time.stepping
+        if totals.steps < totals.look_at:
             return None
-        if self._waiting < _LEAST_WAITING or self._waiting + self._stepping < _BAND * self._stepping:
-            self._check_at *= 2
+        if totals.waiting < _LEAST_WAITING or totals.waiting + totals.stepping < _BAND * totals.stepping:
+            totals.look_at *= 2
             return None
-        self._check_at = 0
-        loading = self._waiting + (self._stepping if self.workers else 0.0)
-        return LoaderLimit(self._clips / self._stepping, self._clips / loading, self.workers)
+        totals.look_at = 0
+        loading = totals.waiting + (totals.stepping if self.workers else 0.0)
+        return LoaderLimit(totals.clips / totals.stepping, totals.clips / loading, self.workers)

@@ -1,8 +1,8 @@
-"""Checkpoint files that are whole or not there: written in one move, and read only if every byte is as it was written.
+"""Checkpoint files that are whole or absent: written in one move, and read only if no byte has changed.
 
-Lightning writes a checkpoint to the system's folder for temporary files and moves it from there. On one file system
-that is atomic; from a local `/tmp` to a network drive it is a copy: a process that is killed meanwhile leaves half a
-file under the name of the last checkpoint. And torch reads a file whose bytes have changed without a word.
+Lightning writes a checkpoint to the system's folder for temporary files and moves it from there. Within a file system
+that is atomic, but from a local `/tmp` to a network drive it is a copy: if the process is killed meanwhile, half a file
+remains under the name of the last checkpoint. And torch reads a file with changed bytes without a word.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ __all__ = ["AtomicCheckpointIO", "DamagedCheckpointError", "check_checkpoint", "
 
 
 class DamagedCheckpointError(ValueError):
-    """A checkpoint that is not as it was written."""
+    """A checkpoint has changed since it was written."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint so that it is whole or not there, and refuses one that is damaged or could run code.
+    """Writes checkpoints that are whole or absent, and refuses those that are damaged or could run code.
 
-    `Trainer(plugins=[AtomicCheckpointIO()])`; the command line does it by itself. A checkpoint is written beside its
-    place, brought to the disk, and renamed. Loading reads the file once more than without, for its checksums. Paths
-    with a protocol, such as `s3://`, are left to Lightning.
+    `Trainer(plugins=[AtomicCheckpointIO()])`; the command line does it by itself. A checkpoint is written under another
+    name in its folder, brought to the disk, and renamed. Loading reads the file twice, as its checksums are verified
+    first. Lightning itself saves to paths with a protocol, such as `s3://`.
 
     Args:
-        fall_back: Load the newest whole checkpoint of the folder instead of one that is damaged, with a warning.
+        fall_back: Instead of a damaged checkpoint, load the newest whole one of the folder, with a warning.
     """
 
     def __init__(self, fall_back: bool = False) -> None:
@@ -52,8 +52,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             return
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Always the same name, so that what a killed process leaves is overwritten by the next one. Lightning takes
-        # every file with "ckpt_" in its name for one of SLURM's checkpoints (`_CheckpointConnector`).
+        # Always the same name, so that the next process overwrites what a killed one leaves. Lightning 2.5.3 to 2.6.6
+        # takes every file with "ckpt_" in its name for one of SLURM's checkpoints (`_CheckpointConnector`).
         part = target.with_name(f".{target.stem.replace('ckpt_', '')}.part")
         try:
             with open(part, "wb") as file:
@@ -79,14 +79,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Loads a checkpoint.
 
         Args:
-            path: Of the file.
+            path: The file.
             map_location: As in `torch.load`.
-            weights_only: False trusts the file with running code; nothing else does.
+            weights_only: Only False allows the file to run code.
 
         Raises:
             FileNotFoundError: If there is no such file.
-            DamagedCheckpointError: If it is not as it was written, and `fall_back` is off or finds nothing.
-            ValueError: If it holds more than tensors and plain values.
+            DamagedCheckpointError: If the file has changed since it was written, and `fall_back` is off or finds none.
+            ValueError: If the file holds more than tensors and plain values.
         """
         if _is_local(path):
             try:
@@ -103,7 +103,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 rank_zero_warn(f"{error} Continuing with {whole} instead.")
                 path = whole
         try:
-            # Not by Lightning's own, which trusts what is behind a URL, and before 2.6 every file.
+            # Lightning's own method trusts every URL, and before 2.6 every file.
             with fsspec.open(os.fspath(path), "rb") as file:
                 checkpoint: dict[str, Any] = torch.load(file, map_location, weights_only=weights_only is not False)
         except pickle.UnpicklingError as error:
@@ -115,11 +115,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def check_checkpoint(path: str | os.PathLike[str]) -> None:
-    """Reads a checkpoint of `torch.save` through, and compares every part with its checksum.
+    """Reads a whole checkpoint of `torch.save`, and compares every part with its checksum.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        DamagedCheckpointError: If it is not as it was written.
+        DamagedCheckpointError: If it has changed since it was written.
     """
     with open(path, "rb") as file:
         try:
@@ -133,11 +133,11 @@ def check_checkpoint(path: str | os.PathLike[str]) -> None:
         except Exception as error:  # a damaged archive can raise anything
             raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {_reason(error)}.") from error
     if damaged is not None:
-        raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {damaged} is not as it was written.")
+        raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {damaged} has changed.")
 
 
 def last_whole_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
-    """The newest checkpoint of a folder that is as it was written; None if there is none.
+    """Returns the newest checkpoint of a folder that has not changed since it was written; None if there is none.
 
     >>> last_whole_checkpoint("no/such/folder") is None
     True
@@ -159,7 +159,7 @@ def _is_local(path: str | os.PathLike[str]) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    """The first sentence of what an error says, of the one that led to it if that is of the system."""
+    """Returns the first sentence of an error, or of its cause if that comes from the operating system."""
     cause = error.__cause__ or error.__context__
     said = str(cause if isinstance(cause, OSError) else error).strip().split("\n")[0].split(". ")[0].rstrip(".")
     return said or type(error).__name__

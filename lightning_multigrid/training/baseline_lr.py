@@ -1,7 +1,7 @@
 """The LR of a multigrid training: the user's own schedulers on the baseline's clock, times the phase's scale.
 
-A *tick* is one `step()` of a scheduler. Lightning ticks it after epochs or optimizer steps of the run; here it is
-ticked as often as Lightning would have ticked it in the baseline by the baseline epoch that corresponds to now.
+A *tick* is one `step()` of a scheduler. Lightning ticks a scheduler after epochs or optimizer steps of the run. Here, a
+scheduler has had as many ticks as Lightning gives it in the baseline by the corresponding epoch of the baseline.
 """
 
 from __future__ import annotations
@@ -17,23 +17,16 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import Tensor
 from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import (
-    ChainedScheduler,
-    ConstantLR,
-    LinearLR,
-    MultiStepLR,
-    ReduceLROnPlateau,
-    SequentialLR,
-    StepLR,
-)
+from torch.optim.lr_scheduler import ConstantLR, LinearLR, MultiStepLR, ReduceLROnPlateau, StepLR
 
 from lightning_multigrid.schedule import MultigridSchedule
+from lightning_multigrid.training.torch_internals import scheduler_parts
 
 __all__ = ["BaselineEpoch", "BaselineLR", "LRStages", "lr_stages", "warn_of_adaptive_lr"]
 
 # Where the paper's Kinetics recipe decays its LR, as shares of the training (Sec. 4).
 _KINETICS_MILESTONES = (Fraction(44, 112), Fraction(72, 112), Fraction(92, 112))
-# More steps than this are a smooth decay in disguise, such as a `StepLR` of one epoch.
+# More steps than this are in effect a smooth decay, such as a `StepLR` of one epoch.
 _MOST_MILESTONES = 10
 _BASELINE_LR = "multigrid_baseline_lr"
 
@@ -44,7 +37,7 @@ class BaselineEpoch:
 
     Args:
         batches: Mini-batches.
-        accumulate: Mini-batches per optimizer step; the last one of an epoch may have fewer.
+        accumulate: Mini-batches per optimizer step; the last step of an epoch may have fewer.
     """
 
     batches: int
@@ -56,7 +49,7 @@ class BaselineEpoch:
         return math.ceil(self.batches / self.accumulate)
 
     def after_optimizer_steps(self, steps: int) -> Fraction:
-        """The baseline epoch at which this many optimizer steps are done.
+        """Returns the baseline epoch at which this many optimizer steps are done.
 
         >>> BaselineEpoch(batches=10, accumulate=4).after_optimizer_steps(5)
         Fraction(9, 5)
@@ -68,12 +61,12 @@ class BaselineEpoch:
         return math.lcm(frequency, self.accumulate)
 
     def _ticks_per_epoch(self, frequency: int) -> int:
-        # The last optimizer step of an epoch comes early when `accumulate` does not divide the batches.
+        # If `accumulate` does not divide the batches, the last optimizer step of an epoch comes early.
         early = self.batches % self.accumulate != 0 and self.batches % frequency == 0
         return self.batches // self._tick_every(frequency) + early
 
     def ticks(self, epoch: Fraction, interval: str, frequency: int) -> int:
-        """Ticks of a scheduler by a baseline epoch.
+        """Returns the ticks that a scheduler has had by a baseline epoch.
 
         >>> BaselineEpoch(batches=10, accumulate=4).ticks(Fraction(9, 5), "step", frequency=1)
         5
@@ -85,12 +78,12 @@ class BaselineEpoch:
         return whole * self._ticks_per_epoch(frequency) + done // self._tick_every(frequency)
 
     def after_ticks(self, ticks: int, interval: str, frequency: int) -> Fraction:
-        """The baseline epoch at which a scheduler has had this many ticks."""
+        """Returns the baseline epoch at which a scheduler has had this many ticks."""
         if interval == "epoch":
             return Fraction(ticks * frequency)
         per_epoch = self._ticks_per_epoch(frequency)
         if not per_epoch:
-            return Fraction(10**9)  # a frequency that no batch of an epoch reaches: never
+            return Fraction(10**9)  # never: an epoch has fewer batches than `frequency`
         if ticks == 0:
             return Fraction(0)
         whole, before = divmod(ticks - 1, per_epoch)
@@ -105,23 +98,11 @@ class LRStages(NamedTuple):
     stepwise: bool
 
 
-def _parts(scheduler: Any, offset: int = 0) -> list[tuple[Any, int]]:
-    """The schedulers that a scheduler is made of, each with the tick at which it starts."""
-    # Torch gives no public access to the parts; a test fails when these names change.
-    if isinstance(scheduler, SequentialLR):
-        starts = [0, *scheduler._milestones]
-        pairs = zip(scheduler._schedulers, starts, strict=True)
-        return [part for inner, start in pairs for part in _parts(inner, offset + start)]
-    if isinstance(scheduler, ChainedScheduler):
-        return [part for inner in scheduler._schedulers for part in _parts(inner, offset)]
-    return [(scheduler, offset)]
-
-
 def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch, epochs: Fraction) -> LRStages:
-    """The LR stages of a recipe (decision: the user's scheduler, else the paper's Kinetics proportions).
+    """Returns the LR stages of the user's schedulers, else those of the paper's Kinetics recipe, in proportion.
 
-    Milestones are read from `MultiStepLR` and `StepLR`, a warm-up from a rising `LinearLR` or `ConstantLR`, also
-    inside `SequentialLR` and `ChainedScheduler`. The first scheduler that has milestones wins.
+    `MultiStepLR` and `StepLR` have milestones, a rising `LinearLR` or `ConstantLR` is a warm-up, also inside
+    `SequentialLR` and `ChainedScheduler`. The first scheduler with milestones wins.
 
     Args:
         configs: The schedulers as Lightning holds them.
@@ -132,7 +113,7 @@ def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch, epochs
     for config in configs:
         milestones: set[Fraction] = set()
         stepwise = True
-        for scheduler, offset in _parts(config.scheduler):
+        for scheduler, offset in scheduler_parts(config.scheduler):
 
             def position(ticks: int, offset: int = offset, config: LRSchedulerConfig = config) -> Fraction:
                 return epoch.after_ticks(offset + ticks, config.interval, config.frequency)
@@ -151,7 +132,7 @@ def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch, epochs
             return LRStages(inside, warmup if warmup < inside[0] else Fraction(0), stepwise)
     if warmup >= epochs:
         warmup = Fraction(0)
-    # A warm-up that outlasts the first of the paper's stages comes before all of them.
+    # A warm-up that is longer than the first of the paper's stages comes before all stages.
     start = warmup if warmup >= _KINETICS_MILESTONES[0] * epochs else Fraction(0)
     return LRStages(tuple(start + share * (epochs - start) for share in _KINETICS_MILESTONES), warmup, stepwise=False)
 
@@ -165,8 +146,8 @@ def _is_warmup(scheduler: Any) -> bool:
 class BaselineLR:
     """Keeps the schedulers on the baseline's clock and the LR of every parameter group at the phase's scale.
 
-    `param_groups["lr"]` is the LR that is used, also for who adds a group or writes an LR while training. Next to it
-    each group keeps the baseline's, without the scale.
+    `param_groups["lr"]` is the LR in use, also if something adds a group or writes an LR while training. Beside it,
+    each group keeps the baseline's LR, without the scale.
 
     Args:
         configs: The schedulers as Lightning holds them. `ReduceLROnPlateau` is left to Lightning.
@@ -193,7 +174,7 @@ class BaselineLR:
 
     @property
     def now(self) -> float:
-        """The LR in use, of the first parameter group; 0 where there is no optimizer."""
+        """The LR in use of the first parameter group; 0 if there is no optimizer."""
         return next((float(group["lr"]) for group in self._groups()), 0.0)
 
     @contextmanager
@@ -209,16 +190,16 @@ class BaselineLR:
         """Gives every group the baseline's LR."""
         for group in self._groups():
             baseline = group.pop(_BASELINE_LR, None)
-            # The tolerance is for an LR that is held in a float32 tensor.
+            # The tolerance is for an LR in a float32 tensor.
             if baseline is not None and math.isclose(float(group["lr"]), baseline * self.scale, rel_tol=1e-6):
                 _set_lr(group, baseline)
                 continue
             if baseline is not None and not self._warned:
                 self._warned = True
                 rank_zero_warn(
-                    f"The LR was set to {float(group['lr']):g} by something other than an LR scheduler. It is taken "
-                    f"for the LR to use now, at a multigrid scale of {self.scale:g}, and scaled on from there. If it "
-                    "is a warm-up, let `configure_optimizers` return a scheduler for it (for instance `LinearLR`)."
+                    f"Something other than an LR scheduler set the LR to {float(group['lr']):g}. This is now the LR in "
+                    f"use at a multigrid scale of {self.scale:g}, and is scaled on from there. If it is a warm-up, let "
+                    "`configure_optimizers` return a scheduler for it (for instance `LinearLR`)."
                 )
             _set_lr(group, float(group["lr"]) / self.scale)
 
@@ -228,13 +209,13 @@ class BaselineLR:
             _set_lr(group, group[_BASELINE_LR] * self.scale)
 
     def resume(self, ticks: Sequence[int], scale: float) -> None:
-        """Takes over schedulers that have had these ticks, and scales what is the baseline's LR now."""
+        """Takes over schedulers that have had these ticks, and scales the LR, which is the baseline's now."""
         self.ticks, self.scale = list(ticks), scale
         self._apply_scale()
 
     def sync(self, epoch: Fraction, scale: float) -> None:
         """Brings every scheduler to a baseline epoch, and every group to a scale."""
-        # Schedulers compute the next LR from the one in the group, so the scale must be off while they tick.
+        # Schedulers compute the next LR from that of the group, so the scale must be off while they tick.
         with self.on_baseline():
             for place, config in enumerate(self.configs):
                 for _ in range(self.epoch.ticks(epoch, config.interval, config.frequency) - self.ticks[place]):
@@ -244,7 +225,7 @@ class BaselineLR:
 
     @staticmethod
     def without_scale(optimizer_states: Sequence[dict[str, Any]]) -> None:
-        """Leaves the baseline's LR in optimizer states that are to be saved, so that they also fit a plain training."""
+        """Puts the baseline's LR into optimizer states that are saved, so that they also fit a plain training."""
         for state in optimizer_states:
             for group in state["param_groups"]:
                 baseline = group.pop(_BASELINE_LR, None)
@@ -253,7 +234,7 @@ class BaselineLR:
 
 
 def _set_lr(group: dict[str, Any], lr: float) -> None:
-    # Compiled and capturable optimizers hold the LR in a tensor, which must stay the same object.
+    # Compiled and capturable optimizers keep the LR in a tensor, which must stay the same object.
     if isinstance(group["lr"], Tensor):
         group["lr"].fill_(lr)
     else:
@@ -261,8 +242,8 @@ def _set_lr(group: dict[str, Any], lr: float) -> None:
 
 
 def warn_of_adaptive_lr(optimizers: Sequence[Optimizer], schedule: MultigridSchedule) -> None:
-    """Says that the linear scale is unproven for what is not SGD."""
-    used = [optimizer for optimizer in optimizers if optimizer.param_groups]  # Lightning's stand-in for none has none
+    """Warns that the linear scale is unproven for optimizers other than SGD."""
+    used = [optimizer for optimizer in optimizers if optimizer.param_groups]  # Lightning's stand-in has no groups
     adaptive = [type(optimizer).__name__ for optimizer in used if not isinstance(optimizer, SGD)]
     most = max(phase.lr_scale for phase in schedule.phases)
     if adaptive and schedule.lr_scaling == "linear" and most > 1:

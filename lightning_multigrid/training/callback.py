@@ -1,45 +1,26 @@
 """`MultigridCallback`: multigrid training as one line on a baseline script.
 
-Hooks say when. What is done then stands in `recipe.py` (what the script says about the baseline), `schedule.py`
-(shapes), `sampler.py` (order), `norm.py` (batch statistics), `takeover.py` (what is changed in the Trainer meanwhile)
-and `run.py` (LR, validation and times of the training that is under way).
+Its hooks say when something is done. `fit.py` has what is done, `recipe.py` what the script says about the baseline,
+`takeover.py` what changes in the Trainer meanwhile, and `resume.py` how a checkpoint goes on. Shapes are arithmetic of
+`schedule`, the order is made in `loading`, and batch statistics in `norm`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from fractions import Fraction
-from typing import Any, cast
+from typing import Any
 
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_info
-from lightning.pytorch.utilities.types import LRSchedulerConfig
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lightning_multigrid.loading import FixedClips, MultigridLoader, clip_dataset
 from lightning_multigrid.norm import set_sub_batch
-from lightning_multigrid.reports import RunReport, Setup, clock_of, step_values, ways_out
-from lightning_multigrid.schedule import (
-    Baseline,
-    BatchShape,
-    Epochs,
-    LongCycle,
-    LRScaling,
-    MultigridSchedule,
-    ShortCycle,
-)
-from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR, lr_stages, warn_of_adaptive_lr
-from lightning_multigrid.training.check_grids import batch_maker, check_grids
-from lightning_multigrid.training.fit import Run, make_sampler
-from lightning_multigrid.training.lightning_internals import LoopCounters, log_values, reload_every, training_source
-from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
-from lightning_multigrid.training.recipe import Recipe, read_recipe, user_loader
-from lightning_multigrid.training.refusals import refuse_sync_batchnorm, refuse_unsupported
-from lightning_multigrid.training.resume import describe_run, describe_stand, take_up
+from lightning_multigrid.reports import RunReport, step_values
+from lightning_multigrid.schedule import LongCycle, LRScaling, MultigridSchedule, ShortCycle
+from lightning_multigrid.training.baseline_lr import BaselineLR
+from lightning_multigrid.training.fit import Fit, begin_fit, log_values
+from lightning_multigrid.training.lightning_internals import reload_every
+from lightning_multigrid.training.recipe import Options
+from lightning_multigrid.training.refusals import refuse_late_checkpoints, refuse_unsupported
 from lightning_multigrid.training.takeover import Takeover
 
 __all__ = ["MultigridCallback"]
@@ -48,13 +29,33 @@ __all__ = ["MultigridCallback"]
 class MultigridCallback(Callback):
     """Trains by the multigrid method (Wu et al., CVPR 2020): a baseline script becomes 3 to 6 times faster.
 
-    The script states the baseline: `batch_size`, the clips of its dataset, `max_epochs` or `max_steps`, its LR
-    schedulers. The callback plans the multigrid training from them and changes, while training, the shape of the
-    mini-batches, the LR, and the clips that share BatchNorm statistics. Validation stays on the baseline's grid.
-    Everything is put back when `fit` ends.
+    >>> import torch
+    >>> from torch import nn
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> class Classifier(LightningModule):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.net = nn.Sequential(nn.Conv3d(3, 4, 2), nn.BatchNorm3d(4), nn.AdaptiveAvgPool3d(1), nn.Flatten())
+    ...
+    ...     def training_step(self, batch, batch_idx):
+    ...         return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+    ...
+    ...     def configure_optimizers(self):
+    ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+    >>> clips = TensorDataset(torch.randn(64, 3, 8, 32, 32), torch.randint(4, (64,)))
+    >>> quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    >>> trainer = Trainer(max_epochs=2, **quiet, callbacks=[MultigridCallback()])  # the only change to the script
+    >>> trainer.fit(Classifier(), DataLoader(clips, batch_size=2, shuffle=True))
+    >>> trainer.current_epoch  # more epochs than in the script, but most of their steps have many more clips
+    3
 
-    Epochs are more than the script's and differ in their number of steps. So `every_n_train_steps`, the patience of
-    `EarlyStopping` and the decay of weight averages count other steps and epochs than in the baseline.
+    The script states the baseline: `batch_size`, the clips of its dataset, `max_epochs` or `max_steps`, and its LR
+    schedulers. From these the callback plans the multigrid training. While training, it changes the shape of the
+    mini-batches, the LR, and how many clips share BatchNorm statistics. Validation stays on the baseline's grid. When
+    `fit` ends, the callback puts everything back.
+
+    There are more epochs than in the script, and their numbers of steps differ. So `every_n_train_steps`, the patience
+    of `EarlyStopping` and the decay of weight averages count other steps and epochs than in the baseline.
 
     Args:
         schedule: The whole schedule; by default it is inferred, and the arguments below shape it.
@@ -97,88 +98,36 @@ class MultigridCallback(Callback):
         precise_bn_batches: int | None = None,
         seed: int | None = None,
     ) -> None:
-        self.schedule = schedule
-        self.epoch_factor, self.long_cycle, self.short_cycle = epoch_factor, long_cycle, short_cycle
-        self.sub_batch, self.size_divisor, self.lr_scaling = sub_batch, size_divisor, lr_scaling
-        self.whole_epochs, self.milestones, self.warmup_epochs = whole_epochs, milestones, warmup_epochs
-        self.layout, self.validations_per_phase, self.seed = layout, validations_per_phase, seed
-        if validations_per_phase is not None and validations_per_phase < 1:
-            raise ValueError(f"`validations_per_phase` must be at least 1, got {validations_per_phase}.")
-        self.precise_bn_batches = precise_bn_batches
-        if precise_bn_batches is not None and precise_bn_batches < 1:
-            raise ValueError(
-                f"`precise_bn_batches` must be at least 1, got {precise_bn_batches}. Leave it out to keep the moving "
-                "average of training."
-            )
-        # Refuse bad values where they are written, not when `fit` starts.
-        any_baseline = Baseline(BatchShape(1, 4, 4), epochs=1)
-        shaped = self.plan(any_baseline, stepwise=True) != MultigridSchedule(any_baseline)
-        if schedule is not None and (shaped or milestones is not None or warmup_epochs is not None):
-            raise ValueError(
-                "`schedule` says everything about the schedule, but arguments that shape an inferred one are given, "
-                "too. Give either; `MultigridSchedule` takes the same arguments."
-            )
+        self.options = Options(
+            schedule,
+            epoch_factor,
+            long_cycle,
+            short_cycle,
+            sub_batch,
+            size_divisor,
+            lr_scaling,
+            whole_epochs,
+            milestones,
+            warmup_epochs,
+            layout,
+            validations_per_phase,
+            precise_bn_batches,
+            seed,
+        )
         self._takeover = Takeover()
-        self._checkpoint: dict[str, Any] | None = None  # that this `fit` resumes
-        self._fit: Run | None = None
+        self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
+        self._fit: Fit | None = None
 
     @property
-    def report(self) -> RunReport:
-        """What is known of the times of the training that is under way."""
-        return self._run.report
-
-    @property
-    def _run(self) -> Run:
+    def fit(self) -> Fit:
+        """The `fit` that is under way, or the last one."""
         assert self._fit is not None  # set at `on_fit_start`
         return self._fit
 
-    def plan(self, baseline: Baseline, stepwise: bool) -> MultigridSchedule:
-        """The schedule for a baseline, by the arguments of this callback."""
-        return MultigridSchedule(
-            baseline,
-            self.long_cycle,
-            self.short_cycle,
-            epoch_factor=self.epoch_factor,
-            sub_batch=self.sub_batch,
-            size_divisor=self.size_divisor,
-            stepwise=stepwise,
-            lr_scaling=self.lr_scaling,
-            whole_epochs=self.whole_epochs,
-        )
-
-    def infer_schedule(
-        self,
-        shape: BatchShape,
-        stride: int,
-        epoch: BaselineEpoch,
-        epochs: Fraction,
-        schedulers: Sequence[LRSchedulerConfig],
-    ) -> MultigridSchedule:
-        """The schedule for what a script says about its baseline, unless a schedule was given.
-
-        Args:
-            shape: The baseline's mini-batch.
-            stride: Temporal stride of its clips, in source frames.
-            epoch: One of its epochs.
-            epochs: Its length.
-            schedulers: Its LR schedulers, as Lightning holds them.
-
-        Raises:
-            ValueError: If the given schedule is for another shape or length.
-        """
-        if self.schedule is not None:
-            given = self.schedule.baseline
-            if (given.shape, given.epochs) != (shape, epochs):
-                raise ValueError(
-                    f"The schedule is for a baseline of {given.shape} (clips x frames x size) and "
-                    f"{float(given.epochs):g} epochs, but the script has one of {shape} and {float(epochs):g} epochs. "
-                    "Make them equal, or leave the schedule to be inferred."
-                )
-            return self.schedule
-        stages = lr_stages(schedulers, epoch, epochs)
-        milestones: tuple[Epochs, ...] = stages.milestones if self.milestones is None else tuple(self.milestones)
-        warmup = stages.warmup_epochs if self.warmup_epochs is None else self.warmup_epochs
-        return self.plan(Baseline(shape, epochs, milestones, stride, warmup), stages.stepwise)
+    @property
+    def report(self) -> RunReport:
+        """What is known of the times of that `fit`."""
+        return self.fit.report
 
     # --- Before training ---
 
@@ -187,111 +136,54 @@ class MultigridCallback(Callback):
         if stage == "fit":
             self._fit = None
             refuse_unsupported(trainer, pl_module)
-            self._takeover.batchnorm(pl_module, self.sub_batch)
+            self._takeover.convert_batchnorm(pl_module, self.options.sub_batch)
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # `configure_optimizers` has run and has seen the baseline only; loops, optimizers and schedulers of a
-        # checkpoint are restored after this hook.
-        if trainer.limit_train_batches == 0:
-            return
-        self._takeover.batchnorm(pl_module, self.sub_batch)  # layers that were made after `setup`
-        refuse_sync_batchnorm(pl_module)
-        source = training_source(trainer)
-        loader = user_loader(source.dataloader())
-        recipe = read_recipe(trainer, loader, trainer.world_size)
-        multigrid = self._make_loader(trainer, loader, recipe)
-        self._fit = multigrid.host = self._make_run(trainer, pl_module, multigrid, loader, recipe)
-        self._resume(recipe)
-        self._takeover.bar(trainer, self._run.report)
-        self._takeover.last_callback(trainer, self._run.statistics)
-        self._takeover.set(source, "instance", multigrid)
-        self._takeover.trainer(trainer, multigrid.sampler, recipe)
-        sampler = multigrid.sampler
-        rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, recipe.drop_last))
-
-    def _make_loader(self, trainer: Trainer, loader: DataLoader[Any], recipe: Recipe) -> MultigridLoader:
-        """Plans the training of a recipe."""
-        dataset = clip_dataset(loader.dataset) or FixedClips(loader.dataset, self.layout)
-        shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
-        epochs = self._epochs_of_try() if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
-        schedule = self.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
-        seed = self._saved.get("seed") if self.seed is None else self.seed
-        return MultigridLoader(dataset, make_sampler(trainer, schedule, recipe, loader, seed), loader)
-
-    def _epochs_of_try(self) -> Fraction:
-        """A length that goes with the arguments, for `fast_dev_run`, in which the Trainer's own is 1."""
-        if self.schedule is not None:
-            return Fraction(self.schedule.baseline.epochs)
-        return Fraction(math.floor(max(0, *(self.milestones or ()), self.warmup_epochs or 0)) + 1)
-
-    def _make_run(
-        self,
-        trainer: Trainer,
-        module: LightningModule,
-        multigrid: MultigridLoader,
-        loader: DataLoader[Any],
-        recipe: Recipe,
-    ) -> Run:
-        """Tries the plan on the model, and takes over the LR."""
-        clips, sampler = multigrid.clips, multigrid.sampler
-        grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
-        flops = check_grids(module, grids, batch_maker(trainer, module, multigrid))
-        estimate = None
-        if self.precise_bn_batches is not None:
-            estimate = PopulationEstimate(clips, sampler, loader, self.precise_bn_batches)
-            estimate.check(trainer, module)
-        lr = self._takeover.lr(trainer, module, recipe)
-        warn_of_adaptive_lr(trainer.optimizers, sampler.schedule)
-        setup = Setup(sampler, sampler.accumulate, recipe.drop_last, flops, loader.num_workers, ways_out(clips))
-        report = RunReport(setup, clock_of(module.device))
-        return Run(trainer, sampler, lr, report, EvaluationStatistics(estimate), self.validations_per_phase)
-
-    def _resume(self, recipe: Recipe) -> None:
-        if self._checkpoint is not None:
-            run = self._run
-            run.resume(take_up(self._checkpoint, self._saved or None, run.sampler, recipe.epoch, run.lr.configs))
+        if trainer.limit_train_batches != 0:
+            checkpoint, state = self._checkpoint, self._state_in(self._checkpoint)
+            self._fit = begin_fit(self.options, trainer, pl_module, self._takeover, checkpoint, state)
             self._checkpoint = None  # it holds a whole model
 
     # --- While training ---
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._run.start_lr()
+        self.fit.start_lr()
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._run.sync_lr(trainer.current_epoch, 0)
+        self.fit.sync_lr(trainer.current_epoch, 0)
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        step = self._run.step(batch_idx)
-        # Layers with fewer clips than this share statistics with other ranks; the sampler gives all ranks as many.
+        step = self.fit.step(batch_idx)
+        # With fewer clips than this a layer shares statistics with other ranks. All ranks have the same number of them.
         set_sub_batch(pl_module, step.sub_batch)
-        self._run.report.announce(step)
+        self.report.announce(step)
         log_values(trainer, pl_module, step_values(step))
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        times = self._run.report.ended(trainer.current_epoch, self._run.step(batch_idx), self._run.lr.now)
-        log_values(trainer, pl_module, self._run.report.scalars(times, trainer.world_size))
-        self._run.statistics.saving = True
-        # Whatever the accumulation, the last batch ends an optimizer step.
+        times = self.report.ended(trainer.current_epoch, self.fit.step(batch_idx), self.fit.lr.now)
+        log_values(trainer, pl_module, self.report.scalars(times, trainer.world_size))
+        self.fit.statistics.saving = True
+        # The last batch of an epoch ends an optimizer step, even if `accumulate_grad_batches` asks for more.
         following = (trainer.current_epoch + 1, 0) if trainer.is_last_batch else (trainer.current_epoch, batch_idx + 1)
-        self._run.sync_lr(*following)
+        self.fit.sync_lr(*following)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._run.statistics.saving = True
+        self.fit.statistics.saving = True
         # The next epoch has another number of batches, so Lightning must request the loader again. It is the same
         # object, and its workers stay alive.
         reload_every(trainer, 1)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._run.report.finish(trainer)
+        self.report.finish(trainer)
 
     # --- Afterwards ---
 
@@ -302,47 +194,29 @@ class MultigridCallback(Callback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        # There is no `teardown` after an exception; `ModelCheckpoint` may still ask for our state.
+        # There is no `teardown` after an exception. `_fit` stays: `ModelCheckpoint` may still ask for our state.
         self.teardown(trainer, pl_module, "fit")
 
     # --- Checkpoints ---
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """What cannot be computed again, as plain values: checkpoints are loaded with `weights_only`."""
-        if self._fit is None:  # as the tuners save and load it, before training
-            return {"schedule": None}
-        sampler, lr = self._fit.sampler, self._fit.lr
-        return {
-            **describe_run(sampler, lr.epoch),
-            "seed": sampler.seed,
-            "ticks": list(lr.ticks),
-            "lr_scale": lr.scale,
-        }
+        # Tuners save and load it before the training is planned.
+        return {"schedule": None} if self._fit is None else self._fit.state_dict()
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         BaselineLR.without_scale(checkpoint.get("optimizer_states", []))
         if self._fit is not None:
-            counters = LoopCounters(checkpoint)
-            checkpoint["callbacks"][self.state_key].update(describe_stand(self._fit.sampler, counters.place))
-            if counters.place.batch == 0:
-                counters.forget_loader()
+            self._fit.complete_checkpoint(checkpoint, checkpoint["callbacks"][self.state_key])
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if trainer.state.fn != TrainerFn.FITTING or self._saved_in(checkpoint) == {"schedule": None}:
-            return  # only the weights are looked at, or it is one that a tuner takes back
-        if trainer.strategy.restore_checkpoint_after_setup:
-            raise MisconfigurationException(
-                f"MultigridCallback plans how to go on before training starts, but {type(trainer.strategy).__name__} "
-                "loads checkpoints later. Resume with `strategy='ddp'`."
-            )
+        if trainer.state.fn != TrainerFn.FITTING or self._state_in(checkpoint) == {"schedule": None}:
+            return  # only its weights are used, or a tuner takes its own checkpoint back
+        refuse_late_checkpoints(trainer.strategy)
         self._checkpoint = checkpoint
 
-    def _saved_in(self, checkpoint: dict[str, Any] | None) -> dict[str, Any] | None:
-        return None if checkpoint is None else checkpoint.get("callbacks", {}).get(self.state_key)
-
-    @property
-    def _saved(self) -> dict[str, Any]:
-        return self._saved_in(self._checkpoint) or {}
+    def _state_in(self, checkpoint: dict[str, Any] | None) -> dict[str, Any] | None:
+        # An empty state is none, as of a training without this callback.
+        return ((checkpoint or {}).get("callbacks", {}).get(self.state_key)) or None

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch import LightningModule
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from lightning_multigrid.loading import ClipRequest, MultigridLoader, seeded
 from lightning_multigrid.schedule import BatchShape
+from lightning_multigrid.training.lightning_internals import copy_without_trainer
+from lightning_multigrid.training.mini_batches import TRIED_CLIPS, first_clips
 
-__all__ = ["batch_hook", "batch_maker", "check_grids", "first_clips", "meta_copy"]
-
-_CLIPS = 2  # BatchNorm needs more than one value per channel, which a single clip may not have
+__all__ = ["check_grids", "meta_copy"]
 
 log = logging.getLogger(__name__)
 
 
 def meta_copy(module: LightningModule) -> LightningModule:
-    """A copy whose parameters and buffers have shapes but no memory."""
+    """Returns a copy whose parameters and buffers have shapes but no memory."""
     memo: dict[int, Any] = {
         id(parameter): nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
         for parameter in module.parameters()
     }
     memo.update({id(buffer): buffer.detach().to("meta") for buffer in module.buffers()})
-    return copy.deepcopy(module, memo).train()
+    return copy_without_trainer(module, memo).train()
 
 
 def _to_meta(batch: Any) -> Any:
@@ -40,14 +37,14 @@ def _to_meta(batch: Any) -> Any:
 
 
 def _try(run: Callable[[BatchShape], None], grid: BatchShape, module: nn.Module) -> tuple[str, Exception] | None:
-    """Runs a grid; if it fails, the name of the innermost layer that did not return, and the error."""
+    """Runs a grid; if that fails, returns the name of the innermost layer that did not return, and the error."""
     entered: list[str] = []
     handles = []
     for name, layer in module.named_modules():
         handles.append(layer.register_forward_pre_hook(lambda *_, name=name: entered.append(name)))
         handles.append(layer.register_forward_hook(lambda *_: _ignore(entered.pop())))
     try:
-        # Compiling a graph for each grid would take minutes, and tell nothing.
+        # To compile a graph for each grid would take minutes, and tell nothing.
         with warnings.catch_warnings(), torch.no_grad(), torch.compiler.set_stance("force_eager"):
             warnings.simplefilter("ignore")
             run(grid)
@@ -59,15 +56,8 @@ def _try(run: Callable[[BatchShape], None], grid: BatchShape, module: nn.Module)
     return None
 
 
-def first_clips(batch: Any) -> Tensor | None:
-    """The first tensor of a mini-batch that may be clips, else images."""
-    found: list[Tensor] = []
-    apply_to_collection(batch, Tensor, found.append)
-    return max((tensor for tensor in found if tensor.ndim in (4, 5)), key=lambda tensor: tensor.ndim, default=None)
-
-
 def _ignore(_: Any) -> None:
-    """A forward hook that returns a value would replace the layer's output."""
+    """Returns nothing: a value that a forward hook returns replaces the layer's output."""
 
 
 def check_grids(
@@ -75,24 +65,24 @@ def check_grids(
 ) -> dict[BatchShape, float]:
     """Refuses grids that a model cannot take, before the training starts.
 
-    `training_step` is tried, and where it does more than shapes can show (it reads a value, or needs its trainer),
-    `forward` on the clips. A model of which not even the baseline's grid can be tried passes.
+    `training_step` is tried first. Where it fails on the baseline's grid (it reads a value, or needs its Trainer),
+    `forward` is tried on the clips. A model that passes neither on the baseline's grid can't be tried, and is accepted.
 
     Args:
         module: The module, on any device.
-        grids: The baseline's grid, then those of the schedule; their clips are not looked at.
-        make_batch: Makes a small mini-batch on a grid, as `training_step` takes it.
+        grids: The baseline's grid, then those of the schedule; their number of clips does not matter.
+        make_batch: Makes a mini-batch of `TRIED_CLIPS` clips on a grid, as `training_step` takes it.
 
     Returns:
-        Multiply-adds of a forward for a clip of each grid (`BatchShape.clip`); none where they cannot be counted.
+        Multiply-adds of a forward for a clip of each grid (`BatchShape.clip`); empty where they can't be counted.
 
     Raises:
-        ValueError: If the baseline's grid works and another one does not.
+        ValueError: If the baseline's grid works and another grid does not.
     """
     try:
         probe = meta_copy(module)
     except Exception as reason:  # modules may hold anything, also what cannot be copied
-        log.debug("The grids cannot be tried, because the module cannot be copied: %s", reason)
+        log.debug("The grids can't be tried, because the module can't be copied: %s", reason)
         return {}
 
     def run_step(grid: BatchShape) -> None:
@@ -105,14 +95,14 @@ def check_grids(
         failure = _try(run, grids[0], probe)
         if failure is None:
             break
-        log.debug("The baseline's grid cannot be tried: %s", failure[1])
+        log.debug("The baseline's grid can't be tried: %s", failure[1])
     else:
         return {}
     flops: dict[BatchShape, float] = {}
     for grid in dict.fromkeys(grid.clip for grid in grids):
         with FlopCounterMode(display=False) as counter:
             failure = _try(run, grid, probe)
-        flops[grid] = counter.get_total_flops() / 2 / _CLIPS  # it counts a multiplication and an addition as two
+        flops[grid] = counter.get_total_flops() / 2 / TRIED_CLIPS  # it counts a multiplication and an addition as two
         if failure is not None:
             layer, error = failure
             where = f"`{layer}` ({type(probe.get_submodule(layer)).__name__})" if layer else "a step"
@@ -123,28 +113,3 @@ def check_grids(
                 "`long_cycle` and `short_cycle` factors that keep the clips larger."
             ) from error
     return flops if all(flops.values()) else {}
-
-
-def batch_hook(name: str, trainer: Trainer, module: LightningModule) -> Callable[..., Any]:
-    """One of the hooks that see a mini-batch: the data module's, if it has one of its own, as Lightning chooses."""
-    data = trainer.datamodule  # type: ignore[attr-defined]
-    return getattr(data if data is not None and is_overridden(name, data) else module, name)  # type: ignore[no-any-return]
-
-
-def batch_maker(
-    trainer: Trainer,
-    module: LightningModule,
-    loader: MultigridLoader,
-    whole: bool = False,
-    transfer: Callable[[Any], Any] = lambda batch: batch,
-) -> Callable[[BatchShape], Any]:
-    """Makes a mini-batch on a grid, as `training_step` would get it; a small one, unless it is to be whole."""
-
-    def make(grid: BatchShape) -> Any:
-        clips = grid.clips if whole else _CLIPS
-        with seeded(0):
-            batch = loader.dataset[[ClipRequest(0, grid.frames, grid.size, seed=0)] * clips]  # as a worker asks for it
-            batch = transfer(batch_hook("on_before_batch_transfer", trainer, module)(batch, 0))
-            return batch_hook("on_after_batch_transfer", trainer, module)(batch, 0)
-
-    return make

@@ -1,7 +1,7 @@
 """`torch.compile` with one graph for each grid, all of them made before the training starts.
 
-By itself `torch.compile` meets a new shape in the middle of the training, and waits there; after 8 of them it gives up
-and runs the model as if it were not compiled, which only a warning tells. A multigrid training has about 10.
+By itself, `torch.compile` compiles in the middle of the training whenever it meets a new shape. After 8 shapes it gives
+up with a warning, and runs the model uncompiled. A multigrid training has about 10 shapes.
 """
 
 from __future__ import annotations
@@ -22,31 +22,10 @@ from typing_extensions import override
 from lightning_multigrid.loading import MultigridLoader, seeded
 from lightning_multigrid.norm import set_sub_batch, sub_batchnorm_layers
 from lightning_multigrid.schedule import BatchShape, Step
-from lightning_multigrid.training.check_grids import batch_maker
+from lightning_multigrid.training.mini_batches import batch_maker
+from lightning_multigrid.training.torch_internals import count_graphs, raised_limits
 
-__all__ = ["CompileGrids", "count_graphs", "raised_limits"]
-
-
-@contextmanager
-def raised_limits(graphs: int) -> Iterator[None]:
-    """Lets `torch.compile` make this many graphs of a function, and makes one more an error instead of a warning."""
-    # torch has no public setting for these. The names are those of torch 2.6, which later ones know as aliases.
-    from torch._dynamo import config
-
-    with config.patch(
-        cache_size_limit=max(graphs, config.cache_size_limit),
-        accumulated_cache_size_limit=max(64 * graphs, config.accumulated_cache_size_limit),
-        fail_on_cache_limit_hit=True,
-    ):
-        yield
-
-
-def count_graphs() -> int:
-    """Graphs that `torch.compile` has made in this process since its last reset."""
-    # Not public either; its logs tell of recompilations, but not a program.
-    from torch._dynamo.utils import counters
-
-    return counters["stats"]["unique_graphs"]
+__all__ = ["CompileGrids"]
 
 
 class CompileGrids(Callback):
@@ -56,22 +35,21 @@ class CompileGrids(Callback):
 
         Trainer(callbacks=[MultigridCallback(), CompileGrids()])
 
-    Each grid is run once, forward and backward, by `training_step` on a mini-batch that repeats one clip. `log` does
-    nothing meanwhile, and buffers, gradients and random state are put back; whatever else `training_step` does is done.
-    With a model that has graph breaks there is more than one graph for each grid; how many were made is said.
+    On each grid, `training_step` runs once, forward and backward, on a mini-batch that repeats one clip. Meanwhile
+    `log` does nothing. Buffers, gradients and random state are put back, but other effects of `training_step` remain.
+    The number of graphs is printed; a model with graph breaks has more than one for each grid.
 
-    Mini-batches of no grid (the tail of an epoch; `drop_last` in the script's loader avoids it) run as if not compiled.
-    Validation makes its own graphs when it starts. What else is compiled while training is warned of, and when the
-    limit of `torch.compile` is reached, that is an error: nothing is slow in silence.
+    Mini-batches of no grid (the tail of an epoch, unless the script's loader has `drop_last`) run uncompiled.
+    Validation makes its own graphs when it starts. Any other graph that is made while training causes a warning, and
+    reaching the limit of `torch.compile` is an error, so nothing is slow in silence.
 
     Args:
-        module: What to compile, by its name in the LightningModule; it is compiled in place
-            (`torch.nn.Module.compile`), and stays so. None if the script compiles something itself, with
-            `dynamic=False`.
+        module: Name of the part of the LightningModule to compile; it is compiled in place (`torch.nn.Module.compile`)
+            and stays compiled. None if the script compiles something itself, with `dynamic=False`.
         backend: The backend of `torch.compile`.
 
     Raises:
-        MisconfigurationException: If there is no MultigridCallback before this one, or no module of that name.
+        MisconfigurationException: If there is no MultigridCallback before this callback, or no module of that name.
     """
 
     def __init__(self, module: str | None = "model", *, backend: str = "inductor") -> None:
@@ -90,10 +68,10 @@ class CompileGrids(Callback):
                 "Add one before it, or use `torch.compile` alone."
             )
         grids = loader.sampler.schedule.grids_of_statistics
-        # For training, validation and what a script may do with the model besides.
+        # For training, for validation, and for what else a script may do with the model.
         graphs = 2 * len(grids) + 8
         if trainer.world_size > 1 and any(shape.clips < sub_batch for shape, sub_batch in grids):
-            # Where ranks share statistics, a graph ends before each layer and another begins behind it.
+            # Where ranks share statistics, a graph ends before each BatchNorm layer and another begins after it.
             graphs *= 1 + len(sub_batchnorm_layers(pl_module))
         self._undo.enter_context(raised_limits(graphs))
         self._compile(pl_module)
@@ -115,7 +93,7 @@ class CompileGrids(Callback):
                 f"{type(pl_module).__name__} has no module `{self.module}` to compile; it has {names or 'none'}. Name "
                 "one of them: `CompileGrids(module=...)`."
             ) from error
-        # One graph for each shape: those for any shape are slower, and the number of shapes is known.
+        # One graph for each shape: graphs for any shape are slower, and the number of shapes is known.
         module.compile(dynamic=False, backend=self.backend)
 
     def _try_all(
@@ -176,12 +154,12 @@ class CompileGrids(Callback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self.teardown(trainer, pl_module, "fit")  # Lightning does not call it then
+        self.teardown(trainer, pl_module, "fit")  # Lightning does not call `teardown` then
 
 
 @contextmanager
 def _muted(module: LightningModule) -> Iterator[None]:
-    """Nothing is logged: Lightning would take it for a hook's."""
+    """Within it, the module logs nothing, as Lightning would take the values for those of a hook."""
 
     def nothing(*args: Any, **kwargs: Any) -> None:
         pass
@@ -195,6 +173,7 @@ def _muted(module: LightningModule) -> Iterator[None]:
 
 @contextmanager
 def _buffers_kept(module: nn.Module) -> Iterator[None]:
+    """Puts the values of all buffers back at its end."""
     kept = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     try:
         yield

@@ -1,37 +1,59 @@
-"""One `fit` of a multigrid training: its plan, its LR, its report, and what its loader asks."""
+"""One `fit` of a multigrid training: how it is planned and begun, its LR and validations, and what its loader asks."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from lightning.pytorch import Trainer
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.loading import MultigridSampler, derive_seed, order_of, reseed
-from lightning_multigrid.reports import RunReport
-from lightning_multigrid.schedule import MultigridSchedule, Step
-from lightning_multigrid.training.baseline_lr import BaselineLR
-from lightning_multigrid.training.lightning_internals import _global_seed, reload_every
-from lightning_multigrid.training.precise_bn import EvaluationStatistics
-from lightning_multigrid.training.recipe import Recipe
-from lightning_multigrid.training.resume import Continuation
+from lightning_multigrid.loading import (
+    FixedClips,
+    MultigridLoader,
+    MultigridSampler,
+    clip_dataset,
+    derive_seed,
+    order_of,
+    reseed,
+)
+from lightning_multigrid.reports import RunReport, Setup, clock_of, ways_out
+from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Step
+from lightning_multigrid.training.baseline_lr import BaselineLR, warn_of_adaptive_lr
+from lightning_multigrid.training.check_grids import check_grids
+from lightning_multigrid.training.lightning_internals import (
+    LoopCounters,
+    batch_index,
+    global_seed,
+    reload_every,
+    step_is_logged,
+    training_source,
+)
+from lightning_multigrid.training.mini_batches import batch_maker
+from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
+from lightning_multigrid.training.recipe import Options, Recipe, read_recipe, user_loader
+from lightning_multigrid.training.refusals import refuse_sync_batchnorm
+from lightning_multigrid.training.resume import Continuation, describe_run, describe_stand, take_up
+from lightning_multigrid.training.takeover import Takeover
 
-__all__ = ["Run", "make_sampler"]
+__all__ = ["Fit", "begin_fit", "log_values"]
 
 
-class Run:
-    """What one `fit` needs from hook to hook; to the loader it is the `Host`.
+class Fit:
+    """What one `fit` keeps from hook to hook. To the loader it is the `Host`.
 
     Args:
         trainer: With its script's settings.
         sampler: The plan, and the order.
         lr: The schedulers, on the baseline's clock.
         report: Notes the steps.
-        statistics: What validations and checkpoints are given.
-        validations_per_phase: Of the callback.
+        statistics: Writes the running statistics for validations and checkpoints.
+        validations_per_phase: As in `MultigridCallback`.
     """
 
     def __init__(
@@ -49,25 +71,25 @@ class Run:
         self._validations_per_phase, self._validate_every = validations_per_phase, trainer.check_val_every_n_epoch
 
     def step(self, batch: int) -> Step:
-        """A step of the epoch that is under way."""
+        """Returns a step of the current epoch."""
         return self.sampler.steps(self._trainer.current_epoch)[batch]
 
     # --- LR and validation ---
 
     def resume(self, found: Continuation) -> None:
-        """Goes on with the LR schedulers of a checkpoint."""
+        """Lets the LR schedulers go on from a checkpoint."""
         self._resumed, self.lr.epoch = found, found.epoch
 
     def start_lr(self) -> None:
-        """Sets the LR before anything is trained."""
+        """Sets the LR before the first step."""
         if self._resumed is not None:
-            # As it was when the checkpoint was written; Lightning does not know the position yet.
+            # The LR at the time of the checkpoint; Lightning does not know the position yet.
             self.lr.resume(self._resumed.ticks, self._resumed.lr_scale)
         else:
             self.sync_lr(self._trainer.current_epoch, 0)
 
     def sync_lr(self, epoch: int, batch: int) -> None:
-        """Sets the LR of a step; the one after an epoch's last is the first of the next epoch."""
+        """Sets the LR of a step; the step after an epoch's last is the first of the next epoch."""
         steps = self.sampler.steps(epoch)
         batch -= batch % self.sampler.accumulate  # the micro-batches of an optimizer step share its LR
         if batch >= len(steps):
@@ -76,7 +98,7 @@ class Run:
         self.lr.sync(self.sampler.schedule.baseline_epoch(position), steps[batch].lr_scale)
 
     def choose_validation(self) -> None:
-        """Says whether this epoch ends with a validation; the last one always does, for the checkpoint that counts."""
+        """Decides whether this epoch ends with a validation. The last one does, for the checkpoint that counts."""
         trainer, schedule = self._trainer, self.sampler.schedule
         if self._validations_per_phase is not None:
             validate = trainer.current_epoch in schedule.validation_epochs(self._validations_per_phase)
@@ -84,55 +106,129 @@ class Run:
             done = trainer.current_epoch + 1
             validate = done % self._validate_every == 0 or done == schedule.epochs
         else:
-            return  # by the number of batches
+            return  # the number of batches decides
         trainer.check_val_every_n_epoch = 1 if validate else sys.maxsize
 
     # --- What the loader asks ---
 
     def epoch(self) -> int:
-        """The epoch."""
+        """Returns the current epoch."""
         return self._trainer.current_epoch
 
     def start(self) -> tuple[int, int]:
-        """Epoch and batch; prepares that epoch, or what is left of it."""
-        # Only when the first batch is asked for does Lightning know the position in every case of resuming, and a run
-        # resumed in mid-epoch has no `on_train_epoch_start`.
-        epoch, batch = self._trainer.current_epoch, self._trainer.fit_loop.batch_idx + 1
-        # Lightning has just requested the training loader; it must not request those for validation again.
+        """Prepares the current epoch, or the rest of it; returns the epoch and its first batch."""
+        # Lightning knows the position in every case of resuming only when it asks for the first batch, and after a
+        # resume in mid-epoch it does not call `on_train_epoch_start`.
+        epoch, batch = self._trainer.current_epoch, batch_index(self._trainer) + 1
+        # Lightning has just requested the training loader. It must not request those for validation again.
         reload_every(self._trainer, 0)
         self.choose_validation()
         self.sync_lr(epoch, batch)
         self.report.started(epoch, batch)
         return epoch, batch
 
-    def waits(self) -> None:
-        """The next mini-batch is asked for."""
-        self.report.asked()
+    def follow(self, epoch: int, batch: int, mini_batches: Iterator[Any]) -> Iterator[Any]:
+        """Yields mini-batches, and notes when each was asked for and handed over."""
+        return self.report.timer.timed(self._seeded(epoch, batch, mini_batches))
 
-    def before(self, epoch: int, batch: int) -> None:
-        """A mini-batch is handed over."""
-        # Augmentation on the device and dropout draw on these. As a function of the position they need no checkpoint,
-        # and neither validation nor a restart on other devices changes them.
-        reseed(derive_seed(self.sampler.seed, epoch, batch, self._trainer.global_rank))
-        self.report.handed()
+    def _seeded(self, epoch: int, start: int, mini_batches: Iterator[Any]) -> Iterator[Any]:
+        for batch, clips in enumerate(mini_batches, start):
+            # Augmentation on the device and dropout draw on this state. It is a function of the position, so no
+            # checkpoint needs it, and neither validation nor a restart on other devices changes it.
+            reseed(derive_seed(self.sampler.seed, epoch, batch, self._trainer.global_rank))
+            yield clips
+
+    # --- Checkpoints ---
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what can't be computed again, as plain values: checkpoints are loaded with `weights_only`."""
+        return {
+            **describe_run(self.sampler, self.lr.epoch),
+            "seed": self.sampler.seed,
+            "ticks": list(self.lr.ticks),
+            "lr_scale": self.lr.scale,
+        }
+
+    def complete_checkpoint(self, checkpoint: dict[str, Any], state: dict[str, Any]) -> None:
+        """Adds the position to the state of the callback in a checkpoint."""
+        counters = LoopCounters(checkpoint)
+        state.update(describe_stand(self.sampler, counters.place))
+        if counters.place.batch == 0:
+            counters.forget_loader()
 
 
-def make_sampler(
-    trainer: Trainer, schedule: MultigridSchedule, recipe: Recipe, loader: DataLoader[Any], seed: int | None
-) -> MultigridSampler:
-    """The plan of a run on this device, and its order.
+def log_values(trainer: Trainer, module: LightningModule, values: Mapping[str, float]) -> None:
+    """Logs values where anyone sees them: in steps that loggers get, and at the end of an epoch.
+
+    In other steps, logging would cost more than all the rest of the callback. At the end of an epoch, `EarlyStopping`
+    and `ModelCheckpoint` may monitor the values.
+    """
+    seen = step_is_logged(trainer) or trainer.is_last_batch or trainer.should_stop
+    if (seen or trainer.fast_dev_run) and not trainer.barebones:  # type: ignore[attr-defined]
+        # As tensors of the CPU: Lightning would send numbers to the device, and wait for it.
+        module.log_dict({name: torch.tensor(float(value)) for name, value in values.items()}, batch_size=1)
+
+
+# --- How a `fit` begins ---
+
+
+def begin_fit(
+    options: Options,
+    trainer: Trainer,
+    module: LightningModule,
+    takeover: Takeover,
+    checkpoint: dict[str, Any] | None,
+    state: dict[str, Any] | None,
+) -> Fit:
+    """Plans the training of a script, tries the plan on the model, and takes the Trainer over.
 
     Args:
-        trainer: At `on_fit_start`.
-        schedule: The schedule.
-        recipe: What the script says.
-        loader: The user's training loader.
-        seed: Of order and augmentation; None takes that of `seed_everything`, or draws one.
+        options: The arguments of the callback.
+        trainer: At `on_fit_start`: `configure_optimizers` has run and has seen the baseline only. Lightning restores
+            loops, optimizers and schedulers of a checkpoint after that hook.
+        module: The module.
+        takeover: Makes the changes, and undoes them later.
+        checkpoint: The checkpoint that this `fit` resumes, as Lightning has loaded it; its counters are changed.
+        state: The callback's state in the checkpoint.
+    """
+    takeover.convert_batchnorm(module, options.sub_batch)  # layers that were made after `setup`
+    refuse_sync_batchnorm(module)
+    loader = user_loader(training_source(trainer).dataloader())
+    recipe = read_recipe(trainer, loader, trainer.world_size)
+    seed = (state or {}).get("seed") if options.seed is None else options.seed
+    multigrid = _make_loader(options, trainer, recipe, loader, seed)
+    sampler = multigrid.sampler
+    fit = multigrid.host = _make_fit(options, trainer, module, takeover, recipe, loader, multigrid)
+    if checkpoint is not None:
+        fit.resume(take_up(checkpoint, state, sampler, recipe.epoch, fit.lr.configs))
+    takeover.show_on_bar(trainer, fit.report)
+    takeover.add_last_callback(trainer, fit.statistics)
+    takeover.replace_loader(trainer, multigrid)
+    takeover.configure_trainer(trainer, sampler, recipe)
+    rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, recipe.drop_last))
+    return fit
+
+
+def _make_loader(
+    options: Options, trainer: Trainer, recipe: Recipe, loader: DataLoader[Any], seed: int | None
+) -> MultigridLoader:
+    """Plans the training of a recipe; returns the loader of its mini-batches."""
+    dataset = clip_dataset(loader.dataset) or FixedClips(loader.dataset, options.layout)
+    shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
+    epochs = options.epochs_of_try if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
+    schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
+    return MultigridLoader(dataset, _make_sampler(trainer, schedule, recipe, loader, seed), loader)
+
+
+def _make_sampler(
+    trainer: Trainer, schedule: MultigridSchedule, recipe: Recipe, loader: DataLoader[Any], seed: int | None
+) -> MultigridSampler:
+    """Returns the plan of this device, and its order.
 
     Raises:
-        ValueError: If there are fewer data than the first mini-batch needs.
+        ValueError: If there are fewer clips than the first mini-batch needs.
     """
-    seed = _global_seed(trainer) if seed is None else seed
+    seed = global_seed(trainer) if seed is None else seed
     in_order = partial(_in_order, int(recipe.available * trainer.world_size))
     sampler = MultigridSampler(
         schedule,
@@ -150,3 +246,27 @@ def make_sampler(
 
 def _in_order(length: int, epoch: int) -> range:
     return range(length)
+
+
+def _make_fit(
+    options: Options,
+    trainer: Trainer,
+    module: LightningModule,
+    takeover: Takeover,
+    recipe: Recipe,
+    loader: DataLoader[Any],
+    multigrid: MultigridLoader,
+) -> Fit:
+    """Tries the plan on the model, and takes over the LR."""
+    clips, sampler = multigrid.clips, multigrid.sampler
+    grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
+    flops = check_grids(module, grids, batch_maker(trainer, module, multigrid))
+    estimate = None
+    if options.precise_bn_batches is not None:
+        estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)
+        estimate.check(trainer, module)
+    lr = takeover.drive_lr(trainer, module, recipe)
+    warn_of_adaptive_lr(trainer.optimizers, sampler.schedule)
+    setup = Setup(sampler, sampler.accumulate, recipe.drop_last, flops, loader.num_workers, ways_out(clips))
+    report = RunReport(setup, clock_of(module.device))
+    return Fit(trainer, sampler, lr, report, EvaluationStatistics(estimate), options.validations_per_phase)

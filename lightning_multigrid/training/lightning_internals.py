@@ -1,42 +1,44 @@
-"""Everything of Lightning that we use and that is not public: the file to read when Lightning releases."""
+"""Everything of Lightning that this package uses and that is not public: the file to read when Lightning releases.
+
+Each entry names the place in Lightning that it relies on, the versions in which that place was seen, and why there is
+no public way. The test of an entry is `test_<name>` in `tests/training/test_lightning_internals.py`; it fails when
+Lightning changes. Documented hooks and properties count as public, and so do attributes of a Trainer that are named
+like one of its arguments, such as `limit_train_batches`.
+"""
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 
-__all__ = ["LoopCounters", "Place", "log_values", "reload_every", "training_source"]
-
-
-def log_values(trainer: Trainer, module: LightningModule, values: Mapping[str, float]) -> None:
-    """Logs what the loggers will see."""
-    # Only where Lightning hands a step's values on to the loggers, as in the other steps they are never seen and cost
-    # more than all the rest of the callback. Lightning counts these steps in private (as `LearningRateMonitor` knows).
-    # And at the end of an epoch, where `EarlyStopping` and `ModelCheckpoint` may be asked to watch them.
-    step, every = trainer.fit_loop.epoch_loop._batches_that_stepped + 1, trainer.log_every_n_steps  # type: ignore[attr-defined]
-    seen = every > 0 and step % every == 0
-    if (seen or trainer.is_last_batch or trainer.should_stop or trainer.fast_dev_run) and not trainer.barebones:  # type: ignore[attr-defined]
-        # As tensors of the CPU: Lightning would send numbers to the device, and wait for it.
-        module.log_dict({name: torch.tensor(float(value)) for name, value in values.items()}, batch_size=1)
-
-
-def _global_seed(trainer: Trainer) -> int:
-    """The seed of `seed_everything`, which leaves it in this variable, else one that is drawn on rank 0."""
-    given = os.environ.get("PL_GLOBAL_SEED")
-    drawn = torch.randint(2**31, ()).item() if given is None else int(given)
-    return cast("int", trainer.strategy.broadcast(drawn))
+__all__ = [
+    "LoopCounters",
+    "Place",
+    "attach",
+    "batch_index",
+    "copy_without_trainer",
+    "global_seed",
+    "loop_limits",
+    "reload_every",
+    "stage_of_training",
+    "step_is_logged",
+    "training_source",
+]
 
 
 def training_source(trainer: Trainer) -> Any:
-    """Where Lightning gets the training loader from; its `instance` may be replaced by a loader.
+    """Returns what Lightning asks for the training loader; its attribute `instance` may be replaced by a loader.
 
-    Lightning has no public door to a loader that was passed to `fit` (`loops/fit_loop.py`, `FitLoop._data_source`, of
-    this name since 2.0). A test fails when it changes.
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop._data_source`; of this name since 2.0): there is no public
+    way to a loader that was passed to `fit`.
     """
     source = getattr(trainer.fit_loop, "_data_source", None)
     if source is None or not callable(getattr(source, "dataloader", None)):
@@ -48,9 +50,92 @@ def training_source(trainer: Trainer) -> Any:
 
 
 def reload_every(trainer: Trainer, epochs: int) -> None:
-    """Makes Lightning request its loaders anew at the start of every so many epochs; 0 is never."""
-    # Lightning sets this attribute where a type checker does not see it (`_DataConnector.on_trainer_init`).
+    """Makes Lightning request its loaders anew every so many epochs: 0 is never, -1 at the next opportunity.
+
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop._should_reload_train_dl`): the attribute is public and read
+    in each epoch, but the Trainer's argument refuses -1. With 1, the first epoch would keep a loader that
+    `configure_optimizers` has made Lightning request.
+    """
     trainer.reload_dataloaders_every_n_epochs = epochs  # type: ignore[attr-defined]
+
+
+def loop_limits(trainer: Trainer, epochs: int) -> list[tuple[Any, str, Any]]:
+    """Returns what to set for a training of so many epochs and no other limit, as (owner, attribute, value).
+
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.max_epochs`; `loops/training_epoch_loop.py`,
+    `_TrainingEpochLoop.max_steps`): the Trainer's own `max_epochs` and `max_steps` are read-only.
+    """
+    loop = trainer.fit_loop
+    return [(loop, "max_epochs", epochs), (loop.epoch_loop, "max_steps", -1), (trainer, "limit_train_batches", 1.0)]
+
+
+def batch_index(trainer: Trainer) -> int:
+    """Returns the number in its epoch of the last mini-batch that has started; -1 before the first one.
+
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.batch_idx`): hooks are given the number, but a loader and
+    `on_save_checkpoint` are not.
+    """
+    return trainer.fit_loop.batch_idx
+
+
+def step_is_logged(trainer: Trainer) -> bool:
+    """Returns whether Lightning hands what this step logs on to the loggers.
+
+    Lightning 2.5.3 to 2.6.6 (`loops/training_epoch_loop.py`, `_TrainingEpochLoop._batches_that_stepped`): this counter
+    decides (`_LoggerConnector.should_update_logs`), and the public `global_step` counts the steps of all optimizers.
+    """
+    step, every = trainer.fit_loop.epoch_loop._batches_that_stepped + 1, trainer.log_every_n_steps  # type: ignore[attr-defined]
+    return bool(every > 0 and step % every == 0)
+
+
+def global_seed(trainer: Trainer) -> int:
+    """Returns the seed that was given to `seed_everything`, else one that rank 0 draws.
+
+    Lightning 2.5.3 to 2.6.6 (`fabric/utilities/seed.py`): `seed_everything` leaves its seed in this variable for the
+    processes that it starts; no function returns it.
+    """
+    given = os.environ.get("PL_GLOBAL_SEED")
+    drawn = torch.randint(2**31, ()).item() if given is None else int(given)
+    return cast("int", trainer.strategy.broadcast(drawn))
+
+
+def attach(trainer: Trainer, module: LightningModule) -> None:
+    """Makes a Trainer answer `configure_optimizers` as in `fit`, without one. `Takeover.attach` also undoes it.
+
+    Lightning 2.5.3 to 2.6.6 (`trainer/trainer.py`, `Trainer.fit`, `_fit_impl` and `_run`): the Trainer knows its module
+    through the strategy, and answers `estimated_stepping_batches` only in this state.
+    """
+    trainer.state.fn = TrainerFn.FITTING
+    trainer.strategy.connect(module)
+    module.trainer = trainer
+
+
+@contextmanager
+def stage_of_training(trainer: Trainer) -> Iterator[None]:
+    """Within it, `trainer.training` is true, as some hooks of the data ask; callbacks may be in another stage.
+
+    Lightning 2.5.3 to 2.6.6 (`trainer/trainer.py`, setter of `Trainer.training`; `trainer/states.py`): only the loops
+    are meant to set the stage.
+    """
+    stage = trainer.state.stage
+    trainer.training = True
+    try:
+        yield
+    finally:
+        trainer.state.stage = stage
+
+
+def copy_without_trainer(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
+    """Returns a deep copy of a module, which has no Trainer.
+
+    Lightning 2.5.3 to 2.6.6 (`core/module.py`, `LightningModule.__getstate__`): that the copy leaves the Trainer out is
+    not documented; with it, loaders and callbacks would be copied, too.
+
+    Args:
+        module: The module.
+        memo: Replacements for parts, by the identity of the part (as in `copy.deepcopy`).
+    """
+    return copy.deepcopy(module, memo)
 
 
 class Place(NamedTuple):
@@ -63,11 +148,11 @@ class Place(NamedTuple):
 class LoopCounters:
     """Lightning's own counters in a checkpoint.
 
-    Their layout is not public (`_FitLoop.state_dict`; `loops/progress.py`). Tests that resume at every step fail when
-    it changes.
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py` and `loops/training_epoch_loop.py`, their `state_dict`;
+    `loops/progress.py`): the layout is not documented, and there is no other way to say where Lightning continues.
 
     Args:
-        checkpoint: As Lightning saves and loads it; the counters are changed in it.
+        checkpoint: As Lightning saves and loads it; methods change the counters in it.
     """
 
     def __init__(self, checkpoint: dict[str, Any]) -> None:
@@ -77,7 +162,7 @@ class LoopCounters:
 
     @property
     def place(self) -> Place:
-        """Where it continues."""
+        """Where Lightning continues."""
         epochs, batches = self._epochs["current"], self._batches["current"]
         if epochs["started"] == epochs["processed"]:
             return Place(epochs["processed"], 0)
@@ -87,15 +172,16 @@ class LoopCounters:
 
     @property
     def optimizer_steps(self) -> int:
-        """Since the training was started."""
+        """Optimizer steps since the start of the training."""
         progress = self._loop["epoch_loop.automatic_optimization.optim_progress"]
         return int(progress["optimizer"]["step"]["total"]["completed"])
 
     def close_finished_epoch(self) -> None:
-        """Mends where Lightning continues after a checkpoint of the last `on_train_batch_end` of an epoch.
+        """Makes Lightning close an epoch whose last `on_train_batch_end` wrote the checkpoint.
 
-        Lightning takes the epoch for finished if it has as many batches as the *next* one, whose length differs here
-        (`loops/training_epoch_loop.py`, `reset`). With the batch counted as completed it closes the epoch either way.
+        Lightning compares the batches of that epoch with the length of the *next* one, which differs here
+        (`loops/training_epoch_loop.py`, `reset`). If the batch counts as completed, Lightning closes the epoch in
+        either case.
         """
         current = self._batches["current"]
         if self._batches["is_last_batch"] and current["completed"] + 1 == current["processed"] == current["ready"]:
@@ -103,11 +189,11 @@ class LoopCounters:
             self._batches["total"]["completed"] += 1
 
     def forget_loader(self) -> None:
-        """Drops what keeps a training without the callback from continuing at an epoch's end; see `MultigridLoader`."""
+        """Drops the (empty) state of our loader, so that a training without the callback can continue, too."""
         self._loop["state_dict"].pop("combined_loader", None)
 
     def move(self, place: Place) -> None:
-        """Makes Lightning continue somewhere else, as if a step or an epoch had just ended there."""
+        """Makes Lightning continue at another place, as if a step or an epoch had just ended there."""
         done = dict.fromkeys(("ready", "started", "processed", "completed"), place.epoch)
         for progress in (self._epochs["total"], self._epochs["current"]):
             progress.update(done)
@@ -118,6 +204,6 @@ class LoopCounters:
             total = self._batches["total"]["processed"] + place.batch - self._batches["current"]["processed"]
             for progress, batches in ((self._batches["total"], total), (self._batches["current"], place.batch)):
                 progress.update(ready=batches, started=batches, processed=batches, completed=batches - 1)
-        validation = self._loop["epoch_loop.val_loop.batch_progress"]  # none is under way there
+        validation = self._loop["epoch_loop.val_loop.batch_progress"]  # no validation is under way there
         for progress in (validation["total"], validation["current"]):
             progress.update(dict.fromkeys(progress, 0))

@@ -1,16 +1,14 @@
-"""Precise BatchNorm: running statistics as those of the training data, not of the mini-batches seen last.
+"""Precise BatchNorm: running statistics of the training data instead of the last mini-batches.
 
-Training normalises by the statistics of mini-batches, and keeps a moving average of them for evaluation. After a
-multigrid training, that average mixes the grids of the short cycle. Here the statistics are re-estimated with the
-weights as they are, on the baseline's grid: the mean and variance of all values that a layer sees, over mini-batches
-and ranks.
+Training normalises by the statistics of mini-batches, and keeps a moving average of them for evaluation. In multigrid
+training that average mixes the grids of the short cycle. This module re-estimates the statistics with the current
+weights, on the baseline's grid: the mean and variance of all values that a layer sees, over mini-batches and ranks.
 
 Legend: N clips, C channels, `*` the other axes.
 """
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -42,7 +40,8 @@ from lightning_multigrid.norm import (
     write_statistics,
 )
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, ShortCycle
-from lightning_multigrid.training.check_grids import batch_hook, first_clips
+from lightning_multigrid.training.lightning_internals import batch_index, copy_without_trainer, stage_of_training
+from lightning_multigrid.training.mini_batches import first_clips, on_device
 
 __all__ = ["EvaluationStatistics", "PopulationEstimate", "population_sampler"]
 
@@ -50,13 +49,13 @@ _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
 
 
 def population_sampler(training: MultigridSampler, batches: int) -> MultigridSampler:
-    """Mini-batches of the baseline's shape, of the clips that a training sees in an epoch, in an order of their own.
+    """Samples mini-batches of the baseline's shape from the clips of a training's epoch, in another order.
 
-    The order is a pure function of (seed, epoch), and a global mini-batch is cut among the ranks as in training.
+    The order is a pure function of (seed, epoch), and ranks share a global mini-batch as in training.
 
     Args:
         training: The training's sampler.
-        batches: Mini-batches of each rank; fewer if an epoch has fewer whole ones.
+        batches: Mini-batches of each rank; fewer if an epoch has fewer whole mini-batches.
     """
     baseline = training.schedule.baseline
     alone = MultigridSchedule(baseline, LongCycle(((1, 1),)), ShortCycle((1,)), sub_batch=training.schedule.sub_batch)
@@ -71,16 +70,16 @@ def population_sampler(training: MultigridSampler, batches: int) -> MultigridSam
 
 
 class PopulationEstimate:
-    """Re-estimates a module's running statistics in the middle of its training, which notices nothing else.
+    """Re-estimates a module's running statistics in the middle of its training, and changes nothing else.
 
-    `training_step` runs without gradients, on a copy of the module that shares its parameters, in the precision and
-    the modes of training. So metrics, logs, buffers and gradients stay as they are, and so does all random state.
-    Where the step needs a Trainer, `forward` is given the clips.
+    It runs `training_step` without gradients, in the precision and the modes of training, on a copy of the module that
+    shares its parameters. Metrics, logs, buffers, gradients and all random state stay as they are. If the step needs a
+    Trainer, `forward` is run on the clips instead.
 
     Args:
         dataset: The training's clips.
         training: The training's sampler.
-        like: The user's loader, whose workers and the like are taken over. They start anew for each estimate.
+        like: The user's loader; its number of workers and the like apply here, too. Workers start anew each time.
         batches: Mini-batches of each rank.
     """
 
@@ -93,7 +92,7 @@ class PopulationEstimate:
         return MultigridLoader(self._dataset, self.sampler, self._like)
 
     def check(self, trainer: Trainer, module: LightningModule) -> None:
-        """Refuses, before the training starts, a module of which the statistics cannot be estimated.
+        """Refuses, before the training starts, a module whose statistics can't be estimated.
 
         Raises:
             MisconfigurationException: If it has no BatchNorm layer, or neither `training_step` nor `forward` runs.
@@ -110,9 +109,9 @@ class PopulationEstimate:
         for self._runs_step in (True, False):
             try:
                 with self._apart(trainer, module, epoch=0):
-                    batch = _on_device(trainer, module, self._loader().dataset[requests])
+                    batch = on_device(trainer, module, self._loader().dataset[requests])
                     replica = _replica(module, {})
-                    set_sub_batch(replica, 2)  # these clips have all they need on this rank
+                    set_sub_batch(replica, 2)  # so that these two clips need no other rank
                     with observed_moments(tracking_layers(replica)) as moments:
                         self._run(trainer, replica, batch, 0)
             except Exception as error:  # whatever a user's model may raise
@@ -124,7 +123,7 @@ class PopulationEstimate:
         raise MisconfigurationException(
             f"`precise_bn_batches` runs `training_step`, else `forward`, on a copy of the module without a Trainer, "
             f"but with {name} the first fails ({failures[0]}), and so does the second ({failures[1]}). Let one of them "
-            "do without `self.trainer`, or leave the argument out."
+            "work without `self.trainer`, or leave the argument out."
         )
 
     def write(self, trainer: Trainer, module: LightningModule, epoch: int, modes: Mapping[str, bool]) -> None:
@@ -133,8 +132,8 @@ class PopulationEstimate:
         Args:
             trainer: The Trainer.
             module: The module; only its running statistics change.
-            epoch: The epoch, from 0, whose clips are taken.
-            modes: Of each module, by name, whether it trains.
+            epoch: The epoch, from 0, whose clips are used.
+            modes: Whether each part of the module trains, by the part's name.
         """
         training = _training_layers(module, modes)
         replica = _replica(module, modes)
@@ -145,32 +144,27 @@ class PopulationEstimate:
             observed_moments({name: replica.get_submodule(name) for name in training}) as moments,
         ):
             for index, batch in enumerate(self._loader()):
-                self._run(trainer, replica, _on_device(trainer, module, batch), index)
+                self._run(trainer, replica, on_device(trainer, module, batch), index)
         write_statistics(training, moments)
 
     def _run(self, trainer: Trainer, replica: LightningModule, batch: Any, index: int) -> None:
-        # Compiling graphs for a few mini-batches would take longer than they do.
+        # To compile graphs for a few mini-batches would take longer than to run them.
         with torch.no_grad(), torch.compiler.set_stance("force_eager"), trainer.precision_plugin.train_step_context():
             if self._runs_step:
-                # Of the class: a compiled module has a step of its own on the instance, which is the original's.
+                # From the class: a compiled module has another step on the instance, which runs the original module.
                 type(replica).training_step(replica, batch, index)
             else:
                 replica(first_clips(batch))
 
     @contextmanager
     def _apart(self, trainer: Trainer, module: LightningModule, epoch: int) -> Iterator[None]:
-        """Random state of its own, and hooks of the data that think they are in training, as they are."""
-        stage = trainer.state.stage
+        """Gives the estimate a random state of its own, and the hooks of the data the stage of training."""
         seed = derive_seed(self.sampler.seed, _RANDOM, epoch, self.sampler.rank)
         devices = [module.device.index] if module.device.type == "cuda" else []
-        with seeded(seed), torch.random.fork_rng(devices), warnings.catch_warnings():
+        with seeded(seed), torch.random.fork_rng(devices), warnings.catch_warnings(), stage_of_training(trainer):
             reseed(seed)
             warnings.simplefilter("ignore")  # of `self.log` without a Trainer
-            trainer.training = True
-            try:
-                yield
-            finally:
-                trainer.state.stage = stage
+            yield
 
 
 def _training_layers(module: nn.Module, modes: Mapping[str, bool]) -> dict[str, BatchNorm]:
@@ -178,32 +172,24 @@ def _training_layers(module: nn.Module, modes: Mapping[str, bool]) -> dict[str, 
 
 
 def _replica(module: LightningModule, modes: Mapping[str, bool]) -> LightningModule:
-    """A copy with the same parameters and everything else its own, without a Trainer."""
-    replica = copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()})
+    """Returns a copy without a Trainer that shares the parameters of a module and nothing else."""
+    replica = copy_without_trainer(module, {id(parameter): parameter for parameter in module.parameters()})
     for name, part in replica.named_modules():
         part.training = modes.get(name, True)
     return replica
 
 
-def _on_device(trainer: Trainer, module: LightningModule, batch: Any) -> Any:
-    """A mini-batch as `training_step` gets it from Lightning."""
-    batch = trainer.precision_plugin.convert_input(batch)
-    batch = batch_hook("on_before_batch_transfer", trainer, module)(batch, 0)
-    batch = batch_hook("transfer_batch_to_device", trainer, module)(batch, trainer.strategy.root_device, 0)
-    return batch_hook("on_after_batch_transfer", trainer, module)(batch, 0)
-
-
 class EvaluationStatistics(Callback):
-    """Makes running statistics what validations and checkpoints need: the population's, or the average over ranks.
+    """Gives validations and checkpoints the running statistics of the population, or the average over ranks.
 
-    `MultigridCallback` puts it last among the callbacks while it fits. So a validation of averaged weights, which
-    another callback has put in place, has their statistics.
+    `MultigridCallback` puts this callback last while it fits. So if another callback swaps averaged weights in for a
+    validation, the statistics are those of the averaged weights.
 
-    Checkpoints that callbacks write at the end of a step or an epoch get them, too, and then hold what was validated.
-    Those that are written at any other moment (by a signal, which interrupts each rank elsewhere, after an error, or
-    by a call of the script) hold what is there: to wait for other ranks then might be to wait for ever.
+    Checkpoints that callbacks write at the end of a step or an epoch get these statistics, too, and hold what was
+    validated. Checkpoints of any other moment (a signal, which interrupts each rank elsewhere; an error; a call of the
+    script) hold the statistics of that moment: a rank that waited for others might wait for ever.
 
-    The moving average of training is overwritten, and goes on from the new values.
+    The statistics overwrite the moving average of training, which goes on from them.
 
     Args:
         estimate: Estimates the population's statistics; None averages those of the ranks.
@@ -220,7 +206,7 @@ class EvaluationStatistics(Callback):
         with torch.no_grad():
             if self.estimate is None:
                 average_statistics(_training_layers(module, self._modes))
-            elif _training_layers(module, self._modes):  # else all are frozen
+            elif _training_layers(module, self._modes):  # else all layers are frozen
                 self.estimate.write(trainer, module, trainer.current_epoch, self._modes)
         self._written = _position(trainer)
 
@@ -252,8 +238,8 @@ class EvaluationStatistics(Callback):
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self.saving and self._written != _position(trainer):
-            self._write(trainer, pl_module)  # in place, so that the state dict, which is taken already, has them
+            self._write(trainer, pl_module)  # in place: the state dict, which exists already, holds the same tensors
 
 
 def _position(trainer: Trainer) -> tuple[int, int]:
-    return trainer.current_epoch, trainer.fit_loop.batch_idx
+    return trainer.current_epoch, batch_index(trainer)

@@ -1,9 +1,9 @@
-"""What a Lightning script says about the baseline: its loader, its length, its LR stages."""
+"""What a script says: about the baseline (`Recipe`), and about the schedule that it wants (`Options`)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, cast
@@ -13,10 +13,18 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
-from lightning_multigrid.schedule import MultigridSchedule
-from lightning_multigrid.training.baseline_lr import BaselineEpoch
+from lightning_multigrid.schedule import (
+    Baseline,
+    BatchShape,
+    Epochs,
+    LongCycle,
+    LRScaling,
+    MultigridSchedule,
+    ShortCycle,
+)
+from lightning_multigrid.training.baseline_lr import BaselineEpoch, lr_stages
 
-__all__ = ["Recipe", "baseline_epochs", "read_recipe", "scheduler_configs", "user_loader"]
+__all__ = ["Options", "Recipe", "baseline_epochs", "read_recipe", "scheduler_configs", "user_loader"]
 
 
 @dataclass(frozen=True)
@@ -24,8 +32,8 @@ class Recipe:
     """The baseline on one device, as a Lightning script states it.
 
     Args:
-        clips: Clips of this rank in an epoch, as limited by `limit_train_batches` or `overfit_batches`.
-        available: Clips of this rank without that limit; a fraction where the ranks cannot share them evenly.
+        clips: Clips of this rank in an epoch, with the limit of `limit_train_batches` or `overfit_batches`.
+        available: Clips of this rank without that limit; a fraction where the ranks can't share them evenly.
         epoch: An epoch of the baseline.
         epochs: Length of the baseline, in epochs.
         drop_last: Whether the last mini-batch of an epoch is dropped if it is incomplete.
@@ -39,12 +47,111 @@ class Recipe:
 
     def planned_clips(self, schedule: MultigridSchedule) -> Fraction:
         """Clips of this rank in an epoch of a schedule."""
-        # A limit that is meant for a quick try still runs whole mini-batches.
+        # Under a limit for a quick try, mini-batches are whole all the same.
         return min(self.available, max(self.clips, Fraction(max(shape.clips for shape in schedule.grids))))
 
 
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `MultigridCallback`.
+
+    Raises:
+        ValueError: If `schedule` and arguments that shape it are both given, or an argument is out of range.
+    """
+
+    schedule: MultigridSchedule | None
+    epoch_factor: float
+    long_cycle: LongCycle
+    short_cycle: ShortCycle
+    sub_batch: int
+    size_divisor: int
+    lr_scaling: LRScaling
+    whole_epochs: bool
+    milestones: list[float] | None
+    warmup_epochs: float | None
+    layout: str | None
+    validations_per_phase: int | None
+    precise_bn_batches: int | None
+    seed: int | None
+
+    def __post_init__(self) -> None:
+        if self.validations_per_phase is not None and self.validations_per_phase < 1:
+            raise ValueError(f"`validations_per_phase` must be at least 1, got {self.validations_per_phase}.")
+        if self.precise_bn_batches is not None and self.precise_bn_batches < 1:
+            raise ValueError(
+                f"`precise_bn_batches` must be at least 1, got {self.precise_bn_batches}. Leave it out to keep the "
+                "moving average of training."
+            )
+        # A plan for any baseline refuses bad values where they are written, instead of when `fit` starts.
+        baseline = Baseline(BatchShape(1, 4, 4), epochs=1)
+        shaped = self._plan(baseline, stepwise=True) != MultigridSchedule(baseline)
+        if self.schedule is not None and (shaped or self.milestones is not None or self.warmup_epochs is not None):
+            raise ValueError(
+                "`schedule` says everything about the schedule, but arguments that shape an inferred one are given, "
+                "too. Give either; `MultigridSchedule` takes the same arguments."
+            )
+
+    def _plan(self, baseline: Baseline, stepwise: bool) -> MultigridSchedule:
+        return MultigridSchedule(
+            baseline,
+            self.long_cycle,
+            self.short_cycle,
+            epoch_factor=self.epoch_factor,
+            sub_batch=self.sub_batch,
+            size_divisor=self.size_divisor,
+            stepwise=stepwise,
+            lr_scaling=self.lr_scaling,
+            whole_epochs=self.whole_epochs,
+        )
+
+    def infer_schedule(
+        self,
+        shape: BatchShape,
+        stride: int,
+        epoch: BaselineEpoch,
+        epochs: Fraction,
+        schedulers: Sequence[LRSchedulerConfig],
+    ) -> MultigridSchedule:
+        """Returns the schedule for a baseline: the given one, else one that these options shape.
+
+        Args:
+            shape: The baseline's mini-batch.
+            stride: Temporal stride of its clips, in source frames.
+            epoch: One of its epochs.
+            epochs: Its length.
+            schedulers: Its LR schedulers, as Lightning holds them.
+
+        Raises:
+            ValueError: If the given schedule is for another shape or length.
+        """
+        if self.schedule is not None:
+            given = self.schedule.baseline
+            if (given.shape, given.epochs) != (shape, epochs):
+                raise ValueError(
+                    f"The schedule is for a baseline of {given.shape} (clips x frames x size) and "
+                    f"{float(given.epochs):g} epochs, but the script has one of {shape} and {float(epochs):g} epochs. "
+                    "Make them equal, or leave the schedule to be inferred."
+                )
+            return self.schedule
+        stages = lr_stages(schedulers, epoch, epochs)
+        milestones: tuple[Epochs, ...] = stages.milestones if self.milestones is None else tuple(self.milestones)
+        warmup = stages.warmup_epochs if self.warmup_epochs is None else self.warmup_epochs
+        return self._plan(Baseline(shape, epochs, milestones, stride, warmup), stages.stepwise)
+
+    @property
+    def epochs_of_try(self) -> Fraction:
+        """A length that fits the options, for `fast_dev_run`, where the Trainer's own length is 1."""
+        if self.schedule is not None:
+            return Fraction(self.schedule.baseline.epochs)
+        return Fraction(math.floor(max(0, *(self.milestones or ()), self.warmup_epochs or 0)) + 1)
+
+
 def user_loader(loaders: Any) -> DataLoader[Any]:
-    """The user's training loader, if it is one that can be rebuilt with other mini-batch shapes."""
+    """Returns the user's training loader.
+
+    Raises:
+        TypeError: If it can't be rebuilt with other shapes of mini-batches.
+    """
     if not isinstance(loaders, DataLoader):
         raise TypeError(
             f"MultigridCallback needs one `torch.utils.data.DataLoader` for training, got {type(loaders).__name__}. "
@@ -53,8 +160,8 @@ def user_loader(loaders: Any) -> DataLoader[Any]:
     if type(loaders).__iter__ is not DataLoader.__iter__:
         raise TypeError(
             f"MultigridCallback makes a loader of its own from the training loader, but {type(loaders).__name__} "
-            "iterates in its own way, which would be lost. Use a plain `torch.utils.data.DataLoader`; exact resuming "
-            "needs no other."
+            "iterates in its own way, which would be lost. Use a plain `torch.utils.data.DataLoader`, which is all "
+            "that exact resuming needs."
         )
     if isinstance(loaders.dataset, IterableDataset):
         raise TypeError(
@@ -78,7 +185,7 @@ def _limited(batches: int, limit: int | float | None) -> int:
 
 
 def baseline_epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:
-    """Length of the baseline in epochs, by the Trainer's `max_epochs` and `max_steps`."""
+    """Returns the length of the baseline in epochs, by the Trainer's `max_epochs` and `max_steps`."""
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         return Fraction(1)
     lengths = []
@@ -101,7 +208,7 @@ def baseline_epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:
 
 
 def scheduler_configs(module: LightningModule) -> list[LRSchedulerConfig]:
-    """The LR schedulers of a module that is not fitted, in whichever form `configure_optimizers` returns them."""
+    """Returns the LR schedulers of a module outside of `fit`, in whichever form `configure_optimizers` returns them."""
     returned: Any = module.configure_optimizers()
     if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], (list, tuple)):
         schedulers = list(returned[1])
@@ -117,20 +224,20 @@ def scheduler_configs(module: LightningModule) -> list[LRSchedulerConfig]:
 
 
 def read_recipe(trainer: Trainer, loader: DataLoader[Any], world: int) -> Recipe:
-    """Reads the baseline off a trainer and the user's loader.
+    """Reads the baseline off a Trainer and the user's loader.
 
-    `limit_train_batches` and `overfit_batches` count mini-batches of the baseline, as every number in the script does:
-    they say how many clips an epoch has.
+    As every number in the script, `limit_train_batches` and `overfit_batches` count mini-batches of the baseline, and
+    so say how many clips an epoch has.
 
     Args:
-        trainer: At `on_fit_start`, before anything was changed.
+        trainer: The Trainer, with the settings of its script.
         loader: The user's training loader.
         world: Devices.
     """
     size = cast("int", loader.batch_size)
-    if isinstance(loader.sampler, DistributedSampler):  # the user's own, already cut among the ranks
+    if isinstance(loader.sampler, DistributedSampler):  # the user's own, which cuts the data among the ranks
         of_rank, available = len(loader.sampler), Fraction(len(cast("Sized", loader.dataset)), world)
-    else:  # Lightning's distributed sampler repeats samples to make the ranks equal; ours leaves some out
+    else:  # Lightning's distributed sampler repeats samples to make the ranks equal; ours leaves samples out
         samples = len(cast("Sized", loader.sampler))
         of_rank, available = math.ceil(samples / world), Fraction(samples, world)
     batches = of_rank // size if loader.drop_last else math.ceil(of_rank / size)

@@ -1,4 +1,4 @@
-"""What the multigrid method cannot follow in a Lightning script, refused with the way out."""
+"""Refuses what the multigrid method can't follow in a Lightning script, and says what to do instead."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelP
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 
-__all__ = ["refuse_split_models", "refuse_sync_batchnorm", "refuse_unsupported"]
+__all__ = ["refuse_late_checkpoints", "refuse_split_models", "refuse_sync_batchnorm", "refuse_unsupported"]
 
 
 def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
-    """Refuses what cannot be trained by the multigrid method in Lightning's loop, with the way out.
+    """Refuses modules and Trainers that multigrid training can't follow in Lightning's loop.
 
     Raises:
-        MisconfigurationException: If the module or the trainer does one of those things.
+        MisconfigurationException: If this is such a module or Trainer.
     """
     if not module.automatic_optimization:
         raise MisconfigurationException(
@@ -61,7 +61,7 @@ def refuse_sync_batchnorm(module: LightningModule) -> None:
     """Refuses layers that share statistics among all ranks.
 
     Raises:
-        MisconfigurationException: If the module has one.
+        MisconfigurationException: If the module has such a layer.
     """
     if any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
         raise MisconfigurationException(
@@ -74,11 +74,24 @@ def refuse_split_models(strategy: Strategy) -> None:
     """Refuses strategies under which a rank does not hold the whole model.
 
     Raises:
-        MisconfigurationException: If the strategy is one of those.
+        MisconfigurationException: If this is such a strategy.
     """
     if isinstance(strategy, (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)):
         raise MisconfigurationException(
             "MultigridCallback cuts mini-batches among ranks that each hold the whole model and its BatchNorm "
             f"layers, but {type(strategy).__name__} splits the model or its optimizer. Use `strategy='ddp'`: multigrid "
             "needs no more memory than the baseline, and the paper's models fit on one GPU."
+        )
+
+
+def refuse_late_checkpoints(strategy: Strategy) -> None:
+    """Refuses strategies that load a checkpoint after `on_fit_start`, where the training is planned.
+
+    Raises:
+        MisconfigurationException: If this is such a strategy.
+    """
+    if strategy.restore_checkpoint_after_setup:
+        raise MisconfigurationException(
+            "MultigridCallback plans how to go on before training starts, but "
+            f"{type(strategy).__name__} loads checkpoints later. Resume with `strategy='ddp'`."
         )

@@ -1,8 +1,8 @@
-"""Where a checkpoint stands in a training, and where this run continues it.
+"""Where a training was when it wrote a checkpoint, and where this run continues.
 
-Nothing here is needed by a run that continues as it was started: everything is a function of the position, which
-Lightning keeps. It is for a run on other devices, which have other mini-batches, and for one that crosses over from the
-baseline to multigrid training or back. Positions are compared in clips, over all ranks, and on the baseline's clock.
+A run with the settings of the checkpoint needs none of this: everything is a function of the position, which Lightning
+keeps. It is for a run on other devices, whose mini-batches differ, and for a run that changes over from the baseline to
+multigrid training or back. Positions are compared in clips, over all ranks, and on the baseline's clock.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["Continuation", "continue_training", "describe_run", "describe_stand"
 
 
 def describe_run(sampler: MultigridSampler, epoch: BaselineEpoch) -> dict[str, Any]:
-    """What tells a run from others, as plain values: checkpoints are loaded with `weights_only`.
+    """Returns what distinguishes a run from others, as plain values: checkpoints are loaded with `weights_only`.
 
     Args:
-        sampler: Of the run.
-        epoch: Of the baseline, in which its LR schedulers count.
+        sampler: The run's sampler.
+        epoch: The epoch of the baseline that its LR schedulers count in.
     """
     return {
         "version": 2,
@@ -48,11 +48,11 @@ def describe_run(sampler: MultigridSampler, epoch: BaselineEpoch) -> dict[str, A
 
 
 def describe_stand(sampler: MultigridSampler, place: Place) -> dict[str, Any]:
-    """Where a run stands, in units that mean the same in another run.
+    """Returns the position of a run, in units that mean the same in another run.
 
     Args:
-        sampler: Of the run.
-        place: Where it continues.
+        sampler: The run's sampler.
+        place: Its next mini-batch.
     """
     start = _window_start(place, sampler.accumulate)
     seen = sampler.steps(place.epoch)[start.batch].offset * sampler.world if start.batch else 0
@@ -71,7 +71,7 @@ def _without_cycles(schedule: MultigridSchedule) -> MultigridSchedule:
 
 
 def _plan_key(schedule: MultigridSchedule) -> str:
-    """Equal for schedules that differ in nothing but the clips of the baseline's mini-batch."""
+    """Returns a key that schedules share if they differ only in the clips of the baseline's mini-batch."""
     baseline = schedule.baseline
 
     def relative(phase_shape: Any) -> tuple[Any, ...]:
@@ -86,7 +86,7 @@ def _plan_key(schedule: MultigridSchedule) -> str:
 
 
 def _window_start(place: Place, accumulate: int) -> Place:
-    # Gradients are not saved, so an optimizer step that was under way starts anew.
+    # Checkpoints have no gradients, so an unfinished optimizer step starts anew.
     return place._replace(batch=place.batch - place.batch % accumulate)
 
 
@@ -100,13 +100,13 @@ def take_up(
     epoch: BaselineEpoch,
     configs: Sequence[LRSchedulerConfig],
 ) -> Continuation:
-    """Makes Lightning, which has not read the counters in a checkpoint yet, continue where this run does.
+    """Finds where this run continues a checkpoint, and changes Lightning's counters in it accordingly.
 
     Args:
-        checkpoint: As Lightning has loaded it; its counters are changed.
-        state: As for `continue_training`, like the arguments that follow.
-        sampler: Of the run.
-        epoch: Of its baseline.
+        checkpoint: As Lightning has loaded it, before Lightning reads the counters.
+        state: The callback's state in the checkpoint; None if a training without the callback wrote it.
+        sampler: This run's sampler.
+        epoch: An epoch of its baseline.
         configs: Its LR schedulers.
     """
     counters = LoopCounters(checkpoint)
@@ -122,14 +122,14 @@ def take_up(
 
 @dataclass(frozen=True)
 class Continuation:
-    """How a run takes up a checkpoint.
+    """How a run continues a checkpoint.
 
     Args:
-        place: Where.
-        ticks: Those that the LR schedulers have had.
-        lr_scale: The scale of the last step.
-        epoch: The baseline's, in which the LR schedulers count: they come from the checkpoint, with their milestones.
-        message: What a user should know of it; empty if it goes on as it was.
+        place: The next mini-batch.
+        ticks: Ticks that each LR scheduler has had.
+        lr_scale: The LR scale of the last step.
+        epoch: The epoch of the baseline that the LR schedulers, which are the checkpoint's, count in.
+        message: What a user should know; empty if the run has the settings of the checkpoint.
     """
 
     place: Place
@@ -146,24 +146,24 @@ def continue_training(
     epoch: BaselineEpoch,
     configs: Sequence[LRSchedulerConfig],
 ) -> Continuation:
-    """Where a run continues a checkpoint.
+    """Finds where this run continues a checkpoint.
 
     Args:
-        state: What the callback left in it; None for a training without the callback.
-        counters: Lightning's, from it.
-        sampler: Of the run that continues it.
-        epoch: Of its baseline.
+        state: As for `take_up`, like the arguments after the next one.
+        counters: Lightning's counters in the checkpoint.
+        sampler: This run's sampler.
+        epoch: An epoch of its baseline.
         configs: Its LR schedulers.
 
     Raises:
-        MisconfigurationException: If it means something else in this run.
+        MisconfigurationException: If no place in this run corresponds to the checkpoint's.
     """
     if state is None:
         return _from_baseline(counters, sampler, epoch, configs)
     saved_epoch = BaselineEpoch(*state.get("baseline_epoch_batches", (epoch.batches, epoch.accumulate)))
     here = Continuation(counters.place, state["ticks"], state["lr_scale"], saved_epoch)
     mine = describe_run(sampler, epoch)
-    # Before version 2 there was only the schedule of a device.
+    # Version 1 had only the schedule of a device.
     key = "plan" if "plan" in state else "schedule"
     if state[key] == mine[key]:
         if all(state.get(name, mine[name]) == mine[name] for name in ("clips", "split", "samples")):
@@ -186,7 +186,7 @@ def _on_other_ranks(
     where = f"in epoch {place.epoch} at batch {place.batch}"
     ranks = f"{state['split'][0]} rank(s), this run has {mine['split'][0]}"
     if state["clips"] == mine["clips"]:
-        message = f"The checkpoint is of {ranks}: the same mini-batches go on, {where}."
+        message = f"The checkpoint is of {ranks}. This run goes on {where}, with the same mini-batches."
     else:
         message = (
             f"The checkpoint is of {ranks}, and of {state['clips']} clips in an optimizer step of the baseline, this "
@@ -194,14 +194,13 @@ def _on_other_ranks(
             "epoch that were seen. The baseline's LR is the checkpoint's."
         )
     if state["samples"] != mine["samples"]:
-        message += (
-            f" An epoch had {state['samples']} clips and has {mine['samples']} now, so their order is another one."
-        )
+        message += f" An epoch had {state['samples']} clips and has {mine['samples']} now, so their order differs."
     return replace(here, place=place, message=message)
 
 
 def _across(state: dict[str, Any], mine: dict[str, Any], here: Continuation, sampler: MultigridSampler) -> Continuation:
-    _refuse_mid_epoch(here.place, "a multigrid training" if mine["plan"] == mine["baseline_plan"] else "the baseline")
+    both = "the baseline", "a multigrid training"
+    _refuse_mid_epoch(here.place, *(both if mine["plan"] != mine["baseline_plan"] else both[::-1]))
     place = _place_of(sampler, Fraction(state["baseline_epoch"]))
     return replace(here, place=place, message=_crossing(Fraction(state["baseline_epoch"]), place, sampler))
 
@@ -210,23 +209,25 @@ def _from_baseline(
     counters: LoopCounters, sampler: MultigridSampler, epoch: BaselineEpoch, configs: Sequence[LRSchedulerConfig]
 ) -> Continuation:
     done = counters.place
-    _refuse_mid_epoch(done, "a training without MultigridCallback")
+    _refuse_mid_epoch(done, "a training without MultigridCallback", "a training with it")
     if counters.optimizer_steps != done.epoch * epoch.optimizer_steps:
         raise MisconfigurationException(
             f"The checkpoint is of a training without MultigridCallback, with {counters.optimizer_steps} optimizer "
             f"steps in {done.epoch} epoch(s), but the baseline of this script has {epoch.optimizer_steps} in each. Use "
-            "the data, `batch_size` and devices of that training, or start a new one from its weights."
+            "the data, `batch_size` and devices of that training, or start a new training from the weights."
         )
     place = _place_of(sampler, Fraction(done.epoch))
     ticks = [epoch.ticks(Fraction(done.epoch), config.interval, config.frequency) for config in configs]
     return Continuation(place, ticks, 1.0, epoch, _crossing(Fraction(done.epoch), place, sampler))
 
 
-def _refuse_mid_epoch(place: Place, of: str) -> None:
+def _refuse_mid_epoch(place: Place, of: str, this: str) -> None:
     if place.batch:
         raise MisconfigurationException(
-            f"The checkpoint is of {of}, in the middle of its epoch {place.epoch} (batch {place.batch}), of which this "
-            "run has no like. Resume it as it was trained up to the end of an epoch, and take the checkpoint of there."
+            f"The checkpoint is of {of}, in the middle of its epoch {place.epoch} (batch {place.batch}). This run is "
+            f"{this}: its mini-batches are others, so it can only continue from the end of an epoch. Continue the "
+            "checkpoint with the script that wrote it up to the end of an epoch, and resume from the checkpoint "
+            "written there."
         )
 
 
@@ -248,7 +249,7 @@ def _place_of(sampler: MultigridSampler, baseline_epoch: Fraction) -> Place:
 
 
 def _first_after(sampler: MultigridSampler, epoch: int, clips: Fraction | int) -> Place:
-    """The first optimizer step of an epoch before which at least so many clips were seen, over all ranks."""
+    """The first optimizer step of an epoch that has at least this many clips before it, over all ranks."""
     steps = sampler.steps(epoch)
     for batch in range(0, len(steps), sampler.accumulate):
         if steps[batch].offset * sampler.world >= clips:

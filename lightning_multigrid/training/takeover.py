@@ -1,4 +1,4 @@
-"""What of a script's Trainer and module is other while a multigrid training runs, and is put back afterwards."""
+"""What the callback changes in the Trainer and the module during `fit`, and puts back afterwards."""
 
 from __future__ import annotations
 
@@ -16,43 +16,67 @@ from lightning_multigrid.loading import MultigridSampler
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm
 from lightning_multigrid.reports import RunReport
 from lightning_multigrid.training.baseline_lr import BaselineLR
-from lightning_multigrid.training.lightning_internals import reload_every
+from lightning_multigrid.training.lightning_internals import attach, loop_limits, reload_every, training_source
 from lightning_multigrid.training.recipe import Recipe
 
 __all__ = ["Takeover"]
 
 
 class Takeover:
-    """Takes over, piece by piece, until `give_back`; that undoes the last piece first, and leaves none for an error."""
+    """Changes things piece by piece until `give_back`, which undoes the last change first, even if one undo fails.
+
+    In a `with` statement, `give_back` is called at its end.
+    """
 
     def __init__(self) -> None:
         self._undo = ExitStack()
 
+    def __enter__(self) -> Takeover:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
+
     def give_back(self) -> None:
-        """Puts everything back; once more does nothing."""
+        """Puts everything back. A second call does nothing."""
         self._undo.close()
 
-    def set(self, owner: Any, name: str, value: Any) -> None:
-        """An attribute."""
+    def set_attribute(self, owner: Any, name: str, value: Any) -> None:
+        """Sets an attribute until `give_back`."""
         self._undo.callback(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
 
     def _override(self, owner: Any, name: str, method: Callable[..., Any]) -> None:
-        """A method, for one object."""
-        if name in vars(owner):  # the script's own override, of this object only, too
-            self.set(owner, name, method)
+        """Replaces a method of one object."""
+        if name in vars(owner):  # the script overrides the method of this object, too
+            self.set_attribute(owner, name, method)
         else:
             setattr(owner, name, method)
             self._undo.callback(delattr, owner, name)
 
-    def batchnorm(self, module: nn.Module, sub_batch: int) -> None:
-        """The class of plain BatchNorm layers."""
+    def attach(self, trainer: Trainer, module: LightningModule) -> None:
+        """Makes a Trainer answer `configure_optimizers` as in `fit`, without one."""
+        parts = [part for part in module.modules() if isinstance(part, LightningModule)]
+        for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *parts):
+            self._undo.callback(_restore_attributes, owner, dict(vars(owner)))
+        attach(trainer, module)
+
+    def replace_loader(self, trainer: Trainer, loader: Any) -> None:
+        """Gives Lightning another training loader, which it requests at the next opportunity."""
+        self.set_attribute(training_source(trainer), "instance", loader)
+        # Lightning fixes the number of batches when it requests the loader (`FitLoop.setup_data`), and
+        # `configure_optimizers` may have made it do that already.
+        self._undo.callback(reload_every, trainer, 0)
+        reload_every(trainer, -1)
+
+    def convert_batchnorm(self, module: nn.Module, sub_batch: int) -> None:
+        """Converts plain BatchNorm layers to those over sub-mini-batches."""
         for layer in module.modules():
             if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
                 self._undo.callback(restore_batchnorm, convert_sub_batchnorm(layer, sub_batch))
 
-    def lr(self, trainer: Trainer, module: LightningModule, recipe: Recipe) -> BaselineLR:
-        """The ticks of the LR schedulers, and the LR."""
+    def drive_lr(self, trainer: Trainer, module: LightningModule, recipe: Recipe) -> BaselineLR:
+        """Takes the LR and the ticks of its schedulers away from Lightning; returns what drives them instead."""
         own = module.lr_scheduler_step
         lr = BaselineLR(
             trainer.lr_scheduler_configs, trainer.optimizers, recipe.epoch, lambda scheduler: own(scheduler, None)
@@ -61,8 +85,8 @@ class Takeover:
 
         @wraps(own)
         def lr_scheduler_step(scheduler: Any, metric: Any) -> None:
-            # Lightning's ticks. Ours follow the baseline clock instead; a plateau is Lightning's to see, but its
-            # arithmetic is on the baseline's LR.
+            # Lightning's ticks do nothing, as ours follow the baseline's clock. But only Lightning knows the metric of
+            # a plateau, so it ticks that scheduler, which then computes with the baseline's LR.
             if isinstance(scheduler, ReduceLROnPlateau):
                 with lr.on_baseline():
                     own(scheduler, metric)
@@ -70,8 +94,8 @@ class Takeover:
         self._override(module, "lr_scheduler_step", lr_scheduler_step)
         return lr
 
-    def bar(self, trainer: Trainer, report: RunReport) -> None:
-        """What the progress bar shows."""
+    def show_on_bar(self, trainer: Trainer, report: RunReport) -> None:
+        """Shows items of a report on the progress bar."""
         bar = trainer.progress_bar_callback
         if bar is None:
             return
@@ -81,39 +105,42 @@ class Takeover:
         def get_metrics(trainer: Trainer, module: LightningModule) -> dict[str, Any]:
             return {**own(trainer, module), **report.bar}
 
-        # Lightning's door to the bar's items is this method; logged values would be numbers only.
+        # Items that are text can only come from this method; what is logged for the bar must be a number.
         self._override(bar, "get_metrics", get_metrics)
 
-    def last_callback(self, trainer: Trainer, callback: Callback) -> None:
-        """The end of the Trainer's callbacks."""
+    def add_last_callback(self, trainer: Trainer, callback: Callback) -> None:
+        """Adds a callback after all others."""
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        # Lightning is going through this list; what is added at its end, or taken from there, lets it skip none.
+        # Lightning is iterating over this list. If its end changes, Lightning skips no callback.
         callbacks.append(callback)
         self._undo.callback(callbacks.remove, callback)
 
-    def trainer(self, trainer: Trainer, sampler: MultigridSampler, recipe: Recipe) -> None:
-        """How long the Trainer trains, and how often it validates, logs, and asks for the training loader."""
+    def configure_trainer(self, trainer: Trainer, sampler: MultigridSampler, recipe: Recipe) -> None:
+        """Sets how long the Trainer trains, and how often it validates and logs."""
         schedule = sampler.schedule
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            self.set(trainer.fit_loop, "max_epochs", schedule.epochs)
-            self.set(trainer.fit_loop.epoch_loop, "max_steps", -1)
-            # The limit is in the plan already; Lightning would apply it to our batches once more.
-            self.set(trainer, "limit_train_batches", 1.0)
+            # The plan already has `limit_train_batches`; Lightning would apply it to our batches once more.
+            for owner, name, value in loop_limits(trainer, schedule.epochs):
+                self.set_attribute(owner, name, value)
         interval = trainer.val_check_interval
         if isinstance(interval, int) and not isinstance(interval, bool):
             if trainer.check_val_every_n_epoch is None:
-                self.set(trainer, "val_check_interval", max(1, round(interval / schedule.iteration_reduction)))
+                interval = max(1, round(interval / schedule.iteration_reduction))
             elif interval <= recipe.epoch.batches:
-                self.set(trainer, "val_check_interval", interval / recipe.epoch.batches)
-        self.set(trainer, "check_val_every_n_epoch", trainer.check_val_every_n_epoch)  # see `Run.choose_validation`
-        if trainer.log_every_n_steps > 0:  # type: ignore[attr-defined]  # else the script wants none
-            # As dense in the training as the script asks for, and at least once in the shortest epoch; Lightning counts
-            # optimizer steps.
+                interval = interval / recipe.epoch.batches
+            self.set_attribute(trainer, "val_check_interval", interval)
+        # `Fit.choose_validation` changes this one in each epoch.
+        self.set_attribute(trainer, "check_val_every_n_epoch", trainer.check_val_every_n_epoch)
+        if trainer.log_every_n_steps > 0:  # type: ignore[attr-defined]  # 0: the script logs no steps
+            # As often in the whole training as the script asks for, and at least once in the shortest epoch. Lightning
+            # counts optimizer steps.
             split = sampler.clips, sampler.accumulate, recipe.drop_last
             batches = min(sum(schedule.count_steps(epoch, *split)) for epoch in range(schedule.epochs))
             every = round(trainer.log_every_n_steps / schedule.iteration_reduction)  # type: ignore[attr-defined]
-            self.set(trainer, "log_every_n_steps", max(1, min(every, math.ceil(batches / sampler.accumulate))))
-        # Lightning fixes the number of batches when it requests the loader (FitLoop.setup_data), which
-        # `configure_optimizers` may have made it do already. -1 makes it request it again, whatever the epoch.
-        self._undo.callback(reload_every, trainer, 0)
-        reload_every(trainer, -1)
+            every = max(1, min(every, math.ceil(batches / sampler.accumulate)))
+            self.set_attribute(trainer, "log_every_n_steps", every)
+
+
+def _restore_attributes(owner: Any, attributes: dict[str, Any]) -> None:
+    vars(owner).clear()
+    vars(owner).update(attributes)

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import lightning as L
@@ -22,6 +23,7 @@ from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.ucf_hmdb import UCF101
+from lightning_multigrid.training.lightning_internals import training_source
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
 
@@ -84,8 +86,8 @@ def test_planned_steps_are_those_of_the_fit(name, videos):
     host = trainer(callback, record, **of_trainer)
     host.fit(classifier(**of_module), datamodule=data_of(videos, **of_data))
     assert sum(plan.steps) == len(record.lrs)
-    assert callback._run.sampler.schedule == plan.schedule
-    assert callback._run.sampler.clips == plan.clips
+    assert callback.fit.sampler.schedule == plan.schedule
+    assert callback.fit.sampler.clips == plan.clips
 
 
 class StepsOfRank(L.Callback):
@@ -166,6 +168,26 @@ def test_the_lr_is_found_in_whichever_form_a_module_returns_it(returned, videos)
     plan = planned(videos, module, trainer(max_epochs=3), data_of(videos))
     assert plan.lr == 0.3
     assert {point.baseline_lr for point in plan.lrs} == {0.3}
+
+
+def attributes(host, module):
+    owners = host, host.state, host.strategy, host.fit_loop, training_source(host), module
+    return [dict(vars(owner)) for owner in owners]
+
+
+@pytest.mark.parametrize("clips", [VIDEOS, 2, None])
+def test_trainer_and_module_are_afterwards_as_before(clips, videos):
+    """Whether the plan is made or refused."""
+    host, module = trainer(max_epochs=3), classifier(schedule="steps", milestones=[1.4, 2.2])
+    before = attributes(host, module)
+    with pytest.raises(ValueError, match="The first mini-batch") if clips == 2 else nullcontext():
+        planned(videos, module, host, data_of(videos), clips=clips)
+    after = attributes(host, module)
+    for was, now in zip(before, after, strict=True):
+        assert was.keys() == now.keys()
+        assert all(now[name] is value or now[name] == value for name, value in was.items())
+    with pytest.raises(RuntimeError, match="not attached"):
+        module.trainer  # noqa: B018
 
 
 def test_a_damaged_list_is_named_and_a_source_whose_files_are_elsewhere_is_not_counted(tmp_path, capsys):
@@ -292,7 +314,7 @@ def test_predicted_time_is_within_15_percent_of_the_run(monkeypatch):
     measured = [measure_steps(make(), list(shapes.items()), torch.device("cpu"), rounds=3)]
     host.fit(make(), DataLoader(clips, 4))
     measured.append(measure_steps(make(), list(shapes.items()), torch.device("cpu"), rounds=3))
-    assert callback._run.sampler.schedule == schedule
+    assert callback.fit.sampler.schedule == schedule
     seconds = {shape: sum(times[shape] for times in measured) / 2 for shape in shapes}
     predicted = 0.0
     for epoch in range(schedule.epochs):

@@ -441,10 +441,14 @@ def test_what_means_nothing_here_is_refused(tmp_path):
         resume("multigrid/4.ckpt", MultigridCallback(warmup_epochs=0.5))
     with pytest.raises(
         MisconfigurationException,
-        match=r"of a training without MultigridCallback, in the middle of its epoch 1 \(batch 5\).*up to the end of an",
+        match=r"of a training without MultigridCallback, in the middle of its epoch 1 \(batch 5\). This run "
+        r"is a training with it: .*up to the end of an",
     ):
         resume("plain/30.ckpt", MultigridCallback())
-    with pytest.raises(MisconfigurationException, match="of a multigrid training, in the middle of its epoch"):
+    with pytest.raises(
+        MisconfigurationException,
+        match="of a multigrid training, in the middle of its epoch .* This run is the baseline",
+    ):
         resume("multigrid/4.ckpt", MultigridCallback(**OFF))
     with pytest.raises(
         MisconfigurationException,

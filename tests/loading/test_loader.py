@@ -60,11 +60,11 @@ class Host:
         self.asked += 1
         return self.now
 
-    def before(self, epoch, batch):
-        self.handed.append((epoch, batch))
-
-    def waits(self):
-        self.waited = (*self.waited, len(self.handed))
+    def follow(self, epoch, batch, mini_batches):
+        for number, mini_batch in enumerate(mini_batches, batch):
+            self.handed.append((epoch, number))
+            yield mini_batch
+            self.waited = (*self.waited, len(self.handed))
 
 
 def test_loader_asks_for_its_position_only_when_the_first_batch_is_asked_for():

@@ -19,8 +19,8 @@ from lightning_multigrid.reports.step_times import StepTime
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule, Step
+from tests.helpers.fake_clock import FakeClock
 from tests.helpers.tiny import Module, fit
-from tests.reports.test_step_times import FakeClock
 
 COARSE, FINE = BatchShape(16, 4, 16), BatchShape(2, 8, 32)
 
@@ -106,12 +106,10 @@ def drive(report, clock, until, seconds, schedule=SCHEDULE, clips=70):
     took = 0.0
     for epoch in range(until):
         report.started(epoch, 0)
-        for step in schedule.steps(epoch, clips):
-            report.handed()
+        for step in report.timer.timed(iter(schedule.steps(epoch, clips))):
             clock.time += seconds[step.shape.clip] * step.shape.clips
             took += seconds[step.shape.clip] * step.shape.clips
             report.ended(epoch, step, lr=0.1 * step.lr_scale)
-            report.asked()
     return took
 
 
@@ -159,12 +157,18 @@ def test_a_resumed_run_has_only_its_rest_left(monkeypatch):
     monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
     steps = SCHEDULE.steps(4, 70)
     report.started(4, 2)
-    report.handed()
-    clock.time += 2.0
-    report.ended(4, steps[2], lr=0.1)
+    for step in report.timer.timed(iter(steps[2:3])):
+        clock.time += 2.0
+        report.ended(4, step, lr=0.1)
     rest = [*steps[3:], *SCHEDULE.steps(5, 70)]
     per_point = 2.0 / steps[2].shape.points
     assert report.seconds_left == pytest.approx(sum(step.shape.points for step in rest) * per_point, rel=1e-6)
+
+
+def waited_for(steps, clock):
+    for step in steps:
+        clock.time += 3.0
+        yield step
 
 
 def test_the_limit_of_the_loader_is_weighed_over_the_whole_training(monkeypatch, caplog):
@@ -172,12 +176,9 @@ def test_the_limit_of_the_loader_is_weighed_over_the_whole_training(monkeypatch,
     monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         report.started(0, 0)
-        for step in SCHEDULE.steps(0, 1600)[:40]:
-            clock.time += 3.0  # waiting
-            report.handed()
+        for step in report.timer.timed(waited_for(SCHEDULE.steps(0, 1600)[:40], clock)):
             clock.time += 1.0
             report.ended(0, step, lr=0.1)
-            report.asked()
     (sentence,) = caplog.messages
     assert "the 16-clip phase needs 16 clips/s on each device, the loader gives 4 (1 worker)" in sentence
     # Baseline: 6 epochs of 2-clip steps of 1 s, for which the loader is fast enough. Multigrid: the coarse part takes
@@ -194,12 +195,12 @@ def test_the_lr_is_noted_where_it_changes_and_not_at_every_step():
     steps = SCHEDULE.steps(0, 100_000)
     report.started(0, 0)
     for place, step in enumerate(steps[:4000]):
-        report.handed()
         report.ended(0, step, lr=0.1 if place < 3000 else 0.01)
-    positions = [point.position for point in report.lrs]
+    points = report.lr_curve.points
+    positions = [point.position for point in points]
     assert positions == sorted(positions)
-    assert len(report.lrs) < 300
-    changes = [place for place in range(1, len(report.lrs)) if report.lrs[place].lr != report.lrs[place - 1].lr]
+    assert len(points) < 300
+    changes = [place for place in range(1, len(points)) if points[place].lr != points[place - 1].lr]
     (change,) = changes
     # Within a step of where it was.
     assert positions[change] - positions[change - 1] == pytest.approx(16 / 100_000)

@@ -23,6 +23,7 @@ from lightning_multigrid.reports.step_times import (
 from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import Step
+from tests.helpers.fake_clock import FakeClock
 from tests.helpers.tiny import trainer
 
 
@@ -33,30 +34,13 @@ def step(clips=8, phase=0, size=32):
 # --- Moments ---
 
 
-class FakeClock:
-    """A device that is always `behind` seconds behind the process."""
-
-    def __init__(self, behind=0.0):
-        self.time, self.behind = 0.0, behind
-
-    def now(self):
-        return self.time
-
-    def passed(self, moment):
-        return moment <= self.time - self.behind
-
-    def seconds(self, start, end):
-        return end - start
-
-    def wait(self, moment):
-        self.time = max(self.time, moment + self.behind)
-
-
 def run(timer, clock, waits, steps):
-    for index, (waiting, stepping) in enumerate(zip(waits, steps, strict=True)):
-        timer.asked() if index else timer.started()
-        clock.time += waiting
-        timer.handed()
+    def load():
+        for waiting in waits:
+            clock.time += waiting
+            yield
+
+    for _, stepping in zip(timer.timed(load()), steps, strict=True):
         clock.time += stepping
         timer.ended(step())
         clock.time += 100  # a validation
@@ -260,5 +244,5 @@ def test_a_slow_dataset_is_called_the_limit_and_a_fast_one_is_not(reading, stepp
         assert "clips that are stored smaller would close it" in sentences[0]
         # Eq. 1: a coarse step costs as much as a baseline step, with 8 times the clips; and it waits.
         limited_speedup, speedup = map(float, re.search(r"expect (\S+)x, not (\S+)x", sentences[0]).groups())
-        assert speedup == pytest.approx(callback._run.sampler.schedule.iteration_reduction, rel=0.02)
+        assert speedup == pytest.approx(callback.fit.sampler.schedule.iteration_reduction, rel=0.02)
         assert limited_speedup < 0.7 * speedup

@@ -63,7 +63,7 @@ SCHEDULERS = {
 
 
 def schedule_of(host):
-    return next(c for c in host.callbacks if isinstance(c, MultigridCallback))._run.sampler
+    return next(c for c in host.callbacks if isinstance(c, MultigridCallback)).fit.sampler
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -182,7 +182,7 @@ def test_an_lr_that_something_else_writes_is_said_once_and_kept():
                 group["lr"] = 0.123
 
     module = Writing(cosine)
-    with pytest.warns(UserWarning, match=r"The LR was set to 0\.123 by something other than an LR") as caught:
+    with pytest.warns(UserWarning, match=r"Something other than an LR scheduler set the LR to 0\.123") as caught:
         fit(module, MultigridCallback())
     assert sum("The LR was set" in str(warning.message) for warning in caught) == 1
     assert set(module.lrs) == {0.123}

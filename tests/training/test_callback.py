@@ -1,7 +1,6 @@
 """`MultigridCallback` on plain Lightning scripts: real Trainers, a tiny model, no mocks."""
 
 import gc
-import inspect
 import math
 import os
 import weakref
@@ -288,7 +287,7 @@ def test_a_worker_init_fn_and_a_script_see_the_users_dataset(workers):
 
 def plan_of(callback, module=None, **arguments):
     fit(module or Module(steps_scheduler), callback, **arguments)
-    return callback._run.sampler.schedule
+    return callback.fit.sampler.schedule
 
 
 def test_baseline_is_inferred():
@@ -413,7 +412,7 @@ def test_validations_per_phase():
     module = Validating(steps_scheduler)
     callback = MultigridCallback(epoch_factor=3, validations_per_phase=1)
     host = fit(module, callback, val=data)
-    epochs = callback._run.sampler.schedule.validation_epochs(1)
+    epochs = callback.fit.sampler.schedule.validation_epochs(1)
     assert {epoch for epoch, _ in module.validated} == set(epochs)
     assert len(epochs) < 12
     assert host.check_val_every_n_epoch == 1  # put back
@@ -677,7 +676,7 @@ def test_tuners_work_on_the_baseline(first, tmp_path):
             enable_checkpointing=True,
         )
         host.fit(module)
-        assert callback._run.sampler.schedule.baseline.shape.clips == module.batch_size
+        assert callback.fit.sampler.schedule.baseline.shape.clips == module.batch_size
         assert host.current_epoch == 6
         assert module.lrs[-1] == pytest.approx(module.lr * 0.01)
 
@@ -953,13 +952,3 @@ def test_trying_the_grids_costs_no_randomness_and_changes_no_weight():
     (before, weights), (after, weights_after) = state
     assert torch.equal(before, after)
     assert all(torch.equal(weights[name], weights_after[name]) for name in weights)
-
-
-# --- The host ---
-
-
-def test_lightnings_private_door_is_still_there():
-    # See `recipe.training_source`.
-    source = training_source(trainer())
-    assert {"instance", "name"} <= set(vars(source))
-    assert list(inspect.signature(source.dataloader).parameters) == []

@@ -11,7 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from lightning_multigrid import CompileGrids, LongCycle, MultigridCallback, ShortCycle
-from lightning_multigrid.training.compile_grids import count_graphs, raised_limits
+from lightning_multigrid.training.torch_internals import count_graphs
 from tests.helpers.tiny import Module, fit, loader
 
 
@@ -149,23 +149,6 @@ def test_a_script_that_compiles_itself():
     module.net.compile(dynamic=False, backend=backend)
     host = fit(module, multigrid(), CompileGrids(None), max_epochs=2, train=loader(number=72, drop_last=True))
     assert backend.graphs == len(host.train_dataloader.sampler.schedule.grids_of_statistics)
-
-
-def test_limits_are_raised_and_put_back():
-    """The names are not public; this fails when torch drops them."""
-    config = torch._dynamo.config
-    before = config.cache_size_limit, config.fail_on_cache_limit_hit
-
-    @torch.compile(backend="eager", dynamic=False)
-    def double(x):
-        return 2 * x
-
-    with raised_limits(10):
-        for size in range(1, 11):
-            double(torch.ones(size))
-        with pytest.raises(Exception, match="limit"):
-            double(torch.ones(11))
-    assert (config.cache_size_limit, config.fail_on_cache_limit_hit) == before
 
 
 @pytest.mark.parametrize("fails", [False, True])

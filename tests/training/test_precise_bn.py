@@ -113,7 +113,7 @@ def test_deep_layers_see_clips_that_are_normalised_as_in_training():
     module = TwoLayers()
     callback = MultigridCallback(precise_bn_batches=5, seed=3)
     fit(module, callback, train=train(), val=val(), precision="64-true")
-    sampler = population_sampler(callback._run.sampler, 5)
+    sampler = population_sampler(callback.fit.sampler, 5)
     sampler.set_epoch(2)
     data = clips(NUMBER).tensors[0].double()
     batches = [[request.index for request in requests] for requests in sampler]
@@ -140,7 +140,7 @@ def test_mini_batches_weigh_as_many_values_as_they_have():
     module = Twice()
     callback = MultigridCallback(precise_bn_batches=2, seed=3)
     fit(module, callback, train=train(), val=val(), precision="64-true")
-    sampler = population_sampler(callback._run.sampler, 2)
+    sampler = population_sampler(callback.fit.sampler, 2)
     sampler.set_epoch(2)
     parts = []
     with torch.no_grad():

@@ -1,0 +1,55 @@
+"""Everything of torch that `training` uses and that is not public: the file to read when torch releases.
+
+The test of an entry is `test_<name>` in `tests/training/test_torch_internals.py`; it fails when torch changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.optim.lr_scheduler import ChainedScheduler, SequentialLR
+
+__all__ = ["count_graphs", "raised_limits", "scheduler_parts"]
+
+
+def scheduler_parts(scheduler: Any, offset: int = 0) -> list[tuple[Any, int]]:
+    """Returns the schedulers that a scheduler is made of, each with the tick at which it starts.
+
+    torch 2.6 to 2.15 (`optim/lr_scheduler.py`, `_schedulers` and `_milestones`): the parts have no public names.
+    """
+    if isinstance(scheduler, SequentialLR):
+        starts = [0, *scheduler._milestones]
+        pairs = zip(scheduler._schedulers, starts, strict=True)
+        return [part for inner, start in pairs for part in scheduler_parts(inner, offset + start)]
+    if isinstance(scheduler, ChainedScheduler):
+        return [part for inner in scheduler._schedulers for part in scheduler_parts(inner, offset)]
+    return [(scheduler, offset)]
+
+
+@contextmanager
+def raised_limits(graphs: int) -> Iterator[None]:
+    """Lets `torch.compile` make this many graphs of a function; one more is an error instead of a warning.
+
+    torch 2.6 to 2.15 (`_dynamo/config.py`): there is no public setting. The names are those of 2.6, which later
+    versions keep as aliases.
+    """
+    from torch._dynamo import config
+
+    with config.patch(
+        cache_size_limit=max(graphs, config.cache_size_limit),
+        accumulated_cache_size_limit=max(64 * graphs, config.accumulated_cache_size_limit),
+        fail_on_cache_limit_hit=True,
+    ):
+        yield
+
+
+def count_graphs() -> int:
+    """Returns how many graphs `torch.compile` has made in this process since its last reset.
+
+    torch 2.6 to 2.15 (`_dynamo/utils.py`, `counters`): the public logs tell people of recompilations, but no program.
+    """
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]

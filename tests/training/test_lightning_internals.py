@@ -1,0 +1,273 @@
+"""One test for each entry of `lightning_internals`, on Lightning itself: each fails when Lightning changes."""
+
+import inspect
+import re
+
+import lightning as L
+import pytest
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import Logger
+
+from lightning_multigrid.training import lightning_internals
+from lightning_multigrid.training.lightning_internals import (
+    LoopCounters,
+    Place,
+    attach,
+    batch_index,
+    copy_without_trainer,
+    global_seed,
+    loop_limits,
+    reload_every,
+    stage_of_training,
+    step_is_logged,
+    training_source,
+)
+from tests.helpers.tiny import Module, fit, loader, trainer
+
+
+def few(number=8):
+    """Two mini-batches of 4."""
+    return loader(shuffle=False, number=number)
+
+
+def test_every_entry_names_a_version_and_has_a_test():
+    for name in set(lightning_internals.__all__) - {"Place"}:
+        test = "test_" + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+        assert callable(globals()[test])
+        assert "Lightning 2.5.3 to 2." in getattr(lightning_internals, name).__doc__
+
+
+def test_training_source():
+    source, data = training_source(trainer()), few()
+    assert {"instance", "name"} <= set(vars(source))
+    assert list(inspect.signature(source.dataloader).parameters) == []
+    host = fit(Module(), train=data, max_epochs=1)
+    assert training_source(host).instance is training_source(host).dataloader() is data
+    other, module = few(12), Module()
+    host = trainer(Set(lambda host: setattr(training_source(host), "instance", other)), max_epochs=1)
+    host.fit(module, data)
+    assert len(module.seen) == 3
+    del host.fit_loop._data_source
+    with pytest.raises(MisconfigurationException, match="cannot find the training loader in this version.*Install"):
+        training_source(host)
+
+
+class Set(L.Callback):
+    """Does something to the Trainer when `fit` starts, as our callback does."""
+
+    def __init__(self, change):
+        self.change = change
+
+    def on_fit_start(self, trainer, pl_module):
+        self.change(trainer)
+
+
+class Reload(Set):
+    """Changes when Lightning requests loaders, then at each end of an epoch."""
+
+    def __init__(self, change, later=1):
+        super().__init__(change)
+        self.later = later
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        reload_every(trainer, 0)
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        reload_every(trainer, self.later)
+
+
+class Counting(Module):
+    """Counts how often Lightning requests its loader; the first request is that of `configure_optimizers`."""
+
+    requests = 0
+
+    def train_dataloader(self):
+        self.requests += 1
+        return few()
+
+    def configure_optimizers(self):
+        assert self.trainer.estimated_stepping_batches == 6
+        return super().configure_optimizers()
+
+
+@pytest.mark.parametrize(("first", "later", "requests"), [(0, 0, 1), (-1, 0, 3), (1, 0, 1), (-1, 1, 5)])
+def test_reload_every(first, later, requests):
+    """At -1 Lightning requests it twice: when the loop is set up, and when the first epoch starts."""
+
+    module = Counting()
+    trainer(Reload(lambda host: reload_every(host, first), later), max_epochs=3).fit(module)
+    assert module.requests == requests
+    with pytest.raises(MisconfigurationException, match="should be an int >= 0"):
+        L.Trainer(reload_dataloaders_every_n_epochs=-1)
+
+
+def test_loop_limits():
+    def change(host):
+        for owner, name, value in loop_limits(host, 3):
+            setattr(owner, name, value)
+
+    module = Module()
+    host = fit(module, Set(change), train=few(), max_epochs=1, max_steps=1, limit_train_batches=1)
+    assert [(epoch, batch) for epoch, batch, *_ in module.seen] == [(e, b) for e in range(3) for b in range(2)]
+    with pytest.raises(AttributeError):
+        host.max_epochs = 3  # the public way, if there were one
+
+
+def test_batch_index():
+    class Asked:
+        """Asks where the training is when its first mini-batch is asked for, as our loader does."""
+
+        def __init__(self):
+            self.indices = []
+
+        def __len__(self):
+            return 2
+
+        def __iter__(self):
+            self.indices.append(batch_index(host))
+            yield from few()
+
+    class Look(L.Callback):
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            assert batch_index(trainer) == batch_idx
+
+    data, host = Asked(), trainer(Look(), max_epochs=3)
+    host.fit(Module(), data)
+    assert data.indices == [-1, -1, -1]
+
+
+class Memory(Logger):
+    name, version = "memory", 0
+
+    def __init__(self):
+        self.steps = []
+
+    def log_metrics(self, metrics, step=None):
+        if "loss" in metrics:
+            self.steps.append(step)
+
+    def log_hyperparams(self, params=None):
+        """Nowhere."""
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_step_is_logged(accumulate):
+    class Look(L.Callback):
+        steps = set()  # noqa: RUF012
+
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            if step_is_logged(trainer):
+                self.steps.add(trainer.global_step)
+
+    logger, look = Memory(), Look()
+    arguments = {"accumulate_grad_batches": accumulate, "log_every_n_steps": 3}
+    fit(Module(), look, train=few(20), max_epochs=4, logger=logger, **arguments)
+    assert logger.steps == sorted(look.steps) == list(range(2, 20 if accumulate == 1 else 12, 3))
+    assert not step_is_logged(trainer(log_every_n_steps=0))
+
+
+def test_global_seed(monkeypatch):
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    host = trainer()
+    torch.manual_seed(1)
+    drawn = [global_seed(host), global_seed(host)]
+    assert len(set(drawn)) == 2
+    torch.manual_seed(1)
+    assert global_seed(host) == drawn[0]
+    L.seed_everything(7, verbose=False)
+    assert global_seed(host) == 7
+
+
+def test_attach():
+    host, module = trainer(), Module()
+    with pytest.raises(RuntimeError, match="not attached"):
+        module.trainer  # noqa: B018
+    attach(host, module)
+    training_source(host).instance = few()
+    assert module.trainer.estimated_stepping_batches == 4 * 2
+    assert host.lightning_module is module
+
+
+def test_stage_of_training():
+    host = trainer()
+    host.validating = True
+    with stage_of_training(host):
+        assert host.training
+    assert host.validating
+    assert not host.training
+
+
+def test_copy_without_trainer():
+    module = Module()
+    fit(module, train=few(), max_epochs=1)
+    copied = copy_without_trainer(module, {id(parameter): parameter for parameter in module.parameters()})
+    assert module.trainer.current_epoch == 1
+    with pytest.raises(RuntimeError, match="not attached"):
+        copied.trainer  # noqa: B018
+    assert all(a is b for a, b in zip(copied.parameters(), module.parameters(), strict=True))
+    assert not any(a is b for a, b in zip(copied.buffers(), module.buffers(), strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_loop_counters(tmp_path):
+    def saver(**arguments):
+        return ModelCheckpoint(tmp_path, save_top_k=-1, auto_insert_metric_name=False, **arguments)
+
+    def first_after(checkpoint):
+        torch.save(checkpoint, tmp_path / "moved.ckpt")
+        module = Module()
+        fit(module, train=few(20), ckpt_path=tmp_path / "moved.ckpt")
+        return module.seen[0][:2]
+
+    def load(name):
+        return torch.load(tmp_path / f"{name}.ckpt", weights_only=True)
+
+    steps, ends = saver(every_n_train_steps=1, filename="{step}"), saver(filename="end {epoch}")
+    fit(Module(), steps, ends, train=few(20), enable_checkpointing=True)  # 5 batches in an epoch
+    for name, place, done in (("3", Place(0, 3), 3), ("5", Place(1, 0), 5), ("end 1", Place(2, 0), 10)):
+        counters = LoopCounters(load(name))
+        assert (counters.place, counters.optimizer_steps) == (place, done)
+        assert first_after(load(name)) == place
+    for name, place in (("3", Place(2, 1)), ("7", Place(1, 0)), ("end 0", Place(3, 4))):
+        checkpoint = load(name)
+        LoopCounters(checkpoint).move(place)
+        assert LoopCounters(checkpoint).place == first_after(checkpoint) == place
+    checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] = [{}]
+    LoopCounters(checkpoint).forget_loader()
+    assert "combined_loader" not in checkpoint["loops"]["fit_loop"]["state_dict"]
+
+
+class Growing:
+    """Five mini-batches in the first epoch and seven in the second."""
+
+    def __len__(self):
+        return 5 + 2 * min(self.host.current_epoch, 1)
+
+    def __iter__(self):
+        yield from list(few(4 * len(self)))[batch_index(self.host) + 1 :]
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
+def test_loop_counters_close_a_finished_epoch(tmp_path):
+    """Once Lightning itself goes on with the second epoch, `close_finished_epoch` is no longer needed."""
+
+    def run(*callbacks, **arguments):
+        data, module = Growing(), Module()
+        reload = Reload(lambda host: reload_every(host, -1))
+        data.host = trainer(reload, *callbacks, max_epochs=2, enable_checkpointing=bool(callbacks))
+        data.host.fit(module, data, **arguments)
+        return [step[:2] for step in module.seen]
+
+    saver = ModelCheckpoint(tmp_path, every_n_train_steps=5, save_top_k=-1, filename="{step}")
+    whole = run(saver)
+    assert whole == [(0, batch) for batch in range(5)] + [(1, batch) for batch in range(7)]
+    checkpoint = torch.load(tmp_path / "step=5.ckpt", weights_only=True)
+    for resumed in (whole[10:], whole[5:]):
+        checkpoint["callbacks"] = {}
+        torch.save(checkpoint, tmp_path / "resumed.ckpt")
+        assert run(ckpt_path=tmp_path / "resumed.ckpt") == resumed
+        LoopCounters(checkpoint).close_finished_epoch()

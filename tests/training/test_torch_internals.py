@@ -1,0 +1,59 @@
+"""One test for each entry of `torch_internals`: each fails when torch changes."""
+
+import pytest
+import torch
+from torch.optim import SGD
+from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, ExponentialLR, LinearLR, MultiStepLR, SequentialLR
+
+from lightning_multigrid.training import torch_internals
+from lightning_multigrid.training.torch_internals import count_graphs, raised_limits, scheduler_parts
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def test_every_entry_names_a_version_and_has_a_test():
+    for name in torch_internals.__all__:
+        assert callable(globals()[f"test_{name}"])
+        assert "torch 2.6 to 2." in getattr(torch_internals, name).__doc__
+
+
+def test_scheduler_parts():
+    optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=1)
+    warmup, steps = LinearLR(optimizer, 0.1, total_iters=5), MultiStepLR(optimizer, [3])
+    both = ChainedScheduler([ConstantLR(optimizer, 0.5), ExponentialLR(optimizer, 0.9)])
+    joined = SequentialLR(optimizer, [warmup, steps, both], milestones=[5, 20])
+    parts = scheduler_parts(joined)
+    assert [start for _, start in parts] == [0, 5, 20, 20]
+    assert [type(part) for part, _ in parts] == [LinearLR, MultiStepLR, ConstantLR, ExponentialLR]
+    assert parts[0][0] is warmup
+    assert scheduler_parts(steps) == [(steps, 0)]
+
+
+def test_raised_limits():
+    """Limits are raised, and put back."""
+    config = torch._dynamo.config
+    before = config.cache_size_limit, config.fail_on_cache_limit_hit
+
+    @torch.compile(backend="eager", dynamic=False)
+    def double(x):
+        return 2 * x
+
+    with raised_limits(10):
+        for size in range(1, 11):
+            double(torch.ones(size))
+        with pytest.raises(Exception, match="limit"):
+            double(torch.ones(11))
+    assert (config.cache_size_limit, config.fail_on_cache_limit_hit) == before
+
+
+def test_count_graphs():
+    before = count_graphs()
+    compiled = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
+    for size in (1, 2, 2, 3):
+        compiled(torch.ones(size))
+    assert count_graphs() - before == 3
