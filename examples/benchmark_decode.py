@@ -40,6 +40,7 @@ from measuring import machine, machine_line, prepared_copy, write_json
 from torch import Tensor
 
 from lightning_multigrid.decode.index import PacketIndex
+from lightning_multigrid.decode.ranges import packet_ranges
 from lightning_multigrid.decode.reader import VideoReader, build_index
 from lightning_multigrid.decode.thread_cache import Kept
 from lightning_multigrid.decode.video_file import VideoError
@@ -152,9 +153,9 @@ def libavcodec(path: Path) -> Callable[[list[int]], float]:
 
     def seconds(indices: list[int]) -> float:
         spent = 0.0
-        for run in index.runs(indices):
+        for packet_range in packet_ranges(index, indices):
             packets = []
-            for number in run.packets:
+            for number in packet_range.packets:
                 start = index.positions[number]
                 packets.append(av.Packet(data[start : start + index.sizes[number]]))
                 packets[-1].pts = packets[-1].dts = number
