@@ -42,7 +42,7 @@ from torch import Tensor
 from lightning_multigrid.decode.index import PacketIndex
 from lightning_multigrid.decode.ranges import packet_ranges
 from lightning_multigrid.decode.reader import VideoReader, build_index
-from lightning_multigrid.decode.thread_cache import Kept
+from lightning_multigrid.decode.thread_cache import ThreadCache
 from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.pixels.yuv import YuvClip
 
@@ -149,7 +149,7 @@ def agree(frames: Frames | YuvClip | Tensor, expected: Frames) -> bool:
 
 def libavcodec(path: Path) -> Callable[[list[int]], float]:
     """Process time of libavcodec alone in a read of ours, which like this one keeps its decoder from clip to clip."""
-    index, data, kept = build_index(path), path.read_bytes(), Kept()
+    index, data, cache = build_index(path), path.read_bytes(), ThreadCache()
 
     def seconds(indices: list[int]) -> float:
         spent = 0.0
@@ -159,7 +159,7 @@ def libavcodec(path: Path) -> Callable[[list[int]], float]:
                 start = index.positions[number]
                 packets.append(av.Packet(data[start : start + index.sizes[number]]))
                 packets[-1].pts = packets[-1].dts = number
-            with kept.decoder(index) as codec:
+            with cache.decoder(index) as codec:
                 began = time.process_time()
                 for packet in [*packets, None]:
                     codec.decode(packet)

@@ -37,7 +37,7 @@ from lightning_multigrid.decode.frame_pixels import (
 from lightning_multigrid.decode.index import SHOWN, Orientation, PacketIndex
 from lightning_multigrid.decode.indexing import index_of, is_sealed
 from lightning_multigrid.decode.ranges import PacketRange, packet_ranges
-from lightning_multigrid.decode.thread_cache import Kept
+from lightning_multigrid.decode.thread_cache import ThreadCache
 from lightning_multigrid.decode.video_file import VideoError, VideoFile, demuxed
 from lightning_multigrid.pixels import Box, YuvClip
 
@@ -132,7 +132,7 @@ class VideoReader:
         try:
             with self._file.faults():
                 if index is None or not is_sealed(index, self._file):
-                    index = _kept.index(self._key, lambda: index_of(self._file))
+                    index = _cache.index(self._key, lambda: index_of(self._file))
         except BaseException:
             self.close()
             raise
@@ -244,7 +244,7 @@ class VideoReader:
     def _rgb(self, frame: VideoFrame) -> Pixels:
         """Pixels of a stored frame, scaled to the size of the first frame if it has another."""
         height, width = self._index.stored_height, self._index.stored_width
-        scaler = _kept.scalers[frame.format.name]
+        scaler = _cache.scalers[frame.format.name]
         rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **rgb_options(frame))
         return plane_pixels(rgb.planes[0], height, width, 3)
 
@@ -259,7 +259,7 @@ class VideoReader:
             return
         for _ in range(2):
             index = self._index
-            if not len(index.times) or self._key in _kept.distrusted:
+            if not len(index.times) or self._key in _cache.distrusted:
                 break
             try:
                 yield from self._by_index(wanted)
@@ -268,15 +268,15 @@ class VideoReader:
                 self._renew_index()
                 if self._index == index:
                     if isinstance(error, _Disagreement):
-                        _kept.distrust(self._key)
+                        _cache.distrust(self._key)
                     break
         by_time = len(self._index.times) and self._comes_in_order()
         yield from self._from_start(wanted, self._number_by_time if by_time else enumerate)
 
     def _renew_index(self) -> None:
         """Builds the index anew after a disagreement: it may be another file's, or older than the file."""
-        _kept.forget(self._key)
-        index = _kept.index(self._key, lambda: index_of(self._file))
+        _cache.forget(self._key)
+        index = _cache.index(self._key, lambda: index_of(self._file))
         if (len(index), index.height, index.width) != (len(self), self.height, self.width):
             raise VideoError(self._file.path, "is not the file that was indexed, or was changed while it was read")
         self._index = index
@@ -311,7 +311,7 @@ class VideoReader:
 
     def _direct(self, packet_range: PacketRange) -> Iterator[VideoFrame]:
         """Decodes packets that this reader reads from the file itself."""
-        with _kept.decoder(self._index) as codec:
+        with _cache.decoder(self._index) as codec:
             for number, data in self._packets(packet_range.packets):
                 packet: Packet[Any] = Packet(data)
                 packet.pts = packet.dts = number
@@ -397,7 +397,7 @@ class _Disagreement(Exception):
     """The index says one thing, the file or the decoder says another."""
 
 
-_kept = Kept()
+_cache = ThreadCache()
 
 
 def _pieces(packets: list[_Place]) -> Iterator[list[_Place]]:

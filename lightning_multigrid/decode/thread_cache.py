@@ -13,7 +13,7 @@ from av.video.reformatter import VideoReformatter
 
 from lightning_multigrid.decode.index import MAX_PIXELS, PacketIndex
 
-__all__ = ["FileKey", "Kept"]
+__all__ = ["FileKey", "ThreadCache"]
 
 FileKey = tuple[str, int, int]
 """What tells a file from others, and from itself before a change: path, time of change, size in bytes."""
@@ -26,7 +26,7 @@ _MOST_PIXELS = 1 << 20
 _MOST_DISTRUSTED = 10_000
 
 
-class Kept(threading.local):
+class ThreadCache(threading.local):
     """The cache of each thread. Scalers and decoders are not thread-safe, so threads share nothing.
 
     Attributes:

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 
 from lightning_multigrid.decode import reader as decode
-from lightning_multigrid.decode import thread_cache as kept
+from lightning_multigrid.decode import thread_cache
 from lightning_multigrid.decode.index import DROPPABLE, ENTRY, PacketIndex
 from lightning_multigrid.decode.ranges import packet_ranges
 from lightning_multigrid.decode.reader import VideoReader, build_index
@@ -172,8 +172,8 @@ def test_an_index_given_serves_other_files_too(folder, monkeypatch, name):
 
 def test_a_decoder_serves_all_files_of_one_kind_and_no_other(folder, monkeypatch):
     made = []
-    make = kept._decoder
-    monkeypatch.setattr(kept, "_decoder", lambda index: made.append(index.width) or make(index))
+    make = thread_cache._decoder
+    monkeypatch.setattr(thread_cache, "_decoder", lambda index: made.append(index.width) or make(index))
     paths = [
         write_video(folder / f"kind_{number}.mp4", numbered_frames(40, 48, width, first=100 * number), options=PREPARED)
         for number, width in enumerate((208, 208, 240))
@@ -187,7 +187,7 @@ def test_a_decoder_serves_all_files_of_one_kind_and_no_other(folder, monkeypatch
     assert number_of(decode.read_frames(paths[1], [20])[0].numpy()) == 120
     assert made == [208, 240]
     # Room for one of them: each now takes the other's place.
-    monkeypatch.setattr(kept, "_MOST_PIXELS", 48 * 240)
+    monkeypatch.setattr(thread_cache, "_MOST_PIXELS", 48 * 240)
     for number in (2, 2, 1, 1, 2):
         assert number_of(decode.read_frames(paths[number], [20])[0].numpy()) == 100 * number + 20
     assert made == [208, 240, 208, 240]

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_multigrid.decode import reader as decode
-from lightning_multigrid.decode import thread_cache as kept
+from lightning_multigrid.decode import thread_cache
 from lightning_multigrid.decode.nal import nal_units
 from lightning_multigrid.decode.reader import VideoReader, build_index, read_frames
 from lightning_multigrid.decode.video_file import VideoError
@@ -506,7 +506,7 @@ def test_a_file_is_indexed_once_until_it_changes(folder, tmp_path, monkeypatch):
 def test_kept_indices_are_bounded_by_their_bytes(folder, tmp_path, monkeypatch):
     built = []
     build = decode.index_of
-    monkeypatch.setattr(kept, "_MOST_BYTES", 2 * len(build_index(written(folder, "gop_12.mp4")).to_bytes()))
+    monkeypatch.setattr(thread_cache, "_MOST_BYTES", 2 * len(build_index(written(folder, "gop_12.mp4")).to_bytes()))
     monkeypatch.setattr(decode, "index_of", lambda file: built.append(file.path) or build(file))
     paths = [tmp_path / f"{name}.mp4" for name in "abc"]
     for path in paths:
