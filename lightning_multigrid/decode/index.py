@@ -114,7 +114,7 @@ class PacketIndex:
     checksums: _Integers
 
     def __post_init__(self) -> None:
-        columns = self._columns()
+        columns = [self.positions, self.sizes, self.times, self.decoding_times, self.flags, self.checksums]
         if len({len(column) for column in columns}) != 1:
             raise ValueError("the columns differ in length")
         if min(self.stored_height, self.stored_width) <= 0 or self.stored_height * self.stored_width > MAX_PIXELS:
@@ -193,9 +193,6 @@ class PacketIndex:
     def entries(self) -> _Integers:
         """Numbers of the packets at which decoding can begin."""
         return np.flatnonzero(self.flags & ENTRY)
-
-    def _columns(self) -> list[_Integers]:
-        return [self.positions, self.sizes, self.times, self.decoding_times, self.flags, self.checksums]
 
     def digest_for(self, sealed: Sequence[bytes]) -> bytes:
         """The right `digest` if the file's sealed bytes are these."""

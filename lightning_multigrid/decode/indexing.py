@@ -170,11 +170,7 @@ def _is_believed(probe: list[VideoFrame], by_time: Any, entries: Any) -> bool:
 
 
 def _seals(file: VideoFile) -> tuple[tuple[Seal, ...], bool]:
-    """The seals of a file: its one table of packets, or its two ends.
-
-    Returns:
-        The seals, and whether there is one table, with one kind of frames.
-    """
+    """The seals of a file, on its one table or its two ends, and whether it has one table, of one kind of frames."""
     boxes = outermost_boxes(file.bytes)
     tables = [box for box in boxes if box.kind == b"moov"]
     single = len(tables) == 1 and tables[0].size <= _MOST_SEALED and not any(box.kind == b"moof" for box in boxes)

@@ -166,12 +166,7 @@ class H265Packets:
 
 
 def nal_units(packet: bytes, length_bytes: int) -> Iterator[tuple[int, int]]:
-    """Where the units of a packet begin and end.
-
-    Args:
-        packet: Its bytes.
-        length_bytes: Bytes of the length before each unit; 0 if there are start codes.
-    """
+    """Where the units of a packet begin and end, behind lengths of `length_bytes` bytes, or start codes if it is 0."""
     if not length_bytes:
         at = packet.find(b"\0\0\1")
         while 0 <= at < len(packet) - 3:

@@ -15,11 +15,8 @@ __all__ = ["PacketRange", "packet_ranges"]
 class PacketRange(NamedTuple):
     """Packets that are decoded in one go, from an entry to the last packet that a wanted frame needs.
 
-    Packets in between are left out if nobody needs them. Packets have their number in the index, frames theirs in the
-    video.
-
     Args:
-        packets: The packets to decode, ascending. The first is an entry.
+        packets: Numbers of the packets to decode, ascending. Packets that nobody needs are left out.
         shown: Those of them whose frames must come out of the decoder, in this order.
         wanted: Packet -> frame, for the frames asked for.
     """
@@ -30,11 +27,7 @@ class PacketRange(NamedTuple):
 
 
 def packet_ranges(index: PacketIndex, wanted: Sequence[int]) -> list[PacketRange]:
-    """The ranges of packets to decode for some frames. Ranges that touch or overlap become one.
-
-    Args:
-        index: The index of the video, with packets.
-        wanted: The frames, ascending.
+    """The packets to decode for the frames `wanted` (ascending). Ranges that touch or overlap become one.
 
     Raises:
         ValueError: If the index contradicts itself.

@@ -50,12 +50,7 @@ _Place = tuple[int, int, int, int]
 
 
 def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[int]]:
-    """Maps each frame of a clip to its places in the clip.
-
-    Args:
-        indices: The frames of the clip.
-        length: How many frames the video has.
-        path: Path of the video, for the message.
+    """Maps each frame of a clip to its places in the clip, after a check against the length of the video.
 
     Raises:
         IndexError: If the video has no such frame.
@@ -112,6 +107,8 @@ class VideoReader:
         read_timeout: Seconds that a read of the file may take before it is an error.
 
     Attributes:
+        file: The open file.
+        index: The index of the file.
         height: H, in pixels.
         width: W, in pixels.
         rate: Mean frames per second, 0.0 if unknown.
@@ -125,18 +122,18 @@ class VideoReader:
     def __init__(
         self, path: str | os.PathLike[str], index: PacketIndex | None = None, *, read_timeout: float = 60.0
     ) -> None:
-        self._file = VideoFile(os.fspath(path), read_timeout)
-        self._key = self._file.path, self._file.bytes.modified, self._file.bytes.size
+        self.file = VideoFile(os.fspath(path), read_timeout)
+        self._key = self.file.path, self.file.bytes.modified, self.file.bytes.size
         self._demuxer: tuple[InputContainer, VideoStream] | None = None
         self.packets_fed = 0
         try:
-            with self._file.faults():
-                if index is None or not is_sealed(index, self._file):
-                    index = _cache.index(self._key, lambda: index_of(self._file))
+            with self.file.faults():
+                if index is None or not is_sealed(index, self.file):
+                    index = _cache.index(self._key, lambda: index_of(self.file))
         except BaseException:
             self.close()
             raise
-        self._index = index
+        self.index = index
         self.rate, self.height, self.width = index.rate, index.height, index.width
 
     def __enter__(self) -> VideoReader:
@@ -146,14 +143,14 @@ class VideoReader:
         self.close()
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self.index)
 
     def close(self) -> None:
         """Closes the file."""
         if self._demuxer is not None:
             self._demuxer[0].close()
             self._demuxer = None
-        self._file.close()
+        self.file.close()
 
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         """Reads frames as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
@@ -168,12 +165,12 @@ class VideoReader:
             VideoError: If a frame cannot be decoded.
         """
         frames = self._wanted(indices)
-        orientation = self._index.orientation
+        orientation = self.index.orientation
         shown = Box.of(box, self.height, self.width)
         top, left, height, width = stored(shown, orientation, self.height, self.width)
         clip = torch.empty((len(indices), height, width, 3), dtype=torch.uint8)
         pixels = clip.numpy()
-        with self._file.faults():
+        with self.file.faults():
             for frame, places in frames:
                 crop = self._rgb(frame)[top : top + height, left : left + width]
                 for place in places:
@@ -199,8 +196,8 @@ class VideoReader:
         shown = Box.of(box, self.height, self.width)
         clip: YuvClip | None = None
         # FFmpeg's converter interpolates the chroma of frames of odd height.
-        if self._index.orientation == Orientation() and self._index.height % 2 == 0:
-            with self._file.faults():
+        if self.index.orientation == Orientation() and self.index.height % 2 == 0:
+            with self.file.faults():
                 for frame, places in frames:
                     format = yuv_format(frame, len(indices), shown) if self._is_of_first_size(frame) else None
                     if clip is None and format is not None:
@@ -221,36 +218,26 @@ class VideoReader:
         Raises:
             VideoError: If a frame cannot be decoded.
         """
-        with self._file.faults():
+        with self.file.faults():
             yield from self._find(range(len(self)))
-
-    @property
-    def file(self) -> VideoFile:
-        """The open file."""
-        return self._file
-
-    @property
-    def index(self) -> PacketIndex:
-        """The index of the file."""
-        return self._index
 
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame to another one, or to the end of the last; for videos of a known rate."""
-        return self._index.time_of(frame)
+        return self.index.time_of(frame)
 
     def _is_of_first_size(self, frame: VideoFrame) -> bool:
-        return (frame.height, frame.width) == (self._index.stored_height, self._index.stored_width)
+        return (frame.height, frame.width) == (self.index.stored_height, self.index.stored_width)
 
     def _rgb(self, frame: VideoFrame) -> Pixels:
         """Pixels of a stored frame, scaled to the size of the first frame if it has another."""
-        height, width = self._index.stored_height, self._index.stored_width
+        height, width = self.index.stored_height, self.index.stored_width
         scaler = _cache.scalers[frame.format.name]
         rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **rgb_options(frame))
         return plane_pixels(rgb.planes[0], height, width, 3)
 
     def _wanted(self, indices: Sequence[int]) -> Iterator[tuple[VideoFrame, list[int]]]:
         """Checks the indices of a clip. Gives out each of its frames, with its places in the clip."""
-        places = places_of(indices, len(self), self._file.path)
+        places = places_of(indices, len(self), self.file.path)
         return ((frame, places[index]) for index, frame in self._find(sorted(places)))
 
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
@@ -258,7 +245,7 @@ class VideoReader:
         if not wanted:
             return
         for _ in range(2):
-            index = self._index
+            index = self.index
             if not len(index.times) or self._key in _cache.distrusted:
                 break
             try:
@@ -266,27 +253,27 @@ class VideoReader:
                 return
             except (_Disagreement, av.FFmpegError) as error:
                 self._renew_index()
-                if self._index == index:
+                if self.index == index:
                     if isinstance(error, _Disagreement):
                         _cache.distrust(self._key)
                     break
-        by_time = len(self._index.times) and self._comes_in_order()
+        by_time = len(self.index.times) and self._comes_in_order()
         yield from self._from_start(wanted, self._number_by_time if by_time else enumerate)
 
     def _renew_index(self) -> None:
         """Builds the index anew after a disagreement: it may be another file's, or older than the file."""
         _cache.forget(self._key)
-        index = _cache.index(self._key, lambda: index_of(self._file))
+        index = _cache.index(self._key, lambda: index_of(self.file))
         if (len(index), index.height, index.width) != (len(self), self.height, self.width):
-            raise VideoError(self._file.path, "is not the file that was indexed, or was changed while it was read")
-        self._index = index
+            raise VideoError(self.file.path, "is not the file that was indexed, or was changed while it was read")
+        self.index = index
 
     def _by_index(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """Decodes the packets that the index names, and compares what comes out with the index.
 
         The decoder gets each packet's number in place of its time, and gives it back with the frame.
         """
-        index = self._index
+        index = self.index
         try:
             ranges = packet_ranges(index, wanted)
         except ValueError as error:
@@ -311,7 +298,7 @@ class VideoReader:
 
     def _direct(self, packet_range: PacketRange) -> Iterator[VideoFrame]:
         """Decodes packets that this reader reads from the file itself."""
-        with _cache.decoder(self._index) as codec:
+        with _cache.decoder(self.index) as codec:
             for number, data in self._packets(packet_range.packets):
                 packet: Packet[Any] = Packet(data)
                 packet.pts = packet.dts = number
@@ -320,12 +307,12 @@ class VideoReader:
             yield from codec.decode(None)
 
     def _packets(self, numbers: list[int]) -> Iterator[tuple[int, bytes]]:
-        index = self._index
+        index = self.index
         columns = (column[numbers].tolist() for column in (index.positions, index.sizes, index.checksums))
         for piece in _pieces(list(zip(numbers, *columns, strict=True))):
             start = min(position for _, position, _, _ in piece)
             end = max(position + size for _, position, size, _ in piece)
-            data = self._file.bytes.read([(start, end - start)])[0]
+            data = self.file.bytes.read([(start, end - start)])[0]
             for number, position, size, checksum in piece:
                 packet = data[position - start : position - start + size]
                 if zlib.crc32(packet) != checksum:
@@ -335,9 +322,9 @@ class VideoReader:
     def _demuxed(self, packet_range: PacketRange) -> Iterator[VideoFrame]:
         """Decodes packets that FFmpeg reads from the file's container."""
         if self._demuxer is None:
-            self._demuxer = self._file.open()
+            self._demuxer = self.file.open()
         container, stream = self._demuxer
-        index, first, needed = self._index, packet_range.packets[0], set(packet_range.packets)
+        index, first, needed = self.index, packet_range.packets[0], set(packet_range.packets)
         # A container that takes this for a time of presentation seeks to an earlier entry.
         container.seek(int(index.decoding_times[first]), stream=stream)
         number = -1
@@ -363,7 +350,7 @@ class VideoReader:
     ) -> Iterator[tuple[int, VideoFrame]]:
         """Decodes the file from its beginning. `number` tells which frames come out."""
         missing = set(wanted)
-        with self._file.opened() as (container, stream):
+        with self.file.opened() as (container, stream):
             for index, frame in number(self._decode(demuxed(container, stream))):
                 if index in missing:
                     missing.remove(index)
@@ -371,16 +358,16 @@ class VideoReader:
                 if index >= wanted[-1]:
                     break
         if missing:
-            raise VideoError(self._file.path, f"damaged: frame {min(missing)} of {len(self)} does not come out")
+            raise VideoError(self.file.path, f"damaged: frame {min(missing)} of {len(self)} does not come out")
 
     def _number_by_time(self, frames: Iterator[VideoFrame]) -> Iterator[tuple[int, VideoFrame]]:
-        times = self._index.shown_times.tolist()
+        times = self.index.shown_times.tolist()
         return ((bisect_left(times, frame.pts or 0), frame) for frame in frames)
 
     def _comes_in_order(self) -> bool:
         """Whether times tell frames apart when the file is decoded from its beginning to its end or its first fault."""
-        known, last = set(self._index.shown_times.tolist()), None
-        with self._file.opened() as (container, stream), suppress(av.FFmpegError):
+        known, last = set(self.index.shown_times.tolist()), None
+        with self.file.opened() as (container, stream), suppress(av.FFmpegError):
             for frame in self._decode(demuxed(container, stream)):
                 if frame.pts is None or frame.pts not in known or (last is not None and frame.pts <= last):
                     return False
