@@ -40,7 +40,8 @@ from measuring import machine, machine_line, prepared_copy, write_json
 from torch import Tensor
 
 from lightning_multigrid.decode import PacketIndex, VideoError, VideoReader, build_index
-from lightning_multigrid.decode.thread_cache import Kept
+from lightning_multigrid.decode.ranges import packet_ranges
+from lightning_multigrid.decode.thread_cache import ThreadCache
 from lightning_multigrid.pixels import YuvClip
 
 GRIDS = {"8 frames": (8, 2, 8), "16 frames": (16, 2, 4), "32 frames": (32, 2, 2)}  # frames, least and greatest stride
@@ -146,17 +147,17 @@ def agree(frames: Frames | YuvClip | Tensor, expected: Frames) -> bool:
 
 def libavcodec(path: Path) -> Callable[[list[int]], float]:
     """Measures libavcodec's part of a read of ours: process time, with a decoder that is kept from clip to clip."""
-    index, data, kept = build_index(path), path.read_bytes(), Kept()
+    index, data, cache = build_index(path), path.read_bytes(), ThreadCache()
 
     def seconds(indices: list[int]) -> float:
         spent = 0.0
-        for run in index.runs(indices):
+        for packet_range in packet_ranges(index, indices):
             packets = []
-            for number in run.packets:
+            for number in packet_range.packets:
                 start = index.positions[number]
                 packets.append(av.Packet(data[start : start + index.sizes[number]]))
                 packets[-1].pts = packets[-1].dts = number
-            with kept.decoder(index) as codec:
+            with cache.decoder(index) as codec:
                 began = time.process_time()
                 for packet in [*packets, None]:
                     codec.decode(packet)

@@ -1,4 +1,4 @@
-"""The outermost boxes of a file: how long it claims to be, and where its tables lie."""
+"""The boxes of mp4 and Matroska files: how long a file claims to be, and where its tables lie."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from lightning_multigrid.files import ReadableFile
 
 __all__ = ["FileBox", "claimed_by_samples", "outermost_boxes", "promised_size"]
 
-# Boxes of an mp4 file that are looked at: a day of fragments. A hostile file could have them by the million.
+# Most boxes that are looked at: a day of fragments. A hostile file could have millions.
 _MOST = 100_000
 _OF_SAMPLES = (b"moov", b"trak", b"mdia", b"minf", b"stbl")
-# Larger tables are those of days, which FFmpeg has to read, too.
+# Larger tables belong to videos of days; they are not looked at.
 _LARGEST_TABLE = 1 << 26
 _KINDS = (b"ftyp", b"moov", b"mdat", b"moof", b"free", b"skip", b"wide", b"sidx", b"styp", b"uuid")
 
 
 class FileBox(NamedTuple):
-    """A box of an mp4 file: its type, and where it lies, with its head."""
+    """A box of an mp4 file: its type, and where it lies, its head included."""
 
     kind: bytes
     position: int
@@ -25,7 +25,7 @@ class FileBox(NamedTuple):
 
 
 def outermost_boxes(file: ReadableFile) -> list[FileBox]:
-    """Boxes of an mp4 file, as far as they are known, and as long as they claim; ISO/IEC 14496-12, 4.2."""
+    """The boxes of an mp4 file up to the first of unknown type, as long as they claim to be; ISO/IEC 14496-12, 4.2."""
     boxes: list[FileBox] = []
     end = 0
     while len(boxes) < _MOST:
@@ -44,7 +44,7 @@ def outermost_boxes(file: ReadableFile) -> list[FileBox]:
 
 
 def promised_size(file: ReadableFile) -> int:
-    """Bytes that the outermost boxes of an mp4 or Matroska file claim; 0 for other files, or if they don't say."""
+    """Bytes that an mp4 or Matroska file claims to have; 0 if it does not say, and for other files."""
     head = _bytes(file, 0, 64)
     if head[:4] == b"\x1a\x45\xdf\xa3":  # an EBML header, then the segment; RFC 8794
         size, at = _ebml_size(head, 4)
@@ -58,9 +58,9 @@ def promised_size(file: ReadableFile) -> int:
 
 
 def claimed_by_samples(file: ReadableFile) -> int:
-    """Bytes that a track of an mp4 file claims whose samples are all of one size; 0 if there is none.
+    """Bytes that the samples of an mp4 track claim if all have one size; 0 if there is no such track.
 
-    No table need list such samples, so a few bytes can claim billions, for each of which FFmpeg would take memory.
+    Such samples need no table, so a few bytes can claim billions of them. FFmpeg would allocate memory for each.
     """
     claimed = 0
     for box in outermost_boxes(file):
@@ -87,7 +87,7 @@ def _bytes(file: ReadableFile, position: int, size: int) -> bytes:
 
 
 def _ebml_size(data: bytes, at: int) -> tuple[int, int]:
-    """A number whose leading zero bits tell its length, and where it ends; all ones: unknown, 0 here."""
+    """An EBML number, whose leading zero bits tell its length, and where it ends. All ones mean unknown: 0 here."""
     first = data[at : at + 1]
     length = 9 - (first or b"\0")[0].bit_length()
     size = int.from_bytes(data[at : at + length], "big") - (1 << 7 * length)

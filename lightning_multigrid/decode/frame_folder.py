@@ -1,4 +1,4 @@
-"""Videos that lie on disk as folders of frames: the same interface as that of a video file.
+"""Folders of images as videos: read like a `VideoReader`.
 
 T frames, H W pixels of a frame.
 """
@@ -22,23 +22,23 @@ from lightning_multigrid.pixels import Box
 
 __all__ = ["FrameFolder", "open_video"]
 
-# What Pillow may take a file for, whatever its name says: some of its other formats run programs.
+# The formats that Pillow may read, whatever the name of a file: some of its others run programs.
 _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
 
 
 class FrameFolder:
-    """A folder of images as a video, for use like a `VideoReader`. Its length is its number of images.
+    """A folder of images as a video, to be used like a `VideoReader`. Its length is the number of images.
 
-    The images are in the order of their names, shorter names first, so that `9.jpg` comes before `10.jpg`. Other files,
-    hidden files and folders in it are skipped.
+    Images are sorted by name, shorter names first, so that `9.jpg` comes before `10.jpg`. Hidden files, other files and
+    folders are skipped.
 
     Args:
         path: The folder.
         rate: Frames per second.
 
     Attributes:
-        height: H of the first frame, which all have, in pixels.
-        width: W, likewise.
+        height: H, in pixels, of the first frame. The others must have the same.
+        width: W, in pixels, of the first frame. The others must have the same.
         rate: Frames per second.
 
     Raises:
@@ -77,11 +77,11 @@ class FrameFolder:
         return frame / self.rate
 
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
-        """Frames as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
+        """Reads frames as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
 
         Args:
             indices: Frames, counted from 0; repeats and any order are allowed.
-            box: The part of each frame that is returned, H and W being its height and width. The whole frame if None.
+            box: The part of each frame to return, whose height and width are H and W. The whole frame if None.
 
         Raises:
             IndexError: If the folder has no such frame.
@@ -105,7 +105,7 @@ class FrameFolder:
 
     @contextmanager
     def _opened(self, index: int) -> Iterator[Image.Image]:
-        """An image, of which only the header is read yet; whatever is wrong with it then is a `VideoError`."""
+        """Opens an image and reads its header. Until the end of the `with`, every fault of it is a `VideoError`."""
         name = self._names[index]
         try:
             with Image.open(os.path.join(self._path, name), formats=_FORMATS) as image:
@@ -116,7 +116,7 @@ class FrameFolder:
             raise
         except UnidentifiedImageError as error:
             raise VideoError(self._path, f"{name} is no image, or damaged at its head") from error
-        except Exception as error:  # of damaged files Pillow raises errors of many kinds
+        except Exception as error:  # Pillow raises errors of many kinds for damaged files
             raise VideoError(self._path, f"{name} cannot be decoded ({type(error).__name__}: {error})") from error
 
 
@@ -125,11 +125,11 @@ def _is_image(name: str) -> bool:
 
 
 def open_video(path: str, frame_rate: float | None) -> VideoReader | FrameFolder:
-    """A video, for use in a `with`.
+    """Opens a video, for use in a `with`.
 
     Args:
-        path: The video file, or the folder of frames.
-        frame_rate: Frames per second if `path` is a folder of frames, None if it is a file.
+        path: A video file, or a folder of images.
+        frame_rate: Frames per second of a folder; None for a file.
 
     Raises:
         VideoError: If it cannot be read.

@@ -1,6 +1,6 @@
-"""Pixels of a decoded frame: the part of it that is asked for, and how they become RGB or planes of luma and chroma.
+"""From a decoded frame to its pixels: boxes, rotation, RGB, and planes of luma and chroma.
 
-H W pixels of a frame, as it is stored or as it is shown, that is with its rotation applied.
+A frame is *stored* as the decoder gives it out, and *shown* with its rotation applied.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = [
 
 Pixels = npt.NDArray[np.uint8]
 
-# From version 17 on PyAV's scaler asks a frame for its colours, and starts a thread per core, unless told not to.
+# From version 17 on PyAV's scaler asks a frame for its colours, and starts a thread per core unless told not to.
 _ASKS_FRAMES = int(av.__version__.split(".")[0]) >= 17
 ONE_THREAD = {"threads": 1} if _ASKS_FRAMES else {}
-"""What PyAV's scaler has to be told to work on this thread only."""
+"""Arguments with which PyAV's scaler works on this thread only."""
 
 _YUV_420 = ("yuv420p", "yuvj420p")
 # Numbers of the matrices, ITU-T H.273, table 4. 2 is "unspecified", which FFmpeg's converter takes for BT.601.
@@ -42,26 +42,26 @@ _LIMITED_RANGE, _FULL_RANGE = 1, 2  # FFmpeg's AVCOL_RANGE_MPEG and AVCOL_RANGE_
 
 
 def stored(box: Box, turn: Orientation, height: int, width: int) -> Box:
-    """Where a box of the H x W pixels shown lies in the frame as it is stored."""
+    """Where a box of a shown frame of `height` x `width` pixels lies in the stored frame."""
     top = height - box.top - box.height if turn.upside_down else box.top
     left = width - box.left - box.width if turn.mirrored else box.left
     return Box(left, top, box.width, box.height) if turn.transposed else Box(top, left, box.height, box.width)
 
 
 def show(clip: Tensor, turn: Orientation) -> Tensor:
-    """Frames as they are shown, of frames as they are stored."""
+    """Turns stored frames, T x H x W x 3, to be shown."""
     if turn.transposed:
         clip = clip.transpose(1, 2)
-    axes = [axis for axis, over in ((1, turn.upside_down), (2, turn.mirrored)) if over]
+    axes = [axis for axis, turned in ((1, turn.upside_down), (2, turn.mirrored)) if turned]
     return (clip.flip(axes) if axes else clip).contiguous()
 
 
 def rgb_options(frame: VideoFrame) -> dict[str, int]:
-    """What else PyAV's scaler has to be told to make RGB of a frame."""
+    """Arguments with which PyAV's scaler makes RGB of a frame."""
     if _ASKS_FRAMES:
         return ONE_THREAD
-    # It passes the colours on to FFmpeg's only if those of source and target differ (RGB has none that matter), and
-    # takes 5 for "as before"; 6 has the same coefficients.
+    # Older scalers pass a matrix on to FFmpeg only if the target's differs (RGB has none, so any other will do), and
+    # take 5 to mean "as before"; 6 has the same coefficients.
     matrix = int(frame.colorspace)
     matrix = 6 if matrix == 5 else matrix
     return {
@@ -77,7 +77,7 @@ def is_full_range(frame: VideoFrame) -> bool:
 
 
 def yuv_format(frame: VideoFrame, frames: int, box: Box) -> YuvFormat | None:
-    """That of a clip of frames like this one; None if they are not YUV 4:2:0 of 8 bits in known colours."""
+    """The format of a clip of frames like this one; None if they are not YUV 4:2:0 of 8 bits in known colours."""
     matrix = _MATRICES.get(int(frame.colorspace))
     if frame.format.name not in _YUV_420 or matrix is None:
         return None
@@ -85,7 +85,7 @@ def yuv_format(frame: VideoFrame, frames: int, box: Box) -> YuvFormat | None:
 
 
 def yuv_planes(frame: VideoFrame, box: Box) -> tuple[Pixels, Pixels, Pixels]:
-    """Luma under a box and both planes of chroma, as views of the frame."""
+    """Luma and both planes of chroma under a box, as views of the frame."""
     bottom, right = box.top + box.height, box.left + box.width
     luma, cb, cr = (plane_pixels(plane, plane.height, plane.width) for plane in frame.planes)
     rows, columns = slice(box.top // 2, (bottom + 1) // 2), slice(box.left // 2, (right + 1) // 2)
@@ -93,7 +93,7 @@ def yuv_planes(frame: VideoFrame, box: Box) -> tuple[Pixels, Pixels, Pixels]:
 
 
 def plane_pixels(plane: Any, height: int, width: int, *channels: int) -> Pixels:
-    """The bytes of a plane, in place. NumPy copies them faster than torch, whose calls cost more than so few bytes."""
+    """The bytes of a plane, in place. For so few bytes, NumPy copies faster than torch, whose calls cost more."""
     strides = (plane.line_size, *channels, 1)
     pixels: Pixels = np.ndarray((height, width, *channels), np.uint8, plane, strides=strides)
     return pixels

@@ -1,6 +1,6 @@
-"""What a video file holds, as plain data: its packets in decoding order, and what they take to be decoded.
+"""The index of a video file as plain data: its packets in decoding order, and what the decoder needs besides them.
 
-An index is built once (`decode.build_index`), kept, and written to disk. Nothing here opens a video.
+`indexing.py` builds an index once per file; then it is kept, in memory and on disk. Nothing here opens a video.
 """
 
 from __future__ import annotations
@@ -17,36 +17,39 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DROPPABLE", "ENTRY", "MAX_PIXELS", "SHOWN", "Orientation", "PacketIndex", "Run", "Seal"]
+__all__ = ["DROPPABLE", "ENTRY", "MAX_PIXELS", "SHOWN", "Orientation", "PacketIndex", "Seal"]
 
 MAX_PIXELS = 2**26
-"""8192 x 8192, twice an 8K frame. A few bytes of a header can declare far more, and FFmpeg would allocate it."""
+"""8192 x 8192, twice an 8K frame. A few bytes of a header can declare far more, and FFmpeg would allocate that."""
 
 # Flags of a packet.
 ENTRY = 1
 """Decoding can begin here: what is shown from here on needs nothing before it."""
 SHOWN = 2
-"""A frame of the video comes of it."""
+"""The packet gives a frame of the video."""
 DROPPABLE = 4
 """No other packet needs it."""
 
+# An index as bytes: head, digest, body. The head holds the magic bytes and a CRC-32 of everything after it. The body:
+# - frames, rows, columns, orientation, direct, rate, bytes of the file, colours; numbers of seals, bytes of extradata,
+#   packets;
+# - the seals and the extradata;
+# - six columns: one byte with the place of its integers' width in `_WIDTHS`, then one integer per packet.
 _MAGIC = b"LMGPI\1"
-# Magic and checksum of what follows, then the digest; frames, H, W, orientation, direct, rate, bytes of the file,
-# colours, and the numbers of seals, of bytes of extradata and of packets.
 _HEAD = struct.Struct("<6sI")
+_DIGEST = 16
 _BODY = struct.Struct("<QIIB?dQ4iBIQ")
 _SEAL = struct.Struct("<QI")
-_DIGEST = 16
 _WIDTHS = ("<i1", "<i2", "<i4", "<i8")
 _LIMIT = 2**62
-# Bytes that seals may have, all in all: they are read at each use.
+# Bytes that all seals may have together: they are read at each use.
 _MOST_SEALED = 1 << 23
 
 _Integers = npt.NDArray[np.int64]
 
 
 class Orientation(NamedTuple):
-    """How a frame as it is stored becomes one as it is shown: transposed first, then turned over."""
+    """How to show a stored frame: transpose it first, then turn it over."""
 
     transposed: bool = False
     upside_down: bool = False
@@ -54,52 +57,39 @@ class Orientation(NamedTuple):
 
 
 class Seal(NamedTuple):
-    """Bytes of a file by which it is known to be the one indexed."""
+    """Where bytes of the file lie that must be those of the file indexed."""
 
     position: int
     size: int
 
 
-class Run(NamedTuple):
-    """Packets that are decoded in one go.
-
-    Args:
-        packets: Numbers of those to decode, ascending. The first is an entry.
-        shown: Numbers of those among them whose frames are sure to come out, in the order in which they do.
-        wanted: Number of a packet -> number of its frame, for the frames asked for.
-    """
-
-    packets: list[int]
-    shown: list[int]
-    wanted: dict[int, int]
-
-
 @dataclass(frozen=True, eq=False)
 class PacketIndex:
-    """What a video file holds. Its length is its number of frames.
+    """The index of a video file. Its length is the number of frames.
 
-    Times are in ticks of the stream's own clock. All sequences have one element per packet, in decoding order. They are
-    empty if frames can only be told by counting what the decoder gives out.
+    Times are in ticks of the stream's own clock. Each array has one element per packet, in decoding order. The arrays
+    are empty if frames can only be found by counting what the decoder gives out.
 
     Args:
         frames: Number of frames.
         rate: Mean frames per second, 0.0 if unknown.
-        stored_height: Rows of a frame as it is stored.
-        stored_width: Columns of a frame as it is stored.
-        orientation: How it is shown.
-        direct: Whether packets stand in the file as they are decoded, so that no container is needed to read them.
-        extradata: What the decoder needs besides the packets; kept for `direct` only.
-        colours: Matrix, range, primaries and transfer as the container tells them; kept for `direct` only.
+        stored_height: Rows of a stored frame.
+        stored_width: Columns of a stored frame.
+        orientation: How to show a stored frame.
+        direct: Whether the file holds the packets as the decoder takes them, so that they can be read without FFmpeg's
+            container.
+        extradata: Parameter sets for the decoder; empty unless `direct`.
+        colours: Matrix, range, primaries and transfer as the container states them; zeros unless `direct`.
         file_size: Bytes of the file.
-        seals: What else tells the file from others: its table of packets, or its two ends.
-        digest: Of the sealed bytes and of all the above and below, so that an index that was changed by whatever is no
-            longer one of the file. It keeps no secret: who runs this code can make another.
+        seals: Where the bytes lie that tell the file from others: its table of packets, or its two ends.
+        digest: Hash of the sealed bytes and of all other values here. It shows that the index is intact and belongs to
+            the file. It is no signature: anyone can compute it.
         positions: Where packets begin in the file.
-        sizes: Their bytes.
-        times: When they are shown (pts).
-        decoding_times: When they are decoded (dts).
+        sizes: Bytes of the packets.
+        times: When packets are shown (pts).
+        decoding_times: When packets are decoded (dts).
         flags: `ENTRY`, `SHOWN`, `DROPPABLE`.
-        checksums: CRC-32 of their bytes.
+        checksums: CRC-32 of the packets' bytes.
 
     Raises:
         ValueError: If the values contradict each other.
@@ -124,17 +114,17 @@ class PacketIndex:
     checksums: _Integers
 
     def __post_init__(self) -> None:
-        columns = self._columns()
+        columns = [self.positions, self.sizes, self.times, self.decoding_times, self.flags, self.checksums]
         if len({len(column) for column in columns}) != 1:
             raise ValueError("the columns differ in length")
-        if not (self.stored_height > 0 and self.stored_width > 0 and 0 <= self.frames < _LIMIT):
-            raise ValueError("no frames of a possible size")
-        if self.stored_height * self.stored_width > MAX_PIXELS:
-            raise ValueError("no frames of a possible size")
-        if not (math.isfinite(self.rate) and self.rate >= 0 and 0 <= self.file_size < _LIMIT):
-            raise ValueError("no possible rate or file size")
+        if min(self.stored_height, self.stored_width) <= 0 or self.stored_height * self.stored_width > MAX_PIXELS:
+            raise ValueError("the size of the frames is impossible")
+        if not (0 <= self.frames < _LIMIT and 0 <= self.file_size < _LIMIT):
+            raise ValueError("the number of frames or the size of the file is impossible")
+        if not (math.isfinite(self.rate) and self.rate >= 0):
+            raise ValueError("the rate is impossible")
         if len(self.digest) != _DIGEST:
-            raise ValueError("no digest")
+            raise ValueError("the digest is missing")
         if any(seal.position + seal.size > self.file_size for seal in self.seals):
             raise ValueError("a seal lies beyond the end of the file")
         if sum(seal.size for seal in self.seals) > _MOST_SEALED:
@@ -147,12 +137,12 @@ class PacketIndex:
             self.direct and (int(self.positions.min()) < 0 or int((self.positions + self.sizes).max()) > self.file_size)
         ):
             raise ValueError("a packet lies beyond the end of the file")
-        if len(self._by_time) != self.frames or not self.frames:
-            raise ValueError("the number of frames is not that of the packets shown")
+        if len(self.by_time) != self.frames or not self.frames:
+            raise ValueError("there are more or fewer frames than packets that are shown")
         shown_at = self.shown_times
         if not bool((shown_at[1:] > shown_at[:-1]).all()):
-            raise ValueError("two frames are shown at one time")
-        entries = self.times[self._entries]
+            raise ValueError("two frames are shown at the same time")
+        entries = self.times[self.entries]
         if not len(entries) or entries[0] > shown_at[0] or not bool((entries[1:] > entries[:-1]).all()):
             raise ValueError("the entries are not in order")
 
@@ -167,95 +157,58 @@ class PacketIndex:
 
     @property
     def height(self) -> int:
-        """Rows of a frame as it is shown."""
+        """Rows of a frame when it is shown."""
         return self.stored_width if self.orientation.transposed else self.stored_height
 
     @property
     def width(self) -> int:
-        """Columns of a frame as it is shown."""
+        """Columns of a frame when it is shown."""
         return self.stored_height if self.orientation.transposed else self.stored_width
 
     @property
     def shown_times(self) -> _Integers:
-        """When the frames are shown, ascending."""
-        return self.times[self._by_time]
+        """When each frame is shown, ascending."""
+        return self.times[self.by_time]
 
     def time_of(self, frame: int) -> float:
-        """Seconds from the first frame to another one, or, for the number of frames, to the end of the last.
+        """Seconds from the first frame to another one, or to the end of the last if `frame` is the number of frames.
 
-        Frames may be shown for unequal times; where they can only be counted, equal ones are taken.
+        Frames need not last equally long. Where they can only be counted, all are taken to.
 
         Raises:
             ZeroDivisionError: If the rate is unknown.
         """
         if len(self.times) < 2 or not 0 < frame < self.frames:
             return frame / self.rate
-        first, time, last = (int(self.times[self._by_time[place]]) for place in (0, frame, -1))
+        first, time, last = (int(self.times[self.by_time[place]]) for place in (0, frame, -1))
         return (time - first) * (self.frames - 1) / ((last - first) * self.rate)
 
     @cached_property
-    def _by_time(self) -> _Integers:
-        """Numbers of the packets of which frames come, in the order in which these are shown."""
+    def by_time(self) -> _Integers:
+        """For each frame, in the order in which frames are shown, the number of its packet."""
         shown = np.flatnonzero(self.flags & SHOWN)
         return shown[np.argsort(self.times[shown], kind="stable")]
 
     @cached_property
-    def _entries(self) -> _Integers:
+    def entries(self) -> _Integers:
+        """Numbers of the packets at which decoding can begin."""
         return np.flatnonzero(self.flags & ENTRY)
 
-    def runs(self, wanted: Sequence[int]) -> list[Run]:
-        """What to decode for some frames.
-
-        A run begins at the last entry before a frame, leaves out what nobody needs, and ends with the last packet
-        needed. Runs between which no packet lies are one.
-
-        Args:
-            wanted: Numbers of frames, ascending.
-
-        Raises:
-            ValueError: If the index contradicts itself.
-        """
-        packets = self._by_time[np.asarray(wanted, np.int64)]
-        starts = self._entries[np.searchsorted(self.times[self._entries], self.times[packets], "right") - 1]
-        stretches: list[tuple[int, int, dict[int, int]]] = []
-        for frame, packet, start in zip(wanted, packets.tolist(), starts.tolist(), strict=True):
-            if start > packet:
-                raise ValueError("an entry is decoded after what is shown after it")
-            if stretches and start <= stretches[-1][1] + 1:
-                first, last, members = stretches[-1]
-                members[packet] = frame
-                stretches[-1] = first, max(last, packet), members
-            else:
-                stretches.append((start, packet, {packet: frame}))
-        return [self._run(first, last, members) for first, last, members in stretches]
-
-    def _run(self, first: int, last: int, wanted: dict[int, int]) -> Run:
-        needed = self.flags[first : last + 1] & DROPPABLE == 0
-        needed[[packet - first for packet in wanted]] = True
-        packets = first + np.flatnonzero(needed)
-        # What is shown before the entry leads an open GOP: it may need what lies before.
-        shown = packets[(self.flags[packets] & SHOWN != 0) & (self.times[packets] >= self.times[first])]
-        shown = shown[np.argsort(self.times[shown], kind="stable")]
-        return Run(packets.tolist(), shown.tolist(), wanted)
-
-    def _columns(self) -> list[_Integers]:
-        return [self.positions, self.sizes, self.times, self.decoding_times, self.flags, self.checksums]
-
     def digest_for(self, sealed: Sequence[bytes]) -> bytes:
-        """What `digest` has to be if the sealed bytes are these."""
+        """The right `digest` if the file's sealed bytes are these."""
         digest = blake2b(self._body, digest_size=_DIGEST)
         for data in sealed:
             digest.update(data)
         return digest.digest()
 
     def to_bytes(self) -> bytes:
-        """The index as bytes, about 12 per packet."""
+        """Packs the index, into about 12 bytes per packet."""
         body = self.digest + self._body
         return _HEAD.pack(_MAGIC, zlib.crc32(body)) + body
 
     @cached_property
     def _body(self) -> bytes:
-        """All but the digest."""
+        """All but the digest, packed. Columns hold differences, which are small."""
         ends = self.positions + self.sizes
         columns = [
             np.diff(ends, prepend=0) - self.sizes,
@@ -289,61 +242,60 @@ class PacketIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> PacketIndex:
-        """The index that `to_bytes` wrote.
+        """Unpacks what `to_bytes` packed.
 
         Raises:
             ValueError: If the bytes are anything else.
         """
         try:
-            return cls._parsed(memoryview(data))
+            return cls._unpacked(memoryview(data))
         except (struct.error, ValueError, OverflowError, IndexError) as error:
             raise ValueError(f"These {len(data):,} bytes are no packet index: {error}. Build the index anew.") from None
 
     @classmethod
-    def _parsed(cls, data: memoryview) -> PacketIndex:
+    def _unpacked(cls, data: memoryview) -> PacketIndex:
         magic, checksum = _HEAD.unpack_from(data)
         if magic != _MAGIC:
-            raise ValueError("they begin otherwise, or are of another version")
+            raise ValueError("they don't begin as an index does, or are of another version")
         if zlib.crc32(data[_HEAD.size :]) != checksum:
             raise ValueError("their checksum is wrong")
-        digest, data = bytes(data[_HEAD.size : _HEAD.size + _DIGEST]), data[_HEAD.size + _DIGEST :]
-        values: tuple[Any, ...] = _BODY.unpack_from(data)
-        frames, height, width, turns, direct, rate, file_size, *colours, seals, extra, packets = values
+        digest, body = bytes(data[_HEAD.size : _HEAD.size + _DIGEST]), bytes(data[_HEAD.size + _DIGEST :])
+        values: tuple[Any, ...] = _BODY.unpack_from(body)
+        frames, height, width, turns, direct, rate, file_size, *colours, seals, extradata_size, packets = values
         at = _BODY.size
-        found = tuple(Seal(*_SEAL.unpack_from(data, at + place * _SEAL.size)) for place in range(seals))
+        found = tuple(Seal(*_SEAL.unpack_from(body, at + place * _SEAL.size)) for place in range(seals))
         at += seals * _SEAL.size
-        extradata = bytes(data[at : at + extra])
-        at += extra
+        extradata = body[at : at + extradata_size]
+        at += extradata_size
         columns = []
         for _ in range(6):
-            width_code = _WIDTHS[data[at]]
-            column = np.frombuffer(data, width_code, packets, at + 1)
+            column = np.frombuffer(body, _WIDTHS[body[at]], packets, at + 1)
             at += 1 + column.nbytes
             columns.append(column.astype(np.int64))
-        if at != len(data) or turns > 7:
-            raise ValueError("they have another length than they say")
+        if at != len(body) or turns > 7:
+            raise ValueError("their length is not the one that they state")
         gaps, sizes, shown_later, decoding_steps, flags, checksums = columns
         decoding_times = np.cumsum(decoding_steps)
         index = cls(
-            frames,
-            rate,
-            height,
-            width,
-            Orientation(*(bool(turns >> bit & 1) for bit in range(3))),
-            direct,
-            extradata,
-            (colours[0], colours[1], colours[2], colours[3]),
-            file_size,
-            found,
-            digest,
-            np.cumsum(gaps + sizes) - sizes,
-            sizes,
-            decoding_times + shown_later,
-            decoding_times,
-            flags,
-            checksums + 2**31,
+            frames=frames,
+            rate=rate,
+            stored_height=height,
+            stored_width=width,
+            orientation=Orientation(*(bool(turns >> bit & 1) for bit in range(3))),
+            direct=direct,
+            extradata=extradata,
+            colours=(colours[0], colours[1], colours[2], colours[3]),
+            file_size=file_size,
+            seals=found,
+            digest=digest,
+            positions=np.cumsum(gaps + sizes) - sizes,
+            sizes=sizes,
+            times=decoding_times + shown_later,
+            decoding_times=decoding_times,
+            flags=flags,
+            checksums=checksums + 2**31,
         )
-        index.__dict__["_body"] = bytes(data)  # what the property would make of it
+        object.__setattr__(index, "_body", body)  # spares `digest_for` packing it again
         return index
 
 

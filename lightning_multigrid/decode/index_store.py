@@ -1,4 +1,4 @@
-"""The indices of many videos in one file, which all workers share in memory."""
+"""The indices of many videos in one file. Workers map it into memory, so they share its pages."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from lightning_multigrid.files import new_file
 __all__ = ["IndexStore"]
 
 _MAGIC = b"LMGSTO\2\n"
-# Magic, where the table lies, and how many entries it has. Then the records, then the table: hashes of the names,
-# ascending, and the positions of their records.
+# The file is a head, records, and a table: the hashes of all names, ascending, then the positions of their records.
+# The head holds the magic bytes, the position of the table, and its number of entries.
 _HEAD = struct.Struct("<8sQQ")
-# Of a record: bytes of the name and of the index; both follow.
+# A record is the length of a name, the length of an index, the name, and the index.
 _RECORD = struct.Struct("<II")
 
 
 class IndexStore:
-    """A read-only file of packet indices by the name of the video. Its length is the number of videos.
+    """A read-only file of packet indices by the names of their videos. Its length is the number of videos.
 
-    Opening it costs the same for a few videos and for millions. It is pickled by its path, for workers. Whether a video
-    is still the one that was indexed is told by the index itself, not here.
+    It takes as long to open for a few videos as for millions. It is pickled as its path, for workers. It does not check
+    that a video is still the one that was indexed: `VideoReader` does.
 
     >>> IndexStore("no_such.index")
     Traceback (most recent call last):
@@ -39,12 +39,12 @@ class IndexStore:
 
     Raises:
         OSError: If it cannot be read.
-        ValueError: If it is anything else, or cut short.
+        ValueError: If it is no such file, or cut short.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(os.fspath(path)) if os.path.exists(path) else os.fspath(path)
-        # Looked at before it is opened: to open a pipe waits for its writer.
+        # Before `open`, which would wait for the writer of a pipe.
         if not stat.S_ISREG(os.stat(self.path).st_mode):
             raise self._error("it is no ordinary file")
         with open(self.path, "rb") as file:
@@ -53,9 +53,9 @@ class IndexStore:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         magic, table, count = _HEAD.unpack_from(self._map)
         if magic != _MAGIC:
-            raise self._error("it begins otherwise, or is of another version")
+            raise self._error("it doesn't begin as one does, or is of another version")
         if table + 16 * count != len(self._map) or table < _HEAD.size:
-            raise self._error("its length is not what its head says")
+            raise self._error("its length is not the one in its head")
         self._hashes = np.frombuffer(self._map, "<u8", count, table)
         self._places = np.frombuffer(self._map, "<u8", count, table + 8 * count)
 
@@ -66,13 +66,13 @@ class IndexStore:
         return IndexStore, (self.path,)
 
     def get(self, name: str) -> PacketIndex | None:
-        """The index of a video by its name, as it was given to `write`; None if the store has none.
+        """Looks up the index of a video by the name that `write` was given; None if there is none.
 
         Raises:
             ValueError: If the store is damaged there.
         """
         encoded = _encoded(name)
-        # As a number of the table's own kind: for any other one, NumPy would convert the table, at each call.
+        # As the type of the table: for another type, NumPy would convert the whole table at each call.
         key = np.uint64(_hash(encoded))
         at = int(np.searchsorted(self._hashes, key))
         while at < len(self._hashes) and self._hashes[at] == key:
@@ -103,14 +103,14 @@ class IndexStore:
 
     @staticmethod
     def write(path: str | os.PathLike[str], entries: Iterable[tuple[str, PacketIndex]]) -> None:
-        """Writes a store: the old file or the new one is there, never a part.
+        """Writes a store. At any moment the file is the old one or the new one, never a part.
 
         Args:
-            path: Where to.
-            entries: For each video its name and its index. Of several with one name the last holds.
+            path: Of the file.
+            entries: The name and the index of each video. If a name comes again, the last index counts.
 
         Raises:
-            OutputError: If it cannot be written, for instance for want of space.
+            OutputError: If it cannot be written, for instance because the disk is full.
         """
         with new_file(path) as file:
             file.write(_HEAD.pack(_MAGIC, 0, 0))

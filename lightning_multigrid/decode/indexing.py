@@ -1,4 +1,4 @@
-"""Indexes a video file from its packets, without decoding more than its first frames."""
+"""Builds the index of a video file from its packets, and decodes only the first frames."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import struct
 import zlib
 from array import array
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,16 +23,16 @@ from lightning_multigrid.decode.video_file import VideoError, VideoFile, demuxed
 
 __all__ = ["index_of", "is_sealed"]
 
-# Frames that are decoded, to see that they come out as listed, before an index is believed.
+# Frames that are decoded to see whether they come out as the packets say.
 _PROBE = 4
-# Bytes at either end by which a file is known that has no table of its own in one place.
+# Bytes at each end that are sealed if the file has no single table of its packets.
 _END = 4096
-# The largest table that is compared at each use: that of a few hours.
+# The largest table that is sealed, and so compared at each use: that of a few hours.
 _MOST_SEALED = 1 << 22
 
 
 def index_of(file: VideoFile) -> PacketIndex:
-    """The index of an open file.
+    """Builds the index of an open file.
 
     Raises:
         VideoError: If the file is damaged, cut short, or no video.
@@ -46,7 +45,7 @@ def index_of(file: VideoFile) -> PacketIndex:
 
 
 def is_sealed(index: PacketIndex, file: VideoFile) -> bool:
-    """Whether an index is as it was made, and made of this file, as far as size and sealed bytes tell."""
+    """Whether an index is intact and of this file, as far as its size and sealed bytes tell."""
     if index.file_size != file.bytes.size:
         return False
     return index.digest == index.digest_for(file.bytes.read(index.seals))
@@ -58,34 +57,34 @@ class _Indexing:
     def __init__(self, file: VideoFile, container: InputContainer, stream: VideoStream) -> None:
         self.file, self.container, self.stream = file, container, stream
         self.codec: VideoCodecContext = stream.codec_context
-        # A program stream has a time per pack, not per frame: those between are made up, and others after a seek.
+        # Whether packets tell frames apart. A program stream has one time per pack. FFmpeg makes up the others, and not
+        # the same ones after a seek.
         self.regular = container.format.name != "mpeg"
-        self.rows = array("q")  # six numbers for each packet; as objects they would take six times the memory
+        self.rows = array("q")  # six numbers per packet; as objects they would take six times the memory
         self.h264 = H264Packets(self.codec.extradata or b"") if self.codec.name == "h264" else None
         self.h265 = H265Packets(self.codec.extradata or b"") if self.codec.name == "hevc" else None
-        self.plain = True  # whether the packets probed stand in the file as they are
+        self.plain = True  # whether the file holds the first packets byte for byte
 
     def index(self) -> PacketIndex:
         probe = self._pass()
         if not probe:
             raise VideoError(self.file.path, "holds no frame that can be decoded")
-        table = np.array(self.rows if self.regular else [], np.int64).reshape(-1, 6)
-        positions, sizes, times, decoding_times, flags, checksums = table.T.copy()
-        if self.h264 is not None and self.h264.sets_in_band:
-            flags[1:] &= ~ENTRY  # what is decoded from the middle might lack a parameter set
-        if self.h265 is not None and self.h265.sets_in_band and len(flags):
-            flags[np.setdiff1d(np.arange(1, len(flags)), self.h265.whole)] &= ~ENTRY  # as might this
+        table = np.array(self.rows if self.regular else [], np.int64).reshape(-1, 6).T.copy()
+        _, _, times, _, flags, _ = table
+        self._remove_unsafe_entries(flags)
         by_time = np.sort(times[flags & SHOWN != 0])
-        if not self._is_believed(probe, by_time, times[flags & ENTRY != 0]):
-            positions = sizes = times = decoding_times = flags = checksums = by_time = np.empty(0, np.int64)
+        if not _is_believed(probe, by_time, times[flags & ENTRY != 0]):
+            table, by_time = table[:, :0], by_time[:0]
         elif self.h264 is not None and not _is_shown_in_order(self.h264, times, flags):
             flags &= ~DROPPABLE
+        positions, sizes, times, decoding_times, flags, checksums = table
         rate = float(self.stream.average_rate or 0)
         if len(by_time) > 1 and self.stream.time_base is not None:
             rate = float((len(by_time) - 1) / (int(by_time[-1] - by_time[0]) * self.stream.time_base))
         seals, single = _seals(self.file)
         direct = bool(len(times)) and single and self.plain and self.h264 is not None and not self.h264.sets_in_band
-        colours = self.codec.colorspace, self.codec.color_range, self.codec.color_primaries, self.codec.color_trc
+        codec = self.codec
+        colours = int(codec.colorspace), int(codec.color_range), int(codec.color_primaries), int(codec.color_trc)
         index = PacketIndex(
             frames=len(by_time) or self._count(),
             rate=rate,
@@ -93,8 +92,8 @@ class _Indexing:
             stored_width=probe[0].width,
             orientation=_orientation_of(probe[0]),
             direct=direct,
-            extradata=bytes(self.codec.extradata or b"") if direct else b"",
-            colours=(int(colours[0]), int(colours[1]), int(colours[2]), int(colours[3])) if direct else (0, 0, 0, 0),
+            extradata=bytes(codec.extradata or b"") if direct else b"",
+            colours=colours if direct else (0, 0, 0, 0),
             file_size=self.file.bytes.size,
             seals=seals,
             digest=bytes(16),
@@ -106,6 +105,13 @@ class _Indexing:
             checksums=checksums,
         )
         return replace(index, digest=index.digest_for(self.file.bytes.read(seals)))
+
+    def _remove_unsafe_entries(self, flags: Any) -> None:
+        """Removes entries at which a decoder might lack a parameter set that came in a packet before."""
+        if self.h264 is not None and self.h264.sets_in_band:
+            flags[1:] &= ~ENTRY
+        if self.h265 is not None and self.h265.sets_in_band and len(flags):
+            flags[np.setdiff1d(np.arange(1, len(flags)), self.h265.whole)] &= ~ENTRY
 
     def _pass(self) -> list[VideoFrame]:
         """Looks at all packets. Returns the first frames."""
@@ -130,12 +136,12 @@ class _Indexing:
         data = bytes(packet)
         entry, droppable = packet.is_keyframe, False
         if self.h264 is not None:
-            # Containers also mark recovery points, after which pictures may be wrong for a while.
+            # Containers also mark recovery points as keyframes. Pictures may be wrong for a while after those.
             idr, droppable = self.h264.look(data)
             entry = entry and idr
         elif self.h265 is not None:
             entry = self.h265.is_entry(data) and entry
-        shown = not packet.is_discard and _is_shown(self.codec, data)  # edit lists discard
+        shown = not packet.is_discard and _is_shown(self.codec, data)  # an edit list discards
         flags = ENTRY * entry | SHOWN * shown | DROPPABLE * droppable
         decoding_time = time if packet.dts is None else packet.dts
         position = -1 if packet.pos is None else packet.pos
@@ -146,26 +152,25 @@ class _Indexing:
             return False
         return self.file.bytes.read([(packet.pos, packet.size)]) == [bytes(packet)]
 
-    @staticmethod
-    def _is_believed(probe: list[VideoFrame], by_time: Any, entries: Any) -> bool:
-        ascending = np.sort(entries)
-        return bool(
-            len(by_time)
-            and len(entries)
-            and ascending[0] <= by_time[0]
-            and [frame.pts for frame in probe] == by_time[: len(probe)].tolist()
-            and all(now < later for now, later in pairwise(by_time.tolist()))
-            and (ascending == entries).all()
-            and (np.diff(entries) > 0).all()
-        )
-
     def _count(self) -> int:
         with self.file.opened() as (container, stream):
             return sum(len(packet.decode()) for packet in demuxed(container, stream))
 
 
+def _is_believed(probe: list[VideoFrame], by_time: Any, entries: Any) -> bool:
+    """Whether times tell the frames apart, begin at an entry, and are those of the frames that were decoded."""
+    return bool(
+        len(by_time)
+        and len(entries)
+        and entries[0] <= by_time[0]
+        and (entries[:-1] < entries[1:]).all()
+        and (by_time[:-1] < by_time[1:]).all()
+        and [frame.pts for frame in probe] == by_time[: len(probe)].tolist()
+    )
+
+
 def _seals(file: VideoFile) -> tuple[tuple[Seal, ...], bool]:
-    """What tells a file from others: its one table, or its two ends. Whether it has one table of one kind of frames."""
+    """The seals of a file, on its one table or its two ends, and whether it has one table, of one kind of frames."""
     boxes = outermost_boxes(file.bytes)
     tables = [box for box in boxes if box.kind == b"moov"]
     single = len(tables) == 1 and tables[0].size <= _MOST_SEALED and not any(box.kind == b"moof" for box in boxes)
@@ -174,14 +179,14 @@ def _seals(file: VideoFile) -> tuple[tuple[Seal, ...], bool]:
         spans = [(tables[0].position, tables[0].size)]
     found = file.bytes.read(spans)
     if single:
-        # Each track tells what its samples are; another kind halfway would need other parameter sets.
+        # Each track lists the kinds of its samples; with a second kind come other parameter sets.
         kinds = found[0].split(b"stsd")[1:]
         single = all(kind[4:8] == b"\0\0\0\1" for kind in kinds)
     return tuple(Seal(position, len(data)) for (position, _), data in zip(spans, found, strict=True)), single
 
 
 def _is_shown_in_order(packets: H264Packets, times: Any, flags: Any) -> bool:
-    """Whether times tell the order in which the decoder gives frames out. If not, none may be left out unseen."""
+    """Whether the decoder gives frames out in the order of their times. If not, no packet may be left out."""
     if not packets.sure:
         return False
     sequences = np.cumsum(flags & ENTRY)
@@ -192,15 +197,15 @@ def _is_shown_in_order(packets: H264Packets, times: Any, flags: Any) -> bool:
 
 
 def _is_shown(codec: VideoCodecContext, packet: bytes) -> bool:
-    """Whether a frame comes of a packet. VP8 has frames only to refer to: bit 4 of the first byte, RFC 6386, 9.1."""
+    """Whether a packet gives a frame. VP8 also has hidden frames: bit 4 of the first byte is 0; RFC 6386, 9.1."""
     return codec.name != "vp8" or bool(packet[0] & 0x10)
 
 
 def _may_be_placeholder(codec: VideoCodecContext, packet: Packet[VideoStream]) -> bool:
-    """Whether a packet may stand for no picture of its own.
+    """Whether a packet may hold no picture of its own.
 
-    "Packed" MPEG-4 of AVI files has two pictures in one packet, and then one of at most 8 bytes in lieu of the second;
-    its frames come out with each other's times.
+    "Packed" MPEG-4 in AVI files has packets of two pictures. A packet of at most 8 bytes follows in place of the second
+    picture, and frames come out with each other's times.
     """
     return codec.name == "mpeg4" and packet.size <= 8
 
@@ -209,7 +214,7 @@ def _orientation_of(frame: VideoFrame) -> Orientation:
     try:
         side_data: Any = frame.side_data  # typed as if it held motion vectors only
         matrix = side_data.get("DISPLAYMATRIX")
-    except ValueError:  # PyAV trips over kinds of side data that it doesn't know
+    except ValueError:  # PyAV raises it for kinds of side data that it doesn't know
         matrix = None
     if matrix is None:
         angle = math.radians(frame.rotation)

@@ -1,6 +1,6 @@
-"""Network abstraction layer units of H.264 and H.265: where decoding can begin, and which pictures nobody refers to.
+"""The units of H.264 and H.265 packets (NAL units): where decoding can begin, and which pictures nobody refers to.
 
-Packets are looked at in decoding order, as bytes; nothing is decoded. Numbers of sections are those of the standards.
+Packets are looked at in decoding order, as bytes; nothing is decoded. Section numbers are those of the standards.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 __all__ = ["H264Packets", "H265Packets", "Look", "length_bytes", "nal_units"]
 
-# What tells pictures apart stands in the first bytes of a slice.
+# The part of a slice that holds the order of its picture.
 _HEADER_BYTES = 48
-# What is looked for in a sequence parameter set stands behind scaling lists of 2,000 bytes, at most.
+# The part of a sequence parameter set that is read here; it may hold scaling lists of 2,000 bytes.
 _SET_BYTES = 4096
-# Profiles whose sequence parameter sets tell chroma and bit depth; 7.3.2.1.1.
+# Profiles whose sequence parameter sets state chroma and bit depth; 7.3.2.1.1.
 _HIGH_PROFILES = {44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244}
 # Video, sequence and picture parameter sets of H.265; table 7-1.
 _H265_SETS = {32, 33, 34}
@@ -25,7 +25,7 @@ class Look(NamedTuple):
 
     Args:
         entry: Whether it is an IDR picture, at which decoding can begin.
-        droppable: Whether no picture refers to it, so that the others are the same without it.
+        droppable: Whether no other picture refers to it, so that the others can be decoded without it.
     """
 
     entry: bool
@@ -33,7 +33,7 @@ class Look(NamedTuple):
 
 
 class _Sequence(NamedTuple):
-    """Part of a sequence parameter set; 7.3.2.1.1."""
+    """The part of a sequence parameter set that tells how slices begin; 7.3.2.1.1."""
 
     separate_planes: bool
     bits_of_frame_number: int
@@ -49,9 +49,10 @@ class H264Packets:
         extradata: The stream's parameter sets, in the form of mp4 ("avcC") or behind start codes.
 
     Attributes:
-        orders: For each packet its picture order count within the sequence that its IDR picture begins.
-        sure: Whether the orders are known. They are not after a new parameter set, or with a rare way of counting.
-        sets_in_band: Whether packets hold parameter sets that the extradata lack.
+        orders: For each packet its picture order count, which begins anew at each IDR picture.
+        sure: Whether the orders are known. They are not after a new sequence parameter set, or if pictures are counted
+            in a rare way.
+        sets_in_band: Whether packets hold parameter sets that are not in the extradata.
     """
 
     def __init__(self, extradata: bytes) -> None:
@@ -62,15 +63,10 @@ class H264Packets:
         self._sets = set(_parameter_sets(extradata))
         self._sequence: _Sequence | None = None
         self._sequence_bytes = b""
-        self._before = 0  # order of the reference picture before; 8.2.1.1
+        self._before = 0  # order of the last reference picture; 8.2.1.1
         for unit in self._sets:
             if unit[0] & 0x1F == 7:
                 self._read_sequence(unit)
-
-    @property
-    def frames_only(self) -> bool:
-        """Whether the parameter sets so far rule out interlaced pictures."""
-        return self._sequence is not None and self._sequence.frames_only
 
     def look(self, packet: bytes) -> Look:
         """Looks at the next packet in decoding order."""
@@ -128,7 +124,7 @@ class H264Packets:
         if idr:
             bits.golomb()
         low, cycle = bits.take(sequence.bits_of_order), 1 << sequence.bits_of_order
-        # The order nearest to that of the reference picture before; 8.2.1.1.
+        # The order nearest to that of the last reference picture; 8.2.1.1.
         high = self._before - self._before % cycle
         if low < self._before % cycle and self._before % cycle - low >= cycle // 2:
             high += cycle
@@ -144,7 +140,7 @@ class H265Packets:
         extradata: The stream's parameter sets, in the form of mp4 ("hvcC") or behind start codes.
 
     Attributes:
-        sets_in_band: Whether packets hold parameter sets that the extradata lack.
+        sets_in_band: Whether packets hold parameter sets that are not in the extradata.
         whole: Numbers of the packets that hold parameter sets of all three kinds.
     """
 
@@ -156,7 +152,7 @@ class H265Packets:
         self._packets = 0
 
     def is_entry(self, packet: bytes) -> bool:
-        """Whether the next packet in decoding order is an IRAP picture: a clean start for what is shown after it."""
+        """Whether the next packet in decoding order is an IRAP picture: what is shown later needs nothing before it."""
         kinds = set()
         for start, end in nal_units(packet, self._length):
             kind = packet[start] >> 1 & 0x3F
@@ -170,7 +166,7 @@ class H265Packets:
 
 
 def nal_units(packet: bytes, length_bytes: int) -> Iterator[tuple[int, int]]:
-    """Where the units of a packet begin and end, behind their start codes, or behind lengths of so many bytes."""
+    """Where the units of a packet begin and end, behind lengths of `length_bytes` bytes, or start codes if it is 0."""
     if not length_bytes:
         at = packet.find(b"\0\0\1")
         while 0 <= at < len(packet) - 3:
@@ -186,7 +182,7 @@ def nal_units(packet: bytes, length_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def length_bytes(extradata: bytes, place: int) -> int:
-    """How many bytes tell the length of a unit, as in mp4 and Matroska; 0 if there are start codes."""
+    """Bytes of the length before each unit, as mp4 and Matroska have it; 0 if there are start codes."""
     return (extradata[place] & 3) + 1 if extradata[:1] == b"\1" and len(extradata) > place else 0
 
 
@@ -219,11 +215,7 @@ def _sequence(bits: _Bits) -> _Sequence:
         if bits.take(1):  # scaling matrix; 7.3.2.1.1.1
             for place in range(12 if chroma == 3 else 8):
                 if bits.take(1):
-                    last = following = 8
-                    for _ in range(16 if place < 6 else 64):
-                        if following:
-                            following = (last + bits.signed_golomb()) % 256
-                        last = following or last
+                    _skip_scaling_list(bits, 16 if place < 6 else 64)
     frame_number = bits.golomb() + 4
     order_type = bits.golomb()
     order = bits.golomb() + 4 if order_type == 0 else 0
@@ -233,15 +225,23 @@ def _sequence(bits: _Bits) -> _Sequence:
         bits.signed_golomb()
         for _ in range(min(bits.golomb(), 256)):
             bits.signed_golomb()
-    bits.golomb()  # reference frames
+    bits.golomb()  # number of reference frames
     bits.take(1)
     bits.golomb()  # width and height in macroblocks
     bits.golomb()
     return _Sequence(separate, frame_number, order_type, order, bool(bits.take(1)))
 
 
+def _skip_scaling_list(bits: _Bits, size: int) -> None:
+    scale = 8
+    for _ in range(size):
+        scale = (scale + bits.signed_golomb()) % 256
+        if not scale:  # the rest of the list repeats its last number, and is not written
+            return
+
+
 class _Bits:
-    """Bits of a unit, most significant first, without the bytes that keep start codes apart; 7.4.1, 9.1."""
+    """Bits of a unit, most significant first, without the bytes that prevent false start codes; 7.4.1, 9.1."""
 
     def __init__(self, unit: bytes) -> None:
         plain = unit.replace(b"\0\0\3", b"\0\0")

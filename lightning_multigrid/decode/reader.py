@@ -1,8 +1,8 @@
-"""Frames of a video file by their place in it: exactly those asked for, in presentation order.
+"""Frames of a video file by their number: exactly the frames asked for, in presentation order.
 
-A file is indexed once, from its packets. A frame is found by decoding from the last packet before it at which decoding
-can begin, without the packets that nobody needs, no further than the last frame wanted. What comes out is compared with
-the index, frame by frame; where they disagree the file is decoded from its beginning. First right, then fast.
+The reader takes packets from the index, decodes only those that the frames need, and compares each frame that comes out
+with the index. Where the two disagree, it decodes the file from its beginning. First right, then fast. `README.md` has
+a drawing.
 
 T frames, H W pixels of a frame as it is shown, that is with its rotation applied.
 """
@@ -34,27 +34,23 @@ from lightning_multigrid.decode.frame_pixels import (
     yuv_format,
     yuv_planes,
 )
-from lightning_multigrid.decode.index import SHOWN, Orientation, PacketIndex, Run
+from lightning_multigrid.decode.index import SHOWN, Orientation, PacketIndex
 from lightning_multigrid.decode.indexing import index_of, is_sealed
-from lightning_multigrid.decode.thread_cache import Kept
+from lightning_multigrid.decode.ranges import PacketRange, packet_ranges
+from lightning_multigrid.decode.thread_cache import ThreadCache
 from lightning_multigrid.decode.video_file import VideoError, VideoFile, demuxed
 from lightning_multigrid.pixels import Box, YuvClip
 
 __all__ = ["Box", "VideoError", "VideoReader", "build_index", "places_of", "read_frames"]
 
-# Bytes of packets that are read at a time, and between packets that are read rather than skipped.
+# Most bytes of one read, and of a gap between packets that is read along with them.
 _PIECE, _GAP = 1 << 22, 1 << 16
 
 _Place = tuple[int, int, int, int]
 
 
 def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[int]]:
-    """Where in a clip each of its frames stands.
-
-    Args:
-        indices: The frames of the clip.
-        length: How many frames its video has.
-        path: Of the video.
+    """Maps each frame of a clip to its places in the clip, after a check against the length of the video.
 
     Raises:
         IndexError: If the video has no such frame.
@@ -68,7 +64,7 @@ def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[
 
 
 def read_frames(path: str | os.PathLike[str], indices: Sequence[int]) -> Tensor:
-    """Frames of a video as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
+    """Reads frames of a video as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
 
     Frames are counted from 0 in presentation order; repeats and any order are allowed.
 
@@ -85,14 +81,14 @@ def read_frames(path: str | os.PathLike[str], indices: Sequence[int]) -> Tensor:
 
 
 def build_index(path: str | os.PathLike[str], *, read_timeout: float = 60.0) -> PacketIndex:
-    """The index of a video file, for `VideoReader`.
+    """Builds the index of a video file, for `VideoReader`.
 
     Args:
         path: An ordinary file on disk, whatever its name looks like, or a URL that fsspec knows (`s3://bucket/a.mp4`).
         read_timeout: Seconds that a read of the file may take.
 
     Raises:
-        VideoError: As of `VideoReader`.
+        VideoError: As `VideoReader` does.
     """
     file = VideoFile(os.fspath(path), read_timeout)
     try:
@@ -106,15 +102,17 @@ class VideoReader:
 
     Args:
         path: An ordinary file on disk, whatever its name looks like, or a URL that fsspec knows (`s3://bucket/a.mp4`).
-        index: What `build_index` told of the file. It is built, and kept for a while, if None, and built anew if it is
-            not that of the file as it is.
-        read_timeout: Seconds that a read of the file may take: one that hangs is an error then.
+        index: The file's index from `build_index`. If it is None, or the file has changed since, the reader builds
+            one, which the thread keeps for a while.
+        read_timeout: Seconds that a read of the file may take before it is an error.
 
     Attributes:
+        file: The open file.
+        index: The index of the file.
         height: H, in pixels.
         width: W, in pixels.
         rate: Mean frames per second, 0.0 if unknown.
-        packets_fed: Packets given to the decoder by `read` so far: what decoding costs, free of noise.
+        packets_fed: Packets given to the decoder so far: the cost of decoding, free of noise.
 
     Raises:
         VideoError: If the file is missing, damaged, cut short, no video, cannot be read in time, or has frames of more
@@ -124,18 +122,18 @@ class VideoReader:
     def __init__(
         self, path: str | os.PathLike[str], index: PacketIndex | None = None, *, read_timeout: float = 60.0
     ) -> None:
-        self._file = VideoFile(os.fspath(path), read_timeout)
-        self._key = self._file.path, self._file.bytes.modified, self._file.bytes.size
+        self.file = VideoFile(os.fspath(path), read_timeout)
+        self._key = self.file.path, self.file.bytes.modified, self.file.bytes.size
         self._demuxer: tuple[InputContainer, VideoStream] | None = None
         self.packets_fed = 0
         try:
-            with self._file.faults():
-                if index is None or not is_sealed(index, self._file):
-                    index = _kept.index(self._key, lambda: index_of(self._file))
+            with self.file.faults():
+                if index is None or not is_sealed(index, self.file):
+                    index = _cache.index(self._key, lambda: index_of(self.file))
         except BaseException:
             self.close()
             raise
-        self._index = index
+        self.index = index
         self.rate, self.height, self.width = index.rate, index.height, index.width
 
     def __enter__(self) -> VideoReader:
@@ -145,151 +143,145 @@ class VideoReader:
         self.close()
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self.index)
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file."""
         if self._demuxer is not None:
             self._demuxer[0].close()
             self._demuxer = None
-        self._file.close()
+        self.file.close()
 
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
-        """Frames as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
+        """Reads frames as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
 
         Args:
             indices: Frames, counted from 0 in presentation order; repeats and any order are allowed.
-            box: The part of each frame that is returned, H and W being its height and width. The whole frame if None.
+            box: The part of each frame to return, whose height and width are H and W. The whole frame if None.
 
         Raises:
             IndexError: If the video has no such frame.
             ValueError: If `box` does not lie within the frame.
             VideoError: If a frame cannot be decoded.
         """
-        places = places_of(indices, len(self), self._file.path)
+        frames = self._wanted(indices)
+        orientation = self.index.orientation
         shown = Box.of(box, self.height, self.width)
-        orientation = self._index.orientation
         top, left, height, width = stored(shown, orientation, self.height, self.width)
         clip = torch.empty((len(indices), height, width, 3), dtype=torch.uint8)
         pixels = clip.numpy()
-        with self._file.faults():
-            for index, frame in self._find(sorted(places)):
+        with self.file.faults():
+            for frame, places in frames:
                 crop = self._rgb(frame)[top : top + height, left : left + width]
-                for place in places[index]:
+                for place in places:
                     pixels[place] = crop
         return show(clip, orientation)
 
-    def frames(self) -> Iterator[tuple[int, VideoFrame]]:
-        """All frames as they are stored, that is without the rotation, each with its index.
-
-        They begin anew at 0, with another `index`, if that proves wrong on the way.
-
-        Raises:
-            VideoError: If a frame cannot be decoded.
-        """
-        with self._file.faults():
-            yield from self._find(range(len(self)))
-
-    @property
-    def file(self) -> VideoFile:
-        """The open file."""
-        return self._file
-
-    @property
-    def index(self) -> PacketIndex:
-        """What is known of the file."""
-        return self._index
-
-    def time_of(self, frame: int) -> float:
-        """Seconds from the first frame to another one, or to the end of the last; for videos of a known rate."""
-        return self._index.time_of(frame)
-
     def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> YuvClip | Tensor:
-        """Frames as they are stored, without conversion; as `read` gives them where those are not YUV 4:2:0 of 8 bits.
+        """Reads frames as they are stored, if that is YUV 4:2:0 of 8 bits, and otherwise as `read` does.
 
-        So are those of odd height, those that are shown in another orientation, those in other colours than BT.601's or
-        BT.709's, and those that differ from frame to frame. The colours are those of `read` within 3 of 255.
+        It also does as `read` does for frames of odd height, frames that are turned to be shown, colours other than
+        BT.601's and BT.709's, and clips whose frames differ in these. The colours are those of `read` within 3 of 255.
 
         Args:
-            indices: See `read`, as for `box`.
-            box: The part of each frame that is returned, at any place.
+            indices: As for `read`.
+            box: As for `read`. It may begin at any pixel.
 
         Raises:
             IndexError: If the video has no such frame.
             ValueError: If `box` does not lie within the frame.
             VideoError: If a frame cannot be decoded.
         """
-        places = places_of(indices, len(self), self._file.path)
+        frames = self._wanted(indices)
         shown = Box.of(box, self.height, self.width)
-        # Of frames of odd height FFmpeg's converter interpolates the chroma.
-        if not places or self._index.orientation != Orientation() or self._index.height % 2:
-            return self.read(indices, box)
         clip: YuvClip | None = None
-        with self._file.faults():
-            for index, frame in self._find(sorted(places)):
-                format = yuv_format(frame, len(indices), shown) if self._is_of_first_size(frame) else None
-                if clip is None and format is not None:
-                    clip = YuvClip(torch.empty(format.nbytes, dtype=torch.uint8), format)
-                    luma, chroma = clip.luma.numpy(), clip.chroma.numpy()
-                if clip is None or format != clip.format:
-                    return self.read(indices, box)
-                y, cb, cr = yuv_planes(frame, shown)
-                for place in places[index]:
-                    luma[place], chroma[place, 0], chroma[place, 1] = y, cb, cr
+        # FFmpeg's converter interpolates the chroma of frames of odd height.
+        if self.index.orientation == Orientation() and self.index.height % 2 == 0:
+            with self.file.faults():
+                for frame, places in frames:
+                    format = yuv_format(frame, len(indices), shown) if self._is_of_first_size(frame) else None
+                    if clip is None and format is not None:
+                        clip = format.view(torch.empty(format.nbytes, dtype=torch.uint8))
+                        luma, chroma = clip.luma.numpy(), clip.chroma.numpy()
+                    if clip is None or format != clip.format:
+                        return self.read(indices, box)
+                    y, cb, cr = yuv_planes(frame, shown)
+                    for place in places:
+                        luma[place], chroma[place, 0], chroma[place, 1] = y, cb, cr
         return clip or self.read(indices, box)
 
+    def frames(self) -> Iterator[tuple[int, VideoFrame]]:
+        """Decodes all frames as they are stored, without the rotation, each with its number.
+
+        If the index proves wrong on the way, the frames begin again at 0, and `index` is another one.
+
+        Raises:
+            VideoError: If a frame cannot be decoded.
+        """
+        with self.file.faults():
+            yield from self._find(range(len(self)))
+
+    def time_of(self, frame: int) -> float:
+        """Seconds from the first frame to another one, or to the end of the last; for videos of a known rate."""
+        return self.index.time_of(frame)
+
     def _is_of_first_size(self, frame: VideoFrame) -> bool:
-        return (frame.height, frame.width) == (self._index.stored_height, self._index.stored_width)
+        return (frame.height, frame.width) == (self.index.stored_height, self.index.stored_width)
 
     def _rgb(self, frame: VideoFrame) -> Pixels:
-        """Pixels of a frame as it is stored. A frame of another size than the first is scaled to that."""
-        height, width = self._index.stored_height, self._index.stored_width
-        scaler = _kept.scalers[frame.format.name]
+        """Pixels of a stored frame, scaled to the size of the first frame if it has another."""
+        height, width = self.index.stored_height, self.index.stored_width
+        scaler = _cache.scalers[frame.format.name]
         rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **rgb_options(frame))
         return plane_pixels(rgb.planes[0], height, width, 3)
 
+    def _wanted(self, indices: Sequence[int]) -> Iterator[tuple[VideoFrame, list[int]]]:
+        """Checks the indices of a clip. Gives out each of its frames, with its places in the clip."""
+        places = places_of(indices, len(self), self.file.path)
+        return ((frame, places[index]) for index, frame in self._find(sorted(places)))
+
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """The frames of `wanted` (ascending) with their indices; some of them again if the index proves wrong."""
+        """Decodes the frames `wanted` (ascending), each with its number; some of them again if the index is wrong."""
         if not wanted:
             return
         for _ in range(2):
-            index = self._index
-            if not len(index.times) or self._key in _kept.distrusted:
+            index = self.index
+            if not len(index.times) or self._key in _cache.distrusted:
                 break
             try:
-                yield from self._planned(wanted)
+                yield from self._by_index(wanted)
                 return
             except (_Disagreement, av.FFmpegError) as error:
                 self._renew_index()
-                if self._index == index:
+                if self.index == index:
                     if isinstance(error, _Disagreement):
-                        _kept.distrust(self._key)
+                        _cache.distrust(self._key)
                     break
-        by_time = len(self._index.times) and self._comes_in_order()
+        by_time = len(self.index.times) and self._comes_in_order()
         yield from self._from_start(wanted, self._number_by_time if by_time else enumerate)
 
     def _renew_index(self) -> None:
-        """After a disagreement: the index may be that of another file, or of this one as it was before."""
-        _kept.forget(self._key)
-        index = _kept.index(self._key, lambda: index_of(self._file))
+        """Builds the index anew after a disagreement: it may be another file's, or older than the file."""
+        _cache.forget(self._key)
+        index = _cache.index(self._key, lambda: index_of(self.file))
         if (len(index), index.height, index.width) != (len(self), self.height, self.width):
-            raise VideoError(self._file.path, "is not the file that was indexed, or was changed while it was read")
-        self._index = index
+            raise VideoError(self.file.path, "is not the file that was indexed, or was changed while it was read")
+        self.index = index
 
-    def _planned(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """Frames by the index.
+    def _by_index(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
+        """Decodes the packets that the index names, and compares what comes out with the index.
 
-        Packets go to the decoder with their number in lieu of their time, so that a frame tells what it is made of.
+        The decoder gets each packet's number in place of its time, and gives it back with the frame.
         """
-        index = self._index
+        index = self.index
         try:
-            runs = index.runs(wanted)
+            ranges = packet_ranges(index, wanted)
         except ValueError as error:
             raise _Disagreement from error
-        for run in runs:
-            expected, members = iter(run.shown), dict(run.wanted)
-            first = index.times[run.packets[0]]
-            for frame in self._direct(run) if index.direct else self._demuxed(run):
+        for packet_range in ranges:
+            expected, missing = iter(packet_range.shown), dict(packet_range.wanted)
+            first = index.times[packet_range.packets[0]]
+            for frame in self._direct(packet_range) if index.direct else self._demuxed(packet_range):
                 number = frame.pts
                 if number is None or not 0 <= number < len(index.times):
                     raise _Disagreement
@@ -297,43 +289,43 @@ class VideoReader:
                     continue
                 if number != next(expected, None):
                     raise _Disagreement
-                if number in members:
-                    yield members.pop(number), frame
-                    if not members:
+                if number in missing:
+                    yield missing.pop(number), frame
+                    if not missing:
                         break
-            if members:
+            if missing:
                 raise _Disagreement
 
-    def _direct(self, run: Run) -> Iterator[VideoFrame]:
-        """Frames of packets that are read from the file without its container."""
-        with _kept.decoder(self._index) as codec:
-            for number, data in self._packets(run):
+    def _direct(self, packet_range: PacketRange) -> Iterator[VideoFrame]:
+        """Decodes packets that this reader reads from the file itself."""
+        with _cache.decoder(self.index) as codec:
+            for number, data in self._packets(packet_range.packets):
                 packet: Packet[Any] = Packet(data)
                 packet.pts = packet.dts = number
                 self.packets_fed += 1
                 yield from codec.decode(packet)
             yield from codec.decode(None)
 
-    def _packets(self, run: Run) -> Iterator[tuple[int, bytes]]:
-        index = self._index
-        columns = (column[run.packets].tolist() for column in (index.positions, index.sizes, index.checksums))
-        for piece in _pieces(list(zip(run.packets, *columns, strict=True))):
+    def _packets(self, numbers: list[int]) -> Iterator[tuple[int, bytes]]:
+        index = self.index
+        columns = (column[numbers].tolist() for column in (index.positions, index.sizes, index.checksums))
+        for piece in _pieces(list(zip(numbers, *columns, strict=True))):
             start = min(position for _, position, _, _ in piece)
             end = max(position + size for _, position, size, _ in piece)
-            data = self._file.bytes.read([(start, end - start)])[0]
+            data = self.file.bytes.read([(start, end - start)])[0]
             for number, position, size, checksum in piece:
                 packet = data[position - start : position - start + size]
                 if zlib.crc32(packet) != checksum:
                     raise _Disagreement
                 yield number, packet
 
-    def _demuxed(self, run: Run) -> Iterator[VideoFrame]:
-        """Frames of packets that FFmpeg reads from the file's container."""
+    def _demuxed(self, packet_range: PacketRange) -> Iterator[VideoFrame]:
+        """Decodes packets that FFmpeg reads from the file's container."""
         if self._demuxer is None:
-            self._demuxer = self._file.open()
+            self._demuxer = self.file.open()
         container, stream = self._demuxer
-        index, first, fed = self._index, run.packets[0], set(run.packets)
-        # Containers that seek by the time of presentation land on an earlier entry then.
+        index, first, needed = self.index, packet_range.packets[0], set(packet_range.packets)
+        # A container that takes this for a time of presentation seeks to an earlier entry.
         container.seek(int(index.decoding_times[first]), stream=stream)
         number = -1
         for packet in demuxed(container, stream):
@@ -342,11 +334,11 @@ class VideoReader:
             number = first if number < 0 else number + 1
             if not packet.size or packet.pts != index.times[number] or packet.size != index.sizes[number]:
                 raise _Disagreement
-            if number in fed:
+            if number in needed:
                 packet.pts = number
                 self.packets_fed += 1
                 yield from packet.decode()
-            if number == run.packets[-1]:
+            if number == packet_range.packets[-1]:
                 yield from stream.codec_context.decode(None)
                 return
         raise _Disagreement
@@ -356,8 +348,9 @@ class VideoReader:
         wanted: Sequence[int],
         number: Callable[[Iterator[VideoFrame]], Iterator[tuple[int, VideoFrame]]],
     ) -> Iterator[tuple[int, VideoFrame]]:
+        """Decodes the file from its beginning. `number` tells which frames come out."""
         missing = set(wanted)
-        with self._file.opened() as (container, stream):
+        with self.file.opened() as (container, stream):
             for index, frame in number(self._decode(demuxed(container, stream))):
                 if index in missing:
                     missing.remove(index)
@@ -365,16 +358,16 @@ class VideoReader:
                 if index >= wanted[-1]:
                     break
         if missing:
-            raise VideoError(self._file.path, f"damaged: frame {min(missing)} of {len(self)} does not come out")
+            raise VideoError(self.file.path, f"damaged: frame {min(missing)} of {len(self)} does not come out")
 
     def _number_by_time(self, frames: Iterator[VideoFrame]) -> Iterator[tuple[int, VideoFrame]]:
-        times = self._index.shown_times.tolist()
+        times = self.index.shown_times.tolist()
         return ((bisect_left(times, frame.pts or 0), frame) for frame in frames)
 
     def _comes_in_order(self) -> bool:
-        """Whether times tell frames apart when the file is decoded from its beginning, as far as that goes."""
-        known, last = set(self._index.shown_times.tolist()), None
-        with self._file.opened() as (container, stream), suppress(av.FFmpegError):
+        """Whether times tell frames apart when the file is decoded from its beginning to its end or its first fault."""
+        known, last = set(self.index.shown_times.tolist()), None
+        with self.file.opened() as (container, stream), suppress(av.FFmpegError):
             for frame in self._decode(demuxed(container, stream)):
                 if frame.pts is None or frame.pts not in known or (last is not None and frame.pts <= last):
                     return False
@@ -388,14 +381,14 @@ class VideoReader:
 
 
 class _Disagreement(Exception):
-    """The index says one thing, the file or the decoder another."""
+    """The index says one thing, the file or the decoder says another."""
 
 
-_kept = Kept()
+_cache = ThreadCache()
 
 
 def _pieces(packets: list[_Place]) -> Iterator[list[_Place]]:
-    """Packets whose bytes are read in one go, as (number, position, size, checksum)."""
+    """Groups packets whose bytes are read in one go. A packet is (number, position, size, checksum)."""
     piece: list[_Place] = []
     start = end = 0
     for packet in packets:

@@ -1,4 +1,4 @@
-"""What a thread keeps from one video to the next: scalers, indices and decoders."""
+"""What a thread keeps from one video to the next: indices, decoders and scalers."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from av.video.reformatter import VideoReformatter
 
 from lightning_multigrid.decode.index import MAX_PIXELS, PacketIndex
 
-__all__ = ["FileKey", "Kept"]
+__all__ = ["FileKey", "ThreadCache"]
 
 FileKey = tuple[str, int, int]
-"""What tells a file from others and from its former self: path, time of change, bytes."""
+"""What tells a file from others, and from itself before a change: path, time of change, size in bytes."""
 
-# Of all the indices that a thread keeps: those of 4,000 videos of 10 seconds.
+# Most bytes of all kept indices together: those of 4,000 videos of 10 seconds.
 _MOST_BYTES = 1 << 24
-# Of a frame of each decoder that a thread keeps, all in all: a dozen of 340 x 256, whose frames take some 30 MB.
+# Most pixels of the kept decoders, one frame of each: a dozen of 340 x 256, which take some 30 MB.
 _MOST_PIXELS = 1 << 20
-# Files that a thread remembers to have an index at odds with what comes out of them.
+# Most files that are remembered as distrusted.
 _MOST_DISTRUSTED = 10_000
 
 
-class Kept(threading.local):
-    """Threads share nothing: neither a scaler nor a decoder bears two at a time.
+class ThreadCache(threading.local):
+    """The cache of each thread. Scalers and decoders are not thread-safe, so threads share nothing.
 
     Attributes:
-        scalers: For each pixel format its own. Before PyAV 17 one takes full-range frames for what came before them,
-            and the other way round. They hold megabytes, so there is none per file.
-        distrusted: Files whose index is right, and still not what comes out of them.
+        scalers: One scaler per pixel format. They hold megabytes, so there is not one per file. Before PyAV 17 a scaler
+            for several formats confuses full and limited range.
+        distrusted: Files whose decoder disagrees with an index that was just built. Used as a set in order of age.
     """
 
     def __init__(self) -> None:
@@ -43,36 +43,36 @@ class Kept(threading.local):
         self._decoders: dict[tuple[bytes, tuple[int, int, int, int], int, int], VideoCodecContext] = {}
 
     def index(self, key: FileKey, build: Callable[[], PacketIndex]) -> PacketIndex:
-        """The index of a file, built if it is not kept."""
+        """Gets the index of a file, built if it is not kept."""
         data = self._indices.pop(key, None)
         index = PacketIndex.from_bytes(data) if data is not None else build()
         if data is None:
             data = index.to_bytes()
             self._bytes += len(data)
-        self._indices[key] = data  # at the end: the first is the one unused for longest
+        self._indices[key] = data  # at the end, so that the first is the least recently used
         while self._bytes > _MOST_BYTES and len(self._indices) > 1:
             self._bytes -= len(self._indices.pop(next(iter(self._indices))))
         return index
 
     def forget(self, key: FileKey) -> None:
-        """Lets go of the index of a file."""
+        """Drops the index of a file."""
         self._bytes -= len(self._indices.pop(key, b""))
 
     def distrust(self, key: FileKey) -> None:
-        """Remembers that an index is of no use."""
+        """Remembers that the frames of a file are not found by its index."""
         self.distrusted[key] = None
         if len(self.distrusted) > _MOST_DISTRUSTED:
             del self.distrusted[next(iter(self.distrusted))]
 
     @contextmanager
     def decoder(self, index: PacketIndex) -> Iterator[VideoCodecContext]:
-        """A decoder of H.264: one that is kept, if it is for the same parameter sets."""
+        """Lends a decoder of H.264 for the file of an index: a kept one if there is one for the same parameter sets."""
         key = index.extradata, index.colours, index.stored_height, index.stored_width
         codec = self._decoders.pop(key, None) or _decoder(index)
-        with suppress(GeneratorExit):  # all frames wanted are out
+        with suppress(GeneratorExit):  # the reader has its frames, and stops in the middle of a range
             yield codec
-        codec.flush_buffers()  # not after an error: who knows what state it is in
-        self._decoders[key] = codec  # at the end: the first is the one unused for longest
+        codec.flush_buffers()  # not reached after an error: the state of the decoder is unknown then
+        self._decoders[key] = codec  # at the end, so that the first is the least recently used
         pixels = sum(height * width for _, _, height, width in self._decoders)
         while pixels > _MOST_PIXELS and len(self._decoders) > 1:
             _, _, height, width = oldest = next(iter(self._decoders))
@@ -86,6 +86,6 @@ def _decoder(index: PacketIndex) -> VideoCodecContext:
     codec.extradata = index.extradata
     codec.thread_count = 1
     codec.colorspace, codec.color_range, codec.color_primaries, codec.color_trc = index.colours
-    # Strict: where a stream does not tell how far it reorders frames, the most possible is believed; none gets lost.
+    # "strict": if a stream does not state how far it reorders frames, the decoder assumes the most, and loses none.
     codec.options = {"max_pixels": str(MAX_PIXELS), "strict": "1"}
     return codec

@@ -1,4 +1,4 @@
-"""A file as FFmpeg sees it: opened with no other file or host in reach, its every fault a `VideoError`."""
+"""A file that FFmpeg opens: it can reach no other file or host, and every fault of the file is a `VideoError`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lightning_multigrid.files import Cursor, HangError, RemoteFile, WatchedFile
 
 __all__ = ["BrokenVideosError", "VideoError", "VideoFile", "demuxed"]
 
-# Containers that hold their own pictures. FFmpeg also follows playlists, concat scripts and image patterns, whatever
-# their file is called: those name other files and hosts.
+# Containers that hold their own pictures. FFmpeg would also follow playlists, concat scripts and image patterns, which
+# name other files and hosts, whatever the name of their file.
 _CONTAINERS = "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,ogg,ivf,gif,h264,hevc,m4v,mjpeg"
 
 
@@ -29,7 +29,7 @@ class VideoError(ValueError):
 
     Args:
         path: The file, as it was given.
-        reason: What is wrong, for a person.
+        reason: What is wrong, in words.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -43,15 +43,15 @@ class VideoError(ValueError):
 
 
 class VideoFile:
-    """An ordinary file, whatever its name looks like, open for reading.
+    """An ordinary file, whatever its name looks like, open for reading until `close`.
 
     Args:
-        path: Where it lies: a path, or a URL that fsspec knows.
+        path: A path, or a URL that fsspec knows.
         timeout: Seconds that a read may take.
 
     Attributes:
         path: As it was given.
-        bytes: For reads without FFmpeg.
+        bytes: The file for reads without FFmpeg.
 
     Raises:
         VideoError: If it is missing, empty, no ordinary file, or cannot be read.
@@ -78,12 +78,12 @@ class VideoFile:
             raise VideoError(path, "empty, 0 bytes")
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file."""
         self.bytes.close()
 
     @contextmanager
     def faults(self) -> Iterator[None]:
-        """Whatever a file makes FFmpeg or PyAV raise is a `VideoError`: a bit can mean a UnicodeDecodeError."""
+        """Turns every error of FFmpeg and PyAV into a `VideoError`. One wrong bit may make PyAV raise anything."""
         try:
             yield
         except VideoError:
@@ -91,7 +91,7 @@ class VideoFile:
         except MemoryError as error:
             if not isinstance(error, av.FFmpegError):
                 raise
-            # Of a header that asks for more than there can be: a fault of the file like others.
+            # A header asks for more memory than there can be: a fault of the file like any other.
             raise self._error(error) from error
         except Exception as error:
             raise self._error(error) from error
@@ -107,7 +107,7 @@ class VideoFile:
         return VideoError(self.path, f"cannot be read ({type(error).__name__}: {error})")
 
     def _check_reads(self) -> None:
-        """Raises what went wrong in a read that FFmpeg took for the end of the file."""
+        """Raises the error of a read, if there was one: FFmpeg took it for the end of the file."""
         error, self.bytes.failure = self.bytes.failure, None
         if error is not None:
             reason = _hung(error) if isinstance(error, HangError) else f"cannot be read ({error.strerror or error})"
@@ -115,7 +115,7 @@ class VideoFile:
 
     @contextmanager
     def opened(self) -> Iterator[tuple[InputContainer, VideoStream]]:
-        """The file's container and its video, at the beginning, until the end of a `with`."""
+        """Opens the file's container and its video, at the beginning, until the end of a `with`."""
         container, stream = self.open()
         try:
             yield container, stream
@@ -123,7 +123,7 @@ class VideoFile:
             container.close()
 
     def open(self) -> tuple[InputContainer, VideoStream]:
-        """The file's container and its video, at the beginning."""
+        """Opens the file's container and its video, at the beginning."""
         # The suffix helps to tell containers apart. More of the name might be taken for a protocol or a pattern.
         suffix = os.path.splitext(self.path)[1]
         suffix = suffix if suffix[1:].isalnum() and suffix.isascii() else ""
@@ -149,7 +149,7 @@ class VideoFile:
             raise
 
     def _video_of(self, container: InputContainer) -> VideoStream:
-        # To FFmpeg the cover picture of a sound file is video.
+        # FFmpeg takes the cover picture of a sound file for video.
         streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
         if not streams:
             raise VideoError(self.path, "holds no video, only other streams")
@@ -160,12 +160,12 @@ class VideoFile:
             raise VideoError(
                 self.path, f"declares frames of {codec.width} x {codec.height} pixels, more than {MAX_PIXELS}"
             )
-        codec.thread_count = 1  # the workers of a loader are the threads: FFmpeg's own cost more than they bring
+        codec.thread_count = 1  # a loader has workers; FFmpeg's own threads would cost more than they gain
         codec.options = {"max_pixels": str(MAX_PIXELS)}
         return streams[0]
 
     def refuse_cut_short(self) -> None:
-        """FFmpeg reads what is left of a file without a word; its outermost boxes tell how long it was."""
+        """Raises a `VideoError` if the file is shorter than its boxes say. FFmpeg would read what is left of it."""
         promised = promised_size(self.bytes)
         if promised > self.bytes.size:
             raise VideoError(self.path, f"cut short: {self.bytes.size} of {promised} bytes are there")
@@ -175,9 +175,9 @@ class VideoFile:
 
 
 def demuxed(container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:
-    """Packets in decoding order. The last is empty, and makes the decoder give out the frames that it still holds."""
+    """Reads packets in decoding order. The last is empty, and makes the decoder give out the frames it still holds."""
     for packet in container.demux(stream):
-        if packet.size or packet.dts is None:  # an empty sample on the way would end decoding
+        if packet.size or packet.dts is None:  # an empty sample before the end would end decoding
             yield packet
 
 

@@ -1,6 +1,6 @@
-"""Decoded crops to the clips of a mini-batch, on the device: resampling (Sec. 3.1), colours, augmentation.
+"""From decoded crops to the clips of a mini-batch, on the device: resampling (Sec. 3.1), colours, augmentation.
 
-It knows torch and torchvision, and neither PyAV nor files. Begin with `resample.py`.
+It knows torch and torchvision, but neither PyAV nor files. Begin with `resample.py`.
 """
 
 from lightning_multigrid.pixels.augment import Augmentation

@@ -1,7 +1,7 @@
-"""Augmentation of training clips on the device, after resampling: torchvision's own transforms, given clips.
+"""Augmentation of training clips on the device, after resampling, by torchvision's own transforms.
 
-Everything is drawn from seeds that the mini-batch carries, so a clip is augmented the same whatever the number of
-workers, and after every restart. What is drawn for a clip holds for all of its frames.
+All random numbers come from seeds in the mini-batch, so neither the number of workers nor a restart changes them. All
+frames of a clip are augmented in the same way.
 
 Legend: B clips, T frames, S size of a mini-batch, K classes.
 """
@@ -24,17 +24,17 @@ _MAGNITUDES = 31  # of RandAugment, from 0 to 30
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to training clips beyond the random crop and flip; by default nothing.
+    """Augmentation of training clips besides the random crop and flip. By default there is none.
 
-    With Mixup or CutMix, labels become probabilities of classes: B x K float32. If both are given, each mini-batch gets
-    one of them. A clip is mixed with its neighbour in the mini-batch of its device.
+    With Mixup or CutMix, labels become probabilities of classes: B x K float32. With both, each mini-batch gets one of
+    them, drawn at random. A clip is mixed with its neighbour in the mini-batch of its device.
 
     Args:
-        mixup: Alpha of Mixup's beta distribution; 0 mixes nothing.
-        cutmix: Alpha of CutMix's beta distribution; 0 mixes nothing.
-        rand_augment: RandAugment's number of operations for a clip; 0 is none.
+        mixup: Alpha of Mixup's beta distribution; 0 for no Mixup.
+        cutmix: Alpha of CutMix's beta distribution; 0 for no CutMix.
+        rand_augment: RandAugment's number of operations per clip; 0 for none.
         magnitude: Strength of these operations, from 0 to 30.
-        erasing: Probability that a rectangle of a clip is filled with noise, which stands still.
+        erasing: Probability that a rectangle of a clip is filled with noise, the same in all frames.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -71,15 +71,15 @@ class Augmentation:
         mean: Sequence[float],
         std: Sequence[float],
     ) -> tuple[Tensor, Tensor]:
-        """Augments each clip by its seed, and mixes them by all seeds together.
+        """Augments each clip by its own seed, then mixes clips by the sum of all seeds.
 
         Args:
             clips: B x 3 x T x S x S float, normalised.
             labels: B class ids, or B x K zeros and ones.
             seeds: One per clip.
             num_classes: K.
-            mean: That the clips are normalised by, in units of the range 0 to 1.
-            std: Likewise.
+            mean: Of the clips' normalisation, per channel, in units of the range 0 to 1.
+            std: Of the clips' normalisation, per channel, in units of the range 0 to 1.
 
         Returns:
             Clips of the same shape, and their labels.
@@ -93,14 +93,14 @@ class Augmentation:
     def _edit(self, clips: Tensor, seeds: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> Tensor:
         from torchvision.transforms import v2  # takes long to import, and most trainings augment nothing
 
-        # What lies outside the frame is 0 after normalisation.
+        # Filled with the mean, pixels from outside the frame are 0 after normalisation.
         operations = v2.RandAugment(self.rand_augment, self.magnitude, _MAGNITUDES, fill=list(mean))
         erase = v2.RandomErasing(self.erasing, value="random")
-        # The operations are defined on pixels from black to white.
+        # The operations are defined on pixels from 0 (black) to 1 (white).
         scale, shift = to_device(torch.tensor([std, mean], dtype=clips.dtype), clips.device).view(2, 3, 1, 1)
         edited = torch.empty_like(clips)
         for out, clip, seed in zip(edited, clips, seeds, strict=True):
-            frames = clip.transpose(0, 1)  # T x 3 x S x S: to torchvision, frames of one video
+            frames = clip.transpose(0, 1)  # T x 3 x S x S, which torchvision takes for frames of one video
             with _drawn_from(seed):
                 if self.rand_augment:
                     frames = (operations((frames * scale + shift).clamp(0, 1)) - shift) / scale
@@ -111,11 +111,11 @@ class Augmentation:
         from torchvision.transforms import v2
 
         mixers = [
-            mixer(alpha=float(alpha), num_classes=num_classes)  # of a whole number torchvision makes no distribution
+            mixer(alpha=float(alpha), num_classes=num_classes)  # torchvision needs a float
             for mixer, alpha in ((v2.MixUp, self.mixup), (v2.CutMix, self.cutmix))
             if alpha
         ]
-        # They take images only. The frames of a clip share weight and box, as the channels of an image do.
+        # The mixers take images only. Frames passed as channels share their weight and rectangle.
         images = clips.flatten(1, 2)
         with _drawn_from(sum(seeds) % 2**63):
             mixed, probabilities = v2.RandomChoice(mixers)(images, labels)
@@ -124,7 +124,7 @@ class Augmentation:
 
 @contextmanager
 def _drawn_from(seed: int) -> Iterator[None]:
-    """Sets the seed of torch's random state on the CPU, of which torchvision draws, and gives the state back."""
+    """Seeds torch's random state on the CPU, from which torchvision draws, and restores the state at the end."""
     with torch.random.fork_rng(devices=()):
         # Not `torch.manual_seed`: it would reseed the GPUs too, and with them the dropout of the model.
         torch.default_generator.manual_seed(seed)

@@ -8,7 +8,7 @@ __all__ = ["Box"]
 
 
 class Box(NamedTuple):
-    """A part of a frame as it is shown, in pixels from its top left corner."""
+    """A part of a shown frame, in pixels from the frame's top left corner."""
 
     top: int
     left: int
@@ -17,18 +17,13 @@ class Box(NamedTuple):
 
     @staticmethod
     def of(box: Box | None, height: int, width: int) -> Box:
-        """A box of a frame of some height and width: the whole frame for None.
+        """Checks a box of a frame of `height` x `width` pixels. None is the whole frame.
 
         Raises:
-            ValueError: If it does not lie within the frame.
+            ValueError: If the box is empty or does not lie within the frame.
         """
         box = Box(0, 0, height, width) if box is None else Box(*box)
-        if (
-            min(box) < 0
-            or not box.height
-            or not box.width
-            or box.top + box.height > height
-            or box.left + box.width > width
-        ):
+        empty = not box.height or not box.width
+        if min(box) < 0 or empty or box.top + box.height > height or box.left + box.width > width:
             raise ValueError(f"`box` must lie within the frame of {height} x {width} pixels, got {box}.")
         return box

@@ -1,7 +1,7 @@
-"""Source crops to the clips of a mini-batch, on whatever device the crops are (Sec. 3.1).
+"""Resamples source crops to the clips of a mini-batch, on the device where the crops are (Sec. 3.1).
 
-A crop holds the source pixels under the sampling grid of one clip. The grid's stride differs from clip to clip, so the
-crops do too; after resampling all have one size::
+A crop holds the source pixels under the sampling grid of one clip. The grid's stride and so the crop's size differ from
+clip to clip; after resampling all clips have one size::
 
     T x 231 x 231 x 3 uint8
     T x 187 x 187 x 3 uint8    ->    B x 3 x T x S x S float32
@@ -27,7 +27,7 @@ __all__ = ["MEAN", "STD", "check_normalisation", "resample_clips"]
 # Mean and deviation of the channels, in units of the whole range: those of the paper's code base.
 MEAN = (0.45, 0.45, 0.45)
 STD = (0.225, 0.225, 0.225)
-# Values of crops that are resampled together: 128 MiB, several times over while colours are computed.
+# Most values of crops that are resampled together: 128 MiB of float32, and several times that for colours.
 _MOST_VALUES = 1 << 25
 
 
@@ -45,14 +45,14 @@ def resample_clips(
     Pixels are areas, so the corners of crop and clip coincide (`align_corners=False`).
 
     Args:
-        crops: One T x h x w x 3 uint8 tensor per clip, or one `YuvClip`, whose colours are computed first; h and w may
+        crops: For each clip a T x h x w x 3 uint8 tensor or a `YuvClip`, whose colours are computed first. h and w may
             differ from clip to clip.
         size: Height and width of the clips, in pixels (S).
-        flips: Which clips are mirrored left to right; none of them if not given.
+        flips: Which clips to mirror left to right; none if not given.
         mean: Per channel, in units of the range 0 to 1.
         std: Per channel, in units of the range 0 to 1.
-        antialias: Average over all source pixels between two points of the grid when it is coarser than the source.
-            The paper does not.
+        antialias: Whether to average over all source pixels between two points of the grid if the grid is coarser than
+            the source. The paper does not.
 
     Returns:
         B x 3 x T x S x S float32, on the crops' device.
@@ -73,7 +73,7 @@ def resample_clips(
     flips = flips or [False] * len(crops)
     clips = torch.empty(len(crops), 3, frames, size, size, dtype=torch.float32, device=device)
     if antialias or device.type == "cpu":
-        # One by one: what is made of a crop stays in the CPU's cache, and `grid_sample` knows no antialiasing.
+        # One by one: each crop stays in the CPU's cache, and `grid_sample` has no antialiasing.
         for clip, crop, flip in zip(clips, crops, flips, strict=True):
             pixels = _rgb(crop, flip)
             resized = interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=antialias)
@@ -89,13 +89,13 @@ def _rgb(crop: Tensor | YuvClip, flip: bool) -> Tensor:
     if isinstance(crop, YuvClip):
         pixels = crop.rgb()
         return pixels.flip(3) if flip else pixels
-    # Mirrored while a pixel is a byte; brought to 3 x T x h x w by the conversion's own copy.
+    # Mirrored while a pixel is a byte. The copy of the conversion also brings it to 3 x T x h x w.
     pixels = (crop.flip(2) if flip else crop).permute(3, 0, 1, 2)
     return pixels.to(torch.float32, memory_format=torch.contiguous_format)
 
 
 def _chunks(crops: Sequence[Tensor | YuvClip]) -> Iterator[slice]:
-    """Neighbours of one kind, no more than have room."""
+    """Cuts the crops into chunks of neighbours of one kind, as many as have room."""
     height, width = (max(sides) for sides in zip(*map(_sides, crops), strict=True))
     most = max(1, _MOST_VALUES // (3 * len(crops[0]) * height * width))
     for _, group in groupby(range(len(crops)), lambda place: isinstance(crops[place], YuvClip)):
@@ -105,10 +105,10 @@ def _chunks(crops: Sequence[Tensor | YuvClip]) -> Iterator[slice]:
 
 
 def _together(crops: Sequence[Tensor | YuvClip], size: int, flips: Sequence[bool]) -> Tensor:
-    """Crops of one kind, resampled in a few operations and a copy of each crop: B x 3 x T x S x S, from 0 to 255.
+    """Resamples crops of one kind together in a few operations and a copy per crop: B x 3 x T x S x S, from 0 to 255.
 
-    A GPU takes as long to start an operation as to compute it for one clip. The crops are laid into one block with room
-    for the largest, and the grid of each clip says where it lies and which way it runs.
+    A GPU takes as long to start an operation as to compute it for one clip. The crops are copied into one block with
+    room for the largest, and the grid of each clip says where its crop lies and in which direction it is read.
     """
     device, frames = crops[0].device, len(crops[0])
     sides = [_sides(crop) for crop in crops]
@@ -135,7 +135,7 @@ def _together(crops: Sequence[Tensor | YuvClip], size: int, flips: Sequence[bool
 
 
 def _points(size: int, sides: Tensor) -> Tensor:
-    """Where the points of a grid lie on sides of some pixels, in pixels from the middle of the first one: B x S."""
+    """Where the points of a grid lie on sides of given lengths: B x S, in pixels from the middle of the first pixel."""
     centres = (torch.arange(size, dtype=torch.float64) + 0.5) / size
     return torch.minimum((centres * sides - 0.5).clamp(min=0), sides - 1)
 
@@ -147,10 +147,10 @@ def _sides(crop: Tensor | YuvClip) -> tuple[int, int]:
 
 
 def check_normalisation(mean: Sequence[float], std: Sequence[float]) -> None:
-    """Refuses what cannot be the mean and the deviation of three channels.
+    """Checks the mean and the deviation of three channels.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If there are not three of each, or a deviation is not above 0.
     """
     if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
         raise ValueError(f"`mean` and `std` must have 3 entries, `std` above 0; got {mean=} and {std=}.")

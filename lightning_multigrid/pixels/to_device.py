@@ -1,4 +1,4 @@
-"""Small tensors on their way to a device."""
+"""Copies small tensors to a device without waiting."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["to_device"]
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the CPU on a device, without waiting for what the device has still to compute.
+    """Copies a tensor from the CPU to a device, without waiting for the device to finish its work.
 
-    `torch.tensor(values, device="cuda")` and `.to("cuda")` wait for it, at every step.
+    `torch.tensor(values, device="cuda")` and `.to("cuda")` would wait, at every step.
 
     >>> to_device(torch.zeros(2), torch.device("meta")).device
     device(type='meta')

@@ -1,7 +1,7 @@
-"""Clips as video files store them, YUV 4:2:0: half the bytes of RGB, and the colours are computed on the device.
+"""Clips as video files store them, YUV 4:2:0: half the bytes of RGB, and their colours are computed on the device.
 
-A frame has one plane of brightness (Y, luma), and two planes of colour (Cb and Cr, chroma) of half the height and half
-the width, so that a chroma sample covers 2 x 2 pixels::
+A frame has one plane of brightness (Y, luma) and two planes of colour (Cb and Cr, chroma). Those have half the height
+and half the width, so that a chroma sample covers 2 x 2 pixels::
 
     luma     0 1 | 2 3 | 4 5        a crop of the pixels 1 to 4 starts at the second pixel
     chroma    0  |  1  |  2         of chroma sample 0, and needs the samples 0 to 2
@@ -29,16 +29,16 @@ _WEIGHTS = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}
 
 @dataclass(frozen=True)
 class YuvFormat:
-    """What the bytes of a clip mean: the T x h x w of luma, then the T x 2 x rows x columns of chroma.
+    """What the bytes of a clip mean: T x h x w of luma, then T x 2 x rows x columns of chroma.
 
     Args:
         frames: T.
         height: h, in pixels.
         width: w, in pixels.
-        top: Which of the two rows under a chroma sample is the first, 0 or 1.
-        left: Which of the two columns under a chroma sample is the first, 0 or 1.
-        matrix: How colours were mixed.
-        full_range: Whether luma goes from 0 to 255 (and chroma, about 128), instead of from 16 to 235 (240).
+        top: The first row of the clip is row 0 or 1 of the two under its chroma sample.
+        left: The first column of the clip is column 0 or 1 of the two under its chroma sample.
+        matrix: Weights with which red, green and blue were mixed.
+        full_range: Whether luma and chroma go from 0 to 255, instead of luma from 16 to 235 and chroma to 240.
     """
 
     frames: int
@@ -51,7 +51,7 @@ class YuvFormat:
 
     @property
     def chroma(self) -> tuple[int, int]:
-        """Rows and columns of chroma that the pixels lie under.
+        """Rows and columns of the chroma samples that cover the pixels.
 
         >>> YuvFormat(frames=1, height=4, width=4, top=1, left=0).chroma
         (3, 2)
@@ -65,7 +65,7 @@ class YuvFormat:
         return self.frames * (self.height * self.width + 2 * rows * columns)
 
     def view(self, data: Tensor) -> YuvClip:
-        """The clip that some bytes are."""
+        """A clip of this format with these bytes."""
         return YuvClip(data, self)
 
 
@@ -73,12 +73,12 @@ class YuvClip:
     """A clip of YUV 4:2:0 planes.
 
     Args:
-        data: Its bytes: flat, uint8.
-        format: What they mean.
+        data: Its bytes, flat uint8.
+        format: What the bytes mean.
 
     Attributes:
         luma: T x h x w, a view of the bytes.
-        chroma: T x 2 x rows x columns (Cb, Cr), likewise.
+        chroma: T x 2 x rows x columns (Cb, Cr), a view of the bytes.
 
     >>> YuvClip(torch.full((6,), 128, dtype=torch.uint8), YuvFormat(1, 2, 2, full_range=True)).rgb().unique()
     tensor([128.])
@@ -100,7 +100,7 @@ class YuvClip:
         return self.data.device
 
     def cut(self, frames: Sequence[int], top: int, left: int, height: int, width: int) -> YuvClip:
-        """A clip of some of the frames, repeats and any order allowed, and a box of their pixels."""
+        """Copies some of the frames (repeats and any order allowed) and a box of their pixels to a new clip."""
         whole = self.format
         y, x = whole.top + top, whole.left + left  # from the corner of the first chroma sample
         format = replace(whole, frames=len(frames), height=height, width=width, top=y % 2, left=x % 2)
@@ -110,19 +110,19 @@ class YuvClip:
         return format.view(torch.cat([luma.flatten(), chroma.flatten()]))
 
     def rgb(self) -> Tensor:
-        """The colours, 3 x T x h x w float32, from 0 to 255 as those of an RGB clip, but not rounded.
+        """The colours, 3 x T x h x w float32, from 0 to 255 like those of an RGB clip, but not rounded.
 
-        Chroma is that of the sample a pixel lies under, without interpolation, as FFmpeg's converter has it.
+        A pixel has the chroma of the sample that covers it, without interpolation, as in FFmpeg's converter.
         """
         top, left, height, width = self.format.top, self.format.left, self.format.height, self.format.width
         return colours([self])[0, :, :, top : top + height, left : left + width]
 
 
 def colours(clips: Sequence[YuvClip]) -> Tensor:
-    """The colours of some clips of one length in a few operations, whatever their number: B x 3 x T x H x W float32.
+    """The colours of clips of one length, B x 3 x T x H x W float32, in a few operations for any number of clips.
 
-    H and W have room for each clip, whose first pixel is at (`top`, `left`) of its format; what is around is no part of
-    it. See `YuvClip.rgb`.
+    H and W have room for the largest clip. The first pixel of a clip is at (`top`, `left`) of its format; the pixels
+    around the clip mean nothing. See `YuvClip.rgb`.
 
     >>> colours([YuvFormat(2, 4, side).view(torch.zeros(24 * side // 2, dtype=torch.uint8)) for side in (4, 6)]).shape
     torch.Size([2, 3, 2, 4, 6])
@@ -150,7 +150,7 @@ def colours(clips: Sequence[YuvClip]) -> Tensor:
 
 
 def _weights(format: YuvFormat) -> tuple[float, ...]:
-    """What luma is multiplied by and what is added; then Cr in red and in green, Cb in green and in blue."""
+    """The factor of luma and what is added to it; then the factors of Cr in red and green, of Cb in green and blue."""
     red, blue = _WEIGHTS[format.matrix]
     green = 1 - red - blue
     # One unit of luma and of chroma in units of RGB (ITU-R BT.601, 2.5.3; the same in BT.709), and black's luma.

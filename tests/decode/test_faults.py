@@ -16,8 +16,7 @@ import pytest
 
 from lightning_multigrid.decode.reader import VideoReader, build_index
 from lightning_multigrid.decode.video_file import VideoError
-from tests.decode.test_plan import PREPARED
-from tests.decode.test_reader import H264, damage, written
+from tests.helpers.codings import H264, PREPARED, damage, written
 from tests.helpers.mutations import mutate
 from tests.helpers.videos import decode_all, numbered_frames, write_video
 

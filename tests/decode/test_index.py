@@ -1,4 +1,4 @@
-"""Indices as plain data: round trips, hostile bytes, and plans checked against their definition."""
+"""Indices as plain data: round trips, contradictions, hostile bytes."""
 
 from __future__ import annotations
 
@@ -12,40 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_multigrid.decode.index import DROPPABLE, ENTRY, SHOWN, Orientation, PacketIndex, Seal
+from lightning_multigrid.decode.index import SHOWN, PacketIndex, Seal
+from lightning_multigrid.decode.ranges import packet_ranges
+from tests.helpers.indices import FLAGS, INDEX, KEY, TIMES, make_index
 from tests.helpers.mutations import mutate, seeds
-
-
-def make_index(flags: list[int], times: list[int], **changes) -> PacketIndex:
-    count = len(flags)
-    sizes = np.arange(100, 100 + count)
-    values = {
-        "frames": sum(flag & SHOWN > 0 for flag in flags),
-        "rate": 29.97,
-        "stored_height": 48,
-        "stored_width": 64,
-        "orientation": Orientation(True, False, True),
-        "direct": True,
-        "extradata": b"\1sets",
-        "colours": (2, 0, 2, -1),
-        "file_size": 10**6,
-        "seals": (Seal(8, 90), Seal(400, 1)),
-        "digest": b"0123456789abcdef",
-        "positions": np.cumsum(sizes) - sizes + 48,
-        "sizes": sizes,
-        "times": np.array(times, np.int64),
-        "decoding_times": np.arange(count) - 2,
-        "flags": np.array(flags, np.int64),
-        "checksums": np.arange(count) * (2**32 - 1) // max(1, count - 1),
-    }
-    return PacketIndex(**(values | changes))
-
-
-# Two GOPs as they are stored: I P b b P b b, then I P b b. Nobody refers to b.
-KEY, REFERENCE, B = ENTRY | SHOWN, SHOWN, SHOWN | DROPPABLE
-FLAGS = [KEY, REFERENCE, B, B, REFERENCE, B, B, KEY, REFERENCE, B, B]
-TIMES = [0, 3, 1, 2, 6, 4, 5, 7, 10, 8, 9]
-INDEX = make_index(FLAGS, TIMES)
 
 
 def test_a_round_trip_changes_nothing():
@@ -109,68 +79,21 @@ def test_an_index_takes_few_bytes():
 
 
 @pytest.mark.parametrize(
-    ("frames", "packets", "shown"),
-    [
-        ([0], [0], [0]),
-        ([3], [0, 1], [0, 1]),  # the frame of the second packet
-        ([2], [0, 1, 3], [0, 3, 1]),
-        ([5, 6], [0, 1, 4, 6], [0, 1, 6, 4]),
-        ([6], [0, 1, 4], [0, 1, 4]),
-    ],
-)
-def test_a_run_ends_with_the_last_packet_needed_and_leaves_out_what_nobody_needs(frames, packets, shown):
-    (run,) = INDEX.runs(frames)
-    assert (run.packets, run.shown) == (packets, shown)
-    assert sorted(run.wanted.values()) == frames
-
-
-def test_runs_begin_at_the_last_entry_and_go_on_where_nothing_lies_between():
-    runs = INDEX.runs([0, 8])
-    assert [run.packets for run in runs] == [[0], [7, 8, 9]]
-    runs = INDEX.runs([5, 7])
-    assert [run.packets for run in runs] == [[0, 1, 4, 6, 7]]
-    assert [run.wanted for run in runs] == [{6: 5, 7: 7}]
-
-
-@given(seeds())
-def test_runs_hold_what_their_definition_says(seed):
-    draw = random.Random(seed)
-    wanted = sorted(draw.sample(range(11), draw.randint(1, 11)))
-    by_time = np.argsort(TIMES).tolist()
-    needed = set()
-    for frame in wanted:
-        packet = by_time[frame]
-        entry = max(p for p in (0, 7) if TIMES[p] <= TIMES[packet])
-        needed |= {p for p in range(entry, packet + 1) if FLAGS[p] != B} | {packet}
-    runs = INDEX.runs(wanted)
-    assert sorted(p for run in runs for p in run.packets) == sorted(needed)
-    assert {p: frame for run in runs for p, frame in run.wanted.items()} == {by_time[frame]: frame for frame in wanted}
-
-
-def test_pictures_that_lead_an_open_gop_are_decoded_from_the_entry_before():
-    index = make_index([KEY, REFERENCE, KEY, REFERENCE, REFERENCE], [0, 1, 4, 2, 3])
-    (run,) = index.runs([2])
-    assert run.packets == [0, 1, 2, 3]
-    (run,) = index.runs([4])
-    assert (run.packets, run.shown) == ([2], [2])
-
-
-@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"sizes": np.array([1])}, "the columns differ in length"),
-        ({"stored_height": 0}, "no frames of a possible size"),
-        ({"stored_height": 2**15, "stored_width": 2**12}, "no frames of a possible size"),
-        ({"frames": 10}, "the number of frames is not that of the packets shown"),
-        ({"rate": float("nan")}, "no possible rate"),
+        ({"stored_height": 0}, "the size of the frames is impossible"),
+        ({"stored_height": 2**15, "stored_width": 2**12}, "the size of the frames is impossible"),
+        ({"frames": 10}, "there are more or fewer frames than packets that are shown"),
+        ({"rate": float("nan")}, "the rate is impossible"),
         ({"file_size": 500}, "a packet lies beyond the end"),
-        ({"digest": b""}, "no digest"),
+        ({"digest": b""}, "the digest is missing"),
         ({"file_size": 50}, "a seal lies beyond the end"),
         ({"file_size": 2**40, "seals": (Seal(0, 2**24),)}, "the seals are too large"),
         ({"sizes": np.zeros(11, np.int64)}, "a packet lies beyond the end"),
-        ({"times": np.zeros(11, np.int64)}, "two frames are shown at one time"),
+        ({"times": np.zeros(11, np.int64)}, "two frames are shown at the same time"),
         ({"flags": np.full(11, SHOWN)}, "the entries are not in order"),
-        ({"times": np.array(TIMES) * 2**61}, "a number is too large|shown at one time"),
+        ({"times": np.array(TIMES) * 2**61}, "a number is too large|shown at the same time"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(changes, message):
@@ -182,7 +105,7 @@ def test_values_that_contradict_each_other_are_refused(changes, message):
     ("data", "message"),
     [
         (b"", "These 0 bytes are no packet index"),
-        (b"text" * 100, "they begin otherwise, or are of another version"),
+        (b"text" * 100, "they don't begin as an index does, or are of another version"),
         (INDEX.to_bytes()[:-1], "their checksum is wrong"),
         (INDEX.to_bytes() + b"\0", "their checksum is wrong"),
     ],
@@ -211,8 +134,8 @@ def test_hostile_bytes_are_a_value_error_or_an_index(seed):
     with suppress(ValueError):
         index = PacketIndex.from_bytes(sealed(bytes(content)))
         if len(index.times):
-            runs = index.runs(range(len(index)))
-            assert sorted(frame for run in runs for frame in run.wanted.values()) == list(range(len(index)))
+            found = packet_ranges(index, range(len(index)))
+            assert sorted(frame for part in found for frame in part.wanted.values()) == list(range(len(index)))
 
 
 @given(st.binary(max_size=300))

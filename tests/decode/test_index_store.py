@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from lightning_multigrid.decode import index_store as index_store
 from lightning_multigrid.decode.index_store import IndexStore
-from tests.decode.test_index import INDEX, KEY, make_index
+from tests.helpers.indices import INDEX, KEY, make_index
 from tests.helpers.mutations import mutate, seeds
 
 OTHER = make_index([KEY] * 3, [5, 6, 7])
@@ -111,10 +111,10 @@ def test_a_pipe_is_no_store_and_not_waited_for(tmp_path):
     ("damage", "message"),
     [
         (lambda data: b"", "it is too short"),
-        (lambda data: b"path,label\n" * 9, "it begins otherwise, or is of another version"),
-        (lambda data: data[:-1], "its length is not what its head says"),
-        (lambda data: data[: len(data) // 2], "its length is not what its head says"),
-        (lambda data: data + b"\0", "its length is not what its head says"),
+        (lambda data: b"path,label\n" * 9, "it doesn't begin as one does, or is of another version"),
+        (lambda data: data[:-1], "its length is not the one in its head"),
+        (lambda data: data[: len(data) // 2], "its length is not the one in its head"),
+        (lambda data: data + b"\0", "its length is not the one in its head"),
     ],
 )
 def test_a_damaged_store_is_named(path, damage, message):

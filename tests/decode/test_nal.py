@@ -129,7 +129,7 @@ def sequence(*, frames_only, lists=(), offsets=None):
     ],
 )
 def test_a_parameter_set_is_read_to_its_end(more, frames_only):
-    assert H264Packets(sequence(frames_only=frames_only, **more)).frames_only == frames_only
+    assert H264Packets(sequence(frames_only=frames_only, **more))._sequence.frames_only == frames_only
 
 
 def test_orders_of_type_1_are_unsure():

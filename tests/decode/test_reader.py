@@ -21,91 +21,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_multigrid.decode import reader as decode
-from lightning_multigrid.decode import thread_cache as kept
+from lightning_multigrid.decode import thread_cache
 from lightning_multigrid.decode.nal import nal_units
 from lightning_multigrid.decode.reader import VideoReader, build_index, read_frames
 from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.pixels.box import Box
+from tests.helpers.codings import (
+    CODINGS,
+    COUNT,
+    FRAMES,
+    H264,
+    H265,
+    HEIGHT,
+    WIDTH,
+    damage,
+    real_videos,
+    requests,
+    written,
+)
 from tests.helpers.field_pictures import SIDE, expected_frames, write_field_pictures
 from tests.helpers.videos import decode_all, number_of, numbered_frames, write_video
-
-COUNT = 60
-HEIGHT, WIDTH = 64, 80
-FRAMES = numbered_frames(COUNT, HEIGHT, WIDTH)
-H264 = {"g": "12", "bf": "3", "preset": "veryfast", "x264-params": "log-level=none"}
-PREPARED = {"g": "33", "bf": "15", "b_strategy": "0", "sc_threshold": "0", "tune": "fastdecode"}
-PREPARED |= {"x264-params": "b-pyramid=none:log-level=none"}
-H265 = "keyint=12:min-keyint=12:bframes=3:log-level=none"
-
-# Name of the file -> how it is encoded. The suffix tells the container.
-CODINGS: dict[str, dict] = {
-    "gop_12.mp4": {"options": H264},
-    "gop_12.mkv": {"options": H264},
-    "gop_12.ts": {"options": H264},
-    "gop_12.flv": {"options": H264},
-    "gop_250.mp4": {"options": H264 | {"g": "250", "sc_threshold": "0"}},
-    "no_b.mov": {"options": H264 | {"bf": "0"}},
-    "pyramid.mp4": {"options": {"g": "24", "x264-params": "b-pyramid=normal:bframes=8:b-adapt=0:log-level=none"}},
-    "open_gop.mp4": {"options": {"g": "12", "x264-params": "open-gop=1:bframes=3:b-adapt=0:log-level=none"}},
-    "intra_refresh.mp4": {"options": {"g": "12", "x264-params": "intra-refresh=1:log-level=none"}},
-    "strict_pyramid.mp4": {
-        "options": {"g": "24", "x264-params": "b-pyramid=strict:bframes=5:b-adapt=0:log-level=none"}
-    },
-    "b_16.mp4": {"options": {"g": "48", "x264-params": "b-pyramid=normal:bframes=16:b-adapt=0:log-level=none"}},
-    "one_reference.mp4": {"options": H264 | {"refs": "1"}},
-    "four_slices.mp4": {"options": H264 | {"x264-params": "slices=4:log-level=none"}},
-    "interlaced.mp4": {"options": H264 | {"x264-params": "interlaced=1:log-level=none"}},
-    "headers_repeated.mp4": {"options": H264 | {"x264-params": "repeat-headers=1:log-level=none"}},
-    "prepared.mp4": {"options": PREPARED, "container_options": {"movflags": "faststart"}},
-    "fragments.mp4": {"options": H264, "container_options": {"movflags": "frag_keyframe+empty_moov"}},
-    "faststart.mp4": {"options": H264, "container_options": {"movflags": "faststart"}, "audio": True},
-    "times_lost.avi": {"options": H264},  # AVI has no place for the times of B-frames
-    "no_times.h264": {"options": H264},
-    "gray.mp4": {"options": H264, "pix_fmt": "gray"},
-    "chroma_444.mp4": {"options": H264, "pix_fmt": "yuv444p"},
-    "ten_bits.mp4": {"options": H264, "pix_fmt": "yuv420p10le"},
-    "h265.mp4": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265 + ":open-gop=0"}},
-    "h265_radl.mp4": {
-        "codec": "libx265",
-        "options": {"preset": "ultrafast", "x265-params": H265 + ":open-gop=0:radl=2"},
-    },
-    "h265_open_gop.mkv": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265 + ":open-gop=1"}},
-    "h265_ten_bits.mp4": {
-        "codec": "libx265",
-        "pix_fmt": "yuv420p10le",
-        "options": {"preset": "ultrafast", "x265-params": H265},
-    },
-    "h265.mov": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265}},
-    "h265.ts": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265 + ":open-gop=0"}},
-    "vp8.webm": {"codec": "libvpx", "options": {"g": "12", "cpu-used": "16", "deadline": "realtime"}},
-    "vp8.ivf": {"codec": "libvpx", "options": {"g": "12", "cpu-used": "16", "deadline": "realtime"}},
-    "vp9.webm": {"codec": "libvpx-vp9", "options": {"g": "12", "cpu-used": "8", "deadline": "realtime"}},
-    "vp9_hidden.webm": {
-        "codec": "libvpx-vp9",
-        "options": {"g": "30", "auto-alt-ref": "1", "lag-in-frames": "16", "cpu-used": "5"},
-    },
-    "av1.mp4": {"codec": "libsvtav1", "options": {"g": "12", "preset": "12", "svtav1-params": "lp=1"}},
-    "av1.webm": {"codec": "libsvtav1", "options": {"g": "12", "preset": "12", "svtav1-params": "lp=1"}},
-    "vp9.mp4": {"codec": "libvpx-vp9", "options": {"g": "12", "cpu-used": "8", "deadline": "realtime"}},
-    "mpeg4_b.mkv": {"codec": "mpeg4", "options": {"g": "12", "bf": "2"}},
-    "mpeg4.avi": {"codec": "mpeg4", "options": {"g": "12"}},
-    "mpeg4_b.avi": {"codec": "mpeg4", "options": {"g": "12", "bf": "2"}},
-    "mpeg4_b.mp4": {"codec": "mpeg4", "options": {"g": "12", "bf": "2"}},
-    "mjpeg.avi": {"codec": "mjpeg", "pix_fmt": "yuvj420p"},
-    "mpeg2.mpg": {"codec": "mpeg2video", "options": {"g": "12", "bf": "2"}},
-    "mpeg2.ts": {"codec": "mpeg2video", "options": {"g": "12", "bf": "2"}},
-    "h265_open_gop.ts": {"codec": "libx265", "options": {"preset": "ultrafast", "x265-params": H265 + ":open-gop=1"}},
-    "wmv2.wmv": {"codec": "wmv2", "options": {"g": "12"}},
-    "lossless.mkv": {"codec": "ffv1"},
-    "late_start.mp4": {"options": H264, "pts": range(700, 700 + COUNT)},
-    "variable_rate.mp4": {"options": H264, "pts": [3 * n + n % 2 + (40 if n > 30 else 0) for n in range(COUNT)]},
-    "variable_rate.mkv": {"options": H264, "pts": [3 * n + n % 2 + (40 if n > 30 else 0) for n in range(COUNT)]},
-}
-
-
-def written(folder: Path, name: str) -> Path:
-    path = folder / name
-    return path if path.exists() else write_video(path, FRAMES, **CODINGS[name])
 
 
 @pytest.fixture(scope="module")
@@ -116,14 +51,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def video(folder: Path) -> Path:
     return written(folder, "gop_12.mp4")
-
-
-def requests(length: int, count: int, seed: int = 0) -> list[list[int]]:
-    """Frames in any order, some of them repeated, and clips of 8 at a stride of 4."""
-    draw = random.Random(seed)
-    singles = [draw.choices(range(length), k=draw.choice([1, 2, 5, 9])) for _ in range(count)]
-    starts = [draw.randrange(max(1, length - 28)) for _ in range(count // 2)]
-    return singles + [[min(start + 4 * point, length - 1) for point in range(8)] for start in starts]
 
 
 def assert_reads_as(path: Path, expected: np.ndarray, count: int = 12) -> None:
@@ -140,12 +67,6 @@ def test_frames_are_those_of_a_whole_decode(folder, name):
     expected = decode_all(path)
     assert [number_of(frame) for frame in expected] == list(range(COUNT))  # nothing was lost in making the file
     assert_reads_as(path, expected)
-
-
-def real_videos() -> list[Path]:
-    default = Path(__file__).parents[3] / "shared" / "videos"
-    root = Path(os.environ.get("LIGHTNING_MULTIGRID_TEST_VIDEOS", default))
-    return sorted(root.iterdir()) if root.is_dir() else []
 
 
 @pytest.mark.parametrize("path", real_videos(), ids=lambda path: path.name)
@@ -552,17 +473,6 @@ def test_all_frames_cost_one_decode(video):
         assert reader.packets_fed <= COUNT + 1  # one empty packet brings out the last frames
 
 
-def damage(path: Path, target: Path, packet: int) -> Path:
-    """A copy in which one packet is overwritten."""
-    with av.open(str(path)) as container:
-        hit = [found for found in container.demux(video=0) if found.size][packet]
-        place, size = hit.pos, hit.size
-    data = bytearray(path.read_bytes())
-    data[place : place + size] = b"\xff" * size
-    target.write_bytes(data)
-    return target
-
-
 def test_damage_stays_in_its_gop(folder, tmp_path):
     whole = written(folder, "gop_12.mp4")
     path = damage(whole, tmp_path / "damaged.mp4", packet=30)
@@ -596,7 +506,7 @@ def test_a_file_is_indexed_once_until_it_changes(folder, tmp_path, monkeypatch):
 def test_kept_indices_are_bounded_by_their_bytes(folder, tmp_path, monkeypatch):
     built = []
     build = decode.index_of
-    monkeypatch.setattr(kept, "_MOST_BYTES", 2 * len(build_index(written(folder, "gop_12.mp4")).to_bytes()))
+    monkeypatch.setattr(thread_cache, "_MOST_BYTES", 2 * len(build_index(written(folder, "gop_12.mp4")).to_bytes()))
     monkeypatch.setattr(decode, "index_of", lambda file: built.append(file.path) or build(file))
     paths = [tmp_path / f"{name}.mp4" for name in "abc"]
     for path in paths:

@@ -24,7 +24,7 @@ from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.video_list import read_manifest
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning
 from lightning_multigrid.video.datamodule import VideoDataModule
-from tests.decode.test_reader import COUNT, damage, requests, written
+from tests.helpers.codings import COUNT, damage, requests, written
 from tests.helpers.recorder import TINY, Recorder, quiet_trainer
 from tests.helpers.videos import decode_all, numbered_frames, write_video
 

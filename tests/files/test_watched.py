@@ -14,7 +14,7 @@ from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.files import watched as watched_file
 from lightning_multigrid.files.watched import Cursor, HangError, WatchedFile
-from tests.decode.test_reader import H264
+from tests.helpers.codings import H264
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
 CONTENT = bytes(range(256)) * 3000

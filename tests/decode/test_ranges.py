@@ -1,4 +1,4 @@
-"""Decoding by an index: what it costs, and that a wrong index never means a wrong frame."""
+"""Ranges of packets: what they hold, what they cost, and that a wrong index never means a wrong frame."""
 
 from __future__ import annotations
 
@@ -11,20 +11,74 @@ import av
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
 
 from lightning_multigrid.decode import reader as decode
-from lightning_multigrid.decode import thread_cache as kept
+from lightning_multigrid.decode import thread_cache
 from lightning_multigrid.decode.index import DROPPABLE, ENTRY, PacketIndex
+from lightning_multigrid.decode.ranges import packet_ranges
 from lightning_multigrid.decode.reader import VideoReader, build_index
 from lightning_multigrid.decode.video_file import VideoError
-from tests.decode.test_reader import CODINGS, COUNT, real_videos, requests, written
+from tests.helpers.codings import CODINGS, COUNT, PREPARED, real_videos, requests, written
+from tests.helpers.indices import FLAGS, INDEX, KEY, REFERENCE, TIMES, B, make_index
+from tests.helpers.mutations import seeds
 from tests.helpers.videos import decode_all, number_of, numbered_frames, write_video
+
+
+@pytest.mark.parametrize(
+    ("frames", "packets", "shown"),
+    [
+        ([0], [0], [0]),
+        ([3], [0, 1], [0, 1]),  # the frame of the second packet
+        ([2], [0, 1, 3], [0, 3, 1]),
+        ([5, 6], [0, 1, 4, 6], [0, 1, 6, 4]),
+        ([6], [0, 1, 4], [0, 1, 4]),
+    ],
+)
+def test_a_range_ends_with_the_last_packet_needed_and_leaves_out_what_nobody_needs(frames, packets, shown):
+    (found,) = packet_ranges(INDEX, frames)
+    assert (found.packets, found.shown) == (packets, shown)
+    assert sorted(found.wanted.values()) == frames
+
+
+def test_ranges_begin_at_the_last_entry_and_go_on_where_nothing_lies_between():
+    found = packet_ranges(INDEX, [0, 8])
+    assert [part.packets for part in found] == [[0], [7, 8, 9]]
+    found = packet_ranges(INDEX, [5, 7])
+    assert [part.packets for part in found] == [[0, 1, 4, 6, 7]]
+    assert [part.wanted for part in found] == [{6: 5, 7: 7}]
+
+
+@given(seeds())
+def test_ranges_hold_what_their_definition_says(seed):
+    draw = random.Random(seed)
+    wanted = sorted(draw.sample(range(11), draw.randint(1, 11)))
+    by_time = np.argsort(TIMES).tolist()
+    needed = set()
+    for frame in wanted:
+        packet = by_time[frame]
+        entry = max(p for p in (0, 7) if TIMES[p] <= TIMES[packet])
+        needed |= {p for p in range(entry, packet + 1) if FLAGS[p] != B} | {packet}
+    found = packet_ranges(INDEX, wanted)
+    assert sorted(p for part in found for p in part.packets) == sorted(needed)
+    assert {p: frame for part in found for p, frame in part.wanted.items()} == {
+        by_time[frame]: frame for frame in wanted
+    }
+
+
+def test_pictures_that_lead_an_open_gop_are_decoded_from_the_entry_before():
+    index = make_index([KEY, REFERENCE, KEY, REFERENCE, REFERENCE], [0, 1, 4, 2, 3])
+    (found,) = packet_ranges(index, [2])
+    assert found.packets == [0, 1, 2, 3]
+    (found,) = packet_ranges(index, [4])
+    assert (found.packets, found.shown) == ([2], [2])
+
+
+# --- What a clip costs ---
 
 GRIDS = [(8, 2, 8), (16, 2, 4), (32, 2, 2)]  # frames, least and greatest stride
 # Three of four frames are B-frames, the middle one of which is referred to, as x264 makes them unless told otherwise.
 KINETICS = {"g": "250", "keyint_min": "25", "x264-params": "bframes=3:b-adapt=0:b-pyramid=normal:log-level=none"}
-PREPARED = {"g": "33", "keyint_min": "33", "sc_threshold": "0", "bf": "15", "b_strategy": "0", "tune": "fastdecode"}
-PREPARED |= {"x264-params": "b-pyramid=none:log-level=none"}
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +172,8 @@ def test_an_index_given_serves_other_files_too(folder, monkeypatch, name):
 
 def test_a_decoder_serves_all_files_of_one_kind_and_no_other(folder, monkeypatch):
     made = []
-    make = kept._decoder
-    monkeypatch.setattr(kept, "_decoder", lambda index: made.append(index.width) or make(index))
+    make = thread_cache._decoder
+    monkeypatch.setattr(thread_cache, "_decoder", lambda index: made.append(index.width) or make(index))
     paths = [
         write_video(folder / f"kind_{number}.mp4", numbered_frames(40, 48, width, first=100 * number), options=PREPARED)
         for number, width in enumerate((208, 208, 240))
@@ -133,7 +187,7 @@ def test_a_decoder_serves_all_files_of_one_kind_and_no_other(folder, monkeypatch
     assert number_of(decode.read_frames(paths[1], [20])[0].numpy()) == 120
     assert made == [208, 240]
     # Room for one of them: each now takes the other's place.
-    monkeypatch.setattr(kept, "_MOST_PIXELS", 48 * 240)
+    monkeypatch.setattr(thread_cache, "_MOST_PIXELS", 48 * 240)
     for number in (2, 2, 1, 1, 2):
         assert number_of(decode.read_frames(paths[number], [20])[0].numpy()) == 100 * number + 20
     assert made == [208, 240, 208, 240]
