@@ -19,8 +19,6 @@ from lightning_multigrid.prepare import REPORT_NAME, Encoding, Progress, Summary
 from lightning_multigrid.sources import MANIFEST_NAME, Manifest, ManifestError, Source, VideoList, VideoSource
 from lightning_multigrid.video import VideoDataModule
 
-__all__ = ["DATA_COMMANDS", "run_data_command"]
-
 DATA_COMMANDS = ("prepare", "check")
 
 _PREPARE = """\

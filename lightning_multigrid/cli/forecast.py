@@ -20,8 +20,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Phase
 from lightning_multigrid.training import meta_copy
 
-__all__ = ["ClipCost", "Forecast", "clip_costs", "rank_group"]
-
 _CLIPS = 2  # BatchNorm needs more than one value per channel
 
 

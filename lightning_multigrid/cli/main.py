@@ -29,8 +29,6 @@ from lightning_multigrid.schedule import LongCycle, ShortCycle
 from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
 
-__all__ = ["main"]
-
 _PRESETS = Path(__file__).parent / "presets"
 
 

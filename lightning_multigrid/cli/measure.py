@@ -15,8 +15,6 @@ from torch.optim import SGD
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
 from lightning_multigrid.schedule import BatchShape
 
-__all__ = ["measure_steps"]
-
 _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 

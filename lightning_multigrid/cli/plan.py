@@ -31,8 +31,6 @@ from lightning_multigrid.training import (
 )
 from lightning_multigrid.video import VideoClassifier, VideoDataModule
 
-__all__ = ["Plan", "count_clips", "make_plan"]
-
 # Mini-batches of an epoch if their number is not known, and if a rough number is enough, so that LR curves are quick.
 _UNKNOWN_BATCHES = 1000
 _CURVE_BATCHES = 200

@@ -15,8 +15,6 @@ import yaml
 
 from lightning_multigrid.files import StrPath
 
-__all__ = ["PySlowFastError", "translate_pyslowfast"]
-
 # Values of what a config leaves out.
 _DEFAULTS: dict[str, Any] = {
     "AUG.ENABLE": False,

@@ -18,8 +18,6 @@ from typing_extensions import Self
 
 from lightning_multigrid.pixels import YuvClip, YuvFormat, to_device
 
-__all__ = ["BrokenVideo", "Clip", "ClipBatch", "PixelBatch", "RgbFormat", "collate_clips"]
-
 
 @dataclass(frozen=True)
 class BrokenVideo:

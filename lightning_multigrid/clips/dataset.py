@@ -28,8 +28,6 @@ from lightning_multigrid.pixels import Box, YuvClip
 from lightning_multigrid.schedule import span
 from lightning_multigrid.sources import Manifest
 
-__all__ = ["VideoDataset", "ViewDataset"]
-
 _Sample = TypeVar("_Sample")
 
 # With a quarter of the videos broken (`max_bad_fraction`), 16 broken ones in a row come once in 4 billion clips.

@@ -10,8 +10,6 @@ from functools import lru_cache
 from lightning_multigrid.decode import FrameFolder, IndexStore, PacketIndex, VideoReader
 from lightning_multigrid.sources import Manifest
 
-__all__ = ["Video", "VideoOpener", "prepared_index"]
-
 Video = VideoReader | FrameFolder
 
 

@@ -15,8 +15,6 @@ from typing import Literal
 from lightning_multigrid.pixels import Box
 from lightning_multigrid.schedule import frame_indices, short_side_range, span, stride_range
 
-__all__ = ["ClipSampling", "SourceGrid", "crop_side", "segment_frame"]
-
 
 @dataclass(frozen=True)
 class SourceGrid:

@@ -21,8 +21,6 @@ from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid, crop_si
 from lightning_multigrid.pixels import Box, to_device
 from lightning_multigrid.schedule import frame_indices, span
 
-__all__ = ["CENTRE", "VideoBatch", "VideoViews", "ViewBatch", "Views", "collate_views", "share_frames"]
-
 
 @dataclass(frozen=True)
 class Views:

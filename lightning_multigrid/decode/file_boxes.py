@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from lightning_multigrid.files import ReadableFile
 
-__all__ = ["FileBox", "claimed_by_samples", "outermost_boxes", "promised_size"]
-
 # Most boxes that are looked at: a day of fragments. A hostile file could have millions.
 _MOST = 100_000
 _OF_SAMPLES = (b"moov", b"trak", b"mdia", b"minf", b"stbl")

@@ -20,8 +20,6 @@ from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.files import FRAME_SUFFIXES
 from lightning_multigrid.pixels import Box
 
-__all__ = ["FrameFolder", "open_video"]
-
 # The formats that Pillow may read, whatever the name of a file: some of its others run programs.
 _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
 

@@ -16,18 +16,6 @@ from torch import Tensor
 from lightning_multigrid.decode.index import Orientation
 from lightning_multigrid.pixels import Box, YuvFormat
 
-__all__ = [
-    "ONE_THREAD",
-    "Pixels",
-    "is_full_range",
-    "plane_pixels",
-    "rgb_options",
-    "show",
-    "stored",
-    "yuv_format",
-    "yuv_planes",
-]
-
 Pixels = npt.NDArray[np.uint8]
 
 # From version 17 on PyAV's scaler asks a frame for its colours, and starts a thread per core unless told not to.

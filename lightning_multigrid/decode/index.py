@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DROPPABLE", "ENTRY", "MAX_PIXELS", "SHOWN", "Orientation", "PacketIndex", "Seal"]
-
 MAX_PIXELS = 2**26
 """8192 x 8192, twice an 8K frame. A few bytes of a header can declare far more, and FFmpeg would allocate that."""
 

@@ -14,8 +14,6 @@ import numpy as np
 from lightning_multigrid.decode.index import PacketIndex
 from lightning_multigrid.files import new_file
 
-__all__ = ["IndexStore"]
-
 _MAGIC = b"LMGSTO\2\n"
 # The file is a head, records, and a table: the hashes of all names, ascending, then the positions of their records.
 # The head holds the magic bytes, the position of the table, and its number of entries.

@@ -21,8 +21,6 @@ from lightning_multigrid.decode.index import DROPPABLE, ENTRY, SHOWN, Orientatio
 from lightning_multigrid.decode.nal import H264Packets, H265Packets
 from lightning_multigrid.decode.video_file import VideoError, VideoFile, demuxed
 
-__all__ = ["index_of", "is_sealed"]
-
 # Frames that are decoded to see whether they come out as the packets say.
 _PROBE = 4
 # Bytes at each end that are sealed if the file has no single table of its packets.

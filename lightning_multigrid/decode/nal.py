@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["H264Packets", "H265Packets", "Look", "length_bytes", "nal_units"]
-
 # The part of a slice that holds the order of its picture.
 _HEADER_BYTES = 48
 # The part of a sequence parameter set that is read here; it may hold scaling lists of 2,000 bytes.

@@ -9,8 +9,6 @@ import numpy as np
 
 from lightning_multigrid.decode.index import DROPPABLE, SHOWN, PacketIndex
 
-__all__ = ["PacketRange", "packet_ranges"]
-
 
 class PacketRange(NamedTuple):
     """Packets that are decoded in one go, from an entry to the last packet that a wanted frame needs.

@@ -41,8 +41,6 @@ from lightning_multigrid.decode.thread_cache import ThreadCache
 from lightning_multigrid.decode.video_file import VideoError, VideoFile, demuxed
 from lightning_multigrid.pixels import Box, YuvClip
 
-__all__ = ["Box", "VideoError", "VideoReader", "build_index", "places_of", "read_frames"]
-
 # Most bytes of one read, and of a gap between packets that is read along with them.
 _PIECE, _GAP = 1 << 22, 1 << 16
 

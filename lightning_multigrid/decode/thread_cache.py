@@ -13,8 +13,6 @@ from av.video.reformatter import VideoReformatter
 
 from lightning_multigrid.decode.index import MAX_PIXELS, PacketIndex
 
-__all__ = ["FileKey", "ThreadCache"]
-
 FileKey = tuple[str, int, int]
 """What tells a file from others, and from itself before a change: path, time of change, size in bytes."""
 

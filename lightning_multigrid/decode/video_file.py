@@ -17,8 +17,6 @@ from lightning_multigrid.decode.file_boxes import claimed_by_samples, promised_s
 from lightning_multigrid.decode.index import MAX_PIXELS
 from lightning_multigrid.files import Cursor, HangError, RemoteFile, WatchedFile, is_url
 
-__all__ = ["BrokenVideosError", "VideoError", "VideoFile", "demuxed"]
-
 # Containers that hold their own pictures. FFmpeg would also follow playlists, concat scripts and image patterns, which
 # name other files and hosts, whatever the name of their file.
 _CONTAINERS = "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,ogg,ivf,gif,h264,hevc,m4v,mjpeg"

@@ -12,17 +12,6 @@ from typing import BinaryIO
 
 from lightning_multigrid.files.paths import StrPath
 
-__all__ = [
-    "OutputError",
-    "new_file",
-    "output_error",
-    "output_errors",
-    "remove_partial",
-    "sync_folder",
-    "sync_to_disk",
-    "temporary_name",
-]
-
 _PREFIX, _SUFFIX = ".lightning-multigrid-", ".part"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["FRAME_SUFFIXES", "VIDEO_SUFFIXES", "PathError", "StrPath", "path_argument", "quoted"]
-
 StrPath = str | os.PathLike[str]
 _LONGEST_QUOTE = 80
 

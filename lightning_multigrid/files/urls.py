@@ -16,8 +16,6 @@ from urllib.parse import unquote
 
 from lightning_multigrid.files.watched import Watch
 
-__all__ = ["RemoteFile", "RemoteRoot", "RemoteRootError", "is_url", "size_and_change"]
-
 _Result = TypeVar("_Result")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 

@@ -23,8 +23,6 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
-__all__ = ["Cursor", "HangError", "ReadableFile", "Watch", "WatchedFile"]
-
 _Result = TypeVar("_Result")
 # A `Cursor` reads at least this much at once, so a few megabytes are one or two dozen reads.
 _CHUNK = 1 << 18

@@ -23,8 +23,6 @@ from lightning_multigrid.loading.randomness import seeded
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.schedule import frame_indices, span, stride_range
 
-__all__ = ["FixedClips", "clip_layout", "reduce_clip"]
-
 _AXES = "CTHW"
 _IMAGE_AXES = "CHW"
 

@@ -17,8 +17,6 @@ from lightning_multigrid.loading.repeats import read_clips
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 from lightning_multigrid.loading.sampler import MultigridSampler
 
-__all__ = ["Host", "MultigridLoader", "WorkerError"]
-
 
 class Host(Protocol):
     """The training loop that a loader works for."""

@@ -10,8 +10,6 @@ from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Sequ
 
 from lightning_multigrid.loading.randomness import derive_seed, seeded
 
-__all__ = ["Order", "epoch_order", "order_of"]
-
 # From an epoch to the indices of the dataset, in order.
 Order = Callable[[int], Sequence[int]]
 

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-__all__ = ["derive_seed", "reseed", "seeded"]
-
 
 def derive_seed(*parts: int) -> int:
     """A seed in [0, 2^63) that depends on all parts and their order, the same on every machine and Python.

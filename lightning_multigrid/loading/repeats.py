@@ -17,8 +17,6 @@ from lightning_multigrid.loading.order import epoch_order
 from lightning_multigrid.loading.randomness import derive_seed
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 
-__all__ = ["RepeatSampler", "RepeatedOrder", "SpanDataset", "read_clips", "repeated_order", "visits"]
-
 
 def repeated_order(seed: int, epoch: int, length: int, repeats: int) -> list[int]:
     """The indices of an epoch in which each visit of a video gives `repeats` clips, one after the other.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["ClipDataset", "ClipRequest"]
-
 
 @dataclass(frozen=True)
 class ClipRequest:

@@ -26,8 +26,6 @@ from lightning_multigrid.loading.repeats import RepeatedOrder, visits
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.schedule import BatchShape, Clips, MultigridSchedule, Step
 
-__all__ = ["MultigridSampler"]
-
 
 class MultigridSampler(DistributedSampler[Any], SequentialSampler):
     """Yields this rank's requests for each mini-batch of an epoch.

@@ -12,8 +12,6 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from lightning_multigrid.loading.repeats import read_clips, visits
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 
-__all__ = ["clip_dataset"]
-
 
 def clip_dataset(dataset: Dataset[Any]) -> ClipDataset | None:
     """The dataset as a `ClipDataset`; None if it is neither one nor made of clip datasets only.

@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-__all__ = ["Bottleneck", "Head", "NonLocal", "Pathways", "initialize", "residual_blocks", "stem"]
-
 # A bottleneck's inner width is a quarter of its output.
 _EXPANSION = 4
 

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torchvision.models.video import MViT
 
-__all__ = ["ResizedPositions"]
-
 
 class ResizedPositions(nn.Module):
     """An MViT (v1 or v2) of torchvision for clips of any grid, not only the one it was built for.

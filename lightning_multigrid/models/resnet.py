@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from lightning_multigrid.models.blocks import Head, NonLocal, Pathways, initialize, residual_blocks, stem
 
-__all__ = ["VideoResNet", "i3d_nl_r50", "i3d_r50", "slow_r50"]
-
 # Width of the stem, and channels of res2 to res5.
 _STEM = 64
 _STAGES = (256, 512, 1024, 2048)

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from lightning_multigrid.models.blocks import Head, Pathways, initialize, residual_blocks, stem
 
-__all__ = ["SlowFast", "slow_frames", "slowfast_r50", "slowfast_r101"]
-
 # Width of the slow stem, and channels of the slow pathway's res2 to res5; the fast pathway has `beta` times these.
 _STEM = 64
 _STAGES = (256, 512, 1024, 2048)

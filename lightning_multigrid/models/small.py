@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-__all__ = ["SmallCNN", "small_cnn"]
-
 
 class FactorisedBlock(nn.Module):
     """A residual block: 1 x 3 x 3 in space, then 3 x 1 x 1 in time (R(2+1)D, Tran et al. 2018).

@@ -17,8 +17,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-__all__ = ["find_tensors", "read_file"]
-
 # First bytes of a file of `torch.save`: a zip archive's, or, before PyTorch 1.6, a pickled magic number.
 _TORCH = (b"PK\x03\x04", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-__all__ = ["name_tables"]
-
 # The parts of a bottleneck, by our name: (pytorchvideo, torchvision).
 _BLOCK_PARTS = {
     "branch1": ("branch1_conv", "downsample.0"),

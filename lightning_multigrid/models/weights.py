@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from lightning_multigrid.models.weight_files import find_tensors, read_file
 from lightning_multigrid.models.weight_names import name_tables
 
-__all__ = ["WeightsReport", "export_weights", "load_weights"]
-
 logger = logging.getLogger(__name__)
 
 # Entries that optimizers leave in Caffe2's files.

@@ -15,8 +15,6 @@ from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-__all__ = ["SharedStatistics", "neighbours", "world_size"]
-
 
 class SharedStatistics(torch.autograd.Function):
     """Statistics of the clips of a group of ranks, and the gradients that flow through the statistics.

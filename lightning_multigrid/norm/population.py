@@ -16,8 +16,6 @@ from torch import distributed as dist
 
 from lightning_multigrid.norm.across_ranks import world_size
 
-__all__ = ["BatchNorm", "average_statistics", "observed_moments", "tracking_layers", "write_statistics"]
-
 BatchNorm: TypeAlias = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 

@@ -21,16 +21,6 @@ from torch.nn import functional as F
 
 from lightning_multigrid.norm.across_ranks import SharedStatistics, neighbours, world_size
 
-__all__ = [
-    "SubBatchNorm1d",
-    "SubBatchNorm2d",
-    "SubBatchNorm3d",
-    "convert_sub_batchnorm",
-    "restore_batchnorm",
-    "set_sub_batch",
-    "sub_batchnorm_layers",
-]
-
 Module = TypeVar("Module", bound=nn.Module)
 
 

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from lightning_multigrid.pixels.to_device import to_device
 
-__all__ = ["Augmentation"]
-
 _MAGNITUDES = 31  # of RandAugment, from 0 to 30
 
 

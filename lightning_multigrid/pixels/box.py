@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Box"]
-
 
 class Box(NamedTuple):
     """A part of a shown frame, in pixels from the frame's top left corner."""

@@ -22,8 +22,6 @@ from torch.nn.functional import grid_sample, interpolate
 from lightning_multigrid.pixels.to_device import to_device
 from lightning_multigrid.pixels.yuv import YuvClip, colours
 
-__all__ = ["MEAN", "STD", "check_normalisation", "resample_clips"]
-
 # Mean and deviation of the channels, in units of the whole range: those of the paper's code base.
 MEAN = (0.45, 0.45, 0.45)
 STD = (0.225, 0.225, 0.225)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["to_device"]
-
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Copies a tensor from the CPU to a device, without waiting for the device to finish its work.

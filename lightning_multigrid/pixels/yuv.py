@@ -21,8 +21,6 @@ from torch.nn.functional import interpolate
 
 from lightning_multigrid.pixels.to_device import to_device
 
-__all__ = ["YuvClip", "YuvFormat", "colours"]
-
 # Weights of red and blue in the luma: ITU-R BT.601 (2.5.1) and BT.709 (3.2).
 _WEIGHTS = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}
 

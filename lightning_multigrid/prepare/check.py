@@ -9,8 +9,6 @@ from lightning_multigrid.decode import VideoError, open_video
 from lightning_multigrid.prepare.workers import TaskFailure, run_tasks
 from lightning_multigrid.sources import Manifest
 
-__all__ = ["CheckJob", "check", "check_video"]
-
 # Frames that are decoded at a time: 1080p is 6 MB a frame.
 _AT_ONCE = 8
 

@@ -26,8 +26,6 @@ from lightning_multigrid.prepare.transcode import Broken, Encoding, Prepared, Tr
 from lightning_multigrid.prepare.workers import TaskFailure, run_tasks
 from lightning_multigrid.sources import INDEX_NAME, MANIFEST_NAME, Manifest, renamed, save_manifest
 
-__all__ = ["REPORT_NAME", "Progress", "Summary", "prepare", "write_report"]
-
 REPORT_NAME = "report.csv"
 # Videos from which the space for all is estimated.
 _SAMPLE = 16

@@ -8,8 +8,6 @@ from typing import Any
 
 from lightning_multigrid.decode import IndexStore, PacketIndex, VideoError, build_index
 
-__all__ = ["built_index", "write_index"]
-
 
 def write_index(
     path: str,

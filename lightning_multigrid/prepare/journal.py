@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Entry", "Journal"]
-
 
 @dataclass(frozen=True)
 class Entry:

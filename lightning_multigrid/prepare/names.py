@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 from lightning_multigrid.files import is_url
 
-__all__ = ["names_of"]
-
 
 def names_of(sources: Sequence[str], root: str) -> dict[str, str]:
     """Returns a path for each source, different for all, relative to the folder of prepared videos and never out of it.

@@ -27,8 +27,6 @@ from lightning_multigrid.files import (
 from lightning_multigrid.prepare.journal import Entry, Journal
 from lightning_multigrid.prepare.transcode import Broken, Encoding, Prepared
 
-__all__ = ["Output", "PlannedVideo", "open_output"]
-
 # Part of what makes two prepared files equal; raise it when `transcode` makes other files of the same settings.
 _VERSION = 1
 # Finished videos are written to the journal in groups of this many seconds: waiting for the disk is slow.

@@ -32,8 +32,6 @@ from lightning_multigrid.decode import (
 )
 from lightning_multigrid.files import sync_to_disk
 
-__all__ = ["Broken", "Encoding", "Prepared", "TranscodeJob", "WriteFailure", "transcode"]
-
 # Ticks per second of the output's clock, at most. A coarser clock of a source is kept.
 _FINEST_CLOCK = 90_000
 # A longer break between two frames comes from a wrong time stamp; mp4 could not hold it.

@@ -21,8 +21,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-__all__ = ["TaskFailure", "run_tasks"]
-
 _HEAD = struct.Struct("<I")
 _BEAT_SECONDS = 0.5
 # A worker may take so long to start.

@@ -11,8 +11,6 @@ from lightning_multigrid.reports.grid_times import TimesRow
 from lightning_multigrid.reports.lr_curve import LRPoint
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule
 
-__all__ = ["can_draw", "plan_figure", "save", "times_figure"]
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis

@@ -10,8 +10,6 @@ from torch import Tensor
 from lightning_multigrid.reports.step_times import StepTime
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, duration, text_table
 
-__all__ = ["ShapeTimes", "TimesRow", "last_metrics", "phase_line"]
-
 
 @dataclass
 class _Total:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["LRCurve", "LRPoint"]
-
 _POINTS = 1000  # about as many as a figure is wide
 
 

@@ -22,8 +22,6 @@ from lightning_multigrid.reports.lr_curve import LRCurve, LRPoint
 from lightning_multigrid.reports.step_times import Clock, LoaderLimit, LoaderWatch, StepTime, StepTimer
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Step, duration
 
-__all__ = ["RunReport", "Setup", "step_values", "ways_out"]
-
 log = logging.getLogger(__name__)
 _ESTIMATE_SECONDS = 1.0  # how long an estimate of the time left is used
 

@@ -24,8 +24,6 @@ import torch
 
 from lightning_multigrid.schedule import BatchShape, Step
 
-__all__ = ["Clock", "CudaClock", "HostClock", "LoaderLimit", "LoaderWatch", "StepTime", "StepTimer", "clock_of"]
-
 # The loader is called the limit if steps would be this many times faster without waiting.
 _BAND = 1.15
 _LEAST_STEPS = 12

@@ -9,8 +9,6 @@ from itertools import pairwise
 
 from lightning_multigrid.schedule.grid import BatchShape
 
-__all__ = ["Baseline", "Epochs", "LongCycle", "ShortCycle", "exact"]
-
 Epochs = int | float | Fraction
 
 

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-__all__ = ["BatchShape", "frame_indices", "short_side_range", "span", "stride_range"]
-
 # The short side of a training video for the paper's 224-pixel crops: uniform in [256, 340] (Sec. 4).
 _PAPER_SIZE = 224
 _PAPER_SHORT_SIDE = (256, 340)

@@ -20,8 +20,6 @@ from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, Sho
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.tables import text_table
 
-__all__ = ["Clips", "LRScaling", "MultigridSchedule", "Phase", "Step"]
-
 Clips = int | Fraction
 LRScaling = Literal["linear", "sqrt", "none"]
 

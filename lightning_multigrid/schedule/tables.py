@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["duration", "text_table"]
-
 
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Lines of right-aligned cells under their column names.

@@ -15,8 +15,6 @@ from lightning_multigrid.files import RemoteRoot, RemoteRootError, StrPath, is_u
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError
 
-__all__ = ["ManifestBuilder", "renamed"]
-
 _log = logging.getLogger(__name__)
 _LONGEST_PATH = 4096  # PATH_MAX of Linux
 _MOST_LABELS = 2**31 - 1  # labels are packed in 32 bits

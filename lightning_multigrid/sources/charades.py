@@ -16,8 +16,6 @@ from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import csv_table, numbered_names, parse_labels, text_lines
 
-__all__ = ["Charades", "FrameList"]
-
 _ACTION = re.compile(r"c([0-9]{3}) ([0-9]{1,6}(?:\.[0-9]{1,9})?) ([0-9]{1,6}(?:\.[0-9]{1,9})?)")
 
 

@@ -9,8 +9,6 @@ from lightning_multigrid.files import FRAME_SUFFIXES, VIDEO_SUFFIXES, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.text import ManifestError
 
-__all__ = ["ClassFolders"]
-
 _SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
 
 

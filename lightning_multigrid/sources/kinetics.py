@@ -12,8 +12,6 @@ from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError, csv_table, names_in, sibling
 
-__all__ = ["Kinetics"]
-
 _YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 _SECONDS = re.compile(r"([0-9]{1,6})(?:\.0*)?")
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from lightning_multigrid.files import quoted
 from lightning_multigrid.sources.text import ManifestError
 
-__all__ = ["Manifest"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Manifest:

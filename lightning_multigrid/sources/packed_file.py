@@ -29,8 +29,6 @@ from lightning_multigrid.files import StrPath, new_file, path_argument
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError
 
-__all__ = ["INDEX_NAME", "MANIFEST_NAME", "load_manifest", "packed_manifest", "save_manifest"]
-
 MANIFEST_NAME = "manifest.packed"
 INDEX_NAME = "packets.index"
 

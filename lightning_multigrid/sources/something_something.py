@@ -10,8 +10,6 @@ from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError, csv_rows, read_json, sibling
 
-__all__ = ["SomethingSomething"]
-
 
 @dataclass(frozen=True)
 class SomethingSomething:

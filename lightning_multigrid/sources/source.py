@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lightning_multigrid.sources.manifest import Manifest
 
-__all__ = ["Source", "VideoSource"]
-
 
 @runtime_checkable
 class VideoSource(Protocol):

@@ -12,8 +12,6 @@ from typing import Any, TextIO
 
 from lightning_multigrid.files import PathError, quoted
 
-__all__ = ["ManifestError", "csv_rows", "csv_table", "numbered_names", "open_text", "parse_labels", "text_lines"]
-
 # No annotation file has longer lines; a binary or a JSON file may be one line of gigabytes.
 _LONGEST_LINE = 2**17
 
@@ -174,6 +172,7 @@ def sibling(path: str, words: str, word: str) -> str:
 
 
 def names_in(folder: str) -> list[str]:
+    """Names of what a folder holds, sorted."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entry.name for entry in entries)
@@ -184,6 +183,7 @@ def names_in(folder: str) -> list[str]:
 
 
 def read_json(path: str) -> Any:
+    """What a JSON file holds."""
     with open_text(path) as file:
         try:
             return json.load(file)

@@ -13,8 +13,6 @@ from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError, names_in, numbered_names, parse_labels, text_lines
 
-__all__ = ["HMDB51", "UCF101"]
-
 
 @dataclass(frozen=True)
 class UCF101:

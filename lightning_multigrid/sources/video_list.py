@@ -16,8 +16,6 @@ from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.packed_file import load_manifest, packed_manifest
 from lightning_multigrid.sources.text import ManifestError, csv_rows, parse_labels
 
-__all__ = ["VideoList", "read_manifest"]
-
 _PATH_COLUMNS = (
     *("path", "file", "file_name", "file_path", "filename", "filepath", "name", "clip", "frame_dir"),
     *("video", "video_name", "video_path"),

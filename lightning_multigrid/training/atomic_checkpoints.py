@@ -22,8 +22,6 @@ from typing_extensions import override
 
 from lightning_multigrid.files import sync_folder
 
-__all__ = ["AtomicCheckpointIO", "DamagedCheckpointError", "check_checkpoint", "last_whole_checkpoint"]
-
 
 class DamagedCheckpointError(ValueError):
     """A checkpoint has changed since it was written."""

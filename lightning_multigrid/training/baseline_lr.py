@@ -22,8 +22,6 @@ from torch.optim.lr_scheduler import ConstantLR, LinearLR, MultiStepLR, ReduceLR
 from lightning_multigrid.schedule import MultigridSchedule
 from lightning_multigrid.training.torch_internals import scheduler_parts
 
-__all__ = ["BaselineEpoch", "BaselineLR", "LRStages", "lr_stages", "warn_of_adaptive_lr"]
-
 # Where the paper's Kinetics recipe decays its LR, as shares of the training (Sec. 4).
 _KINETICS_MILESTONES = (Fraction(44, 112), Fraction(72, 112), Fraction(92, 112))
 # More steps than this are in effect a smooth decay, such as a `StepLR` of one epoch.

@@ -23,8 +23,6 @@ from lightning_multigrid.training.recipe import Options
 from lightning_multigrid.training.refusals import refuse_late_checkpoints, refuse_unsupported
 from lightning_multigrid.training.takeover import Takeover
 
-__all__ = ["MultigridCallback"]
-
 
 class MultigridCallback(Callback):
     """Trains by the multigrid method (Wu et al., CVPR 2020): a baseline script becomes 3 to 6 times faster.

@@ -17,8 +17,6 @@ from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.lightning_internals import copy_without_trainer
 from lightning_multigrid.training.mini_batches import TRIED_CLIPS, first_clips
 
-__all__ = ["check_grids", "meta_copy"]
-
 log = logging.getLogger(__name__)
 
 

@@ -25,8 +25,6 @@ from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training.mini_batches import batch_maker
 from lightning_multigrid.training.torch_internals import count_graphs, raised_limits
 
-__all__ = ["CompileGrids"]
-
 
 class CompileGrids(Callback):
     """Compiles a model for every grid of a multigrid training, before it starts.

@@ -41,8 +41,6 @@ from lightning_multigrid.training.refusals import refuse_sync_batchnorm
 from lightning_multigrid.training.resume import Continuation, describe_run, describe_stand, take_up
 from lightning_multigrid.training.takeover import Takeover
 
-__all__ = ["Fit", "begin_fit", "log_values"]
-
 
 class Fit:
     """What one `fit` keeps from hook to hook. To the loader it is the `Host`.

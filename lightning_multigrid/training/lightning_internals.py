@@ -19,20 +19,6 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-__all__ = [
-    "LoopCounters",
-    "Place",
-    "attach",
-    "batch_index",
-    "copy_without_trainer",
-    "global_seed",
-    "loop_limits",
-    "reload_every",
-    "stage_of_training",
-    "step_is_logged",
-    "training_source",
-]
-
 
 def training_source(trainer: Trainer) -> Any:
     """Returns what Lightning asks for the training loader; its attribute `instance` may be replaced by a loader.

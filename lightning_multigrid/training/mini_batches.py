@@ -13,8 +13,6 @@ from torch import Tensor
 from lightning_multigrid.loading import ClipRequest, MultigridLoader, seeded
 from lightning_multigrid.schedule import BatchShape
 
-__all__ = ["TRIED_CLIPS", "batch_maker", "first_clips", "on_device"]
-
 TRIED_CLIPS = 2  # clips of a small mini-batch: BatchNorm needs more than one value per channel
 
 

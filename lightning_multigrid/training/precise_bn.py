@@ -43,8 +43,6 @@ from lightning_multigrid.schedule import LongCycle, MultigridSchedule, ShortCycl
 from lightning_multigrid.training.lightning_internals import batch_index, copy_without_trainer, stage_of_training
 from lightning_multigrid.training.mini_batches import first_clips, on_device
 
-__all__ = ["EvaluationStatistics", "PopulationEstimate", "population_sampler"]
-
 _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
 
 

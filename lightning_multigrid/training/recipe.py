@@ -24,8 +24,6 @@ from lightning_multigrid.schedule import (
 )
 from lightning_multigrid.training.baseline_lr import BaselineEpoch, lr_stages
 
-__all__ = ["Options", "Recipe", "baseline_epochs", "read_recipe", "scheduler_configs", "user_loader"]
-
 
 @dataclass(frozen=True)
 class Recipe:

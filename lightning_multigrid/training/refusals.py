@@ -11,8 +11,6 @@ from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelP
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 
-__all__ = ["refuse_late_checkpoints", "refuse_split_models", "refuse_sync_batchnorm", "refuse_unsupported"]
-
 
 def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
     """Refuses modules and Trainers that multigrid training can't follow in Lightning's loop.

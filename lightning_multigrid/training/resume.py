@@ -23,8 +23,6 @@ from lightning_multigrid.schedule import LongCycle, MultigridSchedule, ShortCycl
 from lightning_multigrid.training.baseline_lr import BaselineEpoch
 from lightning_multigrid.training.lightning_internals import LoopCounters, Place
 
-__all__ = ["Continuation", "continue_training", "describe_run", "describe_stand", "take_up"]
-
 # --- What a checkpoint says ---
 
 

@@ -19,8 +19,6 @@ from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.lightning_internals import attach, loop_limits, reload_every, training_source
 from lightning_multigrid.training.recipe import Recipe
 
-__all__ = ["Takeover"]
-
 
 class Takeover:
     """Changes things piece by piece until `give_back`, which undoes the last change first, even if one undo fails.

@@ -11,8 +11,6 @@ from typing import Any
 
 from torch.optim.lr_scheduler import ChainedScheduler, SequentialLR
 
-__all__ = ["count_graphs", "raised_limits", "scheduler_parts"]
-
 
 def scheduler_parts(scheduler: Any, offset: int = 0) -> list[tuple[Any, int]]:
     """Returns the schedulers that a scheduler is made of, each with the tick at which it starts.

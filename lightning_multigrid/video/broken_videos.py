@@ -12,8 +12,6 @@ from lightning.pytorch import Trainer
 from lightning_multigrid.clips import BrokenVideo
 from lightning_multigrid.decode import BrokenVideosError
 
-__all__ = ["BrokenVideoWarning", "BrokenVideos"]
-
 
 class BrokenVideoWarning(UserWarning):
     """Names a video that can't be read; once for each."""

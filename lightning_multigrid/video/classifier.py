@@ -26,8 +26,6 @@ from torchmetrics import Metric, MetricCollection
 from lightning_multigrid.clips import VideoBatch
 from lightning_multigrid.video.metrics import MeanAveragePrecision, VideoAccuracy, VideoMean
 
-__all__ = ["VideoClassifier"]
-
 
 class VideoClassifier(L.LightningModule):
     """Trains a video model with SGD, and measures top-1 and top-5 accuracy, or mAP for several labels per clip.

@@ -30,9 +30,7 @@ from lightning_multigrid.clips import (
 from lightning_multigrid.loading import RepeatSampler
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, check_normalisation, resample_clips
 from lightning_multigrid.sources import Manifest, ManifestError, Source, VideoList, VideoSource, packed_manifest
-from lightning_multigrid.video.broken_videos import BrokenVideos, BrokenVideoWarning
-
-__all__ = ["BrokenVideoWarning", "VideoDataModule"]
+from lightning_multigrid.video.broken_videos import BrokenVideos
 
 Split = Literal["train", "val", "test", "predict"]
 

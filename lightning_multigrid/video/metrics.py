@@ -18,8 +18,6 @@ from torchmetrics import Metric
 from torchmetrics.functional.classification import binary_average_precision
 from torchmetrics.utilities import dim_zero_cat
 
-__all__ = ["MeanAveragePrecision", "VideoAccuracy", "VideoMean", "VideoMetric"]
-
 _UNNUMBERED = -1
 
 

@@ -32,8 +32,6 @@ from lightning_multigrid.video.shape_clips import (
     draw_clip,
 )
 
-__all__ = ["MOVING_SHAPES", "MovingShapesDataModule", "cache_folder", "write_moving_shapes"]
-
 MOVING_SHAPES = tuple(f"{shape}-{direction}" for shape, direction in product(SHAPES, DIRECTIONS))
 """The 16 classes, in the order of their labels."""
 

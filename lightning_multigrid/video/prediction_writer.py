@@ -19,8 +19,6 @@ from typing_extensions import override
 from lightning_multigrid.clips import VideoBatch
 from lightning_multigrid.files import new_file
 
-__all__ = ["PredictionWriter"]
-
 Row = list[str]
 
 

@@ -11,8 +11,6 @@ from typing_extensions import override
 
 from lightning_multigrid.models import load_weights
 
-__all__ = ["PretrainedWeights"]
-
 
 class PretrainedWeights(Callback):
     """Loads weights into the model when `fit` starts, unless it resumes a checkpoint; names the tensors left out.

@@ -16,19 +16,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "DIRECTIONS",
-    "FRAMES",
-    "HEIGHT",
-    "SHAPES",
-    "WIDTH",
-    "Difficulty",
-    "Direction",
-    "Image",
-    "Shape",
-    "draw_clip",
-]
-
 Shape = Literal["cross", "ring", "square", "triangle"]
 Direction = Literal["down", "left", "right", "up"]
 Difficulty = Literal["easy", "hard"]

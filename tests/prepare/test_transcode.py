@@ -211,7 +211,7 @@ def test_a_file_that_can_grow_no_further_is_no_fault_of_the_video(tmp_path):
     source = write_video(tmp_path / "a.mp4", numbered_frames(60, 128, 160))
     code = f"""
 import resource
-from lightning_multigrid.prepare.transcode import *
+from lightning_multigrid.prepare.transcode import Encoding, TranscodeJob, transcode
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 print(transcode(TranscodeJob({str(source)!r}, {str(tmp_path / "b.mp4")!r}, Encoding())))
 """

@@ -96,6 +96,13 @@ def test_the_table_allows_no_more_than_is_used(package):
 # --- Public names ---
 
 
+def test_only_an_init_says_what_is_public():
+    """A module would say it a second time; what is private there begins with an underscore."""
+    for package in PACKAGES:
+        for path in modules(package):
+            assert "__all__" not in path.read_text(), f"{path} has an `__all__`"
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_sub_package_says_what_it_is_for_and_where_to_begin(package):
     tree = ast.parse((PACKAGE / package / "__init__.py").read_text())

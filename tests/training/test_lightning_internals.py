@@ -24,6 +24,7 @@ from lightning_multigrid.training.lightning_internals import (
     step_is_logged,
     training_source,
 )
+from tests.helpers.entries import entries
 from tests.helpers.tiny import Module, fit, loader, trainer
 
 
@@ -33,7 +34,7 @@ def few(number=8):
 
 
 def test_every_entry_names_a_version_and_has_a_test():
-    for name in set(lightning_internals.__all__) - {"Place"}:
+    for name in set(entries(lightning_internals)) - {"Place"}:
         test = "test_" + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
         assert callable(globals()[test])
         assert "Lightning 2.5.3 to 2." in getattr(lightning_internals, name).__doc__

@@ -7,6 +7,7 @@ from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, ExponentialLR
 
 from lightning_multigrid.training import torch_internals
 from lightning_multigrid.training.torch_internals import count_graphs, raised_limits, scheduler_parts
+from tests.helpers.entries import entries
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +18,7 @@ def _nothing_compiled():
 
 
 def test_every_entry_names_a_version_and_has_a_test():
-    for name in torch_internals.__all__:
+    for name in entries(torch_internals):
         assert callable(globals()[f"test_{name}"])
         assert "torch 2.6 to 2." in getattr(torch_internals, name).__doc__
 
