@@ -271,52 +271,39 @@ def make_plan(
     """
     with Takeover() as takeover:
         takeover.attach(trainer, module)
-        return _make_plan(callback, trainer, module, data, takeover, clips, world, configured_world)
-
-
-def _make_plan(
-    callback: MultigridCallback,
-    trainer: Trainer,
-    module: LightningModule,
-    data: VideoDataModule,
-    takeover: Takeover,
-    clips: int | None,
-    world: int,
-    configured_world: int,
-) -> Plan:
-    known = clips if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world
-    recipe = read_recipe(trainer, _stand_in(data, known), world)
-    takeover.replace_loader(trainer, _stand_in(data, math.ceil(known / world)))
-    configs = _configure(module)
-    in_epochs = isinstance(module, VideoClassifier)
-    if clips is None and not in_epochs and any(config.interval == "step" for config in configs):
-        raise MisconfigurationException(
-            "The LR scheduler counts steps, but the training videos are not on this machine. Say how many there are "
-            "with `--clips`."
-        )
-    shape = BatchShape(data.batch_size, data.frames, data.size)
-    schedule = callback.options.infer_schedule(shape, data.stride, recipe.epoch, recipe.epochs, configs)
-    if clips is not None:
-        # Refuses too few clips for the first mini-batch, as `fit` does.
-        schedule.steps(0, recipe.planned_clips(schedule), trainer.accumulate_grad_batches, data.drop_last)
-    epoch = recipe.epoch
-    if in_epochs and epoch.batches > _CURVE_BATCHES:
-        # The module's arguments are in epochs, so shorter epochs give the same curve.
-        batches = _CURVE_BATCHES
-        takeover.replace_loader(trainer, _stand_in(data, batches * data.batch_size))
+        known = clips if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world
+        recipe = read_recipe(trainer, _stand_in(data, known), world)
+        takeover.replace_loader(trainer, _stand_in(data, math.ceil(known / world)))
         configs = _configure(module)
-        epoch = BaselineEpoch(batches, trainer.accumulate_grad_batches)
-    lrs, lr = _lr_curve(schedule, module, configs, epoch)
-    return Plan(
-        schedule,
-        world,
-        None if clips is None else recipe.planned_clips(schedule),
-        trainer.accumulate_grad_batches,
-        data.drop_last,
-        lrs,
-        lr,
-        configured_world,
-    )
+        in_epochs = isinstance(module, VideoClassifier)
+        if clips is None and not in_epochs and any(config.interval == "step" for config in configs):
+            raise MisconfigurationException(
+                "The LR scheduler counts steps, but the training videos are not on this machine. Say how many there "
+                "are with `--clips`."
+            )
+        shape = BatchShape(data.batch_size, data.frames, data.size)
+        schedule = callback.options.infer_schedule(shape, data.stride, recipe.epoch, recipe.epochs, configs)
+        if clips is not None:
+            # Refuses too few clips for the first mini-batch, as `fit` does.
+            schedule.steps(0, recipe.planned_clips(schedule), trainer.accumulate_grad_batches, data.drop_last)
+        epoch = recipe.epoch
+        if in_epochs and epoch.batches > _CURVE_BATCHES:
+            # The module's arguments are in epochs, so shorter epochs give the same curve.
+            batches = _CURVE_BATCHES
+            takeover.replace_loader(trainer, _stand_in(data, batches * data.batch_size))
+            configs = _configure(module)
+            epoch = BaselineEpoch(batches, trainer.accumulate_grad_batches)
+        lrs, lr = _lr_curve(schedule, module, configs, epoch)
+        return Plan(
+            schedule,
+            world,
+            None if clips is None else recipe.planned_clips(schedule),
+            trainer.accumulate_grad_batches,
+            data.drop_last,
+            lrs,
+            lr,
+            configured_world,
+        )
 
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:

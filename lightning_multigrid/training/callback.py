@@ -97,21 +97,9 @@ class MultigridCallback(Callback):
         seed: int | None = None,
     ) -> None:
         self.options = Options(
-            schedule,
-            epoch_factor,
-            long_cycle,
-            short_cycle,
-            sub_batch,
-            size_divisor,
-            lr_scaling,
-            whole_epochs,
-            milestones,
-            warmup_epochs,
-            layout,
-            validations_per_phase,
-            precise_bn_batches,
-            seed,
-        )
+            schedule, epoch_factor, long_cycle, short_cycle, sub_batch, size_divisor, lr_scaling, whole_epochs,
+            milestones, warmup_epochs, layout, validations_per_phase, precise_bn_batches, seed,
+        )  # fmt: skip
         self._takeover = Takeover()
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
         self._fit: Fit | None = None

@@ -23,7 +23,7 @@ from lightning_multigrid.loading import (
     reseed,
 )
 from lightning_multigrid.reports import RunReport, Setup, clock_of, ways_out
-from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Step
+from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training.baseline_lr import BaselineLR, warn_of_adaptive_lr
 from lightning_multigrid.training.check_grids import check_grids
 from lightning_multigrid.training.lightning_internals import (
@@ -210,22 +210,11 @@ def begin_fit(
 def _make_loader(
     options: Options, trainer: Trainer, recipe: Recipe, loader: DataLoader[Any], seed: int | None
 ) -> MultigridLoader:
-    """Plans the training of a recipe; returns the loader of its mini-batches."""
+    """Plans the training of a recipe on this device; returns the loader of its mini-batches."""
     dataset = clip_dataset(loader.dataset) or FixedClips(loader.dataset, options.layout)
     shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
     epochs = options.epochs_of_try if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
     schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
-    return MultigridLoader(dataset, _make_sampler(trainer, schedule, recipe, loader, seed), loader)
-
-
-def _make_sampler(
-    trainer: Trainer, schedule: MultigridSchedule, recipe: Recipe, loader: DataLoader[Any], seed: int | None
-) -> MultigridSampler:
-    """Returns the plan of this device, and its order.
-
-    Raises:
-        ValueError: If there are fewer clips than the first mini-batch needs.
-    """
     seed = global_seed(trainer) if seed is None else seed
     in_order = partial(_in_order, int(recipe.available * trainer.world_size))
     sampler = MultigridSampler(
@@ -238,8 +227,8 @@ def _make_sampler(
         accumulate=trainer.accumulate_grad_batches,
         drop_last=recipe.drop_last,
     )
-    sampler.steps(0)
-    return sampler
+    sampler.steps(0)  # refuses too few clips for the first mini-batch
+    return MultigridLoader(dataset, sampler, loader)
 
 
 def _in_order(length: int, epoch: int) -> range:
