@@ -1,4 +1,4 @@
-"""channels_last_3d, once chosen, holds from the first convolution to the pool; the fused optimizer is the same one."""
+"""With channels_last_3d every layer up to the pool keeps that memory format; the fused optimizer computes the same."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ LAST = torch.channels_last_3d
 
 @pytest.fixture
 def _two_threads():
-    # With a single one, on a CPU, torch takes another convolution for kernels in time alone, which has no layouts.
+    # With one thread, a CPU uses another convolution for kernels that span time only: it keeps no memory format.
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(1)

@@ -28,7 +28,7 @@ REAL_VIDEOS = Path(os.environ.get("LIGHTNING_MULTIGRID_TEST_VIDEOS") or Path(__f
 
 
 def fit_videos(rows, workers=0, epochs=2, max_bad_fraction=0.25):
-    """Fits the videos of a manifest; returns the callback, the data module and what was warned."""
+    """Fits the videos of a manifest; returns the callback, the data module and the warnings."""
     manifest = rows[0][0].parent / "train.csv"
     manifest.write_text("\n".join(f'"{path}",{label}' for path, label in rows))
     data = VideoDataModule(
@@ -53,7 +53,7 @@ def fit_videos(rows, workers=0, epochs=2, max_bad_fraction=0.25):
 
 @pytest.fixture
 def broken(tmp_path):
-    """Videos that cannot be read, each for another reason."""
+    """Broken videos, each for another reason."""
     (tmp_path / "empty.mp4").touch()
     (tmp_path / "text.mp4").write_text("not a video")
     whole = write_video(tmp_path / "whole.mp4", numbered_frames(12))
@@ -140,7 +140,7 @@ def test_two_ranks_share_each_mini_batch(tmp_path):
         here = [place for place, entry in enumerate(seen) if entry[0] == epoch]
         mine, theirs = ([index for place in here for index in rank[place]] for rank in (indices, indices_))
         assert len(mine) == len(theirs) == CLIPS // 2
-        assert len({*mine, *theirs}) == CLIPS  # disjoint, and complete up to fewer clips than ranks
+        assert len({*mine, *theirs}) == CLIPS  # disjoint; fewer clips than there are ranks are left out
 
 
 # --- Examples ---

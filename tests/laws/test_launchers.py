@@ -18,7 +18,7 @@ SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=2, milestones
 
 
 def check_ranks(folder, world):
-    """Same grids, LR and steps as in the plan on all ranks, disjoint clips, one model."""
+    """All ranks have the grids, LR and steps of the plan, disjoint clips, and one model."""
     ranks = [torch.load(f"{folder}/{rank}.pt") for rank in range(world)]
     plan = [
         (epoch, batch, step.shape.clips, step.shape.frames, step.shape.size)
@@ -41,7 +41,7 @@ def check_ranks(folder, world):
     [
         (by_lightning, 2, {"find_unused_parameters": True}),
         (by_torchrun, 2, {"static_graph": True}),
-        # The same on other launchers and ranks, a minute each.
+        # The same with other launchers and numbers of ranks, a minute each.
         pytest.param(by_slurm, 2, {}, marks=pytest.mark.slow),
         pytest.param(by_torchrun, 3, {"find_unused_parameters": True}, marks=pytest.mark.slow),
         pytest.param(by_lightning, 3, {"gradient_as_bucket_view": True}, marks=pytest.mark.slow),
@@ -71,7 +71,7 @@ def test_a_rank_that_dies_ends_the_others_and_is_named(tmp_path, launch, how, sa
 
 @pytest.mark.slow  # compiles 20 layers for each grid, on each rank
 def test_many_layers_that_share_statistics_are_compiled(tmp_path):
-    """Each of them ends a graph, and so makes more graphs of one function than there are grids."""
+    """Each layer ends a graph, so there are more graphs of one function than grids."""
     losses = {}
     for compiled in (False, True):
         folder = tmp_path / str(compiled)
@@ -80,7 +80,7 @@ def test_many_layers_that_share_statistics_are_compiled(tmp_path):
         seen, *_ = torch.load(f"{folder}/0.pt")
         losses[compiled] = [loss for *_, loss in seen]
     eager = losses[False]
-    assert len(losses[True]) > len(eager)  # those of trying each grid come first
+    assert len(losses[True]) > len(eager)  # the tries of each grid come first
     assert losses[True][-len(eager) :] == pytest.approx(eager, rel=1e-3)
 
 

@@ -1,4 +1,4 @@
-"""What a logger is given of a step is of that step, however rarely it is asked for."""
+"""Values that a logger gets for a step belong to that step, however rarely it logs."""
 
 import csv
 

@@ -1,4 +1,4 @@
-"""On a GPU, no step waits for the device: each operation that would is an error of torch's while steps run."""
+"""On a GPU, no step waits for the device: while steps run, torch raises an error for each operation that would."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 
 class NoWaiting(L.Callback):
-    """From the second step of the last epoch to the one before its last; labels are looked at in the first epoch."""
+    """Watches the last epoch, but for its first and last steps; in the first epoch the module looks at labels."""
 
     def __init__(self) -> None:
         self.watched = 0

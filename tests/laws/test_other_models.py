@@ -38,7 +38,7 @@ data:
 
 
 def torchvision_model(name):
-    """Not by the path of its own function: jsonargparse fills in defaults, and those of `swin3d_t` don't bear it."""
+    """A model by `get_model`: with its own path, jsonargparse fills in defaults that `swin3d_t` refuses."""
     return f"{{class_path: torchvision.models.get_model, init_args: {{name: {name}}}, dict_kwargs: {{num_classes: 3}}}}"
 
 

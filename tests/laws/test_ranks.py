@@ -1,4 +1,4 @@
-"""Laws of the plan over ranks, on simulated ranks: no processes. What is said here holds for 1 to 1,024 of them."""
+"""Laws of the plan over ranks, for 1 to 1,024 simulated ones: no processes."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ def some(elements):
 
 @st.composite
 def schedules(draw):
-    """Baselines and cycles of every kind: fractional epochs and milestones, odd sizes, one frame, one clip."""
+    """Draws baselines and cycles of every kind: fractional epochs and milestones, odd sizes, one frame, one clip."""
     epochs = draw(st.fractions(1, 12, max_denominator=7))
     marks = draw(st.lists(st.fractions(0, 12, max_denominator=9), max_size=3, unique=True))
     shape = BatchShape(draw(st.integers(1, 9)), draw(st.integers(1, 32)), draw(st.integers(4, 64)))
@@ -40,7 +40,7 @@ def schedules(draw):
 
 @dataclass(frozen=True)
 class Ranks:
-    """A sampler for each rank on a dataset whose length they need not divide, and an epoch of their training."""
+    """A sampler for each rank, for one epoch; the number of ranks need not divide the length of the dataset."""
 
     samplers: list[MultigridSampler]
     epoch: int
@@ -72,7 +72,7 @@ def ranks(draw, worlds):
 
 
 def check_order(case):
-    """Equal counts and shapes on all ranks, disjoint clips, complete up to fewer clips than ranks."""
+    """All ranks have the same counts and shapes and disjoint clips; fewer clips than there are ranks are left out."""
     world, order = len(case.samplers), case.samplers[0].order(case.epoch)
     steps = case.samplers[0].steps(case.epoch)
     assert steps
@@ -130,7 +130,7 @@ def test_ten_thousand_configurations(worlds, number):
 @settings(max_examples=200, deadline=None)
 @given(schedules(), st.integers(1, 1024), st.data())
 def test_a_thousand_ranks_tile_the_order(schedule, world, data):
-    """The arithmetic alone, of one step on all ranks."""
+    """Only the arithmetic, for one step on all ranks."""
     clips = max(shape.clips for shape in schedule.grids) + data.draw(st.integers(0, 40))
     length = clips * world + data.draw(st.integers(0, world - 1))
     epoch = data.draw(st.integers(0, schedule.epochs))

@@ -1,4 +1,4 @@
-"""Resuming: exactly, on other numbers of ranks, and across from the baseline and back. Real Trainers, no mocks."""
+"""Resuming: exactly, on another number of ranks, from the baseline and back to it. Real Trainers, no mocks."""
 
 import json
 import logging
@@ -63,7 +63,7 @@ def cosine(optimizer, module):
 
 
 def saver(folder, **arguments):
-    """Keeps each checkpoint, by the number of optimizer steps before it."""
+    """Keeps each checkpoint, named by the number of optimizer steps before it."""
     kept = {"save_top_k": -1, "filename": "{step}", "auto_insert_metric_name": False}
     return ModelCheckpoint(folder, **kept | arguments)
 
@@ -79,7 +79,7 @@ def state_of(module, host):
 
 
 def test_a_process_that_is_killed_continues_exactly():
-    """Five of the moments of the script, which prints that 50 of 50 are identical."""
+    """Runs the script for five of its moments."""
     script = [sys.executable, EXAMPLES / "verify_resume.py", "--kills", "5", "--seed", "1"]
     printed = subprocess.run(script, check=True, capture_output=True, text=True).stdout
     assert "\n5/5 identical: indices, shapes, LR and loss of 31 steps, and the final weights" in printed
@@ -165,7 +165,7 @@ def test_checkpoints_of_an_epochs_end_resume_exactly(kind, tmp_path):
 
 
 class Failing(Module):
-    """Fails once, in the middle of what a test says."""
+    """Fails once, at the place that a test chooses."""
 
     def __init__(self, where, at):
         super().__init__(steps_scheduler)
@@ -220,7 +220,7 @@ def test_a_run_that_fails_continues_where_it_failed(where, at, accumulate, tmp_p
     # An optimizer step that was under way starts anew, with all its micro-batches.
     assert resumed.seen == whole.seen[len(whole.seen) - len(resumed.seen) :]
     assert len(failed.seen) - accumulate <= len(whole.seen) - len(resumed.seen) <= len(failed.seen)
-    # Where a mini-batch is done again, BatchNorm's running statistics, which training does not use, count it twice.
+    # BatchNorm's running statistics, which training does not use, count a repeated mini-batch twice.
     done_again = {"step", "gradient"} if accumulate == 1 else {"step", "gradient", "batch end", "validation"}
     assert its_end["weights"] == end["weights"]
     assert its_end["buffers"] == end["buffers"] or where in done_again
@@ -230,7 +230,7 @@ def test_a_run_that_fails_continues_where_it_failed(where, at, accumulate, tmp_p
 
 
 def global_batches(plan, clips, world, accumulate=1, epochs=2):
-    """The clips of each optimizer step, over all ranks, for a plan of so many clips in a baseline step."""
+    """The clips of each optimizer step over all ranks, for a plan with so many clips per baseline step."""
     schedule = MultigridSchedule(
         Baseline(BatchShape(plan.baseline.shape.clips // world // accumulate, 8, 32), 4, (2, 3)), plan.long_cycle
     )
@@ -258,7 +258,7 @@ def global_batches(plan, clips, world, accumulate=1, epochs=2):
 @settings(max_examples=30, deadline=None)
 @given(clips=st.integers(450, 900), world=st.sampled_from([2, 3, 4, 6]), accumulate=st.sampled_from([1, 2]))
 def test_the_same_global_mini_batches_on_any_number_of_ranks(clips, world, accumulate):
-    """But for the last of an epoch, which lacks the clips that the ranks cannot share."""
+    """All but the last of an epoch, which lacks the clips that the ranks cannot share."""
     plan = MultigridSchedule(Baseline(BatchShape(24, 8, 32), 4, (2, 3)))
     one, many = (list(global_batches(plan, clips, *split)) for split in ((1, 1), (world, accumulate)))
     for epoch in range(2):
@@ -271,7 +271,7 @@ def test_the_same_global_mini_batches_on_any_number_of_ranks(clips, world, accum
 
 
 class Noting(Module):
-    """Notes which clips each rank sees, in a file of its own."""
+    """Writes which clips it sees, each rank to a file of its own."""
 
     def __init__(self, folder):
         super().__init__(steps_scheduler)
@@ -354,11 +354,11 @@ def test_another_global_batch_goes_on_after_the_clips_that_were_seen(tmp_path, c
     assert lr == pytest.approx(0.1 * here.lr_scale * 0.1 ** ((clock >= 2) + (clock >= 3)))
 
 
-# --- Across from the baseline, and back ---
+# --- From the baseline, and back ---
 
 
 def train_for(folder, callback, scheduler, epochs=None, ckpt_path=None, **arguments):
-    """Trains with checkpoints of each epoch's end; returns the LR of each step by epoch and batch."""
+    """Trains with a checkpoint at the end of each epoch; returns the LR of each step by epoch and batch."""
     module = Module(scheduler)
     ends = saver(folder, every_n_epochs=1, filename="{epoch}")
     both = [] if callback is None else [callback]
@@ -377,7 +377,7 @@ def test_a_baselines_checkpoint_goes_on_where_the_baseline_clock_says_the_same(s
         path = tmp_path / "baseline" / f"{epoch - 1}.ckpt"
         with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
             crossed = train_for(tmp_path / "on", MultigridCallback(milestones=[2, 3]), scheduler, ckpt_path=path)
-        # From there on, the epochs, mini-batches, shapes and LR are those of a whole multigrid training.
+        # From there on, epochs, mini-batches, shapes and LR are those of a whole multigrid training.
         rest = whole.seen[len(whole.seen) - len(crossed.seen) :]
         assert [step[:3] for step in crossed.seen] == [step[:3] for step in rest]
         assert crossed.lrs == pytest.approx([lr for *_, lr, _ in rest])

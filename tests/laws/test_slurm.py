@@ -1,4 +1,4 @@
-"""`examples/slurm`: the script with a stand-in for `srun` that starts tasks here, and its README."""
+"""`examples/slurm`: the script, with a stand-in for `srun` that starts the tasks here, and the README."""
 
 import os
 import signal
@@ -112,7 +112,7 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
     job = submit(cluster, "--trainer.max_epochs=40", "--trainer.max_time=00:00:00:20")
     output, _ = job.communicate(timeout=280)
     assert job.returncode == 0, output[-3000:]
-    # That one, or one that was written between the signal and the end.
+    # From that checkpoint, or from one that was written between the signal and the end.
     assert f"Restored all states from the checkpoint at {tmp_path / 'run'}" in output
 
 

@@ -1,4 +1,4 @@
-"""The benchmarks run, compare like with like, and write down what they print. Their times are no test's business."""
+"""The benchmarks run, compare like with like, and write what they print. Their times are not tested."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def test_norm_compares_like_with_like(script, memory_format):
     x_of_its_groups = x if memory_format == torch.contiguous_format else x.view(3, 4, *x.shape[1:]).transpose(0, 1)
     ours = SubBatchNorm3d(3, sub_batch=4)(x)
     expected = split(x_of_its_groups.reshape(x.shape))
-    if memory_format == torch.channels_last_3d:  # ours takes neighbours there
+    if memory_format == torch.channels_last_3d:  # there ours groups neighbours
         expected = expected.view(4, 3, *x.shape[1:]).transpose(0, 1).reshape(x.shape)
     assert_close(ours, expected)
 
@@ -83,7 +83,7 @@ def test_speedup(script, tmp_path, capsys):
     assert baseline["shape"] == "2 x 8 x 32"
     assert baseline["sub_batch"] == 0
     assert baseline["steps"] == 28 * 1536 / 2
-    # The totals are those of the grids.
+    # The totals are sums over the grids.
     hours = sum(grid["steps"] * grid["ms"] for grid in multigrid) / 3.6e6
     assert result["multigrid_hours"] == pytest.approx(hours)
     assert result["speedup"] == pytest.approx(baseline["steps"] * baseline["ms"] / 3.6e6 / hours)
@@ -109,7 +109,7 @@ def test_speedup_is_of_the_recipes(script, name):
     setting = script("benchmark_speedup")["SETTINGS"][name]
     text = ""
     file = f"{name}_baseline.yaml"
-    while file:  # a recipe before the one that it is made from: the first value of a name holds
+    while file:  # a recipe, then the one that it continues: the first value of a name counts
         text += (EXAMPLES / "recipes" / file).read_text()
         bases = re.findall(r"^config: (\S+)", text, re.MULTILINE)
         file = bases[-1] if f"{file}" != bases[-1] and not bases[-1].startswith("_") else None
@@ -125,7 +125,7 @@ def test_speedup_is_of_the_recipes(script, name):
 
 
 def test_steps_of_the_plan(script):
-    """Counted by the steps of every epoch, a tail as its share; the schedule counts phases in another way."""
+    """Counts the steps of every epoch, the tail by its share; the schedule counts by phases."""
     benchmark = script("benchmark_speedup")
     baseline = benchmark["SETTINGS"]["slowfast"].baseline
     schedule = MultigridSchedule(baseline)
@@ -157,7 +157,7 @@ def test_overhead(script, tmp_path, capsys):
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("quick", ["", "1"])
 def test_the_script_of_all_asks_for_what_there_is(script, device, quick, tmp_path, capsys):
-    """Its calls are written down by a stand-in for Python; every option and setting must be one of the benchmark's."""
+    """A stand-in for Python records its calls; each benchmark must have the options and settings that they name."""
     stand_in, calls = tmp_path / "python", tmp_path / "calls"
     stand_in.write_text(f'#!/usr/bin/env bash\necho "$@" >> "{calls}"\n')
     stand_in.chmod(0o755)

@@ -40,7 +40,7 @@ def call(compare, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(call, tmp_path_factory):
-    """What a tiny comparison over two seeds left."""
+    """The folder of a tiny comparison over two seeds."""
     folder = tmp_path_factory.mktemp("results") / "tiny"
     call("--tiny", "--folder", str(folder), "--seeds", "0", "1", "--variants", *NAMES)
     return folder
@@ -64,7 +64,7 @@ class TestRuns:
             assert 0 < record["train_seconds"] < record["wall_seconds"] + 1
 
     def test_steps(self, folder):
-        """64 videos in mini-batches of 2; multigrid as its schedule says; the short baseline has the same number."""
+        """64 videos in mini-batches of 2; multigrid by its schedule; the short baseline has as many as multigrid."""
         schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
         steps = sum(len(schedule.steps(epoch, 64)) for epoch in range(6))
         assert [record["steps"] for record in records(folder, "baseline")] == [4 * 32] * 2
@@ -136,7 +136,7 @@ class TestReport:
 
 
 class TestAblations:
-    """On the task itself, by its plans."""
+    """Of the task itself, by their plans."""
 
     def test_each_has_about_the_steps_of_the_default(self, compare):
         task = compare["Task"]()

@@ -23,7 +23,7 @@ VIDEOS = 24  # the first two mini-batches of the coarsest phase have 16 and 8 cl
 
 
 def tiny(name):
-    """R50 is too slow for a CPU at full size. What is left of a recipe is its model, data, schedule and protocol."""
+    """Options that make a recipe small enough for a CPU; its model, data, schedule and protocol stay."""
     # The non-local blocks pool pixels to half, so the coarsest grid must leave them 2.
     size = 64 if "_nl_" in name else 32
     return [
@@ -49,12 +49,12 @@ def recipe(name):
 
 
 def settings(name):
-    """A recipe's own lines, by their dotted names."""
+    """The lines of a recipe itself, by their dotted names."""
     return yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
 
 
 def chain(name):
-    """A recipe, what it continues, what that continues, and so on."""
+    """A recipe, the one that it continues, and so on."""
     base = settings(name).get("config")
     return [name, *(chain(base.removesuffix(".yaml")) if base else [])]
 
@@ -217,7 +217,7 @@ def test_the_shapes_of_the_default_row(capsys):
 
 
 def test_multigrid_recipes_are_baselines_with_a_callback():
-    """The one line: nothing that the baseline says is said otherwise, but for how its code base tests on 8 GPUs."""
+    """They change nothing else of the baseline, but for the test of the published code on 8 GPUs."""
     for name in filter(is_multigrid, RECIPES):
         own = settings(name).keys() - {"config", "trainer.callbacks", "data.init_args.test_views"}
         assert not own, name
@@ -234,7 +234,7 @@ def test_every_recipe_says_what_was_published_and_has_a_row_in_the_table():
 
 
 def test_paths_are_in_one_place():
-    """A dataset is named by one file; each kind of weights too."""
+    """One file has the paths of a dataset, and one the path of each kind of weights."""
     for path in ("data/kinetics400", "data/something-something-v2", "data/charades", "resnet50-", "SLOWFAST_8x8"):
         holders = [
             file.name for file in FOLDER.glob("*.yaml") if f" {path}" in _values(file) or f"/{path}" in _values(file)
