@@ -1,0 +1,365 @@
+"""Rare and hostile files: what is read of them is what a decode from their beginning gives, or an error.
+
+Each file is read by processes that are forks of one which never read any, so that nothing hides what the reader forgets
+to tell the decoder: by one reader in three orders, by a reader for each request, and by a process for each request.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import time
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from lightning_multigrid.decode import VideoError, VideoReader
+from lightning_multigrid.pixels import YuvClip
+from tests.helpers.rare_files import UNLISTED, Case, cases, sample
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+
+
+# The truth
+
+
+@dataclass
+class Truth:
+    """What PyAV alone makes of a file.
+
+    Args:
+        times: Of all frames that come out, also of those behind an error.
+        sure: How many of them come out before an error.
+        corrupt: Numbers of those that FFmpeg marks.
+        error: The first error, or nothing.
+    """
+
+    times: list[int | None]
+    sure: int
+    corrupt: list[int]
+    error: str
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.error and not self.corrupt and bool(self.times)
+
+
+def sequential_decode(path: Path) -> Truth:
+    """Decodes a file from its beginning, by one thread. The frames go into a file beside it."""
+    frames: list[np.ndarray] = []
+    truth = Truth([], 0, [], "")
+    size: dict[str, int] = {}
+    try:
+        with av.open(f"file:{path}") as container:
+            stream = container.streams.video[0]
+            stream.codec_context.thread_count = 1
+            for packet in container.demux(stream):
+                if not packet.size and packet.dts is not None:
+                    continue  # would end decoding
+                try:
+                    decoded = packet.decode()
+                except av.FFmpegError as error:
+                    truth.error = truth.error or str(error)
+                    continue
+                for frame in decoded:
+                    size = size or {"width": frame.width, "height": frame.height}
+                    pixels = frame.reformat(format="rgb24", **size).to_ndarray()
+                    if frame.is_corrupt:
+                        truth.corrupt.append(len(frames))
+                    frames.append(np.rot90(pixels, frame.rotation // 90))
+                    truth.times.append(frame.pts)
+                    truth.sure += not truth.error
+    except (av.FFmpegError, IndexError, AttributeError) as error:
+        truth.error = truth.error or f"{type(error).__name__}: {error}"
+    if frames:
+        np.save(path.with_suffix(".npy"), np.stack(frames))
+    return truth
+
+
+# Reading
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a request gave.
+
+    Args:
+        way: How it was made.
+        indices: Its frames.
+        verdict: "right", "wrong", "error", or "foreign" for an exception that is not ours.
+        detail: Of the latter three.
+        checksum: Of the pixels.
+    """
+
+    way: str
+    indices: tuple[int, ...]
+    verdict: str
+    detail: str = ""
+    checksum: int = 0
+
+
+class Judge:
+    """Compares what is read of a file with the truth."""
+
+    def __init__(self, path: Path, truth: Truth, whole: bool) -> None:
+        self.path, self.truth, self.whole = path, truth, whole
+        saved = path.with_suffix(".npy")
+        self.frames = np.load(saved, mmap_mode="r") if saved.exists() else None
+
+    def _places(self, reader: VideoReader, index: int) -> set[int]:
+        """Which frames of the sequential decode may be the `index`-th: of a damaged file also the one of its time."""
+        places = {index} if index < (len(self.truth.times) if self.whole else self.truth.sure) else set()
+        if not self.whole and len(reader.index.times):
+            shown = int(reader.index.shown_times[index])
+            places |= {place for place, moment in enumerate(self.truth.times) if moment == shown}
+        return places
+
+    def outcome(self, way: str, indices: Sequence[int], reader: VideoReader, yuv: bool) -> Outcome:
+        try:
+            got = (reader.read_yuv if yuv else reader.read)(indices)
+            clip = got.rgb().permute(1, 2, 3, 0).numpy() if isinstance(got, YuvClip) else got.numpy()
+        except VideoError as error:
+            return Outcome(way, tuple(indices), "error", error.reason)
+        except Exception as error:
+            return Outcome(way, tuple(indices), "foreign", f"{type(error).__name__}: {error}")
+        most = 0.0
+        for pixels, index in zip(clip, indices, strict=True):
+            places = self._places(reader, index)
+            if self.frames is None or not places:
+                return Outcome(way, tuple(indices), "wrong", f"frame {index} does not come out of a sequential decode")
+            fits = [place for place in places if pixels.shape == self.frames[place].shape]
+            if not fits:
+                return Outcome(way, tuple(indices), "wrong", f"frame {index} is of another shape")
+            most = max(most, min(float(np.abs(pixels - self.frames[place].astype(np.float32)).max()) for place in fits))
+        allowed = 3 if isinstance(got, YuvClip) else 0
+        checksum = zlib.crc32(np.ascontiguousarray(clip).tobytes())
+        wrong = f"differs by up to {most:.0f}" if most > allowed else ""
+        return Outcome(way, tuple(indices), "wrong" if wrong else "right", wrong, checksum)
+
+    def read(self, asked: Sequence[tuple[str, Sequence[int]]]) -> list[Outcome]:
+        """Reads by one reader for each way, or anew for each request."""
+        outcomes: list[Outcome] = []
+        reader, its_way = None, ""
+        for way, indices in asked:
+            try:
+                if reader is None or way != its_way or way == "anew":
+                    reader, its_way = VideoReader(self.path), way
+                if self.whole and len(reader) != len(self.truth.times):
+                    detail = f"{len(reader)} frames instead of {len(self.truth.times)}"
+                    outcomes.append(Outcome(way, tuple(indices), "wrong", detail))
+                elif kept := [index for index in indices if index < len(reader)]:
+                    outcomes.append(self.outcome(way, kept, reader, way.endswith("yuv")))
+            except VideoError as error:
+                outcomes.append(Outcome(way, tuple(indices), "error", error.reason))
+            except Exception as error:
+                outcomes.append(Outcome(way, tuple(indices), "foreign", f"{type(error).__name__}: {error}"))
+        return outcomes
+
+
+def in_child(function: Callable[..., Any], *args: Any, seconds: int = 100, **options: Any) -> Any:
+    """What a function returns in a fork of this process; a text that says how the fork ended if it did not return."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(reading)
+            signal.alarm(seconds)
+            with os.fdopen(writing, "wb") as pipe:
+                pickle.dump(function(*args, **options), pipe)
+        except BaseException as error:
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+            os._exit(1)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        data = pipe.read()
+    _, status = os.waitpid(child, 0)
+    return pickle.loads(data) if data and not status else f"the process ended with status {status}"
+
+
+def requests_of(length: int, draw: random.Random, thorough: bool) -> dict[str, Any]:
+    """What is asked of a file of so many frames, by each way of asking."""
+    singles = [[index] for index in range(length)]
+    shuffled = draw.sample(singles, length)
+    shuffled.sort(key=lambda indices: indices[0] < length * 3 // 4)  # late frames first: they hide least
+    many = [draw.choices(range(length), k=draw.choice([2, 5, 9])) for _ in range(8 if thorough else 4)]
+    starts = [draw.randrange(max(1, length - 14)) for _ in range(3)]
+    many += [[min(start + 2 * point, length - 1) for point in range(8)] for start in starts]
+    step = 1 if thorough else 4
+    return {
+        "random": shuffled[:: 1 if thorough else 2] + many,
+        "ascending": singles[::step],
+        "descending": singles[::-step],
+        "anew": draw.sample(shuffled, max(1, length // (2 if thorough else 4))) + many[:3],
+        "yuv": shuffled[:: 2 if thorough else 4] + many[:3],
+        "first": [*shuffled[: 5 if thorough else 2], many[0], shuffled[-1]][: 7 if thorough else 3],
+        "first yuv": shuffled[1 : 3 if thorough else 2],
+    }
+
+
+@dataclass
+class Report:
+    """What all reads of a file gave."""
+
+    truth: Truth
+    outcomes: list[Outcome] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
+
+
+def report_on(path: Path, damaged: bool, thorough: bool) -> Report:
+    """Reads a file in all ways, by forks of this process."""
+    truth = in_child(sequential_decode, path)
+    if isinstance(truth, str):
+        return Report(Truth([], 0, [], truth))
+    report = Report(truth)
+    judge = Judge(path, truth, whole=truth.is_whole and not damaged)
+    # At least one frame is asked for, to see that what FFmpeg can't open is an error.
+    requests = requests_of(max(len(truth.times), 1), random.Random(path.name), thorough)
+    for ways in ("random", "ascending", "descending", "anew"), ("yuv",), ("first",), ("first yuv",):
+        asked = [(way, indices) for way in ways for indices in requests[way]]
+        for group in [[one] for one in asked] if ways[0].startswith("first") else [asked]:
+            given = in_child(judge.read, group)
+            if isinstance(given, str):
+                report.ends.append(f"{ways[0]} {group[0][1]}: {given}")
+            else:
+                report.outcomes += given
+    return report
+
+
+def nursery(pipe: Connection) -> None:
+    """A process that never reads a file itself. Reports on those that it is told of, until there is no more."""
+    gc.collect()
+    gc.freeze()  # else each fork would copy what its collector touches
+    while (order := pipe.recv()) is not None:
+        pipe.send(report_on(*order))
+
+
+# The tests
+
+
+def faults_of(case: Case, report: Report) -> list[str]:
+    """What is wrong, a line for each way of reading and kind of fault, with one request for each."""
+    truth = report.truth
+    lenient = case.damaged or not truth.is_whole
+    faults = [f"died: {end}" for end in report.ends]
+    groups: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
+    for outcome in report.outcomes:
+        refused = case.container in UNLISTED and "not a video in one of the containers" in outcome.detail
+        if outcome.verdict in ("wrong", "foreign") or (outcome.verdict == "error" and not lenient and not refused):
+            groups[outcome.verdict, outcome.way].append(outcome)
+    for (verdict, way), outcomes in groups.items():
+        asked = sum(outcome.way == way for outcome in report.outcomes)
+        example = outcomes[0]
+        faults.append(f"{verdict}: {way}, {len(outcomes)} of {asked}, e.g. {list(example.indices)} {example.detail}")
+    given: dict[tuple[bool, tuple[int, ...]], set[tuple[str, int]]] = defaultdict(set)
+    for outcome in report.outcomes:
+        given[outcome.way.endswith("yuv"), outcome.indices].add((outcome.verdict, outcome.checksum))
+    varying = [indices for (_, indices), results in given.items() if len(results) > 1]
+    if varying:
+        faults.append(f"depends: {len(varying)} requests give this or that, e.g. {list(varying[0])}")
+    return faults
+
+
+def run_matrix(chosen: Sequence[Case], folder: Path, thorough: bool) -> tuple[dict[str, list[str]], Counter[str], str]:
+    """Makes files and has them read. Returns the faults of each, counts, and a summary."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=nursery, args=(there,), daemon=False)
+    process.start()
+    there.close()
+    faults: dict[str, list[str]] = {}
+    counts: Counter[str] = Counter()
+    tables: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    lines: list[str] = []
+    start = time.monotonic()
+    try:
+        for case in chosen:
+            path = case.write(folder)
+            if path is None:
+                counts["not made"] += 1
+                lines.append(f"not made: {case.name}: {case.reason}")
+                continue
+            here.send((path, case.damaged, thorough))
+            report: Report = here.recv()
+            found = faults_of(case, report)
+            counted: Counter[str] = Counter(
+                files=1,
+                requests=len(report.outcomes),
+                wrong=sum(outcome.verdict in ("wrong", "foreign") for outcome in report.outcomes),
+                errors=sum(outcome.verdict == "error" for outcome in report.outcomes),
+                faulty=bool(found),
+            )
+            counts += counted
+            counts["whole"] += report.truth.is_whole and not case.damaged
+            for kind in ("codec", "container", "property"):
+                tables[kind][getattr(case, kind)] += counted
+            if not case.damaged and not report.truth.is_whole:
+                truth = report.truth
+                lines.append(
+                    f"not whole: {case.name}: {len(truth.times)} frames, {truth.sure} sure, "
+                    f"{len(truth.corrupt)} corrupt, {truth.error}"
+                )
+            if found:
+                faults[case.name] = found
+            for left in (path, path.with_suffix(".npy")):
+                left.unlink(missing_ok=True)
+        here.send(None)
+    finally:
+        here.close()
+        process.join(30)
+        if process.is_alive():
+            process.kill()
+    for name, found in faults.items():
+        lines += [f"{name}: {fault}" for fault in found]
+    for kind, rows in tables.items():
+        lines.append(f"{kind:20} files requests wrong errors faulty")
+        for name, row in sorted(rows.items()):
+            values = (row[column] for column in ("files", "requests", "wrong", "errors", "faulty"))
+            lines.append(f"{name:20} " + " ".join(f"{value:>6}" for value in values))
+    lines.append(f"{dict(counts)} in {time.monotonic() - start:.0f} s")
+    return faults, counts, "\n".join(lines)
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    def show(text: str) -> None:
+        with capsys.disabled():
+            print("\n" + text)
+
+    return show
+
+
+def test_names_are_unique() -> None:
+    every = cases()
+    assert len({case.name for case in every}) == len(every) >= 400
+    assert {case.damaged for case in sample(every, 60)} == {True, False}
+
+
+@pytest.mark.timeout(600)
+def test_a_sample_of_the_matrix(tmp_path: Path, shown: Callable[[str], None]) -> None:
+    faults, counts, summary = run_matrix(sample(cases(), 60), tmp_path, thorough=False)
+    shown(summary)
+    assert counts["files"] >= 50
+    assert not faults
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_whole_matrix(tmp_path: Path, shown: Callable[[str], None]) -> None:
+    faults, counts, summary = run_matrix(cases(), tmp_path, thorough=True)
+    shown(summary)
+    assert counts["files"] >= 400
+    assert counts["requests"] >= 20_000
+    assert not faults

@@ -1,0 +1,649 @@
+"""Rare and hostile video files, made by PyAV: a matrix of codec x container x property, some of them damaged.
+
+Nothing here knows what is right: the truth is what PyAV gives when it decodes a file from its beginning.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import av
+
+from tests.helpers.rare_bytes import (
+    COUNT,
+    Coding,
+    Piece,
+    damaged,
+    encoded,
+    flv_joined,
+    in_matroska,
+    mp4_cut,
+    mp4_of_two_kinds,
+    once,
+    remuxed,
+    without_packets,
+    without_units,
+)
+
+_SUFFIXES = {
+    "asf": "wmv",
+    "hevc": "h265",
+    "matroska": "mkv",
+    "mpeg": "mpg",
+    "mpeg1video": "m1v",
+    "mpeg2video": "m2v",
+    "mpegts": "ts",
+}
+UNLISTED = {"apng", "dv", "h261", "h263", "mxf", "nut", "obu", "rm", "swf"}
+"""Containers that the reader does not open: a refusal that says so is right."""
+
+
+def _coding(encoder: str, pix_fmt: str = "yuv420p", height: int = 48, width: int = 64, **options: Any) -> Coding:
+    return Coding(encoder, pix_fmt, height, width, count=int(options.pop("count", COUNT))).having(g=10, **options)
+
+
+_X264, _X265 = "log-level=none:threads=1", "log-level=none:pools=none:frame-threads=1"
+_VPX = {"cpu-used": 8, "deadline": "realtime"}
+CODINGS = {
+    "amv": _coding("amv", "yuvj420p"),
+    "apng": _coding("apng", "rgb24"),
+    "asv1": _coding("asv1"),
+    "asv2": _coding("asv2"),
+    "av1": _coding("libsvtav1", height=64, preset=12, **{"svtav1-params": "lp=1"}),
+    "cfhd": _coding("cfhd", "yuv422p10le"),
+    "cinepak": _coding("cinepak", "rgb24", count=20),
+    "cljr": _coding("cljr", "yuv411p", count=10),
+    "dnxhr": _coding("dnxhd", "yuv422p", 128, 256, profile="dnxhr_sq", count=10),
+    "dv": _coding("dvvideo", "yuv420p", 576, 720, count=8),
+    "dxv": _coding("dxv", "rgba", count=10),
+    "ffv1": _coding("ffv1"),
+    "ffvhuff": _coding("ffvhuff"),
+    "flashsv": _coding("flashsv", "bgr24"),
+    "flashsv2": _coding("flashsv2", "bgr24"),
+    "flv1": _coding("flv"),
+    "gif": _coding("gif", "pal8"),
+    "h261": _coding("h261", height=144, width=176),
+    "h263": _coding("h263", height=96, width=128),
+    "h263p": _coding("h263p"),
+    "h264": _coding("libx264", preset="veryfast", bf=0, sc_threshold=0, **{"x264-params": _X264}),
+    "h264rgb": _coding("libx264rgb", "bgr24", preset="ultrafast", **{"x264-params": _X264}),
+    "h265": _coding("libx265", preset="ultrafast", **{"x265-params": f"{_X265}:open-gop=0:bframes=0"}),
+    "huffyuv": _coding("huffyuv", "yuv422p"),
+    "jpeg2000": _coding("jpeg2000", count=10),
+    "jpegls": _coding("jpegls", "rgb24", count=10),
+    "ljpeg": _coding("ljpeg", "yuvj420p"),
+    "magicyuv": _coding("magicyuv"),
+    "mjpeg": _coding("mjpeg", "yuvj420p"),
+    "mpeg1": _coding("mpeg1video"),
+    "mpeg2": _coding("mpeg2video"),
+    "mpeg4": _coding("mpeg4"),
+    "msmpeg4": _coding("msmpeg4"),
+    "msmpeg4v2": _coding("msmpeg4v2"),
+    "msrle": _coding("msrle", "pal8"),
+    "msvideo1": _coding("msvideo1", "rgb555le"),
+    "pal8": _coding("rawvideo", "pal8"),
+    "png": _coding("png", "rgb24", count=10),
+    "png_pal8": _coding("png", "pal8", count=10),
+    "prores": _coding("prores_ks", "yuv422p10le", count=10),
+    "qtrle": _coding("qtrle", "rgb24"),
+    "r210": _coding("r210", "gbrp10le", count=10),
+    "raw": _coding("rawvideo"),
+    "raw_rgb": _coding("rawvideo", "bgr24"),
+    "rpza": _coding("rpza", "rgb555le"),
+    "rv10": _coding("rv10"),
+    "rv20": _coding("rv20"),
+    "smc": _coding("smc", "pal8"),
+    "snow": _coding("snow", count=20, strict=-2),
+    "speedhq": _coding("speedhq", count=10),
+    "svq1": _coding("svq1", "yuv410p"),
+    "targa": _coding("targa", "bgr24", count=10),
+    "tiff": _coding("tiff", "rgb24", count=10),
+    "utvideo": _coding("utvideo"),
+    "v210": _coding("v210", "yuv422p10le", count=10),
+    "vp8": _coding("libvpx", **_VPX),
+    "vp9": _coding("libvpx-vp9", **_VPX),
+    "wmv1": _coding("wmv1"),
+    "wmv2": _coding("wmv2"),
+    "zlib": _coding("zlib", "bgr24", count=10),
+    "zmbv": _coding("zmbv", "bgr0"),
+    "zmbv_pal8": _coding("zmbv", "pal8"),
+}
+
+# What FFmpeg can hold in what.
+_ANY = "avi asf nut"
+CONTAINERS = {
+    "amv": _ANY,
+    "apng": "apng",
+    "asv1": _ANY,
+    "asv2": _ANY,
+    "av1": "avi mp4 matroska webm flv asf obu ivf",
+    "cfhd": "avi mov asf",
+    "cinepak": "avi mov asf nut",
+    "cljr": "avi asf",
+    "dnxhr": "mov mxf",
+    "dv": "avi mov dv",
+    "dxv": "mov",
+    "ffv1": "avi mp4 matroska asf nut mxf",
+    "ffvhuff": _ANY,
+    "flashsv": "avi flv asf swf",
+    "flashsv2": "flv",
+    "flv1": "avi flv asf nut swf",
+    "gif": "mov gif nut",
+    "h261": "avi asf nut h261",
+    "h263": "avi mov 3gp mpeg asf nut h263",
+    "h263p": "avi mpeg asf nut",
+    "h264": "avi mov mp4 3gp matroska mpegts flv mpeg asf nut h264 mxf",
+    "h264rgb": "avi mov mp4 matroska mpegts h264",
+    "h265": "mov mp4 matroska mpegts flv mpeg nut hevc",
+    "huffyuv": _ANY,
+    "jpeg2000": "avi mov mp4 matroska asf mxf",
+    "jpegls": "avi asf",
+    "ljpeg": "avi asf",
+    "magicyuv": "avi mov asf",
+    "mjpeg": "avi mov mp4 matroska mpeg asf nut mjpeg swf",
+    "mpeg1": "avi mov mp4 matroska mpegts mpeg asf nut mpeg1video",
+    "mpeg2": "avi mov mp4 matroska mpegts mpeg asf nut mpeg2video mxf",
+    "mpeg4": "avi mov mp4 3gp matroska mpegts mpeg asf nut m4v",
+    "msmpeg4": "avi mov matroska asf nut",
+    "msmpeg4v2": _ANY,
+    "msrle": "avi mov asf",
+    "msvideo1": _ANY,
+    "pal8": "avi mov nut",
+    "png": "avi mov mp4 asf",
+    "png_pal8": "avi mov mp4 asf",
+    "prores": "mov matroska mxf",
+    "qtrle": "mov",
+    "r210": "avi mov",
+    "raw": "avi matroska asf nut",
+    "raw_rgb": "avi mov nut",
+    "rpza": "avi mov asf",
+    "rv10": "rm",
+    "rv20": "rm",
+    "smc": "mov",
+    "snow": "avi matroska asf",
+    "speedhq": "avi asf",
+    "svq1": "avi mov asf",
+    "targa": "avi mov",
+    "tiff": "mov",
+    "utvideo": _ANY,
+    "v210": "avi mov asf",
+    "vp8": "avi matroska webm ogg asf nut ivf",
+    "vp9": "avi mp4 matroska webm flv asf nut ivf",
+    "wmv1": _ANY,
+    "wmv2": _ANY,
+    "zlib": "avi asf",
+    "zmbv": _ANY,
+    "zmbv_pal8": _ANY,
+}
+
+
+@dataclass
+class Case:
+    """A file of the matrix.
+
+    Args:
+        codec: Of `CODINGS`.
+        container: As FFmpeg's muxer calls it.
+        property: What is rare about it.
+        make: Returns its bytes.
+        damaged: Whether an error is a right answer.
+        seed: Tells files of one kind of damage apart.
+        reason: Why `write` made no file.
+    """
+
+    codec: str
+    container: str
+    property: str
+    make: Callable[[], bytes]
+    damaged: bool = False
+    seed: int = 0
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """Unique, and that of its file."""
+        number = f"-{self.seed}" if self.damaged else ""
+        return f"{self.codec}-{self.property}{number}.{_SUFFIXES.get(self.container, self.container)}"
+
+    def write(self, folder: Path) -> Path | None:
+        """Makes the file. Returns None, and sets `reason`, where this FFmpeg cannot."""
+        try:
+            data = self.make()
+        except (av.FFmpegError, ValueError, NotImplementedError, AttributeError, TypeError) as error:
+            self.reason = f"{type(error).__name__}: {error}"
+            return None
+        path = folder / self.name
+        path.write_bytes(data)
+        return path
+
+
+def cases() -> list[Case]:
+    """The whole matrix, always in the same order."""
+    return [*_plain(), *_times(), *_pictures(), *_changes(), *_hidden_state(), *_damaged()]
+
+
+def sample(every: list[Case], count: int) -> list[Case]:
+    """Some cases of each property, codec and container before a second of any."""
+    draw, left, taken = random.Random(0), list(every), []
+    draw.shuffle(left)
+    seen: dict[str, int] = {}
+    while left and len(taken) < count:
+        left.sort(key=lambda case: sum(seen.get(word, 0) for word in (case.property, case.codec, case.container)))
+        case = left.pop(0)
+        taken.append(case)
+        for word in (case.property, case.codec, case.container):
+            seen[word] = seen.get(word, 0) + 1
+    return taken
+
+
+def _plain() -> Iterator[Case]:
+    """Every codec in every container that can hold it."""
+    for codec, containers in CONTAINERS.items():
+        for container in containers.split():
+            yield Case(
+                codec, container, "gop", lambda codec=codec, container=container: encoded(CODINGS[codec], container)
+            )
+    for codec, tag in _VFW_TAGS.items():
+        yield Case(codec, "matroska", "as_in_avi", lambda codec=codec, tag=tag: in_matroska(_in_avi(codec), tag))
+
+
+def _in_avi(codec: str) -> bytes:
+    return encoded(CODINGS[codec], "avi")
+
+
+# Codecs that Matroska holds as AVI does.
+_VFW_TAGS = {
+    "h261": b"H261",
+    "h263": b"H263",
+    "h263p": b"H263",
+    "flv1": b"FLV1",
+    "wmv1": b"WMV1",
+    "wmv2": b"WMV2",
+    "msmpeg4v2": b"MP42",
+    "cinepak": b"cvid",
+    "huffyuv": b"HFYU",
+    "ffvhuff": b"FFVH",
+    "utvideo": b"ULY0",
+    "zmbv": b"ZMBV",
+    "svq1": b"SVQ1",
+    "amv": b"AMVF",
+    "rpza": b"azpr",
+    "msvideo1": b"CRAM",
+}
+
+# Inter-coded, and where each of them lives.
+_INTER = {
+    "h264": "mp4 matroska mpegts flv avi",
+    "h265": "mp4 matroska mpegts",
+    "mpeg1": "mpeg mpegts avi",
+    "mpeg2": "mpegts mpeg matroska mp4 avi",
+    "mpeg4": "avi mp4 matroska mpegts m4v",
+    "h263p": "avi",
+    "flv1": "flv",
+    "msmpeg4": "avi matroska",
+    "wmv2": "asf",
+    "vp8": "webm ivf ogg",
+    "vp9": "webm mp4 ivf",
+    "av1": "mp4 webm ivf",
+    "snow": "avi",
+    "svq1": "mov",
+    "zmbv": "avi",
+}
+_B = ("h264", "h265", "mpeg1", "mpeg2", "mpeg4")
+
+
+def _b(codec: str, coding: Coding | None = None, **options: Any) -> Coding:
+    """With B-frames."""
+    coding = coding or CODINGS[codec]
+    if codec == "h265":
+        return coding.having(**{"x265-params": f"{_X265}:bframes=3:b-adapt=0:open-gop={options.get('open', 0)}"})
+    return coding.having(bf=options.get("bf", 2))
+
+
+def _x264(**options: Any) -> Coding:
+    text = ":".join(f"{key.replace('_', '-')}={value}" for key, value in options.items())
+    return CODINGS["h264"].having(preset="medium", **{"x264-params": f"{_X264}:{text}"})
+
+
+def _case(codec: str, container: str, property: str, coding: Coding, **options: Any) -> Case:
+    return Case(codec, container, property, lambda: encoded(coding, container, **options))
+
+
+def _times() -> Iterator[Case]:
+    """When frames are shown, in which order they are stored, and what is shown of them."""
+    for codec, containers in _INTER.items():
+        coding = CODINGS[codec]
+        shown = _b(codec) if codec in _B else coding
+        for container in containers.split():
+            yield _case(codec, container, "long", coding.having(g=250))
+            if codec in _B:
+                yield _case(codec, container, "b_frames", _b(codec))
+            if container not in ("avi", "m4v", "ivf"):
+                uneven = tuple(3 * n + n % 2 + (40 if n > 20 else 0) for n in range(COUNT))
+                yield _case(
+                    codec, container, "variable_rate", replace(shown, count=COUNT), times=uneven[: shown.count], rate=50
+                )
+                yield _case(codec, container, "late_start", shown, times=tuple(range(700, 700 + shown.count)))
+            yield Case(codec, container, "all_key", lambda c=container, k=shown: remuxed([encoded(k, c)], c, _all_key))
+            if container in ("matroska", "webm", "mpegts", "mpeg", "flv", "ogg"):
+                twice = lambda c=container, k=coding: remuxed([encoded(k, c)], c, _in_pairs)  # noqa: E731
+                yield Case(codec, container, "repeated_times", twice)
+    for container in ("mpegts", "mpeg"):
+        for codec in ("mpeg1", "mpeg2", "mpeg4", "h264", "h265"):
+            for property, shift in (("wrapped", 2**33 - 20 * 3600), ("negative", -20 * 3600)):
+                make = lambda c=container, k=_b(codec), s=shift: remuxed([encoded(k, c)], c, _later(s), _TS[c])  # noqa: E731
+                yield Case(codec, container, property, make)
+    for codec in ("h264", "h265", "mpeg4", "mpeg2", "vp9", "av1", "mjpeg"):
+        coding = _b(codec) if codec in _B else CODINGS[codec]
+        for skipped, kept in ((5, 30), (14, 20)):
+            make = lambda k=coding, s=skipped, n=kept: mp4_cut(encoded(k, "mp4"), s, n)  # noqa: E731
+            yield Case(codec, "mp4", f"edit_list_{skipped}", make)
+        yield _case(codec, "mp4", "fragments", coding, muxer=(("movflags", "frag_keyframe+empty_moov"),))
+        yield _case(codec, "mp4", "faststart", coding, muxer=(("movflags", "faststart"),))
+        yield _case(codec, "mov", "negative", coding, times=tuple(range(-7, coding.count - 7)))
+        yield _case(codec, "matroska", "negative", coding, times=tuple(range(-7, coding.count - 7)))
+    for codec, containers in {"h264": "mp4 matroska mpegts flv avi", "mpeg2": "mpeg", "vp8": "matroska"}.items():
+        for container in containers.split():
+            yield _case(codec, container, "audio", _b(codec) if codec in _B else CODINGS[codec], audio=True)
+
+
+_TS: dict[str, dict[str, str]] = {"mpegts": {"mpegts_copyts": "1"}, "mpeg": {}}
+
+
+def _all_key(pieces: list[Piece]) -> list[Piece]:
+    for piece in pieces:
+        piece.key = True
+    return pieces
+
+
+def _in_pairs(pieces: list[Piece]) -> list[Piece]:
+    """Two frames each claim one time."""
+    for place, piece in enumerate(pieces):
+        piece.pts = piece.dts = 3600 * (place // 2)
+    return pieces
+
+
+def _later(shift: int) -> Callable[[list[Piece]], list[Piece]]:
+    def edit(pieces: list[Piece]) -> list[Piece]:
+        for piece in pieces:
+            piece.pts, piece.dts = (piece.pts or 0) + shift, (piece.dts or 0) + shift
+        return pieces
+
+    return edit
+
+
+def _pictures() -> Iterator[Case]:
+    """What a picture is, and which others it refers to."""
+    for container in ("mp4", "matroska", "mpegts"):
+        yield _case("h264", container, "pyramid", _x264(b_pyramid="normal", bframes=8, b_adapt=0))
+        yield _case("h264", container, "strict_pyramid", _x264(b_pyramid="strict", bframes=5, b_adapt=0))
+        yield _case("h264", container, "open_gop", _x264(open_gop=1, bframes=3, b_adapt=0))
+        yield _case("h264", container, "intra_refresh", _x264(intra_refresh=1))
+        yield _case("h264", container, "interlaced", _x264(interlaced=1, bframes=2))
+        yield _case("h264", container, "fake_interlaced", _x264(fake_interlaced=1))
+        yield _case("h264", container, "slices", _x264(slices=3))
+        yield _case("h264", container, "headers_repeated", _x264(repeat_headers=1, bframes=2))
+        yield _case("h265", container, "open_gop", _b("h265", open=1))
+        yield _case("h265", container, "radl", CODINGS["h265"].having(**{"x265-params": f"{_X265}:open-gop=0:radl=2"}))
+        yield _case(
+            "h265", container, "interlaced", CODINGS["h265"].having(**{"x265-params": f"{_X265}:interlace=tff"})
+        )
+    for codec, containers in {"mpeg2": "mpegts mpeg mp4 avi", "mpeg4": "avi mp4 matroska"}.items():
+        for container in containers.split():
+            yield _case(codec, container, "interlaced", _b(codec).having(flags="+ildct+ilme", top=1))
+            yield _case(codec, container, "closed_gop", _b(codec).having(flags="+cgop", sc_threshold=1000000000))
+            if codec == "mpeg4":
+                yield _case(codec, container, "quarter_pixels", _b(codec).having(flags="+qpel"))
+            yield _case(codec, container, "matrices", _b(codec).having(mpeg_quant=1, flags="+aic"))
+            yield _case(codec, container, "packets_of_slices", CODINGS[codec].having(slices=3, ps=200))
+    for codec in ("prores", "ffv1", "utvideo"):
+        yield _case(codec, CONTAINERS[codec].split()[0], "interlaced", CODINGS[codec].having(flags="+ildct", top=1))
+    formats = {
+        "h264": "gray yuv422p yuv444p yuv420p10le yuv422p10le yuvj420p nv12",
+        "h265": "gray yuv444p yuv420p10le yuv422p12le",
+        "vp9": "yuv444p yuv422p yuva420p gbrp",
+        "av1": "yuv420p10le",
+        "mpeg2": "yuv422p",
+        "mjpeg": "yuvj422p yuvj444p",
+        "ffv1": "gray gray16le yuv444p16le yuva420p bgra yuv410p gbrp10le",
+        "huffyuv": "rgb24 bgra",
+        "utvideo": "gbrp gbrap yuv444p",
+        "raw": "gray rgb555le yuyv422 uyvy422 nv12 yuv410p bgra monow",
+        "png": "rgba gray rgb48be monob",
+        "qtrle": "rgb555be argb gray",
+        "gif": "gray rgb8 bgr4_byte",
+        "zmbv": "rgb555le rgb565le",
+        "jpeg2000": "rgb24 gray yuv444p",
+        "ljpeg": "bgr24 yuvj444p",
+        "cinepak": "gray",
+        "snow": "gray yuv444p",
+    }
+    for codec, names in formats.items():
+        container = {"h264": "mp4", "h265": "mp4", "raw": "avi"}.get(codec, CONTAINERS[codec].split()[0])
+        container = "matroska" if codec in ("vp8", "vp9", "ffv1") else container
+        for name in names.split():
+            yield _case(codec, container, f"pixels_{name}", replace(CODINGS[codec], pix_fmt=name))
+    for codec in (
+        "h264",
+        "h265",
+        "mpeg4",
+        "mpeg2",
+        "mjpeg",
+        "vp8",
+        "vp9",
+        "ffv1",
+        "wmv2",
+        "raw",
+        "qtrle",
+        "pal8",
+        "msrle",
+    ):
+        container = CONTAINERS[codec].split()[-1 if codec == "wmv2" else 0]
+        container = {"h264": "mp4", "vp9": "webm", "wmv2": "asf"}.get(codec, container)
+        for height, width in ((50, 66), (37, 51)):
+            if height % 2 and codec == "wmv2":
+                continue
+            coding = replace(CODINGS[codec], height=height, width=width)
+            if height % 2 and codec in ("h264", "h265"):
+                coding = replace(coding, pix_fmt="yuv444p")
+            yield _case(codec, container, f"size_{height}x{width}", coding)
+    for codec, container in (
+        ("h264", "mp4"),
+        ("h264", "mpegts"),
+        ("h265", "mp4"),
+        ("vp9", "webm"),
+        ("mpeg2", "mpegts"),
+    ):
+        for name, colours in {"bt709": (1, 1), "bt601_full": (6, 2), "bt709_full": (1, 2), "bt2020": (9, 1)}.items():
+            yield _case(
+                codec,
+                container,
+                f"colours_{name}",
+                replace(_b(codec) if codec in _B else CODINGS[codec], colours=colours),
+            )
+
+
+_OTHER: dict[str, Callable[[Coding], Coding]] = {
+    "h264": lambda coding: coding.having(**{"x264-params": f"{_X264}:cabac=0:8x8dct=0:ref=1:bframes=2:qpmin=20"}),
+    "h265": lambda coding: coding.having(**{"x265-params": f"{_X265}:open-gop=0:ctu=16:cbqpoffs=6:bframes=0"}),
+    "mpeg1": lambda coding: coding.having(bf=2),
+    "mpeg2": lambda coding: coding.having(intra_vlc=1, dc=10),
+    "mpeg4": lambda coding: coding.having(mpeg_quant=1, flags="+qpel"),
+    "vp9": lambda coding: replace(coding, pix_fmt="yuv444p"),
+    "mjpeg": lambda coding: replace(coding, pix_fmt="yuvj444p"),
+}
+_HALF = COUNT // 2
+
+
+def _two(codec: str, container: str, change: Callable[[Coding], Coding]) -> tuple[bytes, bytes]:
+    first = replace(CODINGS[codec], count=_HALF)
+    return encoded(first, container), encoded(change(first), container, first=_HALF)
+
+
+def _larger(coding: Coding) -> Coding:
+    return replace(coding, height=96 if coding.height != 64 else 128, width=96)
+
+
+# What gives the packets of each codec with their headers, and containers to put them in.
+_SOURCES = {"h264": "mpegts", "h265": "mpegts", "mpeg1": "mpegts", "mpeg2": "mpegts", "mpeg4": "m4v", "vp8": "ivf"}
+_SOURCES |= {"vp9": "ivf", "av1": "ivf", "mjpeg": "avi", "flv1": "flv"}
+_TARGETS = {
+    "h264": "mp4 matroska mpegts flv avi h264",
+    "h265": "mp4 matroska mpegts hevc",
+    "mpeg1": "mpegts mpeg matroska",
+    "mpeg2": "mpegts mpeg matroska mp4 avi",
+    "mpeg4": "avi mp4 matroska mpegts",
+    "vp8": "webm ivf",
+    "vp9": "webm ivf mp4",
+    "av1": "webm ivf mp4",
+    "mjpeg": "avi mov matroska",
+    "flv1": "flv avi",
+}
+
+
+def _changes() -> Iterator[Case]:
+    """Streams that are another stream from their middle on."""
+    for codec, containers in _TARGETS.items():
+        source = _SOURCES[codec]
+        for property, change in (("size_changes", _larger), ("headers_change", _OTHER.get(codec))):
+            if change is None:
+                continue
+            for container in containers.split():
+                make = lambda x=codec, s=source, c=container, f=change: remuxed(_two(x, s, f), c)  # noqa: E731
+                yield Case(codec, container, property, make)
+                if codec in ("h264", "h265", "mpeg1", "mpeg2", "mpeg4", "mjpeg", "av1"):
+                    make = lambda x=codec, s=source, c=container, f=change: remuxed(_two(x, s, f), c, once(x))  # noqa: E731
+                    yield Case(codec, container, f"{property}_once", make)
+    joined = {"h264": "mpegts matroska flv h264 avi asf mp4", "h265": "mpegts hevc", "mpeg2": "mpegts mpeg mpeg2video"}
+    joined |= {
+        "mpeg4": "m4v avi",
+        "vp8": "webm ivf ogg",
+        "vp9": "webm ivf",
+        "mjpeg": "mjpeg avi",
+        "gif": "gif",
+        "av1": "ivf",
+    }
+    for codec, containers in joined.items():
+        for container in containers.split():
+            for property, change in (("joined", lambda coding: coding), ("joined_other_size", _larger)):
+                make = lambda x=codec, c=container, f=change: b"".join(_two(x, c, f))  # noqa: E731
+                yield Case(codec, container, property, make)
+    for codec in ("h264", "flv1", "vp9", "h265", "av1"):
+        for property, change in (("second_header_other_size", _larger), ("second_header", _OTHER.get(codec, _larger))):
+            yield Case(codec, "flv", property, lambda x=codec, f=change: flv_joined(*_two(x, "flv", f)))
+    for codec in ("h264", "h265", "mpeg4", "vp9", "av1", "mpeg2"):
+        for property, change in (("two_kinds_other_size", _larger), ("two_kinds", _OTHER.get(codec, _larger))):
+            for container in ("mp4", "mov"):
+                make = lambda x=codec, c=container, f=change: mp4_of_two_kinds(*_two(x, c, f), c)  # noqa: E731
+                yield Case(codec, container, property, make)
+    for codec, containers in {
+        "pal8": "avi mov nut",
+        "msrle": "avi mov asf",
+        "smc": "mov",
+        "gif": "gif mov",
+        "zmbv_pal8": "avi",
+        "png_pal8": "avi",
+    }.items():
+        for container in containers.split():
+            for palettes in (4, COUNT):
+                yield _case(codec, container, f"palettes_{palettes}", replace(CODINGS[codec], palettes=palettes))
+
+
+def _hidden_state() -> Iterator[Case]:
+    """Streams whose first packet tells what decoders know of all the others."""
+    for codec, containers in _TARGETS.items():
+        if codec in ("h264", "h265", "mpeg1", "mpeg2", "mpeg4", "mjpeg", "av1"):
+            for container in containers.split():
+                source = _SOURCES[codec]
+                make = lambda x=codec, s=source, c=container: remuxed([encoded(CODINGS[x], s)], c, once(x))  # noqa: E731
+                yield Case(codec, container, "headers_once", make)
+    for build in ("030", "120", "150"):
+        for container in ("mp4", "matroska", "mpegts", "flv", "avi", "h264"):
+            # Few pictures would be decoded otherwise and still without an error: these are.
+            dct = replace(_x264(bframes=2, qp=38, **{"8x8dct": 1}), pix_fmt="yuv444p", height=32, width=32)
+            make = lambda c=container, b=build, k=dct: _of_build(encoded(k, c), b)  # noqa: E731
+            yield Case("h264", container, f"chroma_444_of_build_{build}", make)
+    direct = _x264(bframes=3, direct="spatial", ref=4, b_pyramid="normal", b_adapt=0)
+    for container in ("mp4", "mpegts"):
+        yield Case("h264", container, "of_build_030", lambda c=container: _of_build(encoded(direct, c), "030"))
+    for text in (b"XviD0001     ", b"XviD0046     ", b"DivX503b1393 ", b"DivX503b1393p", b"FFmpeg.b4650 "):
+        name = text.decode().strip().rstrip("p").lower().replace(".", "_") + ("_packed" if text.endswith(b"p") else "")
+        for container in ("avi", "matroska", "mp4", "mpegts", "m4v"):
+            for once_only in (False, True):
+                make = lambda t=text, c=container, o=once_only: _by_encoder(t, c, o)  # noqa: E731
+                yield Case("mpeg4", container, name + ("_once" if once_only else ""), make)
+
+
+def _of_build(data: bytes, build: str) -> bytes:
+    at = data.index(b"x264 - core ") + 12
+    return data[:at] + build.encode() + data[at + 3 :]
+
+
+def _by_encoder(text: bytes, container: str, once_only: bool) -> bytes:
+    """MPEG-4 with the user data of another encoder, in its first packet or in all that have some."""
+    data = encoded(_b("mpeg4").having(flags="+qpel"), "m4v")
+    at = data.index(b"Lavc")
+    own = data[at : data.index(b"\0", at)]
+    data = data.replace(own, text.ljust(len(own))[: max(len(own), len(text))])
+    return remuxed(
+        [data], container, without_units(lambda unit: unit[0] == 0xB2) if once_only else lambda pieces: pieces
+    )
+
+
+# The main codecs, and damage that befalls them.
+_MAIN = {
+    "h264": "mp4 matroska mpegts flv avi h264",
+    "h265": "mp4 matroska mpegts",
+    "mpeg1": "mpeg",
+    "mpeg2": "mpegts mpeg matroska",
+    "mpeg4": "avi mp4",
+    "vp8": "webm",
+    "vp9": "webm mp4",
+    "av1": "mp4 webm",
+    "mjpeg": "avi mov",
+    "ffv1": "matroska",
+    "flv1": "flv",
+    "h263": "3gp avi",
+    "msmpeg4": "avi",
+    "wmv2": "asf",
+    "pal8": "avi",
+    "prores": "mov",
+}
+
+
+def _damaged() -> Iterator[Case]:
+    for codec, containers in _MAIN.items():
+        coding = _b(codec) if codec in _B else CODINGS[codec]
+        for container in containers.split():
+            base = lambda k=coding, c=container: encoded(k, c)  # noqa: E731
+            for kind in (
+                "truncated",
+                "zeroed",
+                "flipped",
+                "shifted",
+                "lost_ts",
+                "lost_key",
+                "lost_packet",
+                "lost_first",
+            ):
+                if kind == "lost_ts" and container != "mpegts":
+                    continue
+                for seed in range({"zeroed": 2, "flipped": 2, "lost_ts": 4}.get(kind, 1)):
+                    draw = f"{codec} {container} {kind} {seed}"
+                    if kind in ("lost_key", "lost_packet", "lost_first"):
+                        make = lambda b=base, c=container, k=kind, d=draw: without_packets(b(), c, k, random.Random(d))  # noqa: E731
+                    else:
+                        make = lambda b=base, k=kind, d=draw: damaged(b(), k, random.Random(d))  # noqa: E731
+                    yield Case(codec, container, kind, make, True, seed)
+    for codec, container in (("h264", "mp4"), ("mjpeg", "mov"), ("mpeg4", "mp4")):
+        make = lambda x=codec, c=container: _mdat_too_long(encoded(CODINGS[x], c, muxer=(("movflags", "faststart"),)))  # noqa: E731
+        yield Case(codec, container, "mdat_too_long", make, True)
+
+
+def _mdat_too_long(data: bytes) -> bytes:
+    at = data.index(b"mdat") - 4
+    return data[:at] + (int.from_bytes(data[at : at + 4], "big") + 8).to_bytes(4, "big") + data[at + 4 :]
