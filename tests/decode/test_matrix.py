@@ -15,7 +15,7 @@ import signal
 import time
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -44,23 +44,23 @@ class Truth:
         sure: How many of them come out before an error.
         corrupt: Numbers of those that FFmpeg marks.
         error: The first error, or nothing.
+        undefined: Numbers of those that are other pixels for who keeps the frames before them. Of a damaged picture
+            some decoders leave parts as they were in memory that they use again.
     """
 
     times: list[int | None]
     sure: int
     corrupt: list[int]
     error: str
+    undefined: set[int] = field(default_factory=set)
 
     @property
     def is_whole(self) -> bool:
         return not self.error and not self.corrupt and bool(self.times)
 
 
-def sequential_decode(path: Path) -> Truth:
-    """Decodes a file from its beginning, by one thread. The frames go into a file beside it."""
-    frames: list[np.ndarray] = []
-    truth = Truth([], 0, [], "")
-    size: dict[str, int] = {}
+def decoded(path: Path, truth: Truth) -> Iterator[av.VideoFrame]:
+    """Decodes a file from its beginning, by one thread. Errors are noted, and what comes behind them is decoded."""
     try:
         with av.open(f"file:{path}") as container:
             stream = container.streams.video[0]
@@ -69,22 +69,35 @@ def sequential_decode(path: Path) -> Truth:
                 if not packet.size and packet.dts is not None:
                     continue  # would end decoding
                 try:
-                    decoded = packet.decode()
+                    frames = packet.decode()
                 except av.FFmpegError as error:
                     truth.error = truth.error or str(error)
                     continue
-                for frame in decoded:
-                    size = size or {"width": frame.width, "height": frame.height}
-                    pixels = frame.reformat(format="rgb24", **size).to_ndarray()
-                    if frame.is_corrupt:
-                        truth.corrupt.append(len(frames))
-                    frames.append(np.rot90(pixels, frame.rotation // 90))
-                    truth.times.append(frame.pts)
-                    truth.sure += not truth.error
+                yield from frames
     except (av.FFmpegError, IndexError, AttributeError) as error:
         truth.error = truth.error or f"{type(error).__name__}: {error}"
-    if frames:
-        np.save(path.with_suffix(".npy"), np.stack(frames))
+
+
+def sequential_decode(path: Path) -> Truth:
+    """Decodes a file. Its frames go into a file beside it, as RGB of the size of the first."""
+    pictures: list[np.ndarray] = []
+    truth = Truth([], 0, [], "")
+    size: dict[str, int] = {}
+    for frame in decoded(path, truth):
+        size = size or {"width": frame.width, "height": frame.height}
+        pixels = frame.reformat(format="rgb24", **size).to_ndarray()
+        if frame.is_corrupt:
+            truth.corrupt.append(len(pictures))
+        pictures.append(np.rot90(pixels, round(frame.rotation / 90)))
+        truth.times.append(frame.pts)
+        truth.sure += not truth.error
+    held = list(decoded(path, truth))
+    for place, (frame, picture) in enumerate(zip(held, pictures, strict=False)):
+        pixels = frame.reformat(format="rgb24", **size).to_ndarray()
+        if not np.array_equal(np.rot90(pixels, round(frame.rotation / 90)), picture):
+            truth.undefined.add(place)
+    if pictures:
+        np.save(path.with_suffix(".npy"), np.stack(pictures))
     return truth
 
 
@@ -98,8 +111,9 @@ class Outcome:
     Args:
         way: How it was made.
         indices: Its frames.
-        verdict: "right", "wrong", "error", or "foreign" for an exception that is not ours.
-        detail: Of the latter three.
+        verdict: "right", "wrong", "error", "foreign" for an exception that is not ours, or "undefined" where a
+            sequential decode has no pixels that are right.
+        detail: What is wrong.
         checksum: Of the pixels.
     """
 
@@ -139,6 +153,8 @@ class Judge:
             places = self._places(reader, index)
             if self.frames is None or not places:
                 return Outcome(way, tuple(indices), "wrong", f"frame {index} does not come out of a sequential decode")
+            if places & self.truth.undefined:
+                return Outcome(way, tuple(indices), "undefined")
             fits = [place for place in places if pixels.shape == self.frames[place].shape]
             if not fits:
                 return Outcome(way, tuple(indices), "wrong", f"frame {index} is of another shape")
@@ -265,7 +281,8 @@ def faults_of(case: Case, report: Report) -> list[str]:
         faults.append(f"{verdict}: {way}, {len(outcomes)} of {asked}, e.g. {list(example.indices)} {example.detail}")
     given: dict[tuple[bool, tuple[int, ...]], set[tuple[str, int]]] = defaultdict(set)
     for outcome in report.outcomes:
-        given[outcome.way.endswith("yuv"), outcome.indices].add((outcome.verdict, outcome.checksum))
+        if outcome.verdict != "undefined":
+            given[outcome.way.endswith("yuv"), outcome.indices].add((outcome.verdict, outcome.checksum))
     varying = [indices for (_, indices), results in given.items() if len(results) > 1]
     if varying:
         faults.append(f"depends: {len(varying)} requests give this or that, e.g. {list(varying[0])}")
@@ -299,6 +316,7 @@ def run_matrix(chosen: Sequence[Case], folder: Path, thorough: bool) -> tuple[di
                 requests=len(report.outcomes),
                 wrong=sum(outcome.verdict in ("wrong", "foreign") for outcome in report.outcomes),
                 errors=sum(outcome.verdict == "error" for outcome in report.outcomes),
+                undefined=sum(outcome.verdict == "undefined" for outcome in report.outcomes),
                 faulty=bool(found),
             )
             counts += counted

@@ -134,8 +134,8 @@ CONTAINERS = {
     "flv1": "avi flv asf nut swf",
     "gif": "mov gif nut",
     "h261": "avi asf nut h261",
-    "h263": "avi mov 3gp mpeg asf nut h263",
-    "h263p": "avi mpeg asf nut",
+    "h263": "avi mov 3gp asf nut h263",
+    "h263p": "avi asf nut",
     "h264": "avi mov mp4 3gp matroska mpegts flv mpeg asf nut h264 mxf",
     "h264rgb": "avi mov mp4 matroska mpegts h264",
     "h265": "mov mp4 matroska mpegts flv mpeg nut hevc",
@@ -144,7 +144,7 @@ CONTAINERS = {
     "jpegls": "avi asf",
     "ljpeg": "avi asf",
     "magicyuv": "avi mov asf",
-    "mjpeg": "avi mov mp4 matroska mpeg asf nut mjpeg swf",
+    "mjpeg": "avi mov mp4 matroska asf nut mjpeg swf",
     "mpeg1": "avi mov mp4 matroska mpegts mpeg asf nut mpeg1video",
     "mpeg2": "avi mov mp4 matroska mpegts mpeg asf nut mpeg2video mxf",
     "mpeg4": "avi mov mp4 3gp matroska mpegts mpeg asf nut m4v",
@@ -335,7 +335,8 @@ def _times() -> Iterator[Case]:
     for container in ("mpegts", "mpeg"):
         for codec in ("mpeg1", "mpeg2", "mpeg4", "h264", "h265"):
             for property, shift in (("wrapped", 2**33 - 20 * 3600), ("negative", -20 * 3600)):
-                make = lambda c=container, k=_b(codec), s=shift: remuxed([encoded(k, c)], c, _later(s), _TS[c])  # noqa: E731
+                coding = _b(codec)
+                make = lambda c=container, k=coding, s=shift: remuxed([encoded(k, c)], c, _later(s), _TS[c])  # noqa: E731
                 yield Case(codec, container, property, make)
     for codec in ("h264", "h265", "mpeg4", "mpeg2", "vp9", "av1", "mjpeg"):
         coding = _b(codec) if codec in _B else CODINGS[codec]
