@@ -65,9 +65,11 @@ def is_full_range(frame: VideoFrame) -> bool:
 
 
 def yuv_format(frame: VideoFrame, frames: int, box: Box) -> YuvFormat | None:
-    """The format of a clip of frames like this one; None if they are not YUV 4:2:0 of 8 bits in known colours."""
+    """The format of a clip of frames like this one; None unless it is progressive YUV 4:2:0 of 8 bits."""
     matrix = _MATRICES.get(int(frame.colorspace))
-    if frame.format.name not in _YUV_420 or matrix is None:
+    if frame.format.name not in _YUV_420 or matrix is None or frame.interlaced_frame:
+        return None
+    if any(plane.line_size < 0 for plane in frame.planes):  # stored upside down, as AMV does
         return None
     return YuvFormat(frames, box.height, box.width, box.top % 2, box.left % 2, matrix, is_full_range(frame))
 

@@ -25,6 +25,8 @@ ENTRY = 1
 """Decoding can begin here: what is shown from here on needs nothing before it."""
 SHOWN = 2
 """The packet gives a frame of the video."""
+TIMED = 8
+"""It says in which fields its picture is shown. FFmpeg may then take from the frame before whether it is interlaced."""
 DROPPABLE = 4
 """No other packet needs it."""
 
@@ -86,7 +88,7 @@ class PacketIndex:
         sizes: Bytes of the packets.
         times: When packets are shown (pts).
         decoding_times: When packets are decoded (dts).
-        flags: `ENTRY`, `SHOWN`, `DROPPABLE`.
+        flags: `ENTRY`, `SHOWN`, `DROPPABLE`, `TIMED`.
         checksums: CRC-32 of the packets' bytes.
 
     Raises:

@@ -17,7 +17,8 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from lightning_multigrid.decode.file_boxes import outermost_boxes
-from lightning_multigrid.decode.index import DROPPABLE, ENTRY, SHOWN, Orientation, PacketIndex, Seal
+from lightning_multigrid.decode.index import DROPPABLE, ENTRY, SHOWN, TIMED, Orientation, PacketIndex, Seal
+from lightning_multigrid.decode.learned import Learned
 from lightning_multigrid.decode.nal import H264Packets, H265Packets
 from lightning_multigrid.decode.video_file import VideoError, VideoFile, demuxed
 
@@ -61,7 +62,9 @@ class _Indexing:
         self.rows = array("q")  # six numbers per packet; as objects they would take six times the memory
         self.h264 = H264Packets(self.codec.extradata or b"") if self.codec.name == "h264" else None
         self.h265 = H265Packets(self.codec.extradata or b"") if self.codec.name == "hevc" else None
+        self.learned = Learned(self.codec.name, self.codec.extradata or b"")
         self.plain = True  # whether the file holds the first packets byte for byte
+        self.one_kind = True  # whether nothing beside the packets, such as a palette, changes what they mean
 
     def index(self) -> PacketIndex:
         probe = self._pass()
@@ -69,7 +72,7 @@ class _Indexing:
             raise VideoError(self.file.path, "holds no frame that can be decoded")
         table = np.array(self.rows if self.regular else [], np.int64).reshape(-1, 6).T.copy()
         _, _, times, _, flags, _ = table
-        self._remove_unsafe_entries(flags)
+        self._remove_unsafe_entries(flags, times, probe)
         by_time = np.sort(times[flags & SHOWN != 0])
         if not _is_believed(probe, by_time, times[flags & ENTRY != 0]):
             table, by_time = table[:, :0], by_time[:0]
@@ -80,7 +83,14 @@ class _Indexing:
         if len(by_time) > 1 and self.stream.time_base is not None:
             rate = float((len(by_time) - 1) / (int(by_time[-1] - by_time[0]) * self.stream.time_base))
         seals, single = _seals(self.file)
-        direct = bool(len(times)) and single and self.plain and self.h264 is not None and not self.h264.sets_in_band
+        direct = (
+            bool(len(times))
+            and single
+            and self.plain
+            and self.one_kind
+            and self.h264 is not None
+            and not (self.h264.sets_in_band or self.h264.needs_encoder)
+        )
         codec = self.codec
         colours = int(codec.colorspace), int(codec.color_range), int(codec.color_primaries), int(codec.color_trc)
         index = PacketIndex(
@@ -104,9 +114,12 @@ class _Indexing:
         )
         return replace(index, digest=index.digest_for(self.file.bytes.read(seals)))
 
-    def _remove_unsafe_entries(self, flags: Any) -> None:
-        """Removes entries at which a decoder might lack a parameter set that came in a packet before."""
-        if self.h264 is not None and self.h264.sets_in_band:
+    def _remove_unsafe_entries(self, flags: Any, times: Any, probe: list[VideoFrame]) -> None:
+        """Removes entries at which a decoder might lack something that came with a packet before, or no picture is."""
+        entries = set(times[flags & ENTRY != 0].tolist())
+        if not self.one_kind or any(frame.pts in entries and not frame.key_frame for frame in probe):
+            flags[1:] &= ~ENTRY
+        if self.h264 is not None and (self.h264.sets_in_band or self.h264.needs_encoder):
             flags[1:] &= ~ENTRY
         if self.h265 is not None and self.h265.sets_in_band and len(flags):
             flags[np.setdiff1d(np.arange(1, len(flags)), self.h265.whole)] &= ~ENTRY
@@ -122,6 +135,7 @@ class _Indexing:
             if not packet.size:
                 continue
             corrupt = packet.is_corrupt
+            self.one_kind &= not self._changes_kind(packet)
             if packet.pts is None or _may_be_placeholder(self.codec, packet):
                 self.regular = False
             elif self.regular:
@@ -132,18 +146,27 @@ class _Indexing:
 
     def _add(self, packet: Packet[VideoStream], time: int) -> None:
         data = bytes(packet)
-        entry, droppable = packet.is_keyframe, False
+        entry, droppable, timed = packet.is_keyframe, False, False
         if self.h264 is not None:
             # Containers also mark recovery points as keyframes. Pictures may be wrong for a while after those.
-            idr, droppable = self.h264.look(data)
+            idr, droppable, timed = self.h264.look(data)
             entry = entry and idr
         elif self.h265 is not None:
             entry = self.h265.is_entry(data) and entry
+        entry = self.learned.may_enter(data) and entry
         shown = not packet.is_discard and _is_shown(self.codec, data)  # an edit list discards
-        flags = ENTRY * entry | SHOWN * shown | DROPPABLE * droppable
+        flags = ENTRY * entry | SHOWN * shown | DROPPABLE * droppable | TIMED * timed
         decoding_time = time if packet.dts is None else packet.dts
         position = -1 if packet.pos is None else packet.pos
         self.rows.extend((position, len(data), time, decoding_time, flags, zlib.crc32(data)))
+
+    def _changes_kind(self, packet: Packet[VideoStream]) -> bool:
+        """Whether something beside a packet tells how to decode it and those after it: a palette, or other headers."""
+        if packet.has_sidedata("palette"):
+            return True
+        if not packet.has_sidedata("new_extradata"):
+            return False
+        return bytes(packet.get_sidedata("new_extradata")) != bytes(self.codec.extradata or b"")
 
     def _is_plain(self, packet: Packet[VideoStream]) -> bool:
         if packet.pos is None or packet.pos < 0:

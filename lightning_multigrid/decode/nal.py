@@ -5,6 +5,7 @@ Packets are looked at in decoding order, as bytes; nothing is decoded. Section n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ from typing import NamedTuple
 _HEADER_BYTES = 48
 # The part of a sequence parameter set that is read here; it may hold scaling lists of 2,000 bytes.
 _SET_BYTES = 4096
+# How x264 names its build to decoders. FFmpeg knows two faults: of direct prediction, and of 4:4:4 with 8x8 transforms.
+_X264, _LAST_OF_DIRECT_FAULT, _LAST_OF_444_FAULT = re.compile(rb"x264 - core ([0-9]{1,9})"), 33, 150
 # Profiles whose sequence parameter sets state chroma and bit depth; 7.3.2.1.1.
 _HIGH_PROFILES = {44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244}
 # Video, sequence and picture parameter sets of H.265; table 7-1.
@@ -24,15 +27,18 @@ class Look(NamedTuple):
     Args:
         entry: Whether it is an IDR picture, at which decoding can begin.
         droppable: Whether no other picture refers to it, so that the others can be decoded without it.
+        timed: Whether it says in which fields its picture is shown ("pic_struct"; D.2.3).
     """
 
     entry: bool
     droppable: bool
+    timed: bool
 
 
 class _Sequence(NamedTuple):
     """The part of a sequence parameter set that tells how slices begin; 7.3.2.1.1."""
 
+    chroma: int
     separate_planes: bool
     bits_of_frame_number: int
     order_type: int
@@ -55,6 +61,7 @@ class H264Packets:
 
     def __init__(self, extradata: bytes) -> None:
         self.orders: list[int] = []
+        self._builds: set[int] = set()  # of x264
         self.sure = True
         self.sets_in_band = False
         self._length = length_bytes(extradata, 4)
@@ -66,15 +73,25 @@ class H264Packets:
             if unit[0] & 0x1F == 7:
                 self._read_sequence(unit)
 
+    @property
+    def needs_encoder(self) -> bool:
+        """Whether FFmpeg works round faults of the x264 that a packet names, once it has decoded that packet."""
+        chroma = 3 if self._sequence is None else self._sequence.chroma
+        last = _LAST_OF_444_FAULT if chroma == 3 else _LAST_OF_DIRECT_FAULT
+        return any(build <= last for build in self._builds)
+
     def look(self, packet: bytes) -> Look:
         """Looks at the next packet in decoding order."""
         slices: list[int] = []
-        idr = other = False
+        idr = other = timed = False
         for start, end in nal_units(packet, self._length):
             kind = packet[start] & 0x1F
             if kind in (1, 2, 3, 4, 5, 20, 21):
                 slices.append(start)
                 idr |= kind == 5
+            elif kind == 6:
+                timed |= 1 in _messages(packet[start + 1 : end])
+                self._builds |= {int(build) for build in _X264.findall(packet, start, end)}
             elif kind in (7, 8, 13, 15):
                 other = True
                 self._read_set(packet[start:end].rstrip(b"\0"))
@@ -86,7 +103,7 @@ class H264Packets:
             self.sure = False
         if refers and any(refers):
             self._before = self.orders[-1]
-        return Look(idr, bool(slices) and not any(refers) and not other)
+        return Look(idr, bool(slices) and not any(refers) and not other, timed)
 
     def _read_set(self, unit: bytes) -> None:
         if unit in self._sets:
@@ -184,6 +201,21 @@ def length_bytes(extradata: bytes, place: int) -> int:
     return (extradata[place] & 3) + 1 if extradata[:1] == b"\1" and len(extradata) > place else 0
 
 
+def _messages(unit: bytes) -> Iterator[int]:
+    """Kinds of the messages in a unit of supplemental enhancement information; 7.3.2.3.1."""
+    at = 0
+    while at < len(unit) - 2:
+        numbers = []
+        for _ in range(2):  # kind and size
+            number = 0
+            while at < len(unit) - 1 and unit[at] == 255:
+                number, at = number + 255, at + 1
+            numbers.append(number + unit[at])
+            at = min(at + 1, len(unit) - 1)
+        yield numbers[0]
+        at += numbers[1]
+
+
 def _parameter_sets(extradata: bytes) -> Iterator[bytes]:
     """The units of an "avcC" record (ISO/IEC 14496-15, 5.3.3.1.2), or those behind start codes."""
     if extradata[:1] != b"\1":
@@ -203,7 +235,7 @@ def _sequence(bits: _Bits) -> _Sequence:
     profile = bits.take(8)
     bits.take(16)
     bits.golomb()
-    separate = False
+    chroma, separate = 1, False
     if profile in _HIGH_PROFILES:
         chroma = bits.golomb()
         separate = chroma == 3 and bool(bits.take(1))
@@ -227,7 +259,7 @@ def _sequence(bits: _Bits) -> _Sequence:
     bits.take(1)
     bits.golomb()  # width and height in macroblocks
     bits.golomb()
-    return _Sequence(separate, frame_number, order_type, order, bool(bits.take(1)))
+    return _Sequence(chroma, separate, frame_number, order_type, order, bool(bits.take(1)))
 
 
 def _skip_scaling_list(bits: _Bits, size: int) -> None:

@@ -13,8 +13,8 @@ import operator
 import os
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, suppress
 from typing import Any
 
 import av
@@ -34,17 +34,19 @@ from lightning_multigrid.decode.frame_pixels import (
     yuv_format,
     yuv_planes,
 )
-from lightning_multigrid.decode.index import SHOWN, Orientation, PacketIndex
+from lightning_multigrid.decode.index import SHOWN, TIMED, Orientation, PacketIndex
 from lightning_multigrid.decode.indexing import index_of, is_sealed
 from lightning_multigrid.decode.ranges import PacketRange, packet_ranges
 from lightning_multigrid.decode.thread_cache import ThreadCache
 from lightning_multigrid.decode.video_file import VideoError, VideoFile, demuxed
-from lightning_multigrid.pixels import Box, YuvClip
+from lightning_multigrid.pixels import Box, YuvClip, YuvFormat
 
 # Most bytes of one read, and of a gap between packets that is read along with them.
 _PIECE, _GAP = 1 << 22, 1 << 16
 
 _Place = tuple[int, int, int, int]
+# Writes a frame into an empty clip, at each of its places.
+_Fill = Callable[[VideoFrame, list[int]], None]
 
 
 def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[int]]:
@@ -162,18 +164,9 @@ class VideoReader:
             ValueError: If `box` does not lie within the frame.
             VideoError: If a frame cannot be decoded.
         """
-        frames = self._wanted(indices)
-        orientation = self.index.orientation
-        shown = Box.of(box, self.height, self.width)
-        top, left, height, width = stored(shown, orientation, self.height, self.width)
-        clip = torch.empty((len(indices), height, width, 3), dtype=torch.uint8)
-        pixels = clip.numpy()
-        with self.file.faults():
-            for frame, places in frames:
-                crop = self._rgb(frame)[top : top + height, left : left + width]
-                for place in places:
-                    pixels[place] = crop
-        return show(clip, orientation)
+        clip = self._clip(indices, box, yuv=False)
+        assert isinstance(clip, Tensor)
+        return clip
 
     def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> YuvClip | Tensor:
         """Reads frames as they are stored, if that is YUV 4:2:0 of 8 bits, and otherwise as `read` does.
@@ -190,23 +183,40 @@ class VideoReader:
             ValueError: If `box` does not lie within the frame.
             VideoError: If a frame cannot be decoded.
         """
-        frames = self._wanted(indices)
-        shown = Box.of(box, self.height, self.width)
-        clip: YuvClip | None = None
         # FFmpeg's converter interpolates the chroma of frames of odd height.
-        if self.index.orientation == Orientation() and self.index.height % 2 == 0:
-            with self.file.faults():
-                for frame, places in frames:
-                    format = yuv_format(frame, len(indices), shown) if self._is_of_first_size(frame) else None
-                    if clip is None and format is not None:
-                        clip = format.view(torch.empty(format.nbytes, dtype=torch.uint8))
-                        luma, chroma = clip.luma.numpy(), clip.chroma.numpy()
-                    if clip is None or format != clip.format:
-                        return self.read(indices, box)
-                    y, cb, cr = yuv_planes(frame, shown)
-                    for place in places:
-                        luma[place], chroma[place, 0], chroma[place, 1] = y, cb, cr
-        return clip or self.read(indices, box)
+        return self._clip(indices, box, yuv=self.index.orientation == Orientation() and self.index.height % 2 == 0)
+
+    def _clip(self, indices: Sequence[int], box: Box | None, *, yuv: bool) -> YuvClip | Tensor:
+        """Reads a clip as RGB, or if `yuv` and its frames allow that, as they are stored."""
+        places = places_of(indices, len(self), self.file.path)
+        shown = Box.of(box, self.height, self.width)
+        format: YuvFormat | None = None
+        fill: _Fill | None = None
+        clip: YuvClip | Tensor
+        with self.file.faults():
+            for index, frame in self._find(sorted(places)):
+                own = yuv_format(frame, len(indices), shown) if yuv and self._is_of_first_size(frame) else None
+                if fill is not None and own != format:
+                    return self.read(indices, box)  # the first frame is not like this one
+                if fill is None:
+                    format = own
+                    clip, fill = self._empty_rgb(len(indices), shown) if own is None else _empty_yuv(own, shown)
+                fill(frame, places[index])
+        if fill is None:
+            clip, _ = self._empty_rgb(0, shown)
+        return show(clip, self.index.orientation) if isinstance(clip, Tensor) else clip
+
+    def _empty_rgb(self, length: int, shown: Box) -> tuple[Tensor, _Fill]:
+        top, left, height, width = stored(shown, self.index.orientation, self.height, self.width)
+        clip = torch.empty((length, height, width, 3), dtype=torch.uint8)
+        pixels = clip.numpy()
+
+        def fill(frame: VideoFrame, places: list[int]) -> None:
+            crop = self._rgb(frame)[top : top + height, left : left + width]
+            for place in places:
+                pixels[place] = crop
+
+        return clip, fill
 
     def frames(self) -> Iterator[tuple[int, VideoFrame]]:
         """Decodes all frames as they are stored, without the rotation, each with its number.
@@ -233,11 +243,6 @@ class VideoReader:
         rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **rgb_options(frame))
         return plane_pixels(rgb.planes[0], height, width, 3)
 
-    def _wanted(self, indices: Sequence[int]) -> Iterator[tuple[VideoFrame, list[int]]]:
-        """Checks the indices of a clip. Gives out each of its frames, with its places in the clip."""
-        places = places_of(indices, len(self), self.file.path)
-        return ((frame, places[index]) for index, frame in self._find(sorted(places)))
-
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """Decodes the frames `wanted` (ascending), each with its number; some of them again if the index is wrong."""
         if not wanted:
@@ -250,13 +255,22 @@ class VideoReader:
                 yield from self._by_index(wanted)
                 return
             except (_Disagreement, av.FFmpegError) as error:
+                self._forget_decoder()
                 self._renew_index()
                 if self.index == index:
                     if isinstance(error, _Disagreement):
-                        _cache.distrust(self._key)
+                        _cache.distrust(self._key, self._comes_in_order())
                     break
-        by_time = len(self.index.times) and self._comes_in_order()
+        known = _cache.distrusted.get(self._key)
+        by_time = len(self.index.times) and (self._comes_in_order() if known is None else known)
         yield from self._from_start(wanted, self._number_by_time if by_time else enumerate)
+
+    def _forget_decoder(self) -> None:
+        """Drops what decoded, since what it holds of a damaged file could show in the next frames."""
+        _cache.forget_decoder(self.index)
+        if self._demuxer is not None:
+            self._demuxer[0].close()
+            self._demuxer = None
 
     def _renew_index(self) -> None:
         """Builds the index anew after a disagreement: it may be another file's, or older than the file."""
@@ -277,24 +291,33 @@ class VideoReader:
         except ValueError as error:
             raise _Disagreement from error
         for packet_range in ranges:
-            expected, missing = iter(packet_range.shown), dict(packet_range.wanted)
-            first = index.times[packet_range.packets[0]]
-            for frame in self._direct(packet_range) if index.direct else self._demuxed(packet_range):
-                number = frame.pts
-                if number is None or not 0 <= number < len(index.times):
-                    raise _Disagreement
-                if not index.flags[number] & SHOWN or index.times[number] < first:
-                    continue
-                if number != next(expected, None):
-                    raise _Disagreement
-                if number in missing:
-                    yield missing.pop(number), frame
-                    if not missing:
-                        break
-            if missing:
-                raise _Disagreement
+            with closing(self._direct(packet_range) if index.direct else self._demuxed(packet_range)) as decoded:
+                yield from self._checked(packet_range, decoded)
 
-    def _direct(self, packet_range: PacketRange) -> Iterator[VideoFrame]:
+    def _checked(self, packet_range: PacketRange, decoded: Iterator[VideoFrame]) -> Iterator[tuple[int, VideoFrame]]:
+        """Compares decoded frames with the index. Gives out those that are wanted, each with its number."""
+        index = self.index
+        expected, missing = iter(packet_range.shown), dict(packet_range.wanted)
+        entry = packet_range.packets[0]
+        for frame in decoded:
+            number = frame.pts
+            if number is None or not 0 <= number < len(index.times) or frame.is_corrupt:
+                raise _Disagreement
+            if not index.flags[number] & SHOWN or index.times[number] < index.times[entry]:
+                continue
+            # What is shown from an entry that is no keyframe may need something before it.
+            if number != next(expected, None) or (number == entry and not frame.key_frame):
+                raise _Disagreement
+            # FFmpeg may take it from the frame before whether a frame of H.264 is interlaced, and so is converted.
+            if frame.interlaced_frame and index.flags[number] & TIMED:
+                raise _Disagreement
+            if number in missing:
+                yield missing.pop(number), frame
+                if not missing:
+                    return
+        raise _Disagreement
+
+    def _direct(self, packet_range: PacketRange) -> Generator[VideoFrame, None, None]:
         """Decodes packets that this reader reads from the file itself."""
         with _cache.decoder(self.index) as codec:
             for number, data in self._packets(packet_range.packets):
@@ -317,10 +340,10 @@ class VideoReader:
                     raise _Disagreement
                 yield number, packet
 
-    def _demuxed(self, packet_range: PacketRange) -> Iterator[VideoFrame]:
+    def _demuxed(self, packet_range: PacketRange) -> Generator[VideoFrame, None, None]:
         """Decodes packets that FFmpeg reads from the file's container."""
         if self._demuxer is None:
-            self._demuxer = self.file.open()
+            self._demuxer = self.file.open(strict=True)
         container, stream = self._demuxer
         index, first, needed = self.index, packet_range.packets[0], set(packet_range.packets)
         # A container that takes this for a time of presentation seeks to an earlier entry.
@@ -376,6 +399,18 @@ class VideoReader:
         for packet in packets:
             self.packets_fed += packet.size > 0
             yield from packet.decode()
+
+
+def _empty_yuv(format: YuvFormat, shown: Box) -> tuple[YuvClip, _Fill]:
+    clip = format.view(torch.empty(format.nbytes, dtype=torch.uint8))
+    luma, chroma = clip.luma.numpy(), clip.chroma.numpy()
+
+    def fill(frame: VideoFrame, places: list[int]) -> None:
+        y, cb, cr = yuv_planes(frame, shown)
+        for place in places:
+            luma[place], chroma[place, 0], chroma[place, 1] = y, cb, cr
+
+    return clip, fill
 
 
 class _Disagreement(Exception):

@@ -13,6 +13,7 @@ from av.video.reformatter import VideoReformatter
 
 from lightning_multigrid.decode.index import MAX_PIXELS, PacketIndex
 
+_Kind = tuple[bytes, tuple[int, int, int, int], int, int]
 FileKey = tuple[str, int, int]
 """What tells a file from others, and from itself before a change: path, time of change, size in bytes."""
 
@@ -30,15 +31,16 @@ class ThreadCache(threading.local):
     Attributes:
         scalers: One scaler per pixel format. They hold megabytes, so there is not one per file. Before PyAV 17 a scaler
             for several formats confuses full and limited range.
-        distrusted: Files whose decoder disagrees with an index that was just built. Used as a set in order of age.
+        distrusted: Files whose decoder disagrees with an index that was just built, the oldest first, and whether their
+            frames can be told apart by their times.
     """
 
     def __init__(self) -> None:
         self.scalers: defaultdict[str, VideoReformatter] = defaultdict(VideoReformatter)
-        self.distrusted: dict[FileKey, None] = {}
+        self.distrusted: dict[FileKey, bool] = {}
         self._indices: dict[FileKey, bytes] = {}
         self._bytes = 0
-        self._decoders: dict[tuple[bytes, tuple[int, int, int, int], int, int], VideoCodecContext] = {}
+        self._decoders: dict[_Kind, VideoCodecContext] = {}
 
     def index(self, key: FileKey, build: Callable[[], PacketIndex]) -> PacketIndex:
         """Gets the index of a file, built if it is not kept."""
@@ -56,16 +58,20 @@ class ThreadCache(threading.local):
         """Drops the index of a file."""
         self._bytes -= len(self._indices.pop(key, b""))
 
-    def distrust(self, key: FileKey) -> None:
-        """Remembers that the frames of a file are not found by its index."""
-        self.distrusted[key] = None
+    def distrust(self, key: FileKey, by_time: bool) -> None:
+        """Remembers that the frames of a file are not found by its index, and whether they are by their times."""
+        self.distrusted[key] = by_time
         if len(self.distrusted) > _MOST_DISTRUSTED:
             del self.distrusted[next(iter(self.distrusted))]
+
+    def forget_decoder(self, index: PacketIndex) -> None:
+        """Drops the kept decoder for the file of an index."""
+        self._decoders.pop(_kind(index), None)
 
     @contextmanager
     def decoder(self, index: PacketIndex) -> Iterator[VideoCodecContext]:
         """Lends a decoder of H.264 for the file of an index: a kept one if there is one for the same parameter sets."""
-        key = index.extradata, index.colours, index.stored_height, index.stored_width
+        key = _kind(index)
         codec = self._decoders.pop(key, None) or _decoder(index)
         with suppress(GeneratorExit):  # the reader has its frames, and stops in the middle of a range
             yield codec
@@ -78,6 +84,11 @@ class ThreadCache(threading.local):
             del self._decoders[oldest]
 
 
+def _kind(index: PacketIndex) -> _Kind:
+    """What one decoder can serve: the same parameter sets, colours and size."""
+    return index.extradata, index.colours, index.stored_height, index.stored_width
+
+
 def _decoder(index: PacketIndex) -> VideoCodecContext:
     codec = CodecContext.create("h264", "r")
     assert isinstance(codec, VideoCodecContext)
@@ -85,5 +96,5 @@ def _decoder(index: PacketIndex) -> VideoCodecContext:
     codec.thread_count = 1
     codec.colorspace, codec.color_range, codec.color_primaries, codec.color_trc = index.colours
     # "strict": if a stream does not state how far it reorders frames, the decoder assumes the most, and loses none.
-    codec.options = {"max_pixels": str(MAX_PIXELS), "strict": "1"}
+    codec.options = {"max_pixels": str(MAX_PIXELS), "strict": "1", "err_detect": "explode"}
     return codec

@@ -120,8 +120,8 @@ class VideoFile:
         finally:
             container.close()
 
-    def open(self) -> tuple[InputContainer, VideoStream]:
-        """Opens the file's container and its video, at the beginning."""
+    def open(self, *, strict: bool = False) -> tuple[InputContainer, VideoStream]:
+        """Opens the file's container and its video, at the beginning. If `strict`, the decoder conceals no fault."""
         # The suffix helps to tell containers apart. More of the name might be taken for a protocol or a pattern.
         suffix = os.path.splitext(self.path)[1]
         suffix = suffix if suffix[1:].isalnum() and suffix.isascii() else ""
@@ -141,12 +141,12 @@ class VideoFile:
                 raise VideoError(self.path, f"no video, or damaged at its head ({error.strerror})") from error
             raise
         try:
-            return container, self._video_of(container)
+            return container, self._video_of(container, strict)
         except BaseException:
             container.close()
             raise
 
-    def _video_of(self, container: InputContainer) -> VideoStream:
+    def _video_of(self, container: InputContainer, strict: bool) -> VideoStream:
         # FFmpeg takes the cover picture of a sound file for video.
         streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
         if not streams:
@@ -159,7 +159,7 @@ class VideoFile:
                 self.path, f"declares frames of {codec.width} x {codec.height} pixels, more than {MAX_PIXELS}"
             )
         codec.thread_count = 1  # a loader has workers; FFmpeg's own threads would cost more than they gain
-        codec.options = {"max_pixels": str(MAX_PIXELS)}
+        codec.options = {"max_pixels": str(MAX_PIXELS), **({"err_detect": "explode"} if strict else {})}
         return streams[0]
 
     def refuse_cut_short(self) -> None:
