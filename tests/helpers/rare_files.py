@@ -77,7 +77,7 @@ CODINGS = {
     "jpegls": _coding("jpegls", "rgb24", count=10),
     "ljpeg": _coding("ljpeg", "yuvj420p"),
     "magicyuv": _coding("magicyuv"),
-    "mjpeg": _coding("mjpeg", "yuvj420p"),
+    "mjpeg": _coding("mjpeg", "yuvj420p", huffman="default", qmin=5, qmax=5),  # the same tables in each picture
     "mpeg1": _coding("mpeg1video"),
     "mpeg2": _coding("mpeg2video"),
     "mpeg4": _coding("mpeg4"),
