@@ -106,7 +106,7 @@ _PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "s
 
 @dataclass(frozen=True)
 class TranscodeJob:
-    """A video to make anew, or a folder of frames if it has a `frame_rate`; the target does not exist, its folder does."""
+    """A video to make anew, or a folder of frames if `frame_rate` is given. `target` is new, and its folder exists."""
 
     source: str
     target: str
