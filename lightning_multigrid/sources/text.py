@@ -149,8 +149,7 @@ def sibling(path: str, words: str, word: str) -> str:
 def names_in(folder: str) -> list[str]:
     """Names of what a folder holds, sorted."""
     try:
-        with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries)
+        return sorted(os.listdir(folder))
     except OSError as error:
         raise ManifestError(
             f"{folder} can't be listed: {error.strerror}. Give the path of an existing folder."
