@@ -25,12 +25,7 @@ _STATE_KEYS = ("model_state", "state_dict", "blobs", "model")
 
 
 def read_file(path: str | os.PathLike[str]) -> Any:
-    """Returns the content of a file of weights: tensors in plain containers.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged or holds other objects.
-    """
+    """Returns the content of a file of weights: tensors in plain containers. Refuses files with other objects."""
     with Path(path).open("rb") as file:
         try:
             if file.read(16).startswith(_TORCH):
@@ -55,18 +50,12 @@ def read_file(path: str | os.PathLike[str]) -> Any:
 def find_tensors(content: Any) -> dict[str, Tensor]:
     """The tensors of a state dict, or of a checkpoint that holds one, by name.
 
-    Raises:
-        TypeError: If `content` is no mapping.
-
     >>> list(find_tensors({"epoch": 3, "model_state": {"fc.bias": torch.zeros(2)}}))
     ['fc.bias']
     """
     if not isinstance(content, Mapping):
         raise TypeError(f"Weights must be a mapping of names to tensors, got {type(content).__name__}.")
-    for key in _STATE_KEYS:
-        if isinstance(content.get(key), Mapping):
-            content = content[key]
-            break
+    content = next((content[key] for key in _STATE_KEYS if isinstance(content.get(key), Mapping)), content)
     return {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, Tensor)}
 
 
