@@ -174,7 +174,8 @@ class ManifestBuilder:
         assert self._listings is not None
         if folder not in self._listings:
             try:
-                self._listings[folder] = frozenset(os.listdir(folder))
+                with os.scandir(folder) as entries:
+                    self._listings[folder] = frozenset(entry.name for entry in entries)
             except OSError:
                 self._listings[folder] = frozenset()
         return base in self._listings[folder]
