@@ -152,7 +152,8 @@ class CompileGrids(Callback):
 @contextmanager
 def _muted(module: LightningModule) -> Iterator[None]:
     """Within it, the module logs nothing, as Lightning would take the values for those of a hook."""
-    module.log = module.log_dict = lambda *args, **kwargs: None  # type: ignore[method-assign]
+    for name in ("log", "log_dict"):
+        setattr(module, name, lambda *args, **kwargs: None)
     try:
         yield
     finally:
