@@ -44,9 +44,7 @@ class _Help(RawDescriptionHelpFormatter, DefaultHelpFormatter):
 def run_data_command(args: Sequence[str]) -> None:
     """Runs `prepare` or `check`, whichever is the first of the arguments, with the others.
 
-    Raises:
-        ArgumentError: If an argument is unknown or of a wrong kind.
-        SystemExit: With 1 if `check` finds a broken video, with 130 at Ctrl-C.
+    Exits with 1 if `check` finds a broken video, with 130 at Ctrl-C.
     """
     command = args[0]
     parser = _parser(command)
@@ -96,10 +94,7 @@ def _parser(command: str) -> ArgumentParser:
         parser.add_argument("--output", type=str, required=True, help="Folder for all that is written.")
         parser.add_class_arguments(Encoding, instantiate=False)
         parser.add_argument(
-            "--max_bad_fraction",
-            type=float,
-            default=0.25,
-            help="Exit with 1 if a larger share of videos is broken.",
+            "--max_bad_fraction", type=float, default=0.25, help="Exit with 1 if a larger share of videos is broken."
         )
     else:
         parser.add_argument("--frames", type=int, default=4, help="Frames of each video that are decoded.")
@@ -148,11 +143,10 @@ def _splits(config: Any) -> Mapping[str, Manifest]:
 
 def _prepare(config: Any, splits: Mapping[str, Manifest]) -> None:
     encoding = Encoding(config.short_side, config.crf, config.preset, config.gop, config.b_frames)
-    console = Console(stderr=True)
     written: dict[str, str] = {}
     for split, manifest in splits.items():
         output = os.path.join(config.output, split) if split else config.output
-        with _bar(console) as bar:
+        with _bar() as bar:
             task = bar.add_task(split or os.path.basename(os.path.normpath(output)), total=None, count="")
 
             def show(now: Progress, bar: Bar = bar, task: Any = task) -> None:
@@ -176,7 +170,6 @@ def _prepare(config: Any, splits: Mapping[str, Manifest]) -> None:
 
 
 def _said(summary: Summary) -> str:
-    """A sentence for a summary."""
     there = f", {summary.kept:,} were there" if summary.kept else ""
     ratio = f", {summary.bytes / summary.source_bytes:.2f} times the originals" if summary.source_bytes else ""
     report = os.path.join(os.path.dirname(summary.manifest), REPORT_NAME)
@@ -188,15 +181,10 @@ def _check(config: Any, splits: Mapping[str, Manifest]) -> None:
     broken: dict[str, str] = {}
     read = 0
     for split, manifest in splits.items():
-        with _bar(Console(stderr=True)) as bar:
+        with _bar() as bar:
             task = bar.add_task(split or "check", total=len(manifest), count="")
-            found = check(
-                manifest,
-                frames=None if config.full else config.frames,
-                workers=config.workers,
-                timeout=config.timeout,
-            )
-            for path, reason in found:
+            frames = None if config.full else config.frames
+            for path, reason in check(manifest, frames=frames, workers=config.workers, timeout=config.timeout):
                 read += 1
                 if reason is not None:
                     broken[path] = reason
@@ -214,12 +202,12 @@ def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
-def _bar(console: Console) -> Bar:
+def _bar() -> Bar:
     return Bar(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[count]}"),
         TimeRemainingColumn(),
-        console=console,
+        console=Console(stderr=True),
     )

@@ -25,24 +25,16 @@ _CLIPS = 2  # BatchNorm needs more than one value per channel
 
 @dataclass(frozen=True)
 class ClipCost:
-    """The cost of training on one clip.
+    """The cost of training on one clip."""
 
-    Args:
-        flops: Multiply-adds of a forward. A backward costs about twice as much on every grid.
-        saved_bytes: Activations that a forward keeps for the backward, in bytes at 32 bits. Weights, gradients,
-            optimizer state and the workspace of kernels come on top.
-    """
-
-    flops: float
-    saved_bytes: float
+    flops: float  # multiply-adds of a forward; a backward costs about twice as much on every grid
+    saved_bytes: float  # activations that a forward keeps for the backward, at 32 bits
 
 
 def clip_costs(module: LightningModule, grids: Sequence[BatchShape]) -> dict[BatchShape, ClipCost]:
     """Returns the cost of a clip of each grid, found without computing anything; empty if the model can't be tried.
 
-    Args:
-        module: Its `forward` takes clips B x 3 x T x H x W.
-        grids: The grids; their number of clips does not matter.
+    `forward` of the module takes clips B x 3 x T x H x W.
     """
     costs = {}
     try:

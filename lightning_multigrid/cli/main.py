@@ -72,16 +72,8 @@ class _MultigridCLI(LightningCLI):
             trainer = self.config.plan.trainer
             self.configured = (_count_devices(trainer.devices), trainer.num_nodes)
             self.precision = str(trainer.precision)
-            here = {
-                "accelerator": "cpu",
-                "devices": 1,
-                "num_nodes": 1,
-                "strategy": "auto",
-                "logger": False,
-                "precision": None,
-            }
-            for name, value in here.items():
-                self.config.plan.trainer[name] = value
+            trainer.accelerator, trainer.strategy, trainer.precision, trainer.logger = "cpu", "auto", None, False
+            trainer.devices = trainer.num_nodes = 1
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Makes a Trainer with `AtomicCheckpointIO`, unless the config has another `CheckpointIO`."""
@@ -112,9 +104,8 @@ class _MultigridCLI(LightningCLI):
         callbacks = [c for c in self.trainer.callbacks if isinstance(c, MultigridCallback)]  # type: ignore[attr-defined]
         if not callbacks:
             print("`trainer.callbacks` has no MultigridCallback, so this is the baseline as it is.", file=sys.stderr)
-            callbacks = [
-                MultigridCallback(epoch_factor=1, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)))
-            ]
+            plain = MultigridCallback(epoch_factor=1, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)))
+            callbacks = [plain]
         if not isinstance(self.datamodule, VideoDataModule):
             raise MisconfigurationException(
                 f"`plan` reads the baseline off a VideoDataModule, got {type(self.datamodule).__name__}. With other "
@@ -127,15 +118,8 @@ class _MultigridCLI(LightningCLI):
         # `--devices` alone means that many in all, rather than on each of a recipe's nodes.
         world = (devices or self.configured[0]) * (num_nodes or (1 if devices else self.configured[1]))
         clips = count_clips(self.datamodule) if clips is None else clips
-        plan = make_plan(
-            callbacks[0],
-            self.trainer,
-            self.model,
-            self.datamodule,
-            clips=clips,
-            world=world,
-            configured_world=configured,
-        )
+        parts = callbacks[0], self.trainer, self.model, self.datamodule
+        plan = make_plan(*parts, clips=clips, world=world, configured_world=configured)
         forecast = _forecast(plan, self.model, step_time, self.precision if measure else None)
         print(json_format.dumps(plan.as_json(forecast), indent=2) if json else plan.table(forecast))
         if plot is not None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from statistics import median
 
 import torch
@@ -13,19 +11,10 @@ from torch import Tensor
 from torch.optim import SGD
 
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
+from lightning_multigrid.reports import clock_of
 from lightning_multigrid.schedule import BatchShape
 
 _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
-
-
-def _autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    dtype = _MIXED.get(precision)
-    return nullcontext() if dtype is None else torch.autocast(device.type, dtype)
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def measure_steps(
@@ -46,7 +35,7 @@ def measure_steps(
         shapes: Shapes, each with the number of clips that share BN statistics.
         device: Where to measure.
         precision: The Trainer's; every precision that is not mixed is measured at 32 bits.
-        rounds: Steps on each shape.
+        rounds: Steps on each shape that count.
 
     Raises:
         ValueError: If a shape does not fit into the device's memory.
@@ -74,14 +63,14 @@ def measure_steps(
 
 
 def _step(module: LightningModule, optimizer: SGD, shape: BatchShape, device: torch.device, precision: str) -> float:
-    clips = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=device)
-    _synchronize(device)
-    start = time.perf_counter()
-    with _autocast(device, precision):
+    clips, clock = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=device), clock_of(device)
+    start = clock.now()
+    with torch.autocast(device.type, _MIXED.get(precision), enabled=precision in _MIXED):
         logits: Tensor = module(clips)
         loss = logits.float().square().mean()
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
-    _synchronize(device)
-    return time.perf_counter() - start
+    end = clock.now()
+    clock.wait(end)
+    return clock.seconds(start, end)

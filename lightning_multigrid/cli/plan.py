@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from lightning_multigrid.cli.forecast import Forecast, rank_group
 from lightning_multigrid.reports import LRPoint
-from lightning_multigrid.schedule import BatchShape, Clips, MultigridSchedule, Phase, duration, text_table
+from lightning_multigrid.schedule import BatchShape, Clips, MultigridSchedule, Phase, duration
 from lightning_multigrid.sources import ManifestError, VideoSource
 from lightning_multigrid.training import (
     BaselineEpoch,
@@ -39,27 +39,16 @@ _POINTS_PER_PHASE = 24
 
 @dataclass(frozen=True)
 class Plan:
-    """What will happen in a training.
-
-    Args:
-        schedule: The multigrid schedule.
-        world: Devices.
-        clips: Clips of a device in an epoch; None if the training videos are not known.
-        accumulate: Mini-batches per optimizer step.
-        drop_last: Whether an incomplete last mini-batch of an epoch is dropped.
-        lrs: The LR over the training, `_POINTS_PER_PHASE` points per phase.
-        lr: The LR of the config: the baseline's, without warm-up and decay.
-        configured_world: Devices that the config and its LR are for.
-    """
+    """What will happen in a training."""
 
     schedule: MultigridSchedule
-    world: int
-    clips: Clips | None
+    world: int  # devices
+    clips: Clips | None  # of a device in an epoch; None if the training videos are not known
     accumulate: int
     drop_last: bool
-    lrs: tuple[LRPoint, ...]
-    lr: float
-    configured_world: int
+    lrs: tuple[LRPoint, ...]  # over the training, `_POINTS_PER_PHASE` per phase
+    lr: float  # the baseline's, without warm-up and decay
+    configured_world: int  # the devices that the config and its LR are for
 
     @property
     def steps(self) -> list[int] | None:
@@ -83,40 +72,25 @@ class Plan:
 
     def table(self, forecast: Forecast) -> str:
         """Returns the plan as text."""
-        schedule, steps = self.schedule, self.steps
-        columns = ["phase", "stage", "epochs", "clips x frames x size", "short cycle", "LR", "BN clips", "GFLOPs/clip"]
-        columns += ["memory"] if forecast.costs else []
-        columns += ["steps"] if steps else []
-        columns += ["ms/step", "clips/s"] if forecast.step_seconds else []
-        rows = []
-        for index, phase in enumerate(schedule.phases):
-            row = [
-                str(index),
-                str(phase.stage),
-                f"{float(phase.start_epoch):.2f} - {float(phase.end_epoch):.2f}",
-                str(phase.shape),
-                ", ".join(f"{shape.clips} x {shape.size}" for shape in schedule.cycle(phase.shape)),
-                " to ".join(dict.fromkeys(f"{lr:.3g}" for lr in self.phase_lrs(index))),
-                self._bn(phase),
-                f"{forecast.clip_flops(phase) / 1e9:.1f}" if forecast.costs else "",
-                f"{forecast.memory(phase):.2f}x" if forecast.costs else "",
-                str(steps[index]) if steps else "",
-                f"{1000 * (forecast.phase_step_seconds(phase) or 0):.0f}" if forecast.step_seconds else "",
-                f"{forecast.clips_per_second(phase):.0f}" if forecast.step_seconds else "",
-            ]
-            rows.append([cell for cell in row if cell])
-        if not forecast.costs:
-            columns.remove("GFLOPs/clip")
-        title = f"Multigrid schedule for a baseline of {schedule.baseline.shape} (clips x frames x size)"
+        phases, steps = self.schedule.phases, self.steps
+        lrs = [dict.fromkeys(f"{lr:.3g}" for lr in self.phase_lrs(index)) for index in range(len(phases))]
+        columns = {"LR": [" to ".join(ends) for ends in lrs], "BN clips": [self._bn(phase) for phase in phases]}
+        if forecast.costs:
+            columns["GFLOPs/clip"] = [f"{forecast.clip_flops(phase) / 1e9:.1f}" for phase in phases]
+            columns["memory"] = [f"{forecast.memory(phase):.2f}x" for phase in phases]
+        if steps:
+            columns["steps"] = [str(number) for number in steps]
+        if forecast.step_seconds:
+            columns["ms/step"] = [f"{1000 * (forecast.phase_step_seconds(phase) or 0):.0f}" for phase in phases]
+            columns["clips/s"] = [f"{forecast.clips_per_second(phase):.0f}" for phase in phases]
         where = f" on each of {self.world} devices" if self.world > 1 else ""
-        return "\n".join([f"{title}{where}", text_table(columns, rows), *self._totals(forecast), *_legend(forecast)])
+        table = self.schedule.phase_table(columns, where)
+        return "\n".join([table, *self._totals(forecast), *_legend(forecast)])
 
     def _bn(self, phase: Phase) -> str:
         clips, sub_batch = phase.shape.clips, self.schedule.sub_batch_of(phase.shape, phase.shape)
         ranks = rank_group(clips, sub_batch, self.world)
-        if ranks > 1:
-            return f"{ranks * clips} of {ranks} ranks"
-        return str(clips // max(1, clips // sub_batch))
+        return f"{ranks * clips} of {ranks} ranks" if ranks > 1 else str(clips // max(1, clips // sub_batch))
 
     def _totals(self, forecast: Forecast) -> list[str]:
         schedule, steps = self.schedule, self.steps
@@ -186,9 +160,7 @@ class Plan:
                     "end_epoch": float(phase.end_epoch),
                     "lr_scale": phase.lr_scale,
                     "lr": list(self.phase_lrs(index)),
-                    "short_cycle": [
-                        self._shape_as_json(forecast, shape, phase) for shape in schedule.cycle(phase.shape)
-                    ],
+                    "short_cycle": [self._in_json(forecast, shape, phase) for shape in schedule.cycle(phase.shape)],
                     "steps": None if steps is None else steps[index],
                     "memory": forecast.memory(phase),
                     "seconds_per_step": forecast.phase_step_seconds(phase),
@@ -198,7 +170,7 @@ class Plan:
             ],
         }
 
-    def _shape_as_json(self, forecast: Forecast, shape: BatchShape, phase: Phase) -> dict[str, Any]:
+    def _in_json(self, forecast: Forecast, shape: BatchShape, phase: Phase) -> dict[str, Any]:
         sub_batch = self.schedule.sub_batch_of(shape, phase.shape)
         return {
             **asdict(shape),
@@ -283,27 +255,17 @@ def make_plan(
             )
         shape = BatchShape(data.batch_size, data.frames, data.size)
         schedule = callback.options.infer_schedule(shape, data.stride, recipe.epoch, recipe.epochs, configs)
+        epoch, accumulate, planned = recipe.epoch, trainer.accumulate_grad_batches, None
         if clips is not None:
-            # Refuses too few clips for the first mini-batch, as `fit` does.
-            schedule.steps(0, recipe.planned_clips(schedule), trainer.accumulate_grad_batches, data.drop_last)
-        epoch = recipe.epoch
+            planned = recipe.planned_clips(schedule)
+            schedule.steps(0, planned, accumulate, data.drop_last)  # refuses too few clips for the first mini-batch
         if in_epochs and epoch.batches > _CURVE_BATCHES:
             # The module's arguments are in epochs, so shorter epochs give the same curve.
-            batches = _CURVE_BATCHES
-            takeover.replace_loader(trainer, _stand_in(data, batches * data.batch_size))
+            takeover.replace_loader(trainer, _stand_in(data, _CURVE_BATCHES * data.batch_size))
             configs = _configure(module)
-            epoch = BaselineEpoch(batches, trainer.accumulate_grad_batches)
+            epoch = BaselineEpoch(_CURVE_BATCHES, accumulate)
         lrs, lr = _lr_curve(schedule, module, configs, epoch)
-        return Plan(
-            schedule,
-            world,
-            None if clips is None else recipe.planned_clips(schedule),
-            trainer.accumulate_grad_batches,
-            data.drop_last,
-            lrs,
-            lr,
-            configured_world,
-        )
+        return Plan(schedule, world, planned, accumulate, data.drop_last, lrs, lr, configured_world)
 
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -124,7 +124,8 @@ class _Config:
         default = _DEFAULTS[name]
         value = self.given.get(name, default)
         if isinstance(default, float) and isinstance(value, str):  # `1e-4`, which YAML reads as text
-            value = _number(self.path, name, value)
+            with suppress(ValueError):
+                value = float(value)
         number = isinstance(default, int | float) and not isinstance(default, bool)
         wanted: type | tuple[type, ...] = (int, float) if number else type(default)
         if default is not None and (not isinstance(value, wanted) or (number and isinstance(value, bool))):
@@ -148,11 +149,6 @@ def translate_pyslowfast(path: StrPath) -> str:
 
     The mini-batch of a config is for one node of `NUM_GPUS` devices, as in PySlowFast. Comments at the top name what
     has no counterpart: nothing is dropped without a word.
-
-    Raises:
-        PySlowFastError: If the file is not such a config, or its model, dataset, optimizer or LR policy is not
-            supported.
-        OSError: If the file can't be read.
     """
     config = _Config(path)
     gpus, nodes = config["NUM_GPUS"], config["NUM_SHARDS"]
@@ -264,7 +260,8 @@ def _lr_policy(config: _Config) -> dict[str, Any]:
         return {"schedule": "constant"}
     used = lrs[: len(steps)]
     ratios = [later / earlier for earlier, later in pairwise(used)]
-    if steps[0] != 0 or len(used) < len(steps) or used[0] != 1 or not _are_equal(ratios):
+    by_one_factor = all(math.isclose(ratio, ratios[0]) for ratio in ratios)
+    if steps[0] != 0 or len(used) < len(steps) or used[0] != 1 or not by_one_factor:
         raise config.refuse(
             "SOLVER.LRS",
             f"must fall by one factor at each of `SOLVER.STEPS: {steps}`, from 1 at epoch 0. Write a module.",
@@ -363,14 +360,3 @@ def _sources(config: _Config, dataset: str) -> dict[str, Any]:
 
 def _part(name: str, **arguments: Any) -> dict[str, Any]:
     return {"class_path": f"lightning_multigrid.{name}", "init_args": arguments}
-
-
-def _are_equal(ratios: Sequence[float]) -> bool:
-    return all(math.isclose(ratio, ratios[0]) for ratio in ratios)
-
-
-def _number(path: str, name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise PySlowFastError(f"{path}: `{name}` must be a number, got {text!r}.") from None

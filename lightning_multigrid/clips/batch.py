@@ -36,13 +36,7 @@ class BrokenVideo:
 
 @dataclass(frozen=True)
 class RgbFormat:
-    """What the bytes of some frames mean: frames x height x width x 3.
-
-    Args:
-        frames: Number of frames.
-        height: In pixels.
-        width: In pixels.
-    """
+    """What the bytes of some frames mean: frames x height x width x 3."""
 
     frames: int
     height: int
@@ -50,26 +44,18 @@ class RgbFormat:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the frames."""
         return self.frames * self.height * self.width * 3
 
     def view(self, data: Tensor) -> Tensor:
-        """Returns bytes as frames."""
         return data.view(self.frames, self.height, self.width, 3)
 
 
 @dataclass(frozen=True)
 class Clip:
-    """A decoded clip, not yet resampled.
+    """A decoded clip: T x h x w x 3 uint8, or YUV planes, to be resampled to `size` x `size` pixels.
 
-    Args:
-        crop: T x h x w x 3 uint8, or YUV planes.
-        size: Height and width to resample it to, in pixels.
-        flip: Whether to mirror it.
-        labels: Class ids: one, or any number of them if the dataset has several labels per video.
-        index: Index of its video in the dataset.
-        broken: Videos that were tried before this one; if there are any, the clip is a substitute.
-        seed: Seed of what is drawn for it on the device.
+    `broken` are the videos that were tried before this one; if there are any, the clip is a substitute. `seed` is for
+    what is drawn for it on the device.
     """
 
     crop: Tensor | YuvClip
@@ -110,7 +96,9 @@ class PixelBatch:
         broken: tuple[BrokenVideo, ...],
     ) -> None:
         self.pieces: tuple[Tensor, ...] = (_flat_bytes(blocks),)
-        self.formats = tuple(map(_format_of, blocks))
+        self.formats: tuple[RgbFormat | YuvFormat, ...] = tuple(
+            block.format if isinstance(block, YuvClip) else RgbFormat(*block.shape[:3]) for block in blocks
+        )
         self.size, self.labels, self.indices, self.broken = size, labels, indices, broken
 
     def __len__(self) -> int:
@@ -164,10 +152,6 @@ def _flat_bytes(blocks: Sequence[Tensor | YuvClip]) -> Tensor:
     if get_worker_info() is not None:
         flat.share_memory_()  # type: ignore[no-untyped-call]
     return torch.cat(data, out=flat)
-
-
-def _format_of(block: Tensor | YuvClip) -> RgbFormat | YuvFormat:
-    return block.format if isinstance(block, YuvClip) else RgbFormat(*block.shape[:3])
 
 
 @cache
@@ -225,14 +209,9 @@ class ClipBatch(PixelBatch):
 
 
 class _CollateClips:
-    """Makes mini-batches of clips."""
+    """Makes the mini-batch of some clips, which must not differ in frames or size."""
 
     def __call__(self, clips: Sequence[Clip]) -> ClipBatch:
-        """Makes the mini-batch of some clips, for training.
-
-        Raises:
-            ValueError: If the clips differ in frames or size.
-        """
         shapes = {(len(clip.crop), clip.size) for clip in clips}
         if len(shapes) != 1:
             raise ValueError(f"The clips of a mini-batch must have one shape, got (frames, size) in {sorted(shapes)}.")

@@ -61,7 +61,7 @@ class VideoDataset(Dataset[Clip]):
         opener: VideoOpener = VideoOpener(),
     ) -> None:
         _check_manifest(manifest)
-        if pixels not in _READ:
+        if pixels not in ("rgb", "yuv"):
             raise ValueError(f"`pixels` of a dataset must be 'rgb' or 'yuv', got {pixels!r}.")
         self.manifest, self.sampling, self.pixels, self.opener = manifest, sampling, pixels, opener
         self.frames, self.size, self.stride = sampling.frames, sampling.size, sampling.stride
@@ -106,18 +106,11 @@ class VideoDataset(Dataset[Clip]):
         def decode(index: int, path: str, broken: tuple[BrokenVideo, ...]) -> list[Clip]:
             with self.opener.open(self.manifest, path) as reader:
                 grids = [self._grid(request, len(reader), reader.height, reader.width) for request in requests]
-                crops = _crops(reader, grids, _READ[self.pixels])
+                crops = _crops(reader, grids, self.pixels)
+                labels = [_labels_seen(self.manifest, index, grid.indices, reader) for grid in grids]
             return [
-                Clip(
-                    crop,
-                    request.size,
-                    grid.flip,
-                    _labels_seen(self.manifest, index, grid.indices, reader),
-                    index,
-                    broken,
-                    request.seed,
-                )
-                for request, grid, crop in zip(requests, grids, crops, strict=True)
+                Clip(crop, request.size, grid.flip, seen, index, broken, request.seed)
+                for request, grid, crop, seen in zip(requests, grids, crops, labels, strict=True)
             ]
 
         return _first_readable(self.manifest, requests[0].index, seed, decode)
@@ -171,30 +164,15 @@ class ViewDataset(Dataset[VideoViews]):
         return VideoViews(pixels, grids, size, self.manifest.labels(index), index, broken)
 
 
-def _rgb(reader: Video, frames: Sequence[int], box: Box) -> Tensor:
-    return reader.read(frames, box)
-
-
-def _yuv(reader: Video, frames: Sequence[int], box: Box) -> Tensor | YuvClip:
-    return reader.read_yuv(frames, box) if isinstance(reader, VideoReader) else reader.read(frames, box)
-
-
-_READ: dict[str, Callable[[Video, Sequence[int], Box], Tensor | YuvClip]] = {
-    "rgb": _rgb,
-    "yuv": _yuv,
-}
-
-
-def _crops(
-    reader: Video,
-    grids: Sequence[SourceGrid],
-    read: Callable[[Video, Sequence[int], Box], Tensor | YuvClip],
-) -> list[Tensor | YuvClip]:
+def _crops(reader: Video, grids: Sequence[SourceGrid], pixels: str) -> list[Tensor | YuvClip]:
     """Reads the crops under some grids; frames that they share are decoded once."""
+    read: Callable[[Sequence[int], Box], Tensor | YuvClip] = reader.read
+    if pixels == "yuv" and isinstance(reader, VideoReader):
+        read = reader.read_yuv
     if len(grids) == 1:
-        return [read(reader, grids[0].indices, grids[0].box)]
+        return [read(grids[0].indices, grids[0].box)]
     frames, box, moved = share_frames(grids)
-    shared = read(reader, frames, box)
+    shared = read(frames, box)
     return [_cut(shared, grid) for grid in moved]
 
 
@@ -226,12 +204,11 @@ def _first_readable(
         path = manifest.path(candidate)
         try:
             return decode(candidate, path, tuple(broken))
-        except VideoError as error:
-            broken.append(BrokenVideo(path, error.reason, candidate != index))
         except Exception as error:
             # One video that upsets the decoder or the memory must not end a run of days. A fault of all videos does end
             # it: by the error below, or by too large a fraction in the data module.
-            broken.append(BrokenVideo(path, f"{type(error).__name__}: {error}", candidate != index))
+            reason = error.reason if isinstance(error, VideoError) else f"{type(error).__name__}: {error}"
+            broken.append(BrokenVideo(path, reason, candidate != index))
     raise BrokenVideosError(
         f"None of {len(broken)} videos of {len(manifest)} can be read, at least one must be. Check the paths and "
         f"`root`. The first: {broken[0].path}: {broken[0].reason}"

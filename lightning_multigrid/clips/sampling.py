@@ -18,13 +18,7 @@ from lightning_multigrid.schedule import frame_indices, short_side_range, span, 
 
 @dataclass(frozen=True)
 class SourceGrid:
-    """Where a clip lies in its video.
-
-    Args:
-        indices: Source frames, one per frame of the clip.
-        box: Source pixels.
-        flip: Whether the clip is mirrored left to right.
-    """
+    """Where a clip lies in its video: a source frame per frame, the source pixels, and whether it is mirrored."""
 
     indices: tuple[int, ...]
     box: Box

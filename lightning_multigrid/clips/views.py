@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -135,15 +136,10 @@ CENTRE = Views(clips=1)
 
 @dataclass(frozen=True)
 class VideoViews:
-    """A video decoded for its views.
+    """A video decoded for its views, which are to be resampled to `size` x `size` pixels.
 
-    Args:
-        pixels: The frames of all views, each once, cropped to the part that the views cover; uint8, n x h x w x 3.
-        grids: Where each view lies in `pixels`.
-        size: Height and width to resample the views to, in pixels (S).
-        labels: Class ids.
-        index: Index of the video in the dataset.
-        broken: Videos that were tried before this one; if there are any, the video is a substitute.
+    `pixels` are the frames of all views, each once, cropped to the part that the views cover: uint8, n x h x w x 3. The
+    grids lie in them. `broken` are the videos that were tried before; if there are any, this one is a substitute.
     """
 
     pixels: Tensor
@@ -248,25 +244,19 @@ class VideoBatch(Sequence[Any]):
         return 2
 
     def __getitem__(self, item: Any) -> Any:
-        return (self._clips, self._labels_of_views)[item]
+        labels: Tensor | list[str]
+        if self.labels is None:
+            labels = [path for path in self.paths for _ in range(self.per_video)]
+        else:
+            labels = self.labels.repeat_interleave(self.per_video, dim=0)
+        return (self._clips, labels)[item]
 
     def chunks(self, views: int | None) -> Iterator[Tensor]:
         """The clips of all views, at most `views` at a time or all of them: n x 3 x T x S x S."""
-        crops: list[Tensor] = []
-        for crop in self._views.crops():
-            crops.append(crop)
-            if len(crops) == views:
-                yield self._resample(crops, self._views.size)
-                crops = []
-        if crops:
+        rest = self._views.crops()
+        while crops := list(islice(rest, views)):
             yield self._resample(crops, self._views.size)
 
     @cached_property
     def _clips(self) -> Tensor:
         return self._resample(list(self._views.crops()), self._views.size)
-
-    @property
-    def _labels_of_views(self) -> Tensor | list[str]:
-        if self.labels is None:
-            return [path for path in self.paths for _ in range(self.per_video)]
-        return self.labels.repeat_interleave(self.per_video, dim=0)

@@ -75,16 +75,12 @@ def sync_to_disk(path: str) -> None:
 
 def sync_folder(folder: str) -> None:
     """Waits until the names in a folder are on the disk, where the system and the file system can do that."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some network file systems
-            raise
-    finally:
-        os.close(descriptor)
+    if os.name == "posix":
+        try:
+            sync_to_disk(folder)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # some network file systems
+                raise
 
 
 def remove_partial(folder: str) -> None:

@@ -48,22 +48,14 @@ class ReadableFile(Protocol):
 
 
 class Watch:
-    """Runs the reads of one file, each with a time limit. After a read that hung no other is begun.
-
-    Args:
-        timeout: Seconds that a read may take.
-    """
+    """Runs the reads of one file, each with a time limit in seconds. After a read that hung no other is begun."""
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self.hung: HangError | None = None
 
     def run(self, job: Callable[[], _Result]) -> _Result:
-        """Returns what a read returns.
-
-        Raises:
-            HangError: If this read, or an earlier one, did not end in time.
-        """
+        """Returns what a read returns; raises `HangError` if this read, or an earlier one, did not end in time."""
         if self.hung is not None:
             raise self.hung
         try:

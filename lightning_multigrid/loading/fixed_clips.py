@@ -30,8 +30,7 @@ _IMAGE_AXES = "CHW"
 def clip_layout(shape: tuple[int, ...]) -> str:
     """Names the axes of a clip: the first of `CTHW`, `TCHW`, `THWC` with 1 or 3 channels; of an image: `CHW`, `HWC`.
 
-    Raises:
-        ValueError: If there are three axes without 1 or 3 channels: they may be those of a clip without channels.
+    Three axes without 1 or 3 channels are refused: they may be those of a clip without channels.
 
     >>> clip_layout((3, 16, 112, 112)), clip_layout((16, 3, 112, 112)), clip_layout((3, 224, 224))
     ('CTHW', 'TCHW', 'CHW')
@@ -52,15 +51,8 @@ def reduce_clip(clip: Tensor, request: ClipRequest, layout: str = _AXES) -> Tens
     """Resamples a clip to the grid of a request (Sec. 3.1); returns a clip that is on the grid unchanged.
 
     Frames are taken at a random integer stride from a random start, both drawn from the request's seed. Pixels are
-    resized bilinearly: the shorter of H and W becomes the request's size, and the aspect ratio stays.
-
-    Args:
-        clip: Four axes in any order, or the three of an image; uint8 or floating point.
-        request: The grid, not finer than the clip.
-        layout: Names the axes of the clip.
-
-    Raises:
-        ValueError: If the request asks for more frames than the clip has.
+    resized bilinearly: the shorter of H and W becomes the request's size, and the aspect ratio stays. The grid may not
+    be finer than the clip, which is uint8 or floating point.
     """
     if "T" not in layout:
         return reduce_clip(clip.unsqueeze(0), request, "T" + layout).squeeze(0)

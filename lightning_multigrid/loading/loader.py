@@ -23,15 +23,12 @@ class Host(Protocol):
 
     def epoch(self) -> int:
         """Returns the current epoch, from 0; `len(loader)` is its number of mini-batches."""
-        ...
 
     def start(self) -> tuple[int, int]:
         """Returns the (epoch, batch), both from 0, at which to start. Called when the first mini-batch is needed."""
-        ...
 
     def follow(self, epoch: int, batch: int, mini_batches: Iterator[Any]) -> Iterator[Any]:
         """Yields the mini-batches from that position on, and may do something before and after each."""
-        ...
 
 
 class WorkerError(RuntimeError):

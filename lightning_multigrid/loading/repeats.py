@@ -34,13 +34,7 @@ def repeated_order(seed: int, epoch: int, length: int, repeats: int) -> list[int
 
 @dataclass(frozen=True)
 class RepeatedOrder:
-    """`repeated_order` as a function of the epoch.
-
-    Args:
-        seed: Seed of the order.
-        length: Number of videos.
-        repeats: Clips of each visit.
-    """
+    """`repeated_order` as a function of the epoch, for a dataset of `length` videos."""
 
     seed: int
     length: int
@@ -89,7 +83,6 @@ class SpanDataset(ClipDataset, Protocol):
 
     def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
         """Returns for each request what `read_clip` would."""
-        ...
 
 
 def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[Any]:

@@ -44,4 +44,3 @@ class ClipDataset(Protocol):
 
     def read_clip(self, request: ClipRequest) -> Any:
         """Returns the sample for a request, in the form that the loader's `collate_fn` takes."""
-        ...

@@ -61,7 +61,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         drop_last: bool = False,
     ) -> None:
         self.schedule, self.order, self.clips, self.seed = schedule, order, clips, seed
-        self.rank, self.world, self.accumulate = rank, world, accumulate
+        self.rank, self.world, self.accumulate, self.drop_last = rank, world, accumulate, drop_last
         self.pieces = 1
         self._start = (0, 0)
         # Lightning asks for an epoch's length many times. At the boundary of two epochs both are in use.

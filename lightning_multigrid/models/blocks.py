@@ -8,6 +8,7 @@ Legend: B clips, C channels, T frames, H W pixels; N = T H W positions of a non-
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-# A bottleneck's inner width is a quarter of its output.
-_EXPANSION = 4
+# Channels of the stem and of res2 to res5. SlowFast's fast pathway has `beta` times these.
+WIDTHS = (64, 256, 512, 1024, 2048)
 
 
 def stem(width: int, temporal_kernel: int) -> nn.Module:
@@ -25,40 +26,33 @@ def stem(width: int, temporal_kernel: int) -> nn.Module:
     >>> stem(width=8, temporal_kernel=5)(torch.zeros(2, 3, 4, 32, 32)).shape
     torch.Size([2, 8, 4, 8, 8])
     """
-    layers = nn.Sequential()
-    layers.add_module(
-        "conv",
-        nn.Conv3d(3, width, (temporal_kernel, 7, 7), (1, 2, 2), padding=(temporal_kernel // 2, 3, 3), bias=False),
-    )
-    layers.add_module("bn", nn.BatchNorm3d(width))
-    layers.add_module("relu", nn.ReLU(inplace=True))
-    layers.add_module("pool", nn.MaxPool3d((1, 3, 3), (1, 2, 2), padding=(0, 1, 1)))
-    return layers
+    kernel, padding = (temporal_kernel, 7, 7), (temporal_kernel // 2, 3, 3)
+    layers: dict[str, nn.Module] = {
+        "conv": nn.Conv3d(3, width, kernel, (1, 2, 2), padding, bias=False),
+        "bn": nn.BatchNorm3d(width),
+        "relu": nn.ReLU(inplace=True),
+        "pool": nn.MaxPool3d((1, 3, 3), (1, 2, 2), padding=(0, 1, 1)),
+    }
+    return nn.Sequential(OrderedDict(layers))
 
 
 class Bottleneck(nn.Module):
     """Residual block: t x 1 x 1, then 1 x 3 x 3 with the spatial stride, then 1 x 1 x 1 convolution.
 
-    Args:
-        in_channels: Channels of the input.
-        out_channels: Channels of the output; the inner width is a quarter of it.
-        temporal_kernel: The kernel's extent in time, t; 1 for none.
-        stride: Spatial stride.
+    The inner width is a quarter of `out_channels`. A temporal kernel (t) of 1 is none.
     """
 
     def __init__(self, in_channels: int, out_channels: int, temporal_kernel: int, stride: int) -> None:
         super().__init__()
-        inner = out_channels // _EXPANSION
+        inner = out_channels // 4
         self.branch1: nn.Module = nn.Identity()
         self.branch1_bn: nn.Module = nn.Identity()
         if in_channels != out_channels or stride != 1:
             self.branch1 = nn.Conv3d(in_channels, out_channels, 1, (1, stride, stride), bias=False)
             self.branch1_bn = nn.BatchNorm3d(out_channels)
-        self.branch2 = nn.Sequential()
-        for name, layer in {
-            "a": nn.Conv3d(
-                in_channels, inner, (temporal_kernel, 1, 1), padding=(temporal_kernel // 2, 0, 0), bias=False
-            ),
+        kernel, padding = (temporal_kernel, 1, 1), (temporal_kernel // 2, 0, 0)
+        branch2: dict[str, nn.Module] = {
+            "a": nn.Conv3d(in_channels, inner, kernel, padding=padding, bias=False),
             "a_bn": nn.BatchNorm3d(inner),
             "a_relu": nn.ReLU(inplace=True),
             "b": nn.Conv3d(inner, inner, (1, 3, 3), (1, stride, stride), padding=(0, 1, 1), bias=False),
@@ -66,8 +60,8 @@ class Bottleneck(nn.Module):
             "b_relu": nn.ReLU(inplace=True),
             "c": nn.Conv3d(inner, out_channels, 1, bias=False),
             "c_bn": nn.BatchNorm3d(out_channels),
-        }.items():
-            self.branch2.add_module(name, layer)
+        }
+        self.branch2 = nn.Sequential(OrderedDict(branch2))
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,11 +73,9 @@ class Bottleneck(nn.Module):
 class NonLocal(nn.Module):
     """Non-local block: every position gathers from all positions of the clip (Wang et al. 2018).
 
-    Args:
-        channels: Channels of input and output; the inner width is half of it.
-        instantiation: How to weigh a pair of positions. "dot_product" divides by the number of keys, so it does not
-            depend on the grid; "softmax" (embedded Gaussian) scales by inner width ** -0.5.
-        key_pool: Spatial max-pool of the positions to gather from; 1 for none.
+    `instantiation` says how to weigh a pair of positions: "dot_product" divides by the number of keys, so it does not
+    depend on the grid; "softmax" (embedded Gaussian) scales by inner width ** -0.5. `key_pool` is the spatial max-pool
+    of the positions to gather from, 1 for none.
     """
 
     def __init__(self, channels: int, instantiation: Literal["dot_product", "softmax"], key_pool: int) -> None:
@@ -120,11 +112,7 @@ class NonLocal(nn.Module):
 
 
 class Pathways(nn.ModuleDict):
-    """Parallel pathways, each a chain of modules, under the names `pathway{index}_{name}`.
-
-    Args:
-        chains: One chain per pathway, in order. An empty chain passes its input on.
-    """
+    """Parallel pathways, each a chain of modules, under the names `pathway{index}_{name}`."""
 
     def __init__(self, *chains: Mapping[str, nn.Module]) -> None:
         super().__init__()
@@ -155,23 +143,15 @@ def residual_blocks(
     """
     chain: dict[str, nn.Module] = {}
     for index, kernel in enumerate(temporal_kernels):
-        first = index == 0
-        chain[f"res{index}"] = Bottleneck(
-            in_channels if first else out_channels, out_channels, kernel, stride if first else 1
-        )
+        chain[f"res{index}"] = Bottleneck(in_channels, out_channels, kernel, stride)
+        in_channels, stride = out_channels, 1
         if nonlocal_after is not None and index in nonlocal_after:
             chain[f"nonlocal{index}"] = nonlocal_after[index]
     return chain
 
 
 class Head(nn.Module):
-    """Global average of each pathway, concatenated; dropout; linear classifier.
-
-    Args:
-        channels: Channels of all pathways together.
-        num_classes: Width of the output.
-        dropout: Probability of dropping an element of the pooled vector.
-    """
+    """Global average of each pathway, concatenated to `channels` in all; dropout; linear classifier."""
 
     def __init__(self, channels: int, num_classes: int, dropout: float) -> None:
         super().__init__()

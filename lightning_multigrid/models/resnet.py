@@ -10,11 +10,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from lightning_multigrid.models.blocks import Head, NonLocal, Pathways, initialize, residual_blocks, stem
-
-# Width of the stem, and channels of res2 to res5.
-_STEM = 64
-_STAGES = (256, 512, 1024, 2048)
+from lightning_multigrid.models.blocks import WIDTHS, Head, NonLocal, Pathways, initialize, residual_blocks, stem
 
 # Temporal kernels of res2 to res5, block by block.
 _SLOW_R50 = ((1,) * 3, (1,) * 4, (3,) * 6, (3,) * 3)
@@ -47,15 +43,14 @@ class VideoResNet(nn.Module):
         dropout: float = 0.5,
     ) -> None:
         super().__init__()
-        self.s1 = Pathways({"stem": stem(_STEM, stem_kernel)})
-        channels = (_STEM, *_STAGES)
+        self.s1 = Pathways({"stem": stem(WIDTHS[0], stem_kernel)})
         stages = [
-            Pathways(residual_blocks(channels[stage], channels[stage + 1], kernels, 1 if stage == 0 else 2, nonlocals))
+            Pathways(residual_blocks(WIDTHS[stage], WIDTHS[stage + 1], kernels, 1 if stage == 0 else 2, nonlocals))
             for stage, (kernels, nonlocals) in enumerate(zip(temporal_kernels, nonlocal_blocks, strict=True))
         ]
         self.s2, self.s3, self.s4, self.s5 = stages
         self.pathway0_pool = nn.MaxPool3d((temporal_pool, 1, 1))
-        self.head = Head(_STAGES[-1], num_classes, dropout)
+        self.head = Head(WIDTHS[-1], num_classes, dropout)
         initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -10,11 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lightning_multigrid.models.blocks import Head, Pathways, initialize, residual_blocks, stem
+from lightning_multigrid.models.blocks import WIDTHS, Head, Pathways, initialize, residual_blocks, stem
 
-# Width of the slow stem, and channels of the slow pathway's res2 to res5; the fast pathway has `beta` times these.
-_STEM = 64
-_STAGES = (256, 512, 1024, 2048)
 # The fast pathway is widened by this factor on its way into the slow one.
 _FUSION_RATIO = 2
 _FAST_STEM_KERNEL = 5
@@ -25,9 +22,6 @@ def slow_frames(frames: int, alpha: int, device: torch.device | None = None) -> 
 
     They are not every alpha-th frame: the published code truncates `linspace(0, T - 1, T / alpha)`, and its weights
     expect that. This is integer arithmetic; beyond 156 frames the published floats are sometimes off by one.
-
-    Raises:
-        ValueError: If alpha does not divide the frames.
 
     >>> slow_frames(frames=32, alpha=4).tolist()
     [0, 4, 8, 13, 17, 22, 26, 31]
@@ -42,13 +36,7 @@ def slow_frames(frames: int, alpha: int, device: torch.device | None = None) -> 
 
 
 class Fusion(nn.Module):
-    """Joins the fast pathway to the slow one: a convolution in time with stride alpha, BN, ReLU, concatenation.
-
-    Args:
-        channels: Channels of the fast pathway.
-        kernel: Temporal kernel.
-        alpha: T of the fast pathway over T of the slow one.
-    """
+    """Joins the fast pathway to the slow one: a convolution in time with stride alpha, BN, ReLU, concatenation."""
 
     def __init__(self, channels: int, kernel: int, alpha: int) -> None:
         super().__init__()
@@ -94,16 +82,16 @@ class SlowFast(nn.Module):
         super().__init__()
         if alpha < 1:
             raise ValueError(f"`alpha` must be at least 1, got {alpha}.")
-        if not 0 < beta <= 1 or _STEM * beta != round(_STEM * beta):
+        slow = WIDTHS
+        if not 0 < beta <= 1 or slow[0] * beta != round(slow[0] * beta):
             raise ValueError(
-                f"`beta` must be a multiple of 1/{_STEM} up to 1, got {beta}: the stem has {_STEM} channels."
+                f"`beta` must be a multiple of 1/{slow[0]} up to 1, got {beta}: the stem has {slow[0]} channels."
             )
         if fusion_kernel < 1 or fusion_kernel % 2 == 0:
             raise ValueError(
                 f"`fusion_kernel` must be odd, got {fusion_kernel}: both pathways must end on T / alpha frames."
             )
         self.alpha = alpha
-        slow = (_STEM, *_STAGES)
         fast = tuple(round(channels * beta) for channels in slow)
         fusions = [Fusion(channels, fusion_kernel, alpha) for channels in fast[:-1]]
         stages = [
@@ -148,10 +136,7 @@ def slowfast_r50(
     >>> slowfast_r50(num_classes=5).eval()(torch.zeros(1, 3, 4, 32, 32)).shape
     torch.Size([1, 5])
     """
-    kernels = (
-        ((1,) * 3, (1,) * 4, (3,) * 6, (3,) * 3),
-        ((3,) * 3, (3,) * 4, (3,) * 6, (3,) * 3),
-    )
+    kernels = ((1,) * 3, (1,) * 4, (3,) * 6, (3,) * 3), ((3,) * 3, (3,) * 4, (3,) * 6, (3,) * 3)
     return SlowFast(
         num_classes, temporal_kernels=kernels, alpha=alpha, beta=beta, fusion_kernel=fusion_kernel, dropout=dropout
     )
@@ -183,10 +168,7 @@ def slowfast_r101(
     if not 0 <= res4_temporal_blocks <= 23:
         raise ValueError(f"`res4_temporal_blocks` must be between 0 and 23, got {res4_temporal_blocks}.")
     res4 = (3,) * res4_temporal_blocks + (1,) * (23 - res4_temporal_blocks)
-    kernels = (
-        ((1,) * 3, (1,) * 4, res4, (3,) * 3),
-        ((3,) * 3, (3,) * 4, res4, (3,) * 3),
-    )
+    kernels = ((1,) * 3, (1,) * 4, res4, (3,) * 3), ((3,) * 3, (3,) * 4, res4, (3,) * 3)
     return SlowFast(
         num_classes, temporal_kernels=kernels, alpha=alpha, beta=beta, fusion_kernel=fusion_kernel, dropout=dropout
     )

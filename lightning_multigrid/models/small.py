@@ -11,10 +11,7 @@ from torch import Tensor, nn
 class FactorisedBlock(nn.Module):
     """A residual block: 1 x 3 x 3 in space, then 3 x 1 x 1 in time (R(2+1)D, Tran et al. 2018).
 
-    Args:
-        in_channels: Channels of the input.
-        out_channels: Channels of the output.
-        stride: Spatial stride. There is no stride in time, so that clips of two frames pass.
+    `stride` is spatial. There is no stride in time, so that clips of two frames pass.
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:

@@ -82,29 +82,23 @@ def _caffe2(last_block: dict[int, int]) -> Callable[[str], str | None]:
     def rename(name: str) -> str | None:
         if match := _STEM.fullmatch(name):
             index, layer, kind = match.groups()
-            prefix = "t_" * int(index)
-            if layer == "conv":
-                return f"{prefix}conv1_{_CAFFE2_LAYER[kind]}"
-            return f"{prefix}res_conv1_bn_{_CAFFE2_BN[kind]}" if kind in _CAFFE2_BN else None
-        if match := _FUSION.fullmatch(name):
-            stage, layer, kind = int(match[1]), match[2], match[3]
-            place = "t_pool1" if stage == 1 else f"t_res{stage}_{last_block[stage]}_branch2c_bn"
-            if layer == "conv_f2s":
-                return f"{place}_subsample_{_CAFFE2_LAYER[kind]}"
-            return f"{place}_subsample_bn_{_CAFFE2_BN[kind]}" if kind in _CAFFE2_BN else None
-        if match := _BLOCK.fullmatch(name):
-            stage_, index, number, part, kind = match.groups()
-            place = f"{'t_' * int(index)}res{stage_}_{number}_{part.replace('.', '')}"
-            if not part.endswith("_bn"):
-                return f"{place}_{_CAFFE2_LAYER[kind]}"
-            return f"{place}_{_CAFFE2_BN[kind]}" if kind in _CAFFE2_BN else None
-        if match := _NONLOCAL.fullmatch(name):
-            stage_, number, part, kind = match.groups()
-            kinds = _CAFFE2_BN if part == "bn" else _CAFFE2_LAYER
-            return f"nonlocal_conv{stage_}_{number}_{part}_{kinds[kind]}" if kind in kinds else None
-        if match := _HEAD.fullmatch(name):
-            return f"pred_{_CAFFE2_LAYER[match[1]]}"
-        return None
+            place = "t_" * int(index) + ("conv1" if layer == "conv" else "res_conv1_bn")
+        elif match := _FUSION.fullmatch(name):
+            stage, layer, kind = match.groups()
+            followed = "t_pool1" if stage == "1" else f"t_res{stage}_{last_block[int(stage)]}_branch2c_bn"
+            place = f"{followed}_subsample" if layer == "conv_f2s" else f"{followed}_subsample_bn"
+        elif match := _BLOCK.fullmatch(name):
+            stage, index, number, part, kind = match.groups()
+            place = f"{'t_' * int(index)}res{stage}_{number}_{part.replace('.', '')}"
+        elif match := _NONLOCAL.fullmatch(name):
+            stage, number, part, kind = match.groups()
+            place = f"nonlocal_conv{stage}_{number}_{part}"
+        elif match := _HEAD.fullmatch(name):
+            place, kind = "pred", match[1]
+        else:
+            return None
+        kinds = _CAFFE2_BN if place.endswith("_bn") else _CAFFE2_LAYER
+        return f"{place}_{kinds[kind]}" if kind in kinds else None
 
     return rename
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import Any
 
 import torch
@@ -17,8 +19,6 @@ from lightning_multigrid.models.weight_names import name_tables
 
 logger = logging.getLogger(__name__)
 
-# Entries that optimizers leave in Caffe2's files.
-_CAFFE2_OPTIMIZER = ("lr", "model_iter")
 _CLASSIFIER = "head.projection.weight"
 # How many names of each kind a printed report shows; the report itself holds all.
 _SHOWN = 8
@@ -126,7 +126,8 @@ def _match(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict
     for foreign, tensor in given.items():
         name = table.get(foreign.removeprefix(prefix)) if foreign.startswith(prefix) else None
         if name is None:
-            if not (naming == "Caffe2" and _is_optimizer_blob(foreign)):
+            of_optimizer = naming == "Caffe2" and (foreign in ("lr", "model_iter") or foreign.endswith("_momentum"))
+            if not of_optimizer:
                 unexpected.append(foreign)
             continue
         fit = _fit(tensor, own[name].shape)
@@ -144,29 +145,20 @@ def _match(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict
     )
 
 
-def _recognise(given: Iterable[str], own: Iterable[str]) -> tuple[str, str, dict[str, str]]:
+def _recognise(given: Mapping[str, Tensor], own: Iterable[str]) -> tuple[str, str, dict[str, str]]:
     """The naming and the prefix with which the most names are known, and the table of that naming."""
-    names = list(given)
-    best = ("own names", "", 0)
     tables = name_tables(own)
+    hits: Counter[tuple[str, str]] = Counter()
     for naming, table in tables.items():
-        prefixes = Counter(prefix for name in names for prefix in _prefixes(name, table))
-        for prefix, hits in prefixes.items():
-            if hits > best[2]:
-                best = (naming, prefix, hits)
-    return best[0], best[1], tables[best[0]]
+        hits.update((naming, prefix) for name in given for prefix in _prefixes(name, table))
+    naming, prefix = max(hits, key=hits.__getitem__, default=("own names", ""))
+    return naming, prefix, tables[naming]
 
 
-def _prefixes(name: str, table: Mapping[str, str]) -> Iterable[str]:
+def _prefixes(name: str, table: Mapping[str, str]) -> list[str]:
     """The prefixes, up to a dot, without which the table knows a name: `model.` of `model.fc.bias`."""
-    start = 0
-    while True:
-        if name[start:] in table:
-            yield name[:start]
-        dot = name.find(".", start)
-        if dot < 0:
-            return
-        start = dot + 1
+    starts = [0, *(dot.end() for dot in re.finditer(r"\.", name))]
+    return [name[:start] for start in starts if name[start:] in table]
 
 
 def _fit(tensor: Tensor, shape: torch.Size) -> Tensor | None:
@@ -176,21 +168,12 @@ def _fit(tensor: Tensor, shape: torch.Size) -> Tensor | None:
     if tensor.dim() == 4 and len(shape) == 5 and tensor.shape == (*shape[:2], *shape[3:]):
         return tensor.unsqueeze(2).expand(shape) / shape[2]
     # Caffe2 stores some classifiers as convolutions, and some convolutions as classifiers.
-    if _trimmed(tensor.shape) == _trimmed(shape):
-        return tensor.reshape(shape)
-    return None
+    return tensor.reshape(shape) if _trimmed(tensor.shape) == _trimmed(shape) else None
 
 
-def _trimmed(shape: torch.Size) -> tuple[int, ...]:
-    """A shape without its trailing ones."""
-    kept = list(shape)
-    while kept and kept[-1] == 1:
-        kept.pop()
-    return tuple(kept)
-
-
-def _is_optimizer_blob(name: str) -> bool:
-    return name in _CAFFE2_OPTIMIZER or name.endswith("_momentum")
+def _trimmed(shape: torch.Size) -> list[int]:
+    """A shape without its trailing ones, last axis first."""
+    return list(dropwhile(lambda length: length == 1, reversed(shape)))
 
 
 def _some(names: Iterable[str]) -> str:

@@ -15,13 +15,7 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True)
 class CheckJob:
-    """A video to read.
-
-    Args:
-        path: The video file, or the folder of frames.
-        frames: Frames to decode, evenly spaced from the first to the last; None means all.
-        frame_rate: Frames per second if `path` is a folder of frames, None if it is a file.
-    """
+    """A video to read, or a folder of frames if `frame_rate` is given; `frames` None means all."""
 
     path: str
     frames: int | None
@@ -36,7 +30,9 @@ def check_video(job: CheckJob, beat: Callable[[], None] = lambda: None) -> str |
     """
     try:
         with open_video(job.path, job.frame_rate) as video:
-            wanted = _evenly(len(video), job.frames)
+            last = len(video) - 1
+            number = len(video) if job.frames is None else min(job.frames, len(video))
+            wanted = [round(i * last / max(1, number - 1)) for i in range(number)]
             for first in range(0, len(wanted), _AT_ONCE):
                 video.read(wanted[first : first + _AT_ONCE])
                 beat()
@@ -72,11 +68,3 @@ def check(
     jobs = (CheckJob(path, frames, manifest.frame_rate) for path in paths)
     for job, result in run_tasks("lightning_multigrid.prepare.check:check_video", jobs, workers, timeout):
         yield job.path, result.reason if isinstance(result, TaskFailure) else result
-
-
-def _evenly(length: int, number: int | None) -> list[int]:
-    if number is None or number >= length:
-        return list(range(length))
-    if number == 1:
-        return [0]
-    return [round(i * (length - 1) / (number - 1)) for i in range(number)]

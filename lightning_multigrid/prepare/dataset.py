@@ -117,7 +117,9 @@ def prepare(
             names = [good[source].name if source in good else None for source in sources]
             path = os.path.join(root, MANIFEST_NAME)
             made = renamed(replace(manifest, frame_rate=None), names, path, folder.videos)
-            _write_index(folder, list(good.values()), run)
+            paths = {video.name: folder.path(video) for video in good.values()}
+            sizes = {video.name: folder.entry(video).size for video in good.values() if video.name not in folder.made}
+            write_index(os.path.join(root, INDEX_NAME), paths, sizes, run)
             save_manifest(made, path)
     if len(broken) > max_bad_fraction * total or not good:
         first = "; ".join(f"{path}: {reason}" for path, reason in islice(broken.items(), 3))
@@ -225,12 +227,3 @@ def _sample_first(videos: list[PlannedVideo]) -> list[PlannedVideo]:
     step = max(1, len(videos) // _SAMPLE)
     first = range(0, step * min(_SAMPLE, len(videos)), step)
     return [videos[i] for i in first] + [video for i, video in enumerate(videos) if i not in first]
-
-
-def _write_index(output: Output, videos: Sequence[PlannedVideo], run: Callable[..., Any]) -> None:
-    write_index(
-        os.path.join(output.root, INDEX_NAME),
-        {video.name: output.path(video) for video in videos},
-        {video.name: output.entry(video).size for video in videos if video.name not in output.made},
-        run,
-    )

@@ -10,18 +10,11 @@ from lightning_multigrid.decode import IndexStore, PacketIndex, VideoError, buil
 
 
 def write_index(
-    path: str,
-    videos: Mapping[str, str],
-    kept: Mapping[str, int],
-    run: Callable[..., Iterator[tuple[Any, Any]]],
+    path: str, videos: Mapping[str, str], kept: Mapping[str, int], run: Callable[..., Iterator[tuple[Any, Any]]]
 ) -> None:
-    """Writes the index of all videos, in their order, so that the same videos make the same file.
+    """Writes the index of all videos (name to path), in their order, so that the same videos make the same file.
 
-    Args:
-        path: The file. Kept videos that an older one has are not read again.
-        videos: Name and path of each video.
-        kept: Bytes of the videos that were not made anew, by name.
-        run: Calls a function for each task, as `run_tasks` does.
+    Videos that were kept (name to bytes) are not read again if an older file has them. `run` works as `run_tasks`.
     """
     try:
         old: IndexStore | None = IndexStore(path)

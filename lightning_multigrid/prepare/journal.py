@@ -6,21 +6,14 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
 class Entry:
     """A prepared video and its source: if any of this has changed, the video is prepared again.
 
-    Args:
-        video: The prepared file, relative to the folder of all.
-        source: The video it was made from.
-        source_size: Bytes of the source.
-        source_mtime_ns: When the source was changed last.
-        settings: How it was encoded.
-        size: Bytes of the prepared file. Its time is not kept: in a copy of the dataset it is another one.
-        frames: Number of its frames.
+    `video` is relative to the folder of all; sizes are in bytes. The time of the prepared file is not kept: in a copy
+    of the dataset it is another one.
     """
 
     video: str
@@ -33,11 +26,7 @@ class Entry:
 
 
 class Journal:
-    """The entries of an output folder, by prepared file. A line without an end was not written whole, and is ignored.
-
-    Args:
-        path: The file, which need not exist.
-    """
+    """The entries of an output folder, by prepared file. A line without an end was not written whole: it is ignored."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -68,8 +57,7 @@ class Journal:
 
 def _parsed(line: bytes) -> Entry | None:
     try:
-        values: Any = json.loads(line)
-        entry = Entry(**values)
+        entry = Entry(**json.loads(line))
     except (ValueError, TypeError, RecursionError):
         return None
     texts = (entry.video, entry.source, entry.settings)

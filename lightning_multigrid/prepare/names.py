@@ -13,9 +13,7 @@ from lightning_multigrid.files import is_url
 def names_of(sources: Sequence[str], root: str) -> dict[str, str]:
     """Returns a path for each source, different for all, relative to the folder of prepared videos and never out of it.
 
-    Args:
-        sources: Whole paths, or URLs; repeats allowed.
-        root: The folder that most of them are in.
+    Sources are whole paths or URLs, most of them in `root`.
 
     >>> names_of(["/data/a/1.avi", "/data/a/1.mp4", "/other/2.mp4"], root="/data")["/data/a/1.avi"]
     'a/1.avi.mp4'

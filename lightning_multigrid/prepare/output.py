@@ -35,14 +35,9 @@ _COMMIT_SECONDS = 1.0
 
 @dataclass
 class PlannedVideo:
-    """A source and its place in the output.
+    """A source, its size in bytes, and its place in the output: `name` in the folder of all prepared videos.
 
-    Args:
-        source: The video, or folder of frames.
-        name: The prepared file, relative to the folder of all.
-        size: Bytes of the source.
-        mtime_ns: When the source was changed last.
-        temporary: The file that a worker writes.
+    A worker writes to `temporary`.
     """
 
     source: str
@@ -54,12 +49,7 @@ class PlannedVideo:
 
 @contextmanager
 def open_output(root: str, encoding: Encoding) -> Iterator[Output]:
-    """Makes an output folder and holds it for one `prepare`; the system lets go of it however that ends.
-
-    Raises:
-        OutputError: If the disk is too small or full, or refuses something.
-        ValueError: If another `prepare` is at work in the folder.
-    """
+    """Makes an output folder and holds it for one `prepare`; the system lets go of it however that ends."""
     try:
         with output_errors(root):
             os.makedirs(os.path.join(root, "videos"), exist_ok=True)
@@ -78,15 +68,9 @@ def open_output(root: str, encoding: Encoding) -> Iterator[Output]:
 
 
 class Output:
-    """The prepared videos of a folder.
+    """The prepared videos of a folder; those that were encoded otherwise are made anew.
 
-    Args:
-        root: The folder, with `videos` in it.
-        encoding: How videos are encoded; those that were encoded otherwise are made anew.
-
-    Attributes:
-        videos: Folder of all prepared videos.
-        made: Names of the videos that this `prepare` made.
+    `made` has the names of the videos that this `prepare` made.
     """
 
     def __init__(self, root: str, encoding: Encoding) -> None:
@@ -99,7 +83,6 @@ class Output:
         self._committed_at = 0.0
 
     def path(self, video: PlannedVideo) -> str:
-        """Where a prepared video belongs."""
         return os.path.join(self.videos, video.name)
 
     def entry(self, video: PlannedVideo) -> Entry:
@@ -109,12 +92,8 @@ class Output:
     def has(self, video: PlannedVideo) -> bool:
         """Whether a video is there, made from the source as it is now and with the same settings."""
         entry = self._journal.entries.get(video.name)
-        if entry is None or (entry.source, entry.source_size, entry.source_mtime_ns, entry.settings) != (
-            video.source,
-            video.size,
-            video.mtime_ns,
-            self._settings,
-        ):
+        wanted = (video.source, video.size, video.mtime_ns, self._settings)
+        if entry is None or (entry.source, entry.source_size, entry.source_mtime_ns, entry.settings) != wanted:
             return False
         try:
             return os.stat(self.path(video), follow_symlinks=False).st_size == entry.size

@@ -106,14 +106,7 @@ _PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "s
 
 @dataclass(frozen=True)
 class TranscodeJob:
-    """A video to make anew.
-
-    Args:
-        source: The video file, or the folder of frames.
-        target: File to write, which does not exist; its folder does.
-        encoding: How to encode it.
-        frame_rate: Frames per second if `source` is a folder of frames, None if it is a file.
-    """
+    """A video to make anew, or a folder of frames if `frame_rate` is given. `target` is new, and its folder exists."""
 
     source: str
     target: str
@@ -149,11 +142,7 @@ def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Pre
     """Makes a video anew: frame i of the target is frame i of the source, shown at the same time after the first.
 
     When this returns `Prepared`, the target is complete and on the disk; otherwise it is not there. Equal sources make
-    equal bytes.
-
-    Args:
-        job: What to do.
-        beat: Called after every frame.
+    equal bytes. `beat` is called after every frame.
     """
     done = False
     try:
@@ -169,8 +158,6 @@ def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Pre
         return Prepared(frames, height, width)
     except VideoError as error:
         return Broken(error.reason)
-    except _WriteError as error:
-        return WriteFailure(error.errno or 0, error.strerror or "")
     except av.FFmpegError as error:
         return Broken(f"cannot be encoded ({error.strerror})")
     except OSError as error:
@@ -179,10 +166,6 @@ def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Pre
         if not done:
             with suppress(OSError):
                 os.remove(job.target)
-
-
-class _WriteError(OSError):
-    pass
 
 
 def _encode(source: VideoReader | FrameFolder, job: TranscodeJob, beat: Callable[[], None]) -> int:
@@ -218,7 +201,6 @@ class _Target:
         self.frames = 0
 
     def add(self, frame: VideoFrame) -> None:
-        """Encodes the next frame."""
         picture = self._picture.of(frame)
         if not self.frames:
             codec = self._stream.codec_context
@@ -237,7 +219,6 @@ class _Target:
             self._container.close()
 
     def abandon(self) -> None:
-        """Closes the file as it is."""
         with suppress(OSError):
             self._container.close()
 
@@ -248,14 +229,14 @@ class _Target:
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Turns errors of the disk into `_WriteError`, and leaves those of the encoder and the muxer."""
+    """Turns FFmpeg's errors of the disk into errors of the system, and leaves those of the encoder and the muxer."""
     try:
         yield
     except OSError as error:
         # FFmpeg's own errors have numbers that no system has.
         if error.errno == errno.EINVAL or error.errno not in errno.errorcode:
             raise
-        raise _WriteError(error.errno, error.strerror) from error
+        raise OSError(error.errno, error.strerror) from error
 
 
 def _frames(source: VideoReader | FrameFolder) -> Iterator[tuple[int, VideoFrame]]:
@@ -289,13 +270,7 @@ def _clock(source: VideoReader | FrameFolder) -> tuple[Fraction, list[int]]:
 
 
 class _Picture:
-    """Makes frames of the source ready for the encoder: scaled, upright, in yuv420p of limited range.
-
-    Args:
-        source: Where they come from.
-        height: Rows of a frame as it is shown.
-        width: Columns of a frame as it is shown.
-    """
+    """Makes frames of the source ready for the encoder: of this size when shown, upright, yuv420p of limited range."""
 
     def __init__(self, source: VideoReader | FrameFolder, height: int, width: int) -> None:
         self._turn = source.index.orientation if isinstance(source, VideoReader) else Orientation()
@@ -334,6 +309,5 @@ class _Picture:
 
 
 def _shown(plane: np.ndarray, turn: Orientation) -> np.ndarray:
-    """Turns a plane as it is shown."""
     plane = plane.T if turn.transposed else plane
     return plane[:: -1 if turn.upside_down else 1, :: -1 if turn.mirrored else 1]

@@ -43,11 +43,9 @@ def run_tasks(
 ) -> Generator[tuple[Any, Any], None, None]:
     """Calls a function for each task, and yields (task, result) as they finish; a result may be a `TaskFailure`.
 
-    Args:
-        function: Its module and name, "package.module:name". It takes a task, and a function to call as a sign of life.
-        tasks: Taken one by one, as workers become free. They and the results must be picklable.
-        workers: Processes; 0 calls the function here, without a `timeout`.
-        timeout: Seconds without a sign of life after which a worker is ended.
+    The function, "package.module:name", takes a task, and a function to call as a sign of life. A worker that gives
+    none for `timeout` seconds is ended. Tasks are taken one by one, as workers become free; they and the results must
+    be picklable. With 0 workers the function is called here, without a timeout.
     """
     if not workers:
         call = _function(function)
@@ -164,14 +162,12 @@ class _Worker:
         self.deadline = time.monotonic() + (self._timeout if self._is_ready else max(self._timeout, _START_SECONDS))
 
     def kill(self) -> None:
-        """Ends the process at once."""
         self.alive = False
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):  # a process that waits for a dead disk cannot be ended
             self._process.wait(5)
 
     def close(self) -> None:
-        """Closes the pipes."""
         with suppress(OSError):
             self._input.close()
         self.output.close()

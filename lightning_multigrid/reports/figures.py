@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import cycle, pairwise
 from typing import TYPE_CHECKING
 
 from lightning_multigrid.reports.grid_times import TimesRow
@@ -63,14 +64,12 @@ def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
     """
     figure = _new_figure(9, 5.5)
     shapes_axes, lr_axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    colours = _colours([phase.shape for phase in schedule.phases])
-    labelled: set[BatchShape] = set()
+    colours = dict(zip(dict.fromkeys(phase.shape for phase in schedule.phases), cycle(_COLOURS)))
+    labels = {shape: _name(shape) for shape in colours}
     for phase in schedule.phases:
         clips = [shape.clips for shape in schedule.cycle(phase.shape)]
         start, end = float(phase.start_epoch), float(phase.end_epoch)
-        colour = colours[phase.shape]
-        label = None if phase.shape in labelled else _name(phase.shape)
-        labelled.add(phase.shape)
+        colour, label = colours[phase.shape], labels.pop(phase.shape, None)
         shapes_axes.fill_between([start, end], min(clips), max(clips), color=colour, alpha=0.2, linewidth=0)
         shapes_axes.hlines(phase.shape.clips, start, end, color=colour, linewidth=3, label=label)
     for axes in (shapes_axes, lr_axes):
@@ -78,27 +77,16 @@ def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
     every = sorted({shape.clips for shape in schedule.grids} | {schedule.baseline.shape.clips})
     _log2_ticks(shapes_axes.yaxis, every)
     shapes_axes.set_ylabel("clips per mini-batch\n(shade: short cycle)")
-    columns = min(4, len(labelled))
-    shapes_axes.legend(
-        title=f"base shape: clips {_TIMES} frames {_TIMES} size", ncols=columns,
-        loc="lower center", bbox_to_anchor=(0.5, 1.0),
-        frameon=False,
-    )  # fmt: skip
-    positions = [point.position for point in lrs]
+    _legend(shapes_axes, min(4, len(colours)), title=f"base shape: clips {_TIMES} frames {_TIMES} size")
+    positions, baseline_lrs = [point.position for point in lrs], [point.baseline_lr for point in lrs]
     lr_axes.plot(positions, [point.lr for point in lrs], color=_COLOURS[0], label="multigrid")
-    lr_axes.plot(
-        positions,
-        [point.baseline_lr for point in lrs],
-        color=_GREY,
-        linestyle="--",
-        label="baseline, at the corresponding epoch",
-    )
+    lr_axes.plot(positions, baseline_lrs, "--", color=_GREY, label="baseline, at the corresponding epoch")
     if all(point.lr > 0 and point.baseline_lr > 0 for point in lrs):
         lr_axes.set_yscale("log")
     lr_axes.set_ylabel("LR")
     lr_axes.set_xlabel(f"epoch of the multigrid training (baseline: {float(schedule.baseline.epochs):g} epochs)")
     lr_axes.set_xlim(0, schedule.epochs)
-    lr_axes.legend(ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    _legend(lr_axes, 2)
     return figure
 
 
@@ -107,25 +95,18 @@ def times_figure(rows: Sequence[TimesRow]) -> Figure:
     figure = _new_figure(9, 1.6 + 0.5 * len(rows))
     axes = figure.subplots()
     places = range(len(rows))
-    names = [_name(row.shape) for row in rows]
     steps, waits = [1000 * row.step for row in rows], [1000 * row.waiting for row in rows]
-    predicted = [1000 * row.predicted for row in rows]
     axes.barh(places, steps, height=0.6, color=_COLOURS[0], label="step")
     axes.barh(places, waits, height=0.6, left=steps, color=_COLOURS[5], hatch="//", edgecolor="white", label="waiting")
-    axes.vlines(
-        predicted,
-        [place - 0.4 for place in places],
-        [place + 0.4 for place in places],
-        color="black",
-        linewidth=2,
-        label="step predicted by FLOPs",
-    )
-    axes.set_yticks(list(places), names)
+    tops, bottoms = [place - 0.4 for place in places], [place + 0.4 for place in places]
+    predicted = [1000 * row.predicted for row in rows]
+    axes.vlines(predicted, tops, bottoms, color="black", linewidth=2, label="step predicted by FLOPs")
+    axes.set_yticks(list(places), [_name(row.shape) for row in rows])
     axes.invert_yaxis()
     axes.set_ylabel(f"clips {_TIMES} frames {_TIMES} size")
     axes.set_xlabel("ms per step on one device")
     axes.set_xlim(left=0)
-    axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    _legend(axes, 3)
     _clean(axes)
     return figure
 
@@ -134,17 +115,14 @@ def _name(shape: BatchShape) -> str:
     return str(shape).replace("x", _TIMES)
 
 
-def _colours(shapes: Sequence[BatchShape]) -> dict[BatchShape, str]:
-    different = list(dict.fromkeys(shapes))
-    return {shape: _COLOURS[place % len(_COLOURS)] for place, shape in enumerate(different)}
+def _legend(axes: Axes, columns: int, title: str | None = None) -> None:
+    axes.legend(title=title, ncols=columns, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
 
 
 def _mark_stages(axes: Axes, schedule: MultigridSchedule) -> None:
-    previous = schedule.phases[0].stage
-    for phase in schedule.phases:
-        if phase.stage != previous:
+    for before, phase in pairwise(schedule.phases):
+        if phase.stage != before.stage:
             axes.axvline(float(phase.start_epoch), color=_GREY, linewidth=0.8, linestyle=":")
-        previous = phase.stage
     _clean(axes)
 
 

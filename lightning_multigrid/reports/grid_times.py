@@ -11,6 +11,27 @@ from lightning_multigrid.reports.step_times import StepTime
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, duration, text_table
 
 
+@dataclass(frozen=True)
+class TimesRow:
+    """Times of the steps on a grid, on one device.
+
+    Args:
+        shape: The largest mini-batch on the grid.
+        steps: Mini-batches.
+        clips: Clips of all these mini-batches.
+        step: Mean seconds of a step without waiting.
+        waiting: Mean seconds of waiting for the loader before a step.
+        predicted: Mean seconds of a step by its FLOPs, at the FLOPs per second of the whole run.
+    """
+
+    shape: BatchShape
+    steps: int
+    clips: int
+    step: float
+    waiting: float
+    predicted: float
+
+
 @dataclass
 class _Total:
     """Sums over the steps on a grid, and over those that set its pace: all but the first, which takes longer.
@@ -42,8 +63,7 @@ class _Total:
 class ShapeTimes:
     """Times of the steps on each grid: measured, or predicted from other grids before the first step on a grid.
 
-    Args:
-        flops: FLOPs of a clip of each grid, in any unit. Unknown ones are taken in proportion to t s^2 (Eq. 1).
+    `flops` are those of a clip of each grid, in any unit. Unknown ones are taken in proportion to t s^2 (Eq. 1).
     """
 
     def __init__(self, flops: Mapping[BatchShape, float]) -> None:
@@ -108,29 +128,21 @@ class ShapeTimes:
 
     def table(self) -> str:
         """Returns a line per shape, coarse to fine, and a line for all of them."""
-        rows = [
-            [str(row.shape), *_cells(row.steps, row.clips, row.step, row.waiting, row.predicted)] for row in self.rows
-        ]
-        steps, clips = sum(row.steps for row in self.rows), sum(row.clips for row in self.rows)
-        step = sum(row.steps * row.step for row in self.rows) / steps
-        waiting = sum(row.steps * row.waiting for row in self.rows) / steps
-        rows.append(["all", *_cells(steps, clips, step, waiting, predicted=None)])
-        columns = ["clips x frames x size", "steps", "clips", "seconds", "ms/step", "ms waiting"]
-        columns += ["ms by FLOPs", "clips/s"]
-        return text_table(columns, rows)
+        rows = self.rows
+        cells = [[str(row.shape), *_cells(row.steps, row.clips, row.step, row.waiting, row.predicted)] for row in rows]
+        steps, clips = sum(row.steps for row in rows), sum(row.clips for row in rows)
+        step = sum(row.steps * row.step for row in rows) / steps
+        waiting = sum(row.steps * row.waiting for row in rows) / steps
+        cells.append(["all", *_cells(steps, clips, step, waiting, predicted=None)])
+        times = ["seconds", "ms/step", "ms waiting", "ms by FLOPs", "clips/s"]
+        return text_table(["clips x frames x size", "steps", "clips", *times], cells)
 
 
 def _cells(steps: int, clips: int, step: float, waiting: float, predicted: float | None) -> list[str]:
     seconds = steps * (step + waiting)
-    return [
-        str(steps),
-        str(clips),
-        f"{seconds:.1f}",
-        f"{1000 * step:.1f}",
-        f"{1000 * waiting:.1f}",
-        "" if predicted is None else f"{1000 * predicted:.1f}",
-        f"{clips / seconds:.1f}" if seconds else "",
-    ]
+    by_flops = "" if predicted is None else f"{1000 * predicted:.1f}"
+    times = f"{seconds:.1f}", f"{1000 * step:.1f}", f"{1000 * waiting:.1f}", by_flops
+    return [str(steps), str(clips), *times, f"{clips / seconds:.1f}" if seconds else ""]
 
 
 def phase_line(schedule: MultigridSchedule, index: int, left: float | None = None) -> str:
@@ -147,24 +159,3 @@ def last_metrics(metrics: Mapping[str, Tensor]) -> str:
     """Returns the line that says the metrics at the end of a training."""
     values = [f"{name} {float(value):.4g}" for name, value in metrics.items() if not name.startswith("multigrid/")]
     return f"At the end: {', '.join(values) or 'no metrics'}."
-
-
-@dataclass(frozen=True)
-class TimesRow:
-    """Times of the steps on a grid, on one device.
-
-    Args:
-        shape: The largest mini-batch on the grid.
-        steps: Mini-batches.
-        clips: Clips of all these mini-batches.
-        step: Mean seconds of a step without waiting.
-        waiting: Mean seconds of waiting for the loader before a step.
-        predicted: Mean seconds of a step by its FLOPs, at the FLOPs per second of the whole run.
-    """
-
-    shape: BatchShape
-    steps: int
-    clips: int
-    step: float
-    waiting: float
-    predicted: float

@@ -24,11 +24,7 @@ class LRPoint:
 
 
 class LRCurve:
-    """Keeps the points of an LR curve where the LR changes, and a few between them.
-
-    Args:
-        epochs: Length of the training.
-    """
+    """Keeps the points of the LR curve of a training where the LR changes, and a few between them."""
 
     def __init__(self, epochs: int) -> None:
         self.points: list[LRPoint] = []

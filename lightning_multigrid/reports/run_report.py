@@ -7,7 +7,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
@@ -20,80 +19,59 @@ from lightning_multigrid.reports.figures import can_draw, plan_figure, save, tim
 from lightning_multigrid.reports.grid_times import ShapeTimes, last_metrics, phase_line
 from lightning_multigrid.reports.lr_curve import LRCurve, LRPoint
 from lightning_multigrid.reports.step_times import Clock, LoaderLimit, LoaderWatch, StepTime, StepTimer
-from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Step, duration
+from lightning_multigrid.schedule import BatchShape, Step, duration
 
 log = logging.getLogger(__name__)
 _ESTIMATE_SECONDS = 1.0  # how long an estimate of the time left is used
-
-
-@dataclass(frozen=True)
-class Setup:
-    """The facts of a run that its report needs.
-
-    Args:
-        sampler: The plan.
-        accumulate: Mini-batches per optimizer step.
-        drop_last: Whether an incomplete last mini-batch of an epoch is dropped.
-        flops: FLOPs of a clip of each grid (`check_grids`).
-        workers: Workers of the loader.
-        ways_out: What makes the loader faster, other than workers.
-    """
-
-    sampler: MultigridSampler
-    accumulate: int
-    drop_last: bool
-    flops: Mapping[BatchShape, float]
-    workers: int
-    ways_out: str
-
-    @property
-    def schedule(self) -> MultigridSchedule:
-        """The multigrid schedule."""
-        return self.sampler.schedule
-
-    @cached_property
-    def shapes_from(self) -> list[Counter[BatchShape]]:
-        """Mini-batches of each shape that are left at the start of each epoch, and at the end."""
-        left: list[Counter[BatchShape]] = [Counter()]
-        for epoch in reversed(range(self.schedule.epochs)):
-            left.append(left[-1].copy())
-            counted = self.schedule.count_shapes(epoch, self.sampler.clips, self.accumulate, self.drop_last)
-            for (_, shape), steps in counted.items():
-                left[-1][shape] += steps
-        return left[::-1]
 
 
 class RunReport:
     """Notes the steps of a run, and reports them.
 
     Args:
-        setup: The facts of the run.
+        sampler: The plan.
+        flops: FLOPs of a clip of each grid (`check_grids`).
+        workers: Workers of the loader.
+        ways_out: What makes the loader faster, other than workers.
         clock: The clock of the device.
     """
 
-    def __init__(self, setup: Setup, clock: Clock) -> None:
-        self._setup = setup
+    def __init__(
+        self, sampler: MultigridSampler, flops: Mapping[BatchShape, float], workers: int, ways_out: str, clock: Clock
+    ) -> None:
+        self._sampler, self._schedule, self._ways_out = sampler, sampler.schedule, ways_out
         self.timer = StepTimer(clock)
-        self._watch = LoaderWatch(setup.workers)
+        self._watch = LoaderWatch(workers)
         self._left: Counter[BatchShape] = Counter()
         self._position = Fraction(0)
         self._began: tuple[float, Fraction] | None = None  # when and where the run started
         self._phase = -1  # the phase that was announced last
-        self._shape = setup.schedule.baseline.shape
+        self._shape = self._schedule.baseline.shape
         self._estimate: tuple[float, float | None] = -1.0, None  # when it was made, and what it was
-        self.times = ShapeTimes(setup.flops)
-        self.lr_curve = LRCurve(setup.schedule.epochs)
+        self.times = ShapeTimes(flops)
+        self.lr_curve = LRCurve(self._schedule.epochs)
+
+    @cached_property
+    def _left_from(self) -> list[Counter[BatchShape]]:
+        """Mini-batches of each shape that are left at the start of each epoch, and at the end."""
+        sampler = self._sampler
+        left: list[Counter[BatchShape]] = [Counter()]
+        for epoch in reversed(range(self._schedule.epochs)):
+            left.append(left[-1].copy())
+            counted = self._schedule.count_shapes(epoch, sampler.clips, sampler.accumulate, sampler.drop_last)
+            for (_, shape), steps in counted.items():
+                left[-1][shape] += steps
+        return left[::-1]
 
     # --- Steps ---
 
     def started(self, epoch: int, batch: int) -> None:
         """Notes that the loader starts to yield mini-batches, and from which position on."""
-        steps = self._setup.sampler.steps(epoch)
+        steps, clips = self._sampler.steps(epoch), self._sampler.clips
         if self._began is None:
-            offset = steps[batch].offset if batch < len(steps) else self._setup.sampler.clips
-            self._position = epoch + Fraction(offset, self._setup.sampler.clips)
+            self._position = epoch + Fraction(steps[batch].offset if batch < len(steps) else clips, clips)
             self._began = time.perf_counter(), self._position
-        later = self._setup.shapes_from[min(epoch + 1, self._setup.schedule.epochs)]
+        later = self._left_from[min(epoch + 1, self._schedule.epochs)]
         self._left = later + Counter(step.shape for step in steps[batch:])
 
     def announce(self, step: Step) -> None:
@@ -101,13 +79,13 @@ class RunReport:
         self._shape = step.shape
         if step.phase != self._phase:
             self._phase = step.phase
-            rank_zero_info(phase_line(self._setup.schedule, step.phase, self.seconds_left))
+            rank_zero_info(phase_line(self._schedule, step.phase, self.seconds_left))
 
     def ended(self, epoch: int, step: Step, lr: float) -> list[StepTime]:
         """Notes the end of a step; returns the times of the steps that the device has finished since the last call."""
         self.timer.ended(step)
         self._left[step.shape] -= 1
-        clips = self._setup.sampler.clips
+        clips = self._sampler.clips
         self.lr_curve.add(LRPoint(float(epoch + Fraction(step.offset, clips)), lr, lr / step.lr_scale))
         self._position = epoch + Fraction(step.offset + step.shape.clips, clips)
         return self._take(wait=False)
@@ -157,10 +135,10 @@ class RunReport:
         # Validation, checkpoints and starts of epochs take time in proportion to the epochs.
         done = self._position - start
         other = max(0.0, time.perf_counter() - since - self.times.seconds)
-        return steps + (other * float((self._setup.schedule.epochs - self._position) / done) if done > 0 else 0.0)
+        return steps + (other * float((self._schedule.epochs - self._position) / done) if done > 0 else 0.0)
 
     def _limit_sentence(self, index: int, limit: LoaderLimit) -> str:
-        schedule = self._setup.schedule
+        schedule = self._schedule
 
         def limited(shape: BatchShape) -> float:
             loading = shape.clips / limit.given
@@ -168,9 +146,8 @@ class RunReport:
             return max(stepping, loading) if limit.workers else stepping + loading
 
         largest = max(schedule.cycle(schedule.phases[index].shape), key=lambda shape: shape.clips)
-        return limit.sentence(
-            largest, schedule.reduction(limited), schedule.reduction(self.times.stepping), self._setup.ways_out
-        )
+        unlimited = schedule.reduction(self.times.stepping)
+        return limit.sentence(largest, schedule.reduction(limited), unlimited, self._ways_out)
 
     # --- At the end ---
 
@@ -192,12 +169,12 @@ class RunReport:
             self._draw(trainer, folder)
 
     def _speedup(self, trainer: Trainer) -> float | None:
-        setup, schedule = self._setup, self._setup.schedule
+        baseline = self._schedule.baseline.shape
         whole = self._began is not None and self._began[1] == 0 and not +self._left
-        if not whole or not self.times.measured(schedule.baseline.shape):
+        if not whole or not self.times.measured(baseline):
             return None
-        steps = schedule.baseline_steps(setup.sampler.clips, setup.drop_last)
-        step = self.times.step_seconds(schedule.baseline.shape)
+        steps = self._schedule.baseline_steps(self._sampler.clips, self._sampler.drop_last)
+        step = self.times.step_seconds(baseline)
         rank_zero_info(
             f"{steps * step / self.times.seconds:.2f}x faster than the baseline, which would take {steps} steps of "
             f"{1000 * step:.1f} ms, as measured on its grid, {duration(steps * step)} instead of "
@@ -206,10 +183,8 @@ class RunReport:
         return steps * step / self.times.seconds
 
     def _draw(self, trainer: Trainer, folder: str) -> None:
-        figures = {
-            "plan": plan_figure(self._setup.schedule, self.lr_curve.points),
-            "times": times_figure(self.times.rows),
-        }
+        plan = plan_figure(self._schedule, self.lr_curve.points)
+        figures = {"plan": plan, "times": times_figure(self.times.rows)}
         try:
             os.makedirs(folder, exist_ok=True)
             for name, figure in figures.items():

@@ -35,19 +35,15 @@ class Clock(Protocol):
 
     def now(self) -> Any:
         """Notes a moment."""
-        ...
 
     def passed(self, moment: Any) -> bool:
         """Returns whether the device has passed the moment."""
-        ...
 
     def seconds(self, start: Any, end: Any) -> float:
         """Returns the time between two moments that the device has passed."""
-        ...
 
     def wait(self, moment: Any) -> None:
         """Waits until the device has passed the moment."""
-        ...
 
 
 class HostClock:
@@ -94,14 +90,7 @@ def clock_of(device: torch.device) -> Clock:
 
 @dataclass(frozen=True)
 class StepTime:
-    """A step and its times.
-
-    Args:
-        step: The step of the plan.
-        batch: Number of its mini-batch in this iteration over the loader, from 0.
-        waiting: Seconds that the loop waited for the loader.
-        stepping: Seconds from there to the end of the step.
-    """
+    """A step of the plan, the number of its mini-batch in this iteration over the loader (from 0), and its seconds."""
 
     step: Step
     batch: int
@@ -110,11 +99,7 @@ class StepTime:
 
 
 class StepTimer:
-    """Notes the moments of each step.
-
-    Args:
-        clock: The clock of the device that trains.
-    """
+    """Notes the moments of each step, by the clock of the device that trains."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -138,11 +123,7 @@ class StepTimer:
         self._pending.append((step, self._batch, self._asked, self._handed, self._clock.now()))
 
     def take(self, wait: bool = False) -> Iterator[StepTime]:
-        """Yields the times of the steps that the device has finished since the last call, in order.
-
-        Args:
-            wait: Wait until the device has finished all steps.
-        """
+        """Yields the times of the steps that the device has finished since the last call, or `wait`s for all steps."""
         if wait and self._pending:
             self._clock.wait(self._pending[-1][-1])
         while self._pending and self._clock.passed(self._pending[0][-1]):
@@ -153,13 +134,7 @@ class StepTimer:
 
 @dataclass(frozen=True)
 class LoaderLimit:
-    """A loader that is slower than the device.
-
-    Args:
-        needed: Clips per second that the device could use.
-        given: Clips per second that the loader gives.
-        workers: Workers of the loader.
-    """
+    """A loader that gives fewer clips per second than the device needs."""
 
     needed: float
     given: float
@@ -213,9 +188,6 @@ class LoaderWatch:
 
     Workers load clips while the device steps, so the loop waits only for the time by which the workers are slower.
     Without workers, all loading is waiting.
-
-    Args:
-        workers: Workers of the loader.
     """
 
     def __init__(self, workers: int) -> None:

@@ -27,20 +27,9 @@ class ManifestBuilder:
     disk is not touched. Links on the way to a listed path are followed: the owner of the disk made them, not the author
     of the list.
 
-    Args:
-        origin: The file or folder that is read; errors name it.
-        root: Folder that relative paths start from, or its URL if fsspec knows it (`s3://bucket/videos`). Only with a
-            URL are videos read from anywhere but the disk. By default the folder of `origin`, and absolute paths may
-            then lead anywhere: a list of absolute paths needs no root, but a given root is a promise.
-        classes: Names of the classes in the order of their labels.
-        multi_label: Whether a video may have any number of labels. If not, every video has one, or none has.
-        frame_rate: Frames per second if the paths are folders of frames.
-        existing_only: Leave out, and count, what is not on disk. Each folder is listed once; no file is touched.
-        allow_outside_root: Accept paths that lead out of the root.
-
-    Raises:
-        ManifestError: If a class is named twice or the frame rate is not positive.
-        TypeError: If an argument is of a wrong kind.
+    `origin` is the file or folder that is read; errors name it. The other arguments are those of `VideoList`. Only with
+    a URL as the root are videos read from anywhere but the disk. Without a root, absolute paths may lead anywhere: a
+    list of absolute paths needs no root, but a given root is a promise.
     """
 
     def __init__(
@@ -76,16 +65,10 @@ class ManifestBuilder:
     def add(
         self, path: str, labels: Sequence[int] = (), *, where: str, spans: Sequence[tuple[float, float]] = ()
     ) -> None:
-        """Adds a video.
+        """Adds a video, if its path and labels are allowed.
 
-        Args:
-            path: Relative to the root, or absolute.
-            labels: Its labels.
-            where: Its place in the origin, for messages: "line 3".
-            spans: The (start, end) of every label in seconds, half-open; or none at all.
-
-        Raises:
-            ManifestError: If the path leads out of the root, or a label is not allowed.
+        `where` is its place in the origin, for messages: "line 3". `spans` has the (start, end) of every label in
+        seconds, half-open, or is empty.
         """
         name = self._checked_path(path, where)
         self._check_labels(labels, where)
@@ -106,26 +89,18 @@ class ManifestBuilder:
         self._ends.extend(end for _, end in spans)
 
     def build(self) -> Manifest:
-        """Returns the manifest of all rows.
-
-        Raises:
-            ManifestError: If there are no rows.
-        """
-        if len(self._path_offsets) == 1 and self._missing:
+        """Returns the manifest of all rows; there must be at least one."""
+        rows = len(self._path_offsets) - 1
+        if not rows and self._missing:
             raise ManifestError(
                 f"None of the {self._missing:,} videos listed in {self._origin} lies in {self._root}. "
                 "Give the folder that their paths start from."
             )
-        if len(self._path_offsets) == 1:
+        if not rows:
             raise ManifestError(f"{self._origin} lists no videos. At least one row, `path label`, is required.")
         if self._missing:
-            total = self._missing + len(self._path_offsets) - 1
-            _log.warning(
-                "%s of the %s videos listed in %s are not on disk and are left out.",
-                f"{self._missing:,}",
-                f"{total:,}",
-                self._origin,
-            )
+            counts = f"{self._missing:,} of the {self._missing + rows:,} videos"
+            _log.warning("%s listed in %s are not on disk and are left out.", counts, self._origin)
         return Manifest(
             self._origin,
             self._root,

@@ -13,12 +13,9 @@ _SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test"
 
 
 class ClassFolders:
-    """Lists the videos of a folder per class.
+    """Lists the videos of `source`, a folder that holds a folder per class.
 
-    Args:
-        source: The folder that holds the folders of the classes.
-        frames: Whether a video is a folder of images instead of a file.
-        follow_links: Whether links may lead out of `source`.
+    With `frames`, a video is a folder of images instead of a file. With `follow_links`, links may lead out of `source`.
     """
 
     def __init__(self, source: str, *, frames: bool, follow_links: bool) -> None:

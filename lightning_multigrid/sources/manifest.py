@@ -55,11 +55,10 @@ class Manifest:
         return len(self._path_offsets) - 1
 
     def __repr__(self) -> str:
-        noun = "video" if self.frame_rate is None else "folder of frames"
-        plural = "videos" if self.frame_rate is None else "folders of frames"
-        parts = [f"{len(self):,} {noun if len(self) == 1 else plural}"]
+        plural = "" if len(self) == 1 else "s"
+        parts = [f"{len(self):,} video{plural}"]
         if self.frame_rate is not None:
-            parts[0] += f" at {self.frame_rate:g} per second"
+            parts = [f"{len(self):,} folder{plural} of frames at {self.frame_rate:g} per second"]
         parts.append(f"{self.num_classes:,} classes" if self.labelled else "no labels")
         if self.multi_label:
             parts.append("multi-label")
@@ -70,14 +69,7 @@ class Manifest:
     @property
     def arrays(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """The tensors in the order of the constructor: paths, labels (each with their offsets), starts and ends."""
-        return (
-            self._path_bytes,
-            self._path_offsets,
-            self._label_ids,
-            self._label_offsets,
-            self._starts,
-            self._ends,
-        )
+        return self._path_bytes, self._path_offsets, self._label_ids, self._label_offsets, self._starts, self._ends
 
     def spans(self, index: int) -> tuple[list[int], list[tuple[float, float]]]:
         """Returns the labels of a row as they were added, and their (start, end) in seconds, if they have spans."""

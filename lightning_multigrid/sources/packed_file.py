@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import struct
 import zlib
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,8 @@ INDEX_NAME = "packets.index"
 _MAGIC = b"LMGpack1"
 _LONGEST_HEADER = 2**26  # millions of classes
 _LARGEST = 2**40
-_INT64, _INT32, _FLOAT64 = np.dtype("<i8"), np.dtype("<i4"), np.dtype("<f8")
+# Of the arrays, in the order of the file.
+_TYPES = tuple(map(np.dtype, ("<i8", "<i8", "<f8", "<f8", "<i4", "u1")))
 
 
 def save_manifest(manifest: Manifest, path: StrPath) -> None:
@@ -64,15 +65,8 @@ def save_manifest(manifest: Manifest, path: StrPath) -> None:
     }
     text = json.dumps(header).encode()
     parts = [_MAGIC + struct.pack("<Q", len(text)) + text]
-    for values, kind in (
-        (path_offsets, _INT64),
-        (label_offsets, _INT64),
-        (starts, _FLOAT64),
-        (ends, _FLOAT64),
-        (label_ids, _INT32),
-        (path_bytes, np.dtype("u1")),
-    ):
-        parts.append(values.numpy().astype(kind, copy=False).tobytes())
+    arrays = (path_offsets, label_offsets, starts, ends, label_ids, path_bytes)
+    parts += [values.numpy().astype(kind, copy=False).tobytes() for values, kind in zip(arrays, _TYPES, strict=True)]
     content = b"".join(part + bytes(-len(part) % 8) for part in parts)
     with new_file(path) as file:
         file.write(content + struct.pack("<I", zlib.crc32(content)))
@@ -82,25 +76,15 @@ def packed_manifest(path: str) -> str | None:
     """Returns the path of a packed manifest, given itself or its folder; None if there is none."""
     if os.path.isdir(path):
         path = os.path.join(path, MANIFEST_NAME)
-    return path if _is_packed(path) else None
-
-
-def _is_packed(path: str) -> bool:
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return False
-        with open(path, "rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
-    except OSError:
-        return False
+    with suppress(OSError):
+        if os.path.isfile(path):  # opening a pipe would wait for its writer
+            with open(path, "rb") as file:
+                return path if file.read(len(_MAGIC)) == _MAGIC else None
+    return None
 
 
 def load_manifest(path: StrPath) -> Manifest:
-    """Reads a packed manifest.
-
-    Raises:
-        ManifestError: If the file is damaged, or a path in it leads out of its folder.
-    """
+    """Reads a packed manifest, unless it is damaged or a path in it leads out of its folder."""
     path = path_argument("path", path)
     try:
         with open(path, "rb") as file:
@@ -129,14 +113,9 @@ def _parse(path: str, content: bytearray) -> Manifest:
     header = _Header(bytes(content[16 : 16 + length]))
     arrays: list[np.ndarray] = []
     at = _padded(16 + length)
-    for kind, number in (
-        (_INT64, header.rows + 1),
-        (_INT64, header.rows + 1),
-        (_FLOAT64, header.labels if header.spans else 0),
-        (_FLOAT64, header.labels if header.spans else 0),
-        (_INT32, header.labels),
-        (np.dtype("u1"), header.path_bytes),
-    ):
+    spans = header.labels if header.spans else 0
+    numbers = (header.rows + 1, header.rows + 1, spans, spans, header.labels, header.path_bytes)
+    for kind, number in zip(_TYPES, numbers, strict=True):
         end = at + kind.itemsize * number
         if end > len(content):
             raise _Damaged("it is cut short")
@@ -154,9 +133,10 @@ def _parse(path: str, content: bytearray) -> Manifest:
     if np.isnan(starts).any() or np.isnan(ends).any():
         raise _Damaged("the start or the end of a label is not a number")
     folder = os.path.dirname(os.path.abspath(path))
+    root = os.path.normpath(os.path.join(folder, header.root))
     return Manifest(
         path,
-        os.path.normpath(os.path.join(folder, header.root)),
+        root,
         header.classes,
         header.multi_label,
         None,

@@ -26,7 +26,6 @@ class VideoSource(Protocol):
         Raises:
             ManifestError: If something can't be read.
         """
-        ...
 
 
 if TYPE_CHECKING:

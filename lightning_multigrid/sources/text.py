@@ -36,11 +36,7 @@ def parse_labels(text: str) -> tuple[int, ...] | None:
 
 
 def open_text(path: str) -> TextIO:
-    """Opens a regular file as UTF-8 text, with or without a byte order mark; line ends are kept.
-
-    Raises:
-        ManifestError: If there is no such file, or it can't be opened.
-    """
+    """Opens a regular file as UTF-8 text, with or without a byte order mark; line ends are kept."""
     try:
         # Checked before it is opened: opening a pipe would wait for its writer.
         if not stat.S_ISREG(os.stat(path).st_mode):
@@ -55,11 +51,7 @@ def open_text(path: str) -> TextIO:
 
 
 def text_lines(path: str) -> Iterator[str]:
-    """Yields the lines of a text file with their line ends.
-
-    Raises:
-        ManifestError: If it is not UTF-8 text, or a line is far too long.
-    """
+    """Yields the lines of a text file with their line ends."""
     number = 0
     try:
         with open_text(path) as file:
@@ -88,13 +80,7 @@ def text_lines(path: str) -> Iterator[str]:
 def csv_rows(path: str, separator: str, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
     """Yields the rows of separated values that are not blank, each with the number of its last line.
 
-    Args:
-        path: The file.
-        separator: The character between fields.
-        strict: Refuse text after a closing quote and a quote that is never closed, and skip spaces before a field.
-
-    Raises:
-        ManifestError: If the file can't be read as separated values.
+    `strict` refuses text after a closing quote and a quote that is never closed, and skips spaces before a field.
     """
     reader = csv.reader(text_lines(path), delimiter=separator, strict=strict, skipinitialspace=strict)
     try:
@@ -109,14 +95,9 @@ def csv_rows(path: str, separator: str, *, strict: bool = False) -> Iterator[tup
 
 
 def csv_table(path: str, required: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields the records of a comma-separated file with a header, each with the number of its last line.
+    """Yields the records of a comma-separated file with the `required` columns, each with the number of its last line.
 
-    Args:
-        path: The file.
-        required: Columns that the header must have.
-
-    Raises:
-        ManifestError: If a column is missing, or a row has fewer fields than the header.
+    The first row names the columns.
     """
     header: list[str] | None = None
     for line, row in csv_rows(path, ","):
@@ -138,15 +119,9 @@ def csv_table(path: str, required: tuple[str, ...]) -> Iterator[tuple[int, dict[
 
 
 def numbered_names(path: str, number: str, first: int) -> list[str]:
-    """Returns the names in a file that numbers them, in order: `c000 Holding some clothes`.
+    """Returns the names in a file that numbers them from `first` on, in order.
 
-    Args:
-        path: The file.
-        number: Format of a number, such as `c{:03d}`.
-        first: The first number.
-
-    Raises:
-        ManifestError: If there are no names, or a line does not hold the next number and a name.
+    `number` is the format of a number: `c{:03d}` for the line `c000 Holding some clothes`.
     """
     names: list[str] = []
     for line in filter(str.strip, text_lines(path)):
@@ -174,8 +149,7 @@ def sibling(path: str, words: str, word: str) -> str:
 def names_in(folder: str) -> list[str]:
     """Names of what a folder holds, sorted."""
     try:
-        with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries)
+        return sorted(os.listdir(folder))
     except OSError as error:
         raise ManifestError(
             f"{folder} can't be listed: {error.strerror}. Give the path of an existing folder."

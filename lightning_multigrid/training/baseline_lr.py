@@ -100,12 +100,7 @@ def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch, epochs
     """Returns the LR stages of the user's schedulers, else those of the paper's Kinetics recipe, in proportion.
 
     `MultiStepLR` and `StepLR` have milestones, a rising `LinearLR` or `ConstantLR` is a warm-up, also inside
-    `SequentialLR` and `ChainedScheduler`. The first scheduler with milestones wins.
-
-    Args:
-        configs: The schedulers as Lightning holds them.
-        epoch: An epoch of the baseline.
-        epochs: Length of the baseline.
+    `SequentialLR` and `ChainedScheduler`. The first scheduler with milestones wins. `epochs` is the baseline's length.
     """
     warmup = Fraction(0)
     for config in configs:

@@ -175,7 +175,7 @@ class MultigridCallback(Callback):
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._takeover.give_back()
+        self._takeover.close()
         self._checkpoint = None
 
     @override

@@ -38,9 +38,13 @@ def _try(run: Callable[[BatchShape], None], grid: BatchShape, module: nn.Module)
     """Runs a grid; if that fails, returns the name of the innermost layer that did not return, and the error."""
     entered: list[str] = []
     handles = []
+
+    def left(*_: object) -> None:  # a value that a hook returns would replace the layer's output
+        entered.pop()
+
     for name, layer in module.named_modules():
         handles.append(layer.register_forward_pre_hook(lambda *_, name=name: entered.append(name)))
-        handles.append(layer.register_forward_hook(lambda *_: _ignore(entered.pop())))
+        handles.append(layer.register_forward_hook(left))
     try:
         # To compile a graph for each grid would take minutes, and tell nothing.
         with warnings.catch_warnings(), torch.no_grad(), torch.compiler.set_stance("force_eager"):
@@ -54,28 +58,17 @@ def _try(run: Callable[[BatchShape], None], grid: BatchShape, module: nn.Module)
     return None
 
 
-def _ignore(_: Any) -> None:
-    """Returns nothing: a value that a forward hook returns replaces the layer's output."""
-
-
 def check_grids(
     module: LightningModule, grids: Sequence[BatchShape], make_batch: Callable[[BatchShape], Any]
 ) -> dict[BatchShape, float]:
     """Refuses grids that a model cannot take, before the training starts.
 
-    `training_step` is tried first. Where it fails on the baseline's grid (it reads a value, or needs its Trainer),
-    `forward` is tried on the clips. A model that passes neither on the baseline's grid can't be tried, and is accepted.
-
-    Args:
-        module: The module, on any device.
-        grids: The baseline's grid, then those of the schedule; their number of clips does not matter.
-        make_batch: Makes a mini-batch of `TRIED_CLIPS` clips on a grid, as `training_step` takes it.
+    `training_step` is tried first, on mini-batches of `TRIED_CLIPS` clips. Where it fails on the first grid, the
+    baseline's (it reads a value, or needs its Trainer), `forward` is tried on the clips. A model that passes neither on
+    the baseline's grid can't be tried, and is accepted.
 
     Returns:
         Multiply-adds of a forward for a clip of each grid (`BatchShape.clip`); empty where they can't be counted.
-
-    Raises:
-        ValueError: If the baseline's grid works and another grid does not.
     """
     try:
         probe = meta_copy(module)

@@ -95,15 +95,9 @@ class CompileGrids(Callback):
         module.compile(dynamic=False, backend=self.backend)
 
     def _try_all(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        loader: MultigridLoader,
-        grids: list[tuple[BatchShape, int]],
+        self, trainer: Trainer, pl_module: LightningModule, loader: MultigridLoader, grids: list[tuple[BatchShape, int]]
     ) -> None:
-        make = batch_maker(
-            trainer, pl_module, loader, whole=True, transfer=lambda batch: trainer.strategy.batch_to_device(batch)
-        )
+        make = batch_maker(trainer, pl_module, loader, whole=True)
         devices = [pl_module.device] if pl_module.device.type == "cuda" else []
         quiet = trainer.progress_bar_callback is None or not trainer.is_global_zero
         with torch.random.fork_rng(devices), seeded(0), _muted(pl_module), _buffers_kept(pl_module):
@@ -158,11 +152,8 @@ class CompileGrids(Callback):
 @contextmanager
 def _muted(module: LightningModule) -> Iterator[None]:
     """Within it, the module logs nothing, as Lightning would take the values for those of a hook."""
-
-    def nothing(*args: Any, **kwargs: Any) -> None:
-        pass
-
-    module.log = module.log_dict = nothing  # type: ignore[method-assign]
+    for name in ("log", "log_dict"):
+        setattr(module, name, lambda *args, **kwargs: None)
     try:
         yield
     finally:

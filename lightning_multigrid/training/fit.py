@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -22,7 +21,7 @@ from lightning_multigrid.loading import (
     order_of,
     reseed,
 )
-from lightning_multigrid.reports import RunReport, Setup, clock_of, ways_out
+from lightning_multigrid.reports import RunReport, clock_of, ways_out
 from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training.baseline_lr import BaselineLR, warn_of_adaptive_lr
 from lightning_multigrid.training.check_grids import check_grids
@@ -45,13 +44,7 @@ from lightning_multigrid.training.takeover import Takeover
 class Fit:
     """What one `fit` keeps from hook to hook. To the loader it is the `Host`.
 
-    Args:
-        trainer: With its script's settings.
-        sampler: The plan, and the order.
-        lr: The schedulers, on the baseline's clock.
-        report: Notes the steps.
-        statistics: Writes the running statistics for validations and checkpoints.
-        validations_per_phase: As in `MultigridCallback`.
+    It must be made while the Trainer still has its script's settings.
     """
 
     def __init__(
@@ -180,14 +173,9 @@ def begin_fit(
 ) -> Fit:
     """Plans the training of a script, tries the plan on the model, and takes the Trainer over.
 
-    Args:
-        options: The arguments of the callback.
-        trainer: At `on_fit_start`: `configure_optimizers` has run and has seen the baseline only. Lightning restores
-            loops, optimizers and schedulers of a checkpoint after that hook.
-        module: The module.
-        takeover: Makes the changes, and undoes them later.
-        checkpoint: The checkpoint that this `fit` resumes, as Lightning has loaded it; its counters are changed.
-        state: The callback's state in the checkpoint.
+    It is called at `on_fit_start`: `configure_optimizers` has run and has seen the baseline only. Lightning restores
+    loops, optimizers and schedulers of the checkpoint that this `fit` resumes after that hook, so this function may
+    change Lightning's counters in it. `state` is the callback's state in the checkpoint.
     """
     takeover.convert_batchnorm(module, options.sub_batch)  # layers that were made after `setup`
     refuse_sync_batchnorm(module)
@@ -202,8 +190,8 @@ def begin_fit(
     takeover.show_on_bar(trainer, fit.report)
     takeover.add_last_callback(trainer, fit.statistics)
     takeover.replace_loader(trainer, multigrid)
-    takeover.configure_trainer(trainer, sampler, recipe)
-    rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, recipe.drop_last))
+    takeover.configure_trainer(trainer, sampler, recipe.epoch)
+    rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, sampler.drop_last))
     return fit
 
 
@@ -216,10 +204,10 @@ def _make_loader(
     epochs = options.epochs_of_try if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
     schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
     seed = global_seed(trainer) if seed is None else seed
-    in_order = partial(_in_order, int(recipe.available * trainer.world_size))
+    in_order = range(int(recipe.available * trainer.world_size))
     sampler = MultigridSampler(
         schedule,
-        in_order if trainer.overfit_batches else order_of(loader, seed),  # type: ignore[attr-defined]
+        (lambda epoch: in_order) if trainer.overfit_batches else order_of(loader, seed),  # type: ignore[attr-defined]
         recipe.planned_clips(schedule),
         seed=seed,
         rank=trainer.global_rank,
@@ -229,10 +217,6 @@ def _make_loader(
     )
     sampler.steps(0)  # refuses too few clips for the first mini-batch
     return MultigridLoader(dataset, sampler, loader)
-
-
-def _in_order(length: int, epoch: int) -> range:
-    return range(length)
 
 
 def _make_fit(
@@ -252,8 +236,7 @@ def _make_fit(
     if options.precise_bn_batches is not None:
         estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)
         estimate.check(trainer, module)
-    lr = takeover.drive_lr(trainer, module, recipe)
+    lr = takeover.drive_lr(trainer, module, recipe.epoch)
     warn_of_adaptive_lr(trainer.optimizers, sampler.schedule)
-    setup = Setup(sampler, sampler.accumulate, recipe.drop_last, flops, loader.num_workers, ways_out(clips))
-    report = RunReport(setup, clock_of(module.device))
+    report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), clock_of(module.device))
     return Fit(trainer, sampler, lr, report, EvaluationStatistics(estimate), options.validations_per_phase)

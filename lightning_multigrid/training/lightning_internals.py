@@ -23,8 +23,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 def training_source(trainer: Trainer) -> Any:
     """Returns what Lightning asks for the training loader; its attribute `instance` may be replaced by a loader.
 
-    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop._data_source`; of this name since 2.0): there is no public
-    way to a loader that was passed to `fit`.
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop._data_source`): a loader passed to `fit` is nowhere public.
     """
     source = getattr(trainer.fit_loop, "_data_source", None)
     if source is None or not callable(getattr(source, "dataloader", None)):
@@ -112,14 +111,10 @@ def stage_of_training(trainer: Trainer) -> Iterator[None]:
 
 
 def copy_without_trainer(module: LightningModule, memo: dict[int, Any]) -> LightningModule:
-    """Returns a deep copy of a module, which has no Trainer.
+    """Returns a deep copy of a module, which has no Trainer; `memo` has replacements for parts, by their `id`.
 
-    Lightning 2.5.3 to 2.6.6 (`core/module.py`, `LightningModule.__getstate__`): that the copy leaves the Trainer out is
-    not documented; with it, loaders and callbacks would be copied, too.
-
-    Args:
-        module: The module.
-        memo: Replacements for parts, by the identity of the part (as in `copy.deepcopy`).
+    Lightning 2.5.3 to 2.6.6 (`core/module.py`, `LightningModule.__getstate__`): that the copy leaves the Trainer out,
+    with its loaders and callbacks, is not documented.
     """
     return copy.deepcopy(module, memo)
 
@@ -132,13 +127,10 @@ class Place(NamedTuple):
 
 
 class LoopCounters:
-    """Lightning's own counters in a checkpoint.
+    """Lightning's own counters in a checkpoint; methods change them there.
 
     Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py` and `loops/training_epoch_loop.py`, their `state_dict`;
     `loops/progress.py`): the layout is not documented, and there is no other way to say where Lightning continues.
-
-    Args:
-        checkpoint: As Lightning saves and loads it; methods change the counters in it.
     """
 
     def __init__(self, checkpoint: dict[str, Any]) -> None:
@@ -165,9 +157,8 @@ class LoopCounters:
     def close_finished_epoch(self) -> None:
         """Makes Lightning close an epoch whose last `on_train_batch_end` wrote the checkpoint.
 
-        Lightning compares the batches of that epoch with the length of the *next* one, which differs here
-        (`loops/training_epoch_loop.py`, `reset`). If the batch counts as completed, Lightning closes the epoch in
-        either case.
+        Unless that batch counts as completed, Lightning compares the batches of that epoch with the length of the
+        *next* one, which differs here (`loops/training_epoch_loop.py`, `reset`).
         """
         current = self._batches["current"]
         if self._batches["is_last_batch"] and current["completed"] + 1 == current["processed"] == current["ready"]:
@@ -180,13 +171,11 @@ class LoopCounters:
 
     def move(self, place: Place) -> None:
         """Makes Lightning continue at another place, as if a step or an epoch had just ended there."""
-        done = dict.fromkeys(("ready", "started", "processed", "completed"), place.epoch)
+        begun = place.epoch + (place.batch > 0)
         for progress in (self._epochs["total"], self._epochs["current"]):
-            progress.update(done)
+            progress.update(ready=begun, started=begun, processed=place.epoch, completed=place.epoch)
         self._batches["is_last_batch"] = False
         if place.batch:
-            for progress in (self._epochs["total"], self._epochs["current"]):
-                progress.update(ready=place.epoch + 1, started=place.epoch + 1)
             total = self._batches["total"]["processed"] + place.batch - self._batches["current"]["processed"]
             for progress, batches in ((self._batches["total"], total), (self._batches["current"], place.batch)):
                 progress.update(ready=batches, started=batches, processed=batches, completed=batches - 1)

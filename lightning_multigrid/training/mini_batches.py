@@ -30,27 +30,20 @@ def _hook(name: str, trainer: Trainer, module: LightningModule) -> Callable[...,
 
 
 def batch_maker(
-    trainer: Trainer,
-    module: LightningModule,
-    loader: MultigridLoader,
-    whole: bool = False,
-    transfer: Callable[[Any], Any] = lambda batch: batch,
+    trainer: Trainer, module: LightningModule, loader: MultigridLoader, whole: bool = False
 ) -> Callable[[BatchShape], Any]:
     """Returns a function that makes a mini-batch on a grid, out of one clip.
 
-    Args:
-        trainer: The Trainer.
-        module: Its module.
-        loader: Loads the clip.
-        whole: Make as many clips as the grid has, instead of `TRIED_CLIPS`.
-        transfer: Moves a mini-batch to the device.
+    If `whole`, it has as many clips as the grid, on the device; else `TRIED_CLIPS` where the loader leaves them.
     """
 
     def make(grid: BatchShape) -> Any:
-        clips = grid.clips if whole else TRIED_CLIPS
+        requests = [ClipRequest(0, grid.frames, grid.size, seed=0)] * (grid.clips if whole else TRIED_CLIPS)
         with seeded(0):
-            batch = loader.dataset[[ClipRequest(0, grid.frames, grid.size, seed=0)] * clips]  # as a worker asks for it
-            batch = transfer(_hook("on_before_batch_transfer", trainer, module)(batch, 0))
+            batch = loader.dataset[requests]  # as a worker asks for it
+            if whole:
+                return on_device(trainer, module, batch)
+            batch = _hook("on_before_batch_transfer", trainer, module)(batch, 0)
             return _hook("on_after_batch_transfer", trainer, module)(batch, 0)
 
     return make

@@ -49,11 +49,8 @@ _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
 def population_sampler(training: MultigridSampler, batches: int) -> MultigridSampler:
     """Samples mini-batches of the baseline's shape from the clips of a training's epoch, in another order.
 
-    The order is a pure function of (seed, epoch), and ranks share a global mini-batch as in training.
-
-    Args:
-        training: The training's sampler.
-        batches: Mini-batches of each rank; fewer if an epoch has fewer whole mini-batches.
+    The order is a pure function of (seed, epoch), and ranks share a global mini-batch as in training. Each rank gets
+    `batches` mini-batches, or fewer if an epoch has fewer whole ones.
     """
     baseline = training.schedule.baseline
     alone = MultigridSchedule(baseline, LongCycle(((1, 1),)), ShortCycle((1,)), sub_batch=training.schedule.sub_batch)
@@ -72,13 +69,7 @@ class PopulationEstimate:
 
     It runs `training_step` without gradients, in the precision and the modes of training, on a copy of the module that
     shares its parameters. Metrics, logs, buffers, gradients and all random state stay as they are. If the step needs a
-    Trainer, `forward` is run on the clips instead.
-
-    Args:
-        dataset: The training's clips.
-        training: The training's sampler.
-        like: The user's loader; its number of workers and the like apply here, too. Workers start anew each time.
-        batches: Mini-batches of each rank.
+    Trainer, `forward` is run on the clips instead. A loader is made `like` the user's each time, with new workers.
     """
 
     def __init__(self, dataset: ClipDataset, training: MultigridSampler, like: DataLoader[Any], batches: int) -> None:
@@ -90,11 +81,7 @@ class PopulationEstimate:
         return MultigridLoader(self._dataset, self.sampler, self._like)
 
     def check(self, trainer: Trainer, module: LightningModule) -> None:
-        """Refuses, before the training starts, a module whose statistics can't be estimated.
-
-        Raises:
-            MisconfigurationException: If it has no BatchNorm layer, or neither `training_step` nor `forward` runs.
-        """
+        """Refuses a module without BatchNorm layers, or in which neither `training_step` nor `forward` runs."""
         name, layers = type(module).__name__, tracking_layers(module)
         if not layers:
             raise MisconfigurationException(
@@ -125,13 +112,9 @@ class PopulationEstimate:
         )
 
     def write(self, trainer: Trainer, module: LightningModule, epoch: int, modes: Mapping[str, bool]) -> None:
-        """Sets the running statistics of the layers that train to those of the population.
+        """Sets the running statistics of the layers that train to those of the population, and changes nothing else.
 
-        Args:
-            trainer: The Trainer.
-            module: The module; only its running statistics change.
-            epoch: The epoch, from 0, whose clips are used.
-            modes: Whether each part of the module trains, by the part's name.
+        The clips are those of the epoch (from 0). `modes` says whether each part of the module trains, by its name.
         """
         training = _training_layers(module, modes)
         replica = _replica(module, modes)
@@ -187,10 +170,8 @@ class EvaluationStatistics(Callback):
     validated. Checkpoints of any other moment (a signal, which interrupts each rank elsewhere; an error; a call of the
     script) hold the statistics of that moment: a rank that waited for others might wait for ever.
 
-    The statistics overwrite the moving average of training, which goes on from them.
-
-    Args:
-        estimate: Estimates the population's statistics; None averages those of the ranks.
+    The statistics overwrite the moving average of training, which goes on from them. Without an `estimate`, they are
+    the average over the ranks.
     """
 
     def __init__(self, estimate: PopulationEstimate | None) -> None:

@@ -51,11 +51,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of `MultigridCallback`.
-
-    Raises:
-        ValueError: If `schedule` and arguments that shape it are both given, or an argument is out of range.
-    """
+    """The arguments of `MultigridCallback`."""
 
     schedule: MultigridSchedule | None
     epoch_factor: float
@@ -108,16 +104,9 @@ class Options:
         stride: int,
         epoch: BaselineEpoch,
         epochs: Fraction,
-        schedulers: Sequence[LRSchedulerConfig],
+        configs: Sequence[LRSchedulerConfig],
     ) -> MultigridSchedule:
         """Returns the schedule for a baseline: the given one, else one that these options shape.
-
-        Args:
-            shape: The baseline's mini-batch.
-            stride: Temporal stride of its clips, in source frames.
-            epoch: One of its epochs.
-            epochs: Its length.
-            schedulers: Its LR schedulers, as Lightning holds them.
 
         Raises:
             ValueError: If the given schedule is for another shape or length.
@@ -131,7 +120,7 @@ class Options:
                     "Make them equal, or leave the schedule to be inferred."
                 )
             return self.schedule
-        stages = lr_stages(schedulers, epoch, epochs)
+        stages = lr_stages(configs, epoch, epochs)
         milestones: tuple[Epochs, ...] = stages.milestones if self.milestones is None else tuple(self.milestones)
         warmup = stages.warmup_epochs if self.warmup_epochs is None else self.warmup_epochs
         return self._plan(Baseline(shape, epochs, milestones, stride, warmup), stages.stepwise)
@@ -175,13 +164,6 @@ def user_loader(loaders: Any) -> DataLoader[Any]:
     return loaders
 
 
-def _limited(batches: int, limit: int | float | None) -> int:
-    # As Lightning reads `limit_train_batches`.
-    if limit is None:
-        return batches
-    return min(batches, limit) if isinstance(limit, int) else int(batches * limit)
-
-
 def baseline_epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:
     """Returns the length of the baseline in epochs, by the Trainer's `max_epochs` and `max_steps`."""
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -222,15 +204,10 @@ def scheduler_configs(module: LightningModule) -> list[LRSchedulerConfig]:
 
 
 def read_recipe(trainer: Trainer, loader: DataLoader[Any], world: int) -> Recipe:
-    """Reads the baseline off a Trainer and the user's loader.
+    """Reads the baseline off a Trainer, which has the settings of its script, and the user's training loader.
 
     As every number in the script, `limit_train_batches` and `overfit_batches` count mini-batches of the baseline, and
-    so say how many clips an epoch has.
-
-    Args:
-        trainer: The Trainer, with the settings of its script.
-        loader: The user's training loader.
-        world: Devices.
+    so say how many clips an epoch has. `world` is the number of devices.
     """
     size = cast("int", loader.batch_size)
     if isinstance(loader.sampler, DistributedSampler):  # the user's own, which cuts the data among the ranks
@@ -246,7 +223,8 @@ def read_recipe(trainer: Trainer, loader: DataLoader[Any], world: int) -> Recipe
         )
     clips = available
     if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-        limited = max(1, _limited(batches, trainer.limit_train_batches))
+        limit = trainer.limit_train_batches  # read as Lightning does
+        limited = max(1, limit if isinstance(limit, int) else int(batches * limit))
         if limited < batches:
             batches, clips = limited, Fraction(limited * size)
     epoch = BaselineEpoch(batches, trainer.accumulate_grad_batches)

@@ -1,4 +1,7 @@
-"""Refuses what the multigrid method can't follow in a Lightning script, and says what to do instead."""
+"""Refuses what the multigrid method can't follow in a Lightning script, and says what to do instead.
+
+Every function raises a `MisconfigurationException`.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,7 @@ from torch import nn
 
 
 def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
-    """Refuses modules and Trainers that multigrid training can't follow in Lightning's loop.
-
-    Raises:
-        MisconfigurationException: If this is such a module or Trainer.
-    """
+    """Refuses modules and Trainers that multigrid training can't follow in Lightning's loop."""
     if not module.automatic_optimization:
         raise MisconfigurationException(
             "MultigridCallback changes the LR between optimizer steps, so it needs automatic optimization, but "
@@ -56,11 +55,7 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
 
 
 def refuse_sync_batchnorm(module: LightningModule) -> None:
-    """Refuses layers that share statistics among all ranks.
-
-    Raises:
-        MisconfigurationException: If the module has such a layer.
-    """
+    """Refuses layers that share statistics among all ranks."""
     if any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
         raise MisconfigurationException(
             "MultigridCallback sets the clips that share BatchNorm statistics itself, but the model has "
@@ -69,11 +64,7 @@ def refuse_sync_batchnorm(module: LightningModule) -> None:
 
 
 def refuse_split_models(strategy: Strategy) -> None:
-    """Refuses strategies under which a rank does not hold the whole model.
-
-    Raises:
-        MisconfigurationException: If this is such a strategy.
-    """
+    """Refuses strategies under which a rank does not hold the whole model."""
     if isinstance(strategy, (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)):
         raise MisconfigurationException(
             "MultigridCallback cuts mini-batches among ranks that each hold the whole model and its BatchNorm "
@@ -83,11 +74,7 @@ def refuse_split_models(strategy: Strategy) -> None:
 
 
 def refuse_late_checkpoints(strategy: Strategy) -> None:
-    """Refuses strategies that load a checkpoint after `on_fit_start`, where the training is planned.
-
-    Raises:
-        MisconfigurationException: If this is such a strategy.
-    """
+    """Refuses strategies that load a checkpoint after `on_fit_start`, where the training is planned."""
     if strategy.restore_checkpoint_after_setup:
         raise MisconfigurationException(
             "MultigridCallback plans how to go on before training starts, but "

@@ -29,9 +29,7 @@ from lightning_multigrid.training.lightning_internals import LoopCounters, Place
 def describe_run(sampler: MultigridSampler, epoch: BaselineEpoch) -> dict[str, Any]:
     """Returns what distinguishes a run from others, as plain values: checkpoints are loaded with `weights_only`.
 
-    Args:
-        sampler: The run's sampler.
-        epoch: The epoch of the baseline that its LR schedulers count in.
+    `epoch` is the epoch of the baseline that the run's LR schedulers count in.
     """
     return {
         "version": 2,
@@ -46,12 +44,7 @@ def describe_run(sampler: MultigridSampler, epoch: BaselineEpoch) -> dict[str, A
 
 
 def describe_stand(sampler: MultigridSampler, place: Place) -> dict[str, Any]:
-    """Returns the position of a run, in units that mean the same in another run.
-
-    Args:
-        sampler: The run's sampler.
-        place: Its next mini-batch.
-    """
+    """Returns the position of a run, given its next mini-batch, in units that mean the same in another run."""
     start = _window_start(place, sampler.accumulate)
     seen = sampler.steps(place.epoch)[start.batch].offset * sampler.world if start.batch else 0
     position = place.epoch + seen / (sampler.clips * sampler.world)
@@ -72,14 +65,12 @@ def _plan_key(schedule: MultigridSchedule) -> str:
     """Returns a key that schedules share if they differ only in the clips of the baseline's mini-batch."""
     baseline = schedule.baseline
 
-    def relative(phase_shape: Any) -> tuple[Any, ...]:
-        return phase_shape.frames, phase_shape.size, str(Fraction(phase_shape.clips, baseline.shape.clips))
-
     parts: list[Any] = [baseline.stride, str(Fraction(str(baseline.warmup_epochs)))]
     for phase in schedule.phases:
         places = phase.start_epoch, (phase.start_epoch + phase.end_epoch) / 2, phase.end_epoch
         clock = [(str(place), str(schedule.baseline_epoch(place))) for place in places]
-        parts.append((phase.stage, phase.lr_scale, clock, [relative(shape) for shape in schedule.cycle(phase.shape)]))
+        cycle = [(s.frames, s.size, str(Fraction(s.clips, baseline.shape.clips))) for s in schedule.cycle(phase.shape)]
+        parts.append((phase.stage, phase.lr_scale, clock, cycle))
     return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
 
 
@@ -106,9 +97,15 @@ def take_up(
         sampler: This run's sampler.
         epoch: An epoch of its baseline.
         configs: Its LR schedulers.
+
+    Raises:
+        MisconfigurationException: If no place in this run corresponds to the checkpoint's.
     """
     counters = LoopCounters(checkpoint)
-    found = continue_training(state, counters, sampler, epoch, configs)
+    if state is None:
+        found = _from_baseline(counters, sampler, epoch, configs)
+    else:
+        found = _from_multigrid(state, counters.place, sampler, epoch)
     if found.place == counters.place:
         counters.close_finished_epoch()
     else:
@@ -120,55 +117,28 @@ def take_up(
 
 @dataclass(frozen=True)
 class Continuation:
-    """How a run continues a checkpoint.
+    """How a run continues a checkpoint."""
 
-    Args:
-        place: The next mini-batch.
-        ticks: Ticks that each LR scheduler has had.
-        lr_scale: The LR scale of the last step.
-        epoch: The epoch of the baseline that the LR schedulers, which are the checkpoint's, count in.
-        message: What a user should know; empty if the run has the settings of the checkpoint.
-    """
-
-    place: Place
-    ticks: Sequence[int]
-    lr_scale: float
-    epoch: BaselineEpoch
-    message: str = ""
+    place: Place  # the next mini-batch
+    ticks: Sequence[int]  # that each LR scheduler has had
+    lr_scale: float  # of the last step
+    epoch: BaselineEpoch  # in which the LR schedulers, which are the checkpoint's, count
+    message: str = ""  # what a user should know; empty if the run has the settings of the checkpoint
 
 
-def continue_training(
-    state: dict[str, Any] | None,
-    counters: LoopCounters,
-    sampler: MultigridSampler,
-    epoch: BaselineEpoch,
-    configs: Sequence[LRSchedulerConfig],
+def _from_multigrid(
+    state: dict[str, Any], place: Place, sampler: MultigridSampler, epoch: BaselineEpoch
 ) -> Continuation:
-    """Finds where this run continues a checkpoint.
-
-    Args:
-        state: As for `take_up`, like the arguments after the next one.
-        counters: Lightning's counters in the checkpoint.
-        sampler: This run's sampler.
-        epoch: An epoch of its baseline.
-        configs: Its LR schedulers.
-
-    Raises:
-        MisconfigurationException: If no place in this run corresponds to the checkpoint's.
-    """
-    if state is None:
-        return _from_baseline(counters, sampler, epoch, configs)
     saved_epoch = BaselineEpoch(*state.get("baseline_epoch_batches", (epoch.batches, epoch.accumulate)))
-    here = Continuation(counters.place, state["ticks"], state["lr_scale"], saved_epoch)
+    here = Continuation(place, state["ticks"], state["lr_scale"], saved_epoch)
     mine = describe_run(sampler, epoch)
     # Version 1 had only the schedule of a device.
     key = "plan" if "plan" in state else "schedule"
     if state[key] == mine[key]:
         if all(state.get(name, mine[name]) == mine[name] for name in ("clips", "split", "samples")):
-            return replace(here, place=_window_start(counters.place, sampler.accumulate))
+            return replace(here, place=_window_start(place, sampler.accumulate))
         return _on_other_ranks(state, mine, here, sampler)
-    bases = state.get("plan"), mine["plan"]
-    if state.get("baseline_plan") == mine["baseline_plan"] in bases:
+    if state.get("baseline_plan") == mine["baseline_plan"] in (state.get("plan"), mine["plan"]):
         return _across(state, mine, here, sampler)
     raise MisconfigurationException(
         "The checkpoint belongs to another multigrid schedule, so its position means something else here. "
@@ -199,8 +169,9 @@ def _on_other_ranks(
 def _across(state: dict[str, Any], mine: dict[str, Any], here: Continuation, sampler: MultigridSampler) -> Continuation:
     both = "the baseline", "a multigrid training"
     _refuse_mid_epoch(here.place, *(both if mine["plan"] != mine["baseline_plan"] else both[::-1]))
-    place = _place_of(sampler, Fraction(state["baseline_epoch"]))
-    return replace(here, place=place, message=_crossing(Fraction(state["baseline_epoch"]), place, sampler))
+    baseline_epoch = Fraction(state["baseline_epoch"])
+    place = _place_of(sampler, baseline_epoch)
+    return replace(here, place=place, message=_crossing(baseline_epoch, place, sampler))
 
 
 def _from_baseline(

@@ -15,33 +15,16 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from lightning_multigrid.loading import MultigridSampler
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm
 from lightning_multigrid.reports import RunReport
-from lightning_multigrid.training.baseline_lr import BaselineLR
+from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR
 from lightning_multigrid.training.lightning_internals import attach, loop_limits, reload_every, training_source
-from lightning_multigrid.training.recipe import Recipe
 
 
-class Takeover:
-    """Changes things piece by piece until `give_back`, which undoes the last change first, even if one undo fails.
-
-    In a `with` statement, `give_back` is called at its end.
-    """
-
-    def __init__(self) -> None:
-        self._undo = ExitStack()
-
-    def __enter__(self) -> Takeover:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.give_back()
-
-    def give_back(self) -> None:
-        """Puts everything back. A second call does nothing."""
-        self._undo.close()
+class Takeover(ExitStack):
+    """Changes things piece by piece until `close`, which undoes the last change first, even if one undo fails."""
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
-        """Sets an attribute until `give_back`."""
-        self._undo.callback(setattr, owner, name, getattr(owner, name))
+        """Sets an attribute until `close`."""
+        self.callback(setattr, owner, name, getattr(owner, name))
         setattr(owner, name, value)
 
     def _override(self, owner: Any, name: str, method: Callable[..., Any]) -> None:
@@ -50,13 +33,13 @@ class Takeover:
             self.set_attribute(owner, name, method)
         else:
             setattr(owner, name, method)
-            self._undo.callback(delattr, owner, name)
+            self.callback(delattr, owner, name)
 
     def attach(self, trainer: Trainer, module: LightningModule) -> None:
         """Makes a Trainer answer `configure_optimizers` as in `fit`, without one."""
         parts = [part for part in module.modules() if isinstance(part, LightningModule)]
         for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *parts):
-            self._undo.callback(_restore_attributes, owner, dict(vars(owner)))
+            self.callback(_restore_attributes, owner, dict(vars(owner)))
         attach(trainer, module)
 
     def replace_loader(self, trainer: Trainer, loader: Any) -> None:
@@ -64,22 +47,20 @@ class Takeover:
         self.set_attribute(training_source(trainer), "instance", loader)
         # Lightning fixes the number of batches when it requests the loader (`FitLoop.setup_data`), and
         # `configure_optimizers` may have made it do that already.
-        self._undo.callback(reload_every, trainer, 0)
+        self.callback(reload_every, trainer, 0)
         reload_every(trainer, -1)
 
     def convert_batchnorm(self, module: nn.Module, sub_batch: int) -> None:
         """Converts plain BatchNorm layers to those over sub-mini-batches."""
         for layer in module.modules():
             if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
-                self._undo.callback(restore_batchnorm, convert_sub_batchnorm(layer, sub_batch))
+                self.callback(restore_batchnorm, convert_sub_batchnorm(layer, sub_batch))
 
-    def drive_lr(self, trainer: Trainer, module: LightningModule, recipe: Recipe) -> BaselineLR:
+    def drive_lr(self, trainer: Trainer, module: LightningModule, epoch: BaselineEpoch) -> BaselineLR:
         """Takes the LR and the ticks of its schedulers away from Lightning; returns what drives them instead."""
         own = module.lr_scheduler_step
-        lr = BaselineLR(
-            trainer.lr_scheduler_configs, trainer.optimizers, recipe.epoch, lambda scheduler: own(scheduler, None)
-        )
-        self._undo.callback(lr.remove_scale)
+        lr = BaselineLR(trainer.lr_scheduler_configs, trainer.optimizers, epoch, lambda scheduler: own(scheduler, None))
+        self.callback(lr.remove_scale)
 
         @wraps(own)
         def lr_scheduler_step(scheduler: Any, metric: Any) -> None:
@@ -111,9 +92,9 @@ class Takeover:
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         # Lightning is iterating over this list. If its end changes, Lightning skips no callback.
         callbacks.append(callback)
-        self._undo.callback(callbacks.remove, callback)
+        self.callback(callbacks.remove, callback)
 
-    def configure_trainer(self, trainer: Trainer, sampler: MultigridSampler, recipe: Recipe) -> None:
+    def configure_trainer(self, trainer: Trainer, sampler: MultigridSampler, epoch: BaselineEpoch) -> None:
         """Sets how long the Trainer trains, and how often it validates and logs."""
         schedule = sampler.schedule
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -124,16 +105,16 @@ class Takeover:
         if isinstance(interval, int) and not isinstance(interval, bool):
             if trainer.check_val_every_n_epoch is None:
                 interval = max(1, round(interval / schedule.iteration_reduction))
-            elif interval <= recipe.epoch.batches:
-                interval = interval / recipe.epoch.batches
+            elif interval <= epoch.batches:
+                interval = interval / epoch.batches
             self.set_attribute(trainer, "val_check_interval", interval)
         # `Fit.choose_validation` changes this one in each epoch.
         self.set_attribute(trainer, "check_val_every_n_epoch", trainer.check_val_every_n_epoch)
         if trainer.log_every_n_steps > 0:  # type: ignore[attr-defined]  # 0: the script logs no steps
             # As often in the whole training as the script asks for, and at least once in the shortest epoch. Lightning
             # counts optimizer steps.
-            split = sampler.clips, sampler.accumulate, recipe.drop_last
-            batches = min(sum(schedule.count_steps(epoch, *split)) for epoch in range(schedule.epochs))
+            split = sampler.clips, sampler.accumulate, sampler.drop_last
+            batches = min(sum(schedule.count_steps(number, *split)) for number in range(schedule.epochs))
             every = round(trainer.log_every_n_steps / schedule.iteration_reduction)  # type: ignore[attr-defined]
             every = max(1, min(every, math.ceil(batches / sampler.accumulate)))
             self.set_attribute(trainer, "log_every_n_steps", every)

@@ -18,14 +18,7 @@ class BrokenVideoWarning(UserWarning):
 
 
 class BrokenVideos:
-    """The broken videos that this process met, by split.
-
-    Args:
-        max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1].
-
-    Raises:
-        ValueError: If `max_bad_fraction` is outside that range.
-    """
+    """The broken videos that this process met; a larger share of a split than `max_bad_fraction` is an error."""
 
     def __init__(self, max_bad_fraction: float) -> None:
         if not 0 <= max_bad_fraction <= 1:
@@ -36,21 +29,10 @@ class BrokenVideos:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """The reason of each."""
         return {path: reason for of_split in self._broken.values() for path, reason in of_split.items()}
 
     def report(self, split: str, broken: Sequence[BrokenVideo], videos: int, trainer: Trainer) -> None:
-        """Warns of videos that were not known to be broken.
-
-        Args:
-            split: The split that the videos belong to.
-            broken: Those that came with a mini-batch.
-            videos: Number of videos of the split.
-            trainer: The Trainer of the run.
-
-        Raises:
-            BrokenVideosError: If too many of the split are broken by now.
-        """
+        """Warns of videos that were not known to be broken; raises if too many of the split's `videos` are by now."""
         for video in broken:
             if video.path not in self.reasons:
                 fate = "In training another video takes its place, elsewhere it is left out."

@@ -195,8 +195,7 @@ class VideoDataModule(LightningDataModule):
             raise ValueError(f"`num_classes` must be at least 1, or None to count them, got {num_classes}.")
         check_normalisation(mean, std)
         self.sources: dict[Split, Source | None] = {"train": train, "val": val, "test": test, "predict": predict}
-        self.root, self.allow_outside_root = root, allow_outside_root
-        self.multi_label = multi_label
+        self.root, self.multi_label, self.allow_outside_root = root, multi_label, allow_outside_root
         self.num_classes = self._given_num_classes = num_classes
         self.batch_size = batch_size
         self.frames, self.size, self.stride = frames, size, stride
@@ -288,13 +287,14 @@ class VideoDataModule(LightningDataModule):
                 "`resample_clips(batch.crops(), batch.size, flips=batch.flips)`."
             )
         split = _current_split(trainer)
-        if isinstance(batch, ClipBatch):
+        if isinstance(batch, PixelBatch):
             self._broken.report(split, batch.broken, len(self._datasets[split]), trainer)
+        if isinstance(batch, ClipBatch):
             batch = self._training_clips(batch)
         elif isinstance(batch, ViewBatch):
-            self._broken.report(split, batch.broken, len(self._datasets[split]), trainer)
             labels = None if split == "predict" else self._labels(split, batch)
-            batch = VideoBatch(batch, self._resample, labels, self._paths(split, batch), self._classes)
+            paths = [self._datasets[split].manifest.path(index) for index in batch.indices]
+            batch = VideoBatch(batch, self._resample, labels, paths, self._classes)
         # Of the two hooks Lightning calls the data module's only. The module's default one returns the batch.
         return trainer.lightning_module.on_after_batch_transfer(batch, dataloader_idx)
 
@@ -345,7 +345,7 @@ class VideoDataModule(LightningDataModule):
         if split not in self._datasets:
             raise RuntimeError(f"The videos of `{split}` are not read yet. Call `setup` for their stage first.")
         training, data = split == "train", self._datasets[split]
-        sampler = self._repeat_sampler(data) if training else self._rank_sampler(data) if split != "predict" else None
+        sampler = self._sampler(split, data)
         return DataLoader(
             data,
             batch_size=self.batch_size if training else max(1, self.batch_size // self._views(split).per_video),
@@ -360,18 +360,19 @@ class VideoDataModule(LightningDataModule):
             pin_memory=self.pin_memory and torch.cuda.is_available(),
         )
 
-    def _rank_sampler(self, data: VideoDataset | ViewDataset) -> DistributedSampler[Any] | None:
-        """The sampler that Lightning would add for several ranks, without its warning of videos that count twice."""
+    def _sampler(
+        self, split: Split, data: VideoDataset | ViewDataset
+    ) -> RepeatSampler | DistributedSampler[Any] | None:
+        """The order of the videos, cut among the ranks; None for the order that torch and Lightning choose."""
         ranks = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
-        return None if ranks is None else DistributedSampler(data, **ranks, shuffle=False)
-
-    def _repeat_sampler(self, data: VideoDataset | ViewDataset) -> RepeatSampler | None:
-        """The order of a training with several clips per visit, cut among the ranks; None for torch's own order."""
-        if self.repeats == 1:
+        if split == "train" and self.repeats > 1:
+            # `seed_everything` leaves its seed here, and Lightning's own samplers take it from here.
+            seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
+            return RepeatSampler(data, self.repeats, **(ranks or {}), seed=seed)
+        if split in ("train", "predict") or ranks is None:
             return None
-        ranks = (None if self.trainer is None else self.trainer.distributed_sampler_kwargs) or {}
-        # `seed_everything` leaves its seed here, and Lightning's own samplers take it from here.
-        return RepeatSampler(data, self.repeats, **ranks, seed=int(os.environ.get("PL_GLOBAL_SEED", 0)))
+        # The one that Lightning would add, without its warning of videos that count twice.
+        return DistributedSampler(data, **ranks, shuffle=False)
 
     def _pixels(self) -> Literal["rgb", "yuv"]:
         if self.pixels != "auto":
@@ -384,13 +385,9 @@ class VideoDataModule(LightningDataModule):
         clips = resample_clips(
             batch.crops(), batch.size, flips=batch.flips, mean=self.mean, std=self.std, antialias=self.antialias
         )
+        labels = self._labels("train", batch)
         clips, labels = self.augment.apply(
-            clips,
-            self._labels("train", batch),
-            batch.seeds,
-            num_classes=self.num_classes,
-            mean=self.mean,
-            std=self.std,
+            clips, labels, batch.seeds, num_classes=self.num_classes, mean=self.mean, std=self.std
         )
         return self._converted(clips), labels
 
@@ -409,6 +406,3 @@ class VideoDataModule(LightningDataModule):
             return batch.class_ids()
         assert self.num_classes is not None
         return batch.multi_hot(self.num_classes)
-
-    def _paths(self, split: Split, batch: PixelBatch) -> list[str]:
-        return [self._datasets[split].manifest.path(index) for index in batch.indices]

@@ -26,11 +26,14 @@ class VideoMetric(Metric):
 
     is_differentiable = False
     full_state_update = False
+    kept: tuple[str, ...]
+    """Names of the rows that a metric keeps beside the videos' indices."""
     videos: list[Tensor]
 
     def __init__(self) -> None:
         super().__init__()
-        self.add_state("videos", default=[], dist_reduce_fx="cat")
+        for name in ("videos", *self.kept):
+            self.add_state(name, default=[], dist_reduce_fx="cat")
 
     def compute(self) -> Tensor:
         """Computes the metric of all videos; NaN if there is nothing to average."""
@@ -59,11 +62,8 @@ class VideoMean(VideoMetric):
     tensor(2.5000)
     """
 
+    kept = ("values",)
     values: list[Tensor]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("values", default=[], dist_reduce_fx="cat")
 
     def update(self, values: Tensor, videos: Tensor | None = None) -> None:
         """Takes a value of each of B videos, and the videos' indices; without indices every row counts."""
@@ -84,18 +84,15 @@ class VideoAccuracy(VideoMetric):
     >>> metric.update(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]), videos=torch.tensor([0, 1]))
     >>> metric.compute()
     tensor(0.5000)
-
-    Args:
-        top_k: Number of most probable classes.
     """
 
     higher_is_better = True
+    kept = ("places",)
     places: list[Tensor]
 
     def __init__(self, top_k: int = 1) -> None:
         super().__init__()
         self.top_k = top_k
-        self.add_state("places", default=[], dist_reduce_fx="cat")
 
     def update(self, probabilities: Tensor, labels: Tensor, videos: Tensor | None = None) -> None:
         """Takes probabilities B x C, class ids B, and the videos' indices; without indices every row counts."""
@@ -122,13 +119,9 @@ class MeanAveragePrecision(VideoMetric):
     """
 
     higher_is_better = True
+    kept = ("probabilities", "labels")
     probabilities: list[Tensor]
     labels: list[Tensor]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("probabilities", default=[], dist_reduce_fx="cat")
-        self.add_state("labels", default=[], dist_reduce_fx="cat")
 
     def update(self, probabilities: Tensor, labels: Tensor, videos: Tensor | None = None) -> None:
         """Takes probabilities and 0/1 labels, both B x C, and the videos' indices; without indices every row counts."""

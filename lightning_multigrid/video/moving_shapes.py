@@ -51,21 +51,8 @@ def write_moving_shapes(
     """Writes the videos with a progress bar, unless they are there already.
 
     They appear all at once: an interrupted call leaves nothing that a later one takes for the dataset, and processes
-    that write at the same time end with the same files.
-
-    Args:
-        root: Folder for datasets; this one is a folder in it, whose name has all that determines the pixels.
-        train_per_class: Training videos of each of the 16 classes.
-        val_per_class: Validation videos of each of the 16 classes.
-        seed: Seed of all random draws; at least 0.
-        difficulty: `easy` or `hard`.
-
-    Returns:
-        The folder of the dataset, with a folder per class in its `train` and `val`.
-
-    Raises:
-        ValueError: If a number is out of range, or the difficulty unknown.
-        OSError: If the folder cannot be written.
+    that write at the same time end with the same files. Returns the folder of the dataset, with a folder per class in
+    its `train` and `val`. It lies in `root`, and its name has all that determines the pixels.
     """
     for name, number, least in (
         ("train_per_class", train_per_class, 1),

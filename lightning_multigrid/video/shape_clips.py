@@ -29,22 +29,13 @@ FRAMES, HEIGHT, WIDTH = 24, 64, 80
 
 @dataclass(frozen=True)
 class _Clutter:
-    """What makes a clip hard; none of it depends on the class.
+    """What makes a clip hard; none of it depends on the class."""
 
-    Args:
-        contrast: Share of the difference between the colours of shapes and background that is left.
-        speed_change: Largest share by which the speed rises and falls during the clip; below 1, so that nothing turns
-            round.
-        texture: Standard deviation of the background, in levels of 255; it moves on its own.
-        discs: Discs in the colour of the shapes; each moves on its own.
-        bars: Bars that cover what is behind them.
-    """
-
-    contrast: float = 1.0
-    speed_change: float = 0.0
-    texture: float = 0.0
-    discs: int = 0
-    bars: int = 0
+    contrast: float = 1.0  # share of the difference between the colours of shapes and background that is left
+    speed_change: float = 0.0  # largest share by which the speed rises and falls; below 1, so that nothing turns round
+    texture: float = 0.0  # standard deviation of the background, in levels of 255; it moves on its own
+    discs: int = 0  # in the colour of the shapes; each moves on its own
+    bars: int = 0  # they cover what is behind them
 
 
 _CLUTTER: dict[Difficulty, _Clutter] = {
@@ -54,22 +45,13 @@ _CLUTTER: dict[Difficulty, _Clutter] = {
 
 
 def draw_clip(shape: Shape, direction: Direction, rng: np.random.Generator, difficulty: Difficulty = "easy") -> Image:
-    """Draws a clip of four equal shapes that move together, with noise and a small shake.
+    """Draws a clip of four equal shapes that move together, with noise and a small shake: T x H x W x 3, RGB.
 
     The frame is a torus: what leaves it at one side returns at the other. The shapes are about half a frame apart, so
     every training crop shows one, and on a coarser grid no shape can be taken for its neighbour.
 
     A hard clip has the shapes, places and directions of an easy one. In addition its contrast is low, its speed
     changes, its background has a texture that moves on its own, discs cross it, and bars cover parts of it.
-
-    Args:
-        shape: What moves.
-        direction: Where it moves to.
-        rng: Draws the places, the speed, the radius, the colours, the noise and the shake.
-        difficulty: `easy` or `hard`.
-
-    Returns:
-        T x H x W x 3, RGB: 24 frames of 64 x 80 pixels.
 
     >>> right, left = (draw_clip("ring", direction, np.random.default_rng(0)) for direction in ("right", "left"))
     >>> bool((right == left[::-1]).all())

@@ -354,6 +354,26 @@ def test_a_hostile_file_is_refused_and_not_run(tmp_path, writer, suffix):
         assert folder.exists()
 
 
+def test_a_flipped_bit_is_refused(tmp_path):
+    """Of the bits of tensors, torch takes any for good: the checksums are in the file, but it does not look at them."""
+    path = tmp_path / "weights.pyth"
+    weights = small_cnn(num_classes=4).state_dict()
+    torch.save({"model_state": weights}, path)
+    data, draw, refused = path.read_bytes(), random.Random(0), 0
+    for _ in range(60):
+        flipped = bytearray(data)
+        flipped[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        path.write_bytes(flipped)
+        model = small_cnn(num_classes=4)
+        try:
+            load_weights(model, path)
+        except ValueError as error:
+            refused += "weights.pyth is damaged" in str(error)
+        else:  # a bit that says nothing: a date, or what fills up the space before a tensor
+            assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in weights.items())
+    assert refused > 50
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"not a file of weights", b"PK\x03\x04 cut", pickle.dumps({"blobs": 1}, protocol=2)[:9]]
 )

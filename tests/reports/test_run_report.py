@@ -14,7 +14,7 @@ from lightning_multigrid import MultigridCallback
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.reports import run_report as run_report
 from lightning_multigrid.reports.grid_times import ShapeTimes, phase_line
-from lightning_multigrid.reports.run_report import RunReport, Setup
+from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.reports.step_times import StepTime
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
@@ -93,12 +93,11 @@ SCHEDULE = MultigridSchedule(
 )
 
 
-def report_of(schedule=SCHEDULE, clips=70, **arguments):
+def report_of(schedule=SCHEDULE, clips=70):
     sampler = MultigridSampler(schedule, lambda epoch: range(clips), clips, seed=0)
     flops = {shape.clip: shape.clip.points for shape in (COARSE, FINE)}
-    setup = Setup(sampler, accumulate=1, drop_last=False, flops=flops, workers=1, ways_out=" or x", **arguments)
     clock = FakeClock()
-    return RunReport(setup, clock), clock
+    return RunReport(sampler, flops, workers=1, ways_out=" or x", clock=clock), clock
 
 
 def drive(report, clock, until, seconds, schedule=SCHEDULE, clips=70):
