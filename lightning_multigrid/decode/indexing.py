@@ -59,6 +59,8 @@ class _Indexing:
         # Whether packets tell frames apart. A program stream has one time per pack. FFmpeg makes up the others, and not
         # the same ones after a seek.
         self.regular = container.format.name != "mpeg"
+        # AVI has no times of presentation. FFmpeg makes them up, wrongly where frames of H.264 or H.265 are reordered.
+        self.has_made_up_times = container.format.name == "avi"
         self.rows = array("q")  # six numbers per packet; as objects they would take six times the memory
         self.h264 = H264Packets(self.codec.extradata or b"") if self.codec.name == "h264" else None
         self.h265 = H265Packets(self.codec.extradata or b"") if self.codec.name == "hevc" else None
@@ -68,6 +70,8 @@ class _Indexing:
 
     def index(self) -> PacketIndex:
         probe = self._pass()
+        self.regular &= len(self.learned.sizes) <= 1
+        self.regular &= not (self.has_made_up_times and self.h265 is not None and self.codec.has_b_frames)
         if not probe:
             raise VideoError(self.file.path, "holds no frame that can be decoded")
         table = np.array(self.rows if self.regular else [], np.int64).reshape(-1, 6).T.copy()
@@ -78,6 +82,8 @@ class _Indexing:
             table, by_time = table[:, :0], by_time[:0]
         elif self.h264 is not None and not _is_shown_in_order(self.h264, times, flags):
             flags &= ~DROPPABLE
+            if self.has_made_up_times:
+                table, by_time = table[:, :0], by_time[:0]
         positions, sizes, times, decoding_times, flags, checksums = table
         rate = float(self.stream.average_rate or 0)
         if len(by_time) > 1 and self.stream.time_base is not None:

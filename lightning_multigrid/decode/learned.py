@@ -44,6 +44,9 @@ class Learned:
     Args:
         codec: Name of its decoder.
         extradata: What the decoder knows before the first packet.
+
+    Attributes:
+        sizes: Sizes of frames in sequence headers of MPEG-1 and 2. Where the size changes, FFmpeg drops a frame.
     """
 
     def __init__(self, codec: str, extradata: bytes) -> None:
@@ -51,6 +54,7 @@ class Learned:
         self._is_listed = self._units is not None or codec in _NOTHING_LEARNED
         self._given = dict(self._units(extradata)) if self._units else {}
         self._brought: set[tuple[int, ...] | bytes] = set()
+        self.sizes: set[bytes] = set()
         self._packets = 0
 
     def may_enter(self, packet: bytes) -> bool:
@@ -59,6 +63,8 @@ class Learned:
         if self._units is None:
             return self._is_listed or self._packets == 1
         units = dict(self._units(packet))
+        if (_SEQUENCE, 0) in units:
+            self.sizes.add(units[_SEQUENCE, 0][:3])
         brings_all = self._brought <= units.keys()
         self._brought |= {key for key, unit in units.items() if self._given.get(key) != unit}
         return brings_all

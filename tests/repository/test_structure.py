@@ -15,7 +15,7 @@ TESTS = Path(__file__).parents[1]
 # Tests that belong to no single module of their sub-package.
 OF_SEVERAL = {
     "clips": {"transfer"},
-    "decode": {"faults"},
+    "decode": {"matrix", "faults"},
     "models": {"models"},
 }
 
