@@ -4,7 +4,7 @@ It knows `sources`, `decode` and `files`; neither grids nor Lightning. Begin wit
 `transcode.py` (one video) and `output.py` (the folder that is written).
 """
 
-from lightning_multigrid.prepare.check import check
+from lightning_multigrid.prepare.check_videos import check
 from lightning_multigrid.prepare.dataset import REPORT_NAME, Progress, Summary, prepare, write_report
 from lightning_multigrid.prepare.transcode import Encoding
 

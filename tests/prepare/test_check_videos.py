@@ -3,7 +3,7 @@ import csv
 import pytest
 from PIL import Image
 
-from lightning_multigrid.prepare.check import CheckJob, check, check_video
+from lightning_multigrid.prepare.check_videos import CheckJob, check, check_video
 from lightning_multigrid.sources.builder import ManifestBuilder
 from tests.helpers.broken_files import broken_files
 from tests.helpers.videos import numbered_frames, write_video

@@ -66,5 +66,5 @@ def check(
     # A video that is listed several times is read once.
     paths = dict.fromkeys(manifest.path(row) for row in range(len(manifest)))
     jobs = (CheckJob(path, frames, manifest.frame_rate) for path in paths)
-    for job, result in run_tasks("lightning_multigrid.prepare.check:check_video", jobs, workers, timeout):
+    for job, result in run_tasks("lightning_multigrid.prepare.check_videos:check_video", jobs, workers, timeout):
         yield job.path, result.reason if isinstance(result, TaskFailure) else result
