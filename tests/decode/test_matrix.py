@@ -373,6 +373,25 @@ def test_a_sample_of_the_matrix(tmp_path: Path, shown: Callable[[str], None]) ->
     assert not faults
 
 
+WRONG_IN_0_1_0 = {
+    *("amv-gop.avi", "h261-gop.avi", "h263-gop.avi", "h263p-long.avi", "h264-b_frames.avi"),
+    *("h264-chroma_444_of_build_120.mp4", "h264-interlaced.mkv", "h264-second_header_other_size.flv"),
+    *("mjpeg-headers_once.mov", "mpeg1-size_changes.mkv", "mpeg2-interlaced.mp4", "mpeg2-joined_other_size.m2v"),
+    *("mpeg4-headers_change_once.mp4", "mpeg4-two_kinds_other_size.mp4", "msmpeg4-all_key.avi", "msrle-gop.mov"),
+    *("pal8-gop.mov", "pal8-palettes_4.avi", "rpza-gop.mov", "smc-palettes_4.mov"),
+}
+"""One file of each kind of which 0.1.0 returned wrong frames, or raised."""
+
+
+@pytest.mark.timeout(600)
+def test_files_that_were_read_wrong(tmp_path: Path) -> None:
+    chosen = [case for case in cases() if case.name in WRONG_IN_0_1_0]
+    assert {case.name for case in chosen} == WRONG_IN_0_1_0
+    faults, counts, _ = run_matrix(chosen, tmp_path, thorough=False)
+    assert counts["files"] == counts["whole"] == len(WRONG_IN_0_1_0)
+    assert not faults
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_whole_matrix(tmp_path: Path, shown: Callable[[str], None]) -> None:
