@@ -11,6 +11,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,12 +114,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 def check_checkpoint(path: str | os.PathLike[str]) -> None:
-    """Reads a whole checkpoint of `torch.save`, and compares every part with its checksum.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        DamagedCheckpointError: If it has changed since it was written.
-    """
+    """Reads a whole checkpoint of `torch.save`, and refuses one with a part that differs from its checksum."""
     with open(path, "rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:
@@ -140,16 +136,12 @@ def last_whole_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
     >>> last_whole_checkpoint("no/such/folder") is None
     True
     """
-    files = sorted(Path(folder).glob("*.ckpt"), key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
-    return next((path for path in files if _is_whole(path)), None)
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        check_checkpoint(path)
-    except (DamagedCheckpointError, OSError):
-        return False
-    return True
+    files = Path(folder).glob("*.ckpt")
+    for path in sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True):
+        with suppress(DamagedCheckpointError, OSError):
+            check_checkpoint(path)
+            return path
+    return None
 
 
 def _is_local(path: str | os.PathLike[str]) -> bool:

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from collections import Counter
 
 import lightning as L
 import pytest
@@ -101,6 +102,26 @@ def test_the_tail_of_an_epoch_runs_eagerly_and_makes_no_graph():
     assert tails
     assert backend.graphs == len(grids)
     assert backend.calls == len(compiled.seen) - len(tails)
+
+
+def test_the_hooks_of_the_data_run_once_for_each_mini_batch():
+    class Hooked(Deterministic):
+        def on_before_batch_transfer(self, batch, dataloader_idx):
+            self.passed["before"] += 1
+            return batch
+
+        def on_after_batch_transfer(self, batch, dataloader_idx):
+            self.passed["after"] += 1
+            return batch
+
+    class StartCounting(L.Callback):
+        def on_train_start(self, host, module):
+            module.passed.clear()
+
+    module = Hooked()
+    module.passed = Counter()
+    fit(module, multigrid(), StartCounting(), CompileGrids("net", backend=Counted()), max_epochs=2)
+    assert module.passed == {"before": len(module.seen), "after": len(module.seen)}
 
 
 def test_trying_leaves_no_trace(caplog):
