@@ -170,8 +170,8 @@ class EvaluationStatistics(Callback):
     validated. Other checkpoints (on a signal, after an error, or saved by the script) keep the current moving average:
     ranks may be at different places then, and waiting for one another could deadlock.
 
-    The statistics overwrite training's moving average, which then continues from these values. Without an `estimate`, they are
-    the average over the ranks.
+    The statistics overwrite training's moving average, which then continues from these values. Without an
+    `estimate`, they are the average over the ranks.
     """
 
     def __init__(self, estimate: PopulationEstimate | None) -> None:
