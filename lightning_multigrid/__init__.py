@@ -1,10 +1,10 @@
 """Multigrid training of video models (Wu et al., CVPR 2020) as one PyTorch Lightning callback.
 
-To learn the method, read `schedule`, then `norm`, `loading` and `training`; none of them knows videos. `sources`,
+To learn the method, read `schedule`, then `norm`, `loading` and `training`, which work for any dataset. `sources`,
 `decode`, `pixels`, `clips` and `video` are for videos, and `prepare` makes them faster to read. Each sub-package says
 in its docstring what it is for and where to begin.
 
-The public names are imported when they are first used, so that the schedule costs no `import torch`.
+The public names are imported when they are first used, so that using only the schedule does not import torch.
 """
 
 from __future__ import annotations

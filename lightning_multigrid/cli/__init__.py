@@ -1,6 +1,6 @@
 """The command line: Lightning's subcommands, `plan`, `prepare`, `check` and `migrate`.
 
-It knows everything, and nothing knows it. Begin with `main.py`.
+It ties the other sub-packages together; none of them imports it. Begin with `main.py`.
 """
 
 from lightning_multigrid.cli.main import main

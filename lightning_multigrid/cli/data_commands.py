@@ -28,7 +28,7 @@ Transcodes a dataset for training: small videos that decode several times faster
     lightning-multigrid prepare --config recipe.yaml --output prepared
 
 The first prepares one list or folder of videos. The second prepares all splits that a config of `fit` names, each into
-a folder of its own, and says what to change in the config. If it was stopped, the same command goes on from there.
+a folder of its own, and says what to change in the config. If it was stopped, the same command continues from there.
 Broken videos are left out, and `report.csv` names them with the reason."""
 _CHECK = """\
 Reads every video of a dataset, and says which are broken and why. Exits with 1 if any is.

@@ -1,7 +1,7 @@
 """Exact frames of a video file: those of a full sequential decode, found through an index of its packets.
 
-It knows PyAV, torch and NumPy, `files` and `pixels`; neither grids nor Lightning. Begin with the drawing in its
-`README.md`, then `reader.py`.
+It imports PyAV, torch, NumPy and Pillow, `files` and `pixels`, but neither grids nor Lightning. Begin with the drawing
+in its `README.md`, then `ranges.py` (which packets some frames need) and `reader.py` (decodes them).
 """
 
 from lightning_multigrid.decode.frame_folder import FrameFolder, open_video

@@ -273,7 +273,7 @@ class VideoReader:
             self._demuxer = None
 
     def _renew_index(self) -> None:
-        """Builds the index anew after a disagreement: it may be another file's, or older than the file."""
+        """Rebuilds the index after a disagreement: it may be another file's, or older than the file."""
         _cache.forget(self._key)
         index = _cache.index(self._key, lambda: index_of(self.file))
         if (len(index), index.height, index.width) != (len(self), self.height, self.width):

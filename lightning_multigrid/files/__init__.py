@@ -1,6 +1,7 @@
-"""Files on disks and drives that may fail: writing whole or not at all, reads that end, URLs, paths from users.
+"""Files on drives that may fail: writes that are all or nothing, reads with a time limit, URLs, paths from users.
 
-It knows the standard library, and fsspec for URLs. Begin with `durable.py` for writing and `watched.py` for reading.
+It imports only the standard library, and fsspec for URLs. Begin with `durable.py` for writing and `watched.py` for
+reading.
 """
 
 from lightning_multigrid.files.durable import (

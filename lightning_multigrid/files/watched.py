@@ -213,7 +213,7 @@ def _serve(
 
 
 class _Threads(threading.local):
-    """The reader and the buffer of the current thread. A job that takes too long goes on, and nobody waits for it."""
+    """The reader and the buffer of the current thread. A job that takes too long continues, and nobody waits for it."""
 
     def __init__(self) -> None:
         self._reader: _Reader | None = None

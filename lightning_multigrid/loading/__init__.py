@@ -1,7 +1,7 @@
 """From the order of an epoch to requests, and from requests to mini-batches, for any dataset.
 
-The shape of a clip travels in its request, so workers hold no state. It knows torch and the schedule, but neither
-videos nor Lightning. Begin with `requests.py`, then `order.py`, `sampler.py` and `loader.py`; `repeats.py` is only for
+The shape of a clip travels in its request, so workers hold no state. It imports torch, NumPy and `schedule`; it does
+not import Lightning. Begin with `requests.py`, then `order.py`, `sampler.py` and `loader.py`; `repeats.py` is only for
 repeated augmentation.
 """
 

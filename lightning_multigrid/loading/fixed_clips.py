@@ -115,11 +115,11 @@ class FixedClips:
     Args:
         dataset: A sample is a clip of four axes or an image of three axes, or a tuple, list, dict or namedtuple that
             holds one.
-        layout: Names the axes of a clip, or of an image. None tells `CTHW`, `TCHW` and `THWC` apart by their channels,
-            and takes samples without a tensor of four axes for images, `CHW` or `HWC`.
+        layout: Names the axes of a clip, or of an image. If None, the layout is inferred from the channel axis, and
+            samples without a 4D tensor are treated as images.
 
     Raises:
-        ValueError: If a sample doesn't hold exactly one clip, or the axes can't be told, or `layout` is no such name.
+        ValueError: If a sample doesn't hold exactly one clip, or the layout can't be inferred, or `layout` is invalid.
     """
 
     stride = 1

@@ -1,7 +1,8 @@
 """The loader that Lightning sees: it reads the mini-batches of a sampler, in workers that know nothing of the schedule.
 
 If mini-batches can be joined, all workers read each mini-batch together, one piece each. So the first mini-batch of a
-phase does not wait for a single worker, and a few mini-batches lie ready in all, instead of a few per worker.
+phase is not held up by one worker reading all of it, and only a few mini-batches are buffered in total, not a few per
+worker.
 """
 
 from __future__ import annotations

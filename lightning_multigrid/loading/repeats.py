@@ -50,7 +50,7 @@ class RepeatedOrder:
 
 
 class RepeatSampler(DistributedSampler[Any]):
-    """Gives a baseline's loader the order of `repeated_order`.
+    """A sampler that lets an ordinary (baseline) loader use `repeated_order`.
 
     Args:
         dataset: The videos.

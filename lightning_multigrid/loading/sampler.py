@@ -44,8 +44,8 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         drop_last: Drop the last mini-batch of an epoch if it is incomplete.
 
     Attributes:
-        pieces: Into about how many lists of requests, yielded one by one, each mini-batch is cut, never within a visit.
-            1 unless a `MultigridLoader` sets it.
+        pieces: About how many lists each mini-batch's requests are split into. A list never splits a visit. 1 unless a
+            `MultigridLoader` sets it.
     """
 
     def __init__(

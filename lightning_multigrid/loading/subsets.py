@@ -1,4 +1,4 @@
-"""`Subset`, `random_split` and `ConcatDataset` of clip datasets, as clip datasets that pass requests on."""
+"""Makes `Subset`, `random_split` and `ConcatDataset` of clip datasets into clip datasets that forward requests."""
 
 from __future__ import annotations
 

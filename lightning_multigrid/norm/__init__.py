@@ -1,7 +1,7 @@
-"""BatchNorm over sub-mini-batches (Sec. 3.2, Batch Normalization), across ranks, and its statistics as a population's.
+"""BatchNorm over sub-mini-batches (Sec. 3.2), shared across ranks with few clips, and re-estimated (precise BatchNorm).
 
-It knows torch only. Begin with `sub_batchnorm.py`. `across_ranks.py` is for devices with few clips, `population.py` for
-precise BatchNorm.
+It imports only torch. Begin with `sub_batchnorm.py`. `across_ranks.py` shares statistics when devices have few clips;
+`population.py` re-estimates them over many mini-batches.
 """
 
 from lightning_multigrid.norm.population import (

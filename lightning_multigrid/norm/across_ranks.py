@@ -21,7 +21,8 @@ class SharedStatistics(torch.autograd.Function):
 
     `x`, `weight` and `bias` pass through unchanged; a BatchNorm with given statistics follows. The backward of that
     BatchNorm takes the statistics for constants, and its gradients arrive here. The gradients of `weight` and `bias`
-    are the very sums over clips that the ranks must exchange to add the part that flows through the statistics.
+    are sums over clips. The ranks need exactly these sums to add the part of the gradient that flows through the
+    statistics.
 
     The gradients are those of the sum of the ranks' losses. For `x` they are complete; for `weight` and `bias` they are
     this rank's part, as for every parameter of a replica.

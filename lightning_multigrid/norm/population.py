@@ -1,7 +1,7 @@
-"""Running statistics of BatchNorm as those of a population of clips, or as an average over ranks.
+"""Sets BatchNorm's running statistics to those of many clips (precise BatchNorm), or to their average over ranks.
 
-For precise BatchNorm, `observed_moments` collects the moments of many mini-batches, and `write_statistics` sets the
-running statistics to those of all their values.
+`observed_moments` collects the moments of many mini-batches, and `write_statistics` sets the running statistics to
+those of all their values.
 """
 
 from __future__ import annotations

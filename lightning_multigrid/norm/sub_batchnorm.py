@@ -170,27 +170,27 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
     any number: a remainder is spread over the groups, whose sizes differ by one clip at most. Which clips form a group
     depends on the memory format and is not specified, so the clips must be in random order.
 
-    The running statistics mean what plain BatchNorm's mean for a mini-batch of `sub_batch` clips: they follow the
-    average of the groups' means and the average of their (unbiased) variances, weighted by the groups' clips. The
+    The running statistics have the same meaning as plain BatchNorm's for mini-batches of `sub_batch` clips: they follow
+    the average of the groups' means and the average of their (unbiased) variances, weighted by the groups' clips. The
     variance *between* the groups' means is not included.
 
     A single group is plain BatchNorm to the bit, and so is evaluation, which with `track_running_stats=False` uses the
-    statistics of the whole mini-batch. `torch.compile` handles contiguous mini-batches of dynamic size; channels-last
-    ones, and those with a remainder, it compiles for each k.
+    statistics of the whole mini-batch. `torch.compile` needs one graph for contiguous mini-batches of any size, but a
+    separate one per k for channels-last mini-batches and those with a remainder.
 
     If `torch.distributed` is initialised, a training rank with N < sub_batch shares statistics with its neighbours:
-    `min(R, ceil(sub_batch / N))` of the R ranks form a group, a remainder of ranks joins the last one, and forward and
-    backward are those of one process with the clips of the group. **Every rank must have the same number of clips in a
-    step**, as with our samplers (more exactly, must need the same number of ranks); a rank that alone has a small
+    `min(R, ceil(sub_batch / N))` of the R ranks form a group; left-over ranks join the last group. Forward and backward
+    give what a single process would compute on all the group's clips. **Every rank must have the same number of clips
+    in a step**, as with our samplers (more exactly, must need the same number of ranks); a rank that alone has a small
     mini-batch would wait for the others forever. All ranks of the default group must be replicas of the model. A step
     has one all-reduce forward, of (2 C + 1) values per rank of the group, and one backward, of 2 C. Ranks with
     sub_batch clips or more send nothing, and neither does evaluation. The first step that needs a new number of ranks
     makes their groups (`torch.distributed.new_group`), which last as long as the default group.
 
-    `DistributedDataParallel` needs no change. It averages the parameters' gradients over ranks. The result is the
-    gradient of the average of the ranks' losses, as each rank's gradient of its clips is that of the sum of all losses.
-    Running statistics are equal within a group. Replicas follow those of rank 0, as with plain BatchNorm: its buffers
-    are sent to all ranks before each forward (`broadcast_buffers`, the default).
+    `DistributedDataParallel` needs no change. Each rank's gradient is that of the sum of all losses with respect to its
+    own clips, so the average over ranks is the gradient of the mean loss. Running statistics are equal within a group.
+    All replicas take over the running statistics of rank 0, as with plain BatchNorm: rank 0's buffers are sent to all
+    ranks before each forward (`broadcast_buffers`, the default).
 
     Args:
         num_features: Channels (C).

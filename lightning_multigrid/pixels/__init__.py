@@ -1,6 +1,6 @@
 """From decoded crops to the clips of a mini-batch, on the device: resampling (Sec. 3.1), colours, augmentation.
 
-It knows torch and torchvision, but neither PyAV nor files. Begin with `resample.py`.
+It imports torch and torchvision, and no other sub-package. Begin with `resample.py`.
 """
 
 from lightning_multigrid.pixels.augment import Augmentation

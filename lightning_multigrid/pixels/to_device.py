@@ -1,4 +1,4 @@
-"""Copies small tensors to a device without waiting."""
+"""Copies small tensors to a device without waiting. The copy of the pixels is `PixelBatch.to` in `clips/batch.py`."""
 
 from __future__ import annotations
 

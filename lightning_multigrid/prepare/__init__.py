@@ -1,7 +1,8 @@
-"""A dataset made anew so that it decodes several times faster, and a check that every video can be read.
+"""Re-encodes a dataset so that it decodes several times faster, and checks that every video can be read.
 
-It knows `sources`, `decode` and `files`; neither grids nor Lightning. Begin with `dataset.py` (`prepare` itself), then
-`transcode.py` (one video) and `output.py` (the folder that is written).
+It imports PyAV, `sources`, `decode` and `files`, but neither grids nor Lightning. Begin with `dataset.py` (`prepare`
+itself, and the list of what it writes), then `transcode.py` (one video) and `output.py` (puts finished videos in place,
+journal, lock).
 """
 
 from lightning_multigrid.prepare.check_videos import check

@@ -1,8 +1,8 @@
-"""A dataset made anew for training: every video small, quick to decode and known to be readable.
+"""Re-encodes a dataset so that it decodes several times faster: every video small and known to be readable.
 
 The output folder holds `videos/`, named as the sources are; `manifest.packed`, which `VideoDataModule` takes; the
-`packets.index` of all videos; `report.csv`, which says what was broken and why; and `journal.jsonl`, from which the
-same command knows later what is done.
+`packets.index` of all videos; `report.csv`, which says what was broken and why; `journal.jsonl`, from which the same
+command knows later what is done; and `lock`, which keeps a second `prepare` out.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def prepare(
     max_bad_fraction: float = 0.25,
     progress: Callable[[Progress], None] = lambda now: None,
 ) -> Summary:
-    """Makes the videos of a manifest anew, except those that are there already.
+    """Re-encodes the videos of a manifest, except those that are there already.
 
     Args:
         manifest: The videos.

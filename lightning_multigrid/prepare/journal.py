@@ -1,4 +1,4 @@
-"""What `prepare` has done, a line per video: after it was stopped, the same command goes on from here."""
+"""What `prepare` has done, a line per video: after it was stopped, the same command continues from here."""
 
 from __future__ import annotations
 

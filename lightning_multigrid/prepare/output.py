@@ -1,6 +1,6 @@
 """The folder that `prepare` writes: what is done, where each file belongs, and how to go on after an error.
 
-Every file is there whole or not at all: it is written beside its place, brought to the disk, and then renamed. Only
+Every file is there whole or not at all: it is written beside its place, flushed to disk, and then renamed. Only
 the main process renames; its workers write files under temporary names.
 """
 
@@ -68,7 +68,7 @@ def open_output(root: str, encoding: Encoding) -> Iterator[Output]:
 
 
 class Output:
-    """The prepared videos of a folder; those that were encoded otherwise are made anew.
+    """The prepared videos of a folder; those that were encoded otherwise are re-encoded.
 
     `made` has the names of the videos that this `prepare` made.
     """

@@ -1,4 +1,4 @@
-"""A video made anew so that clips of it decode fast: same frames, same times, upright, small.
+"""Re-encodes a video so that clips of it decode fast: same frames, same times, upright, small.
 
 Pushing packets through the decoder is what costs time (see `decode`), so the encoding makes them few and cheap: short
 groups of pictures, many pictures that no other one refers to (they are decoded only if wanted), and none of the coding
@@ -106,7 +106,7 @@ _PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "s
 
 @dataclass(frozen=True)
 class TranscodeJob:
-    """A video to make anew, or a folder of frames if `frame_rate` is given. `target` is new, and its folder exists."""
+    """A video to re-encode, or a folder of frames if `frame_rate` is given. `target` is new, and its folder exists."""
 
     source: str
     target: str
@@ -139,7 +139,7 @@ class WriteFailure:
 
 
 def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Prepared | Broken | WriteFailure:
-    """Makes a video anew: frame i of the target is frame i of the source, shown at the same time after the first.
+    """Re-encodes a video: frame i of the target is frame i of the source, shown at the same time after the first.
 
     When this returns `Prepared`, the target is complete and on the disk; otherwise it is not there. Equal sources make
     equal bytes. `beat` is called after every frame.

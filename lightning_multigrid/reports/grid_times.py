@@ -156,6 +156,6 @@ def phase_line(schedule: MultigridSchedule, index: int, left: float | None = Non
 
 
 def last_metrics(metrics: Mapping[str, Tensor]) -> str:
-    """Returns the line that says the metrics at the end of a training."""
+    """Returns the line that says the metrics at the end of a run."""
     values = [f"{name} {float(value):.4g}" for name, value in metrics.items() if not name.startswith("multigrid/")]
     return f"At the end: {', '.join(values) or 'no metrics'}."

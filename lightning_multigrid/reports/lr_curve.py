@@ -1,4 +1,4 @@
-"""The LR over a training."""
+"""The LR over a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LRPoint:
 
 
 class LRCurve:
-    """Keeps the points of the LR curve of a training where the LR changes, and a few between them."""
+    """Keeps the points of the LR curve of a run where the LR changes, and a few between them."""
 
     def __init__(self, epochs: int) -> None:
         self.points: list[LRPoint] = []

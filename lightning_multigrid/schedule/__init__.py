@@ -1,7 +1,7 @@
 """Which mini-batch has which shape and LR: the arithmetic of the paper (Sec. 3.1 and 3.2), as pure functions.
 
-It knows the standard library only, so it costs no `import torch`, and every rank and every restart computes the same.
-Begin with `grid.py` (the shape of a mini-batch, Eq. 1), then `cycles.py` (what a user chooses) and `schedule.py`.
+It imports only the standard library, and every rank and every restart computes the same. Begin with `grid.py` (what a
+shape is, Eq. 1), then `cycles.py` (what a user chooses) and `schedule.py` (which step has which shape).
 """
 
 from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, ShortCycle

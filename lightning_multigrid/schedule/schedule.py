@@ -255,7 +255,7 @@ class MultigridSchedule:
         """The mini-batches of an epoch, in order.
 
         The position at which an optimizer step starts decides the shape of all its micro-batches. The short cycle
-        starts anew each epoch and advances once per optimizer step. Beyond the last phase the schedule stays on it.
+        restarts each epoch and advances once per optimizer step. Beyond the last phase the schedule stays on it.
 
         Args:
             epoch: The epoch, from 0.

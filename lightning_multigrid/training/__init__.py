@@ -1,8 +1,10 @@
 """Multigrid training in Lightning: `MultigridCallback`, and what its hooks call.
 
-It knows Lightning, `schedule`, `norm`, `loading` and `reports`, and nothing of videos. Begin with `callback.py` (when),
-then read `fit.py` (what happens in one `fit`), `baseline_lr.py` (the LR rule) and `takeover.py` (what changes in the
-Trainer meanwhile). `lightning_internals.py` and `torch_internals.py` are to be read when those libraries release.
+It imports Lightning and no sub-package for videos except `files`. Begin with the hooks: `callback.py` (when), then
+`fit.py` (what). `recipe.py`, `refusals.py`, `check_grids.py` and `mini_batches.py` read and try the script;
+`baseline_lr.py`, `takeover.py` and `precise_bn.py` drive the LR, the Trainer and the statistics; `resume.py` and
+`atomic_checkpoints.py` are for checkpoints; `compile_grids.py` is a callback of its own. `lightning_internals.py` and
+`torch_internals.py` hold what is not public there: review them whenever those libraries publish a new version.
 """
 
 from lightning_multigrid.training.atomic_checkpoints import (

@@ -2,7 +2,7 @@
 
 Lightning writes a checkpoint to the system's folder for temporary files and moves it from there. Within a file system
 that is atomic, but from a local `/tmp` to a network drive it is a copy: if the process is killed meanwhile, half a file
-remains under the name of the last checkpoint. And torch reads a file with changed bytes without a word.
+remains under the name of the last checkpoint. Besides, torch loads a corrupted file without complaint.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class DamagedCheckpointError(ValueError):
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes checkpoints that are whole or absent, and refuses those that are damaged or could run code.
 
-    `Trainer(plugins=[AtomicCheckpointIO()])`; the command line does it by itself. A checkpoint is written under another
-    name in its folder, brought to the disk, and renamed. Loading reads the file twice, as its checksums are verified
+    `Trainer(plugins=[AtomicCheckpointIO()])`; the command line adds it automatically. A checkpoint is written under
+    another name in its folder, flushed to disk and renamed. Loading reads the file twice, as its checksums are verified
     first. Lightning itself saves to paths with a protocol, such as `s3://`.
 
     Args:

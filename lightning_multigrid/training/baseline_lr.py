@@ -1,7 +1,10 @@
-"""The LR of a multigrid training: the user's own schedulers on the baseline's clock, times the phase's scale.
+"""The LR rule of multigrid training: the user's own schedulers on the baseline's clock, times the phase's scale.
 
-A *tick* is one `step()` of a scheduler. Lightning ticks a scheduler after epochs or optimizer steps of the run. Here, a
-scheduler has had as many ticks as Lightning gives it in the baseline by the corresponding epoch of the baseline.
+The clock is `MultigridSchedule.baseline_epoch`; the scale is `Phase.lr_scale`; `Fit.sync_lr` passes both before each
+step.
+
+A *tick* is one `step()` of a scheduler. Lightning ticks a scheduler after epochs or optimizer steps of the run. At each
+step here, a scheduler has been ticked as often as it would have been by the corresponding point of a baseline run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`torch.compile` with one graph for each grid, all of them made before the training starts.
+"""`torch.compile` with one graph for each grid, all of them made before training starts.
 
-By itself, `torch.compile` compiles in the middle of the training whenever it meets a new shape. After 8 shapes it gives
-up with a warning, and runs the model uncompiled. A multigrid training has about 10 shapes.
+By itself, `torch.compile` compiles in the middle of training whenever it meets a new shape. After 8 shapes it gives up
+with a warning, and runs the model uncompiled. Multigrid training has about 10 shapes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class CompileGrids(Callback):
     `log` does nothing. Buffers, gradients and random state are put back, but other effects of `training_step` remain.
     The number of graphs is printed; a model with graph breaks has more than one for each grid.
 
-    Mini-batches of no grid (the tail of an epoch, unless the script's loader has `drop_last`) run uncompiled.
+    Mini-batches that match no grid (the tail of an epoch, unless the script's loader has `drop_last`) run uncompiled.
     Validation makes its own graphs when it starts. Any other graph that is made while training causes a warning, and
-    reaching the limit of `torch.compile` is an error, so nothing is slow in silence.
+    reaching the limit of `torch.compile` is an error, so nothing becomes slow unnoticed.
 
     Args:
         module: Name of the part of the LightningModule to compile; it is compiled in place (`torch.nn.Module.compile`)

@@ -1,4 +1,4 @@
-"""One `fit` of a multigrid training: how it is planned and begun, its LR and validations, and what its loader asks."""
+"""One `fit`: how it is planned and started, how its LR and validations are set, and how it answers its loader."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Fit:
     # --- LR and validation ---
 
     def resume(self, found: Continuation) -> None:
-        """Lets the LR schedulers go on from a checkpoint."""
+        """Lets the LR schedulers continue from a checkpoint."""
         self._resumed, self.lr.epoch = found, found.epoch
 
     def start_lr(self) -> None:

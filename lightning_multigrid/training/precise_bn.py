@@ -1,4 +1,4 @@
-"""Precise BatchNorm: running statistics of the training data instead of the last mini-batches.
+"""Precise BatchNorm: running statistics over the training data instead of a moving average of recent mini-batches.
 
 Training normalises by the statistics of mini-batches, and keeps a moving average of them for evaluation. In multigrid
 training that average mixes the grids of the short cycle. This module re-estimates the statistics with the current
@@ -47,7 +47,7 @@ _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
 
 
 def population_sampler(training: MultigridSampler, batches: int) -> MultigridSampler:
-    """Samples mini-batches of the baseline's shape from the clips of a training's epoch, in another order.
+    """Samples mini-batches of the baseline's shape from the clips of a training epoch, in another order.
 
     The order is a pure function of (seed, epoch), and ranks share a global mini-batch as in training. Each rank gets
     `batches` mini-batches, or fewer if an epoch has fewer whole ones.
@@ -167,11 +167,11 @@ class EvaluationStatistics(Callback):
     validation, the statistics are those of the averaged weights.
 
     Checkpoints that callbacks write at the end of a step or an epoch get these statistics, too, and hold what was
-    validated. Checkpoints of any other moment (a signal, which interrupts each rank elsewhere; an error; a call of the
-    script) hold the statistics of that moment: a rank that waited for others might wait for ever.
+    validated. Other checkpoints (on a signal, after an error, or saved by the script) keep the current moving average:
+    ranks may be at different places then, and waiting for one another could deadlock.
 
-    The statistics overwrite the moving average of training, which goes on from them. Without an `estimate`, they are
-    the average over the ranks.
+    The statistics overwrite training's moving average, which then continues from these values. Without an
+    `estimate`, they are the average over the ranks.
     """
 
     def __init__(self, estimate: PopulationEstimate | None) -> None:

@@ -1,8 +1,8 @@
-"""Where a training was when it wrote a checkpoint, and where this run continues.
+"""Where a run was when it wrote a checkpoint, and where this run continues.
 
-A run with the settings of the checkpoint needs none of this: everything is a function of the position, which Lightning
-keeps. It is for a run on other devices, whose mini-batches differ, and for a run that changes over from the baseline to
-multigrid training or back. Positions are compared in clips, over all ranks, and on the baseline's clock.
+Plain resume needs almost none of this: Lightning keeps the position, and everything else is a function of position and
+seed (see `Fit.start`). This module is for checkpoints of another number of devices, of another batch size, or of the
+baseline. Positions are compared in clips, over all ranks, and on the baseline's clock.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _plan_key(schedule: MultigridSchedule) -> str:
 
 
 def _window_start(place: Place, accumulate: int) -> Place:
-    # Checkpoints have no gradients, so an unfinished optimizer step starts anew.
+    # Checkpoints have no gradients, so an unfinished optimizer step starts again.
     return place._replace(batch=place.batch - place.batch % accumulate)
 
 
@@ -93,7 +93,7 @@ def take_up(
 
     Args:
         checkpoint: As Lightning has loaded it, before Lightning reads the counters.
-        state: The callback's state in the checkpoint; None if a training without the callback wrote it.
+        state: The callback's state in the checkpoint; None if a run without the callback wrote it.
         sampler: This run's sampler.
         epoch: An epoch of its baseline.
         configs: Its LR schedulers.

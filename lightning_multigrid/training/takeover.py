@@ -20,7 +20,7 @@ from lightning_multigrid.training.lightning_internals import attach, loop_limits
 
 
 class Takeover(ExitStack):
-    """Changes things piece by piece until `close`, which undoes the last change first, even if one undo fails."""
+    """A stack of temporary changes. `close` undoes them in reverse order, and carries on if undoing one fails."""
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
         """Sets an attribute until `close`."""
@@ -36,7 +36,7 @@ class Takeover(ExitStack):
             self.callback(delattr, owner, name)
 
     def attach(self, trainer: Trainer, module: LightningModule) -> None:
-        """Makes a Trainer answer `configure_optimizers` as in `fit`, without one."""
+        """Makes a Trainer answer `configure_optimizers` as in `fit`, without one. The command `plan` uses it."""
         parts = [part for part in module.modules() if isinstance(part, LightningModule)]
         for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *parts):
             self.callback(_restore_attributes, owner, dict(vars(owner)))

@@ -1,6 +1,6 @@
 """Ready-made Lightning modules for video: the data module, the classifier, its metrics and predictions.
 
-They work with and without multigrid, and know the other sub-packages for videos but `prepare`. Begin with
+They work with and without multigrid, and import all the other video sub-packages except `prepare`. Begin with
 `datamodule.py`.
 """
 

@@ -1,4 +1,7 @@
-"""Broken videos: each is named once, and too many of them end the run."""
+"""Broken videos: each is named once, and too many of them end the run.
+
+The substitute is chosen in `clips/dataset.py`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`PretrainedWeights`: starts a training from published weights, by a config."""
+"""`PretrainedWeights`: starts training from published weights, by a config."""
 
 from __future__ import annotations
 
