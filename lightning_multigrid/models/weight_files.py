@@ -53,7 +53,8 @@ def read_file(path: str | os.PathLike[str]) -> Any:
 def _check_archive(file: BinaryIO) -> None:
     """Compares every part of a file of `torch.save` with its checksum, which torch does not look at."""
     with zipfile.ZipFile(file) as archive:
-        damaged = archive.testzip()
+        # `torch.serialization.set_crc32_options(False)` leaves all checksums 0.
+        damaged = archive.testzip() if any(part.CRC for part in archive.infolist()) else None
     if damaged is not None:
         raise ValueError(f"{damaged} has changed")
 

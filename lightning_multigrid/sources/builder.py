@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lightning_multigrid.files import RemoteRoot, RemoteRootError, StrPath, is_url, path_argument, quoted
+from lightning_multigrid.files import RemoteRoot, RemoteRootError, StrPath, is_url, quoted
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import ManifestError
+from lightning_multigrid.sources.text import ManifestError, path_argument
 
 _log = logging.getLogger(__name__)
 _LONGEST_PATH = 4096  # PATH_MAX of Linux

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from lightning_multigrid.files import StrPath, new_file, path_argument
+from lightning_multigrid.files import StrPath, new_file
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import ManifestError
+from lightning_multigrid.sources.text import ManifestError, path_argument
 
 MANIFEST_NAME = "manifest.packed"
 INDEX_NAME = "packets.index"

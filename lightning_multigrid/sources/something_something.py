@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_multigrid.files import StrPath, path_argument, quoted
+from lightning_multigrid.files import StrPath, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import ManifestError, csv_rows, read_json, sibling
+from lightning_multigrid.sources.text import ManifestError, csv_rows, path_argument, read_json, sibling
 
 
 @dataclass(frozen=True)

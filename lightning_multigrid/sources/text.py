@@ -10,7 +10,8 @@ import stat
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from lightning_multigrid.files import PathError, quoted
+from lightning_multigrid.files import PathError, StrPath, quoted
+from lightning_multigrid.files import path_argument as _path_argument
 
 # No annotation file has longer lines; a binary or a JSON file may be one line of gigabytes.
 _LONGEST_LINE = 2**17
@@ -18,6 +19,14 @@ _LONGEST_LINE = 2**17
 
 class ManifestError(PathError):
     """A list, a folder or an annotation file that can't be read as videos and labels."""
+
+
+def path_argument(name: str, value: StrPath) -> str:
+    """Returns the path given as the argument `name`, as text; one that can't be a path is a `ManifestError`."""
+    try:
+        return _path_argument(name, value)
+    except PathError as error:
+        raise ManifestError(str(error)) from None
 
 
 def parse_labels(text: str) -> tuple[int, ...] | None:

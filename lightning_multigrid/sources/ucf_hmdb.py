@@ -8,10 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lightning_multigrid.files import StrPath, path_argument, quoted
+from lightning_multigrid.files import StrPath, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import ManifestError, names_in, numbered_names, parse_labels, text_lines
+from lightning_multigrid.sources.text import (
+    ManifestError,
+    names_in,
+    numbered_names,
+    parse_labels,
+    path_argument,
+    text_lines,
+)
 
 
 @dataclass(frozen=True)

@@ -374,6 +374,15 @@ def test_a_flipped_bit_is_refused(tmp_path):
     assert refused > 50
 
 
+def test_a_file_without_checksums_is_read(tmp_path):
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(small_cnn(num_classes=4).state_dict(), tmp_path / "weights.pt")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert not load_weights(small_cnn(num_classes=4), tmp_path / "weights.pt").missing
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"not a file of weights", b"PK\x03\x04 cut", pickle.dumps({"blobs": 1}, protocol=2)[:9]]
 )

@@ -82,6 +82,14 @@ def test_the_api_is_in_the_order_of_the_package_and_has_every_name_of_its_root()
         assert name in import_module(f"lightning_multigrid.{package}").__all__
 
 
+def test_names_that_have_moved_are_where_the_changelog_says():
+    for was, now in re.findall(r"^  \| (`.+) \| (.+) \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE):
+        package = "" if now == "the root" else re.findall(r"\w+", now)[0]
+        names = re.findall(r"\.(\w+)`", now if "." in now else was)
+        public = import_module(f"lightning_multigrid.{package}".rstrip(".")).__all__
+        assert set(names) <= set(public), f"{was} | {now}"
+
+
 def test_the_commands_of_the_readme_are_those_of_ci():
     assert 'python -m pip install ".[test]" && pytest' in README
     assert "python -m pip install . && lightning-multigrid fit --config examples/quickstart.yaml" in README

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_multigrid.files import PathError
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError
@@ -256,7 +255,7 @@ def test_wrong_kinds(arguments, match):
 
 @pytest.mark.parametrize("root", ["", "a\0b", "\ud800"])
 def test_what_cannot_be_a_root(root):
-    with pytest.raises(PathError, match=r"`root` is '.*', which is not a path"):
+    with pytest.raises(ManifestError, match=r"`root` is '.*', which is not a path"):
         ManifestBuilder("list.csv", root)
 
 
