@@ -70,13 +70,17 @@ class _Indexing:
 
     def index(self) -> PacketIndex:
         probe = self._pass()
-        self.regular &= len(self.learned.sizes) <= 1
+        safe = np.array(self.learned.safe(), bool)
+        # Only a decoder that sees a file from its beginning, for the first time, is in the right state then.
+        self.regular &= self.one_kind and len(self.learned.sizes) <= 1 and bool(safe[:1].all())
         self.regular &= not (self.has_made_up_times and self.h265 is not None and self.codec.has_b_frames)
         if not probe:
             raise VideoError(self.file.path, "holds no frame that can be decoded")
         table = np.array(self.rows if self.regular else [], np.int64).reshape(-1, 6).T.copy()
         _, _, times, _, flags, _ = table
-        self._remove_unsafe_entries(flags, times, probe)
+        if self.regular:
+            flags[~safe] &= ~ENTRY
+            self._remove_unsafe_entries(flags, times, probe)
         by_time = np.sort(times[flags & SHOWN != 0])
         if not _is_believed(probe, by_time, times[flags & ENTRY != 0]):
             table, by_time = table[:, :0], by_time[:0]
@@ -93,7 +97,6 @@ class _Indexing:
             bool(len(times))
             and single
             and self.plain
-            and self.one_kind
             and self.h264 is not None
             and not (self.h264.sets_in_band or self.h264.needs_encoder)
         )
@@ -123,7 +126,7 @@ class _Indexing:
     def _remove_unsafe_entries(self, flags: Any, times: Any, probe: list[VideoFrame]) -> None:
         """Removes entries at which a decoder might lack something that came with a packet before, or no picture is."""
         entries = set(times[flags & ENTRY != 0].tolist())
-        if not self.one_kind or any(frame.pts in entries and not frame.key_frame for frame in probe):
+        if any(frame.pts in entries and not frame.key_frame for frame in probe):
             flags[1:] &= ~ENTRY
         if self.h264 is not None and (self.h264.sets_in_band or self.h264.needs_encoder):
             flags[1:] &= ~ENTRY
@@ -159,7 +162,7 @@ class _Indexing:
             entry = entry and idr
         elif self.h265 is not None:
             entry = self.h265.is_entry(data) and entry
-        entry = self.learned.may_enter(data) and entry
+        self.learned.look(data)
         shown = not packet.is_discard and _is_shown(self.codec, data)  # an edit list discards
         flags = ENTRY * entry | SHOWN * shown | DROPPABLE * droppable | TIMED * timed
         decoding_time = time if packet.dts is None else packet.dts

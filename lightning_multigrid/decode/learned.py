@@ -53,21 +53,26 @@ class Learned:
         self._units = _UNITS.get(codec)
         self._is_listed = self._units is not None or codec in _NOTHING_LEARNED
         self._given = dict(self._units(extradata)) if self._units else {}
+        self._keys: list[frozenset[tuple[int, ...] | bytes]] = []
         self._brought: set[tuple[int, ...] | bytes] = set()
         self.sizes: set[bytes] = set()
-        self._packets = 0
 
-    def may_enter(self, packet: bytes) -> bool:
-        """Whether the next packet brings all that the packets before it brought, and the extradata lack."""
-        self._packets += 1
-        if self._units is None:
-            return self._is_listed or self._packets == 1
-        units = dict(self._units(packet))
+    def look(self, packet: bytes) -> None:
+        """Looks at the next packet."""
+        units = dict(self._units(packet)) if self._units else {}
         if (_SEQUENCE, 0) in units:
             self.sizes.add(units[_SEQUENCE, 0][:3])
-        brings_all = self._brought <= units.keys()
         self._brought |= {key for key, unit in units.items() if self._given.get(key) != unit}
-        return brings_all
+        self._keys.append(frozenset(units))
+
+    def safe(self) -> list[bool]:
+        """For each packet, whether it brings all that any packet brings and the extradata lack.
+
+        Also what a later packet brings: a decoder that has seen it keeps it when it goes back.
+        """
+        if not self._is_listed:
+            return [not number for number in range(len(self._keys))]
+        return [self._brought <= keys for keys in self._keys]
 
 
 def _start_codes(data: bytes) -> Iterator[tuple[int, bytes]]:
