@@ -1,4 +1,4 @@
-"""What a decoder learns from packets beyond pictures: a later packet is an entry only if it brings the same.
+"""What a decoder learns from packets beyond pictures: a packet is an entry only if it brings what any packet brings.
 
 A decoder that starts in the middle of a stream has not seen the headers, tables and notes of the encoder that a decoder
 which starts at the beginning would know there. Codecs that are not named here are decoded from their beginning.
@@ -13,25 +13,11 @@ _Unit = tuple[tuple[int, ...] | bytes, bytes]
 
 # Codecs whose packets bring nothing that outlasts the next entry, or whose units are looked at elsewhere (`nal.py`).
 _NOTHING_LEARNED = {
-    *(
-        "h264",
-        "hevc",
-        "vp8",
-        "vp9",
-        "av1",
-        "libdav1d",
-        "theora",
-        "flv",
-        "h261",
-        "h263",
-        "h263p",
-        "msmpeg4",
-        "msmpeg4v2",
-    ),
-    *("msmpeg4v1", "msmpeg4v2", "msmpeg4v3", "msmpeg4", "wmv1", "wmv2", "wmv3", "rv10", "rv20", "svq1"),
-    *("cinepak", "snow", "zmbv", "flashsv", "roq"),
-    *("asv1", "asv2", "dvvideo", "prores", "dnxhd", "cfhd", "ffv1", "ffvhuff", "huffyuv", "utvideo", "magicyuv"),
-    *("rawvideo", "v210", "v308", "v408", "v410", "png", "jpeg2000", "amv", "ljpeg", "jpegls", "dxv", "hap", "qoi"),
+    *("h264", "hevc", "vp8", "vp9", "av1", "libdav1d", "theora", "flv", "h261", "h263", "h263p", "roq"),
+    *("msmpeg4", "msmpeg4v1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2", "wmv3", "rv10", "rv20", "svq1"),
+    *("cinepak", "snow", "zmbv", "flashsv", "asv1", "asv2", "dvvideo", "prores", "dnxhd", "cfhd", "ffv1"),
+    *("ffvhuff", "huffyuv", "utvideo", "magicyuv", "rawvideo", "v210", "v308", "v408", "v410", "png"),
+    *("jpeg2000", "amv", "ljpeg", "jpegls", "dxv", "hap", "qoi"),
 }
 
 _SEQUENCE, _EXTENSION, _USER_DATA = 0xB3, 0xB5, 0xB2  # MPEG-1 and 2; ISO/IEC 13818-2, table 6-1
