@@ -16,6 +16,7 @@ from lightning_multigrid.loading import (
     FixedClips,
     MultigridLoader,
     MultigridSampler,
+    ScriptLoader,
     clip_dataset,
     derive_seed,
     order_of,
@@ -26,6 +27,7 @@ from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training.baseline_lr import BaselineLR, warn_of_adaptive_lr
 from lightning_multigrid.training.check_grids import check_grids
 from lightning_multigrid.training.lightning_internals import (
+    LoaderWithFront,
     LoopCounters,
     batch_index,
     global_seed,
@@ -179,7 +181,8 @@ def begin_fit(
     """
     takeover.convert_batchnorm(module, options.sub_batch)  # layers that were made after `setup`
     refuse_sync_batchnorm(module)
-    loader = user_loader(training_source(trainer).dataloader())
+    own = training_source(trainer).dataloader()
+    loader = user_loader(own)
     recipe = read_recipe(trainer, loader, trainer.world_size)
     seed = (state or {}).get("seed") if options.seed is None else options.seed
     multigrid = _make_loader(options, trainer, recipe, loader, seed)
@@ -189,7 +192,9 @@ def begin_fit(
         fit.resume(take_up(checkpoint, state, sampler, recipe.epoch, fit.lr.configs))
     takeover.show_on_bar(trainer, fit.report)
     takeover.add_last_callback(trainer, fit.statistics)
-    takeover.replace_loader(trainer, multigrid)
+    loaders = LoaderWithFront(multigrid, ScriptLoader(loader, multigrid, fit.epoch))
+    takeover.callback(setattr, loaders, "front", own)
+    takeover.replace_loader(trainer, loaders)
     takeover.configure_trainer(trainer, sampler, recipe.epoch)
     rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, sampler.drop_last))
     return fit

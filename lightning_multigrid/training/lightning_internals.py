@@ -18,6 +18,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import CombinedLoader
 
 
 def training_source(trainer: Trainer) -> Any:
@@ -32,6 +33,24 @@ def training_source(trainer: Trainer) -> Any:
             "the package's requirements name."
         )
     return source
+
+
+class LoaderWithFront(CombinedLoader):
+    """A loader that Lightning iterates, while `trainer.train_dataloader` is another one, its front.
+
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.setup_data`; `trainer/trainer.py`,
+    `Trainer.train_dataloader`): `flattened` is what the loop iterates, and `iterables` what scripts see. Both are
+    public, but not that they may differ. Nothing else tells a script's `iter` from Lightning's.
+    """
+
+    def __init__(self, loader: Any, front: Any) -> None:
+        super().__init__(loader, "max_size_cycle")
+        self.front = front
+
+    @property
+    def iterables(self) -> Any:
+        """What scripts see."""
+        return self.front
 
 
 def reload_every(trainer: Trainer, epochs: int) -> None:

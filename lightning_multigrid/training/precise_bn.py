@@ -57,7 +57,7 @@ def population_sampler(training: MultigridSampler, batches: int) -> MultigridSam
     seed = derive_seed(training.seed, _ORDER)
 
     def order(epoch: int) -> list[int]:
-        seen = training.order(epoch)[: int(training.clips * training.world)]
+        seen = training.order_in(epoch)[: int(training.clips * training.world)]
         return [seen[place] for place in epoch_order(seed, epoch, len(seen))]
 
     clips = min(batches, training.clips // baseline.shape.clips) * baseline.shape.clips
