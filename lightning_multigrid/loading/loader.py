@@ -156,7 +156,7 @@ class ScriptLoader(DataLoader[Any]):
         return getattr(self._user, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if hasattr(self, name):
+        if hasattr(self._user, name):
             raise AttributeError(
                 f"MultigridCallback has read `{name}` of the training loader when `fit` began, so setting it now would "
                 "change nothing. Set it before `fit`."

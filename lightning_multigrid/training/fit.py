@@ -38,7 +38,7 @@ from lightning_multigrid.training.lightning_internals import (
 from lightning_multigrid.training.mini_batches import batch_maker
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.recipe import Options, Recipe, read_recipe, user_loader
-from lightning_multigrid.training.refusals import refuse_sync_batchnorm
+from lightning_multigrid.training.refusals import refuse_sync_batchnorm, warn_of_own_state
 from lightning_multigrid.training.resume import Continuation, describe_run, describe_stand, take_up
 from lightning_multigrid.training.takeover import Takeover
 
@@ -190,6 +190,7 @@ def begin_fit(
     fit = multigrid.host = _make_fit(options, trainer, module, takeover, recipe, loader, multigrid)
     if checkpoint is not None:
         fit.resume(take_up(checkpoint, state, sampler, recipe.epoch, fit.lr.configs))
+    warn_of_own_state(loader, multigrid)
     takeover.show_on_bar(trainer, fit.report)
     takeover.add_last_callback(trainer, fit.statistics)
     loaders = LoaderWithFront(multigrid, ScriptLoader(loader, multigrid, fit.epoch))

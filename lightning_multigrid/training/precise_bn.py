@@ -89,7 +89,7 @@ class PopulationEstimate:
                 "Leave the argument out."
             )
         shape = self.sampler.schedule.baseline.shape
-        requests = [ClipRequest(0, shape.frames, shape.size, seed=0)] * 2
+        requests = [ClipRequest(getattr(self._dataset, "first", 0), shape.frames, shape.size, seed=0)] * 2
         failures = []
         for self._runs_step in (True, False):
             try:

@@ -1,18 +1,26 @@
 """Refuses what the multigrid method can't follow in a Lightning script, and says what to do instead.
 
-Every function raises a `MisconfigurationException`.
+Functions named `refuse_` raise a `MisconfigurationException`.
 """
 
 from __future__ import annotations
 
+import copy
 from inspect import signature
+from typing import Any
 
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch import nn
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from lightning_multigrid.loading import ClipRequest, FixedClips, MultigridLoader, order_of, same_loader
 
 
 def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
@@ -80,3 +88,32 @@ def refuse_late_checkpoints(strategy: Strategy) -> None:
             "MultigridCallback plans how to go on before training starts, but "
             f"{type(strategy).__name__} loads checkpoints later. Resume with `strategy='ddp'`."
         )
+
+
+def warn_of_own_state(loader: DataLoader[Any], multigrid: MultigridLoader) -> None:
+    """Warns of a script's sampler or dataset that gives other values when it is asked twice with one seed.
+
+    What a sampler counts in its attributes is counted in a copy of it.
+    """
+    sampler, clips, names = loader.sampler, multigrid.clips, []
+    if not type(sampler).__module__.startswith(("torch.", "lightning")):
+        order = order_of(same_loader(loader, sampler=copy.copy(sampler)), seed=0)
+        if order(0) != order(0):
+            names.append(f"sampler {type(sampler).__name__}")
+    if isinstance(clips, FixedClips):
+        request = ClipRequest(clips.first, clips.frames, clips.size, seed=0)
+        drawn: tuple[list[Tensor], list[Tensor]] = [], []
+        for found in drawn:
+            apply_to_collection(multigrid.dataset[[request]], Tensor, found.append)
+        if len(drawn[0]) != len(drawn[1]) or not all(map(_equal, *drawn)):
+            names.append(f"dataset {type(clips.dataset).__name__}")
+    for name in names:
+        rank_zero_warn(
+            f"The {name} gives other values when asked twice with one seed, so a run that continues from a checkpoint "
+            "will differ from one that never stopped. Draw from the global random state, or from a `random.Random`, "
+            "`numpy.random.Generator` or `torch.Generator` that is an attribute."
+        )
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one.double(), other.double(), 0, 0, equal_nan=True)
