@@ -134,24 +134,16 @@ class FixedClips:
                 f"`layout` must name each of the axes C, T, H and W once, or C, H and W for images, got {layout!r}."
             )
         self.dataset = dataset
-        sample = None
         with seeded(0):
-            for self.first in range(min(100, len(self))):  # noqa: B020
-                sample = dataset[self.first]
-                if sample is not None:
-                    break
+            read = ((index, dataset[index]) for index in range(min(100, len(self))))
+            self.first, sample = next((pair for pair in read if pair[1] is not None), (0, None))
         wanted = (len(_AXES), len(_IMAGE_AXES)) if layout is None else (len(layout),)
         found = next((clips for axes in wanted if (clips := _find_clips(sample, axes))), [])
-        if sample is None:
-            raise ValueError(
-                f"The first samples of {type(dataset).__name__} are None, but one must show the shape of a clip. Leave "
-                "broken videos out of the dataset."
-            )
         if not found:
             raise ValueError(
                 f"A sample of {type(dataset).__name__} must hold a clip: a tensor of four axes, C x T x H x W, or of "
-                "three for images, C x H x W. Let `__getitem__` return the tensor, or a tuple, list, dict or "
-                "namedtuple that holds it."
+                f"three for images, C x H x W; got {type(sample).__name__}. Let `__getitem__` return the tensor, or a "
+                "tuple, list, dict or namedtuple that holds it."
             )
         if len(found) > 1:
             raise ValueError(

@@ -39,13 +39,13 @@ class WorkerError(RuntimeError):
 
 def same_loader(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
     """Makes another loader with the arguments of a loader, except for changed ones."""
-    return DataLoader(**{name: getattr(loader, name) for name in _ARGUMENTS} | changes)
+    return DataLoader(**_arguments(loader, **changes))
 
 
-_ARGUMENTS = (
-    *("dataset", "batch_size", "sampler", "drop_last", "collate_fn", "num_workers", "prefetch_factor", "pin_memory"),
-    *("timeout", "worker_init_fn", "multiprocessing_context", "persistent_workers", "generator"),
-)
+def _arguments(loader: DataLoader[Any], **changes: Any) -> dict[str, Any]:
+    names = "dataset batch_size sampler drop_last collate_fn num_workers prefetch_factor pin_memory timeout"
+    names += " worker_init_fn multiprocessing_context persistent_workers generator"
+    return {name: getattr(loader, name) for name in names.split()} | changes
 
 
 class MultigridLoader(DataLoader[Any]):
@@ -78,22 +78,15 @@ class MultigridLoader(DataLoader[Any]):
         self.pieces = max(1, like.num_workers) if self._join else 1
         # `like.timeout` is for the clips of a baseline mini-batch; a worker may have to read many times as many.
         most = max(shape.clips for shape in sampler.schedule.grids) / self.pieces
-        super().__init__(
-            _Batches(dataset, like.dataset, cast("Any", like.collate_fn)),
-            batch_size=None,
-            sampler=sampler,
-            collate_fn=_as_is,
-            num_workers=like.num_workers,
-            pin_memory=like.pin_memory,
-            timeout=like.timeout * max(1, most / sampler.baseline_clips),
-            worker_init_fn=like.worker_init_fn,
-            multiprocessing_context=like.multiprocessing_context,
-            prefetch_factor=like.prefetch_factor,
-            persistent_workers=like.persistent_workers,
+        changes = {
+            "dataset": _Batches(dataset, like.dataset, cast("Any", like.collate_fn)),
+            **{"batch_size": None, "sampler": sampler, "drop_last": False, "collate_fn": _as_is},
+            "timeout": like.timeout * max(1, most / sampler.baseline_clips),
             # Without its own generator the loader would draw from torch's, more often with more workers, and dropout
             # depends on that generator's state.
-            generator=torch.Generator(),
-        )
+            "generator": torch.Generator(),
+        }
+        super().__init__(**_arguments(like, **changes))
         self.clips, self.host = dataset, host
 
     def __len__(self) -> int:
@@ -143,7 +136,7 @@ class ScriptLoader(DataLoader[Any]):
         epoch: Returns the current epoch, from 0.
 
     Raises:
-        AttributeError: If an attribute of the script's loader is set: the run has read it already.
+        AttributeError: If an attribute of the script's loader is set.
     """
 
     def __init__(self, user: DataLoader[Any], multigrid: MultigridLoader, epoch: Callable[[], int]) -> None:

@@ -27,10 +27,10 @@ from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training.baseline_lr import BaselineLR, warn_of_adaptive_lr
 from lightning_multigrid.training.check_grids import check_grids
 from lightning_multigrid.training.lightning_internals import (
-    LoaderWithFront,
     LoopCounters,
     batch_index,
     global_seed,
+    loader_with_front,
     reload_every,
     step_is_logged,
     training_source,
@@ -193,7 +193,7 @@ def begin_fit(
     warn_of_own_state(loader, multigrid)
     takeover.show_on_bar(trainer, fit.report)
     takeover.add_last_callback(trainer, fit.statistics)
-    loaders = LoaderWithFront(multigrid, ScriptLoader(loader, multigrid, fit.epoch))
+    loaders = loader_with_front(trainer, multigrid, ScriptLoader(loader, multigrid, fit.epoch))
     takeover.callback(setattr, loaders, "front", own)
     takeover.replace_loader(trainer, loaders)
     takeover.configure_trainer(trainer, sampler, recipe.epoch)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
@@ -18,7 +19,6 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import CombinedLoader
 
 
 def training_source(trainer: Trainer) -> Any:
@@ -35,22 +35,17 @@ def training_source(trainer: Trainer) -> Any:
     return source
 
 
-class LoaderWithFront(CombinedLoader):
-    """A loader that Lightning iterates, while `trainer.train_dataloader` is another one, its front.
+def loader_with_front(trainer: Trainer, loader: Any, front: Any) -> Any:
+    """Returns a loader that Lightning iterates as it would `loader`, while `trainer.train_dataloader` is its `front`.
 
     Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.setup_data`; `trainer/trainer.py`,
-    `Trainer.train_dataloader`): `flattened` is what the loop iterates, and `iterables` what scripts see. Both are
-    public, but not that they may differ. Nothing else tells a script's `iter` from Lightning's.
+    `Trainer.train_dataloader`): of a `CombinedLoader` the loop iterates `flattened`, and scripts see `iterables`. Both
+    are public, but not that they may differ. Nothing else tells a script's `iter` from Lightning's.
     """
-
-    def __init__(self, loader: Any, front: Any) -> None:
-        super().__init__(loader, "max_size_cycle")
-        self.front = front
-
-    @property
-    def iterables(self) -> Any:
-        """What scripts see."""
-        return self.front
+    # Of `lightning.pytorch` or `pytorch_lightning`, as the Trainer.
+    combined = sys.modules[type(trainer.fit_loop).__module__].CombinedLoader
+    parts = {"front": front, "iterables": property(lambda both: both.front)}
+    return type("LoaderWithFront", (combined,), parts)(loader, "max_size_cycle")
 
 
 def reload_every(trainer: Trainer, epochs: int) -> None:

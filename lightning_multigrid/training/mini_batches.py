@@ -38,9 +38,8 @@ def batch_maker(
     """
 
     def make(grid: BatchShape) -> Any:
-        requests = [ClipRequest(getattr(loader.clips, "first", 0), grid.frames, grid.size, seed=0)] * (
-            grid.clips if whole else TRIED_CLIPS
-        )
+        request = ClipRequest(getattr(loader.clips, "first", 0), grid.frames, grid.size, seed=0)
+        requests = [request] * (grid.clips if whole else TRIED_CLIPS)
         with seeded(0):
             batch = loader.dataset[requests]  # as a worker asks for it
             if whole:

@@ -16,11 +16,11 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, Stochasti
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from lightning_utilities.core.apply_func import apply_to_collection
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.loading import ClipRequest, FixedClips, MultigridLoader, order_of, same_loader
+from lightning_multigrid.training.mini_batches import first_clips
 
 
 def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
@@ -102,10 +102,8 @@ def warn_of_own_state(loader: DataLoader[Any], multigrid: MultigridLoader) -> No
             names.append(f"sampler {type(sampler).__name__}")
     if isinstance(clips, FixedClips):
         request = ClipRequest(clips.first, clips.frames, clips.size, seed=0)
-        drawn: tuple[list[Tensor], list[Tensor]] = [], []
-        for found in drawn:
-            apply_to_collection(multigrid.dataset[[request]], Tensor, found.append)
-        if len(drawn[0]) != len(drawn[1]) or not all(map(_equal, *drawn)):
+        one, other = (first_clips(multigrid.dataset[[request]]) for _ in range(2))
+        if one is not None and other is not None and not torch.equal(one, other):
             names.append(f"dataset {type(clips.dataset).__name__}")
     for name in names:
         rank_zero_warn(
@@ -113,7 +111,3 @@ def warn_of_own_state(loader: DataLoader[Any], multigrid: MultigridLoader) -> No
             "will differ from one that never stopped. Draw from the global random state, or from a `random.Random`, "
             "`numpy.random.Generator` or `torch.Generator` that is an attribute."
         )
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.allclose(one.double(), other.double(), 0, 0, equal_nan=True)
