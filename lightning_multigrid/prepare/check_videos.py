@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from lightning_multigrid.decode import VideoError, open_video
+from lightning_multigrid.decode import FrameFolder, VideoError, VideoReader, open_video
 from lightning_multigrid.prepare.workers import TaskFailure, run_tasks
 from lightning_multigrid.sources import Manifest
 
@@ -23,7 +23,10 @@ class CheckJob:
 
 
 def check_video(job: CheckJob, beat: Callable[[], None] = lambda: None) -> str | None:
-    """Returns why a video is broken, or None if it can be read.
+    """Returns why a video is broken or what is damaged in it, or None if it can be read.
+
+    If damage is met, the video is read whole, to say how much is damaged, and where. With `frames`, damage is met only
+    in these frames, and between them and the keyframes before them.
 
     >>> check_video(CheckJob("no_such_video.mp4", frames=4))
     'there is no such file'
@@ -33,9 +36,14 @@ def check_video(job: CheckJob, beat: Callable[[], None] = lambda: None) -> str |
             last = len(video) - 1
             number = len(video) if job.frames is None else min(job.frames, len(video))
             wanted = [round(i * last / max(1, number - 1)) for i in range(number)]
-            for first in range(0, len(wanted), _AT_ONCE):
-                video.read(wanted[first : first + _AT_ONCE])
-                beat()
+            if isinstance(video, FrameFolder) or job.frames is not None:
+                for first in range(0, len(wanted), _AT_ONCE):
+                    video.read(wanted[first : first + _AT_ONCE])
+                    beat()
+            if isinstance(video, VideoReader) and (job.frames is None or video.damage):
+                for _ in video.frames():
+                    beat()
+                return str(video.damage) if video.damage else None
     except VideoError as error:
         return error.reason
     return None
