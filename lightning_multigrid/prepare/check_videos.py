@@ -33,17 +33,27 @@ def check_video(job: CheckJob, beat: Callable[[], None] = lambda: None) -> str |
     """
     try:
         with open_video(job.path, job.frame_rate) as video:
-            last = len(video) - 1
-            number = len(video) if job.frames is None else min(job.frames, len(video))
-            wanted = [round(i * last / max(1, number - 1)) for i in range(number)]
+            reason = None
             if isinstance(video, FrameFolder) or job.frames is not None:
-                for first in range(0, len(wanted), _AT_ONCE):
-                    video.read(wanted[first : first + _AT_ONCE])
-                    beat()
+                reason = _fault_of_frames(video, job.frames, beat)
             if isinstance(video, VideoReader) and (job.frames is None or video.damage):
                 for _ in video.frames():
                     beat()
-                return str(video.damage) if video.damage else None
+                return str(video.damage) if video.damage else reason
+            return reason
+    except VideoError as error:
+        return error.reason
+
+
+def _fault_of_frames(video: VideoReader | FrameFolder, frames: int | None, beat: Callable[[], None]) -> str | None:
+    """Reads evenly spaced frames, and returns what is wrong with one of them."""
+    last = len(video) - 1
+    number = len(video) if frames is None else min(frames, len(video))
+    wanted = [round(i * last / max(1, number - 1)) for i in range(number)]
+    try:
+        for first in range(0, len(wanted), _AT_ONCE):
+            video.read(wanted[first : first + _AT_ONCE])
+            beat()
     except VideoError as error:
         return error.reason
     return None

@@ -194,9 +194,9 @@ def _encode_at(
     found: list[int | None] = []
     try:
         for frame in _frames(source):
-            if len(found) < len(times) or not len(times):
+            found.append(frame.pts)  # `add` may give this very frame another time
+            if len(found) <= len(times) or not len(times):
                 target.add(frame)
-            found.append(frame.pts)
             beat()
         target.finish()
     finally:

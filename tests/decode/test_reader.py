@@ -486,8 +486,8 @@ def test_damage_stays_in_its_gop(folder, tmp_path):
         with pytest.raises(VideoError, match=r"damaged.mp4: damaged: frame 33 of 60 does not come out"):
             reader.read([35, 33])
         assert str(reader.damage) == (
-            "damaged from frame 33 to frame 33 (frames that FFmpeg conceals: 0, packets that it can't decode: 1, frames "
-            "that don't come out: 1)"
+            "damaged from frame 33 to frame 33 (frames that FFmpeg conceals: 0, packets that it can't decode: 1, "
+            "frames that don't come out: 1)"
         )
         assert np.array_equal(reader.read([59])[0].numpy(), expected[59])  # the reader lives on
 
