@@ -112,8 +112,8 @@ class VideoDataset(Dataset[Clip]):
             with self.opener.open(self.manifest, path) as reader:
                 grids = [self._grid(request, len(reader), reader.height, reader.width) for request in requests]
                 crops = _crops(reader, grids, self.pixels)
-                if self.damaged == "replace" and _damage(reader):
-                    raise VideoError(path, _damage(reader))
+                if self.damaged == "replace" and reader.damage:
+                    raise VideoError(path, str(reader.damage))
                 broken = _with_damage(broken, reader, path)
                 labels = [_labels_seen(self.manifest, index, grid.indices, reader) for grid in grids]
             return [
@@ -192,13 +192,9 @@ def _cut(shared: Tensor | YuvClip, grid: SourceGrid) -> Tensor | YuvClip:
     return shared[:, top : top + height, left : left + width][list(grid.indices)]
 
 
-def _damage(reader: Video) -> str:
-    return str(reader.damage) if isinstance(reader, VideoReader) and reader.damage else ""
-
-
 def _with_damage(broken: tuple[BrokenVideo, ...], reader: Video, path: str) -> tuple[BrokenVideo, ...]:
     """The videos that were tried, and this one if its reader has met damage."""
-    return (*broken, BrokenVideo(path, _damage(reader), kept=True)) if _damage(reader) else broken
+    return (*broken, BrokenVideo(path, str(reader.damage), kept=True)) if reader.damage else broken
 
 
 def _labels_seen(manifest: Manifest, index: int, frames: Sequence[int], video: Video) -> tuple[int, ...]:

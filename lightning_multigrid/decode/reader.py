@@ -13,7 +13,7 @@ import operator
 import os
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 import av
@@ -225,8 +225,7 @@ class VideoReader:
 
         Behind the last of them `damage` is that of the whole video.
         """
-        decode = SequentialDecode(self.file, self.index.shown_times.tolist())
-        with self.file.faults(), self._noted(decode), closing(decode.frames()) as frames:
+        with self.file.faults(), closing(self._sequential(self.index.shown_times.tolist())) as frames:
             yield from (frame for _, frame in frames)
 
     def time_of(self, frame: int) -> float:
@@ -270,7 +269,7 @@ class VideoReader:
 
     def _renew_index(self) -> None:
         """Rebuilds the index after the first disagreement: it may be another file's, or older than the file."""
-        if self._key not in _cache.in_order:
+        if self._key not in _cache.by_time:
             _cache.forget(self._key)
         index = _cache.index(self._key, lambda: index_of(self.file))
         if (len(index), index.height, index.width) != (len(self), self.height, self.width):
@@ -363,13 +362,10 @@ class VideoReader:
 
     def _from_start(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """Decodes the file from its beginning, past damage, and finds frames by their times, or by counting them."""
-        missing, listed = set(wanted), len(self.index.times)
-        in_order = bool(listed) and _cache.comes_in_order(self._key, self._comes_in_order)
-        decode = SequentialDecode(self.file, self.index.shown_times.tolist() if in_order else [])
-        with self._noted(decode), closing(decode.frames()) as frames:
+        times, missing = self.index.shown_times.tolist(), set(wanted)
+        by_time = bool(times) and _cache.is_by_time(self._key, self._is_by_time)
+        with closing(self._sequential(times if by_time else [])) as frames:
             for number, frame in frames:
-                if listed and not in_order and decode.damage.refused:
-                    break  # nobody knows how many frames are lost here
                 if number in missing:
                     missing.remove(number)
                     yield number, frame
@@ -378,26 +374,20 @@ class VideoReader:
         self.file.check_reads()
         raise VideoError(self.file.path, f"damaged: frame {min(missing)} of {len(self)} does not come out")
 
-    @contextmanager
-    def _noted(self, decode: SequentialDecode) -> Iterator[None]:
-        """Notes what a decode costs, and what damage it meets."""
+    def _is_by_time(self) -> bool:
+        """Whether times tell frames apart: unless all come out, and in another order than that of their times."""
+        decode = SequentialDecode(self.file, self.index.shown_times.tolist())
+        numbers = [number for number, _ in decode.frames()]
+        return bool(decode.damage.refused) or len(numbers) != len(self) or numbers == list(range(len(self)))
+
+    def _sequential(self, times: list[int]) -> Generator[tuple[int, VideoFrame], None, None]:
+        """Decodes the file from its beginning. Notes what that costs, and the damage."""
+        decode = SequentialDecode(self.file, times)
         try:
-            yield
+            yield from decode.frames()
         finally:
             self.packets_fed += decode.packets_fed
             self.damage = decode.damage or self.damage
-
-    def _comes_in_order(self) -> bool:
-        """Whether times tell frames apart when the file is decoded from its beginning to its end or its first fault."""
-        decode, last = SequentialDecode(self.file, self.index.shown_times.tolist()), -1
-        with closing(decode.frames()) as frames:
-            for number, _ in frames:
-                if decode.damage.refused:
-                    break
-                if number <= last:
-                    return False
-                last = number
-        return True
 
 
 def _empty_yuv(format: YuvFormat, shown: Box) -> tuple[YuvClip, _Fill]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import av
 from av.video.frame import VideoFrame
@@ -14,34 +14,28 @@ from lightning_multigrid.decode.video_file import VideoFile, demuxed
 
 @dataclass
 class Damage:
-    """What FFmpeg reports of a video while it decodes it from its beginning. False if that is nothing.
+    """The frames at which a video is damaged, as far as it was decoded from its beginning. False if there are none.
 
     Args:
-        concealed: Frames that it marks as corrupt, among them those whose lost parts it makes up.
-        refused: Packets that it can't decode; 1 if it can't read on.
-        missing: Frames that the file lists and that don't come out.
-        first: The first frame with damage.
-        last: The last frame with damage.
+        concealed: Those that FFmpeg marks as corrupt, among them those whose lost parts it makes up.
+        refused: Those whose packets it can't decode, or after which it can't read on.
+        missing: Those that the file lists and that don't come out; known at its end only.
     """
 
-    concealed: int = 0
-    refused: int = 0
-    missing: int = 0
-    first: int = 0
-    last: int = 0
+    concealed: list[int] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.concealed or self.refused or self.missing)
 
     def __str__(self) -> str:
+        places = self.concealed + self.refused + self.missing
         return (
-            f"damaged from frame {self.first} to frame {self.last} (frames that FFmpeg conceals: {self.concealed}, "
-            f"packets that it can't decode: {self.refused}, frames that don't come out: {self.missing})"
+            f"damaged from frame {min(places)} to frame {max(places)} (frames that FFmpeg conceals: "
+            f"{len(self.concealed)}, packets that it can't decode: {len(self.refused)}, frames that don't come out: "
+            f"{len(self.missing)})"
         )
-
-    def reach(self, frame: int) -> None:
-        """Notes that there is damage at a frame, before it is counted."""
-        self.first, self.last = (min(self.first, frame), max(self.last, frame)) if self else (frame, frame)
 
 
 class SequentialDecode:
@@ -63,7 +57,7 @@ class SequentialDecode:
 
     def frames(self) -> Generator[tuple[int, VideoFrame], None, None]:
         """Decodes all frames, each with its number, or with -1 if its time is none of those listed."""
-        seen: set[int] = set()
+        missing = set(range(len(self._times)))
         count, time = 0, None
         with self._file.opened() as (container, stream):
             packets = demuxed(container, stream)
@@ -76,21 +70,17 @@ class SequentialDecode:
                     self.packets_fed += packet.size > 0
                     frames = packet.decode()
                 except av.FFmpegError:
-                    self.damage.reach(max(self._number(time, count), 0))
-                    self.damage.refused += 1
+                    self.damage.refused.append(max(self._number(time, count), 0))
                     continue
                 for frame in frames:
                     number = self._number(frame.pts, count)
                     if frame.is_corrupt:
-                        self.damage.reach(count if number < 0 else number)
-                        self.damage.concealed += 1
+                        self.damage.concealed.append(max(number, 0))
                     yield number, frame
-                    seen.add(number)
+                    missing.discard(number)
                     count += 1
         if count < len(self._times):
-            for number in sorted(set(range(len(self._times))) - seen)[: len(self._times) - count]:
-                self.damage.reach(number)
-                self.damage.missing += 1
+            self.damage.missing += sorted(missing)
 
     def _number(self, time: int | None, count: int) -> int:
         if not self._times:

@@ -33,14 +33,13 @@ def check_video(job: CheckJob, beat: Callable[[], None] = lambda: None) -> str |
     """
     try:
         with open_video(job.path, job.frame_rate) as video:
-            reason = None
+            fault = None
             if isinstance(video, FrameFolder) or job.frames is not None:
-                reason = _fault_of_frames(video, job.frames, beat)
+                fault = _fault_of_frames(video, job.frames, beat)
             if isinstance(video, VideoReader) and (job.frames is None or video.damage):
                 for _ in video.frames():
                     beat()
-                return str(video.damage) if video.damage else reason
-            return reason
+            return str(video.damage) if video.damage else fault
     except VideoError as error:
         return error.reason
 

@@ -177,9 +177,9 @@ def _encode(source: VideoReader | FrameFolder, job: TranscodeJob, beat: Callable
     """Writes all frames, and returns how many there are, and whether the source is damaged."""
     listed = source.index.shown_times if isinstance(source, VideoReader) else np.empty(0, np.int64)
     found = _encode_at(listed, source, job, beat)
-    damaged = len(found) != len(source) or (isinstance(source, VideoReader) and bool(source.damage))
+    damaged = bool(source.damage) or len(found) != len(source)
     if damaged and not job.keep_damaged:
-        reason = str(getattr(source, "damage", "")) or f"damaged: {len(found)} of {len(source)} frames come out"
+        reason = str(source.damage) if source.damage else f"damaged: {len(found)} of {len(source)} frames come out"
         raise VideoError(job.source, reason)
     if damaged and len(listed) and found != listed.tolist():  # now it is known when what comes out is shown
         found = _encode_at(np.array([listed[0] if time is None else time for time in found]), source, job, beat)

@@ -425,7 +425,7 @@ def test_whole_files_of_the_matrix(tmp_path: Path, shown: Callable[[str], None])
 
 
 TURNED = {"vp9-flipped-1.mp4"}
-"""Its display matrix shears the picture, after a flipped bit; the reader and this test round that to different turns."""
+"""Its display matrix shears the picture, after a flipped bit; the reader and this test make different turns of it."""
 
 
 @pytest.mark.slow
