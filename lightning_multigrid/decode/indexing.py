@@ -225,9 +225,10 @@ def _is_shown_in_order(packets: H264Packets, times: Any) -> bool | None:
 
     Unless it is known, no packet may be left out.
     """
-    if not packets.sure or len(set(packets.orders)) < len(times):
+    if not packets.sure:
         return None
-    return bool((np.lexsort(np.array(packets.orders).T[::-1]) == np.argsort(times, kind="stable")).all())
+    shown = np.lexsort(np.array(packets.orders).T[::-1])
+    return len(set(packets.orders)) == len(times) and bool((shown == np.argsort(times, kind="stable")).all())
 
 
 def _is_shown(codec: VideoCodecContext, packet: bytes) -> bool:

@@ -31,6 +31,8 @@ class Damage:
 
     def __str__(self) -> str:
         places = self.concealed + self.refused + self.missing
+        if not places:
+            return "no damage met"
         return (
             f"damaged from frame {min(places)} to frame {max(places)} (frames that FFmpeg conceals: "
             f"{len(self.concealed)}, packets that it can't decode: {len(self.refused)}, frames that don't come out: "
