@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
 from typing_extensions import override
 
+from lightning_multigrid.lightning import Callback, LightningModule, Trainer, TrainerFn
 from lightning_multigrid.norm import set_sub_batch
 from lightning_multigrid.reports import RunReport, step_values
 from lightning_multigrid.schedule import LongCycle, LRScaling, MultigridSchedule, ShortCycle

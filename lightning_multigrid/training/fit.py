@@ -8,10 +8,10 @@ from fractions import Fraction
 from typing import Any, cast
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info
+from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.utils.data import DataLoader
 
+from lightning_multigrid.lightning import LightningModule, Trainer
 from lightning_multigrid.loading import (
     FixedClips,
     MultigridLoader,

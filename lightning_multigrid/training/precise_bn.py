@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
+from lightning_multigrid.lightning import Callback, LightningModule, MisconfigurationException, Trainer
 from lightning_multigrid.loading import (
     ClipDataset,
     ClipRequest,

@@ -6,13 +6,11 @@ Every function raises a `MisconfigurationException`.
 from __future__ import annotations
 
 from inspect import signature
+from typing import Any
 
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
+
+from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer, is_a, is_overridden
 
 
 def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
@@ -36,12 +34,12 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
         )
     refuse_split_models(trainer.strategy)
     callbacks = [*trainer.callbacks]  # type: ignore[attr-defined]
-    if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
+    if any(is_a(callback, "callbacks.GradientAccumulationScheduler") for callback in callbacks):
         raise MisconfigurationException(
             "MultigridCallback plans whole optimizer steps and cannot follow a `GradientAccumulationScheduler`. Use "
             "`Trainer(accumulate_grad_batches=...)` instead."
         )
-    if any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks):
+    if any(is_a(callback, "callbacks.StochasticWeightAveraging") for callback in callbacks):
         raise MisconfigurationException(
             "MultigridCallback and `StochasticWeightAveraging` both drive the LR and the number of epochs. Use "
             "`WeightAveraging` or `EMAWeightAveraging` instead, which leave them alone."
@@ -63,9 +61,10 @@ def refuse_sync_batchnorm(module: LightningModule) -> None:
         )
 
 
-def refuse_split_models(strategy: Strategy) -> None:
+def refuse_split_models(strategy: Any) -> None:
     """Refuses strategies under which a rank does not hold the whole model."""
-    if isinstance(strategy, (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)):
+    kinds = "strategies.DeepSpeedStrategy", "strategies.FSDPStrategy", "strategies.ModelParallelStrategy"
+    if is_a(strategy, *kinds):
         raise MisconfigurationException(
             "MultigridCallback cuts mini-batches among ranks that each hold the whole model and its BatchNorm "
             f"layers, but {type(strategy).__name__} splits the model or its optimizer. Use `strategy='ddp'`: multigrid "
@@ -73,7 +72,7 @@ def refuse_split_models(strategy: Strategy) -> None:
         )
 
 
-def refuse_late_checkpoints(strategy: Strategy) -> None:
+def refuse_late_checkpoints(strategy: Any) -> None:
     """Refuses strategies that load a checkpoint after `on_fit_start`, where the training is planned."""
     if strategy.restore_checkpoint_after_setup:
         raise MisconfigurationException(
