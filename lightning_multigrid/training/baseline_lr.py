@@ -223,7 +223,7 @@ class BaselineLR:
     def without_scale(optimizer_states: Sequence[dict[str, Any]]) -> None:
         """Puts the baseline's LR into optimizer states that are saved, so that they also fit a plain training."""
         for state in optimizer_states:
-            for group in state["param_groups"]:
+            for group in state.get("param_groups", []):  # rank 0 alone may have them, of a sharded model
                 baseline = group.pop(_BASELINE_LR, None)
                 if baseline is not None:
                     group["lr"] = group["lr"].new_tensor(baseline) if isinstance(group["lr"], Tensor) else baseline

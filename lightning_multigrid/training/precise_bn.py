@@ -41,6 +41,7 @@ from lightning_multigrid.norm import (
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, ShortCycle
 from lightning_multigrid.training.lightning_internals import batch_index, copy_without_trainer, stage_of_training
 from lightning_multigrid.training.mini_batches import first_clips, on_device
+from lightning_multigrid.training.torch_internals import name_in_state_dict
 
 _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
 
@@ -217,6 +218,11 @@ class EvaluationStatistics(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self.saving and self._written != _position(trainer):
             self._write(trainer, pl_module)  # in place: the state dict, which exists already, holds the same tensors
+            if trainer.strategy.restore_checkpoint_after_setup:  # that of a sharded model holds copies
+                saved = checkpoint["state_dict"]
+                for name, buffer in pl_module.named_buffers():
+                    if name_in_state_dict(name) in saved:  # else another rank saves it
+                        saved[name_in_state_dict(name)].copy_(buffer)
 
 
 def _position(trainer: Trainer) -> tuple[int, int]:
