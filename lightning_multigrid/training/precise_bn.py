@@ -88,6 +88,11 @@ class PopulationEstimate:
                 f"`precise_bn_batches` re-estimates the running statistics of BatchNorm layers, but {name} has none. "
                 "Leave the argument out."
             )
+        if trainer.strategy.restore_checkpoint_after_setup:
+            raise MisconfigurationException(
+                f"`precise_bn_batches` needs a copy of the module, but {type(trainer.strategy).__name__} shards it. "
+                "Leave the argument out: validation then uses the moving averages, averaged over the ranks."
+            )
         shape = self.sampler.schedule.baseline.shape
         requests = [ClipRequest(0, shape.frames, shape.size, seed=0)] * 2
         failures = []

@@ -95,7 +95,8 @@ def videos(folder):
     writer = PredictionWriter(f"{folder}/predictions.csv")
     trainer = pl.Trainer(**QUIET, callbacks=[MultigridCallback(), writer], enable_checkpointing=False)
     trainer.fit(module, datamodule=data)
-    trainer.predict(module, data.val_dataloader())
+    data.predict = data.val
+    trainer.predict(module, datamodule=data)
     return digest(module), Path(writer.path).read_text()
 
 
