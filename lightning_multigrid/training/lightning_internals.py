@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
+
+from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer, TrainerFn
 
 
 def training_source(trainer: Trainer) -> Any:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
+from lightning_multigrid.lightning import LightningModule, Trainer, is_overridden
 from lightning_multigrid.loading import ClipRequest, MultigridLoader, seeded
 from lightning_multigrid.schedule import BatchShape
 
