@@ -206,9 +206,10 @@ def _tensors(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 def _find(sample: Any, name: Name) -> tuple[Path, Any]:
     """Returns the place of a part, and the part. A dot leads to a part of a part."""
     parts = _parts(sample)
-    for key in (name, int(name) if str(name).isdigit() else name):
-        if key in parts:
-            return (key,), parts[key]
+    if isinstance(sample, (tuple, list)) and str(name).isdigit() and int(name) < len(sample):
+        name = [*parts][int(name)]
+    if name in parts:
+        return (name,), parts[name]
     outer, dot, inner = str(name).partition(".")
     if not dot:
         raise ValueError(
