@@ -17,7 +17,6 @@ from lightning_multigrid.loading import (
     MultigridLoader,
     MultigridSampler,
     ScriptLoader,
-    clip_dataset,
     derive_seed,
     order_of,
     reseed,
@@ -207,10 +206,13 @@ def _make_loader(
     options: Options, trainer: Trainer, recipe: Recipe, loader: DataLoader[Any], seed: int | None
 ) -> MultigridLoader:
     """Plans the training of a recipe on this device; returns the loader of its mini-batches."""
-    dataset = clip_dataset(loader.dataset) or FixedClips(loader.dataset, options.layout)
+    dataset = options.clips_of(loader.dataset)
     shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
     epochs = options.epochs_of_try if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
     schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
+    if isinstance(dataset, FixedClips):
+        for grid in schedule.grids:
+            dataset.check(grid.frames)
     seed = global_seed(trainer) if seed is None else seed
     in_order = range(int(recipe.available * trainer.world_size))
     sampler = MultigridSampler(
