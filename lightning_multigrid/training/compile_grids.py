@@ -97,7 +97,7 @@ class CompileGrids(Callback):
     def _try_all(
         self, trainer: Trainer, pl_module: LightningModule, loader: MultigridLoader, grids: list[tuple[BatchShape, int]]
     ) -> None:
-        make = batch_maker(trainer, pl_module, loader, whole=True)
+        make = batch_maker(trainer, pl_module, loader)
         devices = [pl_module.device] if pl_module.device.type == "cuda" else []
         quiet = trainer.progress_bar_callback is None or not trainer.is_global_zero
         with torch.random.fork_rng(devices), seeded(0), _muted(pl_module), _buffers_kept(pl_module):

@@ -16,7 +16,7 @@ MULTIGRID = {
     "reports": (("loading", "schedule"), ("lightning", "matplotlib", "torch")),
     "training": (
         ("files", "loading", "norm", "reports", "schedule"),
-        ("fsspec", "lightning", "lightning_utilities", "rich", "torch", "typing_extensions"),
+        ("fsspec", "lightning", "lightning_utilities", "numpy", "rich", "torch", "typing_extensions"),
     ),
 }
 VIDEOS = {
