@@ -569,6 +569,29 @@ def test_pickles_and_scripts_of_lent_layers_are_plain():
             assert_close(torch.jit.script(model)(x), model(x))
 
 
+def test_a_teacher_copied_in_mid_fit_trains_with_the_model_and_ends_as_plain_batchnorm(tmp_path):
+    class MeanTeacher(Module):
+        def on_train_start(self):
+            self.teacher = copy.deepcopy(self.net)
+            self.elsewhere = [copy.deepcopy(self.net)]
+            torch.save(self.net, tmp_path / "net.pt")
+
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            if self._trainer is not None:
+                assert type(self.teacher[1]) is type(self.elsewhere[0][1]) is SubBatchNorm3d
+                assert self.teacher[1].sub_batch == self.net[1].sub_batch
+                self.teacher(batch[0])
+            return loss
+
+    module = MeanTeacher()
+    trainer(MultigridCallback(seed=0), max_epochs=1).fit(module, loader())
+    for net in (module.net, module.teacher, module.elsewhere[0], torch.load(tmp_path / "net.pt", weights_only=False)):
+        assert type(net[1]) is nn.BatchNorm3d
+        assert vars(net[1]).keys() == vars(nn.BatchNorm3d(6)).keys()
+    assert not torch.equal(module.teacher[1].running_mean, module.elsewhere[0][1].running_mean)
+
+
 def test_layer_without_shift():
     """Our oldest torch has no `bias=False` yet, but can hold a layer without bias."""
     layer = make_layer(SubBatchNorm3d, sub_batch=2)
