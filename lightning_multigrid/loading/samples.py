@@ -111,8 +111,9 @@ class SampleParts:
         found = self.find_clips(sample)
         if not found:
             raise ValueError(
-                "A sample must hold a clip: a tensor of four axes, C x T x H x W, or of three for images, C x H x W. "
-                "Let `__getitem__` return the tensor, or a tuple, list, dict or namedtuple that holds it."
+                "A sample must hold a clip: a tensor of four axes, C x T x H x W, or of three for images, C x H x W; "
+                f"got {type(sample).__name__}. Let `__getitem__` return the tensor, or a tuple, list, dict or "
+                "namedtuple that holds it."
             )
         masks = {_shown(path): clip for path, clip in found.items() if _is_of_labels(clip.values)}
         if self.clips is None and len(found) > 1:
