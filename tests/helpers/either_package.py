@@ -45,9 +45,12 @@ class Module(pl.LightningModule):
         loss = nn.functional.cross_entropy(self.model(batch[0]), batch[1])
         if self._trainer is not None:
             lr = self.trainer.optimizers[0].param_groups[0]["lr"]
-            self.seen.append([self.current_epoch, batch_idx, list(batch[0].shape), lr, loss.item()])
+            self.step = [self.current_epoch, batch_idx, list(batch[0].shape), lr, loss.item()]
         self.log("loss", loss)
         return loss
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.seen.append(self.step)  # not the tries of CompileGrids
 
     def validation_step(self, batch, batch_idx):
         self.log("val", nn.functional.cross_entropy(self.model(batch[0]), batch[1]))
