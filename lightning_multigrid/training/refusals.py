@@ -69,10 +69,9 @@ def refuse_sync_batchnorm(module: LightningModule) -> None:
 
 def refuse_sharded_batchnorm(module: nn.Module) -> None:
     """Refuses BatchNorm layers that `fully_shard` was called on: it changes their class, as our conversion does."""
+    kinds = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
     for name, layer in module.named_modules():
-        if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)) and type(layer).__name__.startswith(
-            "FSDP"
-        ):
+        if isinstance(layer, kinds) and type(layer).__name__.startswith("FSDP"):
             raise MisconfigurationException(
                 f"MultigridCallback can't set the clips that share statistics in `{name}`, because `fully_shard` was "
                 "called on this BatchNorm layer itself. Call it on the blocks that hold such layers."
