@@ -17,13 +17,12 @@ from fractions import Fraction
 from functools import partialmethod
 from typing import Any, NamedTuple
 
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities import rank_zero_warn
-from lightning.pytorch.utilities.types import LRSchedulerConfig
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import ConstantLR, LinearLR, MultiStepLR, ReduceLROnPlateau, StepLR
 
+from lightning_multigrid.lightning import LRSchedulerConfig, MisconfigurationException
 from lightning_multigrid.schedule import MultigridSchedule
 from lightning_multigrid.training.torch_internals import scheduler_parts
 

@@ -9,10 +9,9 @@ from functools import wraps
 from types import new_class
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import nn
 
+from lightning_multigrid.lightning import Callback, LightningModule, LRSchedulerConfig, Trainer, is_a
 from lightning_multigrid.loading import MultigridSampler
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm
 from lightning_multigrid.reports import RunReport
@@ -45,7 +44,7 @@ class Takeover(ExitStack):
 
     def attach(self, trainer: Trainer, module: LightningModule) -> None:
         """Makes a Trainer answer `configure_optimizers` as in `fit`, without one. The command `plan` uses it."""
-        parts = [part for part in module.modules() if isinstance(part, LightningModule)]
+        parts = [part for part in module.modules() if is_a(part, "LightningModule")]
         for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *parts):
             self.callback(_restore_attributes, owner, dict(vars(owner)))
         attach(trainer, module)
