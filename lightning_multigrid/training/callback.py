@@ -16,7 +16,6 @@ from lightning_multigrid.lightning import Callback, LightningModule, Trainer, Tr
 from lightning_multigrid.norm import set_sub_batch
 from lightning_multigrid.reports import RunReport, step_values
 from lightning_multigrid.schedule import LongCycle, LRScaling, MultigridSchedule, ShortCycle
-from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.fit import Fit, begin_fit, log_values
 from lightning_multigrid.training.lightning_internals import reload_every
 from lightning_multigrid.training.recipe import Options
@@ -180,6 +179,8 @@ class MultigridCallback(Callback):
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.report.finish(trainer)
+        if trainer.is_last_batch:
+            self.fit.judge_calls()
 
     # --- Afterwards ---
 
@@ -202,7 +203,6 @@ class MultigridCallback(Callback):
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        BaselineLR.without_scale(checkpoint.get("optimizer_states", []))
         if self._fit is not None:
             self._fit.complete_checkpoint(checkpoint, checkpoint["callbacks"][self.state_key])
 
