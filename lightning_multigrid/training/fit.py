@@ -8,35 +8,36 @@ from fractions import Fraction
 from typing import Any, cast
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info
+from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.utils.data import DataLoader
 
+from lightning_multigrid.lightning import LightningModule, Trainer
 from lightning_multigrid.loading import (
     FixedClips,
     MultigridLoader,
     MultigridSampler,
-    clip_dataset,
+    ScriptLoader,
     derive_seed,
     order_of,
     reseed,
 )
-from lightning_multigrid.reports import RunReport, clock_of, ways_out
+from lightning_multigrid.reports import RunReport, clock_of, tell_changed_meaning, ways_out
 from lightning_multigrid.schedule import BatchShape, Step
-from lightning_multigrid.training.baseline_lr import BaselineLR, warn_of_adaptive_lr
-from lightning_multigrid.training.check_grids import check_grids
+from lightning_multigrid.training.baseline_lr import BaselineLR
+from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.lightning_internals import (
     LoopCounters,
     batch_index,
     global_seed,
+    loader_with_front,
     reload_every,
     step_is_logged,
     training_source,
 )
-from lightning_multigrid.training.mini_batches import batch_maker
+from lightning_multigrid.training.mini_batches import places
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.recipe import Options, Recipe, read_recipe, user_loader
-from lightning_multigrid.training.refusals import refuse_sync_batchnorm
+from lightning_multigrid.training.refusals import refuse_sharded_batchnorm, refuse_sync_batchnorm, warn_of_own_state
 from lightning_multigrid.training.resume import Continuation, describe_run, describe_stand, take_up
 from lightning_multigrid.training.takeover import Takeover
 
@@ -54,10 +55,11 @@ class Fit:
         lr: BaselineLR,
         report: RunReport,
         statistics: EvaluationStatistics,
+        points: PointsOnPlan,
         validations_per_phase: int | None,
     ) -> None:
         self.sampler, self.lr, self.report, self.statistics = sampler, lr, report, statistics
-        self._trainer = trainer
+        self.points, self._trainer = points, trainer
         self._resumed: Continuation | None = None
         self._validations_per_phase, self._validate_every = validations_per_phase, trainer.check_val_every_n_epoch
 
@@ -67,9 +69,10 @@ class Fit:
 
     # --- LR and validation ---
 
-    def resume(self, found: Continuation) -> None:
-        """Lets the LR schedulers continue from a checkpoint."""
-        self._resumed, self.lr.epoch = found, found.epoch
+    def resume(self, checkpoint: dict[str, Any], state: dict[str, Any] | None) -> None:
+        """Continues from a checkpoint, in which `state` is the callback's, before Lightning reads its counters."""
+        self._resumed = take_up(checkpoint, state, self.sampler, self.lr.epoch, self.lr.configs)
+        self.lr.epoch = self._resumed.epoch
 
     def start_lr(self) -> None:
         """Sets the LR before the first step."""
@@ -179,17 +182,23 @@ def begin_fit(
     """
     takeover.convert_batchnorm(module, options.sub_batch)  # layers that were made after `setup`
     refuse_sync_batchnorm(module)
-    loader = user_loader(training_source(trainer).dataloader())
+    refuse_sharded_batchnorm(module)
+    own = training_source(trainer).dataloader()
+    loader = user_loader(own)
     recipe = read_recipe(trainer, loader, trainer.world_size)
     seed = (state or {}).get("seed") if options.seed is None else options.seed
     multigrid = _make_loader(options, trainer, recipe, loader, seed)
     sampler = multigrid.sampler
     fit = multigrid.host = _make_fit(options, trainer, module, takeover, recipe, loader, multigrid)
     if checkpoint is not None:
-        fit.resume(take_up(checkpoint, state, sampler, recipe.epoch, fit.lr.configs))
+        fit.resume(checkpoint, state)
+    warn_of_own_state(loader, multigrid)
+    tell_changed_meaning(trainer, sampler.schedule, options.validations_per_phase is not None)
     takeover.show_on_bar(trainer, fit.report)
     takeover.add_last_callback(trainer, fit.statistics)
-    takeover.replace_loader(trainer, multigrid)
+    loaders = loader_with_front(trainer, multigrid, ScriptLoader(loader, multigrid, fit.epoch))
+    takeover.callback(setattr, loaders, "front", own)
+    takeover.replace_loader(trainer, loaders)
     takeover.configure_trainer(trainer, sampler, recipe.epoch)
     rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, sampler.drop_last))
     return fit
@@ -199,10 +208,13 @@ def _make_loader(
     options: Options, trainer: Trainer, recipe: Recipe, loader: DataLoader[Any], seed: int | None
 ) -> MultigridLoader:
     """Plans the training of a recipe on this device; returns the loader of its mini-batches."""
-    dataset = clip_dataset(loader.dataset) or FixedClips(loader.dataset, options.layout)
+    dataset = options.clips_of(loader.dataset)
     shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
     epochs = options.epochs_of_try if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
     schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
+    if isinstance(dataset, FixedClips):
+        for grid in schedule.grids:
+            dataset.check(grid.frames)
     seed = global_seed(trainer) if seed is None else seed
     in_order = range(int(recipe.available * trainer.world_size))
     sampler = MultigridSampler(
@@ -231,12 +243,12 @@ def _make_fit(
     """Tries the plan on the model, and takes over the LR."""
     clips, sampler = multigrid.clips, multigrid.sampler
     grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
-    flops = check_grids(module, grids, batch_maker(trainer, module, multigrid))
+    points = PointsOnPlan()
+    flops = check_grids(module, grids, places(trainer, module, multigrid), points)
     estimate = None
     if options.precise_bn_batches is not None:
         estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)
         estimate.check(trainer, module)
     lr = takeover.drive_lr(trainer, module, recipe.epoch)
-    warn_of_adaptive_lr(trainer.optimizers, sampler.schedule)
     report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), clock_of(module.device))
-    return Fit(trainer, sampler, lr, report, EvaluationStatistics(estimate), options.validations_per_phase)
+    return Fit(trainer, sampler, lr, report, EvaluationStatistics(estimate), points, options.validations_per_phase)

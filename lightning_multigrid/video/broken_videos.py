@@ -10,10 +10,9 @@ import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 
-from lightning.pytorch import Trainer
-
 from lightning_multigrid.clips import BrokenVideo
 from lightning_multigrid.decode import BrokenVideosError
+from lightning_multigrid.lightning import Trainer
 
 
 class BrokenVideoWarning(UserWarning):

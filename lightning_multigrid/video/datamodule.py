@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch import LightningDataModule, Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 from typing_extensions import override
@@ -27,6 +26,7 @@ from lightning_multigrid.clips import (
     collate_clips,
     collate_views,
 )
+from lightning_multigrid.lightning import LightningDataModule, Trainer
 from lightning_multigrid.loading import RepeatSampler
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, check_normalisation, resample_clips
 from lightning_multigrid.sources import Manifest, ManifestError, Source, VideoList, VideoSource, packed_manifest
