@@ -18,6 +18,7 @@ from lightning_multigrid.loading.randomness import derive_seed, seeded
 from lightning_multigrid.loading.repeats import read_clips
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples
 
 
 class Host(Protocol):
@@ -87,7 +88,7 @@ class MultigridLoader(DataLoader[Any]):
             "generator": torch.Generator(),
         }
         super().__init__(**_arguments(like, **changes))
-        self.clips, self.host = dataset, host
+        self.clips, self.host, self.like = dataset, host, like
 
     def __len__(self) -> int:
         return len(self.sampler.steps(self.host.epoch())) if self.host else len(self.sampler)
@@ -100,6 +101,9 @@ class MultigridLoader(DataLoader[Any]):
             return
         epoch, start = self.host.start()
         self.sampler.seek(epoch, start)
+        if isinstance(self.like.dataset, StreamSamples):
+            self.like.dataset.begin(epoch)
+            self.generator.manual_seed(derive_seed(self.sampler.seed, epoch))  # the workers' seeds
         yield from self.host.follow(epoch, start, self._mini_batches())
 
     def _mini_batches(self) -> Iterator[Any]:
@@ -112,7 +116,15 @@ class MultigridLoader(DataLoader[Any]):
             pieces = [next(read)]
             while sum(map(len, pieces)) < step.shape.clips:
                 pieces.append(next(read))
-            yield self._join(pieces)
+            # A stream's `collate_fn` runs here, and may draw.
+            with seeded(self.sampler.collate_seed(step)):
+                mini_batch = self._join(pieces)
+            yield mini_batch
+
+    def read(self, requests: list[ClipRequest]) -> Any:
+        """Reads a mini-batch in this process."""
+        batch, collate = self.dataset[requests], self.like.collate_fn
+        return collate.join([batch]) if isinstance(collate, CollateAtOnce) else batch
 
     # Lightning warns about mid-epoch checkpoints of loaders without these methods.
     def state_dict(self) -> dict[str, Any]:
@@ -160,9 +172,10 @@ class ScriptLoader(DataLoader[Any]):
         return len(self.multigrid)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        like = self._user
-        if threading.get_ident() != self._thread:
-            # Threads share one random state, which reading in this process would change under the training's feet.
+        like = self.multigrid.like
+        if threading.get_ident() != self._thread or isinstance(like.dataset, StreamSamples):
+            # Threads share one random state, which reading in this process would change under the training's feet. And
+            # a stream gives a sample only once.
             like = same_loader(like, num_workers=max(1, like.num_workers))
         return iter(MultigridLoader(self.multigrid.clips, self.multigrid.sampler.peek(self._epoch()), like))
 

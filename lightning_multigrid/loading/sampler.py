@@ -99,6 +99,10 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         twin._peeks, twin._start = True, (epoch, 0)
         return twin
 
+    def collate_seed(self, step: Step) -> int:
+        """Seed of what a `collate_fn` draws in the main process, for a step of the epoch at the start."""
+        return derive_seed(self.seed, self._start[0], step.offset)
+
     @property
     def coming(self) -> Sequence[Step]:
         """The steps of the epoch from the start on."""
@@ -119,7 +123,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
                 f"planned by its length and need {required}. Make its `__len__` and `__iter__` agree."
             )
         for step in steps:
-            yield from _cut(self.requests(epoch, step, order), pieces)
+            yield from _cut(self.requests(epoch, step, order), pieces, turn=step.offset)
 
     def requests(self, epoch: int, step: Step, order: Sequence[int]) -> list[ClipRequest]:
         """This rank's requests for a step of an epoch with the given order."""
@@ -137,12 +141,16 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         return ClipRequest(index, shape.frames, shape.size, seed, visit)
 
 
-def _cut(requests: list[ClipRequest], pieces: int) -> Iterator[list[ClipRequest]]:
-    """Yields the requests in at most `pieces` nearly equal lists that don't cut a visit."""
+def _cut(requests: list[ClipRequest], pieces: int, turn: int) -> Iterator[list[ClipRequest]]:
+    """Yields the requests in at most `pieces` nearly equal lists that don't cut a visit.
+
+    From one `turn` to the next the longer lists move on, so that all workers read equally many.
+    """
     if pieces == 1:
         yield requests
         return
     ends = [0, *cumulative(map(len, visits(requests)))]
-    cuts = {ends[bisect_left(ends, len(requests) * piece // pieces)] for piece in range(pieces + 1)}
+    places = ((len(requests) * piece + turn % pieces) // pieces for piece in range(1, pieces))
+    cuts = {0, len(requests), *(ends[bisect_left(ends, place)] for place in places)}
     for start, end in pairwise(sorted(cuts)):
         yield requests[start:end]

@@ -55,7 +55,7 @@ def _hook(name: str, trainer: Trainer, module: LightningModule) -> Callable[...,
 
 def _read(loader: MultigridLoader, grid: BatchShape, clips: int) -> Any:
     """Makes a mini-batch on a grid out of one clip, as a worker does."""
-    return loader.dataset[[ClipRequest(getattr(loader.clips, "first", 0), grid.frames, grid.size, seed=0)] * clips]
+    return loader.read([ClipRequest(getattr(loader.clips, "first", 0), grid.frames, grid.size, seed=0)] * clips)
 
 
 def batch_maker(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> Callable[[BatchShape], Any]:
