@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from lightning_multigrid.files import quoted
+
 _FOLDER = "parts"
 
 
@@ -86,6 +88,6 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 def _no_part(text: str) -> ValueError:
     return ValueError(
-        f"`part` must be K/N with K from 1 to N, for part K of N, got {text!r}. Number the tasks of a job array from 1, "
-        "as `--array=1-64` does, and give the same N to all: `--part $SLURM_ARRAY_TASK_ID/64`."
+        f"`part` must be K/N with K from 1 to N, for part K of N, got {quoted(text)}. Number the tasks of a job array "
+        "from 1, as `--array=1-64` does, and give the same N to all: `--part $SLURM_ARRAY_TASK_ID/64`."
     )
