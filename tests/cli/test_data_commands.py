@@ -97,10 +97,18 @@ def test_check_says_what_is_broken(source, capsys):
         (["check", "--source=nothing"], 1, "nothing does not exist"),
         (["prepare", "--source=x", "--output=y", "--crf=60"], 1, "nothing|x does not exist"),
         (["check", "--speed=3"], 2, "speed"),
+        (
+            ["prepare", "--source=list.csv", "--output=y", "--part=0/4"],
+            1,
+            "must be K/N with K from 1 to N, .* got '0/4'",
+        ),
+        (["prepare", "--source=list.csv", "--output=y", "--part=1/4", "--merge"], 1, "exclude each other"),
+        (["prepare", "--source=list.csv", "--output=y", "--merge"], 1, "Run the parts first: the same command with"),
     ],
 )
 def test_mistakes_are_said_in_a_sentence(capsys, arguments, code, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.csv").write_text("list.csv 0\n")
     with pytest.raises(SystemExit, match=str(code)):
         main(arguments)
     error = capsys.readouterr().err
