@@ -97,23 +97,43 @@ def test_check_says_what_is_broken(source, capsys):
         (["check", "--source=nothing"], 1, "nothing does not exist"),
         (["prepare", "--source=x", "--output=y", "--crf=60"], 1, "nothing|x does not exist"),
         (["check", "--speed=3"], 2, "speed"),
-        (
-            ["prepare", "--source=list.csv", "--output=y", "--part=0/4"],
-            1,
-            "must be K/N with K from 1 to N, .* got '0/4'",
-        ),
-        (["prepare", "--source=list.csv", "--output=y", "--part=1/4", "--merge"], 1, "exclude each other"),
-        (["prepare", "--source=list.csv", "--output=y", "--merge"], 1, "Run the parts first: the same command with"),
     ],
 )
 def test_mistakes_are_said_in_a_sentence(capsys, arguments, code, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "list.csv").write_text("list.csv 0\n")
     with pytest.raises(SystemExit, match=str(code)):
         main(arguments)
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert re.search(message, error)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--part=0/4"], "`part` must be K/N with K from 1 to N, for part K of N, got '0/4'"),
+        (["--part=1/4", "--merge"], "`part` and `merge` exclude each other, got part='1/4'"),
+        (["--merge"], "3 of the 3 videos are not in .* Run the parts first: the same command with"),
+    ],
+)
+def test_mistakes_with_parts_are_said_in_a_sentence(source, capsys, arguments, message):
+    with pytest.raises(SystemExit, match="1"):
+        main(["prepare", f"--source={source / 'train'}", f"--output={source / 'out'}", *arguments, *SERIAL])
+    assert re.search(f"error: {message}", capsys.readouterr().err)
+
+
+def test_parts_and_what_merges_them(source, capsys):
+    command = ["prepare", f"--source={source / 'train'}", f"--output={source / 'out'}", "--preset=ultrafast", *SERIAL]
+    for number in (1, 2):
+        main([*command, f"--part={number}/2"])
+        printed = capsys.readouterr().out
+        assert re.match(
+            rf"{3 - number} videos prepared: .*\n\nPart {number}/2 is done. After the last part, run", printed
+        )
+    main([*command, "--merge"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("0 videos prepared, 3 were there: ")
+    assert printed.endswith(f"train: {source / 'out' / 'manifest.packed'}\n")
 
 
 def test_too_many_bad_videos_are_exit_status_1(source, capsys):
