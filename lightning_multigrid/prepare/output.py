@@ -27,7 +27,7 @@ from lightning_multigrid.files import (
     temporary_name,
 )
 from lightning_multigrid.prepare.journal import Entry, Journal
-from lightning_multigrid.prepare.parts import Part, part_folders
+from lightning_multigrid.prepare.parts import Part, parts_begun
 from lightning_multigrid.prepare.transcode import Broken, Encoding, Prepared
 
 # Part of what makes two prepared files equal; raise it when `transcode` makes other files of the same settings.
@@ -100,7 +100,7 @@ class Output:
         self.root, self.work, self.videos = root, work, os.path.join(root, "videos")
         self.made: dict[str, Entry] = {}
         self._settings = json.dumps({"version": _VERSION, **asdict(encoding)}, sort_keys=True)
-        folders = dict.fromkeys([work, root, *part_folders(root)])
+        folders = dict.fromkeys([work, root, *(part.folder(root) for part in parts_begun(root))])
         self._journals = [Journal(os.path.join(folder, "journal.jsonl")) for folder in folders]
         self._uncommitted: list[Entry] = []
         self._changed_folders: set[str] = set()
