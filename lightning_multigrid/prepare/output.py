@@ -54,7 +54,9 @@ class PlannedVideo:
 
 
 @contextmanager
-def open_output(root: str, encoding: Encoding, part: Part | None = None) -> Iterator[Output]:
+def open_output(
+    root: str, encoding: Encoding, keep_damaged: bool = False, part: Part | None = None
+) -> Iterator[Output]:
     """Makes an output folder and holds it, or a part of it; the system lets go of it however that ends."""
     work = root if part is None else part.folder(root)
     try:
@@ -65,7 +67,7 @@ def open_output(root: str, encoding: Encoding, part: Part | None = None) -> Iter
             if part is not None:
                 held.enter_context(_lock(work, shared=False))
             remove_partial(work)
-            yield Output(root, work, encoding)
+            yield Output(root, work, encoding, keep_damaged)
     except OutputError as error:
         goes_on = "What is there is whole, and the same command goes on from it."
         if error.errno == errno.ENOENT:
@@ -92,14 +94,19 @@ def _lock(folder: str, *, shared: bool) -> Iterator[None]:
 class Output:
     """The prepared videos of a folder; those that were encoded otherwise are re-encoded.
 
-    `work` is the folder for the journal, the report and the index of this `prepare`; `made` has what it
-    made, by name.
+    Those whose sources are damaged count as not there unless `keep_damaged`.
+
+    `work` is the folder for the journal, the report and the index of this `prepare`; `made` has what it made, by name.
     """
 
-    def __init__(self, root: str, work: str, encoding: Encoding) -> None:
+    def __init__(self, root: str, work: str, encoding: Encoding, keep_damaged: bool) -> None:
         self.root, self.work, self.videos = root, work, os.path.join(root, "videos")
         self.made: dict[str, Entry] = {}
         self._settings = json.dumps({"version": _VERSION, **asdict(encoding)}, sort_keys=True)
+        self._of_damaged = f"{self._settings} damaged"
+        # What is broken without `keep_damaged` may be kept with it.
+        self._of_broken = self._of_damaged if keep_damaged else self._settings
+        self._accepted = {self._settings, self._of_broken}
         folders = dict.fromkeys([work, root, *(part.folder(root) for part in parts_begun(root))])
         self._journals = [Journal(os.path.join(folder, "journal.jsonl")) for folder in folders]
         self._uncommitted: list[Entry] = []
@@ -111,10 +118,12 @@ class Output:
 
     def entries(self, video: PlannedVideo) -> Iterator[tuple[Entry, str]]:
         """What journals say of a video with its source as it is now and the same settings; and their folders."""
-        wanted = (video.source, video.size, video.mtime_ns, self._settings)
+        wanted = (video.source, video.size, video.mtime_ns)
         for journal in self._journals:
             entry = journal.entries.get(video.name)
-            if entry and (entry.source, entry.source_size, entry.source_mtime_ns, entry.settings) == wanted:
+            if entry is None or (entry.source, entry.source_size, entry.source_mtime_ns) != wanted:
+                continue
+            if entry.settings in ({self._of_broken} if entry.broken else self._accepted):
                 yield entry, journal.folder
 
     def prepared(self, video: PlannedVideo) -> tuple[Entry, str] | None:
@@ -152,7 +161,8 @@ class Output:
         path = self.path(video)
         os.replace(video.temporary, path)
         size = os.stat(path).st_size
-        entry = Entry(video.name, video.source, *found, self._settings, size, prepared.frames)
+        settings = self._of_damaged if prepared.damaged else self._settings
+        entry = Entry(video.name, video.source, *found, settings, size, prepared.frames)
         self.made[video.name] = entry
         self._uncommitted.append(entry)
         self._changed_folders.add(os.path.dirname(path))
@@ -161,7 +171,7 @@ class Output:
     def leave_out(self, video: PlannedVideo, reason: str) -> None:
         """Notes for the journal that a video is broken: parts tell it to the one that merges them."""
         found = (video.source, video.size, video.mtime_ns)
-        self._uncommitted.append(Entry(video.name, *found, self._settings, 0, 0, reason))
+        self._uncommitted.append(Entry(video.name, *found, self._of_broken, 0, 0, reason))
 
     def commit(self, *, at_once: bool) -> None:
         """Brings the names of finished videos to the disk, and then to the journal: at once, or when it is time."""

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from lightning_multigrid.lightning import LightningModule
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.lightning_internals import copy_without_trainer
 from lightning_multigrid.training.mini_batches import TRIED_CLIPS, first_clips

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
+from lightning_multigrid.lightning import LightningModule, Trainer, is_overridden
 from lightning_multigrid.loading import ClipRequest, MultigridLoader, seeded
 from lightning_multigrid.schedule import BatchShape
 
@@ -38,7 +37,8 @@ def batch_maker(
     """
 
     def make(grid: BatchShape) -> Any:
-        requests = [ClipRequest(0, grid.frames, grid.size, seed=0)] * (grid.clips if whole else TRIED_CLIPS)
+        request = ClipRequest(getattr(loader.clips, "first", 0), grid.frames, grid.size, seed=0)
+        requests = [request] * (grid.clips if whole else TRIED_CLIPS)
         with seeded(0):
             batch = loader.dataset[requests]  # as a worker asks for it
             if whole:

@@ -11,6 +11,7 @@ from lightning_multigrid.prepare.dataset import prepare
 from lightning_multigrid.prepare.parts import Part
 from lightning_multigrid.prepare.transcode import Encoding
 from lightning_multigrid.sources.video_list import read_manifest
+from tests.helpers.codings import damage
 from tests.helpers.preparing import FAST, contents, start, videos
 
 
@@ -100,6 +101,22 @@ def test_a_broken_source_that_was_repaired_joins_when_its_part_runs_again(tmp_pa
     assert prepare(source, tmp_path / "out", FAST, merge=True).broken == {}
     prepare(source, tmp_path / "whole", FAST)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_damaged_videos_are_merged_only_if_the_parts_kept_them(tmp_path):
+    source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
+    path = tmp_path / "in" / "b.mp4"
+    damage(path, path, packet=5)
+    for keep, number in ((False, 1), (True, 2)):
+        with pytest.raises(ValueError, match="Run"):  # what was left out may be kept now
+            prepare(source, tmp_path / "out", FAST, merge=True, keep_damaged=keep)
+        for part in ("1/2", "2/2"):
+            prepare(source, tmp_path / "out", FAST, part=part, keep_damaged=keep)
+        settings = {"keep_damaged": keep, "max_bad_fraction": 0.5}
+        merged = prepare(source, tmp_path / "out", FAST, merge=True, **settings)
+        assert merged.kept == number
+        prepare(source, tmp_path / str(keep), FAST, **settings)
+        assert contents(tmp_path / "out") == contents(tmp_path / str(keep))
 
 
 @pytest.mark.parametrize("part", ["0/4", "5/4", "x", "", "1/0", "1/4/2", "-1/4", "1.0/4", "1/" + "9" * 5000])
