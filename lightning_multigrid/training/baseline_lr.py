@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import Tensor
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ConstantLR, LinearLR, MultiStepLR, ReduceLROnPlateau, StepLR
 
 from lightning_multigrid.lightning import LRSchedulerConfig
-from lightning_multigrid.schedule import MultigridSchedule
 from lightning_multigrid.training.torch_internals import scheduler_parts
 
 # Where the paper's Kinetics recipe decays its LR, as shares of the training (Sec. 4).
@@ -235,16 +234,3 @@ def _set_lr(group: dict[str, Any], lr: float) -> None:
         group["lr"].fill_(lr)
     else:
         group["lr"] = lr
-
-
-def warn_of_adaptive_lr(optimizers: Sequence[Optimizer], schedule: MultigridSchedule) -> None:
-    """Warns that the linear scale is unproven for optimizers other than SGD."""
-    used = [optimizer for optimizer in optimizers if optimizer.param_groups]  # Lightning's stand-in has no groups
-    adaptive = [type(optimizer).__name__ for optimizer in used if not isinstance(optimizer, SGD)]
-    most = max(phase.lr_scale for phase in schedule.phases)
-    if adaptive and schedule.lr_scaling == "linear" and most > 1:
-        rank_zero_warn(
-            f"The LR of {adaptive[0]} will be multiplied by up to {most:g}, with the clips of a mini-batch. The "
-            "paper does this with SGD; with adaptive optimizers it is unproven. If training diverges, use "
-            "`MultigridCallback(lr_scaling='sqrt')` or `lr_scaling='none'`."
-        )

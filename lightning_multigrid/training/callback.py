@@ -68,6 +68,13 @@ class MultigridCallback(Callback):
             scheduler if it has steps, else the proportions of the paper's Kinetics recipe.
         warmup_epochs: Length of the warm-up, in epochs of the baseline. By default that of the LR scheduler.
         layout: Axes of a clip of the dataset, for instance `THWC`. By default `CTHW`, and `TCHW` is recognised.
+        clips: Names of the clips of a sample, if it holds several; or a dict of their axes by name, in which letters
+            other than C, T, H and W stand for axes that stay. A name is a key of a dict, an index of a tuple, or an
+            attribute of a namedtuple; `target.depth` leads into a part. It may also lead to a list or dict of clips.
+            All of them keep the same moments, and the ratios of their frames and sizes.
+        follow: Axes, by name, of what follows the clips: T, H and W are the clips', other capitals stay. Pixels are
+            taken by nearest neighbour. Small letters at the end name the numbers of the last axis, as in `TNxyxy`: x
+            and w are pixels of the width, y and h pixels of the height, from the frame's corner; others stay.
         validations_per_phase: Validate about this many times in each phase instead of by the Trainer's
             `check_val_every_n_epoch`.
         precise_bn_batches: Before validations and checkpoints, re-estimate BatchNorm's running statistics as those of
@@ -92,13 +99,15 @@ class MultigridCallback(Callback):
         milestones: list[float] | None = None,
         warmup_epochs: float | None = None,
         layout: str | None = None,
+        clips: list[str | int] | dict[str | int, str] | None = None,
+        follow: dict[str | int, str] | None = None,
         validations_per_phase: int | None = None,
         precise_bn_batches: int | None = None,
         seed: int | None = None,
     ) -> None:
         self.options = Options(
             schedule, epoch_factor, long_cycle, short_cycle, sub_batch, size_divisor, lr_scaling, whole_epochs,
-            milestones, warmup_epochs, layout, validations_per_phase, precise_bn_batches, seed,
+            milestones, warmup_epochs, layout, clips, follow, validations_per_phase, precise_bn_batches, seed,
         )  # fmt: skip
         self._takeover = Takeover()
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
@@ -145,7 +154,8 @@ class MultigridCallback(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         step = self.fit.step(batch_idx)
         # With fewer clips than this a layer shares statistics with other ranks. All ranks have the same number of them.
-        set_sub_batch(pl_module, step.sub_batch)
+        set_sub_batch(pl_module, step.sub_batch, of=step.shape.clips)
+        self.fit.points.check_real(step.shape, batch)
         self.report.announce(step)
         log_values(trainer, pl_module, step_values(step))
 

@@ -96,12 +96,12 @@ class CompileGrids(Callback):
     def _try_all(
         self, trainer: Trainer, pl_module: LightningModule, loader: MultigridLoader, grids: list[tuple[BatchShape, int]]
     ) -> None:
-        make = batch_maker(trainer, pl_module, loader, whole=True)
+        make = batch_maker(trainer, pl_module, loader)
         devices = [pl_module.device] if pl_module.device.type == "cuda" else []
         quiet = trainer.progress_bar_callback is None or not trainer.is_global_zero
         with torch.random.fork_rng(devices), seeded(0), _muted(pl_module), _buffers_kept(pl_module):
             for shape, sub_batch in track(grids, "Compiling the grids", disable=quiet):
-                set_sub_batch(pl_module, sub_batch)
+                set_sub_batch(pl_module, sub_batch, of=shape.clips)
                 # As in training, through DDP: it cuts the graphs where a bucket of gradients can be sent.
                 output = trainer.strategy.training_step(make(shape), 0)
                 loss = output["loss"] if isinstance(output, dict) else output

@@ -17,15 +17,14 @@ from lightning_multigrid.loading import (
     MultigridLoader,
     MultigridSampler,
     ScriptLoader,
-    clip_dataset,
     derive_seed,
     order_of,
     reseed,
 )
-from lightning_multigrid.reports import RunReport, clock_of, ways_out
+from lightning_multigrid.reports import RunReport, clock_of, tell_changed_meaning, ways_out
 from lightning_multigrid.schedule import BatchShape, Step
-from lightning_multigrid.training.baseline_lr import BaselineLR, warn_of_adaptive_lr
-from lightning_multigrid.training.check_grids import check_grids
+from lightning_multigrid.training.baseline_lr import BaselineLR
+from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.lightning_internals import (
     LoopCounters,
     batch_index,
@@ -35,7 +34,7 @@ from lightning_multigrid.training.lightning_internals import (
     step_is_logged,
     training_source,
 )
-from lightning_multigrid.training.mini_batches import batch_maker
+from lightning_multigrid.training.mini_batches import places
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.recipe import Options, Recipe, read_recipe, user_loader
 from lightning_multigrid.training.refusals import refuse_sharded_batchnorm, refuse_sync_batchnorm, warn_of_own_state
@@ -56,10 +55,11 @@ class Fit:
         lr: BaselineLR,
         report: RunReport,
         statistics: EvaluationStatistics,
+        points: PointsOnPlan,
         validations_per_phase: int | None,
     ) -> None:
         self.sampler, self.lr, self.report, self.statistics = sampler, lr, report, statistics
-        self._trainer = trainer
+        self.points, self._trainer = points, trainer
         self._resumed: Continuation | None = None
         self._validations_per_phase, self._validate_every = validations_per_phase, trainer.check_val_every_n_epoch
 
@@ -193,6 +193,7 @@ def begin_fit(
     if checkpoint is not None:
         fit.resume(checkpoint, state)
     warn_of_own_state(loader, multigrid)
+    tell_changed_meaning(trainer, sampler.schedule, options.validations_per_phase is not None)
     takeover.show_on_bar(trainer, fit.report)
     takeover.add_last_callback(trainer, fit.statistics)
     loaders = loader_with_front(trainer, multigrid, ScriptLoader(loader, multigrid, fit.epoch))
@@ -207,10 +208,13 @@ def _make_loader(
     options: Options, trainer: Trainer, recipe: Recipe, loader: DataLoader[Any], seed: int | None
 ) -> MultigridLoader:
     """Plans the training of a recipe on this device; returns the loader of its mini-batches."""
-    dataset = clip_dataset(loader.dataset) or FixedClips(loader.dataset, options.layout)
+    dataset = options.clips_of(loader.dataset)
     shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
     epochs = options.epochs_of_try if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
     schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
+    if isinstance(dataset, FixedClips):
+        for grid in schedule.grids:
+            dataset.check(grid.frames)
     seed = global_seed(trainer) if seed is None else seed
     in_order = range(int(recipe.available * trainer.world_size))
     sampler = MultigridSampler(
@@ -239,12 +243,12 @@ def _make_fit(
     """Tries the plan on the model, and takes over the LR."""
     clips, sampler = multigrid.clips, multigrid.sampler
     grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
-    flops = check_grids(module, grids, batch_maker(trainer, module, multigrid))
+    points = PointsOnPlan()
+    flops = check_grids(module, grids, places(trainer, module, multigrid), points)
     estimate = None
     if options.precise_bn_batches is not None:
         estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)
         estimate.check(trainer, module)
     lr = takeover.drive_lr(trainer, module, recipe.epoch)
-    warn_of_adaptive_lr(trainer.optimizers, sampler.schedule)
     report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), clock_of(module.device))
-    return Fit(trainer, sampler, lr, report, EvaluationStatistics(estimate), options.validations_per_phase)
+    return Fit(trainer, sampler, lr, report, EvaluationStatistics(estimate), points, options.validations_per_phase)

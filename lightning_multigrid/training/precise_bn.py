@@ -101,7 +101,7 @@ class PopulationEstimate:
                 with self._apart(trainer, module, epoch=0):
                     batch = on_device(trainer, module, self._loader().dataset[requests])
                     replica = _replica(module, {})
-                    set_sub_batch(replica, 2)  # so that these two clips need no other rank
+                    set_sub_batch(replica, 2, of=2)  # so that these two clips need no other rank
                     with observed_moments(tracking_layers(replica)) as moments:
                         self._run(trainer, replica, batch, 0)
             except Exception as error:  # whatever a user's model may raise
@@ -123,7 +123,8 @@ class PopulationEstimate:
         """
         training = _training_layers(module, modes)
         replica = _replica(module, modes)
-        set_sub_batch(replica, self.sampler.schedule.sub_batch)
+        schedule = self.sampler.schedule
+        set_sub_batch(replica, schedule.sub_batch, of=schedule.baseline.shape.clips)
         self.sampler.set_epoch(epoch)
         with (
             self._apart(trainer, module, epoch),

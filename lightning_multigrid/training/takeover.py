@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_multigrid.lightning import Callback, LightningModule, Trainer, is_a
 from lightning_multigrid.loading import MultigridSampler
-from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm
+from lightning_multigrid.norm import Loan
 from lightning_multigrid.reports import RunReport
 from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR
 from lightning_multigrid.training.lightning_internals import attach, loop_limits, reload_every, training_source
@@ -52,9 +52,9 @@ class Takeover(ExitStack):
 
     def convert_batchnorm(self, module: nn.Module, sub_batch: int) -> None:
         """Converts plain BatchNorm layers to those over sub-mini-batches."""
-        for layer in module.modules():
-            if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
-                self.callback(restore_batchnorm, convert_sub_batchnorm(layer, sub_batch))
+        loan = Loan()
+        loan.convert(module, sub_batch)
+        self.callback(loan.end)
 
     def drive_lr(self, trainer: Trainer, module: LightningModule, epoch: BaselineEpoch) -> BaselineLR:
         """Takes the LR and the ticks of its schedulers away from Lightning; returns what drives them instead."""

@@ -17,7 +17,7 @@ MULTIGRID = {
     "reports": (("lightning", "loading", "schedule"), ("lightning_utilities", "matplotlib", "torch")),
     "training": (
         ("files", "lightning", "loading", "norm", "reports", "schedule"),
-        ("fsspec", "lightning_utilities", "rich", "torch", "typing_extensions"),
+        ("fsspec", "lightning_utilities", "numpy", "rich", "torch", "typing_extensions"),
     ),
 }
 VIDEOS = {

@@ -188,17 +188,6 @@ def test_an_lr_that_something_else_writes_is_said_once_and_kept():
     assert set(module.lrs) == {0.123}
 
 
-def test_adaptive_optimizers_are_warned_about_once():
-    def adam(parameters):
-        return torch.optim.AdamW(parameters, lr=1e-3)
-
-    with pytest.warns(UserWarning, match="The LR of AdamW will be multiplied by up to 8.*unproven"):
-        fit(Module(optimizer=adam), MultigridCallback())
-    module = Module(optimizer=adam)
-    fit(module, MultigridCallback(lr_scaling="sqrt"))  # warnings are errors here
-    assert max(module.lrs) == pytest.approx(1e-3 * math.sqrt(8))
-
-
 class Unfreezing(BaseFinetuning):
     """Lightning's own callback for fine-tuning: adds the first layer to the optimizer after some epochs."""
 
