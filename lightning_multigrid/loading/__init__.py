@@ -6,7 +6,7 @@ repeated augmentation.
 """
 
 from lightning_multigrid.loading.fixed_clips import FixedClips
-from lightning_multigrid.loading.loader import MultigridLoader, WorkerError
+from lightning_multigrid.loading.loader import MultigridLoader, ScriptLoader, WorkerError, same_loader
 from lightning_multigrid.loading.order import epoch_order, order_of
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.repeats import RepeatSampler, visits
@@ -21,12 +21,14 @@ __all__ = [
     "MultigridLoader",
     "MultigridSampler",
     "RepeatSampler",
+    "ScriptLoader",
     "WorkerError",
     "clip_dataset",
     "derive_seed",
     "epoch_order",
     "order_of",
     "reseed",
+    "same_loader",
     "seeded",
     "visits",
 ]

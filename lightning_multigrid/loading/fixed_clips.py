@@ -10,7 +10,7 @@ An image is a clip of one frame: its axes are C x H x W, and only its pixels are
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Sequence, Sized
 from typing import Any, cast
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.utils.data import Dataset
 
-from lightning_multigrid.loading.randomness import seeded
+from lightning_multigrid.loading.randomness import derive_seed, own_generators, reseed_own, seeded
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.schedule import frame_indices, span, stride_range
 
@@ -110,13 +110,17 @@ def _replace_clip(sample: Any, axes: int, replace: Callable[[Tensor], Tensor]) -
 class FixedClips:
     """Any map-style dataset of clips of one size, as a `ClipDataset`.
 
-    The request seeds the dataset's own random augmentation, so it depends on neither workers nor ranks.
+    The request seeds the dataset's random augmentation: the global random state, and generators that the dataset or its
+    transforms hold. So what they draw depends on neither workers nor ranks. Samples that are None stay None.
 
     Args:
         dataset: A sample is a clip of four axes or an image of three axes, or a tuple, list, dict or namedtuple that
             holds one.
         layout: Names the axes of a clip, or of an image. If None, the layout is inferred from the channel axis, and
             samples without a 4D tensor are treated as images.
+
+    Attributes:
+        first: Index of the first sample that is not None, out of which the grids are tried.
 
     Raises:
         ValueError: If a sample doesn't hold exactly one clip, or the layout can't be inferred, or `layout` is invalid.
@@ -131,14 +135,15 @@ class FixedClips:
             )
         self.dataset = dataset
         with seeded(0):
-            sample = dataset[0]
+            read = ((index, dataset[index]) for index in range(min(100, len(self))))
+            self.first, sample = next((pair for pair in read if pair[1] is not None), (0, None))
         wanted = (len(_AXES), len(_IMAGE_AXES)) if layout is None else (len(layout),)
         found = next((clips for axes in wanted if (clips := _find_clips(sample, axes))), [])
         if not found:
             raise ValueError(
                 f"A sample of {type(dataset).__name__} must hold a clip: a tensor of four axes, C x T x H x W, or of "
-                "three for images, C x H x W. Let `__getitem__` return the tensor, or a tuple, list, dict or "
-                "namedtuple that holds it."
+                f"three for images, C x H x W; got {type(sample).__name__}. Let `__getitem__` return the tensor, or a "
+                "tuple, list, dict or namedtuple that holds it."
             )
         if len(found) > 1:
             raise ValueError(
@@ -156,6 +161,15 @@ class FixedClips:
 
     def read_clip(self, request: ClipRequest) -> Any:
         """Returns the sample with its clip resampled to the request's grid."""
+        return self.read_clips([request])[0]
+
+    def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
+        """Returns for each request what `read_clip` would."""
+        own = own_generators(self.dataset)
+        return [self._read(request, own) for request in requests]
+
+    def _read(self, request: ClipRequest, own: list[Any]) -> Any:
+        reseed_own(own, derive_seed(request.seed, 1))  # so that they don't draw what the global ones do
         with seeded(request.seed):
             sample = self.dataset[request.index]
         return _replace_clip(sample, len(self.layout), lambda clip: reduce_clip(clip, request, self.layout))

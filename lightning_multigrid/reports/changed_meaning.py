@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from lightning.pytorch import Trainer
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from lightning_multigrid.lightning import Trainer
 from lightning_multigrid.schedule import MultigridSchedule
 
 Change = Callable[[Trainer, MultigridSchedule], str | None]

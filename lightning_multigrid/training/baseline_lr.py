@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from lightning.pytorch.utilities import rank_zero_warn
-from lightning.pytorch.utilities.types import LRSchedulerConfig
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ConstantLR, LinearLR, MultiStepLR, ReduceLROnPlateau, StepLR
 
+from lightning_multigrid.lightning import LRSchedulerConfig
 from lightning_multigrid.training.torch_internals import scheduler_parts
 
 # Where the paper's Kinetics recipe decays its LR, as shares of the training (Sec. 4).
@@ -222,7 +222,7 @@ class BaselineLR:
     def without_scale(optimizer_states: Sequence[dict[str, Any]]) -> None:
         """Puts the baseline's LR into optimizer states that are saved, so that they also fit a plain training."""
         for state in optimizer_states:
-            for group in state["param_groups"]:
+            for group in state.get("param_groups", []):  # rank 0 alone may have them, of a sharded model
                 baseline = group.pop(_BASELINE_LR, None)
                 if baseline is not None:
                     group["lr"] = group["lr"].new_tensor(baseline) if isinstance(group["lr"], Tensor) else baseline

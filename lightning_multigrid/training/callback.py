@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
 from typing_extensions import override
 
+from lightning_multigrid.lightning import Callback, LightningModule, Trainer, TrainerFn
 from lightning_multigrid.norm import set_sub_batch
 from lightning_multigrid.reports import RunReport, step_values
 from lightning_multigrid.schedule import LongCycle, LRScaling, MultigridSchedule, ShortCycle
@@ -21,7 +20,7 @@ from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.fit import Fit, begin_fit, log_values
 from lightning_multigrid.training.lightning_internals import reload_every
 from lightning_multigrid.training.recipe import Options
-from lightning_multigrid.training.refusals import refuse_late_checkpoints, refuse_unsupported
+from lightning_multigrid.training.refusals import refuse_other_seed, refuse_unsupported
 from lightning_multigrid.training.takeover import Takeover
 
 
@@ -202,8 +201,14 @@ class MultigridCallback(Callback):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn != TrainerFn.FITTING or self._state_in(checkpoint) == {"schedule": None}:
             return  # only its weights are used, or a tuner takes its own checkpoint back
-        refuse_late_checkpoints(trainer.strategy)
-        self._checkpoint = checkpoint
+        if self._fit is None:
+            self._checkpoint = checkpoint
+            return
+        # Strategies that shard the model load checkpoints only when the training is planned already.
+        state = self._state_in(checkpoint)
+        if self.options.seed is None:
+            refuse_other_seed(state, self.fit.sampler.seed)
+        self.fit.resume(checkpoint, state)
 
     def _state_in(self, checkpoint: dict[str, Any] | None) -> dict[str, Any] | None:
         # An empty state is none, as of a run without this callback.

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningModule
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from lightning_multigrid.lightning import LightningModule
 from lightning_multigrid.loading import seeded
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.lightning_internals import copy_without_trainer

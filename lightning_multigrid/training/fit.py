@@ -8,14 +8,15 @@ from fractions import Fraction
 from typing import Any, cast
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info
+from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.utils.data import DataLoader
 
+from lightning_multigrid.lightning import LightningModule, Trainer
 from lightning_multigrid.loading import (
     FixedClips,
     MultigridLoader,
     MultigridSampler,
+    ScriptLoader,
     clip_dataset,
     derive_seed,
     order_of,
@@ -29,6 +30,7 @@ from lightning_multigrid.training.lightning_internals import (
     LoopCounters,
     batch_index,
     global_seed,
+    loader_with_front,
     reload_every,
     step_is_logged,
     training_source,
@@ -36,7 +38,7 @@ from lightning_multigrid.training.lightning_internals import (
 from lightning_multigrid.training.mini_batches import places
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.recipe import Options, Recipe, read_recipe, user_loader
-from lightning_multigrid.training.refusals import refuse_sync_batchnorm
+from lightning_multigrid.training.refusals import refuse_sharded_batchnorm, refuse_sync_batchnorm, warn_of_own_state
 from lightning_multigrid.training.resume import Continuation, describe_run, describe_stand, take_up
 from lightning_multigrid.training.takeover import Takeover
 
@@ -68,9 +70,10 @@ class Fit:
 
     # --- LR and validation ---
 
-    def resume(self, found: Continuation) -> None:
-        """Lets the LR schedulers continue from a checkpoint."""
-        self._resumed, self.lr.epoch = found, found.epoch
+    def resume(self, checkpoint: dict[str, Any], state: dict[str, Any] | None) -> None:
+        """Continues from a checkpoint, in which `state` is the callback's, before Lightning reads its counters."""
+        self._resumed = take_up(checkpoint, state, self.sampler, self.lr.epoch, self.lr.configs)
+        self.lr.epoch = self._resumed.epoch
 
     def start_lr(self) -> None:
         """Sets the LR before the first step."""
@@ -180,18 +183,23 @@ def begin_fit(
     """
     takeover.convert_batchnorm(module, options.sub_batch)  # layers that were made after `setup`
     refuse_sync_batchnorm(module)
-    loader = user_loader(training_source(trainer).dataloader())
+    refuse_sharded_batchnorm(module)
+    own = training_source(trainer).dataloader()
+    loader = user_loader(own)
     recipe = read_recipe(trainer, loader, trainer.world_size)
     seed = (state or {}).get("seed") if options.seed is None else options.seed
     multigrid = _make_loader(options, trainer, recipe, loader, seed)
     sampler = multigrid.sampler
     fit = multigrid.host = _make_fit(options, trainer, module, takeover, recipe, loader, multigrid)
     if checkpoint is not None:
-        fit.resume(take_up(checkpoint, state, sampler, recipe.epoch, fit.lr.configs))
+        fit.resume(checkpoint, state)
+    warn_of_own_state(loader, multigrid)
     tell_changed_meaning(trainer, sampler.schedule, options.validations_per_phase is not None)
     takeover.show_on_bar(trainer, fit.report)
     takeover.add_last_callback(trainer, fit.statistics)
-    takeover.replace_loader(trainer, multigrid)
+    loaders = loader_with_front(trainer, multigrid, ScriptLoader(loader, multigrid, fit.epoch))
+    takeover.callback(setattr, loaders, "front", own)
+    takeover.replace_loader(trainer, loaders)
     takeover.configure_trainer(trainer, sampler, recipe.epoch)
     rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, sampler.drop_last))
     return fit

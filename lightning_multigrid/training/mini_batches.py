@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
+from lightning_multigrid.lightning import LightningModule, Trainer, is_overridden
 from lightning_multigrid.loading import ClipRequest, MultigridLoader, seeded
 from lightning_multigrid.schedule import BatchShape
 
@@ -51,7 +50,7 @@ def _hook(name: str, trainer: Trainer, module: LightningModule) -> Callable[...,
 
 def _read(loader: MultigridLoader, grid: BatchShape, clips: int) -> Any:
     """Makes a mini-batch on a grid out of one clip, as a worker does."""
-    return loader.dataset[[ClipRequest(0, grid.frames, grid.size, seed=0)] * clips]
+    return loader.dataset[[ClipRequest(getattr(loader.clips, "first", 0), grid.frames, grid.size, seed=0)] * clips]
 
 
 def batch_maker(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> Callable[[BatchShape], Any]:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, cast
 
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
+from lightning_multigrid.lightning import LightningModule, LRSchedulerConfig, MisconfigurationException, Trainer
+from lightning_multigrid.loading import same_loader
 from lightning_multigrid.schedule import (
     Baseline,
     BatchShape,
@@ -155,13 +154,23 @@ def user_loader(loaders: Any) -> DataLoader[Any]:
             f"MultigridCallback needs a map-style dataset, got the iterable {type(loaders.dataset).__name__}: each "
             "mini-batch is requested by index and shape. Give the dataset `__getitem__` and `__len__`."
         )
-    if loaders.batch_size is None or type(loaders.batch_sampler) is not BatchSampler:
+    batches = loaders.batch_sampler
+    if batches is None:
         raise TypeError(
-            f"MultigridCallback plans the mini-batches itself, but the loader has the batch sampler "
-            f"{type(loaders.batch_sampler).__name__}. Give the `DataLoader` a `batch_size`, and `shuffle` or a "
-            "`sampler`."
+            "MultigridCallback makes mini-batches out of single clips, but the loader has `batch_size=None`: each "
+            f"sample of {type(loaders.dataset).__name__} is a whole mini-batch. Let it return one clip, and give the "
+            "`DataLoader` a `batch_size`."
         )
-    return loaders
+    if not isinstance(batches, BatchSampler) or type(batches).__iter__ is not BatchSampler.__iter__:
+        raise TypeError(
+            f"MultigridCallback plans the mini-batches itself, but {type(batches).__name__} has batches of its own. "
+            "Let a `sampler` yield the same indices one by one, and give the `DataLoader` a `batch_size`: clips that "
+            "follow each other come into one mini-batch. See `docs/script.md`, Samplers."
+        )
+    if loaders.batch_size is not None:
+        return loaders
+    read = {"batch_size": batches.batch_size, "sampler": batches.sampler, "drop_last": batches.drop_last}
+    return same_loader(loaders, **read)
 
 
 def baseline_epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities import rank_zero_info
-from lightning.pytorch.utilities.types import LRSchedulerConfig
+from lightning_utilities.core.rank_zero import rank_zero_info
 
+from lightning_multigrid.lightning import LRSchedulerConfig, MisconfigurationException
 from lightning_multigrid.loading import MultigridSampler
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, ShortCycle
 from lightning_multigrid.training.baseline_lr import BaselineEpoch

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from functools import wraps
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from lightning_multigrid.lightning import Callback, LightningModule, Trainer, is_a
 from lightning_multigrid.loading import MultigridSampler
 from lightning_multigrid.norm import Loan
 from lightning_multigrid.reports import RunReport
@@ -37,7 +37,7 @@ class Takeover(ExitStack):
 
     def attach(self, trainer: Trainer, module: LightningModule) -> None:
         """Makes a Trainer answer `configure_optimizers` as in `fit`, without one. The command `plan` uses it."""
-        parts = [part for part in module.modules() if isinstance(part, LightningModule)]
+        parts = [part for part in module.modules() if is_a(part, "LightningModule")]
         for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *parts):
             self.callback(_restore_attributes, owner, dict(vars(owner)))
         attach(trainer, module)

@@ -373,6 +373,22 @@ def test_a_sample_of_the_matrix(tmp_path: Path, shown: Callable[[str], None]) ->
     assert not faults
 
 
+VARIED = {
+    *("h264-lost_key-0.flv", "h264-lost_key-0.mp4", "h264-lost_ts-0.ts", "mpeg2-zeroed-1.ts", "mjpeg-zeroed-1.avi"),
+    "h263-zeroed-1.3gp",
+}
+"""Damaged files whose frames were given or refused by what was read before."""
+
+
+@pytest.mark.timeout(600)
+def test_what_is_read_of_a_damaged_file_does_not_depend_on_what_was_read_before(tmp_path: Path) -> None:
+    chosen = [case for case in cases() if case.name in VARIED]
+    assert {case.name for case in chosen} == VARIED
+    faults, counts, _ = run_matrix(chosen, tmp_path, thorough=False)
+    assert counts["files"] == len(VARIED)
+    assert not faults
+
+
 WRONG_IN_0_1_0 = {
     *("amv-gop.avi", "h261-gop.avi", "h263-gop.avi", "h263p-long.avi", "h264-b_frames.avi"),
     *("h264-chroma_444_of_build_120.mp4", "h264-interlaced.mkv", "h264-second_header_other_size.flv"),
@@ -408,10 +424,13 @@ def test_whole_files_of_the_matrix(tmp_path: Path, shown: Callable[[str], None])
     assert all(fault.startswith("error: ") for found in faults.values() for fault in found)
 
 
+TURNED = {"vp9-flipped-1.mp4"}
+"""Its display matrix shears the picture, after a flipped bit; the reader and this test make different turns of it."""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.xfail(strict=False, reason="a frame near damage may be given or refused, by what was read before")
 def test_damaged_files_of_the_matrix(tmp_path: Path, shown: Callable[[str], None]) -> None:
     faults, _, summary = run_matrix([case for case in cases() if case.damaged], tmp_path, thorough=True)
     shown(summary)
-    assert not faults
+    assert set(faults) <= TURNED

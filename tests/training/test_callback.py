@@ -120,7 +120,7 @@ class Pids(Module):
 
 def test_worker_processes_live_through_all_epochs_and_shapes():
     module = Pids()
-    fit(module, MultigridCallback(), train=DataLoader(Worked(), 4, num_workers=2))
+    fit(module, MultigridCallback(), train=DataLoader(Worked(), 4, num_workers=2, persistent_workers=True))
     assert len(module.pids - {os.getpid()}) == 2
 
 
@@ -839,7 +839,8 @@ class Pooled(Module):
 
 
 def batch_sampled():
-    return DataLoader(clips(), batch_sampler=type("Mine", (BatchSampler,), {})(SequentialSampler(clips()), 4, False))
+    own = type("Mine", (BatchSampler,), {"__iter__": lambda self: iter(())})
+    return DataLoader(clips(), batch_sampler=own(SequentialSampler(clips()), 4, False))
 
 
 @pytest.mark.filterwarnings("ignore:You are using the `dataloader_iter` step flavor")
@@ -855,7 +856,7 @@ def batch_sampled():
         (
             Module,
             {"train": batch_sampled()},
-            "the loader has the batch sampler Mine. Give the `DataLoader` a `batch_size`",
+            "Mine has batches of its own. Let a `sampler` yield the same indices one by one",
         ),
         (
             Module,
