@@ -12,6 +12,7 @@ from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.repeats import RepeatSampler, visits
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.loading.samples import SampleParts
 from lightning_multigrid.loading.subsets import clip_dataset
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "MultigridLoader",
     "MultigridSampler",
     "RepeatSampler",
+    "SampleParts",
     "ScriptLoader",
     "WorkerError",
     "clip_dataset",

@@ -17,7 +17,6 @@ from lightning_multigrid.loading import (
     MultigridLoader,
     MultigridSampler,
     ScriptLoader,
-    clip_dataset,
     derive_seed,
     order_of,
     reseed,
@@ -28,6 +27,7 @@ from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.lightning_internals import (
     LoopCounters,
+    Place,
     batch_index,
     global_seed,
     loader_with_front,
@@ -39,7 +39,13 @@ from lightning_multigrid.training.mini_batches import places
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.recipe import Options, Recipe, read_recipe, user_loader
 from lightning_multigrid.training.refusals import refuse_sharded_batchnorm, refuse_sync_batchnorm, warn_of_own_state
-from lightning_multigrid.training.resume import Continuation, describe_run, describe_stand, take_up
+from lightning_multigrid.training.resume import (
+    Continuation,
+    describe_run,
+    describe_stand,
+    optimizer_steps_before,
+    take_up,
+)
 from lightning_multigrid.training.takeover import Takeover
 
 
@@ -62,6 +68,7 @@ class Fit:
         self.sampler, self.lr, self.report, self.statistics = sampler, lr, report, statistics
         self.points, self._trainer = points, trainer
         self._resumed: Continuation | None = None
+        self._whole_epoch: int | None = None  # the last epoch that has run from its first mini-batch
         self._validations_per_phase, self._validate_every = validations_per_phase, trainer.check_val_every_n_epoch
 
     def step(self, batch: int) -> Step:
@@ -74,12 +81,14 @@ class Fit:
         """Continues from a checkpoint, in which `state` is the callback's, before Lightning reads its counters."""
         self._resumed = take_up(checkpoint, state, self.sampler, self.lr.epoch, self.lr.configs)
         self.lr.epoch = self._resumed.epoch
+        if self.lr.run:
+            self.lr.run["estimated_stepping_batches"] += self._resumed.steps_elsewhere
 
     def start_lr(self) -> None:
         """Sets the LR before the first step."""
         if self._resumed is not None:
             # The LR at the time of the checkpoint; Lightning does not know the position yet.
-            self.lr.resume(self._resumed.ticks, self._resumed.lr_scale)
+            self.lr.resume(self._resumed.ticks, self._resumed.intervals, self._resumed.lr_scale)
         else:
             self.sync_lr(self._trainer.current_epoch, 0)
 
@@ -91,6 +100,11 @@ class Fit:
             epoch, batch, steps = epoch + 1, 0, self.sampler.steps(epoch + 1)
         position = epoch + Fraction(steps[batch].offset, self.sampler.clips)
         self.lr.sync(self.sampler.schedule.baseline_epoch(position), steps[batch].lr_scale)
+
+    def judge_calls(self) -> None:
+        """Judges how often the script has stepped its schedulers, if an epoch has passed since the last time."""
+        if self._whole_epoch is not None and not self._trainer.lightning_module.automatic_optimization:
+            self.lr.judge_calls(self._whole_epoch, len(self.sampler.steps(self._whole_epoch)))
 
     def choose_validation(self) -> None:
         """Decides whether this epoch ends with a validation. The last one does, for the checkpoint that counts."""
@@ -118,6 +132,9 @@ class Fit:
         # Lightning has just requested the training loader. It must not request those for validation again.
         reload_every(self._trainer, 0)
         self.choose_validation()
+        self.judge_calls()
+        self._whole_epoch = epoch if batch == 0 else None
+        self.lr.forget_calls()
         self.sync_lr(epoch, batch)
         self.report.started(epoch, batch)
         return epoch, batch
@@ -141,6 +158,7 @@ class Fit:
             **describe_run(self.sampler, self.lr.epoch),
             "seed": self.sampler.seed,
             "ticks": list(self.lr.ticks),
+            "intervals": list(self.lr.intervals),
             "lr_scale": self.lr.scale,
         }
 
@@ -209,10 +227,13 @@ def _make_loader(
     options: Options, trainer: Trainer, recipe: Recipe, loader: DataLoader[Any], seed: int | None
 ) -> MultigridLoader:
     """Plans the training of a recipe on this device; returns the loader of its mini-batches."""
-    dataset = clip_dataset(loader.dataset) or FixedClips(loader.dataset, options.layout)
+    dataset = options.clips_of(loader.dataset)
     shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
     epochs = options.epochs_of_try if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
     schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
+    if isinstance(dataset, FixedClips):
+        for grid in schedule.grids:
+            dataset.check(grid.frames)
     seed = global_seed(trainer) if seed is None else seed
     in_order = range(int(recipe.available * trainer.world_size))
     sampler = MultigridSampler(
@@ -247,6 +268,6 @@ def _make_fit(
     if options.precise_bn_batches is not None:
         estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)
         estimate.check(trainer, module)
-    lr = takeover.drive_lr(trainer, module, recipe.epoch)
+    lr = takeover.drive_lr(trainer, module, recipe, optimizer_steps_before(sampler, Place(sampler.schedule.epochs, 0)))
     report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), clock_of(module.device))
     return Fit(trainer, sampler, lr, report, EvaluationStatistics(estimate), points, options.validations_per_phase)

@@ -163,7 +163,9 @@ class LoopCounters:
 
     @property
     def optimizer_steps(self) -> int:
-        """Optimizer steps since the start of the training."""
+        """Optimizer steps since the start of the training; of manual optimization, mini-batches."""
+        if self._loop["epoch_loop.manual_optimization.optim_step_progress"]["total"]["completed"]:
+            return int(self._batches["total"]["processed"])  # it counts the steps of all optimizers
         progress = self._loop["epoch_loop.automatic_optimization.optim_progress"]
         return int(progress["optimizer"]["step"]["total"]["completed"])
 

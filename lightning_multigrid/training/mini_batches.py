@@ -21,7 +21,12 @@ def first_clips(batch: Any) -> Tensor | None:
     """Returns the first tensor of a mini-batch that may be clips, else the first that may be images."""
     found: list[Tensor] = []
     apply_to_collection(batch, Tensor, found.append)
-    return max((tensor for tensor in found if tensor.ndim in (4, 5)), key=lambda tensor: tensor.ndim, default=None)
+    # Before masks, which may be as large.
+    return max(
+        (tensor for tensor in found if tensor.ndim in (4, 5)),
+        key=lambda tensor: (tensor.dtype == torch.uint8 or tensor.is_floating_point(), tensor.ndim),
+        default=None,
+    )
 
 
 def shapes_of_clips(batch: Any) -> list[torch.Size]:

@@ -14,29 +14,17 @@ from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer, is_a, is_overridden
+from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer, is_a
 from lightning_multigrid.loading import ClipRequest, FixedClips, MultigridLoader, order_of, same_loader
 from lightning_multigrid.training.mini_batches import first_clips
 
 
 def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
     """Refuses modules and Trainers that multigrid training can't follow in Lightning's loop."""
-    if not module.automatic_optimization:
-        raise MisconfigurationException(
-            "MultigridCallback changes the LR between optimizer steps, so it needs automatic optimization, but "
-            f"{type(module).__name__} sets `automatic_optimization=False`. Use the pieces in a loop of your own: see "
-            "`examples/own_training_loop.py`."
-        )
     if "dataloader_iter" in signature(module.training_step).parameters:
         raise MisconfigurationException(
             f"MultigridCallback needs one mini-batch per training step, but {type(module).__name__} has "
             "`training_step(dataloader_iter)`. Give it `training_step(batch, batch_idx)`."
-        )
-    if is_overridden("lr_scheduler_step", module):
-        raise MisconfigurationException(
-            "MultigridCallback steps the LR schedulers on the baseline's clock, but "
-            f"{type(module).__name__} overrides `lr_scheduler_step`, which may count the epochs of this run instead. "
-            "Return schedulers of torch from `configure_optimizers`, and remove the override."
         )
     refuse_split_models(trainer.strategy)
     callbacks = [*trainer.callbacks]  # type: ignore[attr-defined]
@@ -69,10 +57,9 @@ def refuse_sync_batchnorm(module: LightningModule) -> None:
 
 def refuse_sharded_batchnorm(module: nn.Module) -> None:
     """Refuses BatchNorm layers that `fully_shard` was called on: it changes their class, as our conversion does."""
+    kinds = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
     for name, layer in module.named_modules():
-        if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)) and type(layer).__name__.startswith(
-            "FSDP"
-        ):
+        if isinstance(layer, kinds) and type(layer).__name__.startswith("FSDP"):
             raise MisconfigurationException(
                 f"MultigridCallback can't set the clips that share statistics in `{name}`, because `fully_shard` was "
                 "called on this BatchNorm layer itself. Call it on the blocks that hold such layers."

@@ -133,8 +133,12 @@ class Judge:
         self.frames = np.load(saved, mmap_mode="r") if saved.exists() else None
 
     def _places(self, reader: VideoReader, index: int) -> set[int]:
-        """Which frames of the sequential decode may be the `index`-th: of a damaged file also the one of its time."""
-        places = {index} if index < (len(self.truth.times) if self.whole else self.truth.sure) else set()
+        """Which frames of the sequential decode may be the `index`-th: of a damaged file also the one of its time.
+
+        Where the reader knows no times it counts what comes out, past errors.
+        """
+        counted = self.whole or (not len(reader.index.times) and len(reader) == len(self.truth.times))
+        places = {index} if index < (len(self.truth.times) if counted else self.truth.sure) else set()
         if not self.whole and len(reader.index.times):
             shown = int(reader.index.shown_times[index])
             places |= {place for place, moment in enumerate(self.truth.times) if moment == shown}

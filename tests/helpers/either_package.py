@@ -22,7 +22,6 @@ from lightning_multigrid import (  # noqa: E402  # after the package of the scri
     CompileGrids,
     MovingShapesDataModule,
     MultigridCallback,
-    PredictionWriter,
     VideoClassifier,
 )
 
@@ -46,9 +45,12 @@ class Module(pl.LightningModule):
         loss = nn.functional.cross_entropy(self.model(batch[0]), batch[1])
         if self._trainer is not None:
             lr = self.trainer.optimizers[0].param_groups[0]["lr"]
-            self.seen.append([self.current_epoch, batch_idx, list(batch[0].shape), lr, loss.item()])
+            self.step = [self.current_epoch, batch_idx, list(batch[0].shape), lr, loss.item()]
         self.log("loss", loss)
         return loss
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.seen.append(self.step)  # not the tries of CompileGrids
 
     def validation_step(self, batch, batch_idx):
         self.log("val", nn.functional.cross_entropy(self.model(batch[0]), batch[1]))
@@ -88,16 +90,13 @@ def fit(folder, ckpt_path=None):
     return module.seen, digest(module), sorted(Path(folder).glob("*.ckpt"))
 
 
-def videos(folder):
-    """Trains our module on our data, and writes predictions."""
+def videos():
+    """Trains and tests our module on our data; returns its weights and results."""
     module = VideoClassifier(nn.Sequential(*blocks(), nn.Linear(4, 16)), 16)
     data = MovingShapesDataModule(**DATA)
-    writer = PredictionWriter(f"{folder}/predictions.csv")
-    trainer = pl.Trainer(**QUIET, callbacks=[MultigridCallback(), writer], enable_checkpointing=False)
+    trainer = pl.Trainer(**QUIET, callbacks=[MultigridCallback()], enable_checkpointing=False)
     trainer.fit(module, datamodule=data)
-    data.predict = data.val
-    trainer.predict(module, datamodule=data)
-    return digest(module), Path(writer.path).read_text()
+    return digest(module), trainer.test(module, datamodule=data, verbose=False)
 
 
 def command_line(folder):
@@ -126,7 +125,7 @@ def main(folder):
                 "seen": whole[0],
                 "resumed": resumed[0],
                 "weights": [whole[1], resumed[1]],
-                "videos": videos(folder),
+                "videos": videos(),
                 "command line": command_line(folder),
                 "imported": sorted({"lightning.pytorch", "pytorch_lightning"} & set(sys.modules)),
             }

@@ -90,7 +90,7 @@ def test_many_layers_that_share_statistics_are_compiled(tmp_path):
     "kinds", [["full"], pytest.param(["full", "folder", "fsdp full", "fsdp folder"], marks=pytest.mark.slow)]
 )
 def test_sharded_models_train_as_whole_ones(tmp_path, kinds):
-    """FSDP has DDP's shapes, LR and losses, also with few clips that share statistics, and resumes from checkpoints."""
+    """FSDP has DDP's shapes, LR and losses, also with few clips that share statistics, and resumes to the bit."""
     of_sharded(tmp_path, 2, kinds=kinds)
     for rank in range(2):
         losses = torch.load(tmp_path / f"{rank}.pt")
@@ -99,7 +99,7 @@ def test_sharded_models_train_as_whole_ones(tmp_path, kinds):
             assert whole == losses["ddp"]
             assert 0 < len(resumed) < len(whole)
             assert resumed == whole[-len(resumed) :]
-    # What a callback saves is what was averaged over the ranks.
+    # The last step is saved with the statistics that were averaged over the ranks.
     saved = torch.load(tmp_path / "full" / "last.ckpt", weights_only=True)["state_dict"]
     averaged = [torch.load(tmp_path / f"{rank}.pt")["buffers"] for rank in range(2)]
     assert averaged[0] == averaged[1] == {name: saved[name].tolist() for name in averaged[0]}

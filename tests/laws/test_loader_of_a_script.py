@@ -378,7 +378,7 @@ def test_a_first_sample_that_is_none_is_passed_over():
     train = DataLoader(Broken([0, 1, 7]), 2, shuffle=True, collate_fn=without_broken)
     fit(module, multigrid(precise_bn_batches=1), train=train, max_epochs=2)
     assert sum(shape[0] for *_, shape, _, _ in module.seen) == 3 * (NUMBER - 3)
-    with pytest.raises(ValueError, match="A sample of Broken must hold a clip.*; got NoneType. Let"):
+    with pytest.raises(ValueError, match="Broken: A sample must hold a clip.*; got NoneType. Let"):
         FixedClips(Broken(range(NUMBER)))
 
 

@@ -63,7 +63,9 @@ class Plain(pl.LightningModule):
     def training_step(self, batch, batch_idx):
         if self._trainer is not None:
             self.shapes.append((batch[0].shape[0], *batch[0].shape[2:4]))
-        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+        loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+        self.log("loss", loss)
+        return loss
 
     def configure_optimizers(self):
         return SGD(self.parameters(), lr=0.1)
@@ -79,7 +81,9 @@ def test_a_callback_of_one_package_in_a_trainer_of_the_other():
     assert not isinstance(MultigridCallback(), pl.Callback)
     module, reference = Plain(), Module()
     L.seed_everything(0, verbose=False)
-    quiet(MultigridCallback(), pl.callbacks.Timer(), L.pytorch.callbacks.Timer()).fit(module, loader())
+    quiet(MultigridCallback(), pl.callbacks.Timer(), L.pytorch.callbacks.EarlyStopping("loss", patience=99)).fit(
+        module, loader()
+    )
     fit(reference, MultigridCallback(), max_epochs=2)
     assert module.shapes == reference.shapes
     assert type(module.net[0]) is nn.BatchNorm3d

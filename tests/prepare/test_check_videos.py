@@ -119,7 +119,7 @@ def disagreement(case, path):
         agrees = (concealed, refused) == (told["corrupt"], told["refused"]) and first <= last
         agrees = agrees and (concealed or refused or (missing and case.damaged))
     else:  # the file isn't read at all
-        agrees = case.damaged or case.container in UNLISTED or case.name in REFUSED
+        agrees = case.damaged or case.container in UNLISTED or told["refused"] or case.name in REFUSED
     return None if agrees else f"{case.name}: {reason}, {dict(told)}"
 
 

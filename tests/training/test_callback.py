@@ -800,12 +800,6 @@ class Stream(IterableDataset):
         return iter(clips())
 
 
-class Manual(Module):
-    def __init__(self):
-        super().__init__()
-        self.automatic_optimization = False
-
-
 class FromIterator(Module):
     def training_step(self, dataloader_iter):
         return None
@@ -814,11 +808,6 @@ class FromIterator(Module):
 class Wrapping(DataLoader):
     def __iter__(self):
         return super().__iter__()
-
-
-class OwnStep(Module):
-    def lr_scheduler_step(self, scheduler, metric):
-        scheduler.step(self.current_epoch)
 
 
 class Pathways(Dataset):
@@ -870,8 +859,6 @@ def batch_sampled():
             {"train": DataLoader(Pathways(), 4)},
             r"must hold one clip, got 2, of \(3, 2, 32, 32\) and \(3, 8",
         ),
-        (OwnStep, {}, "OwnStep overrides `lr_scheduler_step`.*Return schedulers of torch"),
-        (Manual, {}, "Manual sets `automatic_optimization=False`.*own_training_loop"),
         (FromIterator, {}, r"FromIterator has `training_step\(dataloader_iter\)`"),
         (
             Module,

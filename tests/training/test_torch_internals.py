@@ -6,7 +6,13 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, ExponentialLR, LinearLR, MultiStepLR, SequentialLR
 
 from lightning_multigrid.training import torch_internals
-from lightning_multigrid.training.torch_internals import count_graphs, forget_hooks, raised_limits, scheduler_parts
+from lightning_multigrid.training.torch_internals import (
+    count_graphs,
+    forget_hooks,
+    name_in_state_dict,
+    raised_limits,
+    scheduler_parts,
+)
 from tests.helpers.entries import entries
 
 
@@ -62,6 +68,12 @@ def test_raised_limits():
         with pytest.raises(Exception, match="limit"):
             double(torch.ones(11))
     assert (config.cache_size_limit, config.fail_on_cache_limit_hit) == before
+
+
+def test_name_in_state_dict():
+    from torch.distributed.fsdp._common_utils import FSDP_PREFIX
+
+    assert name_in_state_dict(f"net.{FSDP_PREFIX}0.{FSDP_PREFIX}weight") == "net.0.weight"
 
 
 def test_count_graphs():
