@@ -44,12 +44,12 @@ _WAYS_OUT = {
     r"(?i)position|doesn't match model|\bpos_|MultiscaleAttention|must match the size": "Its positions are for the "
     "baseline's grid. Resize them (torchvision's MViT: `ResizedPositions`; transformers: "
     "`interpolate_pos_encoding=True`).",
-    r"Pool\w*:|smaller than kernel size|mat1 and mat2|reduction dim": _GLOBAL_POOL,
     r"Output size is too small|greater than actual input": f"It needs larger clips: {_KEEP_LARGE}.",
     r"to have \d+ channels, but got|channel dimensions": "If the clips' axes were taken for others, name them, for "
     "instance `MultigridCallback(layout='THWC')`.",
     r"is invalid for input of size|unflatten|not divisible": "Where it reshapes to the baseline's frames or size, take "
-    "them from the shape of the clips.",
+    "them from the shape of the clips (torchvision's MViT: `ResizedPositions`).",
+    r"Pool\w*:|smaller than kernel size|mat1 and mat2|reduction dim": _GLOBAL_POOL,
     r"(?i)dtype|scalar type": "Convert the clips to the type of the model's weights.",
     "": f"Let it take clips of any length and size, or {_KEEP_LARGE}.",
 }
