@@ -35,15 +35,15 @@ class _SubBatchNorm(nn.Module):
     _lent: WeakSet[nn.Module] | None = None  # for a `Loan`: the layers that it will give back
     _input_dims: ClassVar[tuple[int, ...]]
 
-    # Attributes of plain BatchNorm. The tensors may be None in spite of these types.
+    # Attributes of plain BatchNorm, as torch declares them; `weight` and `bias` may be None in spite of that.
     eps: float
     momentum: float | None
     track_running_stats: bool
     weight: nn.Parameter
     bias: nn.Parameter
-    running_mean: Tensor
-    running_var: Tensor
-    num_batches_tracked: Tensor
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
 
     def __init__(
         self,
@@ -124,6 +124,9 @@ class _SubBatchNorm(nn.Module):
 
     def _track(self, statistics: Tensor, clips: int) -> None:
         """Moves the running statistics towards the groups' average, weighted by the groups' clips."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
         groups = statistics.shape[1]
         larger = clips % groups
         if larger:

@@ -137,9 +137,7 @@ def _from_multigrid(
     if state.get("baseline_plan") == mine["baseline_plan"] in (state.get("plan"), mine["plan"]):
         both = "the baseline", "a multigrid training"
         _refuse_mid_epoch(place, *(both if mine["plan"] != mine["baseline_plan"] else both[::-1]))
-        baseline_epoch = Fraction(state["baseline_epoch"])
-        found = _place_of(sampler, baseline_epoch)
-        return replace(here, place=found, message=_crossing(baseline_epoch, found, sampler))
+        return _cross(here, Fraction(state["baseline_epoch"]), sampler)
     raise MisconfigurationException(
         "The checkpoint belongs to another multigrid schedule, so its position means something else here. "
         "Resume with the settings of the checkpoint, or start a new training from its weights.\n"
@@ -177,9 +175,8 @@ def _from_baseline(
             f"steps in {done.epoch} epoch(s), but the baseline of this script has {epoch.optimizer_steps} in each. Use "
             "the data, `batch_size` and devices of that training, or start a new training from the weights."
         )
-    place = _place_of(sampler, Fraction(done.epoch))
     ticks = [epoch.ticks(Fraction(done.epoch), config.interval, config.frequency) for config in configs]
-    return Continuation(place, ticks, 1.0, epoch, message=_crossing(Fraction(done.epoch), place, sampler))
+    return _cross(Continuation(done, ticks, 1.0, epoch), Fraction(done.epoch), sampler)
 
 
 def _refuse_mid_epoch(place: Place, of: str, this: str) -> None:
@@ -191,21 +188,19 @@ def _refuse_mid_epoch(place: Place, of: str, this: str) -> None:
         )
 
 
-def _crossing(baseline_epoch: Fraction, place: Place, sampler: MultigridSampler) -> str:
+def _cross(found: Continuation, baseline_epoch: Fraction, sampler: MultigridSampler) -> Continuation:
+    """Moves to the first optimizer step at or after an epoch of the baseline."""
     schedule = sampler.schedule
+    position = schedule.position_of(baseline_epoch)
+    epoch = math.floor(position)
+    place = _first_after(sampler, epoch, (position - epoch) * sampler.clips * sampler.world)
     trains = "the baseline" if _plan_key(schedule) == _plan_key(_without_cycles(schedule)) else "multigrid"
-    return (
+    message = (
         f"The checkpoint is of another training of this baseline, at its epoch {float(baseline_epoch):g} of "
         f"{float(schedule.baseline.epochs):g}. This run trains {trains}, and goes on where its LR is that of the same "
         f"baseline epoch: in epoch {place.epoch} of {schedule.epochs} at batch {place.batch}."
     )
-
-
-def _place_of(sampler: MultigridSampler, baseline_epoch: Fraction) -> Place:
-    """The first optimizer step at or after an epoch of the baseline."""
-    position = sampler.schedule.position_of(baseline_epoch)
-    epoch = math.floor(position)
-    return _first_after(sampler, epoch, (position - epoch) * sampler.clips * sampler.world)
+    return replace(found, place=place, message=message)
 
 
 def optimizer_steps_before(sampler: MultigridSampler, place: Place) -> int:
