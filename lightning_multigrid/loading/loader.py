@@ -1,9 +1,4 @@
-"""The loader that Lightning sees: it reads the mini-batches of a sampler, in workers that know nothing of the schedule.
-
-If mini-batches can be joined, all workers read each mini-batch together, one piece each. So the first mini-batch of a
-phase is not held up by one worker reading all of it, and only a few mini-batches are buffered in total, not a few per
-worker.
-"""
+"""The loader that Lightning sees: it reads a sampler's mini-batches, in workers that know nothing of the schedule."""
 
 from __future__ import annotations
 
@@ -52,12 +47,13 @@ def _arguments(loader: DataLoader[Any], **changes: Any) -> dict[str, Any]:
 class MultigridLoader(DataLoader[Any]):
     """Loads the mini-batches of a `MultigridSampler`.
 
-    Workers know nothing of the shapes. With `persistent_workers` the same ones live through all epochs; without it,
+    With `persistent_workers` the same ones live through all epochs; without it,
     each epoch has new ones, which see the dataset as it is when the epoch begins, as in any `DataLoader`.
 
     If the `collate_fn` has a method `join`, which makes one mini-batch of several, all workers read each mini-batch
-    together, one piece each. A `collate_fn` without `join` may need all samples of a mini-batch, so a single worker
-    reads them. `prefetch_factor` counts what one worker reads: pieces or mini-batches.
+    together, one piece each. So the first mini-batch of a phase is not held up by one worker, and only a few are
+    buffered in total. A `collate_fn` without `join` may need all samples of a mini-batch, so a single worker reads
+    them. `prefetch_factor` counts what one worker reads: pieces or mini-batches.
 
     Args:
         dataset: The clips.

@@ -25,7 +25,7 @@ from lightning_multigrid.loading.order import Order
 from lightning_multigrid.loading.randomness import derive_seed
 from lightning_multigrid.loading.repeats import RepeatedOrder, visits
 from lightning_multigrid.loading.requests import ClipRequest
-from lightning_multigrid.schedule import BatchShape, Clips, MultigridSchedule, Step
+from lightning_multigrid.schedule import Clips, MultigridSchedule, Step
 
 
 class MultigridSampler(DistributedSampler[Any], SequentialSampler):
@@ -127,18 +127,18 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
 
     def requests(self, epoch: int, step: Step, order: Sequence[int]) -> list[ClipRequest]:
         """This rank's requests for a step of an epoch with the given order."""
-        return [self._request(epoch, step.shape, order[place], place) for place in self.places(step)]
+        requests = []
+        for place in self.places(step):
+            seed, visit = derive_seed(self.seed, epoch, order[place]), None
+            if isinstance(self.order, RepeatedOrder):
+                seed, visit = self.order.clip_seed(self.seed, epoch, order[place], place), seed
+            requests.append(ClipRequest(order[place], step.shape.frames, step.shape.size, seed, visit))
+        return requests
 
     def places(self, step: Step) -> range:
         """This rank's places in the epoch's order for a step."""
         start = step.offset * self.world + self.rank * step.shape.clips
         return range(start, start + step.shape.clips)
-
-    def _request(self, epoch: int, shape: BatchShape, index: int, place: int) -> ClipRequest:
-        seed, visit = derive_seed(self.seed, epoch, index), None
-        if isinstance(self.order, RepeatedOrder):
-            seed, visit = self.order.clip_seed(self.seed, epoch, index, place), seed
-        return ClipRequest(index, shape.frames, shape.size, seed, visit)
 
 
 def _cut(requests: list[ClipRequest], pieces: int, turn: int) -> Iterator[list[ClipRequest]]:

@@ -6,10 +6,7 @@ layers and nothing else: checkpoints, optimizers, averaged copies and wrappers, 
 find the same parameters and buffers under the same names.
 
 A device with fewer clips than a sub-mini-batch shares statistics with its neighbours. This needs no setting: a forward
-in training knows its clips, and `torch.distributed` knows the ranks.
-
-A layer may see more rows than the mini-batch has clips: models of images fold frames into the batch axis, so a clip is
-T neighbouring rows. `set_sub_batch(model, 8, of=clips)` tells the layers how many clips there are.
+in training knows its clips, and `torch.distributed` knows the ranks. `SubBatchNorm3d` says more.
 
 Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups of n clips; R ranks.
 """
@@ -64,22 +61,18 @@ class _SubBatchNorm(nn.Module):
         self.sub_batch = sub_batch
 
     def forward(self, input: Tensor) -> Tensor:
-        output: Tensor
         if not self.training or input.dim() not in self._input_dims:
-            output = super().forward(input)  # evaluates the input, or refuses it
-            return output
+            return super().forward(input)  # type: ignore[no-any-return]  # evaluates the input, or refuses it
         rows = input.shape[0]
         clips = rows if self._mini_batch is None else min(rows, self._mini_batch.shape[0])
         if clips < 2 * self.sub_batch:
             # A single group. If it needs several ranks, they share; on one rank it is plain BatchNorm to the bit.
             # Meta tensors, on which models are tried before training, have nothing to share.
             if 0 < clips < self.sub_batch and world_size() > 1 and not input.is_meta:
-                output = self._normalize_over_ranks(input, clips)
-                return output
+                return self._normalize_over_ranks(input, clips)  # type: ignore[no-any-return]
             # With a cumulative average, plain BatchNorm reads its counter as a number, which breaks a compiled graph.
             if self.momentum is not None or not self.track_running_stats or not torch.compiler.is_compiling():
-                output = super().forward(input)
-                return output
+                return super().forward(input)  # type: ignore[no-any-return]
         groups = max(1, clips // self.sub_batch)
         tracked = self.running_mean if self.track_running_stats else None
         statistics = None if tracked is None else tracked.new_zeros(2, groups, input.shape[1])
@@ -120,9 +113,7 @@ class _SubBatchNorm(nn.Module):
             output = F.batch_norm(merged, mean, var, weight, bias, training=True, momentum=1.0, eps=self.eps)
             return output.reshape(x.shape)
         # Channels-last memory and clips of several rows have no such view, and copies would cost twice the layer.
-        tracked: list[tuple[Tensor, Tensor] | tuple[None, None]] = [(None, None)] * groups
-        if statistics is not None:
-            tracked = list(zip(*statistics, strict=True))
+        tracked: Any = [(None, None)] * groups if statistics is None else zip(*statistics, strict=True)
         parts = torch.split(x, [(size + 1) * whole] * larger + [size * whole] * (groups - larger))
         outputs = [
             F.batch_norm(part, mean, var, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps)

@@ -1,9 +1,8 @@
 """`MultigridCallback`: multigrid training as one line on a baseline script.
 
-Its hooks say when something is done. `fit.py` does the work, `recipe.py` reads the baseline from the script,
-`takeover.py` changes the Trainer during `fit` and restores it, and `resume.py` finds where to continue a checkpoint. A
-change of phase is no event: every step sets its own shape, LR and sub-mini-batch. Shapes come from `schedule`, the
-order of the clips from `loading`, and batch statistics from `norm`.
+Its hooks say when something is done, and `fit.py` does the work. A change of phase is no event: every step sets its own
+shape, LR and sub-mini-batch. Shapes come from `schedule`, the order of the clips from `loading`, and batch statistics
+from `norm`.
 """
 
 from __future__ import annotations
