@@ -194,7 +194,7 @@ class VideoReader:
         fill: _Fill | None = None
         clip: YuvClip | Tensor
         with self.file.faults():
-            for index, frame in self._find(sorted(places)):
+            for index, frame in self._upright(sorted(places)):
                 own = yuv_format(frame, len(indices), shown) if yuv and self._is_of_first_size(frame) else None
                 if fill is not None and own != format:
                     return self.read(indices, box)  # the first frame is not like this one
@@ -227,7 +227,7 @@ class VideoReader:
             VideoError: If a frame cannot be decoded.
         """
         with self.file.faults():
-            yield from self._find(range(len(self)))
+            yield from self._upright(range(len(self)))
 
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame to another one, or to the end of the last; for videos of a known rate."""
@@ -242,6 +242,16 @@ class VideoReader:
         scaler = _cache.scalers[frame.format.name]
         rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **rgb_options(frame))
         return plane_pixels(rgb.planes[0], height, width, 3)
+
+    def _upright(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
+        """Decodes frames as `_find` does. All are shown as the first of the file, and no frame may ask for other turns.
+
+        Those without a display matrix ask for nothing. A decoder that works without the container gives none out.
+        """
+        for index, frame in self._find(wanted):
+            if round(frame.rotation / 90) % 4 not in (0, self.index.orientation.quarter_turns):
+                raise VideoError(self.file.path, f"frame {index} is to be turned otherwise than the first")
+            yield index, frame
 
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """Decodes the frames `wanted` (ascending), each with its number; some of them again if the index is wrong."""
@@ -353,7 +363,8 @@ class VideoReader:
             if number < 0 and not (packet.is_keyframe and packet.pts == index.times[first]):
                 continue
             number = first if number < 0 else number + 1
-            if not packet.size or packet.pts != index.times[number] or packet.size != index.sizes[number]:
+            # After a seek some containers give packets other times than before.
+            if packet.pts != index.times[number] or zlib.crc32(packet) != index.checksums[number]:
                 raise _Disagreement
             if number in needed:
                 packet.pts = number
