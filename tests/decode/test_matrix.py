@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import re
 import signal
 import time
 import zlib
@@ -28,7 +29,7 @@ import pytest
 from lightning_multigrid.decode import VideoError, VideoReader
 from lightning_multigrid.pixels import YuvClip
 from tests.helpers.rare_bytes import Matrix
-from tests.helpers.rare_files import Case, cases, sample
+from tests.helpers.rare_files import CODINGS, Case, cases, sample
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 
@@ -427,3 +428,13 @@ def test_damaged_files_of_the_matrix(tmp_path: Path, shown: Callable[[str], None
     faults, _, summary = run_matrix([case for case in cases() if case.damaged], tmp_path, thorough=True)
     shown(summary)
     assert not faults
+
+
+def test_the_readme_states_how_large_the_matrix_is() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    stated = re.search(r"([\d,]+) files of (\d+) codings .* in (\d+) containers", text, re.DOTALL)
+    assert stated is not None
+    files, codings, containers = (int(number.replace(",", "")) for number in stated.groups())
+    whole = [case for case in cases() if not case.damaged]
+    assert (codings, containers) == (len(CODINGS), len({case.container for case in whole}))
+    assert len(whole) - 10 <= files <= len(whole)  # PyAV can't write some of them
