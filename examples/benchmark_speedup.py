@@ -168,7 +168,7 @@ class Bench:
 
     def set(self, grid: Grid) -> None:
         if grid.sub_batch:
-            set_sub_batch(convert_sub_batchnorm(self.model), grid.sub_batch)
+            set_sub_batch(convert_sub_batchnorm(self.model), grid.sub_batch, of=grid.shape.clips)
         else:
             restore_batchnorm(self.model)
 

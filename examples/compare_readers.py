@@ -156,7 +156,7 @@ class Asked:
 
 
 def ask(path: Path, kind: str, matrix: tuple[int, int, int, int], draw: random.Random, requests: int) -> Asked | None:
-    """Writes the truth of a file beside it; None if PyAV gives no frame of it, or it has several videos to choose from."""
+    """Writes the truth of a file beside it; None if it has no frames, or several videos."""
     with suppress(av.FFmpegError), av.open(f"file:{path}") as container:
         if len(container.streams.video) > 1:
             return None
@@ -313,11 +313,8 @@ def main(args: list[str] | None = None) -> None:
     print(f"\n{total} files, {options.requests} requests or fewer of each; right / wrong / error\n")
     print(table(counts, files))
     chosen = {"device": "cpu"} | {name: vars(options)[name] for name in ("files", "requests", "seed")}
-    rows = {
-        "kinds": files,
-        "counts": counts,
-        "files": of_files,
-    }
+    verdicts_of = {name: {reader: " ".join(found) for reader, found in of.items()} for name, of in of_files.items()}
+    rows = {"kinds": files, "counts": counts, "files": verdicts_of}
     write_json(options.json, "readers", chosen, rows, PACKAGES)
 
 

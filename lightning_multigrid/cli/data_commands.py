@@ -29,9 +29,11 @@ Transcodes a dataset for training: small videos that decode several times faster
 
 The first prepares one list or folder of videos. The second prepares all splits that a config of `fit` names, each into
 a folder of its own, and says what to change in the config. If it was stopped, the same command continues from there.
-Broken videos are left out, and `report.csv` names them with the reason."""
+Broken and damaged videos are left out, and `report.csv` names them with the reason."""
 _CHECK = """\
-Reads every video of a dataset, and says which are broken and why. Exits with 1 if any is.
+Reads every video of a dataset, and says which are broken or damaged, and how. Exits with 1 if any is.
+
+Four frames of each are decoded, from the keyframes before them. Damage elsewhere is found by --full only.
 
     lightning-multigrid check --source videos/train.csv
     lightning-multigrid check --config recipe.yaml --full --report broken.csv"""
@@ -96,9 +98,12 @@ def _parser(command: str) -> ArgumentParser:
         parser.add_argument(
             "--max_bad_fraction", type=float, default=0.25, help="Exit with 1 if a larger share of videos is broken."
         )
+        parser.add_argument(
+            "--keep_damaged", action="store_true", help="Write damaged videos as FFmpeg decodes them, too."
+        )
     else:
         parser.add_argument("--frames", type=int, default=4, help="Frames of each video that are decoded.")
-        parser.add_argument("--full", action="store_true", help="Decode all frames.")
+        parser.add_argument("--full", action="store_true", help="Decode all frames, and so find all damage.")
         parser.add_argument("--report", type=str | None, help="File to write: a CSV of the broken videos.")
     return parser
 
@@ -160,6 +165,7 @@ def _prepare(config: Any, splits: Mapping[str, Manifest]) -> None:
                 workers=config.workers,
                 timeout=config.timeout,
                 max_bad_fraction=config.max_bad_fraction,
+                keep_damaged=config.keep_damaged,
                 progress=show,
             )
         written[split] = os.path.join(output, MANIFEST_NAME)

@@ -48,7 +48,7 @@ def measure_steps(
     try:
         for _ in range(1 + rounds):
             for shape, sub_batch in shapes:
-                set_sub_batch(module, sub_batch)
+                set_sub_batch(module, sub_batch, of=shape.clips)
                 seconds[shape].append(_step(module, optimizer, shape, device, precision))
     except torch.OutOfMemoryError as error:
         raise ValueError(

@@ -283,7 +283,7 @@ def _lr_curve(
     schedule: MultigridSchedule, module: LightningModule, configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch
 ) -> tuple[tuple[LRPoint, ...], float]:
     optimizers = [config.scheduler.optimizer for config in configs] or _optimizers(module.configure_optimizers())
-    lr = BaselineLR(configs, optimizers[:1], epoch, lambda scheduler: scheduler.step())
+    lr = BaselineLR(configs, optimizers[:1], epoch, lambda scheduler: scheduler.step(), {}, {})
     group = optimizers[0].param_groups[0]
     configured = float(group.get("initial_lr", group["lr"]))  # torch's name for it, if there is a scheduler
     points = []

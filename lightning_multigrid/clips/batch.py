@@ -21,17 +21,19 @@ from lightning_multigrid.pixels import YuvClip, YuvFormat, to_device
 
 @dataclass(frozen=True)
 class BrokenVideo:
-    """A video that can't be read.
+    """A video that can't be read, or a damaged one.
 
     Args:
         path: The video.
         reason: What is wrong with it.
         substitute: Whether it was tried in place of another broken one.
+        kept: Whether it is only damaged, and its frames were taken.
     """
 
     path: str
     reason: str
     substitute: bool = False
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class RgbFormat:
 class Clip:
     """A decoded clip: T x h x w x 3 uint8, or YUV planes, to be resampled to `size` x `size` pixels.
 
-    `broken` are the videos that were tried before this one; if there are any, the clip is a substitute. `seed` is for
-    what is drawn for it on the device.
+    `broken` are the videos that were tried before this one; if there are any, the clip is a substitute. Its own video
+    stands there too, as `kept`, if it is damaged. `seed` is for what is drawn for the clip on the device.
     """
 
     crop: Tensor | YuvClip

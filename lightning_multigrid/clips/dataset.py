@@ -45,9 +45,10 @@ class VideoDataset(Dataset[Clip]):
         sampling: The baseline's grid, and how grids are drawn.
         pixels: What clips are made of: `rgb`, or `yuv` planes where the video has them and its reader gives them.
         opener: How videos are opened.
+        damaged: `keep` the clips of damaged videos as FFmpeg decodes them, or `replace` those that meet damage.
 
     Raises:
-        ValueError: If the manifest is empty, or `pixels` is something else.
+        ValueError: If the manifest is empty, or `pixels` or `damaged` is something else.
     """
 
     ways_out = ", `lightning-multigrid prepare` or a smaller `short_side`"
@@ -59,11 +60,15 @@ class VideoDataset(Dataset[Clip]):
         sampling: ClipSampling,
         pixels: Literal["rgb", "yuv"] = "rgb",
         opener: VideoOpener = VideoOpener(),
+        damaged: Literal["keep", "replace"] = "keep",
     ) -> None:
         _check_manifest(manifest)
         if pixels not in ("rgb", "yuv"):
             raise ValueError(f"`pixels` of a dataset must be 'rgb' or 'yuv', got {pixels!r}.")
+        if damaged not in ("keep", "replace"):
+            raise ValueError(f"`damaged` must be 'keep' or 'replace', got {damaged!r}.")
         self.manifest, self.sampling, self.pixels, self.opener = manifest, sampling, pixels, opener
+        self.damaged = damaged
         self.frames, self.size, self.stride = sampling.frames, sampling.size, sampling.stride
 
     def __len__(self) -> int:
@@ -107,6 +112,9 @@ class VideoDataset(Dataset[Clip]):
             with self.opener.open(self.manifest, path) as reader:
                 grids = [self._grid(request, len(reader), reader.height, reader.width) for request in requests]
                 crops = _crops(reader, grids, self.pixels)
+                if self.damaged == "replace" and reader.damage:
+                    raise VideoError(path, str(reader.damage))
+                broken = _with_damage(broken, reader, path)
                 labels = [_labels_seen(self.manifest, index, grid.indices, reader) for grid in grids]
             return [
                 Clip(crop, request.size, grid.flip, seen, index, broken, request.seed)
@@ -160,6 +168,7 @@ class ViewDataset(Dataset[VideoViews]):
             grids = self.views.grids(self.sampling, len(reader), reader.height, reader.width)
             frames, box, grids = share_frames(grids)
             pixels = reader.read(frames, box)
+            broken = _with_damage(broken, reader, path)
         size, _ = self.views.pixels(self.sampling)
         return VideoViews(pixels, grids, size, self.manifest.labels(index), index, broken)
 
@@ -181,6 +190,11 @@ def _cut(shared: Tensor | YuvClip, grid: SourceGrid) -> Tensor | YuvClip:
         return shared.cut(grid.indices, *grid.box)
     top, left, height, width = grid.box
     return shared[:, top : top + height, left : left + width][list(grid.indices)]
+
+
+def _with_damage(broken: tuple[BrokenVideo, ...], reader: Video, path: str) -> tuple[BrokenVideo, ...]:
+    """The videos that were tried, and this one if its reader has met damage."""
+    return (*broken, BrokenVideo(path, str(reader.damage), kept=True)) if reader.damage else broken
 
 
 def _labels_seen(manifest: Manifest, index: int, frames: Sequence[int], video: Video) -> tuple[int, ...]:

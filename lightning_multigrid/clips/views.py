@@ -139,7 +139,8 @@ class VideoViews:
     """A video decoded for its views, which are to be resampled to `size` x `size` pixels.
 
     `pixels` are the frames of all views, each once, cropped to the part that the views cover: uint8, n x h x w x 3. The
-    grids lie in them. `broken` are the videos that were tried before; if there are any, this one is a substitute.
+    grids lie in them. `broken` are the videos that were tried before; if there are any, this one is a substitute. It
+    stands there too, as `kept`, if it is damaged.
     """
 
     pixels: Tensor
@@ -204,7 +205,8 @@ def collate_views(videos: Sequence[VideoViews]) -> ViewBatch:
     have counted it elsewhere.
     """
     broken = tuple(tried for video in videos for tried in video.broken)
-    return ViewBatch([video for video in videos if not video.broken] or videos[:1], broken)
+    own = [video for video in videos if all(tried.kept for tried in video.broken)]
+    return ViewBatch(own or videos[:1], broken)
 
 
 class VideoBatch(Sequence[Any]):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lightning_multigrid.decode.index import MAX_PIXELS
 from lightning_multigrid.decode.reader import VideoReader, places_of
+from lightning_multigrid.decode.sequential import Damage
 from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.files import FRAME_SUFFIXES
 from lightning_multigrid.pixels import Box
@@ -38,6 +39,7 @@ class FrameFolder:
         height: H, in pixels, of the first frame. The others must have the same.
         width: W, in pixels, of the first frame. The others must have the same.
         rate: Frames per second.
+        damage: None: an image can be read, or the folder is broken.
 
     Raises:
         VideoError: If there is no such folder, it holds no images, or the first can't be read.
@@ -49,7 +51,7 @@ class FrameFolder:
 
     def __init__(self, path: str | os.PathLike[str], rate: float) -> None:
         self._path = os.fspath(path)
-        self.rate = rate
+        self.rate, self.damage = rate, Damage()
         try:
             with os.scandir(self._path) as entries:
                 names = [entry.name for entry in entries if _is_image(entry.name) and entry.is_file()]

@@ -7,6 +7,7 @@ from array import array
 from dataclasses import replace
 from typing import Any
 
+import av
 import numpy as np
 from av.container import InputContainer
 from av.packet import Packet
@@ -19,6 +20,7 @@ from lightning_multigrid.decode.frame_pixels import orientation_of
 from lightning_multigrid.decode.index import DROPPABLE, ENTRY, SHOWN, TIMED, PacketIndex, Seal
 from lightning_multigrid.decode.learned import Learned
 from lightning_multigrid.decode.nal import H264Packets, H265Packets
+from lightning_multigrid.decode.sequential import SequentialDecode
 from lightning_multigrid.decode.video_file import VideoError, VideoFile, demuxed
 
 # Frames that are decoded to see whether they come out as the packets say.
@@ -66,6 +68,7 @@ class _Indexing:
         self.h265 = H265Packets(self.codec.extradata or b"") if self.codec.name == "hevc" else None
         self.learned = Learned(self.codec.name, self.codec.extradata or b"")
         self.plain = True  # whether the file holds the first packets byte for byte
+        self.refusal: av.FFmpegError | None = None  # of the first packet that the decoder refused
         self.one_kind = True  # whether nothing beside the packets, such as a palette, changes what they mean
 
     def index(self) -> PacketIndex:
@@ -76,7 +79,7 @@ class _Indexing:
         unsure = self.container.format.name == "mxf" if self.h265 is None else self.has_made_up_times
         self.regular &= not (unsure and self.h264 is None and self.codec.has_b_frames)
         if not probe:
-            raise VideoError(self.file.path, "holds no frame that can be decoded")
+            raise self.refusal or VideoError(self.file.path, "holds no frame that can be decoded")
         table = np.array(self.rows if self.regular else [], np.int64).reshape(-1, 6).T.copy()
         _, _, times, _, flags, _ = table
         if self.regular:
@@ -85,9 +88,9 @@ class _Indexing:
         by_time = np.sort(times[flags & SHOWN != 0])
         if not _is_believed(probe, by_time, times[flags & ENTRY != 0]):
             table, by_time = table[:, :0], by_time[:0]
-        elif self.h264 is not None and not _is_shown_in_order(self.h264, times, flags):
+        elif self.h264 is not None and not (in_order := _is_shown_in_order(self.h264, times)):
             flags &= ~DROPPABLE
-            if self.has_made_up_times:
+            if self.has_made_up_times or in_order is not None:
                 table, by_time = table[:, :0], by_time[:0]
         positions, sizes, times, decoding_times, flags, checksums = table
         rate = float(self.stream.average_rate or 0)
@@ -140,7 +143,10 @@ class _Indexing:
         corrupt = False
         for packet in demuxed(self.container, self.stream):
             if len(probe) < _PROBE:
-                probe += packet.decode()
+                try:
+                    probe += packet.decode()
+                except av.FFmpegError as error:  # a sequential decode goes on
+                    self.refusal = self.refusal or error
                 self.plain &= not packet.size or self._is_plain(packet)
             if not packet.size:
                 continue
@@ -184,8 +190,7 @@ class _Indexing:
         return self.file.bytes.read([(packet.pos, packet.size)]) == [bytes(packet)]
 
     def _count(self) -> int:
-        with self.file.opened() as (container, stream):
-            return sum(len(packet.decode()) for packet in demuxed(container, stream))
+        return sum(1 for _ in SequentialDecode(self.file, []).frames())
 
 
 def _is_believed(probe: list[VideoFrame], by_time: Any, entries: Any) -> bool:
@@ -216,15 +221,15 @@ def _seals(file: VideoFile) -> tuple[tuple[Seal, ...], bool]:
     return tuple(Seal(position, len(data)) for (position, _), data in zip(spans, found, strict=True)), single
 
 
-def _is_shown_in_order(packets: H264Packets, times: Any, flags: Any) -> bool:
-    """Whether the decoder gives frames out in the order of their times. If not, no packet may be left out."""
+def _is_shown_in_order(packets: H264Packets, times: Any) -> bool | None:
+    """Whether the decoder gives frames out in the order of their times; None if that isn't known.
+
+    Unless it is known, no packet may be left out.
+    """
     if not packets.sure:
-        return False
-    sequences = np.cumsum(flags & ENTRY)
-    by_time = np.argsort(times, kind="stable")
-    order = np.lexsort((np.array(packets.orders), sequences))
-    repeated = len({*zip(sequences.tolist(), packets.orders, strict=True)}) < len(times)
-    return not repeated and bool((order == by_time).all())
+        return None
+    shown = np.lexsort(np.array(packets.orders).T[::-1])
+    return len(set(packets.orders)) == len(times) and bool((shown == np.argsort(times, kind="stable")).all())
 
 
 def _is_shown(codec: VideoCodecContext, packet: bytes) -> bool:

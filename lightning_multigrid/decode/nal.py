@@ -53,14 +53,15 @@ class H264Packets:
         extradata: The stream's parameter sets, in the form of mp4 ("avcC") or behind start codes.
 
     Attributes:
-        orders: For each packet its picture order count, which begins anew at each IDR picture.
+        orders: For each packet the number of IDR pictures so far, and its picture order count, which begins anew at
+            each of those.
         sure: Whether the orders are known. They are not after a new sequence parameter set, or if pictures are counted
             in a rare way.
         sets_in_band: Whether packets hold parameter sets that are not in the extradata.
     """
 
     def __init__(self, extradata: bytes) -> None:
-        self.orders: list[int] = []
+        self.orders: list[tuple[int, int]] = []
         self._builds: set[int] = set()  # of x264
         self.sure = True
         self.sets_in_band = False
@@ -97,12 +98,12 @@ class H264Packets:
                 self._read_set(packet[start:end].rstrip(b"\0"))
         refers = [packet[start] >> 5 & 3 for start in slices]
         try:
-            self.orders.append(self._order(packet, slices[0], idr))
+            order = self._order(packet, slices[0], idr)
         except (IndexError, ValueError):
-            self.orders.append(0)
-            self.sure = False
+            order, self.sure = 0, False
         if refers and any(refers):
-            self._before = self.orders[-1]
+            self._before = order
+        self.orders.append(((self.orders[-1][0] if self.orders else 0) + idr, order))
         return Look(idr, bool(slices) and not any(refers) and not other, timed)
 
     def _read_set(self, unit: bytes) -> None:
@@ -128,7 +129,7 @@ class H264Packets:
         if idr:
             self._before = 0
         if sequence.order_type == 2:  # pictures are shown as they are stored
-            return 0 if idr else self.orders[-1] + 1
+            return 0 if idr else self.orders[-1][1] + 1
         bits = _Bits(packet[start + 1 : start + _HEADER_BYTES])  # 7.3.3
         for _ in range(3):  # first macroblock, type, picture parameter set
             bits.golomb()

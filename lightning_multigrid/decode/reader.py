@@ -12,9 +12,8 @@ from __future__ import annotations
 import operator
 import os
 import zlib
-from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any
 
 import av
@@ -37,6 +36,7 @@ from lightning_multigrid.decode.frame_pixels import (
 from lightning_multigrid.decode.index import SHOWN, TIMED, Orientation, PacketIndex
 from lightning_multigrid.decode.indexing import index_of, is_sealed
 from lightning_multigrid.decode.ranges import PacketRange, packet_ranges
+from lightning_multigrid.decode.sequential import Damage, SequentialDecode
 from lightning_multigrid.decode.thread_cache import ThreadCache
 from lightning_multigrid.decode.video_file import VideoError, VideoFile, demuxed
 from lightning_multigrid.pixels import Box, YuvClip, YuvFormat
@@ -113,6 +113,7 @@ class VideoReader:
         width: W, in pixels.
         rate: Mean frames per second, 0.0 if unknown.
         packets_fed: Packets given to the decoder so far: the cost of decoding, free of noise.
+        damage: What FFmpeg reported where the file had to be decoded from its beginning, as damaged ones have to be.
 
     Raises:
         VideoError: If the file is missing, damaged, cut short, no video, cannot be read in time, or has frames of more
@@ -126,6 +127,7 @@ class VideoReader:
         self._key = self.file.path, self.file.bytes.modified, self.file.bytes.size
         self._demuxer: tuple[InputContainer, VideoStream] | None = None
         self.packets_fed = 0
+        self.damage = Damage()
         try:
             with self.file.faults():
                 if index is None or not is_sealed(index, self.file):
@@ -194,7 +196,8 @@ class VideoReader:
         fill: _Fill | None = None
         clip: YuvClip | Tensor
         with self.file.faults():
-            for index, frame in self._upright(sorted(places)):
+            for index, frame in self._find(sorted(places)):
+                self._refuse_other_turn(index, frame)
                 own = yuv_format(frame, len(indices), shown) if yuv and self._is_of_first_size(frame) else None
                 if fill is not None and own != format:
                     return self.read(indices, box)  # the first frame is not like this one
@@ -218,16 +221,15 @@ class VideoReader:
 
         return clip, fill
 
-    def frames(self) -> Iterator[tuple[int, VideoFrame]]:
-        """Decodes all frames as they are stored, without the rotation, each with its number.
+    def frames(self) -> Iterator[VideoFrame]:
+        """Decodes all frames as they are stored, without the rotation, from the beginning and past damage.
 
-        If the index proves wrong on the way, the frames begin again at 0, and `index` is another one.
-
-        Raises:
-            VideoError: If a frame cannot be decoded.
+        Behind the last of them `damage` is that of the whole video.
         """
-        with self.file.faults():
-            yield from self._upright(range(len(self)))
+        with self.file.faults(), closing(self._sequential(self.index.shown_times.tolist())) as frames:
+            for index, frame in frames:
+                self._refuse_other_turn(index, frame)
+                yield frame
 
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame to another one, or to the end of the last; for videos of a known rate."""
@@ -243,37 +245,31 @@ class VideoReader:
         rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **rgb_options(frame))
         return plane_pixels(rgb.planes[0], height, width, 3)
 
-    def _upright(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """Decodes frames as `_find` does. All are shown as the first of the file, and no frame may ask for other turns.
+    def _refuse_other_turn(self, index: int, frame: VideoFrame) -> None:
+        """Raises a `VideoError` if a frame is to be turned otherwise than the first; all are shown as that is.
 
-        Those without a display matrix ask for nothing. A decoder that works without the container gives none out.
+        Frames without a display matrix ask for no turn. A decoder that works without the container gives none out.
         """
-        for index, frame in self._find(wanted):
-            if round(frame.rotation / 90) % 4 not in (0, self.index.orientation.quarter_turns):
-                raise VideoError(self.file.path, f"frame {index} is to be turned otherwise than the first")
-            yield index, frame
+        if round(frame.rotation / 90) % 4 not in (0, self.index.orientation.quarter_turns):
+            raise VideoError(self.file.path, f"frame {index} is to be turned otherwise than the first")
 
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """Decodes the frames `wanted` (ascending), each with its number; some of them again if the index is wrong."""
         if not wanted:
             return
         for _ in range(2):
-            index = self.index
-            if not len(index.times) or self._key in _cache.distrusted:
+            index, kept = self.index, self._demuxer is not None
+            if not len(index.times):
                 break
             try:
                 yield from self._by_index(wanted)
                 return
-            except (_Disagreement, av.FFmpegError) as error:
+            except (_Disagreement, av.FFmpegError):
                 self._forget_decoder()
                 self._renew_index()
-                if self.index == index:
-                    if isinstance(error, _Disagreement):
-                        _cache.distrust(self._key, self._comes_in_order())
+                if self.index == index and not kept:
                     break
-        known = _cache.distrusted.get(self._key)
-        by_time = len(self.index.times) and (self._comes_in_order() if known is None else known)
-        yield from self._from_start(wanted, self._number_by_time if by_time else enumerate)
+        yield from self._from_start(wanted)
 
     def _forget_decoder(self) -> None:
         """Drops what decoded, since what it holds of a damaged file could show in the next frames."""
@@ -283,8 +279,9 @@ class VideoReader:
             self._demuxer = None
 
     def _renew_index(self) -> None:
-        """Rebuilds the index after a disagreement: it may be another file's, or older than the file."""
-        _cache.forget(self._key)
+        """Rebuilds the index after the first disagreement: it may be another file's, or older than the file."""
+        if self._key not in _cache.by_time:
+            _cache.forget(self._key)
         index = _cache.index(self._key, lambda: index_of(self.file))
         if (len(index), index.height, index.width) != (len(self), self.height, self.width):
             raise VideoError(self.file.path, "is not the file that was indexed, or was changed while it was read")
@@ -375,41 +372,34 @@ class VideoReader:
                 return
         raise _Disagreement
 
-    def _from_start(
-        self,
-        wanted: Sequence[int],
-        number: Callable[[Iterator[VideoFrame]], Iterator[tuple[int, VideoFrame]]],
-    ) -> Iterator[tuple[int, VideoFrame]]:
-        """Decodes the file from its beginning. `number` tells which frames come out."""
-        missing = set(wanted)
-        with self.file.opened() as (container, stream):
-            for index, frame in number(self._decode(demuxed(container, stream))):
-                if index in missing:
-                    missing.remove(index)
-                    yield index, frame
-                if index >= wanted[-1]:
-                    break
-        if missing:
-            raise VideoError(self.file.path, f"damaged: frame {min(missing)} of {len(self)} does not come out")
+    def _from_start(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
+        """Decodes the file from its beginning, past damage, and finds frames by their times, or by counting them."""
+        times, missing = self.index.shown_times.tolist(), set(wanted)
+        by_time = bool(times) and _cache.is_by_time(self._key, self._is_by_time)
+        with closing(self._sequential(times if by_time else [])) as frames:
+            for number, frame in frames:
+                if number in missing:
+                    missing.remove(number)
+                    yield number, frame
+                    if not missing:
+                        return
+        self.file.check_reads()
+        raise VideoError(self.file.path, f"damaged: frame {min(missing)} of {len(self)} does not come out")
 
-    def _number_by_time(self, frames: Iterator[VideoFrame]) -> Iterator[tuple[int, VideoFrame]]:
-        times = self.index.shown_times.tolist()
-        return ((bisect_left(times, frame.pts or 0), frame) for frame in frames)
+    def _is_by_time(self) -> bool:
+        """Whether times tell frames apart: unless all come out, and in another order than that of their times."""
+        decode = SequentialDecode(self.file, self.index.shown_times.tolist())
+        numbers = [number for number, _ in decode.frames()]
+        return bool(decode.damage.refused) or len(numbers) != len(self) or numbers == list(range(len(self)))
 
-    def _comes_in_order(self) -> bool:
-        """Whether times tell frames apart when the file is decoded from its beginning to its end or its first fault."""
-        known, last = set(self.index.shown_times.tolist()), None
-        with self.file.opened() as (container, stream), suppress(av.FFmpegError):
-            for frame in self._decode(demuxed(container, stream)):
-                if frame.pts is None or frame.pts not in known or (last is not None and frame.pts <= last):
-                    return False
-                last = frame.pts
-        return True
-
-    def _decode(self, packets: Iterator[Packet[VideoStream]]) -> Iterator[VideoFrame]:
-        for packet in packets:
-            self.packets_fed += packet.size > 0
-            yield from packet.decode()
+    def _sequential(self, times: list[int]) -> Generator[tuple[int, VideoFrame], None, None]:
+        """Decodes the file from its beginning. Notes what that costs, and the damage."""
+        decode = SequentialDecode(self.file, times)
+        try:
+            yield from decode.frames()
+        finally:
+            self.packets_fed += decode.packets_fed
+            self.damage = decode.damage or self.damage
 
 
 def _empty_yuv(format: YuvFormat, shown: Box) -> tuple[YuvClip, _Fill]:

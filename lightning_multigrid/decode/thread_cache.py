@@ -21,8 +21,8 @@ FileKey = tuple[str, int, int]
 _MOST_BYTES = 1 << 24
 # Most pixels of the kept decoders, one frame of each: a dozen of 340 x 256, which take some 30 MB.
 _MOST_PIXELS = 1 << 20
-# Most files that are remembered as distrusted.
-_MOST_DISTRUSTED = 10_000
+# Most files of which it is remembered whether their times tell frames apart.
+_MOST_REMEMBERED = 10_000
 
 
 class ThreadCache(threading.local):
@@ -31,13 +31,13 @@ class ThreadCache(threading.local):
     Attributes:
         scalers: One scaler per pixel format. They hold megabytes, so there is not one per file. Before PyAV 17 a scaler
             for several formats confuses full and limited range.
-        distrusted: Files whose decoder disagrees with an index that was just built, the oldest first, and whether their
-            frames can be told apart by their times.
+        by_time: Whether times tell the frames of a file apart, for files whose decoder disagrees with an index that was
+            just built, the oldest first.
     """
 
     def __init__(self) -> None:
         self.scalers: defaultdict[str, VideoReformatter] = defaultdict(VideoReformatter)
-        self.distrusted: dict[FileKey, bool] = {}
+        self.by_time: dict[FileKey, bool] = {}
         self._indices: dict[FileKey, bytes] = {}
         self._bytes = 0
         self._decoders: dict[_Kind, VideoCodecContext] = {}
@@ -58,11 +58,13 @@ class ThreadCache(threading.local):
         """Drops the index of a file."""
         self._bytes -= len(self._indices.pop(key, b""))
 
-    def distrust(self, key: FileKey, by_time: bool) -> None:
-        """Remembers that the frames of a file are not found by its index, and whether they are by their times."""
-        self.distrusted[key] = by_time
-        if len(self.distrusted) > _MOST_DISTRUSTED:
-            del self.distrusted[next(iter(self.distrusted))]
+    def is_by_time(self, key: FileKey, find_out: Callable[[], bool]) -> bool:
+        """Whether times tell the frames of a file apart, found out if that is not kept."""
+        if key not in self.by_time:
+            self.by_time[key] = find_out()
+            if len(self.by_time) > _MOST_REMEMBERED:
+                del self.by_time[next(iter(self.by_time))]
+        return self.by_time[key]
 
     def forget_decoder(self, index: PacketIndex) -> None:
         """Drops the kept decoder for the file of an index."""

@@ -94,10 +94,10 @@ class VideoFile:
             raise self._error(error) from error
         except Exception as error:
             raise self._error(error) from error
-        self._check_reads()
+        self.check_reads()
 
     def _error(self, error: Exception) -> VideoError:
-        self._check_reads()
+        self.check_reads()
         if isinstance(error, HangError):
             return VideoError(self.path, _hung(error))
         if isinstance(error, av.FFmpegError):
@@ -105,7 +105,7 @@ class VideoFile:
             return VideoError(self.path, f"damaged{limit} ({error.strerror})")
         return VideoError(self.path, f"cannot be read ({type(error).__name__}: {error})")
 
-    def _check_reads(self) -> None:
+    def check_reads(self) -> None:
         """Raises the error of a read, if there was one: FFmpeg took it for the end of the file."""
         error, self.bytes.failure = self.bytes.failure, None
         if error is not None:
@@ -126,7 +126,7 @@ class VideoFile:
         try:
             container = self._container()
         except av.FFmpegError as error:
-            self._check_reads()
+            self.check_reads()
             if error.errno == errno.EINVAL:
                 raise VideoError(self.path, f"not a video in one of the containers {_CONTAINERS}") from error
             if isinstance(error, av.InvalidDataError):
@@ -180,7 +180,7 @@ class VideoFile:
             stream = self._video_of(container, strict=False)
             broken = [packet.is_corrupt for packet in container.demux(stream) if packet.size]
             return len(broken) == stream.frames and not any(broken)
-        self._check_reads()
+        self.check_reads()
         return False
 
 

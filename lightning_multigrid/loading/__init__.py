@@ -6,12 +6,13 @@ repeated augmentation.
 """
 
 from lightning_multigrid.loading.fixed_clips import FixedClips
-from lightning_multigrid.loading.loader import MultigridLoader, WorkerError
+from lightning_multigrid.loading.loader import MultigridLoader, ScriptLoader, WorkerError, same_loader
 from lightning_multigrid.loading.order import epoch_order, order_of
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.repeats import RepeatSampler, visits
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.loading.samples import SampleParts
 from lightning_multigrid.loading.subsets import clip_dataset
 
 __all__ = [
@@ -21,12 +22,15 @@ __all__ = [
     "MultigridLoader",
     "MultigridSampler",
     "RepeatSampler",
+    "SampleParts",
+    "ScriptLoader",
     "WorkerError",
     "clip_dataset",
     "derive_seed",
     "epoch_order",
     "order_of",
     "reseed",
+    "same_loader",
     "seeded",
     "visits",
 ]

@@ -7,6 +7,7 @@ worker.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sized
 from typing import Any, Protocol, cast
 
@@ -36,13 +37,26 @@ class WorkerError(RuntimeError):
     """A process that loads data died."""
 
 
+def same_loader(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
+    """Makes another loader with the arguments of a loader, except for changed ones."""
+    return DataLoader(**_arguments(loader, **changes))
+
+
+def _arguments(loader: DataLoader[Any], **changes: Any) -> dict[str, Any]:
+    names = "dataset batch_size sampler drop_last collate_fn num_workers prefetch_factor pin_memory timeout"
+    names += " worker_init_fn multiprocessing_context persistent_workers generator"
+    return {name: getattr(loader, name) for name in names.split()} | changes
+
+
 class MultigridLoader(DataLoader[Any]):
     """Loads the mini-batches of a `MultigridSampler`.
 
-    Workers know nothing of the shapes, so the same workers live through all epochs. If the `collate_fn` has a method
-    `join`, which makes one mini-batch of several, all workers read each mini-batch together, one piece each. A
-    `collate_fn` without `join` may need all samples of a mini-batch, so a single worker reads them. `prefetch_factor`
-    counts what one worker reads: pieces or mini-batches.
+    Workers know nothing of the shapes. With `persistent_workers` the same ones live through all epochs; without it,
+    each epoch has new ones, which see the dataset as it is when the epoch begins, as in any `DataLoader`.
+
+    If the `collate_fn` has a method `join`, which makes one mini-batch of several, all workers read each mini-batch
+    together, one piece each. A `collate_fn` without `join` may need all samples of a mini-batch, so a single worker
+    reads them. `prefetch_factor` counts what one worker reads: pieces or mini-batches.
 
     Args:
         dataset: The clips.
@@ -64,22 +78,15 @@ class MultigridLoader(DataLoader[Any]):
         self.pieces = max(1, like.num_workers) if self._join else 1
         # `like.timeout` is for the clips of a baseline mini-batch; a worker may have to read many times as many.
         most = max(shape.clips for shape in sampler.schedule.grids) / self.pieces
-        super().__init__(
-            _Batches(dataset, like.dataset, cast("Any", like.collate_fn)),
-            batch_size=None,
-            sampler=sampler,
-            collate_fn=_as_is,
-            num_workers=like.num_workers,
-            pin_memory=like.pin_memory,
-            timeout=like.timeout * max(1, most / sampler.baseline_clips),
-            worker_init_fn=like.worker_init_fn,
-            multiprocessing_context=like.multiprocessing_context,
-            prefetch_factor=like.prefetch_factor,
-            persistent_workers=like.num_workers > 0,
+        changes = {
+            "dataset": _Batches(dataset, like.dataset, cast("Any", like.collate_fn)),
+            **{"batch_size": None, "sampler": sampler, "drop_last": False, "collate_fn": _as_is},
+            "timeout": like.timeout * max(1, most / sampler.baseline_clips),
             # Without its own generator the loader would draw from torch's, more often with more workers, and dropout
             # depends on that generator's state.
-            generator=torch.Generator(),
-        )
+            "generator": torch.Generator(),
+        }
+        super().__init__(**_arguments(like, **changes))
         self.clips, self.host = dataset, host
 
     def __len__(self) -> int:
@@ -116,11 +123,54 @@ class MultigridLoader(DataLoader[Any]):
         """Loads nothing."""
 
 
+class ScriptLoader(DataLoader[Any]):
+    """The training loader that a script sees (`trainer.train_dataloader`) while Lightning iterates a `MultigridLoader`.
+
+    Its attributes are those of the script's own loader, and its length is that of the current epoch. Iterating it gives
+    the mini-batches of the current epoch, from the first one on. Each pass reads them by a loader and workers of its
+    own, so it changes nothing in the run.
+
+    Args:
+        user: The script's own loader.
+        multigrid: The loader that Lightning iterates.
+        epoch: Returns the current epoch, from 0.
+
+    Raises:
+        AttributeError: If an attribute of the script's loader is set.
+    """
+
+    def __init__(self, user: DataLoader[Any], multigrid: MultigridLoader, epoch: Callable[[], int]) -> None:
+        # Not the base class's `__init__`: all attributes come from `user`, by `__getattr__`.
+        vars(self).update(_user=user, multigrid=multigrid, _epoch=epoch, _thread=threading.get_ident())
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # unpickling asks for private names before there is a `_user`
+            raise AttributeError(name)
+        return getattr(self._user, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(self._user, name):
+            raise AttributeError(
+                f"MultigridCallback has read `{name}` of the training loader when `fit` began, so setting it now would "
+                "change nothing. Set it before `fit`."
+            )
+        vars(self)[name] = value
+
+    def __len__(self) -> int:
+        return len(self.multigrid)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        like = self._user
+        if threading.get_ident() != self._thread:
+            # Threads share one random state, which reading in this process would change under the training's feet.
+            like = same_loader(like, num_workers=max(1, like.num_workers))
+        return iter(MultigridLoader(self.multigrid.clips, self.multigrid.sampler.peek(self._epoch()), like))
+
+
 class _Batches(Dataset[Any]):
     """The loader's dataset: in a worker it turns requests into a mini-batch, or into a piece of one.
 
-    To everyone else it looks like the user's dataset: a `worker_init_fn` may open files in
-    `get_worker_info().dataset`, and a script may ask for `len(trainer.train_dataloader.dataset)`.
+    To a `worker_init_fn`, which may open files in `get_worker_info().dataset`, it looks like the user's dataset.
     """
 
     def __init__(self, clips: ClipDataset, user: Dataset[Any], collate_fn: Callable[[list[Any]], Any]) -> None:
@@ -138,10 +188,9 @@ class _Batches(Dataset[Any]):
         return len(cast("Sized", self._user))
 
     def __getitem__(self, requests: list[ClipRequest]) -> Any:
-        samples = read_clips(self._clips, requests)
         # A `collate_fn` may draw as well (mixup); what it draws must not depend on the worker.
         with seeded(derive_seed(requests[0].seed, len(requests))):
-            return self._collate_fn(samples)
+            return self._collate_fn(read_clips(self._clips, requests))
 
 
 def _as_is(batch: Any) -> Any:

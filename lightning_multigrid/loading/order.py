@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
-from lightning_multigrid.loading.randomness import derive_seed, seeded
+from lightning_multigrid.loading.randomness import derive_seed, own_generators, reseed_own, seeded
 
 # From an epoch to the indices of the dataset, in order.
 Order = Callable[[int], Sequence[int]]
@@ -29,8 +29,8 @@ def order_of(loader: DataLoader[Any], seed: int) -> Order:
     """The order in which a user's loader goes through its dataset, as a pure function of the epoch.
 
     A loader that shuffles gets `epoch_order`, and one that doesn't keeps the order of the dataset. Any other sampler is
-    asked for the indices of the epoch while torch's random state is set by (seed, epoch), so every rank and every
-    restart gets the same indices.
+    told the epoch, if it has `set_epoch`, and asked for its indices while the global random state, and generators that
+    the sampler holds, are set by (seed, epoch). So every rank and every restart gets the same indices.
 
     Raises:
         ValueError: If the sampler deals an order of its own to the ranks, which no rank can see as a whole.
@@ -52,9 +52,9 @@ def order_of(loader: DataLoader[Any], seed: int) -> Order:
 
     def drawn(epoch: int) -> list[int]:
         drawn_seed = derive_seed(seed, epoch)
-        own = getattr(sampler, "generator", None)  # a torch sampler may have its own generator
-        if own is not None:
-            own.manual_seed(drawn_seed)
+        reseed_own(own_generators(sampler), drawn_seed)
+        if hasattr(sampler, "set_epoch"):  # Lightning tells it only the loader that it iterates
+            sampler.set_epoch(epoch)
         with seeded(drawn_seed):
             return list(sampler)
 

@@ -7,6 +7,7 @@ import random
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,3 +50,37 @@ def seeded(seed: int) -> Iterator[None]:
         torch.default_generator.set_state(states[0])
         np.random.set_state(states[1])
         random.setstate(states[2])
+
+
+def own_generators(owner: Any) -> list[Any]:
+    """Finds the random generators of Python, NumPy and torch that a dataset or a sampler holds.
+
+    They are attributes of the object itself, or of datasets and callables (transforms) that it holds, also in lists,
+    tuples and dicts of at most 100 entries.
+    """
+    found, seen, left = [], set(), [*vars(owner).values()] if hasattr(owner, "__dict__") else []
+    while left:
+        part = left.pop(0)
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)):
+            found.append(part)
+        elif isinstance(part, (list, tuple, dict)):
+            if len(part) <= 100:
+                left += part.values() if isinstance(part, dict) else part
+        elif (callable(part) or hasattr(type(part), "__getitem__")) and not isinstance(part, type):
+            left += getattr(part, "__dict__", {}).values()
+    return found
+
+
+def reseed_own(generators: list[Any], seed: int) -> None:
+    """Seeds random generators, each differently; the first one by the seed itself."""
+    for number, generator in enumerate(generators):
+        own = derive_seed(seed, number) if number else seed
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(own)
+        elif isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = type(generator.bit_generator)(own).state
+        else:
+            generator.seed(own % 2**32)

@@ -11,6 +11,7 @@ So neither the number of workers nor the number of ranks changes the clips of a 
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
@@ -64,6 +65,8 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         self.rank, self.world, self.accumulate, self.drop_last = rank, world, accumulate, drop_last
         self.pieces = 1
         self._start = (0, 0)
+        self._drawn: tuple[int, Sequence[int]] = (-1, ())  # the epoch that is iterated, and its order
+        self._peeks = False
         # Lightning asks for an epoch's length many times. At the boundary of two epochs both are in use.
         self._steps = lru_cache(maxsize=2)(
             partial(schedule.steps, clips=clips, accumulate=accumulate, drop_last=drop_last)
@@ -86,6 +89,16 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         """Sets the start to a mini-batch of an epoch, both from 0."""
         self._start = (epoch, batch)
 
+    def order_in(self, epoch: int) -> Sequence[int]:
+        """The order of an epoch. That of the epoch that is iterated is not drawn again."""
+        return self._drawn[1] if self._drawn[0] == epoch else self.order(epoch)
+
+    def peek(self, epoch: int) -> MultigridSampler:
+        """Returns a sampler of an epoch's mini-batches, whose use doesn't change this one."""
+        twin = copy.copy(self)
+        twin._peeks, twin._start = True, (epoch, 0)
+        return twin
+
     @property
     def coming(self) -> Sequence[Step]:
         """The steps of the epoch from the start on."""
@@ -97,7 +110,8 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
 
     def __iter__(self) -> Iterator[list[ClipRequest]]:  # type: ignore[override]
         epoch, _ = self._start
-        order, steps, pieces = self.order(epoch), self.coming, self.pieces
+        order = self.order_in(epoch) if self._peeks else self.order(epoch)
+        self._drawn, steps, pieces = (epoch, order), self.coming, self.pieces
         required = (steps[-1].offset + steps[-1].shape.clips) * self.world if steps else 0
         if len(order) < required:
             raise ValueError(

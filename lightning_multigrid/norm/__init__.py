@@ -12,6 +12,7 @@ from lightning_multigrid.norm.population import (
     write_statistics,
 )
 from lightning_multigrid.norm.sub_batchnorm import (
+    Loan,
     SubBatchNorm1d,
     SubBatchNorm2d,
     SubBatchNorm3d,
@@ -23,6 +24,7 @@ from lightning_multigrid.norm.sub_batchnorm import (
 
 __all__ = [
     "BatchNorm",
+    "Loan",
     "SubBatchNorm1d",
     "SubBatchNorm2d",
     "SubBatchNorm3d",

@@ -8,12 +8,17 @@ find the same parameters and buffers under the same names.
 A device with fewer clips than a sub-mini-batch shares statistics with its neighbours. This needs no setting: a forward
 in training knows its clips, and `torch.distributed` knows the ranks.
 
+A layer may see more rows than the mini-batch has clips: models of images fold frames into the batch axis, so a clip is
+T neighbouring rows. `set_sub_batch(model, 8, of=clips)` tells the layers how many clips there are.
+
 Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups of n clips; R ranks.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar
+import copy
+from typing import Any, ClassVar, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +33,9 @@ class _SubBatchNorm(nn.Module):
     """The common part of the three layers. Plain BatchNorm, the next base class of each, holds the state."""
 
     sub_batch: int
+    # Its length is the clips of a mini-batch. For each value of a number, `torch.compile` would make a graph.
+    _mini_batch: Tensor | None = None
+    _lent: WeakSet[nn.Module] | None = None  # for a `Loan`: the layers that it will give back
     _input_dims: ClassVar[tuple[int, ...]]
 
     # Attributes of plain BatchNorm, as torch declares them; `weight` and `bias` may be None in spite of that.
@@ -61,12 +69,13 @@ class _SubBatchNorm(nn.Module):
         if not self.training or input.dim() not in self._input_dims:
             output = super().forward(input)  # evaluates the input, or refuses it
             return output
-        clips = input.shape[0]
+        rows = input.shape[0]
+        clips = rows if self._mini_batch is None else min(rows, self._mini_batch.shape[0])
         if clips < 2 * self.sub_batch:
             # A single group. If it needs several ranks, they share; on one rank it is plain BatchNorm to the bit.
             # Meta tensors, on which models are tried before training, have nothing to share.
             if 0 < clips < self.sub_batch and world_size() > 1 and not input.is_meta:
-                output = self._normalize_over_ranks(input)
+                output = self._normalize_over_ranks(input, clips)
                 return output
             # With a cumulative average, plain BatchNorm reads its counter as a number, which breaks a compiled graph.
             if self.momentum is not None or not self.track_running_stats or not torch.compiler.is_compiling():
@@ -75,18 +84,18 @@ class _SubBatchNorm(nn.Module):
         groups = max(1, clips // self.sub_batch)
         tracked = self.running_mean if self.track_running_stats else None
         statistics = None if tracked is None else tracked.new_zeros(2, groups, input.shape[1])
-        output = self._normalize(input, groups, statistics)
+        output = self._normalize(input, clips, groups, statistics)
         if statistics is not None:
-            self._track(statistics, clips)
+            self._track(statistics, rows if rows % clips else clips)
         return output
 
     # `torch.compile` must break its graph here, as it would take the group of ranks for a constant.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _normalize_over_ranks(self, x: Tensor) -> Tensor:
+    def _normalize_over_ranks(self, x: Tensor, clips: int) -> Tensor:
         """Normalises by the statistics of neighbouring ranks, as few as have a sub-mini-batch of clips together."""
         weight = x.new_ones(x.shape[1]) if self.weight is None else self.weight
         bias = x.new_zeros(x.shape[1]) if self.bias is None else self.bias
-        group = neighbours(min(world_size(), -(-self.sub_batch // x.shape[0])))
+        group = neighbours(min(world_size(), -(-self.sub_batch // clips)))
         x, weight, bias, mean, var, count = SharedStatistics.apply(x, weight, bias, self.eps, group)
         output = F.batch_norm(x, mean, var, weight, bias, training=False, eps=self.eps)
         if self.track_running_stats and self.running_mean is not None:
@@ -94,15 +103,16 @@ class _SubBatchNorm(nn.Module):
             self._track(torch.stack([mean, unbiased]).unsqueeze(1).to(self.running_mean.dtype), clips=1)
         return output
 
-    def _normalize(self, x: Tensor, groups: int, statistics: Tensor | None) -> Tensor:
+    def _normalize(self, x: Tensor, clips: int, groups: int, statistics: Tensor | None) -> Tensor:
         """Normalises each of this rank's groups by its own statistics, and writes these to `statistics` unless None.
 
         `statistics`, 2 x k x C, must be zero before; it takes the means and variances of the groups, larger groups
         first. They come from `F.batch_norm` as running statistics that move with momentum 1.
         """
-        clips, channels, *other = x.shape
-        size, larger = clips // groups, clips % groups  # not `divmod`, which `torch.compile` doesn't know
-        if x.is_contiguous() and not larger:
+        rows, channels, *other = x.shape
+        whole = 1 if rows % clips else rows // clips  # rows that stay together: those of a clip
+        size, larger = rows // whole // groups, rows // whole % groups  # `torch.compile` doesn't know `divmod`
+        if x.is_contiguous() and not larger and rows == clips:
             # One BatchNorm of n clips with k C channels. Clip i belongs to group i % k, so the reshape is a view.
             merged = x.reshape(size, groups * channels, *other)
             weight = None if self.weight is None else self.weight.repeat(groups)
@@ -110,14 +120,14 @@ class _SubBatchNorm(nn.Module):
             mean, var = (None, None) if statistics is None else statistics.flatten(start_dim=1)
             output = F.batch_norm(merged, mean, var, weight, bias, training=True, momentum=1.0, eps=self.eps)
             return output.reshape(x.shape)
-        # Channels-last memory has no such view, and copies to the other format and back would cost twice the layer.
-        rows: list[tuple[Tensor, Tensor] | tuple[None, None]] = [(None, None)] * groups
+        # Channels-last memory and clips of several rows have no such view, and copies would cost twice the layer.
+        tracked: list[tuple[Tensor, Tensor] | tuple[None, None]] = [(None, None)] * groups
         if statistics is not None:
-            rows = list(zip(*statistics, strict=True))
-        parts = torch.split(x, [size + 1] * larger + [size] * (groups - larger))
+            tracked = list(zip(*statistics, strict=True))
+        parts = torch.split(x, [(size + 1) * whole] * larger + [size * whole] * (groups - larger))
         outputs = [
             F.batch_norm(part, mean, var, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps)
-            for part, (mean, var) in zip(parts, rows, strict=True)
+            for part, (mean, var) in zip(parts, tracked, strict=True)
         ]
         return torch.cat(outputs)
 
@@ -141,6 +151,23 @@ class _SubBatchNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, sub_batch={self.sub_batch}"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _SubBatchNorm:
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        if self._lent is not None:
+            memo[id(self._lent)] = self._lent  # the copy is lent, too
+            self._lent.add(made)
+        vars(made).update(copy.deepcopy(vars(self), memo))
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # A file must not need this package only because it was written while the callback trained. Protocol 1, as later
+        # ones only make objects of the class that they pickle.
+        return super().__reduce_ex__(protocol) if self._lent is None else _plain(self).__reduce_ex__(1)
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        return _plain(self)  # `torch.jit.script` looks for this method
 
 
 class SubBatchNorm1d(_SubBatchNorm, nn.BatchNorm1d):
@@ -169,6 +196,11 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
     In training, N clips form k = max(1, N // sub_batch) groups, each normalised by its own mean and variance. N can be
     any number: a remainder is spread over the groups, whose sizes differ by one clip at most. Which clips form a group
     depends on the memory format and is not specified, so the clips must be in random order.
+
+    With `set_sub_batch(model, sub_batch, of=N)` the input may have more rows than N: neighbouring rows are those of one
+    clip, as `flatten(0, 1)` of B x T x ... makes them, and stay in one group. So there are never more groups than
+    the mini-batch has sub-mini-batches, and a group never has fewer than `sub_batch` rows: k = max(1, min(rows, N) //
+    sub_batch). If the rows are no multiple of N (a clip was left out), they are spread over the k groups evenly.
 
     The running statistics have the same meaning as plain BatchNorm's for mini-batches of `sub_batch` clips: they follow
     the average of the groups' means and the average of their (unbiased) variances, weighted by the groups' clips. The
@@ -219,6 +251,7 @@ _SUB_BATCH_CLASSES: dict[type[nn.Module], type[_SubBatchNorm]] = {
     nn.BatchNorm3d: SubBatchNorm3d,
 }
 _PLAIN_CLASSES: dict[type[nn.Module], type[nn.Module]] = {ours: plain for plain, ours in _SUB_BATCH_CLASSES.items()}
+_ADDED = {"sub_batch", "_mini_batch", "_lent"}  # to the attributes of plain BatchNorm
 
 
 def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
@@ -256,22 +289,30 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
     return module
 
 
-def set_sub_batch(module: nn.Module, clips: int) -> None:
+def set_sub_batch(module: nn.Module, clips: int, of: int | None = None) -> None:
     """Sets `sub_batch` of every converted layer of `module`, itself included.
 
     In the short cycle, mini-batches with 2 and 4 times the clips have statistics over 16 and 32 clips.
 
+    Args:
+        module: A layer or a model.
+        clips: Clips that share statistics.
+        of: Clips of the mini-batches to come. A model that folds frames into the batch axis needs it: by default each
+            row of a layer's input counts as a clip.
+
     Raises:
-        ValueError: If `clips` is below 1.
-        TypeError: If `clips` is not an integer.
+        ValueError: If `clips` or `of` is below 1.
+        TypeError: If `clips` or `of` is not an integer.
 
     >>> layer = convert_sub_batchnorm(nn.BatchNorm3d(4))
     >>> set_sub_batch(layer, 32); layer.sub_batch
     32
     """
     _check_clips("clips", clips)
+    _check_clips("of", clips if of is None else of)
+    mini_batch = None if of is None else torch.empty(of, 0)
     for layer in sub_batchnorm_layers(module):
-        layer.sub_batch = clips
+        layer.sub_batch, layer._mini_batch = clips, mini_batch
 
 
 def sub_batchnorm_layers(module: nn.Module) -> list[_SubBatchNorm]:
@@ -291,9 +332,45 @@ def restore_batchnorm(module: Module) -> Module:
     """
     for layer in module.modules():
         if type(layer) in _PLAIN_CLASSES:
-            del layer.sub_batch
+            for name in _ADDED & vars(layer).keys():
+                delattr(layer, name)
             layer.__class__ = _PLAIN_CLASSES[type(layer)]
     return module
+
+
+def _plain(layer: nn.Module) -> nn.Module:
+    """Plain BatchNorm with the state of a converted layer."""
+    plain = _PLAIN_CLASSES[type(layer)].__new__(_PLAIN_CLASSES[type(layer)])
+    vars(plain).update((name, value) for name, value in vars(layer).items() if name not in _ADDED)
+    return plain
+
+
+class Loan:
+    """Converts BatchNorm layers for a time, and at its end also gives back the copies that were made meanwhile.
+
+    Until then deep copies normalise as their originals do. Pickles and scripts hold plain BatchNorm.
+
+    >>> loan, layer = Loan(), nn.BatchNorm3d(4)
+    >>> loan.convert(layer); copied = copy.deepcopy(layer); type(copied).__name__
+    'SubBatchNorm3d'
+    >>> loan.end(); type(layer) is type(copied) is nn.BatchNorm3d
+    True
+    """
+
+    def __init__(self) -> None:
+        self._lent: WeakSet[nn.Module] = WeakSet()
+
+    def convert(self, module: nn.Module, clips: int = 8) -> None:
+        """Converts the layers of `module` that are plain BatchNorm; others keep their `sub_batch`."""
+        for layer in module.modules():
+            if type(layer) in _SUB_BATCH_CLASSES:
+                vars(convert_sub_batchnorm(layer, clips))["_lent"] = self._lent
+                self._lent.add(layer)
+
+    def end(self) -> None:
+        """Makes them plain BatchNorm again."""
+        for layer in [*self._lent]:
+            restore_batchnorm(layer)
 
 
 def _check_clips(name: str, clips: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from lightning_multigrid.decode import VideoError, open_video
+from lightning_multigrid.decode import FrameFolder, VideoError, VideoReader, open_video
 from lightning_multigrid.prepare.workers import TaskFailure, run_tasks
 from lightning_multigrid.sources import Manifest
 
@@ -23,19 +23,36 @@ class CheckJob:
 
 
 def check_video(job: CheckJob, beat: Callable[[], None] = lambda: None) -> str | None:
-    """Returns why a video is broken, or None if it can be read.
+    """Returns why a video is broken or what is damaged in it, or None if it can be read.
+
+    If damage is met, the video is read whole, to say how much is damaged, and where. With `frames`, damage is met only
+    in these frames, and between them and the keyframes before them.
 
     >>> check_video(CheckJob("no_such_video.mp4", frames=4))
     'there is no such file'
     """
     try:
         with open_video(job.path, job.frame_rate) as video:
-            last = len(video) - 1
-            number = len(video) if job.frames is None else min(job.frames, len(video))
-            wanted = [round(i * last / max(1, number - 1)) for i in range(number)]
-            for first in range(0, len(wanted), _AT_ONCE):
-                video.read(wanted[first : first + _AT_ONCE])
-                beat()
+            fault = None
+            if isinstance(video, FrameFolder) or job.frames is not None:
+                fault = _fault_of_frames(video, job.frames, beat)
+            if isinstance(video, VideoReader) and (job.frames is None or video.damage):
+                for _ in video.frames():
+                    beat()
+            return str(video.damage) if video.damage else fault
+    except VideoError as error:
+        return error.reason
+
+
+def _fault_of_frames(video: VideoReader | FrameFolder, frames: int | None, beat: Callable[[], None]) -> str | None:
+    """Reads evenly spaced frames, and returns what is wrong with one of them."""
+    last = len(video) - 1
+    number = len(video) if frames is None else min(frames, len(video))
+    wanted = [round(i * last / max(1, number - 1)) for i in range(number)]
+    try:
+        for first in range(0, len(wanted), _AT_ONCE):
+            video.read(wanted[first : first + _AT_ONCE])
+            beat()
     except VideoError as error:
         return error.reason
     return None

@@ -79,6 +79,7 @@ def prepare(
     workers: int = 0,
     timeout: float = 300.0,
     max_bad_fraction: float = 0.25,
+    keep_damaged: bool = False,
     progress: Callable[[Progress], None] = lambda now: None,
 ) -> Summary:
     """Re-encodes the videos of a manifest, except those that are there already.
@@ -90,6 +91,8 @@ def prepare(
         workers: Processes; 0 works in this one.
         timeout: Seconds without a frame after which a video counts as broken (not with 0 workers).
         max_bad_fraction: Largest share of the videos that may be broken, in [0, 1].
+        keep_damaged: Whether to write damaged videos as FFmpeg decodes them from their beginning, without the frames
+            that don't come out, instead of leaving them out as broken.
         progress: Called after every video.
 
     Raises:
@@ -104,13 +107,14 @@ def prepare(
         )
     root = os.path.realpath(path_argument("output", output))
     run = partial(run_tasks, workers=workers, timeout=timeout)
-    with open_output(root, encoding) as folder:
+    with open_output(root, encoding, keep_damaged) as folder:
         sources = [manifest.path(row) for row in range(len(manifest))]
         videos, broken = _planned(sources, manifest.root, root)
         total = len(videos) + len(broken)
         pending = [video for video in videos.values() if not folder.has(video)]
         kept = len(videos) - len(pending)
-        broken |= _transcode_all(folder, pending, encoding, manifest.frame_rate, run, progress)
+        blank = TranscodeJob("", "", encoding, manifest.frame_rate, keep_damaged)
+        broken |= _transcode_all(folder, pending, blank, run, progress)
         good = {source: video for source, video in videos.items() if source not in broken}
         write_report(os.path.join(root, REPORT_NAME), broken)
         if good:
@@ -171,12 +175,11 @@ def _planned(sources: Sequence[str], root: str, output: str) -> tuple[dict[str, 
 def _transcode_all(
     output: Output,
     pending: list[PlannedVideo],
-    encoding: Encoding,
-    frame_rate: float | None,
+    blank: TranscodeJob,
     run: Callable[..., Any],
     progress: Callable[[Progress], None],
 ) -> dict[str, str]:
-    """Makes videos, and puts them in their places; returns which are broken, and why."""
+    """Makes videos as `blank` says, and puts them in their places; returns which are broken, and why."""
     now = Progress(len(pending), sum(video.size for video in pending))
     progress(now)
     broken: dict[str, str] = {}
@@ -188,7 +191,7 @@ def _transcode_all(
         for video in _sample_first(pending):
             output.make_room(video)
             by_temporary[video.temporary] = video
-            yield TranscodeJob(video.source, video.temporary, encoding, frame_rate)
+            yield replace(blank, source=video.source, target=video.temporary)
 
     results = run("lightning_multigrid.prepare.transcode:transcode", jobs())
     try:

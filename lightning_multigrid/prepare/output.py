@@ -48,7 +48,7 @@ class PlannedVideo:
 
 
 @contextmanager
-def open_output(root: str, encoding: Encoding) -> Iterator[Output]:
+def open_output(root: str, encoding: Encoding, keep_damaged: bool = False) -> Iterator[Output]:
     """Makes an output folder and holds it for one `prepare`; the system lets go of it however that ends."""
     try:
         with output_errors(root):
@@ -61,7 +61,7 @@ def open_output(root: str, encoding: Encoding) -> Iterator[Output]:
                         f"Another `prepare` is at work in {root}. Wait for it to end, or give another `output`."
                     ) from None
                 remove_partial(root)
-                yield Output(root, encoding)
+                yield Output(root, encoding, keep_damaged)
     except OutputError as error:
         goes_on = "What is there is whole, and the same command goes on from it."
         raise OutputError(error.errno, f"{error.strerror} {goes_on}") from error
@@ -70,13 +70,17 @@ def open_output(root: str, encoding: Encoding) -> Iterator[Output]:
 class Output:
     """The prepared videos of a folder; those that were encoded otherwise are re-encoded.
 
+    Those whose sources are damaged count as not there unless `keep_damaged`.
+
     `made` has the names of the videos that this `prepare` made.
     """
 
-    def __init__(self, root: str, encoding: Encoding) -> None:
+    def __init__(self, root: str, encoding: Encoding, keep_damaged: bool) -> None:
         self.root, self.videos = root, os.path.join(root, "videos")
         self.made: set[str] = set()
         self._settings = json.dumps({"version": _VERSION, **asdict(encoding)}, sort_keys=True)
+        self._of_damaged = f"{self._settings} damaged"
+        self._accepted = {self._settings, self._of_damaged} if keep_damaged else {self._settings}
         self._journal = Journal(os.path.join(root, "journal.jsonl"))
         self._uncommitted: list[Entry] = []
         self._changed_folders: set[str] = set()
@@ -92,8 +96,10 @@ class Output:
     def has(self, video: PlannedVideo) -> bool:
         """Whether a video is there, made from the source as it is now and with the same settings."""
         entry = self._journal.entries.get(video.name)
-        wanted = (video.source, video.size, video.mtime_ns, self._settings)
-        if entry is None or (entry.source, entry.source_size, entry.source_mtime_ns, entry.settings) != wanted:
+        wanted = (video.source, video.size, video.mtime_ns)
+        if entry is None or (entry.source, entry.source_size, entry.source_mtime_ns) != wanted:
+            return False
+        if entry.settings not in self._accepted:
             return False
         try:
             return os.stat(self.path(video), follow_symlinks=False).st_size == entry.size
@@ -128,7 +134,8 @@ class Output:
         path = self.path(video)
         os.replace(video.temporary, path)
         size = os.stat(path).st_size
-        entry = Entry(video.name, video.source, *found, self._settings, size, prepared.frames)
+        settings = self._of_damaged if prepared.damaged else self._settings
+        entry = Entry(video.name, video.source, *found, settings, size, prepared.frames)
         self.made.add(video.name)
         self._uncommitted.append(entry)
         self._changed_folders.add(os.path.dirname(path))

@@ -106,21 +106,26 @@ _PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "s
 
 @dataclass(frozen=True)
 class TranscodeJob:
-    """A video to re-encode, or a folder of frames if `frame_rate` is given. `target` is new, and its folder exists."""
+    """A video to re-encode, or a folder of frames if `frame_rate` is given. `target` is new, and its folder exists.
+
+    With `keep_damaged` a damaged video is written as FFmpeg decodes it, without the frames that don't come out.
+    """
 
     source: str
     target: str
     encoding: Encoding
     frame_rate: float | None = None
+    keep_damaged: bool = False
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A video that was made: number and pixels of its frames."""
+    """A video that was made: number and pixels of its frames, and whether its source is damaged."""
 
     frames: int
     height: int
     width: int
+    damaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,15 +152,15 @@ def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Pre
     done = False
     try:
         with open_video(job.source, job.frame_rate) as source:
-            frames = _encode(source, job, beat)
+            frames, damaged = _encode(source, job, beat)
             height, width = job.encoding.size(source.height, source.width)
         sync_to_disk(job.target)
         with VideoReader(job.target) as made:
             made.read([frames - 1])
-            if (len(made), made.height, made.width) != (frames, height, width) or frames != len(source):
-                return Broken(f"{len(source)} frames became {len(made)} of {made.height} x {made.width}")
+            if (len(made), made.height, made.width) != (frames, height, width):
+                return Broken(f"{frames} frames became {len(made)} of {made.height} x {made.width}")
         done = True
-        return Prepared(frames, height, width)
+        return Prepared(frames, height, width, damaged)
     except VideoError as error:
         return Broken(error.reason)
     except av.FFmpegError as error:
@@ -168,28 +173,41 @@ def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Pre
                 os.remove(job.target)
 
 
-def _encode(source: VideoReader | FrameFolder, job: TranscodeJob, beat: Callable[[], None]) -> int:
-    """Writes all frames, and returns how many there are."""
-    target = _Target(source, job)
+def _encode(source: VideoReader | FrameFolder, job: TranscodeJob, beat: Callable[[], None]) -> tuple[int, bool]:
+    """Writes all frames, and returns how many there are, and whether the source is damaged."""
+    listed = source.index.shown_times if isinstance(source, VideoReader) else np.empty(0, np.int64)
+    found = _encode_at(listed, source, job, beat)
+    damaged = bool(source.damage) or len(found) != len(source)
+    if damaged and not job.keep_damaged:
+        reason = str(source.damage) if source.damage else f"damaged: {len(found)} of {len(source)} frames come out"
+        raise VideoError(job.source, reason)
+    if damaged and len(listed) and found != listed.tolist():  # now it is known when what comes out is shown
+        found = _encode_at(np.array([listed[0] if time is None else time for time in found]), source, job, beat)
+    return len(found), damaged
+
+
+def _encode_at(
+    times: np.ndarray, source: VideoReader | FrameFolder, job: TranscodeJob, beat: Callable[[], None]
+) -> list[int | None]:
+    """Writes a frame for each of some times, or evenly spaced ones; returns the times of all frames in the source."""
+    target = _Target(source, job, times)
+    found: list[int | None] = []
     try:
-        for index, frame in _frames(source):
-            if target.frames and not index:  # the reader begins anew
-                target.abandon()
-                target = _Target(source, job)
-            if index != target.frames:
-                raise VideoError(job.source, f"damaged: frame {target.frames} of {len(source)} does not come out")
-            target.add(frame)
+        for frame in _frames(source):
+            found.append(frame.pts)  # `add` may give this very frame another time
+            if len(found) <= len(times) or not len(times):
+                target.add(frame)
             beat()
         target.finish()
     finally:
         target.abandon()
-    return target.frames
+    return found
 
 
 class _Target:
     """The file to write."""
 
-    def __init__(self, source: VideoReader | FrameFolder, job: TranscodeJob) -> None:
+    def __init__(self, source: VideoReader | FrameFolder, job: TranscodeJob, times: np.ndarray) -> None:
         # Neither the muxer's version nor the time of day goes into the file.
         options = {"movflags": "+faststart", "fflags": "+bitexact"}
         with _writing():
@@ -197,7 +215,7 @@ class _Target:
         rate = _whole_rate(source.rate)
         self._stream = self._container.add_stream("libx264", rate=rate, options=job.encoding.options())
         self._picture = _Picture(source, *job.encoding.size(source.height, source.width))
-        self._time_base, self._times = _clock(source)
+        self._time_base, self._times = _clock(source, times)
         self.frames = 0
 
     def add(self, frame: VideoFrame) -> None:
@@ -239,12 +257,12 @@ def _writing() -> Iterator[None]:
         raise OSError(error.errno, error.strerror) from error
 
 
-def _frames(source: VideoReader | FrameFolder) -> Iterator[tuple[int, VideoFrame]]:
+def _frames(source: VideoReader | FrameFolder) -> Iterator[VideoFrame]:
     if isinstance(source, VideoReader):
         yield from source.frames()
         return
     for index in range(len(source)):
-        yield index, VideoFrame.from_ndarray(source.read([index])[0].numpy(), format="rgb24")
+        yield VideoFrame.from_ndarray(source.read([index])[0].numpy(), format="rgb24")
 
 
 def _whole_rate(rate: float) -> Fraction:
@@ -252,15 +270,15 @@ def _whole_rate(rate: float) -> Fraction:
     return Fraction(min(max(rate or 30.0, 1.0), 1000.0)).limit_denominator(1001)
 
 
-def _clock(source: VideoReader | FrameFolder) -> tuple[Fraction, list[int]]:
+def _clock(source: VideoReader | FrameFolder, times: np.ndarray) -> tuple[Fraction, list[int]]:
     """Seconds per tick, and the tick at which each frame is shown: as in the source, from 0, with faults mended."""
     usual = 1 / _whole_rate(source.rate)
-    times = source.index.shown_times if isinstance(source, VideoReader) else np.empty(0, np.int64)
-    if len(times) < 2 or not source.rate:
+    listed = source.index.shown_times if isinstance(source, VideoReader) else times
+    if len(listed) < 2 or not source.rate:
         return usual, list(range(len(source)))
     steps = np.diff(times).astype(np.float64)
     # The mean rate gives the length of the source's tick.
-    tick = Fraction(len(steps) / (source.rate * float(steps.sum()))).limit_denominator(10**10)
+    tick = Fraction((len(listed) - 1) / (source.rate * float(listed[-1] - listed[0]))).limit_denominator(10**10)
     base = max(tick, Fraction(1, _FINEST_CLOCK))
     steps[steps * float(tick) > _LONGEST_BREAK_SECONDS] = float(usual / tick) if tick else 1.0
     later = np.rint(np.cumsum(steps) * float(tick / base)).astype(np.int64)

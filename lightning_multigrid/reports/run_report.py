@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 
-from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_info
+from lightning_utilities.core.rank_zero import rank_zero_info
 
+from lightning_multigrid.lightning import Trainer, is_a
 from lightning_multigrid.loading import ClipDataset, MultigridSampler
 from lightning_multigrid.reports.figures import can_draw, plan_figure, save, times_figure
 from lightning_multigrid.reports.grid_times import ShapeTimes, last_metrics, phase_line
@@ -192,9 +191,9 @@ class RunReport:
         except OSError as error:  # a finished training must not fail because of a picture
             log.warning("The figures cannot be written to %s: %s", folder, error)
         for logger in trainer.loggers:
-            if isinstance(logger, TensorBoardLogger):
+            if is_a(logger, "loggers.TensorBoardLogger"):
                 for name, figure in figures.items():
-                    logger.experiment.add_figure(f"multigrid/{name}", figure, trainer.global_step)
+                    logger.experiment.add_figure(f"multigrid/{name}", figure, trainer.global_step)  # type: ignore[attr-defined]
 
 
 def ways_out(dataset: ClipDataset) -> str:

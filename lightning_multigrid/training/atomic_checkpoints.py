@@ -17,11 +17,11 @@ from typing import Any
 
 import fsspec
 import torch
-from lightning.pytorch.plugins.io import TorchCheckpointIO
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from typing_extensions import override
 
 from lightning_multigrid.files import sync_folder
+from lightning_multigrid.lightning import TorchCheckpointIO
 
 
 class DamagedCheckpointError(ValueError):

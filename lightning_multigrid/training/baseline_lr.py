@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partialmethod
 from typing import Any, NamedTuple
 
-from lightning.pytorch.utilities import rank_zero_warn
-from lightning.pytorch.utilities.types import LRSchedulerConfig
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import Tensor
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ConstantLR, LinearLR, MultiStepLR, ReduceLROnPlateau, StepLR
 
-from lightning_multigrid.schedule import MultigridSchedule
+from lightning_multigrid.lightning import LRSchedulerConfig, MisconfigurationException
 from lightning_multigrid.training.torch_internals import scheduler_parts
 
 # Where the paper's Kinetics recipe decays its LR, as shares of the training (Sec. 4).
@@ -139,17 +139,51 @@ def _is_warmup(scheduler: Any) -> bool:
     return isinstance(scheduler, ConstantLR) and scheduler.factor < 1
 
 
+class ScaledLR(float):
+    """The LR in use. It knows the baseline's LR, and so does what a script computes from it.
+
+    A script that writes `group["lr"] * 0.1` means a tenth of the baseline's LR, one that writes 0.1 the baseline's LR.
+    """
+
+    baseline: float
+
+    def __new__(cls, value: float, baseline: float) -> ScaledLR:
+        """Makes an LR out of both values."""
+        lr = super().__new__(cls, value)
+        lr.baseline = baseline
+        return lr
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return float, (float(self),)  # what a script saves must load without this package
+
+    def _compute(self, operator: Callable[[float, Any], Any], other: Any) -> Any:
+        value = operator(self, other)
+        return value if value is NotImplemented else ScaledLR(value, operator(self.baseline, _baseline_of(other)))
+
+    __add__ = __radd__ = partialmethod(_compute, float.__add__)
+    __mul__ = __rmul__ = partialmethod(_compute, float.__mul__)
+    __sub__ = partialmethod(_compute, float.__sub__)
+    __truediv__ = partialmethod(_compute, float.__truediv__)
+
+
+def _baseline_of(lr: Any) -> Any:
+    return lr.baseline if isinstance(lr, ScaledLR) else lr
+
+
 class BaselineLR:
     """Keeps the schedulers on the baseline's clock and the LR of every parameter group at the phase's scale.
 
-    `param_groups["lr"]` is the LR in use, also if something adds a group or writes an LR while training. Beside it,
-    each group keeps the baseline's LR, without the scale.
+    `param_groups["lr"]` is the LR in use at each optimizer step, also if the script adds a group or writes an LR: what
+    it writes is the baseline's LR, unless it is computed from the LR in use. Beside it, each group keeps the baseline's
+    LR. `state_dict` of an optimizer has the baseline's LR alone, so that checkpoints also fit a plain training.
 
     Args:
-        configs: The schedulers as Lightning holds them. `ReduceLROnPlateau` is left to Lightning.
+        configs: The schedulers as Lightning holds them. `ReduceLROnPlateau` is left to Lightning, or to the script.
         optimizers: The optimizers whose parameter groups are scaled.
         epoch: An epoch of the baseline.
         tick: Steps a scheduler once, as the module would.
+        baseline: What the Trainer answers in the baseline run, by the names of its properties.
+        run: What it answers in this run, where it differs from what Lightning would answer.
     """
 
     def __init__(
@@ -158,20 +192,25 @@ class BaselineLR:
         optimizers: Sequence[Optimizer],
         epoch: BaselineEpoch,
         tick: Callable[[Any], None],
+        baseline: dict[str, Any],
+        run: dict[str, Any],
     ) -> None:
-        self.configs = [config for config in configs if not isinstance(config.scheduler, ReduceLROnPlateau)]
+        self.configs = [config for config in configs if not is_plateau(config)]
+        self.intervals: list[str] = [config.interval for config in self.configs]
         self.optimizers, self.epoch, self.tick = optimizers, epoch, tick
         self.ticks = [0] * len(self.configs)
         self.scale = 1.0
+        self.now = 0.0  # the LR in use of the first parameter group; 0 if there is no optimizer
+        self.baseline, self.run, self.answers = (
+            baseline,
+            run,
+            run,
+        )  # while a scheduler ticks, `answers` is the baseline's
+        self.forget_calls()
         self._warned = False
 
     def _groups(self) -> list[dict[str, Any]]:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
-
-    @property
-    def now(self) -> float:
-        """The LR in use of the first parameter group; 0 if there is no optimizer."""
-        return next((float(group["lr"]) for group in self._groups()), 0.0)
 
     @contextmanager
     def on_baseline(self) -> Iterator[None]:
@@ -185,28 +224,79 @@ class BaselineLR:
     def remove_scale(self) -> None:
         """Gives every group the baseline's LR."""
         for group in self._groups():
-            baseline = group.pop(_BASELINE_LR, None)
-            # The tolerance is for an LR in a float32 tensor.
-            if baseline is not None and math.isclose(float(group["lr"]), baseline * self.scale, rel_tol=1e-6):
-                _set_lr(group, baseline)
-                continue
-            if baseline is not None and not self._warned:
-                self._warned = True
-                rank_zero_warn(
-                    f"Something other than an LR scheduler set the LR to {float(group['lr']):g}. This is now the LR in "
-                    f"use at a multigrid scale of {self.scale:g}, and is scaled on from there. If it is a warm-up, let "
-                    "`configure_optimizers` return a scheduler for it (for instance `LinearLR`)."
-                )
-            _set_lr(group, float(group["lr"]) / self.scale)
+            _set_lr(group, self._baseline(group))
+            group.pop(_BASELINE_LR, None)
+
+    def _baseline(self, group: dict[str, Any]) -> float:
+        """The baseline's LR of a group, also if the script has just written its LR."""
+        lr, known = group["lr"], group.get(_BASELINE_LR)
+        if isinstance(lr, ScaledLR):
+            return lr.baseline
+        # The tolerance is for an LR in a float32 tensor.
+        if known is not None and math.isclose(float(lr), known * self.scale, rel_tol=1e-6):
+            return float(known)
+        if not isinstance(lr, Tensor):
+            self._say_taken(lr)
+            return float(lr)
+        if known is None:  # a group that is added, at the LR of another one
+            return float(lr) / self.scale
+        raise MisconfigurationException(
+            f"The script sets an LR that is in a tensor to {float(lr):g}, and MultigridCallback can't tell whether it "
+            "is the baseline's or computed from the LR in use. Give the optimizer a number as `lr`, or let "
+            "`configure_optimizers` return a scheduler."
+        )
+
+    def _say_taken(self, lr: float) -> None:
+        if self._warned or self.scale == 1:
+            return
+        self._warned = True
+        name = "estimated_stepping_batches"
+        rank_zero_warn(
+            f"The script sets the LR itself, now to {lr:g}. MultigridCallback takes this as the baseline's LR and "
+            f"multiplies it by the phase's scale, now {self.scale:g}. If the script computes it from `global_step` or "
+            f"`current_epoch`, it counts this run ({self.run.get(name, 'a few')} optimizer steps) and not the baseline "
+            f"({self.baseline[name]}): let `configure_optimizers` return a scheduler, for instance `LinearLR` for a "
+            "warm-up, or compute it from `global_step / trainer.estimated_stepping_batches`."
+        )
 
     def _apply_scale(self) -> None:
         for group in self._groups():
-            group[_BASELINE_LR] = float(group["lr"])
-            _set_lr(group, group[_BASELINE_LR] * self.scale)
+            group[_BASELINE_LR] = lr = float(group["lr"])
+            _set_lr(group, ScaledLR(lr * self.scale, lr))
+        self.now = next((group[_BASELINE_LR] * self.scale for group in self._groups()), 0.0)
 
-    def resume(self, ticks: Sequence[int], scale: float) -> None:
+    def _scale_written(self) -> None:
+        lrs = ((group["lr"], group.get(_BASELINE_LR)) for group in self._groups())
+        # To read a tensor would make the host wait for the device.
+        if any(not isinstance(lr, Tensor) and _baseline_of(lr) != known for lr, known in lrs):
+            self.remove_scale()
+            self._apply_scale()
+
+    def before_step(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Scales what the script has written since the last step: a pre-hook of `Optimizer.step`."""
+        self._scale_written()
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            return None
+
+        def run() -> Any:  # `training_step` and many other hooks run in the closure
+            loss = closure()
+            self._scale_written()
+            return loss
+
+        return args[:1], {**kwargs, "closure": run}
+
+    def without_scale(self, _: Optimizer, state: dict[str, Any]) -> None:
+        """Puts the baseline's LR into a state that is saved: a post-hook of `Optimizer.state_dict`."""
+        for group in state["param_groups"]:
+            baseline = self._baseline(group)
+            group.pop(_BASELINE_LR, None)
+            group["lr"] = group["lr"].new_tensor(baseline) if isinstance(group["lr"], Tensor) else baseline
+
+    def resume(self, ticks: Sequence[int], intervals: Sequence[str], scale: float) -> None:
         """Takes over schedulers that have had these ticks, and scales the LR, which is the baseline's now."""
         self.ticks, self.scale = list(ticks), scale
+        self.intervals = list(intervals or self.intervals)
         self._apply_scale()
 
     def sync(self, epoch: Fraction, scale: float) -> None:
@@ -214,19 +304,69 @@ class BaselineLR:
         # Schedulers compute the next LR from that of the group, so the scale must be off while they tick.
         with self.on_baseline():
             for place, config in enumerate(self.configs):
-                for _ in range(self.epoch.ticks(epoch, config.interval, config.frequency) - self.ticks[place]):
-                    self.tick(config.scheduler)
-                    self.ticks[place] += 1
+                for _ in range(self.epoch.ticks(epoch, self.intervals[place], config.frequency) - self.ticks[place]):
+                    self._tick(place)
             self.scale = scale
 
-    @staticmethod
-    def without_scale(optimizer_states: Sequence[dict[str, Any]]) -> None:
-        """Puts the baseline's LR into optimizer states that are saved, so that they also fit a plain training."""
-        for state in optimizer_states:
-            for group in state["param_groups"]:
-                baseline = group.pop(_BASELINE_LR, None)
-                if baseline is not None:
-                    group["lr"] = group["lr"].new_tensor(baseline) if isinstance(group["lr"], Tensor) else baseline
+    def _tick(self, place: int) -> None:
+        config, ticks = self.configs[place], self.ticks[place] + 1
+        at = self.epoch.after_ticks(ticks, self.intervals[place], config.frequency)
+        # Lightning ticks before it counts the epoch, and after it has counted the optimizer step.
+        steps = self.epoch.ticks(at, "step", frequency=1)
+        self.answers = {**self.baseline, "current_epoch": math.ceil(at) - 1, "global_step": steps}
+        try:
+            self.tick(config.scheduler)
+        finally:
+            self.answers = self.run
+        self.ticks[place] = ticks
+
+    # --- Manual optimization: the script's own calls of `scheduler.step()` ---
+
+    def called(self, scheduler: Any, arguments: bool, epoch: int, batch: int, last: bool) -> None:
+        """Notes that the script calls a scheduler's `step` during or after a mini-batch. The call does nothing else.
+
+        Raises:
+            MisconfigurationException: If Lightning would not call it there by the scheduler's interval and frequency.
+        """
+        place = next(place for place, config in enumerate(self.configs) if config.scheduler is scheduler)
+        frequency = self.configs[place].frequency
+        if (epoch, batch, last, self.ticks[place], frequency) == (0, 0, False, 0, 1) and not _has_stages(scheduler):
+            self.intervals[place] = "step"  # scripts need not say so to Lightning, but this call does
+        due = (batch + 1) % frequency == 0 if self.intervals[place] == "step" else last
+        if arguments or batch < 0 or not due:
+            raise self._misplaced(place, f"after mini-batch {batch} of epoch {epoch}" + " with arguments" * arguments)
+        self._calls[place] += 1
+
+    def forget_calls(self) -> None:
+        """Counts anew."""
+        self._calls = [0] * len(self.configs)
+
+    def judge_calls(self, epoch: int, batches: int) -> None:
+        """Refuses schedulers that the script did not step as often in an epoch as their interval says."""
+        for place, config in enumerate(self.configs):
+            by_step, every = self.intervals[place] == "step", config.frequency
+            if self._calls[place] != (batches // every if by_step else (epoch + 1) % every == 0):
+                raise self._misplaced(place, f"{self._calls[place]} time(s) in epoch {epoch}")
+
+    def _misplaced(self, place: int, when: str) -> MisconfigurationException:
+        config = self.configs[place]
+        return MisconfigurationException(
+            f"The script called `step` of {type(config.scheduler).__name__} {when}. MultigridCallback steps schedulers "
+            f"on the baseline's clock, so it must know how often the script does, and expected a call after every "
+            f"{self.intervals[place]} whose number {config.frequency} divides. Let `configure_optimizers` return "
+            '`{"scheduler": ..., "interval": "step" or "epoch", "frequency": ...}`, and call `step()` at '
+            "the end of each such mini-batch or epoch, without arguments."
+        )
+
+
+def is_plateau(config: LRSchedulerConfig) -> bool:
+    """Returns whether a scheduler waits for a metric, which only Lightning or the script knows."""
+    return config.reduce_on_plateau or isinstance(config.scheduler, ReduceLROnPlateau)
+
+
+def _has_stages(scheduler: Any) -> bool:
+    """Whether `lr_stages` reads the plan off a scheduler."""
+    return any(isinstance(part, (MultiStepLR, StepLR)) or _is_warmup(part) for part, _ in scheduler_parts(scheduler))
 
 
 def _set_lr(group: dict[str, Any], lr: float) -> None:
@@ -235,16 +375,3 @@ def _set_lr(group: dict[str, Any], lr: float) -> None:
         group["lr"].fill_(lr)
     else:
         group["lr"] = lr
-
-
-def warn_of_adaptive_lr(optimizers: Sequence[Optimizer], schedule: MultigridSchedule) -> None:
-    """Warns that the linear scale is unproven for optimizers other than SGD."""
-    used = [optimizer for optimizer in optimizers if optimizer.param_groups]  # Lightning's stand-in has no groups
-    adaptive = [type(optimizer).__name__ for optimizer in used if not isinstance(optimizer, SGD)]
-    most = max(phase.lr_scale for phase in schedule.phases)
-    if adaptive and schedule.lr_scaling == "linear" and most > 1:
-        rank_zero_warn(
-            f"The LR of {adaptive[0]} will be multiplied by up to {most:g}, with the clips of a mini-batch. The "
-            "paper does this with SGD; with adaptive optimizers it is unproven. If training diverges, use "
-            "`MultigridCallback(lr_scaling='sqrt')` or `lr_scaling='none'`."
-        )

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
 from typing_extensions import override
 
+from lightning_multigrid.lightning import Callback, LightningModule, Trainer, TrainerFn
 from lightning_multigrid.norm import set_sub_batch
 from lightning_multigrid.reports import RunReport, step_values
 from lightning_multigrid.schedule import LongCycle, LRScaling, MultigridSchedule, ShortCycle
-from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.fit import Fit, begin_fit, log_values
 from lightning_multigrid.training.lightning_internals import reload_every
 from lightning_multigrid.training.recipe import Options
-from lightning_multigrid.training.refusals import refuse_late_checkpoints, refuse_unsupported
+from lightning_multigrid.training.refusals import refuse_other_seed, refuse_unsupported
 from lightning_multigrid.training.takeover import Takeover
 
 
@@ -69,6 +67,13 @@ class MultigridCallback(Callback):
             scheduler if it has steps, else the proportions of the paper's Kinetics recipe.
         warmup_epochs: Length of the warm-up, in epochs of the baseline. By default that of the LR scheduler.
         layout: Axes of a clip of the dataset, for instance `THWC`. By default `CTHW`, and `TCHW` is recognised.
+        clips: Names of the clips of a sample, if it holds several; or a dict of their axes by name, in which letters
+            other than C, T, H and W stand for axes that stay. A name is a key of a dict, an index of a tuple, or an
+            attribute of a namedtuple; `target.depth` leads into a part. It may also lead to a list or dict of clips.
+            All of them keep the same moments, and the ratios of their frames and sizes.
+        follow: Axes, by name, of what follows the clips: T, H and W are the clips', other capitals stay. Pixels are
+            taken by nearest neighbour. Small letters at the end name the numbers of the last axis, as in `TNxyxy`: x
+            and w are pixels of the width, y and h pixels of the height, from the frame's corner; others stay.
         validations_per_phase: Validate about this many times in each phase instead of by the Trainer's
             `check_val_every_n_epoch`.
         precise_bn_batches: Before validations and checkpoints, re-estimate BatchNorm's running statistics as those of
@@ -93,13 +98,15 @@ class MultigridCallback(Callback):
         milestones: list[float] | None = None,
         warmup_epochs: float | None = None,
         layout: str | None = None,
+        clips: list[str | int] | dict[str | int, str] | None = None,
+        follow: dict[str | int, str] | None = None,
         validations_per_phase: int | None = None,
         precise_bn_batches: int | None = None,
         seed: int | None = None,
     ) -> None:
         self.options = Options(
             schedule, epoch_factor, long_cycle, short_cycle, sub_batch, size_divisor, lr_scaling, whole_epochs,
-            milestones, warmup_epochs, layout, validations_per_phase, precise_bn_batches, seed,
+            milestones, warmup_epochs, layout, clips, follow, validations_per_phase, precise_bn_batches, seed,
         )  # fmt: skip
         self._takeover = Takeover()
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
@@ -146,7 +153,8 @@ class MultigridCallback(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         step = self.fit.step(batch_idx)
         # With fewer clips than this a layer shares statistics with other ranks. All ranks have the same number of them.
-        set_sub_batch(pl_module, step.sub_batch)
+        set_sub_batch(pl_module, step.sub_batch, of=step.shape.clips)
+        self.fit.points.check_real(step.shape, batch)
         self.report.announce(step)
         log_values(trainer, pl_module, step_values(step))
 
@@ -171,6 +179,8 @@ class MultigridCallback(Callback):
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.report.finish(trainer)
+        if trainer.is_last_batch:
+            self.fit.judge_calls()
 
     # --- Afterwards ---
 
@@ -193,7 +203,6 @@ class MultigridCallback(Callback):
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        BaselineLR.without_scale(checkpoint.get("optimizer_states", []))
         if self._fit is not None:
             self._fit.complete_checkpoint(checkpoint, checkpoint["callbacks"][self.state_key])
 
@@ -201,8 +210,14 @@ class MultigridCallback(Callback):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn != TrainerFn.FITTING or self._state_in(checkpoint) == {"schedule": None}:
             return  # only its weights are used, or a tuner takes its own checkpoint back
-        refuse_late_checkpoints(trainer.strategy)
-        self._checkpoint = checkpoint
+        if self._fit is None:
+            self._checkpoint = checkpoint
+            return
+        # Strategies that shard the model load checkpoints only when the training is planned already.
+        state = self._state_in(checkpoint)
+        if self.options.seed is None:
+            refuse_other_seed(state, self.fit.sampler.seed)
+        self.fit.resume(checkpoint, state)
 
     def _state_in(self, checkpoint: dict[str, Any] | None) -> dict[str, Any] | None:
         # An empty state is none, as of a run without this callback.

@@ -2,42 +2,175 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
-from lightning.pytorch import LightningModule
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from lightning_multigrid.lightning import LightningModule
+from lightning_multigrid.loading import seeded
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.lightning_internals import copy_without_trainer
-from lightning_multigrid.training.mini_batches import TRIED_CLIPS, first_clips
+from lightning_multigrid.training.mini_batches import TRIED_CLIPS, Place, first_clips, shapes_of_clips
+from lightning_multigrid.training.torch_internals import forget_hooks
 
 log = logging.getLogger(__name__)
 
+_LONG = 1000  # elements; those of longer containers are shared with a copy
+_MOST = 1.75  # frames or sizes that grow back make twice the points or more; padding to 32 pixels, less than 1.5 times
+_MODEL = "`training_step` or `forward`"
+_KEEP_LARGE = "give MultigridCallback `long_cycle` and `short_cycle` factors that keep the clips larger"
+_GLOBAL_POOL = f"Use a global pool, for instance `nn.AdaptiveAvgPool3d(1)`, before the last layer, or {_KEEP_LARGE}."
+_SCALE = "Scale what it does with the shape of the clips, or do it in the dataset's `__getitem__`."
+# What the layer's type and the error say, and the way out: the first that fits.
+_WAYS_OUT = {
+    r"not implemented for '(Long|Int|Short|Char|Bool|UInt)": "Let the dataset return clips of uint8 or floating point.",
+    r"^(the dataset|`on_)": _SCALE,
+    r"^a step.*(must match the size|match target|target size)": "If labels or masks have an axis of frames or pixels, "
+    "they must become smaller with the clips: let the model reduce them to the clips' shape.",
+    r"(?i)position|doesn't match model|\bpos_|MultiscaleAttention|must match the size": "Its positions are for the "
+    "baseline's grid. Resize them (torchvision's MViT: `ResizedPositions`; transformers: "
+    "`interpolate_pos_encoding=True`).",
+    r"Pool\w*:|smaller than kernel size|mat1 and mat2|reduction dim": _GLOBAL_POOL,
+    r"Output size is too small|greater than actual input": f"It needs larger clips: {_KEEP_LARGE}.",
+    r"to have \d+ channels, but got|channel dimensions": "If the clips' axes were taken for others, name them, for "
+    "instance `MultigridCallback(layout='THWC')`.",
+    r"is invalid for input of size|unflatten|not divisible": "Where it reshapes to the baseline's frames or size, take "
+    "them from the shape of the clips.",
+    r"(?i)dtype|scalar type": "Convert the clips to the type of the model's weights.",
+    "": f"Let it take clips of any length and size, or {_KEEP_LARGE}.",
+}
+
+
+class PointsOnPlan:
+    """Refuses clips that something after the dataset makes larger than their grid.
+
+    The rule: on no grid may a clip have over 1.75 times the points that the plan gives it, compared with the clips of
+    the baseline as they arrive at the same place. So clips may be padded, cropped or scaled, but not to one size.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[BatchShape, list[float]]] = {}
+        self._full: list[Sequence[int]] = []  # shapes of the baseline's clips as the loader makes them
+        self._real: set[BatchShape] = set()
+
+    def check(self, place: str, grid: BatchShape, shapes: Sequence[Sequence[int]], clips: int) -> None:
+        """Compares clips at a place with the first ones there.
+
+        Raises:
+            ValueError: If all tensors that may be the clips are off the plan.
+        """
+        excess = self.excess(place, grid, shapes, clips)
+        other = self._first[place][0]
+        if excess > _MOST or (excess < 1 / _MOST and other in self._real):
+            shape = " x ".join(map(str, shapes[0][1:]))
+            raise ValueError(
+                f"{place[0].upper()}{place[1:]} gets or makes clips of {shape} on the grid of {grid.frames} x "
+                f"{grid.size} x {grid.size} (frames x height x width), {excess:.2g} times the points of the plan "
+                f"relative to {other.frames} x {other.size} x {other.size}. A mini-batch has many of them, and would "
+                "take as many times the memory and time of the baseline's. Resize and sample frames in the "
+                "dataset's `__getitem__`, after which the callback reduces the clips, or scale them with the shape in "
+                "which they arrive."
+            )
+
+    def excess(self, place: str, grid: BatchShape, shapes: Sequence[Sequence[int]], clips: int) -> float:
+        """Returns how many times the points of the plan clips have at a place; 1 where nothing can be said."""
+        points = [prod(shape) / clips / grid.clip.points for shape in shapes]
+        if not self._first:
+            self._full = [shape[1:] for shape in shapes]
+        first = self._first.setdefault(place, (grid.clip, points))[1]
+        if not points or len(points) != len(first) or not all(first):
+            return 1.0
+        return min((now / before for now, before in zip(points, first, strict=True)), key=lambda ratio: abs(ratio - 1))
+
+    def check_real(self, grid: BatchShape, batch: Any) -> None:
+        """Checks the first real mini-batch of each grid: where the trial failed, the first of all stands for it."""
+        if grid.clip in self._real:
+            return
+        self._real.add(grid.clip)
+        place, shapes = "a hook of the module or of the data", shapes_of_clips(batch)
+        if shapes and [shape[1:] for shape in shapes] == self._full:
+            self._first.setdefault(place, next(iter(self._first.values())))
+        self.check(place, grid, shapes, grid.clips)
+
+
+def _held_by(value: Any) -> Iterator[Any]:
+    """Everything that an object holds, itself included, but for the elements of long containers, and the Trainer."""
+    seen, waiting = set(), [value]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen or isinstance(value, (type, ModuleType)):
+            continue
+        seen.add(id(value))
+        yield value
+        if isinstance(value, (dict, list, tuple, set, deque)):
+            if len(value) <= _LONG:
+                waiting += value.values() if isinstance(value, dict) else value
+        elif not isinstance(value, (Tensor, np.ndarray)):
+            attributes = getattr(value, "__dict__", {})
+            waiting += (part for name, part in attributes.items() if name not in ("_trainer", "_fabric"))
+
 
 def meta_copy(module: LightningModule) -> LightningModule:
-    """Returns a copy whose parameters and buffers have shapes but no memory."""
-    memo: dict[int, Any] = {
-        id(parameter): nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
-        for parameter in module.parameters()
-    }
-    memo.update({id(buffer): buffer.detach().to("meta") for buffer in module.buffers()})
-    return copy_without_trainer(module, memo).train()
+    """Returns a copy whose tensors have shapes but no memory; what is done with the copy leaves no trace in the module.
+
+    Arrays are shared, and can't be written to. So are the elements of containers of over 1000, and no others.
+    """
+    memo: dict[int, Any] = {}
+    for value in _held_by(module):
+        if isinstance(value, nn.Parameter):
+            memo[id(value)] = nn.Parameter(value.detach().to("meta"), value.requires_grad)
+        elif isinstance(value, Tensor):
+            memo[id(value)] = value.detach().to("meta")
+        elif isinstance(value, np.ndarray):
+            memo[id(value)] = value.view()
+            memo[id(value)].flags.writeable = False
+        elif isinstance(value, (dict, list, tuple, set, deque)) and len(value) > _LONG:
+            memo[id(value)] = copy.copy(value)
+    probe = copy_without_trainer(module, memo).train()
+    forget_hooks(probe)  # they may write to what they have seen where they were made
+    return probe
 
 
-def _to_meta(batch: Any) -> Any:
-    return apply_to_collection(batch, Tensor, lambda tensor: tensor.to("meta"))
+class _FirstConvolution(TorchFunctionMode):
+    """Notes the shape of what the first convolution gets."""
+
+    shape: Sequence[int] = ()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.conv2d, torch.conv3d) and args:
+            self.shape = self.shape or args[0].shape
+        return func(*args, **(kwargs or {}))
 
 
-def _try(run: Callable[[BatchShape], None], grid: BatchShape, module: nn.Module) -> tuple[str, Exception] | None:
-    """Runs a grid; if that fails, returns the name of the innermost layer that did not return, and the error."""
+@dataclass
+class _Trial:
+    """What is known of a run on shapes: the innermost layer that did not return, and the error."""
+
+    flops: float = 0.0  # multiply-adds of a clip
+    convolved: Sequence[int] = ()  # shape of what the first convolution got
+    layer: str = ""
+    error: Exception | None = None
+
+
+def _try(run: Callable[[Any], None], batch: Any, module: nn.Module) -> _Trial:
+    """Runs a mini-batch."""
     entered: list[str] = []
     handles = []
+    trial = _Trial()
 
     def left(*_: object) -> None:  # a value that a hook returns would replace the layer's output
         entered.pop()
@@ -46,61 +179,97 @@ def _try(run: Callable[[BatchShape], None], grid: BatchShape, module: nn.Module)
         handles.append(layer.register_forward_pre_hook(lambda *_, name=name: entered.append(name)))
         handles.append(layer.register_forward_hook(left))
     try:
-        # To compile a graph for each grid would take minutes, and tell nothing.
-        with warnings.catch_warnings(), torch.no_grad(), torch.compiler.set_stance("force_eager"):
-            warnings.simplefilter("ignore")
-            run(grid)
+        with FlopCounterMode(display=False) as counter, _FirstConvolution() as first:
+            run(apply_to_collection(batch, Tensor, lambda tensor: tensor.to("meta")))
+        trial.convolved = first.shape
+        trial.flops = counter.get_total_flops() / 2 / TRIED_CLIPS  # a multiplication and an addition count as two
     except Exception as error:  # whatever a user's model may raise
-        return (entered[-1] if entered else ""), error
+        trial.layer, trial.error = (entered[-1] if entered else ""), error
     finally:
         for handle in handles:
             handle.remove()
-    return None
+    return trial
 
 
 def check_grids(
-    module: LightningModule, grids: Sequence[BatchShape], make_batch: Callable[[BatchShape], Any]
+    module: LightningModule, grids: Sequence[BatchShape], places: Sequence[Place], plan: PointsOnPlan
 ) -> dict[BatchShape, float]:
-    """Refuses grids that a model cannot take, before the training starts.
+    """Refuses grids that a script cannot take, before the training starts.
 
-    `training_step` is tried first, on mini-batches of `TRIED_CLIPS` clips. Where it fails on the first grid, the
-    baseline's (it reads a value, or needs its Trainer), `forward` is tried on the clips. A model that passes neither on
-    the baseline's grid can't be tried, and is accepted.
+    A mini-batch of `TRIED_CLIPS` clips goes through the places, and then `training_step` is tried on it. Where that
+    fails on the first grid, the baseline's (it reads a value, or needs its Trainer), `forward` is tried on the clips. A
+    place or a model that does not pass on the baseline's grid can't be tried, and is accepted.
 
     Returns:
         Multiply-adds of a forward for a clip of each grid (`BatchShape.clip`); empty where they can't be counted.
     """
+    # To compile a graph for each grid would take minutes, and tell nothing.
+    with warnings.catch_warnings(), torch.no_grad(), torch.compiler.set_stance("force_eager"), seeded(0):
+        warnings.simplefilter("ignore")
+        return _check_grids(module, list(dict.fromkeys(grid.clip for grid in grids)), places, plan)
+
+
+def _check_grids(
+    module: LightningModule, grids: Sequence[BatchShape], places: Sequence[Place], plan: PointsOnPlan
+) -> dict[BatchShape, float]:
+    flops: dict[BatchShape, float] = {}
+    run: Callable[[Any], None] | None = None
+    for grid in grids:
+        batch: Any = grid
+        for place in places:
+            try:
+                batch = place.through(batch)
+            except Exception as error:
+                if grid is grids[0]:
+                    log.debug("The grids can't be tried: %s fails: %s", place.name, error)
+                    return {}
+                raise _refusal(module, grid, place.name, error) from error
+            plan.check(place.name, grid, shapes_of_clips(batch), TRIED_CLIPS)
+        if grid is grids[0]:
+            run, probe = _runnable(module, batch)
+        if run is None:
+            continue
+        trial = _try(run, batch, probe)
+        flops[grid] = trial.flops
+        if trial.error is not None:
+            layer = trial.layer
+            where = f"`{layer}` ({type(probe.get_submodule(layer)).__name__})" if layer else "a step"
+            raise _refusal(module, grid, where, trial.error) from trial.error
+        # Both, as a first convolution may take one frame at a time, and a model may cost the same on all grids.
+        convolved, first = [trial.convolved] * bool(trial.convolved), flops[grids[0]]
+        costs = trial.flops / first / (grid.points / grids[0].points) if first else 1.0
+        if plan.excess(_MODEL, grid, convolved, TRIED_CLIPS) > _MOST and costs > _MOST:
+            plan.check(_MODEL, grid, convolved, TRIED_CLIPS)
+    return flops if all(flops.values()) else {}
+
+
+def _runnable(module: LightningModule, batch: Any) -> tuple[Callable[[Any], None] | None, LightningModule]:
+    """Returns what of a module runs on shapes, and the copy to try; None if nothing does."""
     try:
         probe = meta_copy(module)
     except Exception as reason:  # modules may hold anything, also what cannot be copied
         log.debug("The grids can't be tried, because the module can't be copied: %s", reason)
-        return {}
+        return None, module
 
-    def run_step(grid: BatchShape) -> None:
-        probe.training_step(_to_meta(make_batch(grid)), 0)
+    def step(batch: Any) -> None:
+        probe.training_step(batch, 0)
 
-    def run_forward(grid: BatchShape) -> None:
-        probe(first_clips(_to_meta(make_batch(grid))))
+    def forward(batch: Any) -> None:
+        probe(first_clips(batch))
 
-    for run in (run_step, run_forward):
-        failure = _try(run, grids[0], probe)
-        if failure is None:
-            break
-        log.debug("The baseline's grid can't be tried: %s", failure[1])
-    else:
-        return {}
-    flops: dict[BatchShape, float] = {}
-    for grid in dict.fromkeys(grid.clip for grid in grids):
-        with FlopCounterMode(display=False) as counter:
-            failure = _try(run, grid, probe)
-        flops[grid] = counter.get_total_flops() / 2 / TRIED_CLIPS  # it counts a multiplication and an addition as two
-        if failure is not None:
-            layer, error = failure
-            where = f"`{layer}` ({type(probe.get_submodule(layer)).__name__})" if layer else "a step"
-            raise ValueError(
-                f"{type(module).__name__} cannot take clips of {grid.frames} x {grid.size} x {grid.size} (frames x "
-                f"height x width): {where} fails with {type(error).__name__}: {str(error).splitlines()[0]}. Use a "
-                "global pool, for instance `nn.AdaptiveAvgPool3d(1)`, before the last layer, or give MultigridCallback "
-                "`long_cycle` and `short_cycle` factors that keep the clips larger."
-            ) from error
-    return flops if all(flops.values()) else {}
+    for run in (step, forward):
+        error = _try(run, batch, probe).error
+        if error is None:
+            return run, probe
+        log.debug("The baseline's grid can't be tried: %s", error)
+    return None, module
+
+
+def _refusal(module: nn.Module, grid: BatchShape, where: str, error: Exception) -> ValueError:
+    said = (str(error).splitlines() or [""])[0]
+    told = f"{where.rpartition('(')[2].replace(')', ':')} {where} {said}"  # begins with the layer's type, or a place
+    found = next((advice for pattern, advice in _WAYS_OUT.items() if re.search(pattern, told)))
+    return ValueError(
+        f"{type(module).__name__} cannot take clips of {grid.frames} x {grid.size} x {grid.size} (frames x height x "
+        f"width): {where} fails with {type(error).__name__}: {said.rstrip('.')}. {found}"
+    )

@@ -12,14 +12,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
 from rich.progress import track
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lightning_multigrid.loading import MultigridLoader, seeded
+from lightning_multigrid.lightning import Callback, LightningModule, MisconfigurationException, Trainer
+from lightning_multigrid.loading import MultigridLoader, ScriptLoader, seeded
 from lightning_multigrid.norm import set_sub_batch, sub_batchnorm_layers
 from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training.mini_batches import batch_maker
@@ -59,12 +58,12 @@ class CompileGrids(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        loader = trainer.train_dataloader
-        if not isinstance(loader, MultigridLoader):
+        if not isinstance(trainer.train_dataloader, ScriptLoader):
             raise MisconfigurationException(
                 "CompileGrids compiles the grids of a multigrid training, but the Trainer has no MultigridCallback. "
                 "Add one before it, or use `torch.compile` alone."
             )
+        loader = trainer.train_dataloader.multigrid
         grids = loader.sampler.schedule.grids_of_statistics
         # For training, for validation, and for what else a script may do with the model.
         graphs = 2 * len(grids) + 8
@@ -97,12 +96,12 @@ class CompileGrids(Callback):
     def _try_all(
         self, trainer: Trainer, pl_module: LightningModule, loader: MultigridLoader, grids: list[tuple[BatchShape, int]]
     ) -> None:
-        make = batch_maker(trainer, pl_module, loader, whole=True)
+        make = batch_maker(trainer, pl_module, loader)
         devices = [pl_module.device] if pl_module.device.type == "cuda" else []
         quiet = trainer.progress_bar_callback is None or not trainer.is_global_zero
         with torch.random.fork_rng(devices), seeded(0), _muted(pl_module), _buffers_kept(pl_module):
             for shape, sub_batch in track(grids, "Compiling the grids", disable=quiet):
-                set_sub_batch(pl_module, sub_batch)
+                set_sub_batch(pl_module, sub_batch, of=shape.clips)
                 # As in training, through DDP: it cuts the graphs where a bucket of gradients can be sent.
                 output = trainer.strategy.training_step(make(shape), 0)
                 loss = output["loss"] if isinstance(output, dict) else output
@@ -112,7 +111,7 @@ class CompileGrids(Callback):
                     parameter.grad = None
 
     def _step(self, trainer: Trainer, batch_idx: int) -> Step:
-        step: Step = trainer.train_dataloader.sampler.steps(trainer.current_epoch)[batch_idx]  # type: ignore[union-attr]
+        step: Step = trainer.train_dataloader.multigrid.sampler.steps(trainer.current_epoch)[batch_idx]  # type: ignore[union-attr]
         return step
 
     @override

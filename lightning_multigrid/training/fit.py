@@ -8,36 +8,44 @@ from fractions import Fraction
 from typing import Any, cast
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info
+from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.utils.data import DataLoader
 
+from lightning_multigrid.lightning import LightningModule, Trainer
 from lightning_multigrid.loading import (
     FixedClips,
     MultigridLoader,
     MultigridSampler,
-    clip_dataset,
+    ScriptLoader,
     derive_seed,
     order_of,
     reseed,
 )
-from lightning_multigrid.reports import RunReport, clock_of, ways_out
+from lightning_multigrid.reports import RunReport, clock_of, tell_changed_meaning, ways_out
 from lightning_multigrid.schedule import BatchShape, Step
-from lightning_multigrid.training.baseline_lr import BaselineLR, warn_of_adaptive_lr
-from lightning_multigrid.training.check_grids import check_grids
+from lightning_multigrid.training.baseline_lr import BaselineLR
+from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.lightning_internals import (
     LoopCounters,
+    Place,
     batch_index,
     global_seed,
+    loader_with_front,
     reload_every,
     step_is_logged,
     training_source,
 )
-from lightning_multigrid.training.mini_batches import batch_maker
+from lightning_multigrid.training.mini_batches import places
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.recipe import Options, Recipe, read_recipe, user_loader
-from lightning_multigrid.training.refusals import refuse_sync_batchnorm
-from lightning_multigrid.training.resume import Continuation, describe_run, describe_stand, take_up
+from lightning_multigrid.training.refusals import refuse_sharded_batchnorm, refuse_sync_batchnorm, warn_of_own_state
+from lightning_multigrid.training.resume import (
+    Continuation,
+    describe_run,
+    describe_stand,
+    optimizer_steps_before,
+    take_up,
+)
 from lightning_multigrid.training.takeover import Takeover
 
 
@@ -54,11 +62,13 @@ class Fit:
         lr: BaselineLR,
         report: RunReport,
         statistics: EvaluationStatistics,
+        points: PointsOnPlan,
         validations_per_phase: int | None,
     ) -> None:
         self.sampler, self.lr, self.report, self.statistics = sampler, lr, report, statistics
-        self._trainer = trainer
+        self.points, self._trainer = points, trainer
         self._resumed: Continuation | None = None
+        self._whole_epoch: int | None = None  # the last epoch that has run from its first mini-batch
         self._validations_per_phase, self._validate_every = validations_per_phase, trainer.check_val_every_n_epoch
 
     def step(self, batch: int) -> Step:
@@ -67,15 +77,18 @@ class Fit:
 
     # --- LR and validation ---
 
-    def resume(self, found: Continuation) -> None:
-        """Lets the LR schedulers continue from a checkpoint."""
-        self._resumed, self.lr.epoch = found, found.epoch
+    def resume(self, checkpoint: dict[str, Any], state: dict[str, Any] | None) -> None:
+        """Continues from a checkpoint, in which `state` is the callback's, before Lightning reads its counters."""
+        self._resumed = take_up(checkpoint, state, self.sampler, self.lr.epoch, self.lr.configs)
+        self.lr.epoch = self._resumed.epoch
+        if self.lr.run:
+            self.lr.run["estimated_stepping_batches"] += self._resumed.steps_elsewhere
 
     def start_lr(self) -> None:
         """Sets the LR before the first step."""
         if self._resumed is not None:
             # The LR at the time of the checkpoint; Lightning does not know the position yet.
-            self.lr.resume(self._resumed.ticks, self._resumed.lr_scale)
+            self.lr.resume(self._resumed.ticks, self._resumed.intervals, self._resumed.lr_scale)
         else:
             self.sync_lr(self._trainer.current_epoch, 0)
 
@@ -87,6 +100,11 @@ class Fit:
             epoch, batch, steps = epoch + 1, 0, self.sampler.steps(epoch + 1)
         position = epoch + Fraction(steps[batch].offset, self.sampler.clips)
         self.lr.sync(self.sampler.schedule.baseline_epoch(position), steps[batch].lr_scale)
+
+    def judge_calls(self) -> None:
+        """Judges how often the script has stepped its schedulers, if an epoch has passed since the last time."""
+        if self._whole_epoch is not None and not self._trainer.lightning_module.automatic_optimization:
+            self.lr.judge_calls(self._whole_epoch, len(self.sampler.steps(self._whole_epoch)))
 
     def choose_validation(self) -> None:
         """Decides whether this epoch ends with a validation. The last one does, for the checkpoint that counts."""
@@ -114,6 +132,9 @@ class Fit:
         # Lightning has just requested the training loader. It must not request those for validation again.
         reload_every(self._trainer, 0)
         self.choose_validation()
+        self.judge_calls()
+        self._whole_epoch = epoch if batch == 0 else None
+        self.lr.forget_calls()
         self.sync_lr(epoch, batch)
         self.report.started(epoch, batch)
         return epoch, batch
@@ -137,6 +158,7 @@ class Fit:
             **describe_run(self.sampler, self.lr.epoch),
             "seed": self.sampler.seed,
             "ticks": list(self.lr.ticks),
+            "intervals": list(self.lr.intervals),
             "lr_scale": self.lr.scale,
         }
 
@@ -179,17 +201,23 @@ def begin_fit(
     """
     takeover.convert_batchnorm(module, options.sub_batch)  # layers that were made after `setup`
     refuse_sync_batchnorm(module)
-    loader = user_loader(training_source(trainer).dataloader())
+    refuse_sharded_batchnorm(module)
+    own = training_source(trainer).dataloader()
+    loader = user_loader(own)
     recipe = read_recipe(trainer, loader, trainer.world_size)
     seed = (state or {}).get("seed") if options.seed is None else options.seed
     multigrid = _make_loader(options, trainer, recipe, loader, seed)
     sampler = multigrid.sampler
     fit = multigrid.host = _make_fit(options, trainer, module, takeover, recipe, loader, multigrid)
     if checkpoint is not None:
-        fit.resume(take_up(checkpoint, state, sampler, recipe.epoch, fit.lr.configs))
+        fit.resume(checkpoint, state)
+    warn_of_own_state(loader, multigrid)
+    tell_changed_meaning(trainer, sampler.schedule, options.validations_per_phase is not None)
     takeover.show_on_bar(trainer, fit.report)
     takeover.add_last_callback(trainer, fit.statistics)
-    takeover.replace_loader(trainer, multigrid)
+    loaders = loader_with_front(trainer, multigrid, ScriptLoader(loader, multigrid, fit.epoch))
+    takeover.callback(setattr, loaders, "front", own)
+    takeover.replace_loader(trainer, loaders)
     takeover.configure_trainer(trainer, sampler, recipe.epoch)
     rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, sampler.drop_last))
     return fit
@@ -199,10 +227,13 @@ def _make_loader(
     options: Options, trainer: Trainer, recipe: Recipe, loader: DataLoader[Any], seed: int | None
 ) -> MultigridLoader:
     """Plans the training of a recipe on this device; returns the loader of its mini-batches."""
-    dataset = clip_dataset(loader.dataset) or FixedClips(loader.dataset, options.layout)
+    dataset = options.clips_of(loader.dataset)
     shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
     epochs = options.epochs_of_try if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
     schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
+    if isinstance(dataset, FixedClips):
+        for grid in schedule.grids:
+            dataset.check(grid.frames)
     seed = global_seed(trainer) if seed is None else seed
     in_order = range(int(recipe.available * trainer.world_size))
     sampler = MultigridSampler(
@@ -231,12 +262,12 @@ def _make_fit(
     """Tries the plan on the model, and takes over the LR."""
     clips, sampler = multigrid.clips, multigrid.sampler
     grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
-    flops = check_grids(module, grids, batch_maker(trainer, module, multigrid))
+    points = PointsOnPlan()
+    flops = check_grids(module, grids, places(trainer, module, multigrid), points)
     estimate = None
     if options.precise_bn_batches is not None:
         estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)
         estimate.check(trainer, module)
-    lr = takeover.drive_lr(trainer, module, recipe.epoch)
-    warn_of_adaptive_lr(trainer.optimizers, sampler.schedule)
+    lr = takeover.drive_lr(trainer, module, recipe, optimizer_steps_before(sampler, Place(sampler.schedule.epochs, 0)))
     report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), clock_of(module.device))
-    return Fit(trainer, sampler, lr, report, EvaluationStatistics(estimate), options.validations_per_phase)
+    return Fit(trainer, sampler, lr, report, EvaluationStatistics(estimate), points, options.validations_per_phase)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
+
+from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer, TrainerFn
 
 
 def training_source(trainer: Trainer) -> Any:
@@ -32,6 +32,19 @@ def training_source(trainer: Trainer) -> Any:
             "the package's requirements name."
         )
     return source
+
+
+def loader_with_front(trainer: Trainer, loader: Any, front: Any) -> Any:
+    """Returns a loader that Lightning iterates as it would `loader`, while `trainer.train_dataloader` is its `front`.
+
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.setup_data`; `trainer/trainer.py`,
+    `Trainer.train_dataloader`): of a `CombinedLoader` the loop iterates `flattened`, and scripts see `iterables`. Both
+    are public, but not that they may differ. Nothing else tells a script's `iter` from Lightning's.
+    """
+    # Of `lightning.pytorch` or `pytorch_lightning`, as the Trainer.
+    combined = sys.modules[type(trainer.fit_loop).__module__].CombinedLoader
+    parts = {"front": front, "iterables": property(lambda both: both.front)}
+    return type("LoaderWithFront", (combined,), parts)(loader, "max_size_cycle")
 
 
 def reload_every(trainer: Trainer, epochs: int) -> None:
@@ -150,7 +163,9 @@ class LoopCounters:
 
     @property
     def optimizer_steps(self) -> int:
-        """Optimizer steps since the start of the training."""
+        """Optimizer steps since the start of the training; of manual optimization, mini-batches."""
+        if self._loop["epoch_loop.manual_optimization.optim_step_progress"]["total"]["completed"]:
+            return int(self._batches["total"]["processed"])  # it counts the steps of all optimizers
         progress = self._loop["epoch_loop.automatic_optimization.optim_progress"]
         return int(progress["optimizer"]["step"]["total"]["completed"])
 

@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
+from lightning_multigrid.lightning import Callback, LightningModule, MisconfigurationException, Trainer
 from lightning_multigrid.loading import (
     ClipDataset,
     ClipRequest,
@@ -42,6 +41,7 @@ from lightning_multigrid.norm import (
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, ShortCycle
 from lightning_multigrid.training.lightning_internals import batch_index, copy_without_trainer, stage_of_training
 from lightning_multigrid.training.mini_batches import first_clips, on_device
+from lightning_multigrid.training.torch_internals import name_in_state_dict
 
 _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
 
@@ -57,7 +57,7 @@ def population_sampler(training: MultigridSampler, batches: int) -> MultigridSam
     seed = derive_seed(training.seed, _ORDER)
 
     def order(epoch: int) -> list[int]:
-        seen = training.order(epoch)[: int(training.clips * training.world)]
+        seen = training.order_in(epoch)[: int(training.clips * training.world)]
         return [seen[place] for place in epoch_order(seed, epoch, len(seen))]
 
     clips = min(batches, training.clips // baseline.shape.clips) * baseline.shape.clips
@@ -88,15 +88,20 @@ class PopulationEstimate:
                 f"`precise_bn_batches` re-estimates the running statistics of BatchNorm layers, but {name} has none. "
                 "Leave the argument out."
             )
+        if trainer.strategy.restore_checkpoint_after_setup:
+            raise MisconfigurationException(
+                f"`precise_bn_batches` needs a copy of the module, but {type(trainer.strategy).__name__} shards it. "
+                "Leave the argument out: validation then uses the moving averages, averaged over the ranks."
+            )
         shape = self.sampler.schedule.baseline.shape
-        requests = [ClipRequest(0, shape.frames, shape.size, seed=0)] * 2
+        requests = [ClipRequest(getattr(self._dataset, "first", 0), shape.frames, shape.size, seed=0)] * 2
         failures = []
         for self._runs_step in (True, False):
             try:
                 with self._apart(trainer, module, epoch=0):
                     batch = on_device(trainer, module, self._loader().dataset[requests])
                     replica = _replica(module, {})
-                    set_sub_batch(replica, 2)  # so that these two clips need no other rank
+                    set_sub_batch(replica, 2, of=2)  # so that these two clips need no other rank
                     with observed_moments(tracking_layers(replica)) as moments:
                         self._run(trainer, replica, batch, 0)
             except Exception as error:  # whatever a user's model may raise
@@ -118,7 +123,8 @@ class PopulationEstimate:
         """
         training = _training_layers(module, modes)
         replica = _replica(module, modes)
-        set_sub_batch(replica, self.sampler.schedule.sub_batch)
+        schedule = self.sampler.schedule
+        set_sub_batch(replica, schedule.sub_batch, of=schedule.baseline.shape.clips)
         self.sampler.set_epoch(epoch)
         with (
             self._apart(trainer, module, epoch),
@@ -218,6 +224,11 @@ class EvaluationStatistics(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self.saving and self._written != _position(trainer):
             self._write(trainer, pl_module)  # in place: the state dict, which exists already, holds the same tensors
+            if trainer.strategy.restore_checkpoint_after_setup:  # that of a sharded model holds copies
+                saved = checkpoint["state_dict"]
+                for name, buffer in pl_module.named_buffers():
+                    if name_in_state_dict(name) in saved:  # else another rank saves it
+                        saved[name_in_state_dict(name)].copy_(buffer)
 
 
 def _position(trainer: Trainer) -> tuple[int, int]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, cast
 
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities.types import LRSchedulerConfig
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
 
+from lightning_multigrid.lightning import LightningModule, LRSchedulerConfig, MisconfigurationException, Trainer
+from lightning_multigrid.loading import ClipDataset, FixedClips, SampleParts, clip_dataset, same_loader
 from lightning_multigrid.schedule import (
     Baseline,
     BatchShape,
@@ -64,11 +63,14 @@ class Options:
     milestones: list[float] | None
     warmup_epochs: float | None
     layout: str | None
+    clips: Sequence[str | int] | Mapping[str | int, str] | None
+    follow: Mapping[str | int, str] | None
     validations_per_phase: int | None
     precise_bn_batches: int | None
     seed: int | None
 
     def __post_init__(self) -> None:
+        SampleParts(self.layout, self.clips, self.follow or {})  # refuses bad values where they are written
         if self.validations_per_phase is not None and self.validations_per_phase < 1:
             raise ValueError(f"`validations_per_phase` must be at least 1, got {self.validations_per_phase}.")
         if self.precise_bn_batches is not None and self.precise_bn_batches < 1:
@@ -76,7 +78,7 @@ class Options:
                 f"`precise_bn_batches` must be at least 1, got {self.precise_bn_batches}. Leave it out to keep the "
                 "moving average of training."
             )
-        # A plan for any baseline refuses bad values where they are written, instead of when `fit` starts.
+        # So does a plan for any baseline.
         baseline = Baseline(BatchShape(1, 4, 4), epochs=1)
         shaped = self._plan(baseline, stepwise=True) != MultigridSchedule(baseline)
         if self.schedule is not None and (shaped or self.milestones is not None or self.warmup_epochs is not None):
@@ -97,6 +99,16 @@ class Options:
             lr_scaling=self.lr_scaling,
             whole_epochs=self.whole_epochs,
         )
+
+    def clips_of(self, dataset: Dataset[Any]) -> ClipDataset:
+        """Returns a dataset as one of clips that answers requests."""
+        known = clip_dataset(dataset)
+        if known is not None and (self.clips or self.follow):
+            raise ValueError(
+                f"{type(dataset).__name__} brings its samples to a grid itself, in `read_clip`, so `clips` and "
+                "`follow` would have no effect. Leave them out."
+            )
+        return known or FixedClips(dataset, self.layout, self.clips, self.follow)
 
     def infer_schedule(
         self,
@@ -155,13 +167,23 @@ def user_loader(loaders: Any) -> DataLoader[Any]:
             f"MultigridCallback needs a map-style dataset, got the iterable {type(loaders.dataset).__name__}: each "
             "mini-batch is requested by index and shape. Give the dataset `__getitem__` and `__len__`."
         )
-    if loaders.batch_size is None or type(loaders.batch_sampler) is not BatchSampler:
+    batches = loaders.batch_sampler
+    if batches is None:
         raise TypeError(
-            f"MultigridCallback plans the mini-batches itself, but the loader has the batch sampler "
-            f"{type(loaders.batch_sampler).__name__}. Give the `DataLoader` a `batch_size`, and `shuffle` or a "
-            "`sampler`."
+            "MultigridCallback makes mini-batches out of single clips, but the loader has `batch_size=None`: each "
+            f"sample of {type(loaders.dataset).__name__} is a whole mini-batch. Let it return one clip, and give the "
+            "`DataLoader` a `batch_size`."
         )
-    return loaders
+    if not isinstance(batches, BatchSampler) or type(batches).__iter__ is not BatchSampler.__iter__:
+        raise TypeError(
+            f"MultigridCallback plans the mini-batches itself, but {type(batches).__name__} has batches of its own. "
+            "Let a `sampler` yield the same indices one by one, and give the `DataLoader` a `batch_size`: clips that "
+            "follow each other come into one mini-batch. See `docs/script.md`, Samplers."
+        )
+    if loaders.batch_size is not None:
+        return loaders
+    read = {"batch_size": batches.batch_size, "sampler": batches.sampler, "drop_last": batches.drop_last}
+    return same_loader(loaders, **read)
 
 
 def baseline_epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:

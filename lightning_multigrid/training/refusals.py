@@ -1,47 +1,39 @@
 """Refuses what the multigrid method can't follow in a Lightning script, and says what to do instead.
 
-Every function raises a `MisconfigurationException`.
+Functions named `refuse_` raise a `MisconfigurationException`.
 """
 
 from __future__ import annotations
 
+import copy
 from inspect import signature
+from typing import Any
 
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
-from lightning.pytorch.utilities.model_helpers import is_overridden
+import torch
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import nn
+from torch.utils.data import DataLoader
+
+from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer, is_a
+from lightning_multigrid.loading import ClipRequest, FixedClips, MultigridLoader, order_of, same_loader
+from lightning_multigrid.training.mini_batches import first_clips
 
 
 def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
     """Refuses modules and Trainers that multigrid training can't follow in Lightning's loop."""
-    if not module.automatic_optimization:
-        raise MisconfigurationException(
-            "MultigridCallback changes the LR between optimizer steps, so it needs automatic optimization, but "
-            f"{type(module).__name__} sets `automatic_optimization=False`. Use the pieces in a loop of your own: see "
-            "`examples/own_training_loop.py`."
-        )
     if "dataloader_iter" in signature(module.training_step).parameters:
         raise MisconfigurationException(
             f"MultigridCallback needs one mini-batch per training step, but {type(module).__name__} has "
             "`training_step(dataloader_iter)`. Give it `training_step(batch, batch_idx)`."
         )
-    if is_overridden("lr_scheduler_step", module):
-        raise MisconfigurationException(
-            "MultigridCallback steps the LR schedulers on the baseline's clock, but "
-            f"{type(module).__name__} overrides `lr_scheduler_step`, which may count the epochs of this run instead. "
-            "Return schedulers of torch from `configure_optimizers`, and remove the override."
-        )
     refuse_split_models(trainer.strategy)
     callbacks = [*trainer.callbacks]  # type: ignore[attr-defined]
-    if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
+    if any(is_a(callback, "callbacks.GradientAccumulationScheduler") for callback in callbacks):
         raise MisconfigurationException(
             "MultigridCallback plans whole optimizer steps and cannot follow a `GradientAccumulationScheduler`. Use "
             "`Trainer(accumulate_grad_batches=...)` instead."
         )
-    if any(isinstance(callback, StochasticWeightAveraging) for callback in callbacks):
+    if any(is_a(callback, "callbacks.StochasticWeightAveraging") for callback in callbacks):
         raise MisconfigurationException(
             "MultigridCallback and `StochasticWeightAveraging` both drive the LR and the number of epochs. Use "
             "`WeightAveraging` or `EMAWeightAveraging` instead, which leave them alone."
@@ -63,20 +55,60 @@ def refuse_sync_batchnorm(module: LightningModule) -> None:
         )
 
 
-def refuse_split_models(strategy: Strategy) -> None:
-    """Refuses strategies under which a rank does not hold the whole model."""
-    if isinstance(strategy, (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)):
+def refuse_sharded_batchnorm(module: nn.Module) -> None:
+    """Refuses BatchNorm layers that `fully_shard` was called on: it changes their class, as our conversion does."""
+    kinds = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
+    for name, layer in module.named_modules():
+        if isinstance(layer, kinds) and type(layer).__name__.startswith("FSDP"):
+            raise MisconfigurationException(
+                f"MultigridCallback can't set the clips that share statistics in `{name}`, because `fully_shard` was "
+                "called on this BatchNorm layer itself. Call it on the blocks that hold such layers."
+            )
+
+
+def refuse_split_models(strategy: Any) -> None:
+    """Refuses strategies under which ranks do more than train the same model on other clips."""
+    if is_a(strategy, "strategies.DeepSpeedStrategy"):
         raise MisconfigurationException(
-            "MultigridCallback cuts mini-batches among ranks that each hold the whole model and its BatchNorm "
-            f"layers, but {type(strategy).__name__} splits the model or its optimizer. Use `strategy='ddp'`: multigrid "
-            "needs no more memory than the baseline, and the paper's models fit on one GPU."
+            "MultigridCallback changes the LR of the optimizer and of its checkpoints, but DeepSpeed wraps both in an "
+            "engine of its own. Use `strategy='fsdp'`, or `strategy='ddp'` if the model fits on one GPU."
+        )
+    if is_a(strategy, "strategies.ModelParallelStrategy"):
+        ranks = strategy.device_mesh["tensor_parallel"].size()
+        if ranks > 1:
+            raise MisconfigurationException(
+                f"MultigridCallback gives each rank other clips, but with `tensor_parallel_size={ranks}` several ranks "
+                "work on the same ones. Use `ModelParallelStrategy(tensor_parallel_size=1, data_parallel_size=...)`."
+            )
+
+
+def refuse_other_seed(state: dict[str, Any] | None, seed: int) -> None:
+    """Refuses a checkpoint whose order of clips is another one, where it is loaded too late to take its seed."""
+    if state is not None and state["seed"] != seed:
+        raise MisconfigurationException(
+            f"The checkpoint's order of clips has the seed {state['seed']}, and this run's has {seed}. With a sharded "
+            f"model it is known too late. Resume with `MultigridCallback(seed={state['seed']})`."
         )
 
 
-def refuse_late_checkpoints(strategy: Strategy) -> None:
-    """Refuses strategies that load a checkpoint after `on_fit_start`, where the training is planned."""
-    if strategy.restore_checkpoint_after_setup:
-        raise MisconfigurationException(
-            "MultigridCallback plans how to go on before training starts, but "
-            f"{type(strategy).__name__} loads checkpoints later. Resume with `strategy='ddp'`."
+def warn_of_own_state(loader: DataLoader[Any], multigrid: MultigridLoader) -> None:
+    """Warns of a script's sampler or dataset that gives other values when it is asked twice with one seed.
+
+    What a sampler counts in its attributes is counted in a copy of it.
+    """
+    sampler, clips, names = loader.sampler, multigrid.clips, []
+    if not type(sampler).__module__.startswith(("torch.", "lightning")):
+        order = order_of(same_loader(loader, sampler=copy.copy(sampler)), seed=0)
+        if order(0) != order(0):
+            names.append(f"sampler {type(sampler).__name__}")
+    if isinstance(clips, FixedClips):
+        request = ClipRequest(clips.first, clips.frames, clips.size, seed=0)
+        one, other = (first_clips(multigrid.dataset[[request]]) for _ in range(2))
+        if one is not None and other is not None and not torch.equal(one, other):
+            names.append(f"dataset {type(clips.dataset).__name__}")
+    for name in names:
+        rank_zero_warn(
+            f"The {name} gives other values when asked twice with one seed, so a run that continues from a checkpoint "
+            "will differ from one that never stopped. Draw from the global random state, or from a `random.Random`, "
+            "`numpy.random.Generator` or `torch.Generator` that is an attribute."
         )

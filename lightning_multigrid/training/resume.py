@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities import rank_zero_info
-from lightning.pytorch.utilities.types import LRSchedulerConfig
+from lightning_utilities.core.rank_zero import rank_zero_info
 
+from lightning_multigrid.lightning import LRSchedulerConfig, MisconfigurationException
 from lightning_multigrid.loading import MultigridSampler
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, ShortCycle
 from lightning_multigrid.training.baseline_lr import BaselineEpoch
@@ -106,13 +105,14 @@ def take_up(
         found = _from_baseline(counters, sampler, epoch, configs)
     else:
         found = _from_multigrid(state, counters.place, sampler, epoch)
+    elsewhere = counters.optimizer_steps - optimizer_steps_before(sampler, found.place)
     if found.place == counters.place:
         counters.close_finished_epoch()
     else:
         counters.move(found.place)
     if found.message:
         rank_zero_info(found.message)
-    return found
+    return replace(found, steps_elsewhere=elsewhere)
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,8 @@ class Continuation:
     ticks: Sequence[int]  # that each LR scheduler has had
     lr_scale: float  # of the last step
     epoch: BaselineEpoch  # in which the LR schedulers, which are the checkpoint's, count
+    intervals: Sequence[str] = ()  # after which each LR scheduler is stepped, where the checkpoint says so
+    steps_elsewhere: int = 0  # optimizer steps that Lightning counts beyond those of this run's plan before the place
     message: str = ""  # what a user should know; empty if the run has the settings of the checkpoint
 
 
@@ -130,7 +132,7 @@ def _from_multigrid(
     state: dict[str, Any], place: Place, sampler: MultigridSampler, epoch: BaselineEpoch
 ) -> Continuation:
     saved_epoch = BaselineEpoch(*state.get("baseline_epoch_batches", (epoch.batches, epoch.accumulate)))
-    here = Continuation(place, state["ticks"], state["lr_scale"], saved_epoch)
+    here = Continuation(place, state["ticks"], state["lr_scale"], saved_epoch, state.get("intervals", ()))
     mine = describe_run(sampler, epoch)
     # Version 1 had only the schedule of a device.
     key = "plan" if "plan" in state else "schedule"
@@ -187,7 +189,7 @@ def _from_baseline(
         )
     place = _place_of(sampler, Fraction(done.epoch))
     ticks = [epoch.ticks(Fraction(done.epoch), config.interval, config.frequency) for config in configs]
-    return Continuation(place, ticks, 1.0, epoch, _crossing(Fraction(done.epoch), place, sampler))
+    return Continuation(place, ticks, 1.0, epoch, message=_crossing(Fraction(done.epoch), place, sampler))
 
 
 def _refuse_mid_epoch(place: Place, of: str, this: str) -> None:
@@ -215,6 +217,13 @@ def _place_of(sampler: MultigridSampler, baseline_epoch: Fraction) -> Place:
     position = sampler.schedule.position_of(baseline_epoch)
     epoch = math.floor(position)
     return _first_after(sampler, epoch, (position - epoch) * sampler.clips * sampler.world)
+
+
+def optimizer_steps_before(sampler: MultigridSampler, place: Place) -> int:
+    """Returns the optimizer steps of the plan before a place."""
+    split = sampler.clips, sampler.accumulate, sampler.drop_last
+    batches = (sum(sampler.schedule.count_steps(epoch, *split)) for epoch in range(place.epoch))
+    return sum(math.ceil(count / sampler.accumulate) for count in batches) + place.batch // sampler.accumulate
 
 
 def _first_after(sampler: MultigridSampler, epoch: int, clips: Fraction | int) -> Place:

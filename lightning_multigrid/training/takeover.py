@@ -6,17 +6,24 @@ import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import wraps
+from types import new_class
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from lightning_multigrid.lightning import Callback, LightningModule, LRSchedulerConfig, Trainer, is_a
 from lightning_multigrid.loading import MultigridSampler
-from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm
+from lightning_multigrid.norm import Loan
 from lightning_multigrid.reports import RunReport
-from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR
-from lightning_multigrid.training.lightning_internals import attach, loop_limits, reload_every, training_source
+from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR, is_plateau
+from lightning_multigrid.training.lightning_internals import (
+    attach,
+    batch_index,
+    loop_limits,
+    reload_every,
+    training_source,
+)
+from lightning_multigrid.training.recipe import Recipe
 
 
 class Takeover(ExitStack):
@@ -37,7 +44,7 @@ class Takeover(ExitStack):
 
     def attach(self, trainer: Trainer, module: LightningModule) -> None:
         """Makes a Trainer answer `configure_optimizers` as in `fit`, without one. The command `plan` uses it."""
-        parts = [part for part in module.modules() if isinstance(part, LightningModule)]
+        parts = [part for part in module.modules() if is_a(part, "LightningModule")]
         for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *parts):
             self.callback(_restore_attributes, owner, dict(vars(owner)))
         attach(trainer, module)
@@ -52,26 +59,80 @@ class Takeover(ExitStack):
 
     def convert_batchnorm(self, module: nn.Module, sub_batch: int) -> None:
         """Converts plain BatchNorm layers to those over sub-mini-batches."""
-        for layer in module.modules():
-            if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
-                self.callback(restore_batchnorm, convert_sub_batchnorm(layer, sub_batch))
+        loan = Loan()
+        loan.convert(module, sub_batch)
+        self.callback(loan.end)
 
-    def drive_lr(self, trainer: Trainer, module: LightningModule, epoch: BaselineEpoch) -> BaselineLR:
-        """Takes the LR and the ticks of its schedulers away from Lightning; returns what drives them instead."""
+    def drive_lr(self, trainer: Trainer, module: LightningModule, recipe: Recipe, steps: int) -> BaselineLR:
+        """Takes the LR and the ticks of its schedulers away from Lightning; returns what drives them instead.
+
+        `steps` is the number of optimizer steps that this run will take.
+        """
+        baseline = {
+            "max_epochs": trainer.max_epochs,
+            "max_steps": trainer.max_steps,
+            "num_training_batches": recipe.epoch.batches,
+            "estimated_stepping_batches": recipe.epoch.ticks(recipe.epochs, "step", frequency=1),
+        }
+        run = {} if trainer.fast_dev_run else {"estimated_stepping_batches": steps}  # type: ignore[attr-defined]
         own = module.lr_scheduler_step
-        lr = BaselineLR(trainer.lr_scheduler_configs, trainer.optimizers, epoch, lambda scheduler: own(scheduler, None))
+
+        def tick(scheduler: Any) -> None:
+            if module.automatic_optimization:
+                own(scheduler, None)
+            else:
+                super(type(scheduler), scheduler).step()  # type: ignore[misc]  # its own: see `_take_calls`
+
+        lr = BaselineLR(trainer.lr_scheduler_configs, trainer.optimizers, recipe.epoch, tick, baseline, run)
         self.callback(lr.remove_scale)
+        for optimizer in trainer.optimizers:
+            self.callback(optimizer.register_step_pre_hook(lr.before_step).remove)
+            self.callback(optimizer.register_state_dict_post_hook(lr.without_scale).remove)
 
         @wraps(own)
         def lr_scheduler_step(scheduler: Any, metric: Any) -> None:
             # Lightning's ticks do nothing, as ours follow the baseline's clock. But only Lightning knows the metric of
             # a plateau, so it ticks that scheduler, which then computes with the baseline's LR.
-            if isinstance(scheduler, ReduceLROnPlateau):
+            if all(scheduler is not config.scheduler for config in lr.configs):
                 with lr.on_baseline():
                     own(scheduler, metric)
 
         self._override(module, "lr_scheduler_step", lr_scheduler_step)
+        if not module.automatic_optimization:
+            for config in trainer.lr_scheduler_configs:
+                self._take_calls(trainer, config, lr)
+
+        def answer(name: str) -> property:
+            of_trainer = getattr(type(trainer), name)
+            return property(lambda self: lr.answers[name] if name in lr.answers else of_trainer.__get__(self))
+
+        self._subclass(trainer, {name: answer(name) for name in ("current_epoch", "global_step", *baseline)})
         return lr
+
+    def _take_calls(self, trainer: Trainer, config: LRSchedulerConfig, lr: BaselineLR) -> None:
+        """Takes over the methods by which a script with manual optimization steps a scheduler."""
+        plateau = is_plateau(config)
+
+        def method(name: str) -> Callable[..., None]:
+            def call(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+                if plateau:
+                    with lr.on_baseline():
+                        getattr(super(type(scheduler), scheduler), name)(*args, **kwargs)
+                else:
+                    place = trainer.current_epoch, batch_index(trainer), trainer.is_last_batch
+                    lr.called(scheduler, bool(args or kwargs), *place)
+
+            return call
+
+        names = [name for name in ("step", "step_update") if hasattr(config.scheduler, name)]  # timm has both
+        self._subclass(config.scheduler, {name: method(name) for name in names})
+
+    def _subclass(self, owner: Any, members: dict[str, Any]) -> None:
+        """Gives one object other methods and properties, by a subclass: they are not in its `state_dict`."""
+        own = type(owner)
+        self.callback(setattr, owner, "__class__", own)
+        names = {"__module__": own.__module__, "__qualname__": own.__qualname__}
+        owner.__class__ = new_class(own.__name__, (own,), exec_body=lambda space: space.update(names | members))
 
     def show_on_bar(self, trainer: Trainer, report: RunReport) -> None:
         """Shows items of a report on the progress bar."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torch import nn
 from torch.optim.lr_scheduler import ChainedScheduler, SequentialLR
 
 
@@ -24,6 +25,16 @@ def scheduler_parts(scheduler: Any, offset: int = 0) -> list[tuple[Any, int]]:
     if isinstance(scheduler, ChainedScheduler):
         return [part for inner in scheduler._schedulers for part in scheduler_parts(inner, offset)]
     return [(scheduler, offset)]
+
+
+def forget_hooks(module: nn.Module) -> None:
+    """Removes all forward hooks of a module and of its parts.
+
+    torch 2.6 to 2.15 (`nn/modules/module.py`): only who registered a hook can remove it.
+    """
+    for part in module.modules():
+        part._forward_hooks.clear()
+        part._forward_pre_hooks.clear()
 
 
 @contextmanager
@@ -51,3 +62,12 @@ def count_graphs() -> int:
     from torch._dynamo.utils import counters
 
     return counters["stats"]["unique_graphs"]
+
+
+def name_in_state_dict(name: str) -> str:
+    """Returns the name that a state dict has for a parameter or buffer of a module that FSDP may have wrapped.
+
+    Torch 2.6 to 2.15 (`distributed/fsdp/_common_utils.py`, `FSDP_WRAPPED_MODULE`): `named_buffers` has the names of the
+    wrappers, state dicts don't.
+    """
+    return name.replace("_fsdp_wrapped_module.", "")

@@ -1,4 +1,4 @@
-"""Broken videos: each is named once, and too many of them end the run.
+"""Broken and damaged videos: each is named once, and too many broken ones end the run.
 
 The substitute is chosen in `clips/dataset.py`.
 """
@@ -10,14 +10,17 @@ import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 
-from lightning.pytorch import Trainer
-
 from lightning_multigrid.clips import BrokenVideo
 from lightning_multigrid.decode import BrokenVideosError
+from lightning_multigrid.lightning import Trainer
 
 
 class BrokenVideoWarning(UserWarning):
     """Names a video that can't be read; once for each."""
+
+
+class DamagedVideoWarning(UserWarning):
+    """Names a damaged video whose clips are kept; once for each."""
 
 
 class BrokenVideos:
@@ -28,6 +31,7 @@ class BrokenVideos:
             raise ValueError(f"`max_bad_fraction` must be a share in [0, 1], got {max_bad_fraction}.")
         self._most = max_bad_fraction
         self._broken: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        self._damaged: set[str] = set()
         self._missed: defaultdict[str, set[str]] = defaultdict(set)
 
     @property
@@ -35,8 +39,20 @@ class BrokenVideos:
         return {path: reason for of_split in self._broken.values() for path, reason in of_split.items()}
 
     def report(self, split: str, broken: Sequence[BrokenVideo], videos: int, trainer: Trainer) -> None:
-        """Warns of videos that were not known to be broken; raises if too many of the split's `videos` are by now."""
+        """Warns of videos that were not known to be broken; raises if too many of the split's `videos` are by now.
+
+        It also warns of those that are kept though they are damaged, and does not count them.
+        """
         for video in broken:
+            if video.kept:
+                if video.path not in self._damaged:
+                    self._damaged.add(video.path)
+                    message = (
+                        f"{video.path}: {video.reason}, as far as it was read. Its frames are used as FFmpeg decodes "
+                        'them; in training, `damaged="replace"` takes another video. `check --full` names all damage.'
+                    )
+                    warnings.warn(message, DamagedVideoWarning, stacklevel=3)
+                continue
             if video.path not in self.reasons:
                 fate = "In training another video takes its place, elsewhere it is left out."
                 message = f"Cannot read {video.path}: {video.reason}. {fate}"

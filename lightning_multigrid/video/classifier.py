@@ -12,22 +12,19 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
-import lightning as L
 import torch
 import torch.nn.functional as F
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, MultiStepLR, SequentialLR
 from torchmetrics import Metric, MetricCollection
 
 from lightning_multigrid.clips import VideoBatch
+from lightning_multigrid.lightning import LightningModule, MisconfigurationException, OptimizerLRScheduler, TrainerFn
 from lightning_multigrid.video.metrics import MeanAveragePrecision, VideoAccuracy, VideoMean
 
 
-class VideoClassifier(L.LightningModule):
+class VideoClassifier(LightningModule):
     """Trains a video model with SGD, and measures top-1 and top-5 accuracy, or mAP for several labels per clip.
 
     Mini-batches are `(clips, labels)`: clips B x 3 x T x H x W of any length and size, and one class index per clip, or
@@ -223,7 +220,7 @@ class VideoClassifier(L.LightningModule):
 
     def _is_fitting(self) -> bool:
         try:
-            return self.trainer.state.fn is TrainerFn.FITTING
+            return self.trainer.state.fn == TrainerFn.FITTING
         except RuntimeError:  # Lightning's answer for a module without a trainer
             return False
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch import LightningDataModule, Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 from typing_extensions import override
@@ -27,6 +26,7 @@ from lightning_multigrid.clips import (
     collate_clips,
     collate_views,
 )
+from lightning_multigrid.lightning import LightningDataModule, Trainer
 from lightning_multigrid.loading import RepeatSampler
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, check_normalisation, resample_clips
 from lightning_multigrid.sources import Manifest, ManifestError, Source, VideoList, VideoSource, packed_manifest
@@ -107,6 +107,11 @@ class VideoDataModule(LightningDataModule):
         pin_memory: Copy to a CUDA device from pinned memory, in the background; without CUDA it has no effect.
         drop_last: Drop the last mini-batch of a training epoch if it is incomplete.
         max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1].
+        damaged: What to do with training clips for which damage is met while they are decoded: `keep` them as FFmpeg
+            decodes the video from its beginning, or `replace` them as those of broken videos, counted by
+            `max_bad_fraction`. Mostly a few frames are damaged and the label is still right, and other readers keep
+            such clips, so `keep` trains on the same videos as published results. `DamagedVideoWarning` names each
+            video that is kept, once. Evaluation keeps all.
         read_timeout: Seconds that a read of a video file may take. If a read hangs longer, as on a network drive that
             is gone, the video counts as broken.
 
@@ -180,6 +185,7 @@ class VideoDataModule(LightningDataModule):
         pin_memory: bool = True,
         drop_last: bool = False,
         max_bad_fraction: float = 0.25,
+        damaged: Literal["keep", "replace"] = "keep",
         read_timeout: float = 60.0,
     ) -> None:
         super().__init__()
@@ -189,6 +195,8 @@ class VideoDataModule(LightningDataModule):
             raise ValueError(f"`num_workers` must be at least 0, got {num_workers}. 0 decodes in the main process.")
         if pixels not in ("auto", "rgb", "yuv"):
             raise ValueError(f"`pixels` must be 'auto', 'rgb' or 'yuv', got {pixels!r}.")
+        if damaged not in ("keep", "replace"):
+            raise ValueError(f"`damaged` must be 'keep' or 'replace', got {damaged!r}.")
         if repeats < 1:
             raise ValueError(f"`repeats` must be at least 1, got {repeats}. 1 takes one clip of a video at a time.")
         if num_classes is not None and num_classes < 1:
@@ -204,7 +212,7 @@ class VideoDataModule(LightningDataModule):
         self.test_views.pixels(self.clip_sampling)  # refuses a short side below the size
         self.augment = augment
         self.mean, self.std, self.antialias = mean, std, antialias
-        self.pixels, self.repeats = pixels, repeats
+        self.pixels, self.repeats, self.damaged = pixels, repeats, damaged
         self.num_workers, self.pin_memory, self.drop_last = num_workers, pin_memory, drop_last
         self._opener = VideoOpener(read_timeout)
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
@@ -242,7 +250,9 @@ class VideoDataModule(LightningDataModule):
                 self.num_classes = self._given_num_classes or (train or manifest).num_classes
                 self._check_labels(split, manifest, classes)
             if split == "train":
-                self._datasets[split] = VideoDataset(manifest, self.clip_sampling, self._pixels(), self._opener)
+                self._datasets[split] = VideoDataset(
+                    manifest, self.clip_sampling, self._pixels(), self._opener, self.damaged
+                )
             else:
                 self._datasets[split] = ViewDataset(manifest, self.clip_sampling, self._views(split), self._opener)
 

@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import BasePredictionWriter
-from lightning.pytorch.utilities import rank_zero_info
+from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import Tensor
 from typing_extensions import override
 
 from lightning_multigrid.clips import VideoBatch
 from lightning_multigrid.files import new_file
+from lightning_multigrid.lightning import BasePredictionWriter, LightningModule, MisconfigurationException, Trainer
 
 Row = list[str]
 

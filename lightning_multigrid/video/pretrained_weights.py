@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
 from typing_extensions import override
 
+from lightning_multigrid.lightning import Callback, LightningModule, Trainer, TrainerFn
 from lightning_multigrid.models import load_weights
 
 
@@ -32,7 +31,7 @@ class PretrainedWeights(Callback):
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._resumed = trainer.state.fn is TrainerFn.FITTING
+        self._resumed = trainer.state.fn == TrainerFn.FITTING
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import av
@@ -216,7 +217,7 @@ def test_the_index_of_another_file_is_not_believed(folder, name, other):
 
 
 def test_an_index_of_the_file_as_it_was_is_not_believed(folder, tmp_path):
-    """The file has changed, and has kept its name, its size and its time of change."""
+    """The file has changed, and has kept its name, its size and its time of change; reads of what changed see it."""
     path = tmp_path / "changed.mp4"
     first = written(folder, "gop_12.mp4").read_bytes()
     path.write_bytes(first)
@@ -235,7 +236,9 @@ def test_an_index_of_the_file_as_it_was_is_not_believed(folder, tmp_path):
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         expected = decode_all(path)
         if len(expected) == COUNT:
-            assert_right(path, index, expected)
+            for wanted in ([index.by_time.tolist().index(one)], [index.by_time.tolist().index(two)], [*range(COUNT)]):
+                with suppress(VideoError), VideoReader(path, index) as reader:
+                    assert np.array_equal(reader.read(wanted).numpy(), expected[wanted]), wanted
             tried += 1
     assert tried
 

@@ -98,13 +98,14 @@ def requests(length: int, count: int, seed: int = 0) -> list[list[int]]:
     return singles + [[min(start + 4 * point, length - 1) for point in range(8)] for start in starts]
 
 
-def damage(path: Path, target: Path, packet: int) -> Path:
-    """A copy in which one packet is overwritten."""
+def damage(path: Path, target: Path, packet: int, spared: float = 0) -> Path:
+    """A copy in which one packet is overwritten, but for a share at its beginning."""
     with av.open(str(path)) as container:
         hit = [found for found in container.demux(video=0) if found.size][packet]
         place, size = hit.pos, hit.size
     data = bytearray(path.read_bytes())
-    data[place : place + size] = b"\xff" * size
+    kept = int(size * spared)
+    data[place + kept : place + size] = b"\xff" * (size - kept)
     target.write_bytes(data)
     return target
 

@@ -10,13 +10,14 @@ PACKAGE = Path(lightning_multigrid.__file__).parent
 # In reading order, with the sub-packages and the libraries that each may import. Whoever changes this changes the
 # structure: say why in the commit.
 MULTIGRID = {
+    "lightning": ((), ("lightning", "lightning_utilities", "pytorch_lightning")),
     "schedule": ((), ()),
     "norm": ((), ("torch",)),
     "loading": (("schedule",), ("numpy", "torch")),
-    "reports": (("loading", "schedule"), ("lightning", "matplotlib", "torch")),
+    "reports": (("lightning", "loading", "schedule"), ("lightning_utilities", "matplotlib", "torch")),
     "training": (
-        ("files", "loading", "norm", "reports", "schedule"),
-        ("fsspec", "lightning", "lightning_utilities", "rich", "torch", "typing_extensions"),
+        ("files", "lightning", "loading", "norm", "reports", "schedule"),
+        ("fsspec", "lightning_utilities", "numpy", "rich", "torch", "typing_extensions"),
     ),
 }
 VIDEOS = {
@@ -28,8 +29,8 @@ VIDEOS = {
     "prepare": (("decode", "files", "sources"), ("av", "numpy")),
     "models": ((), ("torch", "torchvision")),
     "video": (
-        ("clips", "decode", "files", "loading", "models", "pixels", "sources"),
-        ("av", "lightning", "numpy", "rich", "torch", "torchmetrics", "typing_extensions"),
+        ("clips", "decode", "files", "lightning", "loading", "models", "pixels", "sources"),
+        ("av", "lightning_utilities", "numpy", "rich", "torch", "torchmetrics", "typing_extensions"),
     ),
 }
 PROGRAM = {

@@ -1,17 +1,19 @@
 """Real ranks, started by each of the launchers: they see what the plan says, and end when one of them dies."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, ModelParallelStrategy
+from torch import nn
 
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.refusals import refuse_split_models
-from tests.helpers.launchers import by_lightning, by_slurm, by_torchrun
+from lightning_multigrid.training.refusals import refuse_other_seed, refuse_sharded_batchnorm, refuse_split_models
+from tests.helpers.launchers import by_lightning, by_slurm, by_torchrun, of_sharded
 from tests.helpers.on_ranks import NUMBER
 
 SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=2, milestones=(1,)))
@@ -84,9 +86,45 @@ def test_many_layers_that_share_statistics_are_compiled(tmp_path):
     assert losses[True][-len(eager) :] == pytest.approx(eager, rel=1e-3)
 
 
-@pytest.mark.parametrize("kind", [DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy])
-def test_strategies_that_split_the_model_are_refused(kind):
+@pytest.mark.parametrize(
+    "kinds", [["full"], pytest.param(["full", "folder", "fsdp full", "fsdp folder"], marks=pytest.mark.slow)]
+)
+def test_sharded_models_train_as_whole_ones(tmp_path, kinds):
+    """FSDP has DDP's shapes, LR and losses, also with few clips that share statistics, and resumes to the bit."""
+    of_sharded(tmp_path, 2, kinds=kinds)
+    for rank in range(2):
+        losses = torch.load(tmp_path / f"{rank}.pt")
+        for kind in kinds:
+            whole, resumed = losses[kind], losses[f"{kind}, resumed"]
+            assert whole == losses["ddp"]
+            assert 0 < len(resumed) < len(whole)
+            assert resumed == whole[-len(resumed) :]
+    # The last step is saved with the statistics that were averaged over the ranks.
+    saved = torch.load(tmp_path / "full" / "last.ckpt", weights_only=True)["state_dict"]
+    averaged = [torch.load(tmp_path / f"{rank}.pt")["buffers"] for rank in range(2)]
+    assert averaged[0] == averaged[1] == {name: saved[name].tolist() for name in averaged[0]}
+
+
+def test_strategies_that_cannot_be_followed_are_refused():
     # DeepSpeed's own constructor asks for its package.
-    with pytest.raises(MisconfigurationException, match=f"but {kind.__name__} splits the model or its optimizer. Use"):
-        refuse_split_models(kind.__new__(kind))
+    with pytest.raises(MisconfigurationException, match="DeepSpeed wraps both in an engine of its own. Use `strategy="):
+        refuse_split_models(DeepSpeedStrategy.__new__(DeepSpeedStrategy))
+    strategy = ModelParallelStrategy()
+    strategy._device_mesh = {"tensor_parallel": SimpleNamespace(size=lambda: 2)}
+    with pytest.raises(MisconfigurationException, match="with `tensor_parallel_size=2` several ranks work on the"):
+        refuse_split_models(strategy)
     refuse_split_models(DDPStrategy())
+
+
+def test_a_batchnorm_layer_that_is_sharded_itself_is_refused():
+    layer = nn.BatchNorm3d(3)
+    layer.__class__ = type("FSDPBatchNorm3d", (nn.BatchNorm3d,), {})  # as `fully_shard` does
+    with pytest.raises(MisconfigurationException, match="in `1`, because `fully_shard` was called on this BatchNorm"):
+        refuse_sharded_batchnorm(nn.Sequential(nn.BatchNorm3d(3), layer))
+
+
+def test_the_seed_of_a_checkpoint_that_is_loaded_late():
+    refuse_other_seed(None, 3)
+    refuse_other_seed({"seed": 3}, 3)
+    with pytest.raises(MisconfigurationException, match=r"Resume with `MultigridCallback\(seed=7\)`"):
+        refuse_other_seed({"seed": 7}, 3)

@@ -8,15 +8,20 @@ import torch
 from torch.nn.functional import interpolate
 from torch.utils.data import Dataset
 
-from lightning_multigrid.loading.fixed_clips import FixedClips, clip_layout, reduce_clip
+from lightning_multigrid.loading.fixed_clips import FixedClips
 from lightning_multigrid.loading.randomness import seeded
 from lightning_multigrid.loading.requests import ClipRequest
+from lightning_multigrid.loading.samples import SampleParts, clip_layout
 
 Pair = namedtuple("Pair", "clip label")
 
 
 def request(frames=4, size=6, seed=0, index=0):
     return ClipRequest(index, frames, size, seed)
+
+
+def reduce_clip(clip, request, layout="CTHW"):
+    return SampleParts(layout).reduced(clip, request)
 
 
 def numbered_frames(frames=16, size=8):
@@ -164,7 +169,7 @@ def test_random_state_is_given_back():
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="A sample of Samples must hold a clip: a tensor of four axes"):
+    with pytest.raises(ValueError, match="Samples: A sample must hold a clip: a tensor of four axes"):
         FixedClips(Samples(lambda clip, label: (clip[0, 0], label)))
     message = "`layout` must name each of the axes C, T, H and W once, or C, H and W for images, got 'NCHW'"
     with pytest.raises(ValueError, match=message):
@@ -173,7 +178,7 @@ def test_refusals():
     message = "a tensor of 8 x 8 x 8, which may be an image or the frames of a clip. Images need 1 or 3 channels"
     with pytest.raises(ValueError, match=message):
         FixedClips(Samples(lambda clip, label: (clip[0], label)))
-    with pytest.raises(ValueError, match="A sample of Samples must hold a clip"):
+    with pytest.raises(ValueError, match="Samples: A sample must hold a clip"):
         FixedClips(Samples(lambda clip, label: (clip, label)), layout="CHW")
     with pytest.raises(
         ValueError, match="The grid needs 9 frames, but the clip has 4. All clips must have the same length"

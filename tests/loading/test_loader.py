@@ -37,7 +37,7 @@ class Clips:
 
 
 def loader_of(sampler, workers=0, host=None, collate_fn=list):
-    like = DataLoader(DATA, num_workers=workers, collate_fn=collate_fn)
+    like = DataLoader(DATA, num_workers=workers, collate_fn=collate_fn, persistent_workers=workers > 0)
     return MultigridLoader(Clips(), sampler, like, host)
 
 
@@ -116,8 +116,9 @@ def test_options_of_the_users_loader_are_taken_over():
     assert (loader.num_workers, loader.prefetch_factor) == (2, 3)
     assert loader.timeout == 7 * 32 / 2  # for mini-batches of up to 32 clips instead of 2
     assert loader.worker_init_fn is print
-    assert loader.persistent_workers
-    assert not MultigridLoader(Clips(), make(), DataLoader(DATA)).persistent_workers
+    assert not loader.persistent_workers
+    lasting = DataLoader(DATA, num_workers=2, persistent_workers=True)
+    assert MultigridLoader(Clips(), make(), lasting).persistent_workers
 
 
 class Joined(list):

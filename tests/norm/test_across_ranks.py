@@ -154,6 +154,21 @@ def ranks_are_one_process(rank, world):
                     assert_close(dict(layer.named_buffers()), tracked, rtol=1e-12, atol=1e-12)
 
 
+def clips_of_several_rows_share_as_clips(rank, world):
+    """4 clips of 3 frames each want a second rank, though they are 12 rows."""
+    layer, rows, groups = make_layer(SubBatchNorm2d), [12] * world, groups_of(world, 2)
+    set_sub_batch(layer, 8, of=4)
+    x, weights = (make_clips(sum(rows), (3, 2), seed=seed) for seed in (0, 1))
+    expected, gradients, plains = one_process(layer, x, weights, rows, groups)
+    own = part(x, rows, [rank]).clone().requires_grad_()
+    output = layer(own)
+    (grad_x,) = torch.autograd.grad(loss_of(output, part(weights, rows, [rank])), own)
+    assert_close(output, part(expected, rows, [rank]), rtol=1e-10, atol=1e-10)
+    assert_close(grad_x, part(gradients[0], rows, [rank]), rtol=1e-10, atol=1e-10)
+    plain = next(plain for plain, group in zip(plains, groups, strict=True) if rank in group)
+    assert_close(dict(layer.named_buffers()), dict(plain.named_buffers()), rtol=1e-12, atol=1e-12)
+
+
 def gradients_are_those_of_finite_differences(rank, world):
     """Of the sum of all ranks' losses, in directions that move the clips of all ranks."""
     counts = [4] * world
@@ -435,6 +450,7 @@ def devices_agree(rank, world):
 
 LAWS = [
     ranks_are_one_process,
+    clips_of_several_rows_share_as_clips,
     gradients_are_those_of_finite_differences,
     running_statistics_are_the_same_bits,
     a_small_variance_beside_a_large_mean_is_exact,

@@ -4,7 +4,9 @@ Which clips form a group is not specified, so the tests find out (`groups_of`) a
 """
 
 import copy
+import io
 import pickle
+from itertools import pairwise
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.norm.sub_batchnorm import (
+    Loan,
     SubBatchNorm1d,
     SubBatchNorm2d,
     SubBatchNorm3d,
@@ -302,6 +305,133 @@ def test_compiled_layer_follows_sub_batch():
         assert len(groups_of(compiled, x)) == 32 // sub_batch
 
 
+# --- Rows and clips ---
+
+
+def by_rows(layer, x, groups):
+    """Plain BatchNorm on each group of neighbouring rows; the groups' rows are given."""
+    ends = [sum(groups[:n]) for n in range(len(groups) + 1)]
+    return loop_of_batchnorm(layer, x, [tuple(range(*pair)) for pair in pairwise(ends)])
+
+
+@pytest.mark.parametrize(("kind", "other", "memory_format"), INPUTS)
+@pytest.mark.parametrize(
+    ("clips", "frames", "groups"),
+    [
+        (8, 5, [40]),  # the fine-tuning phase
+        (15, 2, [30]),
+        (16, 4, [32, 32]),
+        (32, 3, [24, 24, 24, 24]),
+        (19, 2, [20, 18]),  # whole clips
+        (5, 4, [20]),  # the tail of an epoch
+    ],
+)
+def test_folded_frames_have_the_statistics_of_eight_clips(kind, other, memory_format, clips, frames, groups):
+    layer = make_layer(kind)
+    set_sub_batch(layer, 8, of=clips)
+    for _ in range(2):
+        x = make_clips(clips * frames, other, memory_format).requires_grad_()
+        expected, average = by_rows(layer, x, groups)
+        output = layer(x)
+        assert_close(output, expected, rtol=1e-9, atol=1e-9)
+        assert_close(gradients(output, layer, x), gradients(expected, layer, x), rtol=1e-8, atol=1e-8)
+        assert_close(dict(layer.named_buffers()), dict(average.named_buffers()), rtol=1e-10, atol=1e-10)
+        assert output.is_contiguous(memory_format=memory_format)
+
+
+@pytest.mark.parametrize(
+    ("clips", "rows", "groups"),
+    [
+        (16, 30, [15, 15]),  # a clip of two views was left out
+        (16, 31, [16, 15]),
+        (32, 127, [32, 32, 32, 31]),
+        (64, 16, 2),  # views were pooled: rows count as clips
+        (64, 15, 1),
+        (64, 63, 7),
+        (None, 32, 4),
+    ],
+)
+def test_other_rows_make_no_more_groups_than_the_clips(clips, rows, groups):
+    layer = make_layer(SubBatchNorm2d)
+    set_sub_batch(layer, 8, of=clips)
+    x = make_clips(rows, (2, 2))
+    found = groups_of(layer, x)
+    if isinstance(groups, int):
+        assert len(found) == groups
+        assert min(map(len, found)) >= 8
+    else:
+        assert [len(group) for group in found] == groups
+        assert sum(found, ()) == tuple(range(rows))
+    assert_close(layer(x), loop_of_batchnorm(layer, x, found)[0])
+
+
+class Folded(nn.Module):
+    """The backbone of TSN: each frame is an image."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(3, 6, 3, stride=2), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+        self.last = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 4))
+
+    def forward(self, x):
+        rows = self.net(x.transpose(1, 2).flatten(0, 1)).flatten(1)
+        return self.last(rows.unflatten(0, (len(x), -1)).mean(dim=1))
+
+
+def test_a_script_whose_model_folds_frames_has_statistics_of_clips():
+    """On every grid, as a loop of plain BatchNorm over the clips that share statistics."""
+    checked = []
+
+    def check(layer, inputs, output):
+        if layer.training and not inputs[0].is_meta:
+            (x,) = inputs
+            groups = max(1, clips[-1] // layer.sub_batch)
+            if clips[-1] % groups == 0:  # otherwise some groups have a clip more
+                normal = [nn.functional.batch_norm(part, None, None, training=True) for part in x.chunk(groups)]
+                shape = (1, -1, 1, 1)
+                assert_close(output, torch.cat(normal) * layer.weight.view(shape) + layer.bias.view(shape))
+            checked.append((clips[-1], len(x) // clips[-1], layer.sub_batch, groups))
+
+    clips = []
+
+    class Frames(Module):
+        def make_net(self):
+            return Folded()
+
+        def training_step(self, batch, batch_idx):
+            clips.append(len(batch[0]))
+            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    module = Frames()
+    module.net.net[1].register_forward_hook(check)
+    trainer(MultigridCallback(seed=0), max_epochs=4).fit(module, loader(8, number=256, drop_last=True))
+    # 8 clips x 8 frames: T/4, T/2, T; and the number of groups is that of the sub-mini-batches.
+    assert {(frames, sub_batch) for _, frames, sub_batch, _ in checked} >= {(2, 8), (4, 8), (8, 8), (8, 32)}
+    assert all(groups == number // sub_batch for number, _, sub_batch, groups in checked)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_the_number_of_clips_needs_no_graph_of_its_own(dynamic):
+    torch.compiler.reset()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    layer = make_layer(SubBatchNorm3d, sub_batch=4)
+    eager = copy.deepcopy(layer)
+    compiled = torch.compile(layer, backend=backend, dynamic=dynamic, fullgraph=True)
+    for clips, size in ((8, 5), (12, 6), (16, 7), (32, 5), (64, 4)):
+        set_sub_batch(layer, 4, of=clips)
+        x = make_clips(clips, (2, size, size))
+        assert_close(compiled(x), eager(x))
+    assert len(graphs) <= 2
+
+
+# --- Conversion ---
+
+
 def test_conversion_of_a_model_changes_classes_only():
     model = r3d_18(num_classes=4)
     keys = list(model.state_dict())
@@ -396,6 +526,72 @@ def test_copies_behave_alike(clone):
     assert other.sub_batch == 2
 
 
+def test_a_loan_ends_for_copies_as_well():
+    loan, model = Loan(), nn.Sequential(nn.Conv3d(3, CHANNELS, 1), nn.BatchNorm3d(CHANNELS))
+    mine = convert_sub_batchnorm(nn.BatchNorm3d(CHANNELS), clips=4)
+    attributes = set(vars(model[1]))
+    loan.convert(nn.ModuleList([model, mine]))
+    copied, copy_of_copy = copy.deepcopy(model), copy.deepcopy(copy.deepcopy(model))
+    x = make_clips(16, dtype=torch.float32)
+    for other in (copied, copy_of_copy):
+        assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
+        assert torch.equal(other(x), copy.deepcopy(model)(x))
+        assert other[1].weight is not model[1].weight
+    loan.end()
+    for other in (model, copied, copy_of_copy):
+        assert type(other[1]) is nn.BatchNorm3d
+        assert set(vars(other[1])) == attributes
+    assert isinstance(mine, SubBatchNorm3d), "the user's own conversion stays"
+
+
+def test_pickles_and_scripts_of_lent_layers_are_plain():
+    loan, model = Loan(), nn.Sequential(nn.Conv3d(3, CHANNELS, 1), nn.BatchNorm3d(CHANNELS))
+    loan.convert(model)
+    x = make_clips(16, dtype=torch.float32)
+    model(x)
+    file = io.BytesIO()
+    torch.save(model, file)
+    assert b"lightning_multigrid" not in file.getvalue()
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    for other in (loaded, pickle.loads(pickle.dumps(model)), copy.copy(model[1])):
+        layer = other[1] if isinstance(other, nn.Sequential) else other
+        assert type(layer) is nn.BatchNorm3d
+        assert vars(layer).keys() == vars(nn.BatchNorm3d(CHANNELS)).keys()
+    model.eval()
+    assert torch.equal(loaded.eval()(x), model(x))
+    exported = torch.export.export(model, (x,)).module()
+    assert_close(exported(x), model(x))
+    if torch.__version__ < (2, 15):
+        assert_close(torch.jit.script(model)(x), model(x))
+    else:
+        with pytest.warns(FutureWarning, match="torch.jit.script"):
+            assert_close(torch.jit.script(model)(x), model(x))
+
+
+def test_a_teacher_copied_in_mid_fit_trains_with_the_model_and_ends_as_plain_batchnorm(tmp_path):
+    class MeanTeacher(Module):
+        def on_train_start(self):
+            self.teacher = copy.deepcopy(self.net)
+            self.elsewhere = [copy.deepcopy(self.net)]
+            torch.save(self.net, tmp_path / "net.pt")
+
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            if self._trainer is not None:
+                assert type(self.teacher[1]) is type(self.elsewhere[0][1]) is SubBatchNorm3d
+                assert self.teacher[1].sub_batch == self.net[1].sub_batch
+                self.teacher(batch[0])
+            return loss
+
+    module = MeanTeacher()
+    trainer(MultigridCallback(seed=0), max_epochs=1).fit(module, loader())
+    for net in (module.net, module.teacher, module.elsewhere[0], torch.load(tmp_path / "net.pt", weights_only=False)):
+        assert type(net[1]) is nn.BatchNorm3d
+        assert vars(net[1]).keys() == vars(nn.BatchNorm3d(6)).keys()
+    assert not torch.equal(module.teacher[1].running_mean, module.elsewhere[0][1].running_mean)
+
+
 def test_layer_without_shift():
     """Our oldest torch has no `bias=False` yet, but can hold a layer without bias."""
     layer = make_layer(SubBatchNorm3d, sub_batch=2)
@@ -441,6 +637,8 @@ def test_clips_are_checked(clips, error, said):
     assert type(model) is nn.BatchNorm3d
     with pytest.raises(error, match=f"`clips` {said}"):
         set_sub_batch(model, clips)
+    with pytest.raises(error, match=f"`of` {said}"):
+        set_sub_batch(model, 8, of=clips)
     with pytest.raises(error, match=f"`sub_batch` {said}"):
         SubBatchNorm3d(2, sub_batch=clips)
 

@@ -1,11 +1,16 @@
 import csv
+import re
+from collections import Counter
 
+import av
 import pytest
 from PIL import Image
 
 from lightning_multigrid.prepare.check_videos import CheckJob, check, check_video
 from lightning_multigrid.sources.builder import ManifestBuilder
 from tests.helpers.broken_files import broken_files
+from tests.helpers.codings import damage, written
+from tests.helpers.rare_files import UNLISTED, cases, sample
 from tests.helpers.videos import numbered_frames, write_video
 
 
@@ -74,3 +79,81 @@ def test_report_of_the_command_is_a_table(tmp_path):
     write_report(str(tmp_path / "broken.csv"), broken)
     with open(tmp_path / "broken.csv", newline="") as file:
         assert list(csv.reader(file)) == [["path", "reason"], *map(list, broken.items())]
+
+
+DAMAGED = (
+    r"damaged from frame (\d+) to frame (\d+) \(frames that FFmpeg conceals: (\d+), "
+    r"packets that it can't decode: (\d+), frames that don't come out: (\d+)\)"
+)
+
+
+def told_by_ffmpeg(path):
+    """By PyAV alone: how many frames FFmpeg gives and marks as corrupt, and how many packets it refuses."""
+    told = Counter()
+    try:
+        with av.open(f"file:{path}") as container:
+            container.streams.video[0].codec_context.thread_count = 1
+            for packet in container.demux(video=0):
+                if not packet.size and packet.dts is not None:
+                    continue  # would end decoding
+                try:
+                    frames = packet.decode()
+                except av.FFmpegError:
+                    told["refused"] += 1
+                    continue
+                told["frames"] += len(frames)
+                told["corrupt"] += sum(frame.is_corrupt for frame in frames)
+    except (av.FFmpegError, IndexError, AttributeError):
+        told["refused"] += 1
+    return told
+
+
+def disagreement(case, path):
+    """What a full check and FFmpeg say of a file, if that differs."""
+    reason, told = check_video(CheckJob(str(path), frames=None)), told_by_ffmpeg(path)
+    said = re.fullmatch(DAMAGED, reason or "")
+    if reason is None:
+        agrees = told["frames"] and not told["refused"] and not told["corrupt"]
+    elif said:
+        first, last, concealed, refused, missing = map(int, said.groups())
+        agrees = (concealed, refused) == (told["corrupt"], told["refused"]) and first <= last
+        agrees = agrees and (concealed or refused or (missing and case.damaged))
+    else:  # the file isn't read at all
+        agrees = case.damaged or case.container in UNLISTED or told["refused"] or case.name in REFUSED
+    return None if agrees else f"{case.name}: {reason}, {dict(told)}"
+
+
+REFUSED = {"av1-joined.ivf", "av1-joined_other_size.ivf"}
+"""Whole files that the reader refuses, as `tests/decode/test_matrix.py` says."""
+
+
+def disagreements(chosen, folder):
+    for case in chosen:
+        path = case.write(folder)
+        if path is not None:
+            yield disagreement(case, path)
+            path.unlink()
+
+
+def test_a_full_check_agrees_with_ffmpeg_on_a_sample_of_the_matrix(tmp_path):
+    found = list(disagreements(sample([case for case in cases() if case.damaged], 24), tmp_path))
+    assert len(found) > 20
+    assert not list(filter(None, found))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_full_check_agrees_with_ffmpeg_on_the_whole_matrix(tmp_path):
+    found = list(disagreements(cases(), tmp_path))
+    assert len(found) > 1000
+    assert not list(filter(None, found))
+
+
+def test_damage_is_told_by_a_quick_check_only_where_it_looks(tmp_path):
+    whole = written(tmp_path, "gop_12.mp4")
+    path = str(damage(whole, tmp_path / "damaged.mp4", packet=30))  # in frames 24 to 35
+    full = check_video(CheckJob(path, frames=None))
+    assert re.fullmatch(DAMAGED, full).groups() == ("33", "33", "0", "1", "1")
+    assert check_video(CheckJob(path, frames=2)) is None  # frames 0 and 59
+    assert check_video(CheckJob(path, frames=20)) == full  # frame 34, but not 33
+    assert check_video(CheckJob(path, frames=60)) == full

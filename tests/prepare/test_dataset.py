@@ -27,6 +27,7 @@ from lightning_multigrid.sources.charades import Charades
 from lightning_multigrid.sources.packed_file import load_manifest
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.broken_files import broken_files
+from tests.helpers.codings import damage
 from tests.helpers.tiny import Module, fit
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
@@ -121,15 +122,15 @@ def test_a_prepared_folder_may_be_copied(tmp_path):
 def test_without_an_index_or_with_a_damaged_one_videos_are_indexed_as_they_are_read(tmp_path):
     prepare(videos(tmp_path / "in", ["a.mp4"]), tmp_path / "out", FAST)
     made = read_manifest(tmp_path / "out")
-    for name, damage in (("gone", None), ("text", b"Not an index, but a text of a few words.\n")):
+    for name, instead in (("gone", None), ("text", b"Not an index, but a text of a few words.\n")):
         moved = tmp_path / name
         (tmp_path / "out").rename(moved)
         made = read_manifest(moved)
-        if damage is None:
+        if instead is None:
             (moved / "packets.index").unlink()
             assert prepared_index(made, made.path(0)) is None
         else:
-            (moved / "packets.index").write_bytes(damage)
+            (moved / "packets.index").write_bytes(instead)
             with pytest.warns(UserWarning, match="is no index of videos, .* Videos are indexed as they are read"):
                 assert prepared_index(made, made.path(0)) is None
         with VideoOpener().open(made, made.path(0)) as video:
@@ -171,6 +172,19 @@ def test_what_is_broken_is_left_out_and_counted(tmp_path):
     made = read_manifest(tmp_path / "out")
     assert [made.label(row) for row in range(len(made))] == [0, len(broken) + 1, len(broken) + 2]
     assert first_numbers(made) == first_numbers(source)
+
+
+def test_damaged_videos_are_made_only_if_they_are_to_be_kept(tmp_path):
+    source = videos(tmp_path / "in", ["a.mp4", "b.mp4", "c.mp4"])
+    path = tmp_path / "in" / "b.mp4"
+    damage(path, path, packet=5)
+    settings = {"encoding": FAST, "max_bad_fraction": 0.5}
+    for keep, made, kept in ((False, 2, 0), (True, 1, 2), (True, 0, 3), (False, 0, 2)):
+        summary = prepare(source, tmp_path / "out", keep_damaged=keep, **settings)
+        assert (summary.made, summary.kept, list(summary.broken)) == (made, kept, [] if keep else [str(path)])
+        assert report(tmp_path / "out").keys() == summary.broken.keys()
+        assert len(read_manifest(tmp_path / "out")) == made + kept
+    assert summary.broken[str(path)].startswith("damaged from frame ")
 
 
 def test_too_many_broken_ones_are_an_error_and_the_good_ones_are_there(tmp_path):

@@ -15,6 +15,8 @@ from lightning_multigrid.decode.index import DROPPABLE, ENTRY
 from lightning_multigrid.decode.reader import VideoReader, build_index, read_frames
 from lightning_multigrid.prepare.transcode import Broken, Encoding, Prepared, TranscodeJob, WriteFailure, transcode
 from tests.helpers.broken_files import broken_files
+from tests.helpers.codings import damage, written
+from tests.helpers.rare_files import cases
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
 
@@ -246,8 +248,9 @@ def test_encodings_that_there_are_not(arguments, message):
 def test_frames_of_the_reader_are_those_it_reads(tmp_path):
     source = write_video(tmp_path / "a.mp4", numbered_frames(20), options={"bf": "2"})
     with VideoReader(source) as video:
-        numbers = [(index, number_of(frame.to_ndarray(format="rgb24"))) for index, frame in video.frames()]
-    assert numbers == [(number, number) for number in range(20)]
+        numbers = [number_of(frame.to_ndarray(format="rgb24")) for frame in video.frames()]
+        assert not video.damage
+    assert numbers == list(range(20))
     assert number_of(read_frames(source, [7])[0].numpy()) == 7
 
 
@@ -256,3 +259,41 @@ def test_a_rate_that_is_no_whole_number(tmp_path):
     prepared(source, tmp_path / "b.mp4")
     with VideoReader(tmp_path / "b.mp4") as video:
         assert video.rate == pytest.approx(30000 / 1001, rel=1e-9)
+
+
+def sequential(path):
+    """The planes and the times of all frames that PyAV alone gives, past errors; and whether there is damage."""
+    planes, times, damaged = [], [], False
+    with av.open(str(path)) as container:
+        container.streams.video[0].codec_context.thread_count = 1
+        for packet in container.demux(video=0):
+            try:
+                frames = packet.decode() if packet.size or packet.dts is None else []
+            except av.FFmpegError:
+                damaged = True
+                continue
+            damaged |= any(frame.is_corrupt for frame in frames)
+            planes += [frame.to_ndarray() for frame in frames]
+            times += [frame.time for frame in frames]
+    return planes, times, damaged
+
+
+@pytest.mark.parametrize("name", ["lost.mp4", "h264-zeroed-0.mp4", "mpeg4-zeroed-0.avi", "mpeg2-zeroed-1.ts"])
+def test_a_damaged_video_is_left_out_or_written_as_ffmpeg_decodes_it(tmp_path, name):
+    if name == "lost.mp4":
+        source = damage(written(tmp_path, "gop_12.mp4"), tmp_path / name, packet=30)
+    else:
+        source = next(case for case in cases() if case.name == name).write(tmp_path)
+    expected, times, damaged = sequential(source)
+    assert damaged or len(expected) < len(build_index(source))
+    lossless = Encoding(crf=0)
+    result = transcode(TranscodeJob(str(source), str(tmp_path / "b.mp4"), lossless))
+    assert isinstance(result, Broken)
+    assert result.reason.startswith("damaged from frame ")
+    made = prepared(source, tmp_path / "b.mp4", lossless, keep_damaged=True)
+    assert (made.frames, made.damaged) == (len(expected), True)
+    shown, shown_at, damaged = sequential(tmp_path / "b.mp4")
+    assert not damaged
+    assert all(np.array_equal(frame, other) for frame, other in zip(shown, expected, strict=True))
+    if times == sorted(set(times)):
+        assert np.array(shown_at) - shown_at[0] == pytest.approx(np.array(times) - times[0], abs=1e-4)

@@ -56,7 +56,7 @@ def test_multigrid_knows_nothing_of_videos_but_how_files_are_written():
 
 def test_videos_know_of_multigrid_the_request_and_the_grid():
     for imports, _ in VIDEOS.values():
-        assert set(imports) <= {*VIDEOS, "loading", "schedule"}
+        assert set(imports) <= {*VIDEOS, "lightning", "loading", "schedule"}
 
 
 def test_sub_packages_form_no_circle():

@@ -175,30 +175,6 @@ def test_plateau_is_lightnings_and_works_on_the_baselines_lr():
     assert baseline == pytest.approx([per_epoch[epoch] for epoch, *_ in module.seen])
 
 
-def test_an_lr_that_something_else_writes_is_said_once_and_kept():
-    class Writing(Module):
-        def on_train_batch_start(self, batch, batch_idx):
-            for group in self.trainer.optimizers[0].param_groups:
-                group["lr"] = 0.123
-
-    module = Writing(cosine)
-    with pytest.warns(UserWarning, match=r"Something other than an LR scheduler set the LR to 0\.123") as caught:
-        fit(module, MultigridCallback())
-    assert sum("Something other than an LR scheduler" in str(warning.message) for warning in caught) == 1
-    assert set(module.lrs) == {0.123}
-
-
-def test_adaptive_optimizers_are_warned_about_once():
-    def adam(parameters):
-        return torch.optim.AdamW(parameters, lr=1e-3)
-
-    with pytest.warns(UserWarning, match="The LR of AdamW will be multiplied by up to 8.*unproven"):
-        fit(Module(optimizer=adam), MultigridCallback())
-    module = Module(optimizer=adam)
-    fit(module, MultigridCallback(lr_scaling="sqrt"))  # warnings are errors here
-    assert max(module.lrs) == pytest.approx(1e-3 * math.sqrt(8))
-
-
 class Unfreezing(BaseFinetuning):
     """Lightning's own callback for fine-tuning: adds the first layer to the optimizer after some epochs."""
 

@@ -54,6 +54,11 @@ def multigrid(**arguments):
     return MultigridCallback(**{"seed": 0, "long_cycle": LONG, "short_cycle": SHORT, "milestones": [1]} | arguments)
 
 
+def multigrid_sampler(host):
+    [callback] = [callback for callback in host.callbacks if isinstance(callback, MultigridCallback)]
+    return callback.fit.sampler
+
+
 def run(*callbacks, **arguments):
     module = Deterministic()
     host = fit(module, *callbacks, max_epochs=2, **{"train": loader(number=72, drop_last=True)} | arguments)
@@ -65,7 +70,7 @@ def test_a_graph_for_each_grid_no_other_and_the_losses_of_eager():
     backend = Counted()
     counted = count_graphs()
     compiled, host = run(multigrid(), CompileGrids("net", backend=backend))
-    grids = host.train_dataloader.sampler.schedule.grids_of_statistics
+    grids = multigrid_sampler(host).schedule.grids_of_statistics
     assert len(grids) > 3
     assert backend.graphs == count_graphs() - counted == len(grids)
     # One call a step, and one for each grid before: what ran eagerly would be missing. A step is in `seen` likewise.
@@ -83,7 +88,7 @@ def test_more_grids_than_torch_allows_graphs_by_itself():
     backend = Counted()
     cycle = LongCycle(((0.25, 0.5), (0.25, 0.75), (0.5, 0.5), (0.5, 0.75), (0.5, 1), (1, 1)))
     compiled, host = run(multigrid(long_cycle=cycle), CompileGrids("net", backend=backend))
-    grids = host.train_dataloader.sampler.schedule.grids_of_statistics
+    grids = multigrid_sampler(host).schedule.grids_of_statistics
     assert backend.graphs == len(grids) > 8
     assert backend.calls == len(compiled.seen)
 
@@ -91,7 +96,7 @@ def test_more_grids_than_torch_allows_graphs_by_itself():
 def test_the_tail_of_an_epoch_runs_eagerly_and_makes_no_graph():
     backend = Counted()
     compiled, host = run(multigrid(), CompileGrids("net", backend=backend), train=loader(number=73))
-    sampler = host.train_dataloader.sampler
+    sampler = multigrid_sampler(host)
     grids = sampler.schedule.grids_of_statistics
     tails = [
         step
@@ -169,7 +174,7 @@ def test_a_script_that_compiles_itself():
     module = Deterministic()
     module.net.compile(dynamic=False, backend=backend)
     host = fit(module, multigrid(), CompileGrids(None), max_epochs=2, train=loader(number=72, drop_last=True))
-    assert backend.graphs == len(host.train_dataloader.sampler.schedule.grids_of_statistics)
+    assert backend.graphs == len(multigrid_sampler(host).schedule.grids_of_statistics)
 
 
 @pytest.mark.parametrize("fails", [False, True])

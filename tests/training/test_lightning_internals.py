@@ -18,6 +18,7 @@ from lightning_multigrid.training.lightning_internals import (
     batch_index,
     copy_without_trainer,
     global_seed,
+    loader_with_front,
     loop_limits,
     reload_every,
     stage_of_training,
@@ -53,6 +54,21 @@ def test_training_source():
     del host.fit_loop._data_source
     with pytest.raises(MisconfigurationException, match="cannot find the training loader in this version.*Install"):
         training_source(host)
+
+
+def test_loader_with_front():
+    seen, front = [], few(4)
+
+    class Looking(Module):
+        def on_train_batch_end(self, *_):
+            seen.append(self.trainer.train_dataloader)
+            next(iter(seen[-1]))
+
+    module = Looking()
+    host = trainer(max_epochs=2)
+    host.fit(module, loader_with_front(host, few(), front))
+    assert [(epoch, batch) for epoch, batch, *_ in module.seen] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert all(loader is front for loader in [*seen, host.train_dataloader])
 
 
 class Set(L.Callback):

@@ -9,6 +9,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, callbacks
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import distributed as dist
 from torch import nn
 from torch.optim import SGD
@@ -465,6 +466,17 @@ def test_modules_that_cannot_be_estimated_are_refused_when_fit_starts(kind, mess
     with pytest.raises(MisconfigurationException, match=message):
         fit(module, MultigridCallback(precise_bn_batches=3), train=train())
     assert module.seen == []
+
+
+class Late(SingleDeviceStrategy):
+    """As strategies that shard the model do."""
+
+    restore_checkpoint_after_setup = True
+
+
+def test_sharded_models_are_refused():
+    with pytest.raises(MisconfigurationException, match="needs a copy of the module, but Late shards it. Leave the"):
+        trainer(MultigridCallback(precise_bn_batches=2), strategy=Late("cpu")).fit(Module(), loader())
 
 
 def test_a_number_of_mini_batches_is_positive():

@@ -6,7 +6,13 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, ExponentialLR, LinearLR, MultiStepLR, SequentialLR
 
 from lightning_multigrid.training import torch_internals
-from lightning_multigrid.training.torch_internals import count_graphs, raised_limits, scheduler_parts
+from lightning_multigrid.training.torch_internals import (
+    count_graphs,
+    forget_hooks,
+    name_in_state_dict,
+    raised_limits,
+    scheduler_parts,
+)
 from tests.helpers.entries import entries
 
 
@@ -21,6 +27,18 @@ def test_every_entry_names_a_version_and_has_a_test():
     for name in entries(torch_internals):
         assert callable(globals()[f"test_{name}"])
         assert "torch 2.6 to 2." in getattr(torch_internals, name).__doc__
+
+
+def test_forget_hooks():
+    called = []
+    net = torch.nn.Sequential(torch.nn.ReLU())
+    for part in net.modules():
+        part.register_forward_hook(lambda *_: called.append(1))
+        part.register_forward_pre_hook(lambda *_: called.append(2))
+        part.register_forward_hook(lambda *_, **__: called.append(3), with_kwargs=True, always_call=True)
+    forget_hooks(net)
+    net(torch.zeros(1))
+    assert not called
 
 
 def test_scheduler_parts():
@@ -50,6 +68,12 @@ def test_raised_limits():
         with pytest.raises(Exception, match="limit"):
             double(torch.ones(11))
     assert (config.cache_size_limit, config.fail_on_cache_limit_hit) == before
+
+
+def test_name_in_state_dict():
+    from torch.distributed.fsdp._common_utils import FSDP_PREFIX
+
+    assert name_in_state_dict(f"net.{FSDP_PREFIX}0.{FSDP_PREFIX}weight") == "net.0.weight"
 
 
 def test_count_graphs():

@@ -17,11 +17,12 @@ from lightning_multigrid.clips.batch import collate_clips
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.sources.text import ManifestError
-from lightning_multigrid.video.broken_videos import BrokenVideoWarning
+from lightning_multigrid.video.broken_videos import BrokenVideoWarning, DamagedVideoWarning
 from lightning_multigrid.video.datamodule import VideoDataModule
+from tests.helpers.codings import damage
 from tests.helpers.recorder import TINY, Recorder, quiet_trainer
 from tests.helpers.tiny import trainer
-from tests.helpers.videos import write_video
+from tests.helpers.videos import numbered_frames, write_video
 
 # Lightning's advice on the number of workers depends on the machine.
 pytestmark = [
@@ -353,6 +354,53 @@ def test_a_wrong_root_ends_the_run_at_once(folder: Path, tmp_path: Path) -> None
     data = VideoDataModule(folder / "good.csv", root=tmp_path, num_workers=1, **TINY)
     with pytest.raises(BrokenVideosError, match=r"None of 12 videos of 12 can be read.*`root`"):
         fit(data)
+
+
+@pytest.fixture
+def damaged(folder: Path, tmp_path: Path) -> dict[str, str]:
+    """A list for each split with the good videos and one in whose middle FFmpeg conceals damage, in every clip."""
+    whole = write_video(tmp_path / "whole.mp4", numbered_frames(12, 24, 32), options={"bf": "0"})
+    path = damage(whole, tmp_path / "damaged.mp4", packet=5, spared=0.3)
+    names = [f"{folder / f'{level}_0.mp4'} {label}" for label, level in enumerate(GRAYS.values())]
+    write_list(tmp_path / "list.csv", [*names, f"{path} 1"])
+    split = str(tmp_path / "list.csv")
+    return {"train": split, "val": split, "path": str(path), "root": "/"}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_damaged_videos_are_kept_and_named_once(damaged: dict[str, str], workers: int) -> None:
+    path = damaged.pop("path")
+    data = VideoDataModule(**damaged, num_workers=workers, max_bad_fraction=0, sampling="segments", **TINY)
+    with pytest.warns(DamagedVideoWarning) as caught:
+        module = fit(data, max_epochs=2)
+    messages = [str(warning.message) for warning in caught if warning.category is DamagedVideoWarning]
+    assert len(messages) == 1
+    assert messages[0].startswith(f"{path}: damaged from frame 5 to frame 5 (frames that FFmpeg conceals: 1, packets")
+    assert 'in training, `damaged="replace"` takes another video' in messages[0]
+    assert data.broken == {}
+    assert {len(labels) for split in ("train", "val") for _, labels in module.seen[split]} == {4}
+
+
+@pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.DamagedVideoWarning")  # of validation
+def test_damaged_videos_are_replaced_in_training_only(damaged: dict[str, str]) -> None:
+    path = damaged.pop("path")
+    data = VideoDataModule(**damaged, damaged="replace", sampling="segments", **TINY)
+    with pytest.warns(BrokenVideoWarning, match=r"damaged\.mp4: damaged from frame 5 to frame 5"):
+        module = fit(data)
+    assert data.broken.keys() == {path}
+    for clips, labels in module.seen["train"]:
+        assert labels.tolist() == [shown_label(clip) for clip in clips]
+    assert {len(labels) for split in ("train", "val") for _, labels in module.seen[split]} == {4}
+
+
+@pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")
+def test_damaged_videos_that_are_replaced_count_as_broken(damaged: dict[str, str]) -> None:
+    del damaged["path"], damaged["val"]
+    data = VideoDataModule(**damaged, damaged="replace", sampling="segments", max_bad_fraction=0.2, **TINY)
+    with pytest.raises(BrokenVideosError, match="1 of the 4 videos of `train` cannot be read"):
+        fit(data)
+    with pytest.raises(ValueError, match="`damaged` must be 'keep' or 'replace', got 'drop'"):
+        VideoDataModule(**damaged, damaged="drop")
 
 
 # --- Arguments ---

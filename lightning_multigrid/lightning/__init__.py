@@ -1,0 +1,35 @@
+"""Lightning under the name by which the script imports it: `lightning.pytorch` or `pytorch_lightning`.
+
+The two have the same code, but different classes, and each refuses the other's modules. The sub-packages below take
+Lightning's names from here; only the command line always uses `lightning`. Begin with `package.py`.
+"""
+
+from lightning_multigrid.lightning.package import (
+    BasePredictionWriter,
+    Callback,
+    LightningDataModule,
+    LightningModule,
+    LRSchedulerConfig,
+    MisconfigurationException,
+    OptimizerLRScheduler,
+    TorchCheckpointIO,
+    Trainer,
+    TrainerFn,
+    is_a,
+    is_overridden,
+)
+
+__all__ = [
+    "BasePredictionWriter",
+    "Callback",
+    "LRSchedulerConfig",
+    "LightningDataModule",
+    "LightningModule",
+    "MisconfigurationException",
+    "OptimizerLRScheduler",
+    "TorchCheckpointIO",
+    "Trainer",
+    "TrainerFn",
+    "is_a",
+    "is_overridden",
+]

@@ -1,0 +1,192 @@
+"""Brings the clips of one sample, and what follows them, to a grid: one draw of frames, one resize.
+
+The clips of a sample (SlowFast's pathways, two views, frames and flow) show the same time. So all of them keep the same
+moments, and the ratios of their frames and sizes.
+
+Legend: C channels, T frames, H W pixels.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from lightning_multigrid.loading.requests import ClipRequest
+from lightning_multigrid.schedule import frame_indices, span, stride_range
+
+K = TypeVar("K")
+
+
+def draw_frames(lengths: Mapping[K, int], frames: int, seed: int) -> dict[K, Sequence[int]]:
+    """Draws which frames stay of clips that show the same time, so that `frames` of the longest clip stay (Sec. 3.1).
+
+    All clips get one random integer stride and one random start, at which each of them has a frame. So frame i of a
+    clip of T frames shows the same share i / T of the time before and afterwards.
+
+    >>> {name: list(taken) for name, taken in draw_frames({"fast": 16, "slow": 4}, frames=8, seed=1).items()}
+    {'fast': [4, 5, 6, 7, 8, 9, 10, 11], 'slow': [1, 2]}
+
+    Raises:
+        ValueError: If the longest clip has fewer frames, or the ratio of the frames can't be kept.
+    """
+    longest = max(lengths.values())
+    if frames > longest:
+        raise ValueError(
+            f"The grid needs {frames} frames, but the clip has {longest}. All clips must have the same length."
+        )
+    unit = longest // gcd(*lengths.values())
+    if frames % unit:
+        raise ValueError(
+            f"The clips of a sample, of {' and '.join(map(str, lengths.values()))} frames, can't keep this ratio on a "
+            f"grid of {frames} frames. Give `long_cycle` factors that make the frames a multiple of {unit}, or clips "
+            "of other lengths."
+        )
+    draw = random.Random(seed)
+    stride = draw.randint(*stride_range(frames, longest, stride=1))
+    start = unit * draw.randint(0, (longest - 1 - span(frames - 1, stride)) // unit)
+    return {
+        name: frame_indices(length, frames * length // longest, stride, start * length // longest)
+        for name, length in lengths.items()
+    }
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A tensor or an array, and a letter for each of its axes."""
+
+    values: Any
+    axes: str
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Lengths of the axes T, H and W."""
+        return {axis: length for axis, length in zip(self.axes, self.values.shape, strict=True) if axis in "THW"}
+
+
+def baseline_grid(clips: Mapping[Any, Clip]) -> tuple[int, int]:
+    """Frames and size (the shorter of H and W) of the longest clip of a sample, the first one if several are."""
+    longest = max((clip.lengths for clip in clips.values()), key=lambda lengths: lengths.get("T", 1))
+    return longest.get("T", 1), min(longest["H"], longest["W"])
+
+
+def changes(clips: Mapping[K, Clip], request: ClipRequest) -> dict[K, Change]:
+    """Returns how each clip of a sample comes to the grid of a request, which is that of the longest clip.
+
+    The ratio of sizes is kept up to the rounding to whole pixels, and so is the aspect ratio.
+    """
+    lengths = {key: clip.lengths for key, clip in clips.items()}
+    in_time = {key: before["T"] for key, before in lengths.items() if "T" in before}
+    taken = draw_frames(in_time, request.frames, request.seed) if in_time else {}
+    scale = request.size / baseline_grid(clips)[1]
+    return {
+        key: Change(before, taken.get(key, ()), round(before["H"] * scale), round(before["W"] * scale))
+        for key, before in lengths.items()
+    }
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a clip, and what follows it, come to a grid.
+
+    Args:
+        before: Lengths of the clip's axes T, H and W.
+        frames: Indices of the frames that stay.
+        height: H afterwards.
+        width: W afterwards.
+    """
+
+    before: Mapping[str, int]
+    frames: Sequence[int]
+    height: int
+    width: int
+
+    @property
+    def taken(self) -> dict[str, Sequence[int]]:
+        """Indices that stay along each axis that changes: frames, and nearest pixels."""
+        # The pixel under the centre of each new pixel, which is where bilinear resizing looks.
+        pixels = {
+            axis: [(2 * point + 1) * self.before[axis] // (2 * points) for point in range(points)]
+            for axis, points in (("H", self.height), ("W", self.width))
+        }
+        all_axes = {"T": self.frames, **pixels}
+        return {axis: taken for axis, taken in all_axes.items() if len(taken) != self.before.get(axis, 0)}
+
+    def of_clip(self, clip: Clip) -> Any:
+        """Returns a clip with the frames that stay, resized bilinearly; the same object if nothing changes."""
+        taken = self.taken
+        if not taken:
+            return clip.values
+        values = torch.as_tensor(clip.values)
+        if "T" in taken:
+            values = _select(values, clip.axes.index("T"), taken["T"])
+        if "H" in taken or "W" in taken:
+            order = sorted(range(values.ndim), key=lambda place: "CHW".find(clip.axes[place]))
+            planes = values.permute(order)
+            channels = planes.shape[-3] if "C" in clip.axes else 1
+            images = planes.reshape(-1, channels, *planes.shape[-2:])
+            resized = interpolate(images, (self.height, self.width), mode="bilinear").view(
+                *planes.shape[:-2], self.height, self.width
+            )
+            values = resized.permute([order.index(place) for place in range(values.ndim)]).contiguous()
+        return self._like(clip.values, values)
+
+    def fits(self, values: Any, axes: str, numbers: str) -> bool:
+        """Whether something with these axes has the frames and pixels of the clip; see `of_follower`."""
+        if isinstance(values, (list, tuple)):
+            parts = values if axes[1:] or numbers else ()
+            return (
+                axes[:1] == "T"
+                and len(values) == self.before.get("T")
+                and all(self.fits(part, axes[1:], numbers) for part in parts)
+            )
+        expected = [self.before.get(axis) if axis in "THW" else ... for axis in axes] + [len(numbers)] * bool(numbers)
+        shape = getattr(values, "shape", (None,))
+        return len(shape) == len(expected) and all(
+            length in (..., found) for length, found in zip(expected, shape, strict=True)
+        )
+
+    def of_follower(self, values: Any, axes: str, numbers: str) -> Any:
+        """Returns what follows the clip: a tensor, an array, or a list of what belongs to each frame.
+
+        `axes` has a letter for each axis, of which T, H and W are the clip's. `numbers` has one for each number of a
+        further, last axis: x and w are scaled as W, and y and h as H.
+        """
+        taken = self.taken
+        if isinstance(values, (list, tuple)):
+            parts = [values[frame] for frame in self.frames]
+            further = axes[1:] or numbers
+            return type(values)(self.of_follower(part, axes[1:], numbers) if further else part for part in parts)
+        if not set(taken) & {*axes, *("HW" if numbers else "")}:
+            return values
+        changed = torch.as_tensor(values)
+        for axis in set(taken) & set(axes):
+            changed = _select(changed, axes.index(axis), taken[axis])
+        if numbers:
+            across, down = self.width / self.before["W"], self.height / self.before["H"]
+            factors = [across if number in "xw" else down if number in "yh" else 1.0 for number in numbers]
+            scaled = changed * torch.tensor(factors, dtype=torch.float64)
+            changed = (scaled if changed.is_floating_point() else scaled.round()).to(changed.dtype)
+        return self._like(values, changed)
+
+    def _like(self, given: Any, changed: Tensor) -> Any:
+        """An array for an array, and for one of torchvision's kinds of tensors another of its kind."""
+        if isinstance(given, np.ndarray):
+            return changed.numpy()
+        kinds = sys.modules.get("torchvision.tv_tensors")  # who holds such a tensor has imported them
+        if kinds is None or not isinstance(given, kinds.TVTensor):
+            return changed
+        canvas = {"canvas_size": (self.height, self.width)} if hasattr(given, "canvas_size") else {}
+        return kinds.wrap(changed, like=given, **canvas)
+
+
+def _select(values: Tensor, axis: int, indices: Sequence[int]) -> Tensor:
+    return values.index_select(axis, torch.tensor(indices, device=values.device))

@@ -1,0 +1,247 @@
+"""The parts of a sample: which of them are clips, and which ones follow a clip to other frames and sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from string import ascii_lowercase
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_multigrid.loading.reduction import Clip, changes
+from lightning_multigrid.loading.requests import ClipRequest
+
+Name = str | int
+Path = tuple[Name, ...]  # keys, from the sample inwards
+
+_AXES = "CTHW"
+_IMAGE_AXES = "CHW"
+_STAY = "ABDEFG"  # letters for axes that stay
+
+
+def clip_layout(shape: Sequence[int]) -> str:
+    """Names the axes of a clip: the first of `CTHW`, `TCHW`, `THWC` with 1 or 3 channels; of an image: `CHW`, `HWC`.
+
+    Three axes without 1 or 3 channels are refused: they may be those of a clip without channels.
+
+    >>> clip_layout((3, 16, 112, 112)), clip_layout((16, 3, 112, 112)), clip_layout((3, 224, 224))
+    ('CTHW', 'TCHW', 'CHW')
+    """
+    if len(shape) == len(_AXES):
+        return next((layout for layout in (_AXES, "TCHW", "THWC") if shape[layout.index("C")] in (1, 3)), _AXES)
+    for layout in (_IMAGE_AXES, "HWC") if len(shape) == len(_IMAGE_AXES) else ():
+        if shape[layout.index("C")] in (1, 3):
+            return layout
+    raise ValueError(
+        f"A sample has a tensor of {_product(shape)}, which may be an image or the frames of a clip. Images need 1 or "
+        "3 channels, or `layout='CHW'` in MultigridCallback; clips need four axes, or a name for each axis, as in "
+        "`clips={'depth': 'THW', 'views': 'VCTHW'}`."
+    )
+
+
+@dataclass(frozen=True)
+class SampleParts:
+    """Which parts of a sample are clips, and which ones follow them; see these arguments of `MultigridCallback`.
+
+    Raises:
+        ValueError: If axes are invalid.
+        TypeError: If `clips` is a single name.
+    """
+
+    layout: str | None = None
+    clips: Sequence[Name] | Mapping[Name, str] | None = None
+    follow: Mapping[Name, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.layout is not None and sorted(self.layout) not in (sorted(_AXES), sorted(_IMAGE_AXES)):
+            raise ValueError(
+                "`layout` must name each of the axes C, T, H and W once, or C, H and W for images, got "
+                f"{self.layout!r}."
+            )
+        if self.clips is not None and (isinstance(self.clips, (str, int)) or not self.clips):
+            raise TypeError(f"`clips` must be a list of names, or a dict of axes by name, got {self.clips!r}.")
+        for name, axes in self.clips.items() if isinstance(self.clips, Mapping) else ():
+            if not (re.fullmatch("[A-Z]+", axes) and len(set(axes)) == len(axes) and {*"HW"} <= {*axes}):
+                raise ValueError(
+                    f"`clips` must name each axis of {name!r} by a capital of its own, H and W among them, as in "
+                    f"'CTHW' or 'THW', got {axes!r}."
+                )
+        for name, spec in self.follow.items():
+            axes, _ = _split(spec)
+            if not re.fullmatch("[A-Z]*", axes) or len(set(axes)) < len(axes) or len({*"HW"} & {*axes}) == 1:
+                raise ValueError(
+                    f"`follow` must name each axis of {name!r} by a capital of its own, H and W both or neither, and "
+                    f"the numbers of its last axis by small letters, as in 'THW', 'T' or 'TNxyxy', got {spec!r}."
+                )
+
+    def find_clips(self, sample: Any) -> dict[Path, Clip]:
+        """Returns the clips of a sample by their places; none if it is one that the `collate_fn` has to leave out."""
+        found: dict[Path, Clip] = {}
+        if self.clips is not None and sample is not None:
+            for name in self.clips:
+                place, part = _find(sample, name)
+                if not (tensors := dict(_tensors(part, place))):
+                    raise ValueError(
+                        f"The clip {name!r} of a sample must be a tensor, an array, or a list or dict of them, got "
+                        f"{part!r:.60}."
+                    )
+                given = self.clips[name] if isinstance(self.clips, Mapping) else None
+                found |= {path: self._clip(values, given) for path, values in tensors.items()}
+        elif sample is not None:
+            apart = [_find(sample, name)[0] for name in self.follow]
+            free = [(path, values) for path, values in _tensors(sample) if not _is_in(path, apart)]
+            ndim = len(self.layout or ()) or max((v.ndim for _, v in free if v.ndim in (3, 4)), default=0)
+            found = {path: self._clip(values) for path, values in free if values.ndim == ndim}
+        return found
+
+    def _clip(self, values: Any, axes: str | None = None) -> Clip:
+        if axes is None:
+            axes = self.layout if self.layout and len(self.layout) == values.ndim else clip_layout(values.shape)
+        if len(axes) != values.ndim:
+            raise ValueError(f"A clip of {_product(values.shape)} can't have the axes {axes!r}. Name each of its axes.")
+        return Clip(values, axes)
+
+    def check(self, sample: Any) -> dict[Path, Clip]:
+        """Returns the clips of the first sample; refuses other parts that may be clips or may have to follow one."""
+        found = self.find_clips(sample)
+        if not found:
+            raise ValueError(
+                "A sample must hold a clip: a tensor of four axes, C x T x H x W, or of three for images, C x H x W; "
+                f"got {type(sample).__name__}. Let `__getitem__` return the tensor, or a tuple, list, dict or "
+                "namedtuple that holds it."
+            )
+        masks = {_shown(path): clip for path, clip in found.items() if _is_of_labels(clip.values)}
+        if self.clips is None and len(found) > 1:
+            line = f"clips=[{', '.join(shown for shown in map(_shown, found) if shown not in masks)}]"
+            follow = ", ".join(f"{shown}: {clip.axes!r}" for shown, clip in masks.items())
+            line += f", follow={{{follow}}}" if masks else ""
+            raise ValueError(
+                f"A sample must hold one clip, got {len(found)}, of "
+                f"{' and '.join(str(tuple(clip.values.shape)) for clip in found.values())}. Say which ones are clips, "
+                f"and which ones are masks that follow them, for instance `MultigridCallback({line})`."
+            )
+        for shown, clip in masks.items():
+            raise ValueError(
+                f"The clip {shown} is of {clip.values.dtype}, but only uint8 and floating point are resized "
+                f"bilinearly. Convert it, or let it follow a clip, as masks do: `follow={{{shown}: {clip.axes!r}}}`."
+            )
+        apart = [*found, *(_find(sample, name)[0] for name in self.follow)]
+        for path, values in _tensors(sample):
+            boxes = hasattr(values, "canvas_size")  # as torchvision's kinds of tensors have it
+            for lengths in (clip.lengths for clip in found.values()):
+                shape = iter(values.shape)  # which holds the clip's lengths in their order, if it is a mask
+                if not _is_in(path, apart) and (boxes or all(length in shape for length in lengths.values())):
+                    axes = "Nxyxy" if boxes else "".join(lengths)
+                    raise ValueError(
+                        f"{_shown(path)}, of {_product(values.shape)}, may belong to a clip of "
+                        f"{_product(lengths.values())} ({' x '.join(lengths)}), and would have to follow it to other "
+                        f"grids. Name its axes, for instance `MultigridCallback(follow={{{_shown(path)}: {axes!r}}})`, "
+                        f"or {_STAY[: values.ndim]!r} to leave it as it is."
+                    )
+        return found
+
+    def reduced(self, sample: Any, request: ClipRequest) -> Any:
+        """Returns a sample with its clips, and what follows them, on the grid of a request (Sec. 3.1).
+
+        Frames are taken at one random integer stride from one random start, both drawn from the request's seed. Clips
+        are resized bilinearly: the shorter of H and W becomes the request's size, and the aspect ratio stays. The grid
+        may not be finer than the clip. What is on the grid stays the same object.
+
+        Raises:
+            ValueError: If a part is missing, or what follows doesn't have the frames and pixels of a clip.
+        """
+        clips = self.find_clips(sample)
+        if not clips:
+            return sample
+        change_of = changes(clips, request)
+        reduced = sample
+        for path, clip in clips.items():
+            reduced = _put(reduced, path, change_of[path].of_clip(clip))
+        for name, spec in self.follow.items():
+            path, values = _find(sample, name)
+            followed = next((change for change in change_of.values() if change.fits(values, *_split(spec))), None)
+            if followed is None:
+                given = tuple(values.shape) if hasattr(values, "shape") else f"{values!r:.60}"
+                raise ValueError(
+                    f"{_shown(path)} of a sample has to follow a clip with the axes {spec!r}, but it is {given}, and "
+                    f"the clip {' or '.join(f'{tuple(clip.values.shape)} ({clip.axes})' for clip in clips.values())}."
+                )
+            reduced = _put(reduced, path, followed.of_follower(values, *_split(spec)))
+        return reduced
+
+
+def _product(lengths: Iterable[int]) -> str:
+    return " x ".join(map(str, lengths))
+
+
+def _shown(path: Path) -> str:
+    return repr(path[0] if len(path) == 1 else ".".join(map(str, path)))
+
+
+def _split(spec: str) -> tuple[str, str]:
+    """Axes, and the numbers of the last one: `TNxyxy` gives `TN` and `xyxy`."""
+    axes = spec.rstrip(ascii_lowercase)
+    return axes.replace(" ", ""), spec[len(axes) :]
+
+
+def _parts(sample: Any) -> Mapping[Any, Any]:
+    """The parts of a dict, a tuple, a list or a namedtuple by key, index or attribute; of anything else none."""
+    if isinstance(sample, (tuple, list)):
+        return dict(zip(getattr(sample, "_fields", range(len(sample))), sample, strict=True))
+    return sample if isinstance(sample, Mapping) else {}
+
+
+def _tensors(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The tensors and arrays of a sample, with their places."""
+    if isinstance(sample, (Tensor, np.ndarray)):
+        yield path, sample
+    for key, part in _parts(sample).items():
+        yield from _tensors(part, (*path, key))
+
+
+def _find(sample: Any, name: Name) -> tuple[Path, Any]:
+    """Returns the place of a part, and the part. A dot leads to a part of a part."""
+    parts = _parts(sample)
+    if isinstance(sample, (tuple, list)) and str(name).isdigit() and int(name) < len(sample):
+        name = [*parts][int(name)]
+    if name in parts:
+        return (name,), parts[name]
+    outer, dot, inner = str(name).partition(".")
+    if not dot:
+        raise ValueError(
+            f"A sample has no part {name!r}, which MultigridCallback names. It is a {type(sample).__name__} of "
+            f"{', '.join(map(repr, parts)) or 'no parts'}."
+        )
+    place, part = _find(sample, outer)
+    below, part = _find(part, inner)
+    return place + below, part
+
+
+def _put(sample: Any, path: Path, value: Any) -> Any:
+    """The sample with one part replaced. Containers keep their kinds, and the given ones their parts."""
+    if not path:
+        return value
+    parts = dict(_parts(sample))
+    changed = _put(parts[path[0]], path[1:], value)
+    if changed is parts[path[0]]:
+        return sample
+    if isinstance(sample, tuple):
+        values = (parts | {path[0]: changed}).values()
+        return type(sample)(*values) if hasattr(sample, "_fields") else type(sample)(values)
+    copied = copy(sample)
+    copied[path[0]] = changed
+    return copied
+
+
+def _is_in(path: Path, places: Sequence[Path]) -> bool:
+    return any(path[: len(place)] == place for place in places)
+
+
+def _is_of_labels(values: Any) -> bool:
+    dtype = torch.as_tensor(values[:0]).dtype
+    return not (dtype.is_floating_point or dtype == torch.uint8)

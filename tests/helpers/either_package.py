@@ -1,0 +1,137 @@
+"""A script as users of either package of Lightning write it: `python -m tests.helpers.either_package PACKAGE FOLDER`.
+
+It prints what happened as JSON: the last line of its output.
+"""
+
+import hashlib
+import importlib
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils.data import DataLoader, TensorDataset
+
+pl = importlib.import_module(sys.argv[1])
+
+from lightning_multigrid import (  # noqa: E402  # after the package of the script
+    AtomicCheckpointIO,
+    CompileGrids,
+    MovingShapesDataModule,
+    MultigridCallback,
+    VideoClassifier,
+)
+
+QUIET = {"accelerator": "cpu", "logger": False, "enable_model_summary": False, "max_epochs": 2}
+
+
+DATA = {"train_per_class": 2, "val_per_class": 1, "batch_size": 2, "frames": 8, "size": 16, "num_workers": 0}
+
+
+def blocks():
+    return nn.Conv3d(3, 4, 3, padding=1), nn.BatchNorm3d(4), nn.AdaptiveAvgPool3d(1), nn.Flatten()
+
+
+class Module(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = nn.Sequential(*blocks(), nn.Dropout(), nn.Linear(4, 16))
+        self.seen = []
+
+    def training_step(self, batch, batch_idx):
+        loss = nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+        if self._trainer is not None:
+            lr = self.trainer.optimizers[0].param_groups[0]["lr"]
+            self.step = [self.current_epoch, batch_idx, list(batch[0].shape), lr, loss.item()]
+        self.log("loss", loss)
+        return loss
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.seen.append(self.step)  # not the tries of CompileGrids
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val", nn.functional.cross_entropy(self.model(batch[0]), batch[1]))
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        return [optimizer], [CosineAnnealingLR(optimizer, 2)]
+
+
+def digest(module):
+    return hashlib.sha256(b"".join(value.numpy().tobytes() for value in module.state_dict().values())).hexdigest()
+
+
+def fit(folder, ckpt_path=None):
+    """Trains with callbacks of all kinds; returns the steps, the weights and the checkpoints."""
+    pl.seed_everything(1, verbose=False)
+    generator = torch.Generator().manual_seed(0)
+    train, val = (
+        DataLoader(
+            TensorDataset(torch.randn(n, 3, 8, 16, 16, generator=generator), torch.arange(n) % 4), 2, shuffle=n > 9
+        )
+        for n in (40, 4)
+    )
+    checkpoint = pl.callbacks.ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=3)
+    callbacks = [
+        MultigridCallback(precise_bn_batches=2),
+        CompileGrids(backend="eager"),
+        checkpoint,
+        pl.callbacks.EarlyStopping("val", patience=99),
+        pl.callbacks.TQDMProgressBar(),
+    ]
+    if hasattr(pl.callbacks, "EMAWeightAveraging"):  # new in Lightning 2.6
+        callbacks.append(pl.callbacks.EMAWeightAveraging())
+    trainer = pl.Trainer(**QUIET, callbacks=callbacks, plugins=[AtomicCheckpointIO()])
+    module = Module()
+    trainer.fit(module, train, val, ckpt_path=ckpt_path)
+    return module.seen, digest(module), sorted(Path(folder).glob("*.ckpt"))
+
+
+def videos():
+    """Trains and tests our module on our data; returns its weights and results."""
+    module = VideoClassifier(nn.Sequential(*blocks(), nn.Linear(4, 16)), 16)
+    data = MovingShapesDataModule(**DATA)
+    trainer = pl.Trainer(**QUIET, callbacks=[MultigridCallback()], enable_checkpointing=False)
+    trainer.fit(module, datamodule=data)
+    return digest(module), trainer.test(module, datamodule=data, verbose=False)
+
+
+def command_line(folder):
+    """Trains by `LightningCLI` with the callback in its config."""
+    config = Path(folder, "config.yaml")
+    config.write_text("trainer: {callbacks: [{class_path: lightning_multigrid.MultigridCallback}], max_epochs: 2}")
+    quiet = [f"--trainer.{name}=false" for name in ("logger", "enable_checkpointing", "enable_model_summary")]
+    data = [f"--data.{name}={value}" for name, value in DATA.items()]
+    cli = importlib.import_module(f"{sys.argv[1]}.cli").LightningCLI(
+        Module,
+        MovingShapesDataModule,
+        save_config_callback=None,
+        args=["fit", f"--config={config}", "--trainer.accelerator=cpu", *quiet, *data],
+    )
+    return cli.model.seen
+
+
+def main(folder):
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    whole = fit(f"{folder}/whole")
+    resumed = fit(f"{folder}/resumed", whole[2][0])
+    print(
+        json.dumps(
+            {
+                "seen": whole[0],
+                "resumed": resumed[0],
+                "weights": [whole[1], resumed[1]],
+                "videos": videos(),
+                "command line": command_line(folder),
+                "imported": sorted({"lightning.pytorch", "pytorch_lightning"} & set(sys.modules)),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[2])

@@ -1,0 +1,231 @@
+"""Runs a Lightning script without the callback and with it, and states what must hold: the laws of the drop-in callback.
+
+A script is a module, its data and the arguments of a Trainer, made anew for each run.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.schedule import BatchShape
+from tests.helpers.small_scripts import BATCH, CLIPS, EPOCHS, FRAMES, SIZE, Script, loader
+
+QUIET = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+    "max_epochs": EPOCHS,
+}
+RESTORED = (
+    "max_epochs",
+    "max_steps",
+    "limit_train_batches",
+    "log_every_n_steps",
+    "val_check_interval",
+    "check_val_every_n_epoch",
+    "reload_dataloaders_every_n_epochs",
+)
+
+
+def tensors(batch: Any) -> Iterator[Tensor]:
+    """All tensors of a mini-batch, in order."""
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, dict):
+        for value in batch.values():
+            yield from tensors(value)
+    elif isinstance(batch, (tuple, list)):
+        for value in batch:
+            yield from tensors(value)
+
+
+@dataclass(frozen=True)
+class Style:
+    """A way to write a script, and what must come of it.
+
+    Args:
+        group: Heading of its table.
+        name: What the script does.
+        module: Makes the module.
+        data: Makes what is given to `fit`: a loader or a data module; None if the module has its own.
+        trainer: Arguments of the Trainer.
+        callbacks: Makes the script's own callbacks.
+        multigrid: Arguments that the callback needs for it.
+        refused: What the error says, if the script is refused.
+        outcome: What the documentation adds.
+        axes: Axes of the clips in a mini-batch.
+        shape: The baseline's mini-batch.
+        clips: Clips of an epoch.
+        epochs: The baseline's epochs.
+        resumes: Whether a resumed run equals the whole one to the bit; else it has the same steps and LR.
+        lr: Whether the LR is that of the baseline run at the baseline's clock.
+    """
+
+    group: str
+    name: str
+    module: Callable[[], L.LightningModule] = Script
+    data: Callable[[], Any] | None = loader
+    trainer: dict[str, Any] = field(default_factory=dict)
+    callbacks: Callable[[], list[L.Callback]] = list
+    multigrid: dict[str, Any] = field(default_factory=dict)
+    refused: str | None = None
+    outcome: str = ""
+    axes: str = "NCTHW"
+    shape: BatchShape = BatchShape(BATCH, FRAMES, SIZE)
+    clips: int = CLIPS
+    epochs: float = EPOCHS
+    resumes: bool = True
+    lr: bool = True
+
+    @property
+    def id(self) -> str:
+        return f"{self.group}: {self.name}"
+
+
+class Watch(L.Callback):
+    """Notes the clips of each mini-batch and the LR of each optimizer step."""
+
+    def __init__(self, axes: str) -> None:
+        self.axes = axes
+        self.shapes: list[tuple[int, ...]] = []
+        self.lrs: dict[tuple[int, int], list[float]] = {}  # (epoch, batch) -> of all groups of all optimizers
+        self._batch = 0
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        clips = max((one for one in tensors(batch) if one.ndim == len(self.axes)), key=Tensor.numel)
+        sizes = dict(zip(self.axes, clips.shape, strict=True))
+        self.shapes.append((sizes["N"], sizes.get("T", 1), min(sizes["H"], sizes["W"])))
+        self._batch = batch_idx
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        lrs = [float(group["lr"]) for one in trainer.optimizers for group in one.param_groups]
+        self.lrs[trainer.current_epoch, self._batch] = lrs
+
+
+@dataclass
+class Run:
+    """What a run was like."""
+
+    trainer: L.Trainer
+    module: L.LightningModule
+    watch: Watch
+    settings: dict[str, Any]  # of the Trainer, before `fit`
+
+
+def run(style: Style, folder: Path, *callbacks: L.Callback, **arguments: Any) -> Run:
+    """Runs the script."""
+    L.seed_everything(3, verbose=False)
+    watch = Watch(style.axes)
+    ckpt_path = arguments.pop("ckpt_path", None)
+    own = style.callbacks()
+    given = QUIET | {"default_root_dir": folder, "enable_checkpointing": bool(callbacks)} | style.trainer | arguments
+    if any(isinstance(callback, ModelCheckpoint) for callback in (*own, *callbacks)):
+        given["enable_checkpointing"] = True
+    trainer = L.Trainer(**given, callbacks=[*own, *callbacks, watch])
+    settings = {name: getattr(trainer, name) for name in RESTORED}
+    module = style.module()
+    data = style.data() if style.data is not None else None
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Found 1 module.* in eval mode")
+        warnings.filterwarnings("ignore", "Be aware that when using `ckpt_path`")
+        warnings.filterwarnings("ignore", "Checkpoint directory")
+        warnings.filterwarnings("ignore", "The dirpath has changed")
+        trainer.fit(module, data, ckpt_path=ckpt_path)
+    return Run(trainer, module, watch, settings)
+
+
+def weights(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+
+
+def plan_of(style: Style, callback: MultigridCallback) -> list[tuple[int, int, int]]:
+    """Clips x frames x size of every step."""
+    schedule, sampler = callback.fit.sampler.schedule, callback.fit.sampler
+    assert schedule.baseline.shape == style.shape
+    assert schedule.baseline.epochs == style.epochs
+    assert sampler.clips == style.clips
+    steps = [step for epoch in range(schedule.epochs) for step in sampler.steps(epoch)]
+    return [(step.shape.clips, step.shape.frames, step.shape.size) for step in steps]
+
+
+def check_lr(style: Style, plain: Run, ours: Run, callback: MultigridCallback) -> None:
+    """Each LR is the baseline's at the clock of the step, times the scale."""
+    sampler = callback.fit.sampler
+    accumulate = sampler.accumulate
+    batches = 1 + max(batch for _, batch in plain.watch.lrs)
+    assert len(ours.watch.lrs) > 4
+    for (epoch, batch), lrs in ours.watch.lrs.items():
+        step = sampler.steps(epoch)[batch - batch % accumulate]
+        clock = sampler.schedule.baseline_epoch(epoch + Fraction(step.offset, sampler.clips))
+        whole = math.floor(clock)
+        at = math.floor((clock - whole) * batches)
+        # The baseline's optimizer step that takes in this batch.
+        taken = min(b for e, b in plain.watch.lrs if e == whole and b >= at)
+        expected = [lr * step.lr_scale for lr in plain.watch.lrs[whole, taken]]
+        assert len(lrs) == len(expected)
+        for lr, wanted in zip(lrs, expected, strict=True):
+            assert math.isclose(lr, wanted, rel_tol=1e-6), (epoch, batch, lrs, expected)
+
+
+def check_restored(plain: Run, ours: Run, callback: MultigridCallback) -> None:
+    """All that the callback changed is as the script had it."""
+    assert {name: getattr(ours.trainer, name) for name in RESTORED} == ours.settings
+    assert [type(layer) for layer in ours.module.modules()] == [type(layer) for layer in plain.module.modules()]
+    assert vars(ours.module).keys() == vars(plain.module).keys()
+    assert ours.module.state_dict().keys() == plain.module.state_dict().keys()
+    for mine, theirs in zip(ours.trainer.optimizers, plain.trainer.optimizers, strict=True):
+        assert [group.keys() for group in mine.param_groups] == [group.keys() for group in theirs.param_groups]
+    known = [type(one) for one in plain.trainer.callbacks]
+    assert [type(one) for one in ours.trainer.callbacks if one is not callback and type(one) in known] == known
+
+
+def check_style(style: Style, folder: Path) -> None:
+    """Runs a style that works: shapes on the plan, LR, state afterwards, and resume in mid-epoch."""
+    plain = run(style, folder / "plain")
+    callback = MultigridCallback(**style.multigrid)
+    keep = ModelCheckpoint(folder / "kept", every_n_train_steps=3, save_top_k=-1, save_last=False)
+    ours = run(style, folder / "ours", callback, keep)
+    planned = plan_of(style, callback)
+    assert ours.watch.shapes == planned
+    assert len(set(planned)) > 4
+    if style.lr:
+        check_lr(style, plain, ours, callback)
+    check_restored(plain, ours, callback)
+
+    kept = sorted((folder / "kept").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
+    middle = kept[(len(kept) - 1) // 2]
+    again = MultigridCallback(**style.multigrid)
+    rest = run(style, folder / "rest", again, ckpt_path=middle)
+    assert rest.watch.shapes == planned[-len(rest.watch.shapes) :]
+    assert 0 < len(rest.watch.shapes) < len(planned)
+    for place, lrs in rest.watch.lrs.items():
+        assert lrs == ours.watch.lrs[place], place
+    if style.resumes:
+        whole, resumed = weights(ours.module), weights(rest.module)
+        for name, value in whole.items():
+            assert torch.equal(value, resumed[name]), name
+
+
+def check_refused(style: Style, folder: Path) -> None:
+    """Runs a style that is refused: without the callback it works, with it the error says why, before any step."""
+    import pytest
+
+    if not style.outcome.startswith("!"):
+        run(style, folder / "plain")
+    watched: list[Watch] = []
+    with pytest.raises(Exception, match=style.refused):  # noqa: PT011  # of whichever type
+        watched.append(run(style, folder / "ours", MultigridCallback(**style.multigrid)).watch)

@@ -1,0 +1,425 @@
+"""What a script may do with its training loader while multigrid training runs, and what it sees there."""
+
+import random
+import threading
+import warnings
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, SequentialSampler
+
+from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
+from lightning_multigrid.loading import FixedClips
+from tests.helpers.tiny import Module, clips, fit, loader
+
+NUMBER = 40
+SMALL = {"long_cycle": LongCycle(((0.5, 0.5), (1, 1))), "short_cycle": ShortCycle((1,)), "milestones": [1]}
+
+
+def multigrid(**arguments):
+    return MultigridCallback(**SMALL | {"seed": 3} | arguments)
+
+
+def state_of(module, callback, host):
+    weights = [tensor.numpy().tobytes() for tensor in module.state_dict().values()]
+    report = callback.report
+    steps = [(row.shape, row.steps, row.clips) for row in report.times.rows], report.lr_curve.points
+    rng = torch.random.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
+    return module.seen, weights, steps, rng, host.global_step
+
+
+# --- Looking at it changes nothing ---
+
+
+def first(loader):
+    return next(iter(loader))
+
+
+def broken_off(loader):
+    for number, _ in enumerate(loader):
+        if number == 1:
+            break
+
+
+def left_open(loader):
+    left_open.kept = iter(loader)
+    next(left_open.kept)
+
+
+def in_a_thread(loader):
+    thread = threading.Thread(target=list, args=(loader,))
+    thread.start()
+    thread.join()
+
+
+HOOKS = ("on_train_start", "on_train_epoch_start", "on_train_batch_end", "on_validation_epoch_start")
+
+
+class Peeking(Callback):
+    def __init__(self, hook, peek):
+        self.peeked = 0
+
+        def peeks(trainer, *_, **__):
+            if trainer.train_dataloader is not None and not trainer.sanity_checking:
+                peek(trainer.train_dataloader)
+                self.peeked += 1
+
+        setattr(self, hook, peeks)
+
+
+def drawing(samples):
+    """Collates, with a bit of noise."""
+    x, y = torch.utils.data.default_collate(samples)
+    return x + 0.1 * torch.randn(()) + random.random() * np.random.rand(), y
+
+
+def trained(peeking=(), workers=0, persistent=False, module=None):
+    module, callback = module or Module(), multigrid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of forking in a process with threads
+        train = loader(2, number=NUMBER, num_workers=workers, persistent_workers=persistent, collate_fn=drawing)
+        val = loader(8, shuffle=False, number=8)
+        host = fit(module, *peeking, callback, train=train, val=val, max_epochs=2)
+    return state_of(module, callback, host)
+
+
+@pytest.fixture(scope="module")
+def unwatched():
+    return trained()
+
+
+PEEKS = (first, broken_off, list, left_open, in_a_thread)
+ORDINARY = {(HOOKS[0], left_open), (HOOKS[1], list), (HOOKS[1], in_a_thread), (HOOKS[2], broken_off), (HOOKS[3], first)}
+
+
+@pytest.mark.parametrize(
+    ("hook", "peek"),
+    [pytest.param(*pair, marks=() if pair in ORDINARY else pytest.mark.slow) for pair in product(HOOKS, PEEKS)],
+)
+def test_a_pass_of_a_script_changes_nothing_in_the_run(unwatched, hook, peek):
+    peeking = Peeking(hook, peek)
+    assert trained([peeking]) == unwatched
+    assert peeking.peeked
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_nor_does_it_with_workers(unwatched, persistent):
+    for hook, peek in (("on_train_start", left_open), ("on_train_epoch_start", list)):
+        assert trained([Peeking(hook, peek)], workers=1, persistent=persistent) == unwatched
+
+
+class PeekingModule(Module):
+    def training_step(self, batch, batch_idx):
+        if self._trainer is not None and batch_idx == 1:
+            self.peeked = first(self.trainer.train_dataloader)
+        return super().training_step(batch, batch_idx)
+
+
+def test_nor_does_it_in_the_middle_of_a_step(unwatched):
+    assert trained(module=PeekingModule()) == unwatched
+
+
+def test_a_thread_beside_the_training_changes_nothing(unwatched):
+    threads = []
+
+    def peek(loader):
+        threads.append(threading.Thread(target=list, args=(loader,)))
+        threads[-1].start()
+
+    assert trained([Peeking("on_train_epoch_start", peek)]) == unwatched
+    for thread in threads:
+        thread.join()
+
+
+class Keeping(Module):
+    """Keeps its clips, and those of a pass of its own at the end of each epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.own, self.passes, self.lengths = [], [], []
+
+    def training_step(self, batch, batch_idx):
+        if self._trainer is not None:
+            self.own.append(batch[0])
+        return super().training_step(batch, batch_idx)
+
+    def on_train_epoch_end(self):
+        self.passes += [x for x, _ in self.trainer.train_dataloader]
+        self.lengths.append(len(self.trainer.train_dataloader))
+
+
+class Counting(Sampler):
+    """Has a state that no seed sets."""
+
+    drawn = 0
+
+    def __iter__(self):
+        self.drawn += 1
+        return iter([(self.drawn + index) % NUMBER for index in range(NUMBER)])
+
+    def __len__(self):
+        return NUMBER
+
+
+@pytest.mark.parametrize("sampler", [None, Counting])
+def test_a_pass_gives_the_mini_batches_of_the_current_epoch_from_its_start(sampler):
+    module = Keeping()
+    train = DataLoader(clips(NUMBER), 2, sampler=sampler and sampler(), shuffle=None if sampler else True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit(module, multigrid(), train=train, max_epochs=2)
+    assert len(module.own) == len(module.passes) == sum(module.lengths)
+    assert all(map(torch.equal, module.own, module.passes))
+    assert len({x.shape for x in module.own}) > 1
+
+
+# --- What its attributes are ---
+
+
+def public_attributes(loader):
+    names = {name for name in {*dir(loader)} if not name.startswith("_")}
+    return names | set(DataLoader.__annotations__) - {"_iterator"}
+
+
+class Mine(DataLoader):
+    """A loader with an attribute and a method of its own."""
+
+    views = 3
+
+    def describe(self):
+        return f"{self.batch_size} clips"
+
+
+def test_all_public_attributes_are_those_of_the_scripts_loader():
+    train = Mine(clips(NUMBER), 2, True, num_workers=1, timeout=60, drop_last=True, prefetch_factor=3)
+    asked = {}
+
+    class Asking(Callback):
+        def on_train_epoch_start(self, trainer, pl_module):
+            ours = trainer.train_dataloader
+            asked.update({name: getattr(ours, name) for name in public_attributes(train)})
+            asked["is one"] = isinstance(ours, DataLoader)
+            asked["sample"] = ours.dataset[3][1]
+            asked["product"] = ours.batch_size * len(ours)
+            ours.check_worker_number_rationality()
+            ours.mine = 4
+            assert ours.mine == 4
+            for name in ("num_workers", "collate_fn", "dataset"):
+                with pytest.raises(AttributeError, match=f"has read `{name}` of the training loader when `fit` began"):
+                    setattr(ours, name, None)
+
+    host = fit(Module(), multigrid(), Asking(), train=train, max_epochs=2)
+    assert asked.pop("is one")
+    assert asked.pop("sample") == train.dataset[3][1]
+    assert 0 < asked.pop("product") <= NUMBER
+    assert asked.pop("describe")() == "2 clips"
+    assert asked.pop("check_worker_number_rationality")
+    assert {"batch_size", "sampler", "batch_sampler", "dataset", "drop_last", "collate_fn", "views"} <= set(asked)
+    assert asked == {name: getattr(train, name) for name in asked}
+    assert host.train_dataloader is train  # afterwards
+
+
+# --- Datasets that are told the epoch ---
+
+
+class Told(Dataset):
+    """Clips that are the epoch that the dataset was told."""
+
+    epoch = -1
+
+    def __len__(self):
+        return NUMBER
+
+    def __getitem__(self, index):
+        return torch.full((3, 8, 32, 32), float(self.epoch)), 0
+
+
+class Telling(Module):
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def on_train_epoch_start(self):
+        self.trainer.train_dataloader.dataset.epoch = self.current_epoch
+
+    def training_step(self, batch, batch_idx):
+        if self._trainer is not None:
+            self.told.append((self.current_epoch, int(batch[0].mean())))
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, False), (1, True)])
+def test_workers_see_the_dataset_as_it_is_when_they_start(workers, persistent):
+    module = Telling()
+    train = DataLoader(Told(), 2, num_workers=workers, persistent_workers=persistent)
+    fit(module, multigrid(), train=train, max_epochs=2)
+    assert {epoch for epoch, _ in module.told} == {0, 1, 2}
+    assert all(told == (0 if persistent else epoch) for epoch, told in module.told)
+
+
+# --- Random generators of their own ---
+
+
+class Private(Dataset):
+    """Flips, brightens and shifts by generators of its own, one of them in a transform."""
+
+    def __init__(self):
+        self.clips = clips(NUMBER)
+        self.python, self.numpy = random.Random(5), np.random.default_rng(5)
+        self.transforms = [Shift()]
+
+    def __len__(self):
+        return NUMBER
+
+    def __getitem__(self, index):
+        x, y = self.clips[index]
+        return self.transforms[0](x * self.python.random() + float(self.numpy.random())), y
+
+
+class Shift:
+    def __init__(self):
+        self.torch, self.old = torch.Generator(), np.random.RandomState(5)
+
+    def __call__(self, x):
+        return x + torch.rand(1, generator=self.torch) + self.old.rand()
+
+
+class PrivateOrder(Sampler):
+    def __init__(self):
+        self.random = random.Random(9)
+
+    def __iter__(self):
+        return iter(self.random.sample(range(NUMBER), NUMBER))
+
+    def __len__(self):
+        return NUMBER
+
+
+class ToldOrder(PrivateOrder):
+    """As torch's `DistributedSampler`: an order by the epoch that it is told."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return iter(random.Random(self.epoch).sample(range(NUMBER), NUMBER))
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+@pytest.mark.parametrize("order", [PrivateOrder, ToldOrder])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_generators_of_a_dataset_or_a_sampler_resume_exactly(order, workers, tmp_path):
+    def run(folder, **arguments):
+        module = Module()
+        train = DataLoader(Private(), 2, sampler=order(), num_workers=workers)
+        save = ModelCheckpoint(tmp_path / folder, filename="{step}", every_n_train_steps=3, save_top_k=-1)
+        host = fit(module, multigrid(), save, train=train, max_epochs=2, enable_checkpointing=True, **arguments)
+        return module.seen, [p.tolist() for p in host.lightning_module.parameters()]
+
+    whole, weights = run("whole")
+    for done in (3, 9):
+        assert run(f"from {done}", ckpt_path=tmp_path / f"whole/step={done}.ckpt") == (whole[done:], weights)
+
+
+def test_a_sampler_is_told_each_epoch():
+    told = []
+
+    class Listening(ToldOrder):
+        def set_epoch(self, epoch):
+            told.append(epoch)
+            super().set_epoch(epoch)
+
+    fit(Module(), multigrid(), train=DataLoader(clips(NUMBER), 2, sampler=Listening()), max_epochs=2)
+    assert sorted({*told}) == [0, 1, 2]
+
+
+class Hidden(Private):
+    def __getitem__(self, index):
+        return torch.full((3, 8, 32, 32), random.SystemRandom().random()), 0
+
+
+@pytest.mark.parametrize(
+    ("data", "sampler", "named"),
+    [(clips(NUMBER), Counting(), "sampler Counting gives other"), (Hidden(), None, "dataset Hidden gives other")],
+)
+def test_what_no_seed_can_set_is_named(data, sampler, named):
+    with pytest.warns(UserWarning, match=f"The {named} values when asked twice with one seed.*continues from"):
+        fit(Module(), multigrid(), train=DataLoader(data, 2, sampler=sampler), max_epochs=1, fast_dev_run=True)
+    if sampler is not None:
+        assert sampler.drawn == 1  # the copy was asked twice
+
+
+# --- Samples that are None ---
+
+
+class Broken(Dataset):
+    def __init__(self, broken):
+        self.clips, self.broken = clips(NUMBER), broken
+
+    def __len__(self):
+        return NUMBER
+
+    def __getitem__(self, index):
+        return None if index in self.broken else self.clips[index]
+
+
+def without_broken(samples):
+    return torch.utils.data.default_collate([sample for sample in samples if sample is not None])
+
+
+def test_a_first_sample_that_is_none_is_passed_over():
+    module = Module()
+    train = DataLoader(Broken([0, 1, 7]), 2, shuffle=True, collate_fn=without_broken)
+    fit(module, multigrid(precise_bn_batches=1), train=train, max_epochs=2)
+    assert sum(shape[0] for *_, shape, _, _ in module.seen) == 3 * (NUMBER - 3)
+    with pytest.raises(ValueError, match="Broken: A sample must hold a clip.*; got NoneType. Let"):
+        FixedClips(Broken(range(NUMBER)))
+
+
+# --- Batch samplers ---
+
+
+class Named(BatchSampler):
+    """A plain one by another name."""
+
+
+class Balanced(BatchSampler):
+    def __iter__(self):
+        return iter([[0, 1]] * len(self))
+
+
+def test_a_plain_batch_sampler_is_read():
+    def run(**order):
+        module = Module()
+        fit(module, multigrid(), train=DataLoader(clips(NUMBER), **order), max_epochs=2)
+        return module.seen
+
+    data = clips(NUMBER)
+    in_order = BatchSampler(SequentialSampler(data), 3, drop_last=True)  # 40 clips
+    assert run(batch_sampler=in_order) == run(batch_size=3, drop_last=True)
+    assert run(batch_sampler=Named(RandomSampler(data), 2, drop_last=False)) == run(batch_size=2, shuffle=True)
+
+
+def test_other_batches_are_refused_with_a_way_out():
+    own = Balanced(SequentialSampler(clips(NUMBER)), 2, drop_last=False)
+    with pytest.raises(TypeError, match="Balanced has batches of its own. Let a `sampler` yield the same indices one"):
+        fit(Module(), multigrid(), train=DataLoader(clips(NUMBER), batch_sampler=own))
+    with pytest.raises(TypeError, match="has `batch_size=None`: each sample of TensorDataset is a whole mini-batch"):
+        fit(Module(), multigrid(), train=DataLoader(clips(NUMBER), batch_size=None))
+
+
+def test_a_checkpoint_in_mid_epoch_needs_the_callback(tmp_path):
+    save = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
+    fit(Module(), multigrid(), save, train=loader(2, number=NUMBER), max_epochs=2, enable_checkpointing=True)
+    assert len(list(tmp_path.glob("*.ckpt"))) > 3
+    with (
+        pytest.warns(UserWarning, match="need to be provided.*MultigridCallback"),
+        pytest.raises(RuntimeError, match="has 0 stateful loaders, but found 1 states"),
+    ):
+        fit(Module(), train=loader(2, number=NUMBER), max_epochs=4, ckpt_path=tmp_path / "step=2.ckpt")

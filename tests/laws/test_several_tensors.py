@@ -1,0 +1,118 @@
+"""Samples of several tensors through a whole `fit`: detection, segmentation, pathways, views."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.training.mini_batches import first_clips
+from tests.helpers.tiny import Module, fit
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class Frames(Dataset):
+    """Pixels of a clip are the number of their frame; the mask is one wherever the frame's label says so."""
+
+    def __init__(self, number=64, slow=4):
+        self.number, self.slow = number, slow
+
+    def __len__(self):
+        return self.number
+
+    def __getitem__(self, index):
+        numbers = torch.arange(8.0).view(1, 8, 1, 1).expand(3, 8, 16, 16) + index / 100
+        labels = torch.randint(2, (8,))
+        return {
+            "mask": labels.view(8, 1, 1).expand(8, 16, 16),
+            "fast": numbers + torch.rand(()) / 1000,
+            "slow": numbers[:, :: 8 // self.slow],
+            "labels": labels.numpy(),
+            "boxes": torch.tensor([[0.0, 0, 16, 16]] * 8),
+        }
+
+
+class Recording(Module):
+    def training_step(self, batch, batch_idx):
+        if self._trainer is not None:
+            self.seen.append({name: part.clone() for name, part in batch.items()})
+        return nn.functional.cross_entropy(self.net(batch["fast"]), batch["labels"][:, 0]) + batch["slow"].mean()
+
+    def validation_step(self, batch, batch_idx):
+        assert batch["fast"].shape[2:] == batch["mask"].shape[1:] == (8, 16, 16)
+
+
+CLIPS = {"clips": ["fast", "slow"], "follow": {"mask": "THW", "labels": "T", "boxes": "Txyxy"}, "seed": 3}
+
+
+def seen(workers=0, **arguments):
+    module = Recording()
+    validation = DataLoader(Frames(4), 2)
+    train = DataLoader(Frames(), 4, shuffle=True, num_workers=workers, pin_memory=False)
+    fit(module, MultigridCallback(**CLIPS, **arguments), train=train, val=validation, max_epochs=2)
+    return module.seen
+
+
+def test_every_mini_batch_holds_the_same_moments_in_all_of_its_parts():
+    batches = seen(precise_bn_batches=2)
+    assert len({tuple(batch["fast"].shape[2:]) for batch in batches}) >= 4
+    for batch in batches:
+        clips, _, frames, height, width = batch["fast"].shape
+        assert batch["mask"].shape == (clips, frames, height, width)
+        assert (batch["mask"] == batch["labels"][:, :, None, None]).all()
+        assert (batch["boxes"] == torch.tensor([0.0, 0, width, height])).all()
+        assert batch["slow"].shape == (clips, 3, frames // 2, height, width)
+        torch.testing.assert_close(batch["slow"], batch["fast"][:, :, ::2], rtol=0, atol=2e-3)
+
+
+def test_workers_draw_the_same():
+    for one, other in zip(seen(), seen(workers=2), strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_what_a_plan_cannot_keep_is_refused_before_the_first_step():
+    module = Recording()
+    with pytest.raises(ValueError, match="of 8 and 2 frames, can't keep this ratio on a grid of 2 frames"):
+        fit(
+            module,
+            MultigridCallback(**CLIPS),
+            train=DataLoader(Frames(slow=2), 4),
+        )
+    assert not module.seen
+
+
+def test_a_dataset_that_reads_its_own_clips_has_no_parts_to_name():
+    class Own(Frames):
+        frames, size, stride = 8, 16, 1
+
+        def read_clip(self, request):
+            raise AssertionError
+
+    with pytest.raises(ValueError, match="Own brings its samples to a grid itself, in `read_clip`, so `clips`"):
+        fit(Recording(), MultigridCallback(clips=["fast"]), train=DataLoader(Own(), 4))
+
+
+def test_axes_are_refused_where_the_callback_is_made():
+    with pytest.raises(ValueError, match="`follow` must name each axis of 'mask' .* got 'HWW'"):
+        MultigridCallback(follow={"mask": "HWW"})
+
+
+def test_clips_are_found_before_a_mask_that_is_as_large():
+    mask, clip = torch.zeros(2, 1, 4, 8, 8, dtype=torch.long), torch.zeros(2, 3, 4, 8, 8)
+    assert first_clips([mask, clip]) is clip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "epochs", "score"), [("detection", 5, 0.3), ("segmentation", 3, 0.5), ("self_supervised", 2, 0.2)]
+)
+def test_the_examples_learn(name, epochs, score, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    main = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]
+    assert main(["--clips=128", f"--epochs={epochs}"]) > score
+    assert ": 0." in capsys.readouterr().out

@@ -1,0 +1,104 @@
+"""Both names of Lightning: a script with either one is the same training."""
+
+import json
+import subprocess
+import sys
+
+import lightning as L
+import pytest
+import pytorch_lightning as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import nn
+from torch.optim import SGD
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.lightning import is_a, is_overridden
+from tests.helpers.launchers import ROOT, shell_environment
+from tests.helpers.tiny import Module, fit, loader
+
+PACKAGES = "lightning.pytorch", "pytorch_lightning"
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    """What the same script does with each package, in a process of its own."""
+    started = {}
+    for package in PACKAGES:
+        folder = str(tmp_path_factory.mktemp(package.replace(".", "_")))
+        command = [sys.executable, "-m", "tests.helpers.either_package", package, folder]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started[package] = subprocess.Popen(command, env=shell_environment(), cwd=ROOT, **pipes)
+    outcomes = {}
+    for package, process in started.items():
+        output, errors = process.communicate(timeout=280)
+        assert process.returncode == 0, errors
+        outcomes[package] = json.loads(output.splitlines()[-1])
+    return outcomes
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_script_needs_no_package_but_its_own(scripts, package):
+    assert scripts[package].pop("imported", [package]) == [package]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_resumed_script_equals_the_whole_one(scripts, package):
+    outcome = scripts[package]
+    assert outcome["resumed"] == outcome["seen"][-len(outcome["resumed"]) :] != outcome["seen"]
+    assert outcome["weights"][0] == outcome["weights"][1]
+
+
+def test_both_packages_train_the_same(scripts):
+    """Shapes, LR, losses and weights to the bit, with our data module and classifier, and by the command line, too."""
+    for what in ("seen", "weights", "videos", "command line"):
+        assert scripts[PACKAGES[0]][what] == scripts[PACKAGES[1]][what], what
+
+
+class Plain(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.BatchNorm3d(3), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, 4))
+        self.shapes = []
+
+    def training_step(self, batch, batch_idx):
+        if self._trainer is not None:
+            self.shapes.append((batch[0].shape[0], *batch[0].shape[2:4]))
+        loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return SGD(self.parameters(), lr=0.1)
+
+
+def quiet(*callbacks):
+    flags = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    return pl.Trainer(accelerator="cpu", max_epochs=2, callbacks=list(callbacks), **flags)
+
+
+def test_a_callback_of_one_package_in_a_trainer_of_the_other():
+    """As when a script imports us first: Lightning calls its callbacks without asking for their class."""
+    assert not isinstance(MultigridCallback(), pl.Callback)
+    module, reference = Plain(), Module()
+    L.seed_everything(0, verbose=False)
+    quiet(MultigridCallback(), pl.callbacks.Timer(), L.pytorch.callbacks.EarlyStopping("loss", patience=99)).fit(
+        module, loader()
+    )
+    fit(reference, MultigridCallback(), max_epochs=2)
+    assert module.shapes == reference.shapes
+    assert type(module.net[0]) is nn.BatchNorm3d
+
+
+@pytest.mark.parametrize("package", [L.pytorch, pl])
+def test_refusals_know_the_classes_of_both(package):
+    callback = package.callbacks.StochasticWeightAveraging(0.1)
+    with pytest.raises(MisconfigurationException, match="both drive the LR and the number of epochs"):
+        quiet(MultigridCallback(), callback).fit(Plain(), loader())
+    assert is_a(callback, "loggers.CSVLogger", "Callback")
+    assert not is_a(callback, "LightningModule")
+
+
+@pytest.mark.parametrize("owner", [Plain(), Module(), pl.LightningDataModule(), L.LightningDataModule()])
+def test_overridden(owner):
+    assert is_overridden("training_step", owner) == isinstance(owner, nn.Module)
+    assert not is_overridden("on_after_batch_transfer", owner)

@@ -1,0 +1,324 @@
+"""Samples of several parts: all clips by one draw, what follows them by the same frames and the same resize."""
+
+from collections import OrderedDict, defaultdict, namedtuple
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchvision import tv_tensors
+
+from lightning_multigrid.loading.fixed_clips import FixedClips
+from lightning_multigrid.loading.requests import ClipRequest
+from lightning_multigrid.loading.samples import SampleParts
+
+Pair = namedtuple("Pair", "clip mask")
+
+
+def numbered(frames, every=1, height=8, width=8, axes="CTHW"):
+    """A clip whose pixels are the number of the source frame that they show, one in `every`."""
+    numbers = torch.arange(frames).float() * every
+    return numbers.view(1, -1, 1, 1).expand(3, frames, height, width).permute(["CTHW".index(axis) for axis in axes])
+
+
+def shown(clip, axes="CTHW"):
+    """The source frames that a clip shows."""
+    return clip.permute([axes.index(axis) for axis in "TCHW"])[:, 0, 0, 0].round().long().tolist()
+
+
+def reduce(sample, frames, size, seed=0, **parts):
+    return SampleParts(**parts).reduced(sample, ClipRequest(0, frames, size, seed))
+
+
+@st.composite
+def layouts(draw):
+    return "".join(draw(st.permutations("CTHW")))
+
+
+# --- Clips ---
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    axes=st.tuples(layouts(), layouts()),
+    slow=st.integers(1, 4),
+    alpha=st.sampled_from([1, 2, 4]),
+    share=st.integers(1, 4),
+    seed=st.integers(0, 2**62),
+)
+def test_pathways_show_the_same_moments_and_keep_their_ratio(axes, slow, alpha, share, seed):
+    share = min(share, slow)
+    sample = {"fast": numbered(slow * alpha, axes=axes[0]), "slow": numbered(slow, alpha, axes=axes[1])}
+    parts = {"clips": {"slow": axes[1], "fast": axes[0]}}
+    reduced = reduce(sample, share * alpha, 4, seed, **parts)
+    fast, slow = shown(reduced["fast"], axes[0]), shown(reduced["slow"], axes[1])
+    assert len(fast) == share * alpha
+    assert slow == fast[::alpha]  # as in the sample
+    assert len({second - first for first, second in pairwise(fast)}) <= 1
+
+
+def test_one_draw_is_that_of_a_single_clip():
+    clip = torch.rand(3, 16, 8, 8)
+    for seed in range(20):
+        alone = reduce(clip, 4, 6, seed)
+        views = reduce((clip, clip.flip(0)), 4, 6, seed, clips=[0, 1])
+        assert torch.equal(views[0], alone)
+        assert torch.equal(views[1], alone.flip(0))
+
+
+def test_clips_of_other_sizes_keep_the_ratio():
+    sample = {"large": torch.rand(3, 8, 32, 48), "small": torch.rand(3, 8, 16, 24), "depth": torch.rand(8, 16, 24)}
+    reduced = reduce(sample, 4, 16, clips={"large": "CTHW", "small": "CTHW", "depth": "THW"})
+    assert [tuple(clip.shape) for clip in reduced.values()] == [(3, 4, 16, 24), (3, 4, 8, 12), (4, 8, 12)]
+
+
+def test_axes_that_stay_and_axes_without_channels_are_resized_like_a_clip():
+    clip = torch.rand(3, 8, 8, 8)
+    expected = reduce(clip, 4, 4, seed=3)
+    views = reduce({"views": torch.stack([clip, 1 - clip])}, 4, 4, seed=3, clips={"views": "VCTHW"})["views"]
+    torch.testing.assert_close(views, torch.stack([expected, 1 - expected]))
+    depth = reduce([clip[0]], 4, 4, seed=3, clips={0: "THW"})[0]
+    torch.testing.assert_close(depth, expected[0])
+
+
+def test_an_image_beside_a_clip_is_only_resized():
+    video, key = reduce((torch.rand(3, 8, 8, 8), torch.rand(3, 8, 8)), 2, 4, clips=[0, 1])
+    assert (video.shape, key.shape) == ((3, 2, 4, 4), (3, 4, 4))
+
+
+def test_the_ratio_of_frames_that_a_grid_cannot_keep_is_refused():
+    clips = FixedClips([{"slow": numbered(8), "fast": numbered(32)}], clips=["slow", "fast"])
+    assert (clips.frames, clips.size) == (32, 8)
+    clips.check(12)  # 3 slow frames
+    message = (
+        "The clips of a sample, of 8 and 32 frames, can't keep this ratio on a grid of 10 frames. Give `long_cycle` "
+        "factors that make the frames a multiple of 4"
+    )
+    with pytest.raises(ValueError, match=message):
+        clips.check(10)
+
+
+# --- Where parts are ---
+
+CLIP, MASK = torch.rand(3, 8, 8, 8), torch.zeros(8, 8, 8, dtype=torch.long)
+Grown = type("Grown", (dict,), {})
+
+
+@pytest.mark.parametrize(
+    ("sample", "clip", "mask", "read"),
+    [
+        ({"video": CLIP, "mask": MASK, "y": 1}, "video", "mask", lambda s: (s["video"], s["mask"])),
+        ((CLIP, MASK, 1), 0, 1, lambda s: s[:2]),
+        ([CLIP, MASK, 1], "0", "1", lambda s: s[:2]),
+        (Pair(CLIP, MASK), "clip", "mask", tuple),
+        (Pair(CLIP, MASK), 0, 1, tuple),
+        ((1, {"x": [CLIP]}, {"y": MASK}), "1.x.0", "2.y", lambda s: (s[1]["x"][0], s[2]["y"])),
+        ({"a.mp4": CLIP, "b": {"c.npy": MASK}}, "a.mp4", "b.c.npy", lambda s: (s["a.mp4"], s["b"]["c.npy"])),
+        (OrderedDict(a=CLIP, b=MASK), "a", "b", lambda s: (s["a"], s["b"])),
+        (defaultdict(list, a=CLIP, b=MASK), "a", "b", lambda s: (s["a"], s["b"])),
+        (Grown(a=CLIP, b=MASK), "a", "b", lambda s: (s["a"], s["b"])),
+        ({"paths": [CLIP], "b": MASK}, "paths", "b", lambda s: (s["paths"][0], s["b"])),
+    ],
+)
+def test_a_name_is_a_key_an_index_an_attribute_or_a_path(sample, clip, mask, read):
+    parts = {"clips": [clip], "follow": {mask: "THW"}}
+    reduced = reduce(sample, 4, 4, **parts)
+    assert type(reduced) is type(sample)
+    assert [tuple(part.shape) for part in read(reduced)] == [(3, 4, 4, 4), (4, 4, 4)]
+    assert [tuple(part.shape) for part in read(sample)] == [(3, 8, 8, 8), (8, 8, 8)]  # it is the dataset's
+    assert reduce(sample, 8, 8, **parts) is sample
+
+
+def test_a_sample_that_the_collate_fn_leaves_out_passes():
+    assert reduce(None, 4, 4, clips=["video"], follow={"mask": "THW"}) is None
+
+
+# --- What follows ---
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    order=st.permutations("NTHW"),
+    frames=st.integers(1, 8),
+    size=st.integers(2, 12),
+    width=st.integers(12, 20),
+    seed=st.integers(0, 2**62),
+    dtype=st.sampled_from([torch.bool, torch.uint8, torch.int64, torch.float32, torch.float16]),
+)
+def test_masks_and_labels_are_those_of_the_same_frames_and_the_nearest_pixels(order, frames, size, width, seed, dtype):
+    axes = "".join(order)
+    values = torch.randint(2, (2, 8, 12, width)).to(dtype)
+    mask = values.permute(["NTHW".index(axis) for axis in axes])
+    sample = {
+        "clip": numbered(8, height=12, width=width),
+        "mask": mask,
+        "labels": torch.arange(8).numpy(),
+        "list": [*range(8)],
+    }
+    follow = {"mask": axes, "labels": "T", "list": "T"}
+    reduced = reduce(sample, frames, size, seed, clips=["clip"], follow=follow)
+    taken = shown(reduced["clip"])
+    assert reduced["labels"].tolist() == reduced["list"] == taken
+    assert type(reduced["labels"]) is np.ndarray
+    assert reduced["mask"].dtype == dtype
+    height, width = reduced["clip"].shape[2:]
+    # An independent nearest neighbour that looks where bilinear resizing does.
+    expected = torch.nn.functional.interpolate(values[:, taken].float(), (height, width), mode="nearest-exact").to(
+        dtype
+    )
+    assert torch.equal(reduced["mask"].permute([axes.index(axis) for axis in "NTHW"]), expected)
+
+
+def squares(frames=16, size=48, seed=0):
+    """A bright square that moves over a dark ground, its mask, and its box in each frame: x1 y1 x2 y2, in pixels."""
+    rng = np.random.default_rng(seed)
+    x, y, edge = rng.integers(0, 12), rng.integers(0, 12), rng.integers(12, 20)
+    starts = np.stack([x + np.arange(frames), np.full(frames, y)], 1)
+    mask = torch.zeros(frames, size, size, dtype=torch.bool)
+    for frame, (left, top) in enumerate(starts):
+        mask[frame, top : top + edge, left : left + edge] = True
+    boxes = torch.from_numpy(np.concatenate([starts, starts + edge], 1)).float()
+    return {"clip": mask.float().expand(3, -1, -1, -1), "mask": mask, "boxes": boxes}
+
+
+@pytest.mark.parametrize("size", [12, 24, 34, 48])
+@pytest.mark.parametrize("seed", range(3))
+def test_masks_and_boxes_stay_on_the_object(size, seed):
+    reduced = reduce(squares(seed=seed), 4, size, seed, clips=["clip"], follow={"mask": "THW", "boxes": "Txyxy"})
+    mask = reduced["mask"]
+    assert mask[reduced["clip"][0] == 1].all()  # between 0 and 1 are the edges
+    assert not mask[reduced["clip"][0] == 0].any()
+    for seen, box in zip(mask, reduced["boxes"], strict=True):
+        rows, columns = seen.any(1).nonzero(), seen.any(0).nonzero()
+        around = torch.stack([columns[0, 0], rows[0, 0], columns[-1, 0] + 1, rows[-1, 0] + 1])
+        assert (around - box).abs().max() <= 0.5 + 1e-4
+
+
+def test_numbers_scale_with_the_axis_that_they_are_measured_along():
+    clip = torch.rand(3, 4, 20, 40)
+    sample = {
+        "clip": clip,
+        "wide": torch.tensor([[4.0, 4, 2, 2]]),
+        "points": np.array([[[8, 6, 1]]] * 4),  # x, y, visible, per frame
+        "lists": [torch.full((frame, 5), 8.0) for frame in range(4)],  # boxes with a score, as many as a frame has
+    }
+    follow = {"wide": "Nxywh", "points": "T Nxyv", "lists": "TNxyxys"}
+    reduced = reduce(sample, 2, 10, seed=1, clips=["clip"], follow=follow)
+    assert reduced["wide"].tolist() == [[2, 2, 1, 1]]
+    assert reduced["points"].tolist() == [[[4, 3, 1]]] * 2
+    assert reduced["points"].dtype == sample["points"].dtype
+    assert [len(boxes) for boxes in reduced["lists"]] in ([0, 1], [1, 2], [2, 3], [0, 2], [1, 3])
+    assert all(boxes.tolist() == [[4.0, 4, 4, 4, 8]] * len(boxes) for boxes in reduced["lists"])
+
+
+def test_what_follows_has_the_frames_of_its_own_clip():
+    sample = {"fast": numbered(16), "slow": numbered(4, 4), "labels": torch.arange(4) * 4}
+    reduced = reduce(sample, 8, 8, seed=2, clips=["fast", "slow"], follow={"labels": "T"})
+    assert reduced["labels"].tolist() == shown(reduced["slow"])
+
+
+def test_torchvisions_kinds_stay():
+    boxes = tv_tensors.BoundingBoxes([[2, 2, 6, 6]], format="XYXY", canvas_size=(8, 8))
+    sample = (tv_tensors.Image(torch.rand(3, 8, 8)), {"boxes": boxes, "mask": tv_tensors.Mask(torch.ones(1, 8, 8))})
+    parts = {"clips": [0], "follow": {"1.boxes": "Nxyxy", "1.mask": "NHW"}}
+    image, target = reduce(sample, 1, 4, **parts)
+    assert [type(part) for part in (image, target["boxes"], target["mask"])] == [
+        tv_tensors.Image,
+        tv_tensors.BoundingBoxes,
+        tv_tensors.Mask,
+    ]
+    assert (target["boxes"].tolist(), target["boxes"].canvas_size) == ([[1, 1, 3, 3]], (4, 4))
+    with pytest.raises(ValueError, match=r"'1.boxes', of 1 x 4, may belong to a clip .*follow=\{'1.boxes': 'Nxyxy'\}"):
+        FixedClips([sample], clips=[0], follow={"1.mask": "NHW"})
+
+
+# --- Refusals ---
+
+
+@pytest.mark.parametrize(
+    ("sample", "line"),
+    [
+        ((CLIP, CLIP), r"clips=\[0, 1\]\)"),
+        ({"video": CLIP, "mask": MASK[None]}, r"clips=\['video'\], follow=\{'mask': 'CTHW'\}\)"),
+        ({"video": {"rgb": CLIP, "flow": CLIP[:2]}}, r"clips=\['video.rgb', 'video.flow'\]\)"),
+    ],
+)
+def test_several_clips_are_refused_with_the_line_that_works(sample, line):
+    with pytest.raises(
+        ValueError, match=r"must hold one clip, got 2, of .* for instance `MultigridCallback\(" + line
+    ) as error:
+        FixedClips([sample])
+    written = str(error.value).split("MultigridCallback")[-1].strip("`.")
+    FixedClips([sample], **eval(f"dict{written}"))
+
+
+@pytest.mark.parametrize(
+    ("sample", "line"),
+    [
+        ((CLIP, MASK), r"1, of 8 x 8 x 8, may belong to a clip of 8 x 8 x 8 \(T x H x W\).*follow=\{1: 'THW'\}"),
+        ((torch.rand(3, 9, 8), MASK[0, :8, :8], torch.rand(9, 8)), r"2, of 9 x 8, may belong .*follow=\{2: 'HW'\}"),
+    ],
+)
+def test_a_mask_without_a_name_is_refused_with_the_line_that_works_and_one_that_leaves_it(sample, line):
+    with pytest.raises(ValueError, match=line) as error:
+        FixedClips([sample])
+    written, leave = str(error.value).split("follow=")[1].split(")`, or ")
+    FixedClips([sample], follow=eval(written))
+    [name] = eval(written)
+    kept = FixedClips([sample], follow={name: eval(leave.split()[0])}).read_clip(ClipRequest(0, 1, 4, 0))[name]
+    assert kept is sample[name]
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"clips": ["vidoe"]}, r"no part 'vidoe', which MultigridCallback names. It is a dict of 'video', 'mask', 'y'"),
+        ({"clips": ["video"], "follow": {"masks": "THW"}}, "no part 'masks', which MultigridCallback names"),
+        ({"clips": ["video.rgb"]}, "no part 'rgb', which MultigridCallback names. It is a Tensor of no parts"),
+        ({"clips": ["y"]}, "The clip 'y' of a sample must be a tensor, an array, or a list or dict of them, got 1"),
+        ({"clips": {"video": "THW"}}, r"A clip of 3 x 8 x 8 x 8 can't have the axes 'THW'. Name each of its axes"),
+        ({"clips": ["video", "mask"]}, r"a tensor of 8 x 8 x 8, which may be an image .*clips=\{'depth': 'THW'"),
+        ({"clips": {"mask": "THW"}}, r"clip 'mask' is of torch.int64, but only uint8 .*follow=\{'mask': 'THW'\}"),
+        (
+            {"clips": ["video"], "follow": {"mask": "CTHW"}},
+            r"'mask' of a sample has to follow a clip with the axes 'CTHW', but it is \(8, 8, 8\), and the clip "
+            r"\(3, 8, 8, 8\) \(CTHW\)",
+        ),
+        ({"clips": ["video"], "follow": {"y": "T", "mask": "THW"}}, "'y' of a sample .* but it is 1, and the clip"),
+    ],
+)
+def test_names_and_axes_that_do_not_fit_are_refused(parts, message):
+    with pytest.raises(ValueError, match="list: .*" + message):
+        FixedClips([{"video": CLIP, "mask": MASK, "y": 1}], **parts)
+
+
+def test_a_sample_with_other_lengths_than_its_clip_is_refused_whenever_it_is_read():
+    samples = [(CLIP, torch.zeros(8)), (CLIP, torch.zeros(7))]
+    clips = FixedClips(samples, follow={1: "T"})
+    with pytest.raises(ValueError, match=r"1 of a sample has to follow a clip with the axes 'T', but it is \(7,\)"):
+        clips.read_clip(ClipRequest(1, 8, 8, 0))
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"clips": {"depth": "TH"}}, "`clips` must name each axis of 'depth' by a capital .* got 'TH'"),
+        ({"clips": {"depth": "CTHWW"}}, "`clips` must name each axis of 'depth' by a capital .* got 'CTHWW'"),
+        ({"clips": {"depth": "thw"}}, "`clips` must name each axis of 'depth' by a capital .* got 'thw'"),
+        ({"follow": {"mask": "TH"}}, "`follow` must name each axis of 'mask' .* H and W both or neither, .* got 'TH'"),
+        ({"follow": {"mask": "xyT"}}, "`follow` must name each axis of 'mask' .* got 'xyT'"),
+        ({"follow": {"mask": "T*"}}, "`follow` must name each axis of 'mask' .* got"),
+        ({"layout": "NCHW"}, "`layout` must name each of the axes C, T, H and W once"),
+    ],
+)
+def test_bad_axes_are_refused_where_they_are_written(parts, message):
+    with pytest.raises(ValueError, match=message):
+        SampleParts(**parts)
+
+
+@pytest.mark.parametrize("clips", ["video", 0, []])
+def test_clips_are_a_list(clips):
+    with pytest.raises(TypeError, match="`clips` must be a list of names, or a dict of axes by name, got"):
+        SampleParts(clips=clips)

@@ -1,0 +1,87 @@
+"""Each thing that changes meaning is said once, only in runs that use it."""
+
+import math
+import re
+
+import pytest
+import torch
+from lightning.pytorch import callbacks
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from lightning_multigrid import MultigridCallback
+from tests.helpers.tiny import Module, fit, loader
+
+SAID = "(counts|averages over|thaws layers at|is time)"  # what all of these have
+
+
+class Thawing(callbacks.BaseFinetuning):
+    def freeze_before_training(self, pl_module):
+        pass
+
+    def finetune_function(self, pl_module, epoch, optimizer):
+        pass
+
+
+def plateau(optimizer, module):
+    return {"scheduler": ReduceLROnPlateau(optimizer, patience=3), "monitor": "val"}
+
+
+def adam(parameters):
+    return torch.optim.AdamW(parameters, lr=1e-3)
+
+
+# 4 epochs become 6, and their 100 steps 27 or so.
+USED = [
+    (
+        {"callbacks": lambda: [callbacks.EarlyStopping("val", patience=5)]},
+        r"`EarlyStopping\(patience=5\)` counts validations of this run. The longest phase has [\d.]+ epochs",
+    ),
+    ({"schedulers": plateau}, r"`ReduceLROnPlateau\(patience=3\)` counts epochs of this run, 6 instead of .* 4, and"),
+    (
+        {"callbacks": lambda: [callbacks.ModelCheckpoint(every_n_train_steps=7)], "enable_checkpointing": True},
+        r"`ModelCheckpoint\(every_n_train_steps=7\)` counts steps of this run, which has 3\.\d times fewer",
+    ),
+    (
+        {"callbacks": lambda: [callbacks.ModelCheckpoint(every_n_epochs=2)], "enable_checkpointing": True},
+        r"`ModelCheckpoint\(every_n_epochs=2\)` counts epochs of this run, 6 instead of the baseline's 4\.",
+    ),
+    ({"check_val_every_n_epoch": 2}, r"`check_val_every_n_epoch=2` counts epochs .*validations_per_phase=\.\.\.\)`"),
+    (
+        {"callbacks": lambda: [callbacks.EMAWeightAveraging()]},
+        r"`EMAWeightAveraging` averages over steps of this run, .* \(0\.999 to 0\.99[67]\d\)",
+    ),
+    ({"max_time": "00:01:00:00"}, "`max_time` is time, as ever. If it ends the run before the plan"),
+    ({"callbacks": lambda: [Thawing()]}, "`Thawing` thaws layers at epochs of this run, 6 instead of"),
+]
+
+
+def run(tmp_path, multigrid=None, **used):
+    module = Module(used.pop("schedulers", None), used.pop("optimizer", None))
+    own = used.pop("callbacks", list)()
+    arguments = {"train": loader(), "val": loader(shuffle=False, number=8), "default_root_dir": tmp_path, **used}
+    fit(module, multigrid or MultigridCallback(), *own, **arguments)
+    return module
+
+
+@pytest.mark.parametrize(("used", "said"), USED, ids=lambda value: str(value)[:40])
+def test_what_a_script_uses_is_said_once(used, said, tmp_path, caplog):
+    if "EMA" in said and not hasattr(callbacks, "EMAWeightAveraging"):
+        pytest.skip("new in Lightning 2.6")
+    run(tmp_path, **used)
+    messages = [record.getMessage() for record in caplog.records]
+    assert sum(bool(re.search(said, message)) for message in messages) == 1
+    assert sum(bool(re.search(SAID, message)) for message in messages) == 1
+
+
+def test_a_plain_script_hears_nothing(tmp_path, caplog):
+    run(tmp_path, enable_checkpointing=True)
+    run(tmp_path, MultigridCallback(validations_per_phase=1), check_val_every_n_epoch=2)
+    assert not [record for record in caplog.records if re.search(SAID, record.getMessage())]
+
+
+def test_adaptive_optimizers_are_warned_about_once(tmp_path):
+    with pytest.warns(UserWarning, match="The LR of AdamW will be multiplied by up to 8.*unproven") as caught:
+        run(tmp_path, optimizer=adam)
+    assert sum("The LR of AdamW" in str(warning.message) for warning in caught) == 1
+    module = run(tmp_path, MultigridCallback(lr_scaling="sqrt"), optimizer=adam)  # warnings are errors here
+    assert max(module.lrs) == pytest.approx(1e-3 * math.sqrt(8))

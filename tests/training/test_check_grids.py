@@ -1,0 +1,405 @@
+"""The trial of the grids: what it refuses and what it lets pass, by name; and that it leaves no trace."""
+
+import random
+import re
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, interpolate
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.training.check_grids import meta_copy
+from tests.helpers.tiny import CLASSES, Module, clips, fit, loader
+
+NET = nn.Sequential(nn.Conv3d(3, 6, 3, 2, 1), nn.BatchNorm3d(6), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(6, 4))
+
+
+class Samples(Dataset):
+    """The clips of `tiny`, changed by a function (clip, label) -> sample."""
+
+    def __init__(self, change):
+        self.clips, self.change = clips(), change
+
+    def __len__(self):
+        return len(self.clips)
+
+    def __getitem__(self, index):
+        return self.change(*self.clips[index])
+
+
+def samples(change, **arguments):
+    return DataLoader(Samples(change), 4, shuffle=True, **arguments)
+
+
+def resize(x, frames=8, size=32):
+    return interpolate(x.float(), (frames, size, size))
+
+
+def script(net=NET, **methods):
+    """A module class with a net, and methods of its own."""
+
+    class Script(Module):
+        def make_net(self):
+            return net
+
+        def training_step(self, batch, batch_idx):
+            return cross_entropy(self(batch[0]), batch[1])
+
+        def forward(self, x):
+            return self.net(x)
+
+    for name, method in methods.items():
+        setattr(Script, name, method)
+    return Script()
+
+
+def transfer(change):
+    return lambda self, batch, index: [change(batch[0]), batch[1]]
+
+
+def needs_trainer(change):
+    """A hook that can't be tried before the training."""
+
+    def hook(self, batch, index):
+        return [change(batch[0]), batch[1]] if self.trainer.training and self.trainer.train_dataloader else batch["?"]
+
+    return hook
+
+
+# --- What grows back (B4) ---
+
+GROWN = {
+    "collate": (
+        lambda: script(),
+        lambda: loader(collate_fn=lambda batch: [resize(default_collate(batch)[0]), default_collate(batch)[1]]),
+        "The dataset or its `collate_fn` gets or makes clips of 3 x 8 x 32 x 32 on the grid of 2 x 16 x 16",
+    ),
+    "before transfer": (
+        lambda: script(on_before_batch_transfer=transfer(resize)),
+        loader,
+        r"`on_before_batch_transfer` of Script gets or makes clips .* 16 times the points of the plan",
+    ),
+    "size only": (
+        lambda: script(on_after_batch_transfer=transfer(lambda x: resize(x, x.shape[2]))),
+        loader,
+        r"`on_after_batch_transfer` of Script gets .* 4 times the points",
+    ),
+    "frames only": (
+        lambda: script(on_after_batch_transfer=transfer(lambda x: resize(x, 8, x.shape[-1]))),
+        loader,
+        r"`on_after_batch_transfer` of Script gets .* 4 times the points .* Resize and sample frames in the dataset's",
+    ),
+    "forward": (
+        lambda: script(forward=lambda self, x: self.net(resize(x))),
+        loader,
+        "`training_step` or `forward` gets or makes clips of 3 x 8 x 32 x 32 on the grid of 2 x 16 x 16",
+    ),
+    "smaller for all": (
+        lambda: script(forward=lambda self, x: self.net(resize(x, 4, 12))),
+        loader,
+        "`training_step` or `forward` gets or makes clips of 3 x 4 x 12 x 12",
+    ),
+    "step": (
+        lambda: script(training_step=lambda self, batch, index: cross_entropy(self.net(resize(batch[0])), batch[1])),
+        loader,
+        "`training_step` or `forward` gets",
+    ),
+    "functional": (
+        lambda: script(
+            forward=lambda self, x: self.net[4](
+                nn.functional.conv3d(resize(x), self.net[0].weight, stride=2).mean((2, 3, 4))
+            )
+        ),
+        loader,
+        "`training_step` or `forward` gets",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROWN)
+def test_clips_that_grow_back_are_refused_by_the_name_of_the_place(name):
+    module, train, message = GROWN[name]
+    with pytest.raises(ValueError, match=message):
+        fit(module(), MultigridCallback(), train=train())
+
+
+@pytest.mark.parametrize("change", [resize, lambda x: resize(x, 8, x.shape[-1]), lambda x: resize(x, 4, 20)])
+def test_where_the_trial_cannot_run_the_first_mini_batches_tell(change):
+    module = script(on_after_batch_transfer=needs_trainer(change), on_train_batch_end=lambda self, *_: steps.append(1))
+    steps = []
+    with pytest.raises(ValueError, match="A hook of the module or of the data gets or makes clips of 3 x"):
+        fit(module, MultigridCallback(seed=0), train=loader())
+    # To the shape of the loader's clips: seen at once; to another: when the plan's size or frames change.
+    assert len(steps) == 0 if change is resize else len(steps) < 8
+
+
+def crop(x):
+    size = round(x.shape[-1] * random.uniform(0.9, 1))
+    return x[..., :size, :size]
+
+
+PASSING = {
+    "padding": lambda: script(
+        forward=lambda self, x: self.net(nn.functional.pad(x, [0, -x.shape[-1] % 8, 0, -x.shape[-2] % 8]))
+    ),
+    "random crops": lambda: script(on_after_batch_transfer=transfer(crop)),
+    "half the size": lambda: script(
+        on_after_batch_transfer=transfer(lambda x: resize(x, x.shape[2], x.shape[-1] // 2))
+    ),
+    "pools first": lambda: script(
+        forward=lambda self, x: nn.functional.linear(x.mean((2, 3, 4)), self.net[0].weight[:4, :, 0, 0, 0])
+    ),
+    "a frame at a time": lambda: script(
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        forward=lambda self, x: sum(self.net(frame) for frame in x.unbind(2)),
+    ),
+    "folded": lambda: script(
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        forward=lambda self, x: self.net(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(x), -1)).mean(1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_what_scales_with_the_clips_passes(name):
+    fit(PASSING[name](), MultigridCallback(), max_epochs=1)
+
+
+def test_a_head_on_features_beside_the_clip_passes():
+    module = script(
+        nn.Linear(5, CLASSES), training_step=lambda self, batch, index: cross_entropy(self.net(batch[2]), batch[1])
+    )
+    fit(module, MultigridCallback(), max_epochs=1, train=samples(lambda clip, label: (clip, label, torch.ones(5))))
+
+
+def test_tiny_clips_pass():
+    tiny = DataLoader(clips(frames=4, size=8), 4)
+    fit(script(), MultigridCallback(), max_epochs=1, train=tiny)
+
+
+# --- What fails, and the way out (B8) ---
+
+
+class Positions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(1, 4, 8, 32, 32))
+
+    def forward(self, x):
+        return x[:, :1] + self.table
+
+
+class Shift(nn.Module):
+    """As TSM: the number of frames is fixed."""
+
+    def forward(self, x):
+        return x.transpose(1, 2).reshape(-1, 8, 3, *x.shape[-2:]).mean((1, 3, 4))
+
+
+def framewise(self, batch, index):
+    return cross_entropy(batch[0].mean((3, 4))[:, :3], batch[1])
+
+
+def by_frame(clip, label):
+    return clip, torch.zeros(8, dtype=torch.long)
+
+
+FAILING = {
+    "their resampling": (
+        lambda: script(on_after_batch_transfer=transfer(lambda x: x.unfold(4, 32, 1)[..., 0])),
+        loader,
+        r"`on_after_batch_transfer` of Script fails with RuntimeError: maximum size .*Scale what it does with the",
+    ),
+    "collate": (
+        lambda: script(),
+        lambda: loader(collate_fn=lambda batch: [default_collate(batch)[0].view(-1, 3, 8, 32, 32), None]),
+        r"the dataset or its `collate_fn` fails with RuntimeError: .* do it in the dataset's `__getitem__`",
+    ),
+    "integers": (
+        lambda: script(forward=lambda self, x: self.net(x.float())),
+        lambda: samples(lambda clip, label: ((clip * 50).long(), label)),
+        r"\w+: The clip 0 is of torch.int64, but only uint8 and floating point are resized bilinearly. Convert it, or",
+    ),
+    "bool": (
+        lambda: script(forward=lambda self, x: self.net(x.float())),
+        lambda: samples(lambda clip, label: (clip > 0, label)),
+        r"\w+: The clip 0 is of torch.bool, but only uint8 and floating point are resized bilinearly. Convert it, or",
+    ),
+    "positions": (
+        lambda: script(nn.Sequential(Positions(), nn.AdaptiveAvgPool3d(1), nn.Flatten())),
+        loader,
+        r"`net.0` \(Positions\) fails with RuntimeError.*Its positions are for the baseline's grid. Resize them",
+    ),
+    "pool": (
+        lambda: script(nn.Sequential(nn.AvgPool3d((8, 32, 32)), nn.Flatten(), nn.Linear(3, 4))),
+        loader,
+        r"`net.0` \(AvgPool3d\) fails with RuntimeError.*Use a global pool.*or give MultigridCallback `long_cycle`",
+    ),
+    "flatten": (
+        lambda: script(nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 32 * 32, 4))),
+        loader,
+        r"`net.1` \(Linear\) fails with RuntimeError: .*Use a global pool",
+    ),
+    "kernel": (
+        lambda: script(nn.Sequential(nn.Conv3d(3, 4, (4, 3, 3)), nn.AdaptiveAvgPool3d(1), nn.Flatten())),
+        loader,
+        r"`net.0` \(Conv3d\) fails.*It needs larger clips: give MultigridCallback `long_cycle`",
+    ),
+    "frames": (
+        lambda: script(nn.Sequential(Shift(), nn.Linear(3, 4))),
+        lambda: DataLoader(clips(frames=8), 4),
+        r"`net.0` \(Shift\) fails with .*Where it reshapes to the baseline's frames or size, take them from the shape",
+    ),
+    "labels per frame": (
+        lambda: script(training_step=framewise),
+        lambda: samples(by_frame),
+        r"a step fails with .*If labels or masks have an axis of frames or pixels, they must become smaller",
+    ),
+    "axes": (
+        lambda: script(
+            nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.AdaptiveAvgPool3d(1), nn.Flatten()),
+            forward=lambda self, x: self.net(x.movedim(-1, 1)),
+        ),
+        lambda: samples(lambda clip, label: (clip[:2].movedim(0, -1), label)),
+        r"`net.0` \(Conv3d\) fails .*[cC]hannel.*name them, for instance `MultigridCallback\(layout='THWC'\)`",
+    ),
+    "anything": (
+        lambda: script(forward=lambda self, x: self.net(x) * (1 // (x.shape[2] // 8))),
+        loader,
+        r"a step fails with ZeroDivisionError.*Let it take clips of any length and size, or give",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_failures_are_told_as_what_they_are(name):
+    module, train, message = FAILING[name]
+    with pytest.raises(
+        ValueError, match=message if "The clip 0" in message else f"Script cannot take clips of .*: {message}"
+    ):
+        fit(module(), MultigridCallback(), train=train())
+
+
+# --- No trace (B10) ---
+
+
+class Counting(Dataset):
+    """Counts what it is asked for."""
+
+    def __init__(self):
+        self.asked, self.log, self.pixels = 0, [], torch.zeros(4, 4)
+
+    def __getitem__(self, index):
+        self.asked += 1
+        self.log.append(index)
+        self.pixels[index] += 1
+        return index
+
+
+class Metric(nn.Module):
+    """A metric whose state is no buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.total, self.values = torch.zeros(()), []
+
+    def update(self, value):
+        self.total += value
+        self.values.append(value)
+
+
+class Writing(Module):
+    """Its step writes to whatever a module may hold."""
+
+    def __init__(self):
+        super().__init__()
+        self.data, self.metric = Counting(), Metric()
+        self.history, self.counts, self.tensor = [1], {"steps": {"a": [0]}, "set": {1}}, torch.zeros(3)
+        self.register_buffer("queue", torch.zeros(3))
+        self.many, self.mixed = list(range(5000)), (Counting(), [torch.ones(2)])
+        self.heard = []
+        self.net[0].register_forward_hook(lambda *_: self.heard.append(1))
+
+    def training_step(self, batch, batch_idx):
+        if self._trainer is not None:
+            return self.net(batch[0]).sum()
+        self.data[1], self.mixed[0][2]
+        self.metric.update(self.net(batch[0]).mean())
+        self.history.append(batch_idx)
+        self.counts["steps"]["a"][0] += 1
+        self.counts["steps"]["b"] = 1
+        self.counts["set"].add(2)
+        self.tensor += 1
+        self.queue += 1
+        self.many.append(0)
+        self.mixed[1][0] += 1
+        self.ran = True
+        self.train(False)
+        self.log("random", random.random() + np.random.rand() + torch.rand(()).item())
+        return self.net(batch[0]).sum()
+
+    def __repr__(self):
+        held = (self.data, self.mixed[0])
+        values = [
+            *[(data.asked, data.log, data.pixels.tolist()) for data in held],
+            *(self.metric.total.item(), self.metric.values, self.history, self.counts, self.tensor.tolist()),
+            *(
+                self.queue.tolist(),
+                len(self.many),
+                self.mixed[1][0].tolist(),
+                sorted(vars(self).keys() - {"lr_scheduler_step"}),
+                self.training,
+            ),
+            self.heard,
+        ]
+        return f"{values}"
+
+
+def test_a_trial_leaves_no_trace_in_the_module():
+    seen = []
+
+    class Look(L.Callback):
+        def on_fit_start(self, trainer, pl_module):
+            generators = torch.random.get_rng_state(), random.getstate(), repr(np.random.get_state())
+            state = {name: value.clone() for name, value in pl_module.state_dict().items()}
+            seen.append((repr(pl_module), generators, state))
+
+    ran = []
+
+    class Tried(Writing):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            ran.append(self._trainer is None)
+            return loss
+
+    fit(Tried(), Look(), MultigridCallback(seed=0), Look(), max_steps=1, fast_dev_run=True)
+    (before, generators, state), (after, generators_after, state_after) = seen
+    assert any(ran)
+    assert after == before
+    assert all(torch.equal(state[name], state_after[name]) for name in state)
+    assert torch.equal(generators[0], generators_after[0])
+    assert generators[1:] == generators_after[1:]
+
+
+def test_a_copy_takes_no_memory_of_what_the_module_holds():
+    class Holding(Module):
+        def __init__(self):
+            super().__init__()
+            self.data = {"tensors": [torch.zeros(10)], "array": np.zeros(10), "paths": [[path] for path in range(2000)]}
+
+    module = Holding()
+    probe = meta_copy(module)
+    data, copied = module.data, probe.data
+    assert copied["tensors"][0].is_meta
+    assert np.shares_memory(copied["array"], data["array"])
+    with pytest.raises(ValueError, match="read-only"):
+        copied["array"][0] = 1
+    assert copied["paths"] is not data["paths"]
+    assert copied["paths"][0] is data["paths"][0]
+    assert all(parameter.is_meta for parameter in probe.parameters())
+    assert [name for name, _ in probe.named_parameters()] == [name for name, _ in module.named_parameters()]
+    assert re.search("Conv3d", repr(probe.net))
