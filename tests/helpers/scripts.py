@@ -77,6 +77,7 @@ class Style:
         resumes: Whether a resumed run equals the whole one to the bit; else it has the same steps and LR.
         resume: Whether the quick tests resume it; the slow ones resume all.
         lr: Whether the LR is that of the baseline run at the baseline's clock.
+        late: Whether it is refused while it trains.
         plain: Whether the script ends without the callback.
         warns: What the callback warns of.
         needs: A package without which the row is skipped.
@@ -98,6 +99,7 @@ class Style:
     resumes: bool = True
     resume: bool = False
     lr: bool = True
+    late: bool = False
     plain: bool = True
     warns: str | None = None
     needs: str | None = None
@@ -115,23 +117,32 @@ class Rows(list[Style]):
 
 
 class Watch(L.Callback):
-    """Notes the clips of each mini-batch and the LR of each optimizer step."""
+    """Notes the clips and the loss of each mini-batch, and the LR of each optimizer step."""
 
     def __init__(self, axes: str) -> None:
         self.axes = axes
         self.shapes: list[tuple[int, ...]] = []
         self.lrs: dict[tuple[int, int], list[float]] = {}  # (epoch, batch) -> of all groups of all optimizers
+        self.losses: list[float] = []
         self._batch = 0
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        clips = max((one for one in tensors(batch) if one.ndim == len(self.axes)), key=Tensor.numel)
-        sizes = dict(zip(self.axes, clips.shape, strict=True))
-        self.shapes.append((sizes["N"], sizes.get("T", 1), min(sizes["H"], sizes["W"])))
         self._batch = batch_idx
+        found = [one for one in tensors(batch) if one.ndim == len(self.axes)]
+        if found:  # in some that are refused, not
+            sizes = dict(zip(self.axes, max(found, key=Tensor.numel).shape, strict=True))
+            self.shapes.append((sizes["N"], sizes.get("T", 1), min(sizes["H"], sizes["W"])))
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.losses.append(float(outputs["loss"]) if outputs else 0.0)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         lrs = [float(group["lr"]) for one in trainer.optimizers for group in one.param_groups]
         self.lrs[trainer.current_epoch, self._batch] = lrs
+
+
+class Keep(ModelCheckpoint):
+    """Not to be taken for one of the script's."""
 
 
 @dataclass
@@ -215,7 +226,7 @@ def check_style(style: Style, folder: Path, resume: bool) -> None:
     """Runs a style that works: shapes on the plan, LR, state afterwards, and resume in mid-epoch."""
     plain = run(style, folder / "plain")
     callback = MultigridCallback(**style.multigrid)
-    keep = ModelCheckpoint(folder / "kept", every_n_train_steps=3, save_top_k=-1, save_last=False)
+    keep = Keep(folder / "kept", every_n_train_steps=3, save_top_k=-1, save_last=False)
     with warns(style):
         ours = run(style, folder / "ours", callback, *([keep] if resume else []))
     planned = plan_of(style, callback)
@@ -244,13 +255,13 @@ def check_resumed(style: Style, folder: Path, ours: Run, planned: list[tuple[int
 
 
 def check_refused(style: Style, folder: Path) -> None:
-    """Runs a style that is refused: without the callback it works; with it the error says why, before any step."""
+    """Runs a style that is refused: without the callback it works; with it the error says why."""
     if style.plain:
         run(style, folder / "plain")
     steps = Watch(style.axes)
     with pytest.raises(Exception, match=style.refused):
         run(style, folder / "ours", MultigridCallback(**style.multigrid), steps)
-    assert not steps.shapes
+    assert bool(steps.shapes) == style.late
 
 
 def warns(style: Style) -> AbstractContextManager[Any]:

@@ -183,9 +183,12 @@ class Halved(Script):
             group["lr"] *= 0.5
 
 
-class WrittenTensor(Written):
+class WrittenTensor(Script):
     def __init__(self) -> None:
         super().__init__(lambda m: torch.optim.AdamW(m.parameters(), torch.tensor(1e-3)))
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.optimizers().param_groups[0]["lr"].fill_(1e-4)
 
 
 CLOCK = "the LR is scaled; its clock is the script's"
@@ -201,8 +204,9 @@ row(
     "an LR in a tensor, written in a hook",
     module=WrittenTensor,
     refused="LR that is in a tensor",
+    late=True,
     multigrid={"lr_scaling": "sqrt"},
-    outcome="whether it changed can't be told; give the optimizer a number",
+    outcome="both write the same tensor; give the optimizer a number",
 )
 
 # --- Manual optimization ---
@@ -254,4 +258,4 @@ row(MANUAL, "two optimizers and schedulers, stepped after each epoch", module=la
 row(MANUAL, "a scheduler, stepped in every fourth mini-batch as `frequency` says",
     module=lambda: Manual(1, "fourth", {**STEP, "frequency": 4}))  # fmt: skip
 row(MANUAL, "a scheduler, stepped in every fourth mini-batch", module=lambda: Manual(1, "fourth"),
-    refused="expected a call after every epoch", outcome="say it by `interval` and `frequency`")  # fmt: skip
+    refused="expected a call after every epoch", late=True, outcome="say it by `interval` and `frequency`")  # fmt: skip
