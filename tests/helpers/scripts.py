@@ -1,4 +1,4 @@
-"""Runs a Lightning script without the callback and with it, and states what must hold: the laws of the drop-in callback.
+"""Runs a Lightning script without the callback and with it, and states what must hold.
 
 A script is a module, its data and the arguments of a Trainer, made anew for each run.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
@@ -30,6 +32,7 @@ QUIET = {
     "num_sanity_val_steps": 0,
     "max_epochs": EPOCHS,
 }
+SHAPE = BatchShape(BATCH, FRAMES, SIZE)
 RESTORED = (
     "max_epochs",
     "max_steps",
@@ -72,7 +75,12 @@ class Style:
         clips: Clips of an epoch.
         epochs: The baseline's epochs.
         resumes: Whether a resumed run equals the whole one to the bit; else it has the same steps and LR.
+        resume: Whether the quick tests resume it; the slow ones resume all.
         lr: Whether the LR is that of the baseline run at the baseline's clock.
+        late: Whether it is refused while it trains.
+        plain: Whether the script ends without the callback.
+        warns: What the callback warns of.
+        needs: A package without which the row is skipped.
     """
 
     group: str
@@ -85,35 +93,56 @@ class Style:
     refused: str | None = None
     outcome: str = ""
     axes: str = "NCTHW"
-    shape: BatchShape = BatchShape(BATCH, FRAMES, SIZE)
+    shape: BatchShape = SHAPE
     clips: int = CLIPS
     epochs: float = EPOCHS
     resumes: bool = True
+    resume: bool = False
     lr: bool = True
+    late: bool = False
+    plain: bool = True
+    warns: str | None = None
+    needs: str | None = None
 
     @property
     def id(self) -> str:
         return f"{self.group}: {self.name}"
 
 
+class Rows(list[Style]):
+    """Rows of the table; a call adds one."""
+
+    def __call__(self, group: str, name: str, **how: Any) -> None:
+        self.append(Style(group, name, **how))
+
+
 class Watch(L.Callback):
-    """Notes the clips of each mini-batch and the LR of each optimizer step."""
+    """Notes the clips and the loss of each mini-batch, and the LR of each optimizer step."""
 
     def __init__(self, axes: str) -> None:
         self.axes = axes
         self.shapes: list[tuple[int, ...]] = []
         self.lrs: dict[tuple[int, int], list[float]] = {}  # (epoch, batch) -> of all groups of all optimizers
+        self.losses: list[float] = []
         self._batch = 0
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        clips = max((one for one in tensors(batch) if one.ndim == len(self.axes)), key=Tensor.numel)
-        sizes = dict(zip(self.axes, clips.shape, strict=True))
-        self.shapes.append((sizes["N"], sizes.get("T", 1), min(sizes["H"], sizes["W"])))
         self._batch = batch_idx
+        found = [one for one in tensors(batch) if one.ndim == len(self.axes)]
+        if found:  # in some that are refused, not
+            sizes = dict(zip(self.axes, max(found, key=Tensor.numel).shape, strict=True))
+            self.shapes.append((sizes["N"], sizes.get("T", 1), min(sizes["H"], sizes["W"])))
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.losses.append(float(outputs["loss"]) if outputs else 0.0)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         lrs = [float(group["lr"]) for one in trainer.optimizers for group in one.param_groups]
         self.lrs[trainer.current_epoch, self._batch] = lrs
+
+
+class Keep(ModelCheckpoint):
+    """Not to be taken for one of the script's."""
 
 
 @dataclass
@@ -193,39 +222,48 @@ def check_restored(plain: Run, ours: Run, callback: MultigridCallback) -> None:
     assert [type(one) for one in ours.trainer.callbacks if one is not callback and type(one) in known] == known
 
 
-def check_style(style: Style, folder: Path) -> None:
+def check_style(style: Style, folder: Path, resume: bool) -> None:
     """Runs a style that works: shapes on the plan, LR, state afterwards, and resume in mid-epoch."""
     plain = run(style, folder / "plain")
     callback = MultigridCallback(**style.multigrid)
-    keep = ModelCheckpoint(folder / "kept", every_n_train_steps=3, save_top_k=-1, save_last=False)
-    ours = run(style, folder / "ours", callback, keep)
+    keep = Keep(folder / "kept", every_n_train_steps=3, save_top_k=-1, save_last=False)
+    with warns(style):
+        ours = run(style, folder / "ours", callback, *([keep] if resume else []))
     planned = plan_of(style, callback)
     assert ours.watch.shapes == planned
     assert len(set(planned)) > 4
     if style.lr:
         check_lr(style, plain, ours, callback)
     check_restored(plain, ours, callback)
+    if resume:
+        check_resumed(style, folder, ours, planned)
 
+
+def check_resumed(style: Style, folder: Path, ours: Run, planned: list[tuple[int, int, int]]) -> None:
+    """A run that goes on from the middle has the same steps, and the same weights at the end."""
     kept = sorted((folder / "kept").glob("*.ckpt"), key=lambda path: path.stat().st_mtime)
     middle = kept[(len(kept) - 1) // 2]
-    again = MultigridCallback(**style.multigrid)
-    rest = run(style, folder / "rest", again, ckpt_path=middle)
+    with warns(style):
+        rest = run(style, folder / "rest", MultigridCallback(**style.multigrid), ckpt_path=middle)
     assert rest.watch.shapes == planned[-len(rest.watch.shapes) :]
     assert 0 < len(rest.watch.shapes) < len(planned)
     for place, lrs in rest.watch.lrs.items():
         assert lrs == ours.watch.lrs[place], place
-    if style.resumes:
-        whole, resumed = weights(ours.module), weights(rest.module)
-        for name, value in whole.items():
-            assert torch.equal(value, resumed[name]), name
+    whole, resumed = weights(ours.module), weights(rest.module)
+    differing = [name for name, value in whole.items() if not torch.equal(value, resumed[name])]
+    assert bool(differing) != style.resumes, differing
 
 
 def check_refused(style: Style, folder: Path) -> None:
-    """Runs a style that is refused: without the callback it works, with it the error says why, before any step."""
-    import pytest
-
-    if not style.outcome.startswith("!"):
+    """Runs a style that is refused: without the callback it works; with it the error says why."""
+    if style.plain:
         run(style, folder / "plain")
-    watched: list[Watch] = []
-    with pytest.raises(Exception, match=style.refused):  # noqa: PT011  # of whichever type
-        watched.append(run(style, folder / "ours", MultigridCallback(**style.multigrid)).watch)
+    steps = Watch(style.axes)
+    with pytest.raises(Exception, match=style.refused):
+        run(style, folder / "ours", MultigridCallback(**style.multigrid), steps)
+    assert bool(steps.shapes) == style.late
+
+
+def warns(style: Style) -> AbstractContextManager[Any]:
+    """The callback says what it has to say of a style."""
+    return nullcontext() if style.warns is None else pytest.warns(UserWarning, match=style.warns)

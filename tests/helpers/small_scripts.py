@@ -78,3 +78,22 @@ class Script(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         return self.optimize(self)
+
+
+class WithValidation(Script):
+    def val_dataloader(self) -> Any:
+        return loader(Clips(number=6), shuffle=False)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        assert batch[0].shape == (BATCH, 3, FRAMES, SIZE, SIZE)
+        self.log("val_loss", self.loss(batch))
+
+
+def unpacked(unpack: Any) -> Any:
+    """Makes modules that take mini-batches apart in this way."""
+    return lambda: Script(unpack=unpack)
+
+
+def of(wrap: Any, **sizes: int) -> Any:
+    """Makes loaders of samples that are wrapped in this way."""
+    return lambda: loader(Clips(wrap, **sizes))

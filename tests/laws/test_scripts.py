@@ -4,11 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.script_styles import STYLES
+from tests.helpers.script_styles import STYLES, tables
 from tests.helpers.scripts import check_refused, check_style
 
 WORKS = [style for style in STYLES if style.refused is None]
+# Those whose resume says something new, and one of each group.
+FIRST = {style.group: style for style in reversed(WORKS)}
+RESUMED = [style for style in WORKS if style.resume or style is FIRST[style.group]]
 REFUSED = [style for style in STYLES if style.refused is not None]
+PAGE = Path(__file__).parents[2] / "docs" / "scripts.md"
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*`ModelCheckpoint\\(monitor"),
@@ -18,9 +22,27 @@ pytestmark = [
 
 @pytest.mark.parametrize("style", WORKS, ids=lambda style: style.id)
 def test_a_style_that_works(style, tmp_path):
-    check_style(style, tmp_path)
+    if style.needs is not None:
+        pytest.importorskip(style.needs)
+    check_style(style, tmp_path, resume=style in RESUMED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("style", [style for style in WORKS if style not in RESUMED], ids=lambda style: style.id)
+def test_a_style_that_resumes(style, tmp_path):
+    if style.needs is not None:
+        pytest.importorskip(style.needs)
+    check_style(style, tmp_path, resume=True)
 
 
 @pytest.mark.parametrize("style", REFUSED, ids=lambda style: style.id)
 def test_a_style_that_is_refused(style, tmp_path):
+    if style.needs is not None:
+        pytest.importorskip(style.needs)
     check_refused(style, tmp_path)
+
+
+def test_the_page_has_the_rows():
+    assert len(STYLES) >= 120
+    assert len({style.id for style in STYLES}) == len(STYLES)
+    assert PAGE.read_text(encoding="utf-8").endswith(tables())

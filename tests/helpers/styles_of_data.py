@@ -1,0 +1,394 @@
+"""Ways to write the data of a script: rows of `tests/helpers/script_styles.py`."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections import namedtuple
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    StackDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+    random_split,
+)
+
+from lightning_multigrid.schedule import BatchShape
+from tests.helpers.scripts import Rows
+from tests.helpers.small_scripts import (
+    BATCH,
+    CLASSES,
+    CLIPS,
+    FRAMES,
+    SIZE,
+    Clips,
+    Script,
+    WithValidation,
+    clip,
+    label,
+    loader,
+    net,
+    of,
+    unpacked,
+)
+
+row = Rows()
+
+
+# --- Datasets ---
+
+DATASETS = "Datasets and samples"
+
+
+def tensors() -> TensorDataset:
+    return TensorDataset(torch.stack([clip(i) for i in range(CLIPS)]), torch.tensor([label(i) for i in range(CLIPS)]))
+
+
+class Fetched(Clips):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class Augmented(Clips):
+    """Draws from torch, NumPy and `random`."""
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        x = x + 0.1 * torch.randn(()) + 0.1 * float(np.random.rand()) + 0.1 * random.random()
+        return (x.flip(-1) if torch.rand(()) < 0.5 else x), y
+
+
+Pair = namedtuple("Pair", ["clip", "label"])
+
+row(DATASETS, "`TensorDataset`", data=lambda: loader(tensors()))
+row(DATASETS, "a `Dataset` of one's own", data=lambda: loader(Clips()))
+row(DATASETS, "`Subset`", data=lambda: loader(Subset(Clips(number=110), range(7, 7 + CLIPS))))
+row(DATASETS, "`random_split`", data=lambda: loader(random_split(Clips(number=100), [CLIPS, 4])[0]))
+row(DATASETS, "`ConcatDataset`", data=lambda: loader(ConcatDataset([Clips(number=40), Clips(number=56)])))
+row(DATASETS, "`StackDataset`", data=lambda: loader(StackDataset([clip(i) for i in range(CLIPS)], range(CLIPS))),
+    module=unpacked(lambda batch: (batch[0], batch[1] % CLASSES)))  # fmt: skip
+row(DATASETS, "a list", data=lambda: loader([(clip(i), label(i)) for i in range(CLIPS)]))
+row(DATASETS, "`__getitems__`", data=lambda: loader(Fetched()))
+row(DATASETS, "random augmentation by torch, NumPy and `random`", data=lambda: loader(Augmented()))
+row(DATASETS, "a dict", data=of(lambda x, y: {"video": x, "label": y}),
+    module=unpacked(lambda batch: (batch["video"], batch["label"])))  # fmt: skip
+row(DATASETS, "a nested dict", data=of(lambda x, y: {"inputs": {"pixel_values": x}, "labels": y}),
+    module=unpacked(lambda batch: (batch["inputs"]["pixel_values"], batch["labels"])))  # fmt: skip
+row(DATASETS, "a named tuple", data=of(Pair), module=unpacked(lambda batch: (batch.clip, batch.label)))
+row(DATASETS, "names of files beside the clip", data=of(lambda x, y: (x, y, f"{y}.mp4")),
+    module=unpacked(lambda batch: batch[:2]))  # fmt: skip
+row(DATASETS, "NumPy arrays", data=of(lambda x, y: (x.numpy(), y)))
+row(DATASETS, "uint8, scaled in the module", data=of(lambda x, y: ((x * 255).to(torch.uint8), y)),
+    module=unpacked(lambda batch: (batch[0] / 255, batch[1])))  # fmt: skip
+row(DATASETS, "float16", data=of(lambda x, y: (x.half(), y)), module=unpacked(lambda b: (b[0].float(), b[1])))
+row(DATASETS, "bfloat16", data=of(lambda x, y: (x.bfloat16(), y)), module=unpacked(lambda b: (b[0].float(), b[1])))
+row(DATASETS, "float64", data=of(lambda x, y: (x.double(), y)), module=unpacked(lambda b: (b[0].float(), b[1])))
+row(DATASETS, "T x C x H x W", data=of(lambda x, y: (x.transpose(0, 1).contiguous(), y)), axes="NTCHW",
+    module=unpacked(lambda b: (b[0].transpose(1, 2), b[1])))  # fmt: skip
+row(DATASETS, "T x H x W x C", data=of(lambda x, y: (x.permute(1, 2, 3, 0).contiguous(), y)), axes="NTHWC",
+    module=unpacked(lambda b: (b[0].permute(0, 4, 1, 2, 3), b[1])))  # fmt: skip
+row(DATASETS, "two channels", data=of(lambda x, y: (x[:2], y)), multigrid={"layout": "CTHW"},
+    module=lambda: Script(model=lambda: net(channels=2)))  # fmt: skip
+row(DATASETS, "rectangular clips", data=of(lambda x, y: (x, y), width=24))
+row(DATASETS, "images (T = 1)", data=of(lambda x, y: (x[:, 0], y)), axes="NCHW", shape=BatchShape(BATCH, 1, SIZE),
+    module=unpacked(lambda b: (b[0].unsqueeze(2), b[1])))  # fmt: skip
+row(DATASETS, "a key frame beside the clip", data=of(lambda x, y: (x, x[:, 0], y)),
+    module=unpacked(lambda batch: (batch[0], batch[2])))  # fmt: skip
+row(DATASETS, "features beside the clip", data=of(lambda x, y: (x, x.mean(dim=(1, 2, 3)), y)),
+    module=unpacked(lambda batch: (batch[0], batch[2])))  # fmt: skip
+row(DATASETS, "soft labels", data=of(lambda x, y: (x, nn.functional.one_hot(torch.tensor(y), CLASSES).float())))
+row(DATASETS, "several labels", data=of(lambda x, y: (x, {"verb": y, "noun": (y + 1) % CLASSES})),
+    module=unpacked(lambda b: (b[0], b[1]["verb"])))  # fmt: skip
+row(DATASETS, "clips alone (self-supervision)", data=of(lambda x, y: x),
+    module=unpacked(lambda b: (b, torch.zeros(len(b), dtype=torch.long))))  # fmt: skip
+
+
+class Told(Clips):
+    """Gives other clips in each epoch, which it is told."""
+
+    epoch = 0
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__((index + 7 * self.epoch) % self.number)
+
+
+class Tells(Script):
+    def on_train_epoch_start(self) -> None:
+        self.trainer.train_dataloader.dataset.epoch = self.current_epoch
+
+
+class TellsAtOnce(Tells):
+    def on_train_start(self) -> None:
+        self.on_train_epoch_start()
+
+
+class Private(Clips):
+    """Draws from a generator that it holds."""
+
+    def __init__(self, generator: Any, draw: Any) -> None:
+        super().__init__()
+        self.generator, self.draw = generator, draw
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return x + 0.1 * self.draw(self.generator), y
+
+
+HIDDEN = random.Random(0)  # which nobody finds
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(Clips())
+
+
+def first_for_none(samples: list[Any]) -> Any:
+    there = [sample for sample in samples if sample is not None]
+    return default_collate([there[0] if sample is None else sample for sample in samples])
+
+
+row(
+    DATASETS,
+    "samples that are None, replaced in `collate_fn`",
+    data=lambda: loader(Clips(lambda x, y: (x, y) if y else None), collate_fn=first_for_none, shuffle=False),
+)
+row(DATASETS, "the dataset is told the epoch in `on_train_epoch_start`", module=Tells, data=lambda: loader(Told()),
+    resume=True, resumes=False, outcome="Lightning calls this hook only where an epoch begins")  # fmt: skip
+row(DATASETS, "the dataset is told the epoch in `on_train_start`, too", module=TellsAtOnce, data=lambda: loader(Told()),
+    resume=True)  # fmt: skip
+row(DATASETS, "a `random.Random` of its own", resume=True,
+    data=lambda: loader(Private(random.Random(1), lambda generator: generator.random())))  # fmt: skip
+row(DATASETS, "a NumPy generator of its own", resume=True,
+    data=lambda: loader(Private(np.random.default_rng(1), lambda generator: generator.random())))  # fmt: skip
+row(
+    DATASETS,
+    "a torch generator of its own",
+    resume=True,
+    data=lambda: loader(Private(torch.Generator().manual_seed(1), lambda one: torch.rand((), generator=one))),
+)
+row(DATASETS, "draws that no seed sets", resume=True, resumes=False, warns="gives other values when asked twice",
+    data=lambda: loader(Private(None, lambda _: HIDDEN.random())), outcome="a warning says so")  # fmt: skip
+row(DATASETS, "clips of int64", data=of(lambda x, y: ((255 * x).long(), y)), refused="only uint8 and floating point",
+    module=unpacked(lambda b: (b[0] / 255, b[1])), outcome="integers can't be resized; convert them")  # fmt: skip
+row(
+    DATASETS,
+    "frames folded into the channels",
+    data=of(lambda x, y: (x.flatten(0, 1), y)),
+    module=unpacked(lambda b: (b[0].unflatten(1, (3, FRAMES)), b[1])),
+    refused="may be an image or the frames of a clip",
+    outcome="frames and channels can't be told apart; fold them in the module",
+)
+row(
+    DATASETS,
+    "a clip of two axes",
+    data=of(lambda x, y: (x.flatten(1), y)),
+    refused="must hold a clip",
+    module=unpacked(lambda b: (b[0].unflatten(2, (FRAMES, SIZE, SIZE)), b[1])),
+    outcome="it has no frames or pixels",
+)
+row(DATASETS, "`IterableDataset`", data=lambda: DataLoader(Stream(), batch_size=BATCH), refused="map-style",
+    trainer={"limit_train_batches": CLIPS // BATCH}, outcome="clips are requested by index")  # fmt: skip
+
+# --- Loaders ---
+
+LOADERS = "Loaders and samplers"
+
+
+class Own(Sampler[int]):
+    """Goes through the data in an order that depends on the epoch."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.epoch = number, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __iter__(self) -> Any:
+        return iter([(index + 5 * self.epoch) % self.number for index in range(self.number)])
+
+
+def as_dict(samples: list[Any]) -> dict[str, Any]:
+    clips, labels = default_collate(samples)
+    return {"x": clips, "y": labels}
+
+
+def mixed(samples: list[Any]) -> Any:
+    clips, labels = default_collate(samples)
+    share = float(torch.rand(()))
+    return share * clips + (1 - share) * clips.flip(0), labels
+
+
+def pathways(samples: list[Any]) -> Any:
+    clips, labels = default_collate(samples)
+    return [clips[:, :, :1], clips], labels
+
+
+class Alternating(BatchSampler):
+    """Pairs clips of the two halves of the data."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(range(number), BATCH, drop_last=True)
+
+    def __iter__(self) -> Any:
+        return iter([[index, index + CLIPS // 2] for index in range(CLIPS // 2)])
+
+
+class Balanced(Sampler[int]):
+    """Each stretch of as many clips as there are classes has one of each."""
+
+    def __len__(self) -> int:
+        return CLIPS
+
+    def __iter__(self) -> Any:
+        columns = [torch.randperm(CLIPS // CLASSES) * CLASSES + number for number in range(CLASSES)]
+        return iter(torch.stack(columns, dim=1).flatten().tolist())
+
+
+class Drawn(Balanced):
+    def __init__(self) -> None:
+        self.random = random.Random(1)
+
+    def __iter__(self) -> Any:
+        return iter(self.random.sample(range(CLIPS), CLIPS))
+
+
+class OwnLoader(DataLoader[Any]):
+    """Has something of its own, and iterates as its base class does."""
+
+    def describe(self) -> str:
+        return f"{len(self.dataset)} clips"  # type: ignore[arg-type]
+
+
+class Prefetching(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        yield from super().__iter__()
+
+
+def stateful() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what its import says of torch
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return StatefulDataLoader(Clips(), batch_size=BATCH)
+
+
+def batches() -> Any:
+    return DataLoader([(clip(i)[None], torch.tensor([label(i)])) for i in range(CLIPS)], batch_size=None)
+
+
+def resized(samples: list[Any]) -> Any:
+    clips, labels = default_collate(samples)
+    return nn.functional.interpolate(clips, (FRAMES, SIZE, SIZE)), labels
+
+
+def init_worker(worker: int) -> None:
+    torch.manual_seed(worker)
+
+
+row(LOADERS, "`shuffle=True`")
+row(LOADERS, "in order", data=lambda: loader(shuffle=False))
+row(LOADERS, "`drop_last=True`", data=lambda: loader(Clips(number=97), drop_last=True), clips=97)
+row(LOADERS, "a last mini-batch that is smaller", data=lambda: loader(Clips(number=97)), clips=97)
+row(LOADERS, "`WeightedRandomSampler`",
+    data=lambda: loader(shuffle=None, sampler=WeightedRandomSampler([1.0, 2.0] * (CLIPS // 2), CLIPS)))  # fmt: skip
+row(LOADERS, "`RandomSampler` with replacement",
+    data=lambda: loader(shuffle=None, sampler=RandomSampler(Clips(), replacement=True, num_samples=CLIPS)))  # fmt: skip
+row(LOADERS, "`SubsetRandomSampler`",
+    data=lambda: loader(Clips(number=110), shuffle=None, sampler=SubsetRandomSampler(range(3, 3 + CLIPS))))  # fmt: skip
+row(LOADERS, "a sampler of one's own with `set_epoch`", data=lambda: loader(shuffle=None, sampler=Own(CLIPS)))
+row(LOADERS, "`generator=`", data=lambda: loader(generator=torch.Generator().manual_seed(5)))
+row(LOADERS, "one worker", data=lambda: loader(num_workers=1))
+row(LOADERS, "persistent workers", data=lambda: loader(num_workers=1, persistent_workers=True, prefetch_factor=3))
+row(LOADERS, "`worker_init_fn`", data=lambda: loader(num_workers=1, worker_init_fn=init_worker))
+row(LOADERS, "a `collate_fn` that returns a dict", data=lambda: loader(collate_fn=as_dict),
+    module=unpacked(lambda b: (b["x"], b["y"])))  # fmt: skip
+row(LOADERS, "mixup in `collate_fn`", data=lambda: loader(collate_fn=mixed))
+row(LOADERS, "SlowFast's pathways made in `collate_fn`", data=lambda: loader(collate_fn=pathways), axes="NCTHW",
+    module=unpacked(lambda b: (b[0][1], b[1])), refused=None)  # fmt: skip
+row(LOADERS, "`batch_size=1`", data=lambda: loader(batch_size=1), shape=BatchShape(1, FRAMES, SIZE))
+row(LOADERS, "`batch_sampler=BatchSampler(...)`",
+    data=lambda: DataLoader(Clips(), batch_sampler=BatchSampler(RandomSampler(Clips()), BATCH, False)))  # fmt: skip
+row(
+    LOADERS,
+    "a `BatchSampler` of one's own",
+    data=lambda: DataLoader(Clips(), batch_sampler=Alternating(CLIPS)),
+    refused="has batches of its own",
+    outcome="the plan decides how many clips a mini-batch has; use a `sampler`",
+)
+row(
+    LOADERS,
+    "a list of batches",
+    data=lambda: DataLoader(Clips(), batch_sampler=[[i, i + 1] for i in range(0, CLIPS, 2)]),
+    refused="has batches of its own",
+    outcome="as above",
+)
+row(LOADERS, "a balanced sampler", data=lambda: loader(shuffle=None, sampler=Balanced()), resume=True)
+row(LOADERS, "a `DistributedSampler`",
+    data=lambda: loader(shuffle=None, sampler=DistributedSampler(Clips(), num_replicas=1, rank=0)))  # fmt: skip
+row(LOADERS, "`timeout=60`", data=lambda: loader(num_workers=1, timeout=60))
+row(LOADERS, "a subclass of `DataLoader`", data=lambda: OwnLoader(Clips(), batch_size=BATCH, shuffle=True))
+row(
+    LOADERS,
+    "a `DataLoader` with `__iter__` of its own",
+    data=lambda: Prefetching(Clips(), batch_size=BATCH),
+    refused="iterates in its own way",
+    outcome="what it does to mini-batches would be lost; use a hook or `collate_fn`",
+)
+row(LOADERS, "torchdata's `StatefulDataLoader`", data=stateful, needs="torchdata",
+    refused="iterates in its own way", outcome="resume is exact with a plain `DataLoader`")  # fmt: skip
+row(LOADERS, "a resize in `collate_fn`", data=lambda: loader(collate_fn=resized), refused="collate_fn",
+    outcome="it would undo the grid; resize in the dataset")  # fmt: skip
+row(LOADERS, "mini-batches made by the dataset (`batch_size=None`)", data=batches, refused="batch_size=None",
+    outcome="a mini-batch can't change its number of clips; return one clip")  # fmt: skip
+
+# --- Where the data come from ---
+
+SOURCES = "Where the loader comes from"
+
+
+class Data(L.LightningDataModule):
+    def train_dataloader(self) -> Any:
+        return loader()
+
+
+class Moved(Data):
+    """Normalises on the device."""
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        clips, labels = batch
+        return (clips - 0.5) / 0.25, labels
+
+
+class Complete(Script):
+    """Has its own loader, made from what the Trainer knows."""
+
+    def train_dataloader(self) -> Any:
+        return loader()
+
+
+row(SOURCES, "given to `fit`")
+row(SOURCES, "a data module", data=Data)
+row(SOURCES, "a hook of the data module normalises on the device", data=Moved)
+row(SOURCES, "the module's `train_dataloader`", module=Complete, data=None)
+row(SOURCES, "validation data", module=WithValidation)
+row(SOURCES, "a dict of loaders", data=lambda: {"a": loader(), "b": loader()}, refused="needs one",
+    outcome="one plan cuts one dataset; use `ConcatDataset`",
+    module=lambda: Script(unpack=lambda b: b["a"] if isinstance(b, dict) else b))  # fmt: skip

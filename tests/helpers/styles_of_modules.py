@@ -1,0 +1,251 @@
+"""Ways to write Trainers, callbacks and modules: rows of `tests/helpers/script_styles.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch import callbacks as cb
+from torch import nn
+
+from tests.helpers.scripts import Rows
+from tests.helpers.small_scripts import (
+    CLASSES,
+    CLIPS,
+    FRAMES,
+    SIZE,
+    Script,
+    WithValidation,
+    net,
+)
+
+row = Rows()
+
+
+# --- The Trainer ---
+
+TRAINER = "Arguments of the Trainer"
+VALIDATED: dict[str, Any] = {"module": WithValidation}
+
+row(TRAINER, "`max_steps`", resume=True, trainer={"max_epochs": -1, "max_steps": 120}, epochs=2.5)
+row(TRAINER, "`limit_train_batches=40`", trainer={"limit_train_batches": 40}, clips=80)
+row(TRAINER, "`limit_train_batches=0.5`", trainer={"limit_train_batches": 0.5}, clips=48)
+row(TRAINER, "`accumulate_grad_batches=2`", resume=True, trainer={"accumulate_grad_batches": 2})
+row(TRAINER, "`gradient_clip_val`", trainer={"gradient_clip_val": 0.1})
+row(TRAINER, "`precision='bf16-mixed'`", trainer={"precision": "bf16-mixed"})
+row(TRAINER, "`precision='bf16-true'`", trainer={"precision": "bf16-true"})
+row(TRAINER, "`precision='64-true'`", trainer={"precision": "64-true"}, resume=True, resumes=False,
+    outcome="Lightning loads the float64 of a checkpoint as float32")  # fmt: skip
+row(TRAINER, "`val_check_interval=0.5`", trainer={"val_check_interval": 0.5}, **VALIDATED)
+row(TRAINER, "`val_check_interval=6`", trainer={"val_check_interval": 6}, **VALIDATED)
+row(TRAINER, "`check_val_every_n_epoch=2`", trainer={"check_val_every_n_epoch": 2}, **VALIDATED)
+row(TRAINER, "`num_sanity_val_steps`", trainer={"num_sanity_val_steps": 2}, **VALIDATED)
+row(TRAINER, "`limit_val_batches=0`", trainer={"limit_val_batches": 0}, **VALIDATED)
+row(TRAINER, "`log_every_n_steps=1`", trainer={"log_every_n_steps": 1})
+row(TRAINER, "`max_time`", trainer={"max_time": "01:00:00:00"})
+row(TRAINER, "`min_epochs`", trainer={"min_epochs": 1})
+row(TRAINER, "`detect_anomaly=True`", trainer={"detect_anomaly": True})
+row(TRAINER, "`deterministic=True`", trainer={"deterministic": True})
+row(TRAINER, "`profiler='simple'`", trainer={"profiler": "simple"})
+row(TRAINER, "`use_distributed_sampler=False`", trainer={"use_distributed_sampler": False})
+row(TRAINER, "`inference_mode=False`", trainer={"inference_mode": False}, **VALIDATED)
+row(TRAINER, "`sync_batchnorm=True`", trainer={"sync_batchnorm": True}, outcome="as one device has nothing to share")
+row(TRAINER, "`reload_dataloaders_every_n_epochs=1`", trainer={"reload_dataloaders_every_n_epochs": 1},
+    refused="requests the training loader itself",
+    outcome="the plan needs one loader")  # fmt: skip
+row(TRAINER, "no end (`max_epochs=-1`)", trainer={"max_epochs": -1}, refused="has no end", plain=False,
+    outcome="the plan needs a length")  # fmt: skip
+
+# --- Callbacks ---
+
+CALLBACKS = "Callbacks of the script"
+
+
+def with_callback(make: Any) -> dict[str, Any]:
+    return {"callbacks": lambda: [make()]}
+
+
+class Peek(L.Callback):
+    """Looks at the training loader in every hook that it has."""
+
+    def look(self, trainer: Any) -> None:
+        clips, _ = next(iter(trainer.train_dataloader))
+        assert clips.ndim == 5
+        assert len(trainer.train_dataloader.dataset) == CLIPS
+        for _ in trainer.train_dataloader:
+            break
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.look(trainer)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self.look(trainer)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx % 3 == 1:
+            self.look(trainer)
+
+
+class Progress(L.Callback):
+    """Ramps something up with the training's progress."""
+
+    def __init__(self) -> None:
+        self.shares: list[float] = []
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.shares.append(trainer.global_step / trainer.estimated_stepping_batches)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        assert self.shares == sorted(self.shares)
+        assert self.shares[-1] == 1
+
+
+row(CALLBACKS, "`ModelCheckpoint` by a metric", module=WithValidation,
+    **with_callback(lambda: cb.ModelCheckpoint(monitor="val_loss", save_last=True)))  # fmt: skip
+row(CALLBACKS, "`ModelCheckpoint` by epochs", **with_callback(lambda: cb.ModelCheckpoint(every_n_epochs=1)))
+row(CALLBACKS, "`StochasticWeightAveraging`", refused="StochasticWeightAveraging",
+    outcome="it drives the LR, too; use `WeightAveraging` or `EMAWeightAveraging`", resume=True,
+    **with_callback(lambda: cb.StochasticWeightAveraging(1e-2)))  # fmt: skip
+row(CALLBACKS, "`GradientAccumulationScheduler`", refused="GradientAccumulationScheduler",
+    outcome="the plan has whole optimizer steps; use `accumulate_grad_batches`",
+    **with_callback(lambda: cb.GradientAccumulationScheduler({1: 2})))  # fmt: skip
+
+
+class Freeze(cb.BaseFinetuning):
+    """Trains the first layer from the second epoch on."""
+
+    def freeze_before_training(self, pl_module: Any) -> None:
+        self.freeze(pl_module.net[0])
+
+    def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any) -> None:
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.net[0], optimizer, lr=0.01)
+
+
+# --- Modules ---
+
+MODULES = "Modules and models"
+
+
+class Logging(Script):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = self.loss(batch)
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        return {"loss": loss, "kept": loss.detach()}
+
+
+class Late(Script):
+    """Makes its model in `configure_model`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = None  # type: ignore[assignment]
+
+    def configure_model(self) -> None:
+        if self.net is None:
+            self.net = net()
+
+
+class PerFrame(nn.Module):
+    """A 2D model on each frame, and the mean over frames: frames are folded into the batch (TSN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            self.frames = nn.Sequential(
+                nn.Conv2d(3, 4, 3),
+                nn.BatchNorm2d(4),
+                nn.ReLU(),
+                nn.AdaptiveAvgPool2d(1),
+                nn.Flatten(),
+                nn.Linear(4, CLASSES),
+            )
+
+    def forward(self, clips: Any) -> Any:
+        scores = self.frames(clips.transpose(1, 2).flatten(0, 1))
+        return scores.view(len(clips), -1, CLASSES).mean(dim=1)
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer over the frames' features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            self.conv, self.lstm, self.head = (
+                nn.Conv3d(3, 4, (1, 3, 3)),
+                nn.LSTM(4, 5, batch_first=True),
+                nn.Linear(5, CLASSES),
+            )
+
+    def forward(self, clips: Any) -> Any:
+        return self.head(self.lstm(self.conv(clips).mean(dim=(3, 4)).transpose(1, 2))[0][:, -1])
+
+
+def swapped(norm: Any) -> Any:
+    def make() -> nn.Sequential:
+        layers = net()
+        layers[1] = norm()
+        return layers
+
+    return lambda: Script(model=make)
+
+
+def headed(*head: nn.Module) -> Any:
+    def make() -> nn.Sequential:
+        layers = net()
+        return nn.Sequential(*layers[:3], *head)
+
+    return lambda: Script(model=make)
+
+
+class Positions(nn.Module):
+    """Adds a learned place to each cell of a clip of one size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.places = net(), nn.Parameter(torch.zeros(1, 3, FRAMES, SIZE, SIZE))
+
+    def forward(self, clips: Any) -> Any:
+        return self.net(clips + self.places)
+
+
+class Resizes(Script):
+    def forward(self, clips: Any) -> Any:
+        return self.net(nn.functional.interpolate(clips, (FRAMES, SIZE, SIZE)))
+
+
+class ResizesOnDevice(Script):
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        clips, labels = batch
+        return nn.functional.interpolate(clips, (FRAMES, SIZE, SIZE)), labels
+
+
+class Normalises(Script):
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        clips, labels = batch
+        return clips - 0.5, labels
+
+
+row(MODULES, "a 3D CNN with BatchNorm")
+row(MODULES, "logs, and returns a dict", module=Logging)
+row(MODULES, "`configure_model`", module=Late)
+row(MODULES, "normalises in `on_before_batch_transfer`", module=Normalises)
+row(MODULES, "GroupNorm", module=swapped(lambda: nn.GroupNorm(2, 4)))
+row(MODULES, "no normalisation", module=swapped(nn.Identity))
+row(MODULES, "InstanceNorm", module=swapped(lambda: nn.InstanceNorm3d(4, affine=True)))
+row(MODULES, "frozen BatchNorm", module=swapped(lambda: nn.BatchNorm3d(4).eval().requires_grad_(False)))
+row(MODULES, "dropout", module=headed(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Dropout(0.3), nn.Linear(4, CLASSES)))
+row(MODULES, "frames folded into the batch (TSN)", module=lambda: Script(model=PerFrame))
+row(MODULES, "a recurrent layer over frames", module=lambda: Script(model=Recurrent))
+row(MODULES, "a pool of a fixed size", refused="cannot take clips", outcome="use a global pool",
+    module=headed(nn.AvgPool3d((2, 8, 8)), nn.Flatten(), nn.Linear(4, CLASSES)))  # fmt: skip
+row(MODULES, "a fixed table of positions", module=lambda: Script(model=Positions), refused="cannot take clips",
+    outcome="interpolate it, as `ResizedPositions` does")  # fmt: skip
+row(MODULES, "resizes in `forward`", module=Resizes, refused="forward",
+    outcome="it would undo the grid; resize in the dataset")  # fmt: skip
+row(MODULES, "resizes in `on_after_batch_transfer`", module=ResizesOnDevice,
+    refused="on_after_batch_transfer", outcome="it would undo the grid; resize in the dataset")  # fmt: skip

@@ -1,0 +1,96 @@
+"""Ways to write samples of several tensors: rows of `tests/helpers/script_styles.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lightning_multigrid.schedule import BatchShape
+from tests.helpers.scripts import Rows
+from tests.helpers.small_scripts import (
+    BATCH,
+    FRAMES,
+    SIZE,
+    of,
+    unpacked,
+)
+
+row = Rows()
+
+
+# --- Several tensors ---
+
+SEVERAL = "Several tensors per sample"
+LONG = {"shape": BatchShape(BATCH, 2 * FRAMES, SIZE)}  # so that a half of the frames is a whole number on all grids
+
+
+def named(**parts: Any) -> Any:
+    """Clips of 8 frames; each part is made from the clip."""
+    return of(lambda x, y: {"label": y} | {name: make(x) for name, make in parts.items()}, frames=2 * FRAMES)
+
+
+def trained_on(name: str) -> Any:
+    return unpacked(lambda batch: (batch[name], batch["label"]))
+
+
+def itself(x: Any) -> Any:
+    return x
+
+
+def bright(x: Any) -> Any:
+    return x.mean(dim=0) > 0.5
+
+
+VIDEO = {"module": trained_on("video"), **LONG}
+TWO_VIEWS = {"data": named(video=itself, other=lambda x: x.flip(-1)), **VIDEO}
+PATHWAYS = {"data": named(slow=lambda x: x[:, ::2], video=itself), **VIDEO}
+MASKED = {"data": named(video=itself, mask=bright), **VIDEO}
+row(SEVERAL, "SlowFast's pathways", multigrid={"clips": ["slow", "video"]}, resume=True, **PATHWAYS)
+row(SEVERAL, "SlowFast's pathways, unnamed", refused="Say which ones are clips", outcome="name them", **PATHWAYS)
+row(SEVERAL, "pathways that have no whole number of frames", refused="can't keep this ratio", data=named(
+    slow=lambda x: x[:, ::4], video=itself), multigrid={"clips": ["slow", "video"]}, **VIDEO,
+    outcome="2 frames of 8 are less than one on the coarsest grid")  # fmt: skip
+row(SEVERAL, "two views", multigrid={"clips": ["video", "other"]}, **TWO_VIEWS)
+row(SEVERAL, "two views, unnamed", refused="Say which ones are clips", outcome="name them", **TWO_VIEWS)
+row(SEVERAL, "two views in a list", data=of(lambda x, y: ([x, x.flip(-1)], y)), multigrid={"clips": [0]},
+    module=unpacked(lambda batch: (batch[0][1], batch[1])))  # fmt: skip
+row(
+    SEVERAL,
+    "views in one tensor",
+    data=named(video=lambda x: torch.stack([x, x.flip(-1)])),
+    axes="NVCTHW",
+    multigrid={"clips": {"video": "VCTHW"}},
+    module=unpacked(lambda b: (b["video"].mean(dim=1), b["label"])),
+    **LONG,
+)
+row(SEVERAL, "depth", data=named(video=itself, depth=lambda x: x[0]), **VIDEO,
+    multigrid={"clips": {"video": "CTHW", "depth": "THW"}})  # fmt: skip
+row(SEVERAL, "a mask of each frame", multigrid={"follow": {"mask": "THW"}}, **MASKED)
+row(SEVERAL, "a mask of each frame, unnamed", refused="would have to follow it", outcome="name it", **MASKED)
+row(SEVERAL, "a mask of the clip", data=named(video=itself, mask=lambda x: bright(x)[0].long()), **VIDEO,
+    multigrid={"follow": {"mask": "HW"}})  # fmt: skip
+row(
+    SEVERAL,
+    "masks of several objects",
+    data=named(video=itself, masks=lambda x: torch.stack([bright(x)] * 3)),
+    **VIDEO,
+    multigrid={"follow": {"masks": "NTHW"}},
+)
+row(SEVERAL, "boxes of each frame", data=named(video=itself, boxes=lambda x: torch.rand(x.shape[1], 3, 4)), **VIDEO,
+    multigrid={"follow": {"boxes": "TNxyxy"}})  # fmt: skip
+row(SEVERAL, "boxes of the clip", data=named(video=itself, boxes=lambda x: torch.rand(3, 4)), **VIDEO,
+    multigrid={"follow": {"boxes": "Nxywh"}})  # fmt: skip
+row(SEVERAL, "key points", data=named(video=itself, points=lambda x: torch.rand(x.shape[1], 5, 3)), **VIDEO,
+    multigrid={"follow": {"points": "TNxyv"}})  # fmt: skip
+row(SEVERAL, "labels of frames", data=named(video=itself, labels=lambda x: x.mean(dim=(0, 2, 3))), **VIDEO,
+    multigrid={"follow": {"labels": "T"}})  # fmt: skip
+row(SEVERAL, "a matrix that looks like a mask", data=named(video=itself, kernel=lambda x: torch.eye(SIZE)), **VIDEO,
+    multigrid={"follow": {"kernel": "AB"}})  # fmt: skip
+row(
+    SEVERAL,
+    "a clip and its name in a nested dict",
+    data=of(lambda x, y: {"inputs": {"rgb": x, "flow": x[:2]}, "y": y}),
+    multigrid={"clips": ["inputs.rgb", "inputs.flow"]},
+    module=unpacked(lambda b: (b["inputs"]["rgb"], b["y"])),
+)
