@@ -270,7 +270,7 @@ class Drawn(Balanced):
         return iter(self.random.sample(range(CLIPS), CLIPS))
 
 
-class OwnLoader(DataLoader[Any]):
+class LoaderOfItsOwn(DataLoader[Any]):
     """Has something of its own, and iterates as its base class does."""
 
     def describe(self) -> str:
@@ -344,7 +344,7 @@ row(LOADERS, "a balanced sampler", data=lambda: loader(shuffle=None, sampler=Bal
 row(LOADERS, "a `DistributedSampler`",
     data=lambda: loader(shuffle=None, sampler=DistributedSampler(Clips(), num_replicas=1, rank=0)))  # fmt: skip
 row(LOADERS, "`timeout=60`", data=lambda: loader(num_workers=1, timeout=60))
-row(LOADERS, "a subclass of `DataLoader`", data=lambda: OwnLoader(Clips(), batch_size=BATCH, shuffle=True))
+row(LOADERS, "a subclass of `DataLoader`", data=lambda: LoaderOfItsOwn(Clips(), batch_size=BATCH, shuffle=True))
 row(
     LOADERS,
     "a `DataLoader` with `__iter__` of its own",
