@@ -341,6 +341,8 @@ row(
     outcome="as above",
 )
 row(LOADERS, "a balanced sampler", data=lambda: loader(shuffle=None, sampler=Balanced()), resume=True)
+row(LOADERS, "a sampler with a random generator of its own", resume=True,
+    data=lambda: loader(shuffle=None, sampler=Drawn()))  # fmt: skip
 row(LOADERS, "a `DistributedSampler`",
     data=lambda: loader(shuffle=None, sampler=DistributedSampler(Clips(), num_replicas=1, rank=0)))  # fmt: skip
 row(LOADERS, "`timeout=60`", data=lambda: loader(num_workers=1, timeout=60))
