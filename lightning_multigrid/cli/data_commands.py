@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from lightning_multigrid.prepare import REPORT_NAME, Encoding, Progress, Summary, check, prepare, write_report
+from lightning_multigrid.prepare import Encoding, Progress, Summary, check, prepare, write_report
 from lightning_multigrid.sources import MANIFEST_NAME, Manifest, ManifestError, Source, VideoList, VideoSource
 from lightning_multigrid.video import VideoDataModule
 
@@ -29,7 +29,10 @@ Transcodes a dataset for training: small videos that decode several times faster
 
 The first prepares one list or folder of videos. The second prepares all splits that a config of `fit` names, each into
 a folder of its own, and says what to change in the config. If it was stopped, the same command continues from there.
-Broken and damaged videos are left out, and `report.csv` names them with the reason."""
+Broken and damaged videos are left out, and `report.csv` names them with the reason.
+
+Several machines share the work with `--part 1/64` to `--part 64/64`, in any order or at once, into one folder. Then
+`--merge`, with the same other options, writes the list and the index that one machine would have written."""
 _CHECK = """\
 Reads every video of a dataset, and says which are broken or damaged, and how. Exits with 1 if any is.
 
@@ -95,6 +98,8 @@ def _parser(command: str) -> ArgumentParser:
     if command == "prepare":
         parser.add_argument("--output", type=str, required=True, help="Folder for all that is written.")
         parser.add_class_arguments(Encoding, instantiate=False)
+        parser.add_argument("--part", type=str | None, help="K/N: do only part K of N; K counts from 1.")
+        parser.add_argument("--merge", action="store_true", help="Make one dataset of the parts; encode nothing.")
         parser.add_argument(
             "--max_bad_fraction", type=float, default=0.25, help="Exit with 1 if a larger share of videos is broken."
         )
@@ -162,6 +167,8 @@ def _prepare(config: Any, splits: Mapping[str, Manifest]) -> None:
                 manifest,
                 output,
                 encoding,
+                part=config.part,
+                merge=config.merge,
                 workers=config.workers,
                 timeout=config.timeout,
                 max_bad_fraction=config.max_bad_fraction,
@@ -170,6 +177,9 @@ def _prepare(config: Any, splits: Mapping[str, Manifest]) -> None:
             )
         written[split] = os.path.join(output, MANIFEST_NAME)
         print(_said(summary))
+    if config.part is not None:
+        print(f"\nPart {config.part} is done. After the last part, run this with `--merge` instead of `--part`.")
+        return
     print("\nTo train on them, give the data module:\n\ndata:\n  init_args:")
     for split, path in written.items():
         print(f"    {split or 'train'}: {path}")
@@ -178,8 +188,7 @@ def _prepare(config: Any, splits: Mapping[str, Manifest]) -> None:
 def _said(summary: Summary) -> str:
     there = f", {summary.kept:,} were there" if summary.kept else ""
     ratio = f", {summary.bytes / summary.source_bytes:.2f} times the originals" if summary.source_bytes else ""
-    report = os.path.join(os.path.dirname(summary.manifest), REPORT_NAME)
-    broken = f"; {len(summary.broken):,} broken ones are left out, {report} says why" if summary.broken else ""
+    broken = f"; {len(summary.broken):,} broken ones are left out, {summary.report} says why" if summary.broken else ""
     return f"{summary.made:,} videos prepared{there}: {filesize.decimal(summary.bytes)}{ratio}{broken}."
 
 

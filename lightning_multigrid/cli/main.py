@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import math
+import os
 import sys
 import traceback
 from itertools import pairwise
@@ -191,44 +192,54 @@ def _migrate(args: list[str]) -> None:
     print(translate_pyslowfast(parser.parse_args(args).config), end="")
 
 
+def _run(args: ArgsType) -> None:
+    words = sys.argv[1:] if args is None else args
+    # Otherwise a mistake in one argument prints the names of all arguments.
+    one_line = {"exit_on_error": False}
+    if isinstance(words, list) and words and words[0] in DATA_COMMANDS:
+        run_data_command(words)
+        return
+    if isinstance(words, list) and words[:1] == ["migrate"]:
+        _migrate(words[1:])
+        return
+    if args is None:
+        sys.argv[1:] = _with_values(sys.argv[1:])
+    elif isinstance(args, list):
+        args = _with_values(args)
+    _MultigridCLI(
+        LightningModule,
+        LightningDataModule,
+        trainer_class=_Trainer,
+        subclass_mode_model=True,
+        subclass_mode_data=True,
+        auto_configure_optimizers=False,
+        seed_everything_default=0,
+        save_config_kwargs={"overwrite": True},
+        parser_kwargs={
+            "version": __version__,
+            "description": "Multigrid training of video models. More commands, with a --help of their own: "
+            "`prepare` and `check` make a dataset ready, `migrate` translates a config of PySlowFast.",
+            **one_line,
+            **dict.fromkeys(_MultigridCLI.subcommands(), one_line),
+        },
+        args=args,
+    )
+
+
 def main(args: ArgsType = None) -> None:
     """Runs a command line. An error that a user can fix is printed as one paragraph.
 
     Args:
         args: Arguments to use instead of the process's.
     """
-    words = sys.argv[1:] if args is None else args
-    # Otherwise a mistake in one argument prints the names of all arguments.
-    one_line = {"exit_on_error": False}
+    run = _run
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        # Then torchrun shows in its summary which error ended the rank that failed first.
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        run = record(_run)
     try:
-        if isinstance(words, list) and words and words[0] in DATA_COMMANDS:
-            run_data_command(words)
-            return
-        if isinstance(words, list) and words[:1] == ["migrate"]:
-            _migrate(words[1:])
-            return
-        if args is None:
-            sys.argv[1:] = _with_values(sys.argv[1:])
-        elif isinstance(args, list):
-            args = _with_values(args)
-        _MultigridCLI(
-            LightningModule,
-            LightningDataModule,
-            trainer_class=_Trainer,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            auto_configure_optimizers=False,
-            seed_everything_default=0,
-            save_config_kwargs={"overwrite": True},
-            parser_kwargs={
-                "version": __version__,
-                "description": "Multigrid training of video models. More commands, with a --help of their own: "
-                "`prepare` and `check` make a dataset ready, `migrate` translates a config of PySlowFast.",
-                **one_line,
-                **dict.fromkeys(_MultigridCLI.subcommands(), one_line),
-            },
-            args=args,
-        )
+        run(args)
     except ArgumentError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -15,70 +15,49 @@ import yaml
 
 from lightning_multigrid.files import StrPath
 
-# Values of what a config leaves out.
-_DEFAULTS: dict[str, Any] = {
-    "AUG.ENABLE": False,
-    "BN.NUM_BATCHES_PRECISE": 200,
-    "BN.USE_PRECISE_STATS": False,
-    "BN.WEIGHT_DECAY": 0.0,
-    "DATA.ENSEMBLE_METHOD": "sum",
-    "DATA.INV_UNIFORM_SAMPLE": False,
-    "DATA.MEAN": [0.45, 0.45, 0.45],
-    "DATA.MULTI_LABEL": False,
-    "DATA.NUM_FRAMES": 8,
-    "DATA.PATH_PREFIX": "",
-    "DATA.PATH_TO_DATA_DIR": "",
-    "DATA.RANDOM_FLIP": True,
-    "DATA.SAMPLING_RATE": 8,
-    "DATA.STD": [0.225, 0.225, 0.225],
-    "DATA.TEST_CROP_SIZE": 256,
-    "DATA.TRAIN_CROP_SIZE": 224,
-    "DATA.TRAIN_JITTER_SCALES": [256, 320],
-    "DATA.USE_OFFSET_SAMPLING": False,
-    "DATA_LOADER.NUM_WORKERS": 8,
-    "MODEL.ARCH": "slowfast",
-    "MODEL.DROPOUT_RATE": 0.5,
-    "MODEL.LOSS_FUNC": "cross_entropy",
-    "MODEL.NUM_CLASSES": 400,
-    "MULTIGRID.BN_BASE_SIZE": 8,
-    "MULTIGRID.EPOCH_FACTOR": 1.5,
-    "MULTIGRID.EVAL_FREQ": 3,
-    "MULTIGRID.LONG_CYCLE": False,
-    "MULTIGRID.LONG_CYCLE_FACTORS": [[0.25, 0.5**0.5], [0.5, 0.5**0.5], [0.5, 1], [1, 1]],
-    "MULTIGRID.SHORT_CYCLE": False,
-    "MULTIGRID.SHORT_CYCLE_FACTORS": [0.5, 0.5**0.5],
-    "NONLOCAL.INSTANTIATION": "dot_product",
-    "NONLOCAL.LOCATION": [[[]], [[]], [[]], [[]]],
-    "NUM_GPUS": 1,
-    "NUM_SHARDS": 1,
-    "OUTPUT_DIR": ".",
-    "RESNET.DEPTH": 50,
-    "RNG_SEED": 1,
-    "SLOWFAST.ALPHA": 8,
-    "SLOWFAST.BETA_INV": 8,
-    "SLOWFAST.FUSION_KERNEL_SZ": 5,
-    "SOLVER.BASE_LR": 0.1,
-    "SOLVER.BASE_LR_SCALE_NUM_SHARDS": False,
-    "SOLVER.CLIP_GRAD_L2NORM": None,
-    "SOLVER.CLIP_GRAD_VAL": None,
-    "SOLVER.LRS": [],
-    "SOLVER.LR_POLICY": "cosine",
-    "SOLVER.MAX_EPOCH": 300,
-    "SOLVER.MOMENTUM": 0.9,
-    "SOLVER.NESTEROV": True,
-    "SOLVER.OPTIMIZING_METHOD": "sgd",
-    "SOLVER.STEPS": [],
-    "SOLVER.WARMUP_EPOCHS": 0.0,
-    "SOLVER.WARMUP_START_LR": 0.01,
-    "SOLVER.WEIGHT_DECAY": 1e-4,
-    "TEST.NUM_ENSEMBLE_VIEWS": 10,
-    "TEST.NUM_SPATIAL_CROPS": 3,
-    "TRAIN.BATCH_SIZE": 64,
-    "TRAIN.CHECKPOINT_FILE_PATH": "",
-    "TRAIN.DATASET": "kinetics",
-    "TRAIN.EVAL_PERIOD": 10,
-    "TRAIN.MIXED_PRECISION": False,
-}
+
+def _flat(tree: dict[Any, Any]) -> dict[str, Any]:
+    """Returns the values of a config by their dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            flat.update({f"{name}.{key}": inner for key, inner in value.items()})
+        else:
+            flat[str(name)] = value
+    return flat
+
+
+# Values of what a config leaves out, as PySlowFast writes its configs.
+_DEFAULTS: dict[str, Any] = _flat(
+    yaml.safe_load("""
+    AUG: {ENABLE: false}
+    BN: {NUM_BATCHES_PRECISE: 200, USE_PRECISE_STATS: false, WEIGHT_DECAY: 0.0}
+    DATA:
+      {ENSEMBLE_METHOD: sum, INV_UNIFORM_SAMPLE: false, MEAN: [0.45, 0.45, 0.45], MULTI_LABEL: false, NUM_FRAMES: 8,
+       PATH_PREFIX: '', PATH_TO_DATA_DIR: '', RANDOM_FLIP: true, SAMPLING_RATE: 8, STD: [0.225, 0.225, 0.225],
+       TEST_CROP_SIZE: 256, TRAIN_CROP_SIZE: 224, TRAIN_JITTER_SCALES: [256, 320], USE_OFFSET_SAMPLING: false}
+    DATA_LOADER: {NUM_WORKERS: 8}
+    MODEL: {ARCH: slowfast, DROPOUT_RATE: 0.5, LOSS_FUNC: cross_entropy, NUM_CLASSES: 400}
+    MULTIGRID:
+      {BN_BASE_SIZE: 8, EPOCH_FACTOR: 1.5, EVAL_FREQ: 3, LONG_CYCLE: false, SHORT_CYCLE: false,
+       LONG_CYCLE_FACTORS: [[0.25, 0.7071067811865476], [0.5, 0.7071067811865476], [0.5, 1], [1, 1]],
+       SHORT_CYCLE_FACTORS: [0.5, 0.7071067811865476]}
+    NONLOCAL: {INSTANTIATION: dot_product, LOCATION: [[[]], [[]], [[]], [[]]]}
+    NUM_GPUS: 1
+    NUM_SHARDS: 1
+    OUTPUT_DIR: .
+    RESNET: {DEPTH: 50}
+    RNG_SEED: 1
+    SLOWFAST: {ALPHA: 8, BETA_INV: 8, FUSION_KERNEL_SZ: 5}
+    SOLVER:
+      {BASE_LR: 0.1, BASE_LR_SCALE_NUM_SHARDS: false, CLIP_GRAD_L2NORM: null, CLIP_GRAD_VAL: null, LRS: [],
+       LR_POLICY: cosine, MAX_EPOCH: 300, MOMENTUM: 0.9, NESTEROV: true, OPTIMIZING_METHOD: sgd, STEPS: [],
+       WARMUP_EPOCHS: 0.0, WARMUP_START_LR: 0.01, WEIGHT_DECAY: 0.0001}
+    TEST: {NUM_ENSEMBLE_VIEWS: 10, NUM_SPATIAL_CROPS: 3}
+    TRAIN:
+      {BATCH_SIZE: 64, CHECKPOINT_FILE_PATH: '', DATASET: kinetics, EVAL_PERIOD: 10, MIXED_PRECISION: false}
+    """)
+)
 # Not worth a comment: this package says it in another way, or the choice of the model settles it.
 _SETTLED = frozenset(
     """
@@ -110,12 +89,7 @@ class _Config:
             raise PySlowFastError(
                 f"{self.path} has none of the sections TRAIN, SOLVER and MODEL, so it is not a config of PySlowFast."
             )
-        self.given: dict[str, Any] = {}
-        for name, value in tree.items():
-            if isinstance(value, dict):
-                self.given.update({f"{name}.{key}": inner for key, inner in value.items()})
-            else:
-                self.given[str(name)] = value
+        self.given = _flat(tree)
         self.asked: set[str] = set()
         self.notes: list[str] = []
 

@@ -5,11 +5,16 @@ A frame is *stored* as the decoder gives it out, and *shown* with its rotation a
 
 from __future__ import annotations
 
+import math
+import struct
+from fractions import Fraction
 from typing import Any, Literal
 
 import av
 import numpy as np
 import numpy.typing as npt
+from av.filter import Graph
+from av.sidedata.sidedata import Type
 from av.video.frame import VideoFrame
 from torch import Tensor
 
@@ -27,6 +32,39 @@ _YUV_420 = ("yuv420p", "yuvj420p")
 # Numbers of the matrices, ITU-T H.273, table 4. 2 is "unspecified", which FFmpeg's converter takes for BT.601.
 _MATRICES: dict[int, Literal["bt601", "bt709"]] = {1: "bt709", 2: "bt601", 5: "bt601", 6: "bt601"}
 _LIMITED_RANGE, _FULL_RANGE = 1, 2  # FFmpeg's AVCOL_RANGE_MPEG and AVCOL_RANGE_JPEG
+
+
+def orientation_of(frame: VideoFrame) -> Orientation:
+    """How to show a decoded frame, as the `ffmpeg` program does.
+
+    Raises:
+        ValueError: If its display matrix turns it by anything but quarter turns.
+    """
+    matrix = _display_matrix(frame)
+    if matrix is None:
+        return Orientation()
+    a, b, _, c, d, *_ = struct.unpack("9i", matrix)  # x' = a x + c y, y' = b x + d y
+    turn = round(math.degrees(math.atan2(b * math.hypot(a, c), a * math.hypot(b, d)))) % 360
+    if turn % 90:
+        raise ValueError(f"its display matrix turns frames by {turn} degrees; only quarter turns are applied")
+    if turn % 180:
+        return Orientation(transposed=True, upside_down=b < 0, mirrored=c < 0)
+    return Orientation(transposed=False, upside_down=d < 0, mirrored=a < 0)
+
+
+def _display_matrix(frame: VideoFrame) -> bytes | None:
+    try:
+        side_data: Any = frame.side_data  # typed as if it held motion vectors only
+    except ValueError:
+        # PyAV raises it for side data of a kind that it doesn't know, such as EXIF. A filter of FFmpeg drops these.
+        graph = Graph()
+        source = graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=Fraction(1))
+        filters = [graph.add("sidedata", f"mode=delete:type={kind}") for kind in range(len(Type), 64)]
+        graph.link_nodes(source, *filters, graph.add("buffersink")).configure()
+        graph.push(frame)
+        side_data = graph.pull().side_data
+    matrix = side_data.get("DISPLAYMATRIX")
+    return None if matrix is None else bytes(matrix)
 
 
 def stored(box: Box, turn: Orientation, height: int, width: int) -> Box:

@@ -55,6 +55,11 @@ class Orientation(NamedTuple):
     upside_down: bool = False
     mirrored: bool = False
 
+    @property
+    def quarter_turns(self) -> int:
+        """Of 90 degrees, counter-clockwise, as the angle of a display matrix counts them."""
+        return (3, 1)[self.upside_down] if self.transposed else 2 * self.mirrored
+
 
 class Seal(NamedTuple):
     """Where bytes of the file lie that must be those of the file indexed."""

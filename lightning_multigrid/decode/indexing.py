@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import struct
 import zlib
 from array import array
 from dataclasses import replace
@@ -18,7 +16,8 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from lightning_multigrid.decode.file_boxes import outermost_boxes
-from lightning_multigrid.decode.index import DROPPABLE, ENTRY, SHOWN, TIMED, Orientation, PacketIndex, Seal
+from lightning_multigrid.decode.frame_pixels import orientation_of
+from lightning_multigrid.decode.index import DROPPABLE, ENTRY, SHOWN, TIMED, PacketIndex, Seal
 from lightning_multigrid.decode.learned import Learned
 from lightning_multigrid.decode.nal import H264Packets, H265Packets
 from lightning_multigrid.decode.sequential import SequentialDecode
@@ -61,8 +60,9 @@ class _Indexing:
         # Whether packets tell frames apart. A program stream has one time per pack. FFmpeg makes up the others, and not
         # the same ones after a seek.
         self.regular = container.format.name != "mpeg"
-        # AVI has no times of presentation. FFmpeg makes them up, wrongly where frames of H.264 or H.265 are reordered.
-        self.has_made_up_times = container.format.name == "avi"
+        # AVI has no times of presentation, and MXF not always. FFmpeg makes them up, wrongly where frames of H.264 or
+        # H.265 are reordered.
+        self.has_made_up_times = container.format.name in ("avi", "mxf")
         self.rows = array("q")  # six numbers per packet; as objects they would take six times the memory
         self.h264 = H264Packets(self.codec.extradata or b"") if self.codec.name == "h264" else None
         self.h265 = H265Packets(self.codec.extradata or b"") if self.codec.name == "hevc" else None
@@ -76,7 +76,8 @@ class _Indexing:
         safe = np.array(self.learned.safe(), bool)
         # Only a decoder that sees a file from its beginning, for the first time, is in the right state then.
         self.regular &= self.one_kind and len(self.learned.sizes) <= 1 and bool(safe[:1].all())
-        self.regular &= not (self.has_made_up_times and self.h265 is not None and self.codec.has_b_frames)
+        unsure = self.container.format.name == "mxf" if self.h265 is None else self.has_made_up_times
+        self.regular &= not (unsure and self.h264 is None and self.codec.has_b_frames)
         if not probe:
             raise self.refusal or VideoError(self.file.path, "holds no frame that can be decoded")
         table = np.array(self.rows if self.regular else [], np.int64).reshape(-1, 6).T.copy()
@@ -110,7 +111,7 @@ class _Indexing:
             rate=rate,
             stored_height=probe[0].height,
             stored_width=probe[0].width,
-            orientation=_orientation_of(probe[0]),
+            orientation=orientation_of(probe[0]),
             direct=direct,
             extradata=bytes(codec.extradata or b"") if direct else b"",
             colours=colours if direct else (0, 0, 0, 0),
@@ -243,20 +244,3 @@ def _may_be_placeholder(codec: VideoCodecContext, packet: Packet[VideoStream]) -
     picture, and frames come out with each other's times.
     """
     return codec.name == "mpeg4" and packet.size <= 8
-
-
-def _orientation_of(frame: VideoFrame) -> Orientation:
-    try:
-        side_data: Any = frame.side_data  # typed as if it held motion vectors only
-        matrix = side_data.get("DISPLAYMATRIX")
-    except ValueError:  # PyAV raises it for kinds of side data that it doesn't know
-        matrix = None
-    if matrix is None:
-        angle = math.radians(frame.rotation)
-        a, b, c, d = math.cos(angle), -math.sin(angle), math.sin(angle), math.cos(angle)
-    else:
-        a, b, _, c, d, *_ = struct.unpack("9i", bytes(matrix))
-    # x' = a x + c y, y' = b x + d y, turned to the nearest right angle.
-    if abs(b) + abs(c) > abs(a) + abs(d):
-        return Orientation(transposed=True, upside_down=b < 0, mirrored=c < 0)
-    return Orientation(transposed=False, upside_down=d < 0, mirrored=a < 0)

@@ -197,6 +197,7 @@ class VideoReader:
         clip: YuvClip | Tensor
         with self.file.faults():
             for index, frame in self._find(sorted(places)):
+                self._refuse_other_turn(index, frame)
                 own = yuv_format(frame, len(indices), shown) if yuv and self._is_of_first_size(frame) else None
                 if fill is not None and own != format:
                     return self.read(indices, box)  # the first frame is not like this one
@@ -226,7 +227,9 @@ class VideoReader:
         Behind the last of them `damage` is that of the whole video.
         """
         with self.file.faults(), closing(self._sequential(self.index.shown_times.tolist())) as frames:
-            yield from (frame for _, frame in frames)
+            for index, frame in frames:
+                self._refuse_other_turn(index, frame)
+                yield frame
 
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame to another one, or to the end of the last; for videos of a known rate."""
@@ -241,6 +244,14 @@ class VideoReader:
         scaler = _cache.scalers[frame.format.name]
         rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **rgb_options(frame))
         return plane_pixels(rgb.planes[0], height, width, 3)
+
+    def _refuse_other_turn(self, index: int, frame: VideoFrame) -> None:
+        """Raises a `VideoError` if a frame is to be turned otherwise than the first; all are shown as that is.
+
+        Frames without a display matrix ask for no turn. A decoder that works without the container gives none out.
+        """
+        if round(frame.rotation / 90) % 4 not in (0, self.index.orientation.quarter_turns):
+            raise VideoError(self.file.path, f"frame {index} is to be turned otherwise than the first")
 
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
         """Decodes the frames `wanted` (ascending), each with its number; some of them again if the index is wrong."""
@@ -349,7 +360,8 @@ class VideoReader:
             if number < 0 and not (packet.is_keyframe and packet.pts == index.times[first]):
                 continue
             number = first if number < 0 else number + 1
-            if not packet.size or packet.pts != index.times[number] or packet.size != index.sizes[number]:
+            # After a seek some containers give packets other times than before.
+            if packet.pts != index.times[number] or zlib.crc32(packet) != index.checksums[number]:
                 raise _Disagreement
             if number in needed:
                 packet.pts = number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import av
 from av.container import InputContainer
@@ -20,6 +20,7 @@ from lightning_multigrid.files import Cursor, HangError, RemoteFile, WatchedFile
 # Containers that hold their own pictures. FFmpeg would also follow playlists, concat scripts and image patterns, which
 # name other files and hosts, whatever the name of their file.
 _CONTAINERS = "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,ogg,ivf,gif,h264,hevc,m4v,mjpeg"
+_CONTAINERS += ",apng,rm,nut,mxf,dv,obu,h261,h263,swf"
 
 
 class VideoError(ValueError):
@@ -122,16 +123,8 @@ class VideoFile:
 
     def open(self, *, strict: bool = False) -> tuple[InputContainer, VideoStream]:
         """Opens the file's container and its video, at the beginning. If `strict`, the decoder conceals no fault."""
-        # The suffix helps to tell containers apart. More of the name might be taken for a protocol or a pattern.
-        suffix = os.path.splitext(self.path)[1]
-        suffix = suffix if suffix[1:].isalnum() and suffix.isascii() else ""
         try:
-            container = av.open(
-                Cursor(self.bytes, f"video{suffix}"),
-                "r",
-                container_options={"format_whitelist": _CONTAINERS, "protocol_whitelist": "none"},
-                metadata_errors="replace",
-            )
+            container = self._container()
         except av.FFmpegError as error:
             self.check_reads()
             if error.errno == errno.EINVAL:
@@ -145,6 +138,17 @@ class VideoFile:
         except BaseException:
             container.close()
             raise
+
+    def _container(self) -> InputContainer:
+        # The suffix helps to tell containers apart. More of the name might be taken for a protocol or a pattern.
+        suffix = os.path.splitext(self.path)[1]
+        suffix = suffix if suffix[1:].isalnum() and suffix.isascii() else ""
+        return av.open(
+            Cursor(self.bytes, f"video{suffix}"),
+            "r",
+            container_options={"format_whitelist": _CONTAINERS, "protocol_whitelist": "none"},
+            metadata_errors="replace",
+        )
 
     def _video_of(self, container: InputContainer, strict: bool) -> VideoStream:
         # FFmpeg takes the cover picture of a sound file for video.
@@ -164,12 +168,20 @@ class VideoFile:
 
     def refuse_cut_short(self) -> None:
         """Raises a `VideoError` if the file is shorter than its boxes say. FFmpeg would read what is left of it."""
-        promised = promised_size(self.bytes)
-        if promised > self.bytes.size:
+        promised, claimed = promised_size(self.bytes), claimed_by_samples(self.bytes)
+        if promised > self.bytes.size and (claimed > self.bytes.size or not self._has_all_packets()):
             raise VideoError(self.path, f"cut short: {self.bytes.size} of {promised} bytes are there")
-        claimed = claimed_by_samples(self.bytes)
         if claimed > self.bytes.size:
             raise VideoError(self.path, f"damaged: its frames claim {claimed} bytes, {self.bytes.size} are there")
+
+    def _has_all_packets(self) -> bool:
+        """Whether all packets in the table of an mp4 file are there: only the size of its last box is wrong then."""
+        with suppress(av.FFmpegError, VideoError), self._container() as container:
+            stream = self._video_of(container, strict=False)
+            broken = [packet.is_corrupt for packet in container.demux(stream) if packet.size]
+            return len(broken) == stream.frames and not any(broken)
+        self.check_reads()
+        return False
 
 
 def demuxed(container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:

@@ -101,7 +101,6 @@ class WatchedFile:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
         return self._descriptor < 0
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -137,7 +136,6 @@ class Cursor:
         self._chunk, self._chunk_start = b"", 0
 
     def read(self, count: int = -1) -> bytes:
-        """Returns the next bytes, at most `count`."""
         at = self._position - self._chunk_start
         if not 0 <= at < len(self._chunk):
             size = min(max(count, _CHUNK), max(self._file.size - self._position, 0))
@@ -151,12 +149,10 @@ class Cursor:
         return taken
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Moves the position, and returns it."""
         self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._file.size}[whence]
         return self._position
 
     def tell(self) -> int:
-        """Returns the position."""
         return self._position
 
 

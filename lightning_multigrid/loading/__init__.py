@@ -2,7 +2,7 @@
 
 The shape of a clip travels in its request, so workers hold no state. It imports torch, NumPy and `schedule`; it does
 not import Lightning. Begin with `requests.py`, then `order.py`, `sampler.py` and `loader.py`; `repeats.py` is only for
-repeated augmentation.
+repeated augmentation, `streams.py` for iterable datasets.
 """
 
 from lightning_multigrid.loading.fixed_clips import FixedClips
@@ -13,6 +13,7 @@ from lightning_multigrid.loading.repeats import RepeatSampler, visits
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.loading.samples import SampleParts
+from lightning_multigrid.loading.streams import StreamSamples, stream_loader
 from lightning_multigrid.loading.subsets import clip_dataset
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "RepeatSampler",
     "SampleParts",
     "ScriptLoader",
+    "StreamSamples",
     "WorkerError",
     "clip_dataset",
     "derive_seed",
@@ -32,5 +34,6 @@ __all__ = [
     "reseed",
     "same_loader",
     "seeded",
+    "stream_loader",
     "visits",
 ]

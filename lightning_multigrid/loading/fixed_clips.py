@@ -74,11 +74,10 @@ class FixedClips:
 
     def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
         """Returns for each request what `read_clip` would."""
-        own = own_generators(self.dataset)
-        return [self._read(request, own) for request in requests]
-
-    def _read(self, request: ClipRequest, own: list[Any]) -> Any:
-        reseed_own(own, derive_seed(request.seed, 1))  # so that they don't draw what the global ones do
-        with seeded(request.seed):
-            sample = self.dataset[request.index]
-        return self._parts.reduced(sample, request)
+        own, reduced = own_generators(self.dataset), []
+        for request in requests:
+            reseed_own(own, derive_seed(request.seed, 1))  # so that they don't draw what the global ones do
+            with seeded(request.seed):
+                sample = self.dataset[request.index]
+            reduced.append(self._parts.reduced(sample, request))
+        return reduced

@@ -1,9 +1,4 @@
-"""The loader that Lightning sees: it reads the mini-batches of a sampler, in workers that know nothing of the schedule.
-
-If mini-batches can be joined, all workers read each mini-batch together, one piece each. So the first mini-batch of a
-phase is not held up by one worker reading all of it, and only a few mini-batches are buffered in total, not a few per
-worker.
-"""
+"""The loader that Lightning sees: it reads a sampler's mini-batches, in workers that know nothing of the schedule."""
 
 from __future__ import annotations
 
@@ -18,6 +13,7 @@ from lightning_multigrid.loading.randomness import derive_seed, seeded
 from lightning_multigrid.loading.repeats import read_clips
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 from lightning_multigrid.loading.sampler import MultigridSampler
+from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples
 
 
 class Host(Protocol):
@@ -51,12 +47,13 @@ def _arguments(loader: DataLoader[Any], **changes: Any) -> dict[str, Any]:
 class MultigridLoader(DataLoader[Any]):
     """Loads the mini-batches of a `MultigridSampler`.
 
-    Workers know nothing of the shapes. With `persistent_workers` the same ones live through all epochs; without it,
+    With `persistent_workers` the same ones live through all epochs; without it,
     each epoch has new ones, which see the dataset as it is when the epoch begins, as in any `DataLoader`.
 
     If the `collate_fn` has a method `join`, which makes one mini-batch of several, all workers read each mini-batch
-    together, one piece each. A `collate_fn` without `join` may need all samples of a mini-batch, so a single worker
-    reads them. `prefetch_factor` counts what one worker reads: pieces or mini-batches.
+    together, one piece each. So the first mini-batch of a phase is not held up by one worker, and only a few are
+    buffered in total. A `collate_fn` without `join` may need all samples of a mini-batch, so a single worker reads
+    them. `prefetch_factor` counts what one worker reads: pieces or mini-batches.
 
     Args:
         dataset: The clips.
@@ -87,7 +84,7 @@ class MultigridLoader(DataLoader[Any]):
             "generator": torch.Generator(),
         }
         super().__init__(**_arguments(like, **changes))
-        self.clips, self.host = dataset, host
+        self.clips, self.host, self.like = dataset, host, like
 
     def __len__(self) -> int:
         return len(self.sampler.steps(self.host.epoch())) if self.host else len(self.sampler)
@@ -100,6 +97,9 @@ class MultigridLoader(DataLoader[Any]):
             return
         epoch, start = self.host.start()
         self.sampler.seek(epoch, start)
+        if isinstance(self.like.dataset, StreamSamples):
+            self.like.dataset.begin(epoch)
+            self.generator.manual_seed(derive_seed(self.sampler.seed, epoch))  # the workers' seeds
         yield from self.host.follow(epoch, start, self._mini_batches())
 
     def _mini_batches(self) -> Iterator[Any]:
@@ -112,7 +112,15 @@ class MultigridLoader(DataLoader[Any]):
             pieces = [next(read)]
             while sum(map(len, pieces)) < step.shape.clips:
                 pieces.append(next(read))
-            yield self._join(pieces)
+            # A stream's `collate_fn` runs here, and may draw.
+            with seeded(self.sampler.collate_seed(step)):
+                mini_batch = self._join(pieces)
+            yield mini_batch
+
+    def read(self, requests: list[ClipRequest]) -> Any:
+        """Reads a mini-batch in this process."""
+        batch, collate = self.dataset[requests], self.like.collate_fn
+        return collate.join([batch]) if isinstance(collate, CollateAtOnce) else batch
 
     # Lightning warns about mid-epoch checkpoints of loaders without these methods.
     def state_dict(self) -> dict[str, Any]:
@@ -160,9 +168,10 @@ class ScriptLoader(DataLoader[Any]):
         return len(self.multigrid)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        like = self._user
-        if threading.get_ident() != self._thread:
-            # Threads share one random state, which reading in this process would change under the training's feet.
+        like = self.multigrid.like
+        if threading.get_ident() != self._thread or isinstance(like.dataset, StreamSamples):
+            # Threads share one random state, which reading in this process would change under the training's feet. And
+            # a stream gives a sample only once.
             like = same_loader(like, num_workers=max(1, like.num_workers))
         return iter(MultigridLoader(self.multigrid.clips, self.multigrid.sampler.peek(self._epoch()), like))
 

@@ -27,11 +27,15 @@ def reseed(seed: int) -> None:
     """Seeds torch (on every device), NumPy and Python."""
     # `torch.manual_seed` also notes the seed for devices that are missing or not in use. It takes a stack trace for
     # each, which takes a hundred times as long as all the rest.
-    torch.default_generator.manual_seed(seed)
+    _seed_host(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
     elif torch.accelerator.is_available() and not torch.cuda.is_available():
         torch.manual_seed(seed)
+
+
+def _seed_host(seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
@@ -41,9 +45,7 @@ def seeded(seed: int) -> Iterator[None]:
     """Seeds torch (on the CPU), NumPy and Python, and restores their states at the end."""
     # Not `torch.manual_seed`: it would also reseed the GPUs, and so change the model's dropout.
     states = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
+    _seed_host(seed)
     try:
         yield
     finally:

@@ -131,23 +131,19 @@ class Change:
         if "H" in taken or "W" in taken:
             order = sorted(range(values.ndim), key=lambda place: "CHW".find(clip.axes[place]))
             planes = values.permute(order)
-            channels = planes.shape[-3] if "C" in clip.axes else 1
-            images = planes.reshape(-1, channels, *planes.shape[-2:])
-            resized = interpolate(images, (self.height, self.width), mode="bilinear").view(
-                *planes.shape[:-2], self.height, self.width
-            )
-            values = resized.permute([order.index(place) for place in range(values.ndim)]).contiguous()
+            *outer, height, width = planes.shape
+            images = planes.reshape(-1, outer[-1] if "C" in clip.axes else 1, height, width)
+            resized = interpolate(images, (self.height, self.width), mode="bilinear")
+            planes = resized.view(*outer, self.height, self.width)
+            values = planes.permute([order.index(place) for place in range(values.ndim)]).contiguous()
         return self._like(clip.values, values)
 
     def fits(self, values: Any, axes: str, numbers: str) -> bool:
         """Whether something with these axes has the frames and pixels of the clip; see `of_follower`."""
         if isinstance(values, (list, tuple)):
             parts = values if axes[1:] or numbers else ()
-            return (
-                axes[:1] == "T"
-                and len(values) == self.before.get("T")
-                and all(self.fits(part, axes[1:], numbers) for part in parts)
-            )
+            of_frames = axes[:1] == "T" and len(values) == self.before.get("T")
+            return of_frames and all(self.fits(part, axes[1:], numbers) for part in parts)
         expected = [self.before.get(axis) if axis in "THW" else ... for axis in axes] + [len(numbers)] * bool(numbers)
         shape = getattr(values, "shape", (None,))
         return len(shape) == len(expected) and all(

@@ -94,9 +94,6 @@ def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[An
 
 def visits(requests: Sequence[ClipRequest]) -> list[Sequence[ClipRequest]]:
     """Groups neighbouring requests of one visit. A request without a visit is a group of its own."""
-    starts = [i for i in range(len(requests)) if not i or not _same_visit(requests[i - 1], requests[i])]
+    places = [(request.index, request.visit) for request in requests]
+    starts = [i for i, place in enumerate(places) if not i or place[1] is None or place != places[i - 1]]
     return [requests[start:end] for start, end in pairwise([*starts, len(requests)])]
-
-
-def _same_visit(a: ClipRequest, b: ClipRequest) -> bool:
-    return a.visit is not None and (a.index, a.visit) == (b.index, b.visit)

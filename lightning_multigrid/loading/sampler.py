@@ -25,7 +25,7 @@ from lightning_multigrid.loading.order import Order
 from lightning_multigrid.loading.randomness import derive_seed
 from lightning_multigrid.loading.repeats import RepeatedOrder, visits
 from lightning_multigrid.loading.requests import ClipRequest
-from lightning_multigrid.schedule import BatchShape, Clips, MultigridSchedule, Step
+from lightning_multigrid.schedule import Clips, MultigridSchedule, Step
 
 
 class MultigridSampler(DistributedSampler[Any], SequentialSampler):
@@ -99,6 +99,10 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         twin._peeks, twin._start = True, (epoch, 0)
         return twin
 
+    def collate_seed(self, step: Step) -> int:
+        """Seed of what a `collate_fn` draws in the main process, for a step of the epoch at the start."""
+        return derive_seed(self.seed, self._start[0], step.offset)
+
     @property
     def coming(self) -> Sequence[Step]:
         """The steps of the epoch from the start on."""
@@ -119,30 +123,34 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
                 f"planned by its length and need {required}. Make its `__len__` and `__iter__` agree."
             )
         for step in steps:
-            yield from _cut(self.requests(epoch, step, order), pieces)
+            yield from _cut(self.requests(epoch, step, order), pieces, turn=step.offset)
 
     def requests(self, epoch: int, step: Step, order: Sequence[int]) -> list[ClipRequest]:
         """This rank's requests for a step of an epoch with the given order."""
-        return [self._request(epoch, step.shape, order[place], place) for place in self.places(step)]
+        requests = []
+        for place in self.places(step):
+            seed, visit = derive_seed(self.seed, epoch, order[place]), None
+            if isinstance(self.order, RepeatedOrder):
+                seed, visit = self.order.clip_seed(self.seed, epoch, order[place], place), seed
+            requests.append(ClipRequest(order[place], step.shape.frames, step.shape.size, seed, visit))
+        return requests
 
     def places(self, step: Step) -> range:
         """This rank's places in the epoch's order for a step."""
         start = step.offset * self.world + self.rank * step.shape.clips
         return range(start, start + step.shape.clips)
 
-    def _request(self, epoch: int, shape: BatchShape, index: int, place: int) -> ClipRequest:
-        seed, visit = derive_seed(self.seed, epoch, index), None
-        if isinstance(self.order, RepeatedOrder):
-            seed, visit = self.order.clip_seed(self.seed, epoch, index, place), seed
-        return ClipRequest(index, shape.frames, shape.size, seed, visit)
 
+def _cut(requests: list[ClipRequest], pieces: int, turn: int) -> Iterator[list[ClipRequest]]:
+    """Yields the requests in at most `pieces` nearly equal lists that don't cut a visit.
 
-def _cut(requests: list[ClipRequest], pieces: int) -> Iterator[list[ClipRequest]]:
-    """Yields the requests in at most `pieces` nearly equal lists that don't cut a visit."""
+    From one `turn` to the next the longer lists move on, so that all workers read equally many.
+    """
     if pieces == 1:
         yield requests
         return
     ends = [0, *cumulative(map(len, visits(requests)))]
-    cuts = {ends[bisect_left(ends, len(requests) * piece // pieces)] for piece in range(pieces + 1)}
+    places = ((len(requests) * piece + turn % pieces) // pieces for piece in range(1, pieces))
+    cuts = {0, len(requests), *(ends[bisect_left(ends, place)] for place in places)}
     for start, end in pairwise(sorted(cuts)):
         yield requests[start:end]

@@ -81,22 +81,23 @@ class SampleParts:
 
     def find_clips(self, sample: Any) -> dict[Path, Clip]:
         """Returns the clips of a sample by their places; none if it is one that the `collate_fn` has to leave out."""
-        found: dict[Path, Clip] = {}
-        if self.clips is not None and sample is not None:
-            for name in self.clips:
-                place, part = _find(sample, name)
-                if not (tensors := dict(_tensors(part, place))):
-                    raise ValueError(
-                        f"The clip {name!r} of a sample must be a tensor, an array, or a list or dict of them, got "
-                        f"{part!r:.60}."
-                    )
-                given = self.clips[name] if isinstance(self.clips, Mapping) else None
-                found |= {path: self._clip(values, given) for path, values in tensors.items()}
-        elif sample is not None:
+        if sample is None:
+            return {}
+        if self.clips is None:
             apart = [_find(sample, name)[0] for name in self.follow]
             free = [(path, values) for path, values in _tensors(sample) if not _is_in(path, apart)]
             ndim = len(self.layout or ()) or max((v.ndim for _, v in free if v.ndim in (3, 4)), default=0)
-            found = {path: self._clip(values) for path, values in free if values.ndim == ndim}
+            return {path: self._clip(values) for path, values in free if values.ndim == ndim}
+        found: dict[Path, Clip] = {}
+        for name in self.clips:
+            place, part = _find(sample, name)
+            if not (tensors := dict(_tensors(part, place))):
+                raise ValueError(
+                    f"The clip {name!r} of a sample must be a tensor, an array, or a list or dict of them, got "
+                    f"{part!r:.60}."
+                )
+            given = self.clips[name] if isinstance(self.clips, Mapping) else None
+            found |= {path: self._clip(values, given) for path, values in tensors.items()}
         return found
 
     def _clip(self, values: Any, axes: str | None = None) -> Clip:
@@ -158,20 +159,19 @@ class SampleParts:
         clips = self.find_clips(sample)
         if not clips:
             return sample
-        change_of = changes(clips, request)
-        reduced = sample
+        change_of, reduced = changes(clips, request), sample
         for path, clip in clips.items():
             reduced = _put(reduced, path, change_of[path].of_clip(clip))
         for name, spec in self.follow.items():
             path, values = _find(sample, name)
-            followed = next((change for change in change_of.values() if change.fits(values, *_split(spec))), None)
-            if followed is None:
+            change = next((change for change in change_of.values() if change.fits(values, *_split(spec))), None)
+            if change is None:
                 given = tuple(values.shape) if hasattr(values, "shape") else f"{values!r:.60}"
                 raise ValueError(
                     f"{_shown(path)} of a sample has to follow a clip with the axes {spec!r}, but it is {given}, and "
                     f"the clip {' or '.join(f'{tuple(clip.values.shape)} ({clip.axes})' for clip in clips.values())}."
                 )
-            reduced = _put(reduced, path, followed.of_follower(values, *_split(spec)))
+            reduced = _put(reduced, path, change.of_follower(values, *_split(spec)))
         return reduced
 
 

@@ -42,13 +42,10 @@ class _Subset:
         return len(self.indices)
 
     def read_clip(self, request: ClipRequest) -> Any:
-        return self.whole.read_clip(self._of_whole(request))
+        return self.read_clips([request])[0]
 
     def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
-        return read_clips(self.whole, [self._of_whole(request) for request in requests])
-
-    def _of_whole(self, request: ClipRequest) -> ClipRequest:
-        return replace(request, index=self.indices[request.index])
+        return read_clips(self.whole, [replace(request, index=self.indices[request.index]) for request in requests])
 
 
 class _Concat:
@@ -68,15 +65,12 @@ class _Concat:
         return self.ends[-1]
 
     def read_clip(self, request: ClipRequest) -> Any:
-        place = bisect_right(self.ends, request.index)
-        return self.parts[place].read_clip(self._of_part(place, request))
+        return self.read_clips([request])[0]
 
     def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
         clips: list[Any] = []
         for visit in visits(requests):
             place = bisect_right(self.ends, visit[0].index)
-            clips += read_clips(self.parts[place], [self._of_part(place, request) for request in visit])
+            start = self.ends[place - 1] if place else 0
+            clips += read_clips(self.parts[place], [replace(request, index=request.index - start) for request in visit])
         return clips
-
-    def _of_part(self, place: int, request: ClipRequest) -> ClipRequest:
-        return replace(request, index=request.index - (self.ends[place - 1] if place else 0))

@@ -1,8 +1,4 @@
-"""Sets BatchNorm's running statistics to those of many clips (precise BatchNorm), or to their average over ranks.
-
-`observed_moments` collects the moments of many mini-batches, and `write_statistics` sets the running statistics to
-those of all their values.
-"""
+"""Sets BatchNorm's running statistics to those of many clips (precise BatchNorm), or to their average over ranks."""
 
 from __future__ import annotations
 
@@ -28,9 +24,7 @@ def tracking_layers(module: nn.Module) -> dict[str, BatchNorm]:
     return {
         name: layer
         for name, layer in module.named_modules()
-        if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d))
-        and layer.track_running_stats
-        and layer.running_mean is not None
+        if isinstance(layer, BatchNorm) and layer.track_running_stats and layer.running_mean is not None
     }
 
 
@@ -77,10 +71,9 @@ def write_statistics(layers: Mapping[str, BatchNorm], moments: Mapping[str, Sequ
     for layer, part in zip(layers.values(), torch.split(merged, channels, dim=1), strict=True):
         count, value, square = part
         if count[0] > 0:
-            mean = value / count
             running_mean, running_var = _buffers({"": layer})
-            running_mean.copy_(mean)
-            running_var.copy_((square / count - mean**2).clamp_(min=0))
+            running_mean.copy_(value / count)
+            running_var.copy_((square / count - (value / count) ** 2).clamp_(min=0))
 
 
 def average_statistics(layers: Mapping[str, BatchNorm]) -> None:

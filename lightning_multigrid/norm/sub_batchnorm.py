@@ -6,19 +6,15 @@ layers and nothing else: checkpoints, optimizers, averaged copies and wrappers, 
 find the same parameters and buffers under the same names.
 
 A device with fewer clips than a sub-mini-batch shares statistics with its neighbours. This needs no setting: a forward
-in training knows its clips, and `torch.distributed` knows the ranks.
-
-A layer may see more rows than the mini-batch has clips: models of images fold frames into the batch axis, so a clip is
-T neighbouring rows. `set_sub_batch(model, 8, of=clips)` tells the layers how many clips there are.
+in training knows its clips, and `torch.distributed` knows the ranks. `SubBatchNorm3d` says more.
 
 Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups of n clips; R ranks.
 """
 
 from __future__ import annotations
 
-import copy
 from typing import Any, ClassVar, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +31,7 @@ class _SubBatchNorm(nn.Module):
     sub_batch: int
     # Its length is the clips of a mini-batch. For each value of a number, `torch.compile` would make a graph.
     _mini_batch: Tensor | None = None
-    _lent: WeakSet[nn.Module] | None = None  # for a `Loan`: the layers that it will give back
+    _lent: _Lent | None = None
     _input_dims: ClassVar[tuple[int, ...]]
 
     # Attributes of plain BatchNorm, as torch declares them; `weight` and `bias` may be None in spite of that.
@@ -65,22 +61,18 @@ class _SubBatchNorm(nn.Module):
         self.sub_batch = sub_batch
 
     def forward(self, input: Tensor) -> Tensor:
-        output: Tensor
         if not self.training or input.dim() not in self._input_dims:
-            output = super().forward(input)  # evaluates the input, or refuses it
-            return output
+            return super().forward(input)  # type: ignore[no-any-return]  # evaluates the input, or refuses it
         rows = input.shape[0]
         clips = rows if self._mini_batch is None else min(rows, self._mini_batch.shape[0])
         if clips < 2 * self.sub_batch:
             # A single group. If it needs several ranks, they share; on one rank it is plain BatchNorm to the bit.
             # Meta tensors, on which models are tried before training, have nothing to share.
             if 0 < clips < self.sub_batch and world_size() > 1 and not input.is_meta:
-                output = self._normalize_over_ranks(input, clips)
-                return output
+                return self._normalize_over_ranks(input, clips)  # type: ignore[no-any-return]
             # With a cumulative average, plain BatchNorm reads its counter as a number, which breaks a compiled graph.
             if self.momentum is not None or not self.track_running_stats or not torch.compiler.is_compiling():
-                output = super().forward(input)
-                return output
+                return super().forward(input)  # type: ignore[no-any-return]
         groups = max(1, clips // self.sub_batch)
         tracked = self.running_mean if self.track_running_stats else None
         statistics = None if tracked is None else tracked.new_zeros(2, groups, input.shape[1])
@@ -121,9 +113,7 @@ class _SubBatchNorm(nn.Module):
             output = F.batch_norm(merged, mean, var, weight, bias, training=True, momentum=1.0, eps=self.eps)
             return output.reshape(x.shape)
         # Channels-last memory and clips of several rows have no such view, and copies would cost twice the layer.
-        tracked: list[tuple[Tensor, Tensor] | tuple[None, None]] = [(None, None)] * groups
-        if statistics is not None:
-            tracked = list(zip(*statistics, strict=True))
+        tracked: Any = [(None, None)] * groups if statistics is None else zip(*statistics, strict=True)
         parts = torch.split(x, [(size + 1) * whole] * larger + [size * whole] * (groups - larger))
         outputs = [
             F.batch_norm(part, mean, var, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps)
@@ -152,19 +142,14 @@ class _SubBatchNorm(nn.Module):
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, sub_batch={self.sub_batch}"
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _SubBatchNorm:
-        made = type(self).__new__(type(self))
-        memo[id(self)] = made
-        if self._lent is not None:
-            memo[id(self._lent)] = self._lent  # the copy is lent, too
-            self._lent.add(made)
-        vars(made).update(copy.deepcopy(vars(self), memo))
-        return made
-
     def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._lent is None:
+            return super().__reduce_ex__(protocol)
         # A file must not need this package only because it was written while the callback trained. Protocol 1, as later
         # ones only make objects of the class that they pickle.
-        return super().__reduce_ex__(protocol) if self._lent is None else _plain(self).__reduce_ex__(1)
+        reduced: Any = _plain(self).__reduce_ex__(1)
+        make, arguments, state = reduced
+        return make, arguments, {**state, "_lent": self._lent}
 
     def __prepare_scriptable__(self) -> nn.Module:
         return _plain(self)  # `torch.jit.script` looks for this method
@@ -345,31 +330,52 @@ def _plain(layer: nn.Module) -> nn.Module:
     return plain
 
 
+class _Lent:
+    """Marks a layer that a `Loan` will give back: deep copies of the layer are lent as well, and pickles are plain.
+
+    Not by `__deepcopy__` of the layer: that would also answer for a compiled layer, which asks its original.
+    """
+
+    def __init__(self, layer: nn.Module, layers: WeakSet[nn.Module]) -> None:
+        self._layer, self._layers = ref(layer), layers
+        layers.add(layer)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Lent:
+        layer = self._layer()
+        copied = memo[id(layer)]  # plain until here
+        copied.__class__ = type(layer)
+        vars(copied).update((name, value) for name, value in vars(layer).items() if name in _ADDED)
+        return _Lent(copied, self._layers)
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
+
+
 class Loan:
     """Converts BatchNorm layers for a time, and at its end also gives back the copies that were made meanwhile.
 
     Until then deep copies normalise as their originals do. Pickles and scripts hold plain BatchNorm.
 
+    >>> from copy import deepcopy
     >>> loan, layer = Loan(), nn.BatchNorm3d(4)
-    >>> loan.convert(layer); copied = copy.deepcopy(layer); type(copied).__name__
+    >>> loan.convert(layer); copied = deepcopy(layer); type(copied).__name__
     'SubBatchNorm3d'
     >>> loan.end(); type(layer) is type(copied) is nn.BatchNorm3d
     True
     """
 
     def __init__(self) -> None:
-        self._lent: WeakSet[nn.Module] = WeakSet()
+        self._layers: WeakSet[nn.Module] = WeakSet()
 
     def convert(self, module: nn.Module, clips: int = 8) -> None:
         """Converts the layers of `module` that are plain BatchNorm; others keep their `sub_batch`."""
         for layer in module.modules():
             if type(layer) in _SUB_BATCH_CLASSES:
-                vars(convert_sub_batchnorm(layer, clips))["_lent"] = self._lent
-                self._lent.add(layer)
+                vars(convert_sub_batchnorm(layer, clips))["_lent"] = _Lent(layer, self._layers)
 
     def end(self) -> None:
         """Makes them plain BatchNorm again."""
-        for layer in [*self._lent]:
+        for layer in [*self._layers]:
             restore_batchnorm(layer)
 
 

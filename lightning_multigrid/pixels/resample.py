@@ -162,18 +162,11 @@ def _check(crops: Sequence[Tensor | YuvClip], size: int, flips: Sequence[bool] |
     if flips is not None and len(flips) != len(crops):
         raise ValueError(f"`flips` must have one entry per crop: got {len(flips)} for {len(crops)} crops.")
     for index, crop in enumerate(crops):
-        if isinstance(crop, YuvClip):
-            _check_length(crops, index)
-            continue
-        if crop.dtype != torch.uint8:
+        if isinstance(crop, Tensor) and crop.dtype != torch.uint8:
             raise TypeError(f"Crops must be uint8, got {crop.dtype} for crop {index}. Normalisation is done here.")
-        if crop.ndim != 4 or crop.shape[3] != 3 or 0 in crop.shape:
+        if isinstance(crop, Tensor) and (crop.ndim != 4 or crop.shape[3] != 3 or 0 in crop.shape):
             raise ValueError(f"Crops must be frames x height x width x 3, got {tuple(crop.shape)} for crop {index}.")
-        _check_length(crops, index)
-
-
-def _check_length(crops: Sequence[Tensor | YuvClip], index: int) -> None:
-    if len(crops[index]) != len(crops[0]):
-        raise ValueError(
-            f"Crops must have one length: got {len(crops[0])} frames for crop 0, {len(crops[index])} for {index}."
-        )
+        if len(crop) != len(crops[0]):
+            raise ValueError(
+                f"Crops must have one length: got {len(crops[0])} frames for crop 0, {len(crop)} for {index}."
+            )

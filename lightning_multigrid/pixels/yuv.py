@@ -58,7 +58,6 @@ class YuvFormat:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the clip."""
         rows, columns = self.chroma
         return self.frames * (self.height * self.width + 2 * rows * columns)
 
@@ -94,7 +93,6 @@ class YuvClip:
 
     @property
     def device(self) -> torch.device:
-        """Where the bytes are."""
         return self.data.device
 
     def cut(self, frames: Sequence[int], top: int, left: int, height: int, width: int) -> YuvClip:

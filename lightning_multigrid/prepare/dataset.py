@@ -2,7 +2,8 @@
 
 The output folder holds `videos/`, named as the sources are; `manifest.packed`, which `VideoDataModule` takes; the
 `packets.index` of all videos; `report.csv`, which says what was broken and why; `journal.jsonl`, from which the same
-command knows later what is done; and `lock`, which keeps a second `prepare` out.
+command knows later what is done; and `lock`, which keeps a second `prepare` out. Part K of N has a journal, a report,
+an index and a lock of its own in `parts/K-of-N`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from lightning_multigrid.files import StrPath, is_url, new_file, output_error, p
 from lightning_multigrid.prepare.index import write_index
 from lightning_multigrid.prepare.names import names_of
 from lightning_multigrid.prepare.output import Output, PlannedVideo, open_output
+from lightning_multigrid.prepare.parts import Part, how_to_finish
 from lightning_multigrid.prepare.transcode import Broken, Encoding, Prepared, TranscodeJob, WriteFailure
 from lightning_multigrid.prepare.workers import TaskFailure, run_tasks
 from lightning_multigrid.sources import INDEX_NAME, MANIFEST_NAME, Manifest, renamed, save_manifest
@@ -55,7 +57,8 @@ class Summary:
     """What a `prepare` did.
 
     Args:
-        manifest: The packed manifest, for `VideoDataModule`.
+        manifest: The packed manifest, for `VideoDataModule`; after a part, where `merge` will write it.
+        report: CSV of the broken videos.
         made: Videos that it made.
         kept: Videos that were there before.
         broken: Path and reason of each video that can't be used.
@@ -64,6 +67,7 @@ class Summary:
     """
 
     manifest: str
+    report: str
     made: int
     kept: int
     broken: dict[str, str]
@@ -76,6 +80,8 @@ def prepare(
     output: StrPath,
     encoding: Encoding = Encoding(),
     *,
+    part: str | None = None,
+    merge: bool = False,
     workers: int = 0,
     timeout: float = 300.0,
     max_bad_fraction: float = 0.25,
@@ -88,9 +94,11 @@ def prepare(
         manifest: The videos.
         output: Folder for all that is written. Nothing outside it is touched, whatever the manifest says.
         encoding: How videos are encoded.
+        part: Do only part K of N, given as `K/N`; several machines may do the parts at once, into one folder.
+        merge: Encode nothing; write the manifest and the index of all parts, as one `prepare` of all videos does.
         workers: Processes; 0 works in this one.
         timeout: Seconds without a frame after which a video counts as broken (not with 0 workers).
-        max_bad_fraction: Largest share of the videos that may be broken, in [0, 1].
+        max_bad_fraction: Largest share of all videos that may be broken, in [0, 1]; parts leave this to `merge`.
         keep_damaged: Whether to write damaged videos as FFmpeg decodes them from their beginning, without the frames
             that don't come out, instead of leaving them out as broken.
         progress: Called after every video.
@@ -98,8 +106,12 @@ def prepare(
     Raises:
         BrokenVideosError: If too many videos are broken; the others are there nevertheless, and so is the report.
         OutputError: If the disk is too small or full, or refuses something.
-        ValueError: If an argument is outside its range, or another `prepare` is at work in the folder.
+        ValueError: If an argument is outside its range, another `prepare` is at work in the folder, or there are parts
+            to be done before `merge`.
     """
+    if part is not None and merge:
+        raise ValueError(f"`part` and `merge` exclude each other, got part={part!r}. Merge when all parts are done.")
+    share = None if part is None else Part.parse(part)
     if workers < 0 or timeout <= 0 or not 0 <= max_bad_fraction <= 1:
         raise ValueError(
             "`workers` must be at least 0, `timeout` positive and `max_bad_fraction` in [0, 1], got "
@@ -107,36 +119,41 @@ def prepare(
         )
     root = os.path.realpath(path_argument("output", output))
     run = partial(run_tasks, workers=workers, timeout=timeout)
-    with open_output(root, encoding, keep_damaged) as folder:
+    with open_output(root, encoding, keep_damaged, share) as folder:
         sources = [manifest.path(row) for row in range(len(manifest))]
-        videos, broken = _planned(sources, manifest.root, root)
+        videos, broken = _planned(sources, manifest.root, root, share)
         total = len(videos) + len(broken)
-        pending = [video for video in videos.values() if not folder.has(video)]
-        kept = len(videos) - len(pending)
-        blank = TranscodeJob("", "", encoding, manifest.frame_rate, keep_damaged)
-        broken |= _transcode_all(folder, pending, blank, run, progress)
+        kept = {video.name: found for video in videos.values() if (found := folder.prepared(video))}
+        pending = [video for video in videos.values() if video.name not in kept]
+        if merge:
+            broken |= _known_broken(folder, pending, total)
+        else:
+            blank = TranscodeJob("", "", encoding, manifest.frame_rate, keep_damaged)
+            broken |= _transcode_all(folder, pending, blank, run, progress)
         good = {source: video for source, video in videos.items() if source not in broken}
-        write_report(os.path.join(root, REPORT_NAME), broken)
+        path, report = os.path.join(root, MANIFEST_NAME), os.path.join(folder.work, REPORT_NAME)
+        write_report(report, broken)
         if good:
             names = [good[source].name if source in good else None for source in sources]
-            path = os.path.join(root, MANIFEST_NAME)
             made = renamed(replace(manifest, frame_rate=None), names, path, folder.videos)
             paths = {video.name: folder.path(video) for video in good.values()}
-            sizes = {video.name: folder.entry(video).size for video in good.values() if video.name not in folder.made}
-            write_index(os.path.join(root, INDEX_NAME), paths, sizes, run)
-            save_manifest(made, path)
-    if len(broken) > max_bad_fraction * total or not good:
+            indexed = {name: (os.path.join(where, INDEX_NAME), entry.size) for name, (entry, where) in kept.items()}
+            write_index(os.path.join(folder.work, INDEX_NAME), paths, indexed, run)
+            if share is None:
+                save_manifest(made, path)
+    if share is None and (len(broken) > max_bad_fraction * total or not good):
         first = "; ".join(f"{path}: {reason}" for path, reason in islice(broken.items(), 3))
         raise BrokenVideosError(
             f"{len(broken):,} of the {total:,} videos can't be used, more than "
-            f"`max_bad_fraction={max_bad_fraction:g}` allows; {os.path.join(root, REPORT_NAME)} names them. Check the "
+            f"`max_bad_fraction={max_bad_fraction:g}` allows; {report} names them. Check the "
             f"paths and `root`, repair or remove the videos, or raise `max_bad_fraction`. The first: {first}"
         )
-    entries = [folder.entry(video) for video in good.values()]
+    entries = [*folder.made.values(), *(entry for entry, _ in kept.values())]
     return Summary(
         path,
-        len(good) - kept,
-        kept,
+        report,
+        len(folder.made),
+        len(kept),
         broken,
         sum(entry.source_size for entry in entries) if manifest.frame_rate is None else 0,
         sum(entry.size for entry in entries),
@@ -153,13 +170,17 @@ def write_report(path: str, broken: dict[str, str]) -> None:
         file.write(text.getvalue().encode("utf-8", "surrogateescape"))
 
 
-def _planned(sources: Sequence[str], root: str, output: str) -> tuple[dict[str, PlannedVideo], dict[str, str]]:
-    """Each source with its place in the output; and those that are not there, with the reason."""
+def _planned(
+    sources: Sequence[str], root: str, output: str, share: Part | None
+) -> tuple[dict[str, PlannedVideo], dict[str, str]]:
+    """Each source, or those of a part, with its name in the output; and those that are not there, with the reason."""
     videos: dict[str, PlannedVideo] = {}
     broken: dict[str, str] = {}
-    for source, name in names_of(sources, root).items():
+    for place, (source, name) in enumerate(names_of(sources, root).items()):
+        if share is not None and not share.has(place):
+            continue
         try:
-            videos[source] = PlannedVideo(source, name, *size_and_change(source))
+            videos[source] = PlannedVideo(source, name, place, *size_and_change(source))
         except (OSError, ValueError) as error:
             missing = isinstance(error, FileNotFoundError | NotADirectoryError)
             broken[source] = "there is no such file" if missing else str(getattr(error, "strerror", None) or error)
@@ -170,6 +191,19 @@ def _planned(sources: Sequence[str], root: str, output: str) -> tuple[dict[str, 
                 "own as `output`."
             )
     return videos, broken
+
+
+def _known_broken(output: Output, pending: list[PlannedVideo], total: int) -> dict[str, str]:
+    """Why videos are broken that parts could not prepare. Other videos that are not there are an error."""
+    broken = {video.source: entry.broken for video in pending for entry, _ in output.entries(video) if entry.broken}
+    missing = [video for video in pending if video.source not in broken]
+    if missing:
+        raise ValueError(
+            f"{len(missing):,} of the {total:,} videos are not in {output.root} yet, made from the sources as they are "
+            f"now and with these settings. The first: {missing[0].source}. "
+            + how_to_finish([video.place for video in missing], output.root)
+        )
+    return broken
 
 
 def _transcode_all(
@@ -203,6 +237,7 @@ def _transcode_all(
                 result = output.put_in_place(video, result)
             if isinstance(result, Broken | TaskFailure):
                 broken[video.source] = result.reason
+                output.leave_out(video, result.reason)
                 now.broken += 1
                 with suppress(OSError):
                     os.remove(video.temporary)
@@ -218,10 +253,10 @@ def _transcode_all(
             progress(now)
     finally:
         results.close()
-        output.commit(at_once=True)
-        for temporary in by_temporary:
+        for temporary in by_temporary:  # before the journal, which may need their place on the disk
             with suppress(OSError):
                 os.remove(temporary)
+        output.commit(at_once=True)
     return broken
 
 

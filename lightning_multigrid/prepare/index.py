@@ -4,31 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from lightning_multigrid.decode import IndexStore, PacketIndex, VideoError, build_index
 
 
 def write_index(
-    path: str, videos: Mapping[str, str], kept: Mapping[str, int], run: Callable[..., Iterator[tuple[Any, Any]]]
+    path: str, videos: Mapping[str, str], kept: Mapping[str, tuple[str, int]], run: Callable[..., Iterator[Any]]
 ) -> None:
     """Writes the index of all videos (name to path), in their order, so that the same videos make the same file.
 
-    Videos that were kept (name to bytes) are not read again if an older file has them. `run` works as `run_tasks`.
+    Videos that were kept (name to an older index file, and bytes) are not read again if that file has them. `run` works
+    as `run_tasks`.
     """
-    try:
-        old: IndexStore | None = IndexStore(path)
-    except (OSError, ValueError):
-        old = None
+
+    @cache
+    def opened(file: str) -> IndexStore | None:
+        with suppress(OSError, ValueError):
+            return IndexStore(file)
+        return None
 
     def known(name: str) -> PacketIndex | None:
-        if old is None or name not in kept:
-            return None
+        file, size = kept.get(name, ("", 0))
+        old = opened(file) if file else None
         with suppress(ValueError):  # damaged there
-            index = old.get(name)
+            index = old.get(name) if old else None
             # A run that was stopped may have made the video anew, and not the index.
-            if index is not None and index.file_size == kept[name]:
-                return index
+            return index if index and index.file_size == size else None
         return None
 
     def indices() -> Iterator[tuple[str, PacketIndex]]:

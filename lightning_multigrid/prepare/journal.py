@@ -13,7 +13,7 @@ class Entry:
     """A prepared video and its source: if any of this has changed, the video is prepared again.
 
     `video` is relative to the folder of all; sizes are in bytes. The time of the prepared file is not kept: in a copy
-    of the dataset it is another one.
+    of the dataset it is another one. `broken` says why there is no prepared file.
     """
 
     video: str
@@ -23,13 +23,14 @@ class Entry:
     settings: str
     size: int
     frames: int
+    broken: str = ""
 
 
 class Journal:
     """The entries of an output folder, by prepared file. A line without an end was not written whole: it is ignored."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self._path, self.folder = path, os.path.dirname(path)
         self.entries: dict[str, Entry] = {}
         self._torn = False
         if os.path.exists(path):
@@ -60,6 +61,6 @@ def _parsed(line: bytes) -> Entry | None:
         entry = Entry(**json.loads(line))
     except (ValueError, TypeError, RecursionError):
         return None
-    texts = (entry.video, entry.source, entry.settings)
+    texts = (entry.video, entry.source, entry.settings, entry.broken)
     numbers = (entry.source_size, entry.source_mtime_ns, entry.size, entry.frames)
     return entry if all(type(t) is str for t in texts) and all(type(n) is int for n in numbers) else None

@@ -1,7 +1,9 @@
 """The folder that `prepare` writes: what is done, where each file belongs, and how to go on after an error.
 
-Every file is there whole or not at all: it is written beside its place, flushed to disk, and then renamed. Only
-the main process renames; its workers write files under temporary names.
+Every file is there whole or not at all: it is written under a temporary name, flushed to disk, and then renamed. Only
+the main process renames. Nothing rests on the locks, which some network file systems don't have: two processes that
+make the same video make the same bytes. Each part has a folder for its journal and its unfinished files, so no part
+touches what another one writes.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 
 from lightning_multigrid.files import (
@@ -25,10 +27,13 @@ from lightning_multigrid.files import (
     temporary_name,
 )
 from lightning_multigrid.prepare.journal import Entry, Journal
+from lightning_multigrid.prepare.parts import Part, parts_begun
 from lightning_multigrid.prepare.transcode import Broken, Encoding, Prepared
 
 # Part of what makes two prepared files equal; raise it when `transcode` makes other files of the same settings.
 _VERSION = 1
+# What a file system without locks says.
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 # Finished videos are written to the journal in groups of this many seconds: waiting for the disk is slow.
 _COMMIT_SECONDS = 1.0
 
@@ -37,34 +42,53 @@ _COMMIT_SECONDS = 1.0
 class PlannedVideo:
     """A source, its size in bytes, and its place in the output: `name` in the folder of all prepared videos.
 
-    A worker writes to `temporary`.
+    `place` is its place among all videos. A worker writes to `temporary`.
     """
 
     source: str
     name: str
+    place: int
     size: int
     mtime_ns: int
     temporary: str = ""
 
 
 @contextmanager
-def open_output(root: str, encoding: Encoding, keep_damaged: bool = False) -> Iterator[Output]:
-    """Makes an output folder and holds it for one `prepare`; the system lets go of it however that ends."""
+def open_output(
+    root: str, encoding: Encoding, keep_damaged: bool = False, part: Part | None = None
+) -> Iterator[Output]:
+    """Makes an output folder and holds it, or a part of it; the system lets go of it however that ends."""
+    work = root if part is None else part.folder(root)
     try:
-        with output_errors(root):
+        with output_errors(root), ExitStack() as held:
             os.makedirs(os.path.join(root, "videos"), exist_ok=True)
-            with open(os.path.join(root, "lock"), "ab") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise ValueError(
-                        f"Another `prepare` is at work in {root}. Wait for it to end, or give another `output`."
-                    ) from None
-                remove_partial(root)
-                yield Output(root, encoding, keep_damaged)
+            os.makedirs(work, exist_ok=True)
+            held.enter_context(_lock(root, shared=part is not None))
+            if part is not None:
+                held.enter_context(_lock(work, shared=False))
+            remove_partial(work)
+            yield Output(root, work, encoding, keep_damaged)
     except OutputError as error:
         goes_on = "What is there is whole, and the same command goes on from it."
+        if error.errno == errno.ENOENT:
+            goes_on = f"Perhaps another `prepare` of the same videos has begun and removed unfinished files. {goes_on}"
         raise OutputError(error.errno, f"{error.strerror} {goes_on}") from error
+
+
+@contextmanager
+def _lock(folder: str, *, shared: bool) -> Iterator[None]:
+    """Keeps a second `prepare` of the same videos out, where the file system can."""
+    with open(os.path.join(folder, "lock"), "a+b") as file:  # network file systems want it readable for a shared lock
+        try:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"Another `prepare` is at work in {folder}. Wait for it to end, or give another `output`."
+            ) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        yield
 
 
 class Output:
@@ -72,16 +96,19 @@ class Output:
 
     Those whose sources are damaged count as not there unless `keep_damaged`.
 
-    `made` has the names of the videos that this `prepare` made.
+    `work` is the folder for the journal, the report and the index of this `prepare`; `made` has what it made, by name.
     """
 
-    def __init__(self, root: str, encoding: Encoding, keep_damaged: bool) -> None:
-        self.root, self.videos = root, os.path.join(root, "videos")
-        self.made: set[str] = set()
+    def __init__(self, root: str, work: str, encoding: Encoding, keep_damaged: bool) -> None:
+        self.root, self.work, self.videos = root, work, os.path.join(root, "videos")
+        self.made: dict[str, Entry] = {}
         self._settings = json.dumps({"version": _VERSION, **asdict(encoding)}, sort_keys=True)
         self._of_damaged = f"{self._settings} damaged"
-        self._accepted = {self._settings, self._of_damaged} if keep_damaged else {self._settings}
-        self._journal = Journal(os.path.join(root, "journal.jsonl"))
+        # What is broken without `keep_damaged` may be kept with it.
+        self._of_broken = self._of_damaged if keep_damaged else self._settings
+        self._accepted = {self._settings, self._of_broken}
+        folders = dict.fromkeys([work, root, *(part.folder(root) for part in parts_begun(root))])
+        self._journals = [Journal(os.path.join(folder, "journal.jsonl")) for folder in folders]
         self._uncommitted: list[Entry] = []
         self._changed_folders: set[str] = set()
         self._committed_at = 0.0
@@ -89,25 +116,25 @@ class Output:
     def path(self, video: PlannedVideo) -> str:
         return os.path.join(self.videos, video.name)
 
-    def entry(self, video: PlannedVideo) -> Entry:
-        """What the journal says of a prepared video."""
-        return self._journal.entries[video.name]
-
-    def has(self, video: PlannedVideo) -> bool:
-        """Whether a video is there, made from the source as it is now and with the same settings."""
-        entry = self._journal.entries.get(video.name)
+    def entries(self, video: PlannedVideo) -> Iterator[tuple[Entry, str]]:
+        """What journals say of a video with its source as it is now and the same settings; and their folders."""
         wanted = (video.source, video.size, video.mtime_ns)
-        if entry is None or (entry.source, entry.source_size, entry.source_mtime_ns) != wanted:
-            return False
-        if entry.settings not in self._accepted:
-            return False
-        try:
-            return os.stat(self.path(video), follow_symlinks=False).st_size == entry.size
-        except OSError:
-            return False
+        for journal in self._journals:
+            entry = journal.entries.get(video.name)
+            if entry is None or (entry.source, entry.source_size, entry.source_mtime_ns) != wanted:
+                continue
+            if entry.settings in ({self._of_broken} if entry.broken else self._accepted):
+                yield entry, journal.folder
+
+    def prepared(self, video: PlannedVideo) -> tuple[Entry, str] | None:
+        """The entry of a video that is there, and the folder of its journal."""
+        with suppress(OSError):
+            size = os.stat(self.path(video), follow_symlinks=False).st_size
+            return next((found for found in self.entries(video) if found[0].size == size and not found[0].broken), None)
+        return None
 
     def make_room(self, video: PlannedVideo) -> None:
-        """Makes the folder of a video, and gives the video a temporary file in it."""
+        """Makes the folder of a video, and gives the video a temporary file."""
         folder = os.path.dirname(self.path(video))
         # A link that lies in the output folder must not lead what is written out of it.
         if os.path.realpath(folder) != folder:
@@ -121,7 +148,7 @@ class Output:
             while parent != self.videos:  # the names of new folders must be on the disk, too
                 parent = os.path.dirname(parent)
                 self._changed_folders.add(parent)
-        video.temporary = temporary_name(folder)
+        video.temporary = temporary_name(self.work)
 
     def put_in_place(self, video: PlannedVideo, prepared: Prepared) -> Entry | Broken:
         """Gives a finished video its name, if its source is still the same."""
@@ -136,10 +163,15 @@ class Output:
         size = os.stat(path).st_size
         settings = self._of_damaged if prepared.damaged else self._settings
         entry = Entry(video.name, video.source, *found, settings, size, prepared.frames)
-        self.made.add(video.name)
+        self.made[video.name] = entry
         self._uncommitted.append(entry)
         self._changed_folders.add(os.path.dirname(path))
         return entry
+
+    def leave_out(self, video: PlannedVideo, reason: str) -> None:
+        """Notes for the journal that a video is broken: parts tell it to the one that merges them."""
+        found = (video.source, video.size, video.mtime_ns)
+        self._uncommitted.append(Entry(video.name, *found, self._of_broken, 0, 0, reason))
 
     def commit(self, *, at_once: bool) -> None:
         """Brings the names of finished videos to the disk, and then to the journal: at once, or when it is time."""
@@ -147,7 +179,7 @@ class Output:
             return
         for folder in self._changed_folders:
             sync_folder(folder)
-        self._journal.add(self._uncommitted)
+        self._journals[0].add(self._uncommitted)
         self._changed_folders.clear()
         self._uncommitted.clear()
         self._committed_at = time.monotonic()

@@ -162,6 +162,8 @@ def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Pre
         done = True
         return Prepared(frames, height, width, damaged)
     except VideoError as error:
+        if error.path == job.target and not os.path.exists(job.target):
+            return WriteFailure(errno.ENOENT, os.strerror(errno.ENOENT))
         return Broken(error.reason)
     except av.FFmpegError as error:
         return Broken(f"cannot be encoded ({error.strerror})")

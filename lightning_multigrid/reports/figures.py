@@ -14,7 +14,6 @@ from lightning_multigrid.schedule import BatchShape, MultigridSchedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 # Okabe and Ito's colours, which colour-blind people can tell apart; dark enough on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#000000")
@@ -72,10 +71,17 @@ def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
         colour, label = colours[phase.shape], labels.pop(phase.shape, None)
         shapes_axes.fill_between([start, end], min(clips), max(clips), color=colour, alpha=0.2, linewidth=0)
         shapes_axes.hlines(phase.shape.clips, start, end, color=colour, linewidth=3, label=label)
+    starts = [float(phase.start_epoch) for before, phase in pairwise(schedule.phases) if phase.stage != before.stage]
     for axes in (shapes_axes, lr_axes):
-        _mark_stages(axes, schedule)
+        for start in starts:
+            axes.axvline(start, color=_GREY, linewidth=0.8, linestyle=":")
+        _clean(axes)
     every = sorted({shape.clips for shape in schedule.grids} | {schedule.baseline.shape.clips})
-    _log2_ticks(shapes_axes.yaxis, every)
+    shapes_axes.set_yscale("log", base=2)
+    # The smallest value times powers of two: all values if Eq. 1 doubles the clips, and never too many to read.
+    ticks = [every[0] * 2**power for power in range(12) if every[0] * 2**power <= 1.01 * every[-1]]
+    shapes_axes.set_yticks(ticks, [str(tick) for tick in ticks])
+    shapes_axes.set_yticks([], minor=True)
     shapes_axes.set_ylabel("clips per mini-batch\n(shade: short cycle)")
     _legend(shapes_axes, min(4, len(colours)), title=f"base shape: clips {_TIMES} frames {_TIMES} size")
     positions, baseline_lrs = [point.position for point in lrs], [point.baseline_lr for point in lrs]
@@ -117,21 +123,6 @@ def _name(shape: BatchShape) -> str:
 
 def _legend(axes: Axes, columns: int, title: str | None = None) -> None:
     axes.legend(title=title, ncols=columns, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
-
-
-def _mark_stages(axes: Axes, schedule: MultigridSchedule) -> None:
-    for before, phase in pairwise(schedule.phases):
-        if phase.stage != before.stage:
-            axes.axvline(float(phase.start_epoch), color=_GREY, linewidth=0.8, linestyle=":")
-    _clean(axes)
-
-
-def _log2_ticks(axis: Axis, values: Sequence[int]) -> None:
-    axis.axes.set_yscale("log", base=2)
-    # The smallest value times powers of two: all values if Eq. 1 doubles the clips, and never too many to read.
-    ticks = [values[0] * 2**power for power in range(12) if values[0] * 2**power <= 1.01 * values[-1]]
-    axis.set_ticks(ticks, [str(tick) for tick in ticks])
-    axis.set_ticks([], minor=True)
 
 
 def _clean(axes: Axes) -> None:

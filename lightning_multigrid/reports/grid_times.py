@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lightning_multigrid.reports.step_times import StepTime
+from lightning_multigrid.reports.step_times import StepTime, StepTotals
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, duration, text_table
 
 
@@ -32,32 +32,21 @@ class TimesRow:
     predicted: float
 
 
-@dataclass
-class _Total:
+class _GridTotals:
     """Sums over the steps on a grid, and over those that set its pace: all but the first, which takes longer.
 
     While there is only one step, that one sets the pace.
     """
 
-    most: BatchShape
-    steps: int = 0
-    clips: int = 0
-    waiting: float = 0.0
-    stepping: float = 0.0
-    pace_clips: int = 0
-    pace_seconds: float = 0.0
+    def __init__(self, most: BatchShape) -> None:
+        self.most, self.all, self.pace = most, StepTotals(), StepTotals()
 
     def add(self, time: StepTime) -> None:
-        shape = time.step.shape
-        self.most = max(self.most, shape, key=lambda shape: shape.clips)
-        if self.steps == 1:
-            self.pace_clips, self.pace_seconds = 0, 0.0
-        self.steps += 1
-        self.clips += shape.clips
-        self.waiting += time.waiting
-        self.stepping += time.stepping
-        self.pace_clips += shape.clips
-        self.pace_seconds += time.stepping
+        self.most = max(self.most, time.step.shape, key=lambda shape: shape.clips)
+        if self.all.steps == 1:
+            self.pace = StepTotals()
+        self.all.add(time)
+        self.pace.add(time)
 
 
 class ShapeTimes:
@@ -68,45 +57,46 @@ class ShapeTimes:
 
     def __init__(self, flops: Mapping[BatchShape, float]) -> None:
         self._flops = flops
-        self._totals: dict[BatchShape, _Total] = {}
+        self._grids: dict[BatchShape, _GridTotals] = {}
+        self._all = StepTotals()
 
     def add(self, time: StepTime) -> None:
         """Counts a step on one device."""
         shape = time.step.shape
-        self._totals.setdefault(shape.clip, _Total(shape)).add(time)
+        self._grids.setdefault(shape.clip, _GridTotals(shape)).add(time)
+        self._all.add(time)
 
     def __bool__(self) -> bool:
-        return bool(self._totals)
+        return bool(self._grids)
 
     @property
     def seconds(self) -> float:
         """Time of all steps with their waiting, in seconds."""
-        return sum(total.waiting + total.stepping for total in self._totals.values())
+        return self._all.seconds
 
     def measured(self, shape: BatchShape) -> bool:
         """Returns whether more steps were measured on the grid of a shape than the first, which takes longer."""
-        return shape.clip in self._totals and self._totals[shape.clip].steps > 1
+        return shape.clip in self._grids and self._grids[shape.clip].all.steps > 1
 
     def predicted(self, shape: BatchShape) -> float:
         """Seconds of a step by its FLOPs, at the FLOPs per second of all measured steps together."""
-        done = sum(total.pace_clips * self._cost(clip) for clip, total in self._totals.items())
-        taken = sum(total.pace_seconds for total in self._totals.values())
+        done = sum(grid.pace.clips * self._cost(clip) for clip, grid in self._grids.items())
+        taken = sum(grid.pace.stepping for grid in self._grids.values())
         return shape.clips * self._cost(shape.clip) * taken / done
 
     def stepping(self, shape: BatchShape) -> float:
         """Seconds of a step without waiting: measured on its grid, else predicted."""
-        total = self._totals.get(shape.clip)
-        return shape.clips * total.pace_seconds / total.pace_clips if total else self.predicted(shape)
+        grid = self._grids.get(shape.clip)
+        return shape.clips * grid.pace.stepping / grid.pace.clips if grid else self.predicted(shape)
 
     def step_seconds(self, shape: BatchShape) -> float:
         """Seconds of a step with its waiting; on a grid without measurements, for a loader of the same speed."""
-        total, stepping = self._totals.get(shape.clip), self.stepping(shape)
-        if total:
-            return stepping + shape.clips * total.waiting / total.clips
-        waiting = sum(total.waiting for total in self._totals.values())
-        clips = sum(total.clips for total in self._totals.values())
+        grid, stepping = self._grids.get(shape.clip), self.stepping(shape)
+        if grid:
+            return stepping + shape.clips * grid.all.waiting / grid.all.clips
         # If steps wait at all, the loader sets the pace.
-        return max(stepping, shape.clips * self.seconds / clips) if 20 * waiting > self.seconds else stepping
+        waits = 20 * self._all.waiting > self.seconds
+        return max(stepping, shape.clips * self.seconds / self._all.clips) if waits else stepping
 
     def _cost(self, clip: BatchShape) -> float:
         return self._flops.get(clip, 0.0) or clip.points
@@ -116,33 +106,28 @@ class ShapeTimes:
         """The times of each shape, coarse to fine."""
         return [
             TimesRow(
-                total.most,
-                total.steps,
-                total.clips,
-                step=total.stepping / total.steps,
-                waiting=total.waiting / total.steps,
-                predicted=self.predicted(total.most) * total.clips / total.steps / total.most.clips,
+                grid.most,
+                grid.all.steps,
+                grid.all.clips,
+                step=grid.all.stepping / grid.all.steps,
+                waiting=grid.all.waiting / grid.all.steps,
+                predicted=self.predicted(grid.most) * grid.all.clips / grid.all.steps / grid.most.clips,
             )
-            for _, total in sorted(self._totals.items(), key=lambda item: (item[0].frames, item[0].size))
+            for _, grid in sorted(self._grids.items(), key=lambda item: (item[0].frames, item[0].size))
         ]
 
     def table(self) -> str:
         """Returns a line per shape, coarse to fine, and a line for all of them."""
-        rows = self.rows
-        cells = [[str(row.shape), *_cells(row.steps, row.clips, row.step, row.waiting, row.predicted)] for row in rows]
-        steps, clips = sum(row.steps for row in rows), sum(row.clips for row in rows)
-        step = sum(row.steps * row.step for row in rows) / steps
-        waiting = sum(row.steps * row.waiting for row in rows) / steps
-        cells.append(["all", *_cells(steps, clips, step, waiting, predicted=None)])
+        lines = [(str(row.shape), self._grids[row.shape.clip].all, f"{1000 * row.predicted:.1f}") for row in self.rows]
         times = ["seconds", "ms/step", "ms waiting", "ms by FLOPs", "clips/s"]
+        cells = [[name, *_cells(total, by_flops)] for name, total, by_flops in [*lines, ("all", self._all, "")]]
         return text_table(["clips x frames x size", "steps", "clips", *times], cells)
 
 
-def _cells(steps: int, clips: int, step: float, waiting: float, predicted: float | None) -> list[str]:
-    seconds = steps * (step + waiting)
-    by_flops = "" if predicted is None else f"{1000 * predicted:.1f}"
-    times = f"{seconds:.1f}", f"{1000 * step:.1f}", f"{1000 * waiting:.1f}", by_flops
-    return [str(steps), str(clips), *times, f"{clips / seconds:.1f}" if seconds else ""]
+def _cells(total: StepTotals, by_flops: str) -> list[str]:
+    step, waiting = (f"{1000 * seconds / total.steps:.1f}" for seconds in (total.stepping, total.waiting))
+    speed = f"{total.clips / total.seconds:.1f}" if total.seconds else ""
+    return [str(total.steps), str(total.clips), f"{total.seconds:.1f}", step, waiting, by_flops, speed]
 
 
 def phase_line(schedule: MultigridSchedule, index: int, left: float | None = None) -> str:

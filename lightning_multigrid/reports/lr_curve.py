@@ -36,8 +36,7 @@ class LRCurve:
         previous, self._previous = self._previous, point
         if previous is not None:
             last = self.points[-1]
-            stays = math.isclose(point.lr, last.lr, rel_tol=0.02)
-            if stays and point.position - last.position < self._distance:
+            if math.isclose(point.lr, last.lr, rel_tol=0.02) and point.position - last.position < self._distance:
                 return
             if previous is not last:
                 self.points.append(previous)  # so that a figure shows a jump where it is

@@ -17,7 +17,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -98,6 +98,28 @@ class StepTime:
     stepping: float
 
 
+@dataclass
+class StepTotals:
+    """Sums over steps, in seconds."""
+
+    steps: int = 0
+    clips: int = 0
+    waiting: float = 0.0
+    stepping: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of steps and waiting."""
+        return self.waiting + self.stepping
+
+    def add(self, time: StepTime) -> None:
+        """Counts a step."""
+        self.steps += 1
+        self.clips += time.step.shape.clips
+        self.waiting += time.waiting
+        self.stepping += time.stepping
+
+
 class StepTimer:
     """Notes the moments of each step, by the clock of the device that trains."""
 
@@ -171,18 +193,6 @@ def _workers(number: int) -> str:
     return "1 worker" if number == 1 else f"{number} workers"
 
 
-@dataclass
-class _PhaseTotals:
-    """Sums over the steps of a phase, and after how many of them they are looked at; 0 is never again."""
-
-    look_at: int
-    steps: int = 0
-    clips: int = 0
-    waiting: float = 0.0
-    stepping: float = 0.0
-    seen: set[BatchShape] = field(default_factory=set)
-
-
 class LoaderWatch:
     """Compares waiting with stepping in a phase.
 
@@ -193,29 +203,27 @@ class LoaderWatch:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._phase = -1
-        self._totals = _PhaseTotals(0)
+        self._totals, self._seen = StepTotals(), set[BatchShape]()  # of the phase: its steps, and their grids
+        self._look_at = 0  # after how many steps of the phase; 0 is never again
 
     def add(self, time: StepTime) -> LoaderLimit | None:
         """Counts a step; returns the limit if it becomes clear with this step, once in each phase."""
         if time.step.phase != self._phase:
-            self._phase = time.step.phase
-            self._totals = _PhaseTotals(max(_LEAST_STEPS, 6 * self.workers))
-        totals = self._totals
+            self._phase, self._look_at = time.step.phase, max(_LEAST_STEPS, 6 * self.workers)
+            self._totals, self._seen = StepTotals(), set()
+        totals, grid = self._totals, time.step.shape.clip
         # The first mini-batch of each worker comes late whenever an epoch starts, and the first step on a grid takes
         # longer (memory, choice of kernels).
-        starting = time.batch < max(1, self.workers) or time.step.shape.clip not in totals.seen
-        totals.seen.add(time.step.shape.clip)
-        if starting or not totals.look_at:
+        starting = time.batch < max(1, self.workers) or grid not in self._seen
+        self._seen.add(grid)
+        if starting or not self._look_at:
             return None
-        totals.steps += 1
-        totals.clips += time.step.shape.clips
-        totals.waiting += time.waiting
-        totals.stepping += time.stepping
-        if totals.steps < totals.look_at:
+        totals.add(time)
+        if totals.steps < self._look_at:
             return None
-        if totals.waiting < _LEAST_WAITING or totals.waiting + totals.stepping < _BAND * totals.stepping:
-            totals.look_at *= 2
+        if totals.waiting < _LEAST_WAITING or totals.seconds < _BAND * totals.stepping:
+            self._look_at *= 2
             return None
-        totals.look_at = 0
-        loading = totals.waiting + (totals.stepping if self.workers else 0.0)
+        self._look_at = 0
+        loading = totals.seconds if self.workers else totals.waiting
         return LoaderLimit(totals.clips / totals.stepping, totals.clips / loading, self.workers)

@@ -107,8 +107,7 @@ def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch, epochs
     """
     warmup = Fraction(0)
     for config in configs:
-        milestones: set[Fraction] = set()
-        stepwise = True
+        milestones, stepwise = set[Fraction](), True
         for scheduler, offset in scheduler_parts(config.scheduler):
 
             def position(ticks: int, offset: int = offset, config: LRSchedulerConfig = config) -> Fraction:
@@ -201,11 +200,8 @@ class BaselineLR:
         self.ticks = [0] * len(self.configs)
         self.scale = 1.0
         self.now = 0.0  # the LR in use of the first parameter group; 0 if there is no optimizer
-        self.baseline, self.run, self.answers = (
-            baseline,
-            run,
-            run,
-        )  # while a scheduler ticks, `answers` is the baseline's
+        self.baseline, self.run = baseline, run
+        self.answers = run  # while a scheduler ticks, the baseline's
         self.forget_calls()
         self._warned = False
 

@@ -1,9 +1,8 @@
 """`MultigridCallback`: multigrid training as one line on a baseline script.
 
-Its hooks say when something is done. `fit.py` does the work, `recipe.py` reads the baseline from the script,
-`takeover.py` changes the Trainer during `fit` and restores it, and `resume.py` finds where to continue a checkpoint. A
-change of phase is no event: every step sets its own shape, LR and sub-mini-batch. Shapes come from `schedule`, the
-order of the clips from `loading`, and batch statistics from `norm`.
+Its hooks say when something is done, and `fit.py` does the work. A change of phase is no event: every step sets its own
+shape, LR and sub-mini-batch. Shapes come from `schedule`, the order of the clips from `loading`, and batch statistics
+from `norm`.
 """
 
 from __future__ import annotations
@@ -74,6 +73,8 @@ class MultigridCallback(Callback):
         follow: Axes, by name, of what follows the clips: T, H and W are the clips', other capitals stay. Pixels are
             taken by nearest neighbour. Small letters at the end name the numbers of the last axis, as in `TNxyxy`: x
             and w are pixels of the width, y and h pixels of the height, from the frame's corner; others stay.
+        clips_per_epoch: Clips of an epoch on all devices, for an iterable dataset. By default its `len` on each
+            device, or the mini-batches of an integer `limit_train_batches`.
         validations_per_phase: Validate about this many times in each phase instead of by the Trainer's
             `check_val_every_n_epoch`.
         precise_bn_batches: Before validations and checkpoints, re-estimate BatchNorm's running statistics as those of
@@ -100,13 +101,15 @@ class MultigridCallback(Callback):
         layout: str | None = None,
         clips: list[str | int] | dict[str | int, str] | None = None,
         follow: dict[str | int, str] | None = None,
+        clips_per_epoch: int | None = None,
         validations_per_phase: int | None = None,
         precise_bn_batches: int | None = None,
         seed: int | None = None,
     ) -> None:
         self.options = Options(
             schedule, epoch_factor, long_cycle, short_cycle, sub_batch, size_divisor, lr_scaling, whole_epochs,
-            milestones, warmup_epochs, layout, clips, follow, validations_per_phase, precise_bn_batches, seed,
+            milestones, warmup_epochs, layout, clips, follow, clips_per_epoch, validations_per_phase,
+            precise_bn_batches, seed,
         )  # fmt: skip
         self._takeover = Takeover()
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes

@@ -44,12 +44,12 @@ _WAYS_OUT = {
     r"(?i)position|doesn't match model|\bpos_|MultiscaleAttention|must match the size": "Its positions are for the "
     "baseline's grid. Resize them (torchvision's MViT: `ResizedPositions`; transformers: "
     "`interpolate_pos_encoding=True`).",
-    r"Pool\w*:|smaller than kernel size|mat1 and mat2|reduction dim": _GLOBAL_POOL,
     r"Output size is too small|greater than actual input": f"It needs larger clips: {_KEEP_LARGE}.",
     r"to have \d+ channels, but got|channel dimensions": "If the clips' axes were taken for others, name them, for "
     "instance `MultigridCallback(layout='THWC')`.",
     r"is invalid for input of size|unflatten|not divisible": "Where it reshapes to the baseline's frames or size, take "
-    "them from the shape of the clips.",
+    "them from the shape of the clips (torchvision's MViT: `ResizedPositions`).",
+    r"Pool\w*:|smaller than kernel size|mat1 and mat2|reduction dim": _GLOBAL_POOL,
     r"(?i)dtype|scalar type": "Convert the clips to the type of the model's weights.",
     "": f"Let it take clips of any length and size, or {_KEEP_LARGE}.",
 }
@@ -166,7 +166,7 @@ class _Trial:
     error: Exception | None = None
 
 
-def _try(run: Callable[[Any], None], batch: Any, module: nn.Module) -> _Trial:
+def _try(run: Callable[[Any], Any], batch: Any, module: nn.Module) -> _Trial:
     """Runs a mini-batch."""
     entered: list[str] = []
     handles = []
@@ -203,61 +203,53 @@ def check_grids(
     Returns:
         Multiply-adds of a forward for a clip of each grid (`BatchShape.clip`); empty where they can't be counted.
     """
+    baseline = grids[0].clip
+    flops: dict[BatchShape, float] = {}
+    run: Callable[[Any], Any] | None = None
     # To compile a graph for each grid would take minutes, and tell nothing.
     with warnings.catch_warnings(), torch.no_grad(), torch.compiler.set_stance("force_eager"), seeded(0):
         warnings.simplefilter("ignore")
-        return _check_grids(module, list(dict.fromkeys(grid.clip for grid in grids)), places, plan)
-
-
-def _check_grids(
-    module: LightningModule, grids: Sequence[BatchShape], places: Sequence[Place], plan: PointsOnPlan
-) -> dict[BatchShape, float]:
-    flops: dict[BatchShape, float] = {}
-    run: Callable[[Any], None] | None = None
-    for grid in grids:
-        batch: Any = grid
-        for place in places:
-            try:
-                batch = place.through(batch)
-            except Exception as error:
-                if grid is grids[0]:
-                    log.debug("The grids can't be tried: %s fails: %s", place.name, error)
-                    return {}
-                raise _refusal(module, grid, place.name, error) from error
-            plan.check(place.name, grid, shapes_of_clips(batch), TRIED_CLIPS)
-        if grid is grids[0]:
-            run, probe = _runnable(module, batch)
-        if run is None:
-            continue
-        trial = _try(run, batch, probe)
-        flops[grid] = trial.flops
-        if trial.error is not None:
-            layer = trial.layer
-            where = f"`{layer}` ({type(probe.get_submodule(layer)).__name__})" if layer else "a step"
-            raise _refusal(module, grid, where, trial.error) from trial.error
-        # Both, as a first convolution may take one frame at a time, and a model may cost the same on all grids.
-        convolved, first = [trial.convolved] * bool(trial.convolved), flops[grids[0]]
-        costs = trial.flops / first / (grid.points / grids[0].points) if first else 1.0
-        if plan.excess(_MODEL, grid, convolved, TRIED_CLIPS) > _MOST and costs > _MOST:
-            plan.check(_MODEL, grid, convolved, TRIED_CLIPS)
+        for grid in dict.fromkeys(grid.clip for grid in grids):
+            batch: Any = grid
+            for place in places:
+                try:
+                    batch = place.through(batch)
+                except Exception as error:
+                    if grid == baseline:
+                        log.debug("The grids can't be tried: %s fails: %s", place.name, error)
+                        return {}
+                    raise _refusal(module, grid, place.name, error) from error
+                plan.check(place.name, grid, shapes_of_clips(batch), TRIED_CLIPS)
+            if grid == baseline:
+                run, probe = _runnable(module, batch)
+            if run is None:
+                continue
+            trial = _try(run, batch, probe)
+            flops[grid] = trial.flops
+            if trial.error is not None:
+                layer = trial.layer
+                where = f"`{layer}` ({type(probe.get_submodule(layer)).__name__})" if layer else "a step"
+                raise _refusal(module, grid, where, trial.error) from trial.error
+            # Both, as a first convolution may take one frame at a time, and a model may cost the same on all grids.
+            convolved, first = [trial.convolved] * bool(trial.convolved), flops[baseline]
+            costs = trial.flops / first / (grid.points / baseline.points) if first else 1.0
+            if plan.excess(_MODEL, grid, convolved, TRIED_CLIPS) > _MOST and costs > _MOST:
+                plan.check(_MODEL, grid, convolved, TRIED_CLIPS)
     return flops if all(flops.values()) else {}
 
 
-def _runnable(module: LightningModule, batch: Any) -> tuple[Callable[[Any], None] | None, LightningModule]:
+def _runnable(module: LightningModule, batch: Any) -> tuple[Callable[[Any], Any] | None, LightningModule]:
     """Returns what of a module runs on shapes, and the copy to try; None if nothing does."""
     try:
         probe = meta_copy(module)
     except Exception as reason:  # modules may hold anything, also what cannot be copied
         log.debug("The grids can't be tried, because the module can't be copied: %s", reason)
         return None, module
-
-    def step(batch: Any) -> None:
-        probe.training_step(batch, 0)
-
-    def forward(batch: Any) -> None:
-        probe(first_clips(batch))
-
-    for run in (step, forward):
+    ways: list[Callable[[Any], Any]] = [
+        lambda batch: probe.training_step(batch, 0),
+        lambda batch: probe(first_clips(batch)),
+    ]
+    for run in ways:
         error = _try(run, batch, probe).error
         if error is None:
             return run, probe

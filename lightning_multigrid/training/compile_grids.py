@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
 from rich.progress import track
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from lightning_multigrid.lightning import Callback, LightningModule, MisconfigurationException, Trainer
@@ -99,7 +99,7 @@ class CompileGrids(Callback):
         make = batch_maker(trainer, pl_module, loader)
         devices = [pl_module.device] if pl_module.device.type == "cuda" else []
         quiet = trainer.progress_bar_callback is None or not trainer.is_global_zero
-        with torch.random.fork_rng(devices), seeded(0), _muted(pl_module), _buffers_kept(pl_module):
+        with torch.random.fork_rng(devices), seeded(0), _without_traces(pl_module):
             for shape, sub_batch in track(grids, "Compiling the grids", disable=quiet):
                 set_sub_batch(pl_module, sub_batch, of=shape.clips)
                 # As in training, through DDP: it cuts the graphs where a bucket of gradients can be sent.
@@ -149,23 +149,15 @@ class CompileGrids(Callback):
 
 
 @contextmanager
-def _muted(module: LightningModule) -> Iterator[None]:
-    """Within it, the module logs nothing, as Lightning would take the values for those of a hook."""
-    for name in ("log", "log_dict"):
+def _without_traces(module: LightningModule) -> Iterator[None]:
+    """Puts the values of all buffers back at its end. Within it, the module logs nothing."""
+    kept = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    for name in ("log", "log_dict"):  # Lightning would take the values for those of a hook
         setattr(module, name, lambda *args, **kwargs: None)
     try:
         yield
     finally:
         del module.log, module.log_dict
-
-
-@contextmanager
-def _buffers_kept(module: nn.Module) -> Iterator[None]:
-    """Puts the values of all buffers back at its end."""
-    kept = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    try:
-        yield
-    finally:
         with torch.no_grad():
             for buffer, value in kept:
                 buffer.copy_(value)

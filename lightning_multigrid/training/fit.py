@@ -11,12 +11,13 @@ import torch
 from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.lightning import LightningModule, Trainer
+from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer
 from lightning_multigrid.loading import (
     FixedClips,
     MultigridLoader,
     MultigridSampler,
     ScriptLoader,
+    StreamSamples,
     derive_seed,
     order_of,
     reseed,
@@ -203,7 +204,12 @@ def begin_fit(
     refuse_sync_batchnorm(module)
     refuse_sharded_batchnorm(module)
     own = training_source(trainer).dataloader()
-    loader = user_loader(own)
+    loader = user_loader(own, trainer, options.clips_per_epoch)
+    streamed = isinstance(loader.dataset, StreamSamples)
+    if streamed and options.precise_bn_batches is not None:
+        raise MisconfigurationException(
+            "`precise_bn_batches` reads clips of the epoch again, which an iterable dataset can't give. Leave it out."
+        )
     recipe = read_recipe(trainer, loader, trainer.world_size)
     seed = (state or {}).get("seed") if options.seed is None else options.seed
     multigrid = _make_loader(options, trainer, recipe, loader, seed)
@@ -215,7 +221,7 @@ def begin_fit(
     tell_changed_meaning(trainer, sampler.schedule, options.validations_per_phase is not None)
     takeover.show_on_bar(trainer, fit.report)
     takeover.add_last_callback(trainer, fit.statistics)
-    loaders = loader_with_front(trainer, multigrid, ScriptLoader(loader, multigrid, fit.epoch))
+    loaders = loader_with_front(trainer, multigrid, ScriptLoader(own if streamed else loader, multigrid, fit.epoch))
     takeover.callback(setattr, loaders, "front", own)
     takeover.replace_loader(trainer, loaders)
     takeover.configure_trainer(trainer, sampler, recipe.epoch)

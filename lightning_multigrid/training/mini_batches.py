@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,13 +16,18 @@ from lightning_multigrid.schedule import BatchShape
 TRIED_CLIPS = 2  # clips of a small mini-batch: BatchNorm needs more than one value per channel
 
 
-def first_clips(batch: Any) -> Tensor | None:
-    """Returns the first tensor of a mini-batch that may be clips, else the first that may be images."""
+def _clips_in(batch: Any) -> list[Tensor]:
+    """All tensors of a mini-batch that may be clips or images."""
     found: list[Tensor] = []
     apply_to_collection(batch, Tensor, found.append)
+    return [tensor for tensor in found if tensor.ndim in (4, 5)]
+
+
+def first_clips(batch: Any) -> Tensor | None:
+    """Returns the first tensor of a mini-batch that may be clips, else the first that may be images."""
     # Before masks, which may be as large.
     return max(
-        (tensor for tensor in found if tensor.ndim in (4, 5)),
+        _clips_in(batch),
         key=lambda tensor: (tensor.dtype == torch.uint8 or tensor.is_floating_point(), tensor.ndim),
         default=None,
     )
@@ -31,9 +35,7 @@ def first_clips(batch: Any) -> Tensor | None:
 
 def shapes_of_clips(batch: Any) -> list[torch.Size]:
     """Returns the shapes of all tensors of a mini-batch that may be clips or images."""
-    found: list[Tensor] = []
-    apply_to_collection(batch, Tensor, found.append)
-    return [tensor.shape for tensor in found if tensor.ndim in (4, 5)]
+    return [tensor.shape for tensor in _clips_in(batch)]
 
 
 class Place(NamedTuple):
@@ -49,13 +51,9 @@ def _owner(name: str, trainer: Trainer, module: LightningModule) -> Any:
     return data if data is not None and is_overridden(name, data) else module
 
 
-def _hook(name: str, trainer: Trainer, module: LightningModule) -> Callable[..., Any]:
-    return getattr(_owner(name, trainer, module), name)  # type: ignore[no-any-return]
-
-
 def _read(loader: MultigridLoader, grid: BatchShape, clips: int) -> Any:
     """Makes a mini-batch on a grid out of one clip, as a worker does."""
-    return loader.dataset[[ClipRequest(getattr(loader.clips, "first", 0), grid.frames, grid.size, seed=0)] * clips]
+    return loader.read([ClipRequest(getattr(loader.clips, "first", 0), grid.frames, grid.size, seed=0)] * clips)
 
 
 def batch_maker(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> Callable[[BatchShape], Any]:
@@ -70,21 +68,21 @@ def batch_maker(trainer: Trainer, module: LightningModule, loader: MultigridLoad
 
 def places(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> list[Place]:
     """Returns the places that a mini-batch of `TRIED_CLIPS` clips passes before a step, but for the device."""
-    found = [Place("the dataset or its `collate_fn`", lambda grid: _read(loader, grid, TRIED_CLIPS))]
-    for name in ("on_before_batch_transfer", "on_after_batch_transfer"):
+
+    def hook(name: str) -> Place:
         owner = _owner(name, trainer, module)
-        hook = partial(_call, getattr(owner, name))
-        found.append(Place(f"`{name}` of {type(owner).__name__}", hook))
-    return found
+        return Place(f"`{name}` of {type(owner).__name__}", lambda batch: getattr(owner, name)(batch, 0))
 
-
-def _call(hook: Callable[[Any, int], Any], batch: Any) -> Any:
-    return hook(batch, 0)
+    dataset = Place("the dataset or its `collate_fn`", lambda grid: _read(loader, grid, TRIED_CLIPS))
+    return [dataset, hook("on_before_batch_transfer"), hook("on_after_batch_transfer")]
 
 
 def on_device(trainer: Trainer, module: LightningModule, batch: Any) -> Any:
     """Moves a mini-batch of a loader to the device, with all that Lightning does to it on the way."""
-    batch = trainer.precision_plugin.convert_input(batch)
-    batch = _hook("on_before_batch_transfer", trainer, module)(batch, 0)
-    batch = _hook("transfer_batch_to_device", trainer, module)(batch, trainer.strategy.root_device, 0)
-    return _hook("on_after_batch_transfer", trainer, module)(batch, 0)
+
+    def call(name: str, *arguments: Any) -> Any:
+        return getattr(_owner(name, trainer, module), name)(*arguments, 0)
+
+    batch = call("on_before_batch_transfer", trainer.precision_plugin.convert_input(batch))
+    batch = call("transfer_batch_to_device", batch, trainer.strategy.root_device)
+    return call("on_after_batch_transfer", batch)

@@ -77,9 +77,6 @@ class PopulationEstimate:
         self._dataset, self._like = dataset, like
         self._runs_step = True
 
-    def _loader(self) -> MultigridLoader:
-        return MultigridLoader(self._dataset, self.sampler, self._like)
-
     def check(self, trainer: Trainer, module: LightningModule) -> None:
         """Refuses a module without BatchNorm layers, or in which neither `training_step` nor `forward` runs."""
         name, layers = type(module).__name__, tracking_layers(module)
@@ -99,7 +96,8 @@ class PopulationEstimate:
         for self._runs_step in (True, False):
             try:
                 with self._apart(trainer, module, epoch=0):
-                    batch = on_device(trainer, module, self._loader().dataset[requests])
+                    loader = MultigridLoader(self._dataset, self.sampler, self._like)
+                    batch = on_device(trainer, module, loader.dataset[requests])
                     replica = _replica(module, {})
                     set_sub_batch(replica, 2, of=2)  # so that these two clips need no other rank
                     with observed_moments(tracking_layers(replica)) as moments:
@@ -121,16 +119,14 @@ class PopulationEstimate:
 
         The clips are those of the epoch (from 0). `modes` says whether each part of the module trains, by its name.
         """
-        training = _training_layers(module, modes)
-        replica = _replica(module, modes)
-        schedule = self.sampler.schedule
+        training, replica, schedule = _training_layers(module, modes), _replica(module, modes), self.sampler.schedule
         set_sub_batch(replica, schedule.sub_batch, of=schedule.baseline.shape.clips)
         self.sampler.set_epoch(epoch)
         with (
             self._apart(trainer, module, epoch),
             observed_moments({name: replica.get_submodule(name) for name in training}) as moments,
         ):
-            for index, batch in enumerate(self._loader()):
+            for index, batch in enumerate(MultigridLoader(self._dataset, self.sampler, self._like)):
                 self._run(trainer, replica, on_device(trainer, module, batch), index)
         write_statistics(training, moments)
 
@@ -201,24 +197,16 @@ class EvaluationStatistics(Callback):
             self._modes = {name: part.training for name, part in pl_module.named_modules()}
             self._modes_epoch = trainer.current_epoch
 
-    @override
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def _saved(self, *_: Any, **__: Any) -> None:
         self.saving = False
+
+    # This callback is the last one, so all others have done at these hooks what they do.
+    on_train_batch_end = on_train_epoch_start = on_train_end = _saved
 
     @override
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.sanity_checking:
             self._write(trainer, pl_module)
-
-    @override
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.saving = False
-
-    @override
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.saving = False
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
 
 from lightning_multigrid.lightning import LightningModule, LRSchedulerConfig, MisconfigurationException, Trainer
-from lightning_multigrid.loading import ClipDataset, FixedClips, SampleParts, clip_dataset, same_loader
+from lightning_multigrid.loading import ClipDataset, FixedClips, SampleParts, clip_dataset, same_loader, stream_loader
 from lightning_multigrid.schedule import (
     Baseline,
     BatchShape,
@@ -22,6 +22,9 @@ from lightning_multigrid.schedule import (
     ShortCycle,
 )
 from lightning_multigrid.training.baseline_lr import BaselineEpoch, lr_stages
+
+# Their loaders add states for resuming; the mini-batches are those of a plain `DataLoader`.
+_PLAIN_LOADERS = "torchdata.", "litdata."
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Options:
     layout: str | None
     clips: Sequence[str | int] | Mapping[str | int, str] | None
     follow: Mapping[str | int, str] | None
+    clips_per_epoch: int | None
     validations_per_phase: int | None
     precise_bn_batches: int | None
     seed: int | None
@@ -73,6 +77,8 @@ class Options:
         SampleParts(self.layout, self.clips, self.follow or {})  # refuses bad values where they are written
         if self.validations_per_phase is not None and self.validations_per_phase < 1:
             raise ValueError(f"`validations_per_phase` must be at least 1, got {self.validations_per_phase}.")
+        if self.clips_per_epoch is not None and self.clips_per_epoch < 1:
+            raise ValueError(f"`clips_per_epoch` must be at least 1, got {self.clips_per_epoch}.")
         if self.precise_bn_batches is not None and self.precise_bn_batches < 1:
             raise ValueError(
                 f"`precise_bn_batches` must be at least 1, got {self.precise_bn_batches}. Leave it out to keep the "
@@ -145,27 +151,42 @@ class Options:
         return Fraction(math.floor(max(0, *(self.milestones or ()), self.warmup_epochs or 0)) + 1)
 
 
-def user_loader(loaders: Any) -> DataLoader[Any]:
-    """Returns the user's training loader.
+def _clips_of_stream(loader: DataLoader[Any], trainer: Trainer, clips_per_epoch: int | None) -> int:
+    """Returns the clips of an epoch on all devices: given, or as Lightning counts the batches of each of them."""
+    if clips_per_epoch is not None:
+        return clips_per_epoch
+    stream, limit, size = loader.dataset, trainer.limit_train_batches, cast("int", loader.batch_size)
+    try:
+        return len(cast("Sized", stream)) * trainer.world_size
+    except (TypeError, NotImplementedError):
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return 1000 * size * trainer.world_size  # enough for a mini-batch of any shape
+        if isinstance(limit, int):
+            return limit * size * trainer.world_size
+    raise ValueError(
+        f"MultigridCallback plans whole epochs, but {type(stream).__name__} does not say how many samples it has. Give "
+        "`MultigridCallback(clips_per_epoch=...)`, the clips of an epoch on all devices, or an integer "
+        "`limit_train_batches`."
+    )
+
+
+def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = None) -> DataLoader[Any]:
+    """Returns the user's training loader, over a map-style dataset.
 
     Raises:
         TypeError: If it can't be rebuilt with other shapes of mini-batches.
+        ValueError: If nothing says how long an epoch of a stream is.
     """
     if not isinstance(loaders, DataLoader):
         raise TypeError(
             f"MultigridCallback needs one `torch.utils.data.DataLoader` for training, got {type(loaders).__name__}. "
             "Combine several datasets with `torch.utils.data.ConcatDataset`."
         )
-    if type(loaders).__iter__ is not DataLoader.__iter__:
+    if type(loaders).__iter__ is not DataLoader.__iter__ and not type(loaders).__module__.startswith(_PLAIN_LOADERS):
         raise TypeError(
             f"MultigridCallback makes a loader of its own from the training loader, but {type(loaders).__name__} "
             "iterates in its own way, which would be lost. Use a plain `torch.utils.data.DataLoader`, which is all "
             "that exact resuming needs."
-        )
-    if isinstance(loaders.dataset, IterableDataset):
-        raise TypeError(
-            f"MultigridCallback needs a map-style dataset, got the iterable {type(loaders.dataset).__name__}: each "
-            "mini-batch is requested by index and shape. Give the dataset `__getitem__` and `__len__`."
         )
     batches = loaders.batch_sampler
     if batches is None:
@@ -174,12 +195,15 @@ def user_loader(loaders: Any) -> DataLoader[Any]:
             f"sample of {type(loaders.dataset).__name__} is a whole mini-batch. Let it return one clip, and give the "
             "`DataLoader` a `batch_size`."
         )
-    if not isinstance(batches, BatchSampler) or type(batches).__iter__ is not BatchSampler.__iter__:
+    known = type(batches).__module__.startswith(_PLAIN_LOADERS) or type(batches).__iter__ is BatchSampler.__iter__
+    if not isinstance(batches, BatchSampler) or not known:
         raise TypeError(
             f"MultigridCallback plans the mini-batches itself, but {type(batches).__name__} has batches of its own. "
             "Let a `sampler` yield the same indices one by one, and give the `DataLoader` a `batch_size`: clips that "
             "follow each other come into one mini-batch. See `docs/script.md`, Samplers."
         )
+    if isinstance(loaders.dataset, IterableDataset):
+        return stream_loader(loaders, _clips_of_stream(loaders, trainer, clips_per_epoch))
     if loaders.batch_size is not None:
         return loaders
     read = {"batch_size": batches.batch_size, "sampler": batches.sampler, "drop_last": batches.drop_last}

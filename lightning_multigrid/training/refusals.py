@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer, is_a
 from lightning_multigrid.loading import ClipRequest, FixedClips, MultigridLoader, order_of, same_loader
+from lightning_multigrid.norm import BatchNorm
 from lightning_multigrid.training.mini_batches import first_clips
 
 
@@ -27,17 +28,17 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
             "`training_step(dataloader_iter)`. Give it `training_step(batch, batch_idx)`."
         )
     refuse_split_models(trainer.strategy)
-    callbacks = [*trainer.callbacks]  # type: ignore[attr-defined]
-    if any(is_a(callback, "callbacks.GradientAccumulationScheduler") for callback in callbacks):
-        raise MisconfigurationException(
-            "MultigridCallback plans whole optimizer steps and cannot follow a `GradientAccumulationScheduler`. Use "
-            "`Trainer(accumulate_grad_batches=...)` instead."
-        )
-    if any(is_a(callback, "callbacks.StochasticWeightAveraging") for callback in callbacks):
-        raise MisconfigurationException(
-            "MultigridCallback and `StochasticWeightAveraging` both drive the LR and the number of epochs. Use "
-            "`WeightAveraging` or `EMAWeightAveraging` instead, which leave them alone."
-        )
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if is_a(callback, "callbacks.GradientAccumulationScheduler"):
+            raise MisconfigurationException(
+                "MultigridCallback plans whole optimizer steps and cannot follow a `GradientAccumulationScheduler`. "
+                "Use `Trainer(accumulate_grad_batches=...)` instead."
+            )
+        if is_a(callback, "callbacks.StochasticWeightAveraging"):
+            raise MisconfigurationException(
+                "MultigridCallback and `StochasticWeightAveraging` both drive the LR and the number of epochs. Use "
+                "`WeightAveraging` or `EMAWeightAveraging` instead, which leave them alone."
+            )
     every = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
     if every:
         raise MisconfigurationException(
@@ -57,9 +58,8 @@ def refuse_sync_batchnorm(module: LightningModule) -> None:
 
 def refuse_sharded_batchnorm(module: nn.Module) -> None:
     """Refuses BatchNorm layers that `fully_shard` was called on: it changes their class, as our conversion does."""
-    kinds = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
     for name, layer in module.named_modules():
-        if isinstance(layer, kinds) and type(layer).__name__.startswith("FSDP"):
+        if isinstance(layer, BatchNorm) and type(layer).__name__.startswith("FSDP"):
             raise MisconfigurationException(
                 f"MultigridCallback can't set the clips that share statistics in `{name}`, because `fully_shard` was "
                 "called on this BatchNorm layer itself. Call it on the blocks that hold such layers."

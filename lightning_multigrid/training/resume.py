@@ -35,7 +35,7 @@ def describe_run(sampler: MultigridSampler, epoch: BaselineEpoch) -> dict[str, A
         "schedule": str(sampler.schedule),
         "plan": _plan_key(sampler.schedule),
         "baseline_plan": _plan_key(_without_cycles(sampler.schedule)),
-        "clips": _baseline_clips(sampler),
+        "clips": sampler.baseline_clips * sampler.world * sampler.accumulate,  # of a baseline optimizer step
         "split": [sampler.world, sampler.accumulate],
         "samples": int(sampler.clips * sampler.world),
         "baseline_epoch_batches": [epoch.batches, epoch.accumulate],
@@ -50,11 +50,6 @@ def describe_stand(sampler: MultigridSampler, place: Place) -> dict[str, Any]:
     return {"clips_seen": seen, "baseline_epoch": str(sampler.schedule.baseline_epoch(position))}
 
 
-def _baseline_clips(sampler: MultigridSampler) -> int:
-    """Clips of a baseline optimizer step, over all ranks."""
-    return sampler.baseline_clips * sampler.world * sampler.accumulate
-
-
 def _without_cycles(schedule: MultigridSchedule) -> MultigridSchedule:
     """The baseline itself, as a schedule."""
     return replace(schedule, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)), epoch_factor=1)
@@ -63,7 +58,6 @@ def _without_cycles(schedule: MultigridSchedule) -> MultigridSchedule:
 def _plan_key(schedule: MultigridSchedule) -> str:
     """Returns a key that schedules share if they differ only in the clips of the baseline's mini-batch."""
     baseline = schedule.baseline
-
     parts: list[Any] = [baseline.stride, str(Fraction(str(baseline.warmup_epochs)))]
     for phase in schedule.phases:
         places = phase.start_epoch, (phase.start_epoch + phase.end_epoch) / 2, phase.end_epoch
@@ -141,7 +135,9 @@ def _from_multigrid(
             return replace(here, place=_window_start(place, sampler.accumulate))
         return _on_other_ranks(state, mine, here, sampler)
     if state.get("baseline_plan") == mine["baseline_plan"] in (state.get("plan"), mine["plan"]):
-        return _across(state, mine, here, sampler)
+        both = "the baseline", "a multigrid training"
+        _refuse_mid_epoch(place, *(both if mine["plan"] != mine["baseline_plan"] else both[::-1]))
+        return _cross(here, Fraction(state["baseline_epoch"]), sampler)
     raise MisconfigurationException(
         "The checkpoint belongs to another multigrid schedule, so its position means something else here. "
         "Resume with the settings of the checkpoint, or start a new training from its weights.\n"
@@ -168,14 +164,6 @@ def _on_other_ranks(
     return replace(here, place=place, message=message)
 
 
-def _across(state: dict[str, Any], mine: dict[str, Any], here: Continuation, sampler: MultigridSampler) -> Continuation:
-    both = "the baseline", "a multigrid training"
-    _refuse_mid_epoch(here.place, *(both if mine["plan"] != mine["baseline_plan"] else both[::-1]))
-    baseline_epoch = Fraction(state["baseline_epoch"])
-    place = _place_of(sampler, baseline_epoch)
-    return replace(here, place=place, message=_crossing(baseline_epoch, place, sampler))
-
-
 def _from_baseline(
     counters: LoopCounters, sampler: MultigridSampler, epoch: BaselineEpoch, configs: Sequence[LRSchedulerConfig]
 ) -> Continuation:
@@ -187,36 +175,32 @@ def _from_baseline(
             f"steps in {done.epoch} epoch(s), but the baseline of this script has {epoch.optimizer_steps} in each. Use "
             "the data, `batch_size` and devices of that training, or start a new training from the weights."
         )
-    place = _place_of(sampler, Fraction(done.epoch))
     ticks = [epoch.ticks(Fraction(done.epoch), config.interval, config.frequency) for config in configs]
-    return Continuation(place, ticks, 1.0, epoch, message=_crossing(Fraction(done.epoch), place, sampler))
+    return _cross(Continuation(done, ticks, 1.0, epoch), Fraction(done.epoch), sampler)
 
 
 def _refuse_mid_epoch(place: Place, of: str, this: str) -> None:
     if place.batch:
         raise MisconfigurationException(
             f"The checkpoint is of {of}, in the middle of its epoch {place.epoch} (batch {place.batch}). This run is "
-            f"{this}: its mini-batches are others, so it can only continue from the end of an epoch. Continue the "
-            "checkpoint with the script that wrote it up to the end of an epoch, and resume from the checkpoint "
-            "written there."
+            f"{this}: its mini-batches are others, so it can only continue from the end of an epoch. Let the script "
+            "that wrote the checkpoint continue to the end of an epoch, and resume from the checkpoint written there."
         )
 
 
-def _crossing(baseline_epoch: Fraction, place: Place, sampler: MultigridSampler) -> str:
+def _cross(found: Continuation, baseline_epoch: Fraction, sampler: MultigridSampler) -> Continuation:
+    """Moves to the first optimizer step at or after an epoch of the baseline."""
     schedule = sampler.schedule
+    position = schedule.position_of(baseline_epoch)
+    epoch = math.floor(position)
+    place = _first_after(sampler, epoch, (position - epoch) * sampler.clips * sampler.world)
     trains = "the baseline" if _plan_key(schedule) == _plan_key(_without_cycles(schedule)) else "multigrid"
-    return (
+    message = (
         f"The checkpoint is of another training of this baseline, at its epoch {float(baseline_epoch):g} of "
         f"{float(schedule.baseline.epochs):g}. This run trains {trains}, and goes on where its LR is that of the same "
         f"baseline epoch: in epoch {place.epoch} of {schedule.epochs} at batch {place.batch}."
     )
-
-
-def _place_of(sampler: MultigridSampler, baseline_epoch: Fraction) -> Place:
-    """The first optimizer step at or after an epoch of the baseline."""
-    position = sampler.schedule.position_of(baseline_epoch)
-    epoch = math.floor(position)
-    return _first_after(sampler, epoch, (position - epoch) * sampler.clips * sampler.world)
+    return replace(found, place=place, message=message)
 
 
 def optimizer_steps_before(sampler: MultigridSampler, place: Place) -> int:

@@ -46,7 +46,8 @@ class Takeover(ExitStack):
         """Makes a Trainer answer `configure_optimizers` as in `fit`, without one. The command `plan` uses it."""
         parts = [part for part in module.modules() if is_a(part, "LightningModule")]
         for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *parts):
-            self.callback(_restore_attributes, owner, dict(vars(owner)))
+            self.callback(vars(owner).update, dict(vars(owner)))
+            self.callback(vars(owner).clear)  # comes before `update`
         attach(trainer, module)
 
     def replace_loader(self, trainer: Trainer, loader: Any) -> None:
@@ -179,8 +180,3 @@ class Takeover(ExitStack):
             every = round(trainer.log_every_n_steps / schedule.iteration_reduction)  # type: ignore[attr-defined]
             every = max(1, min(every, math.ceil(batches / sampler.accumulate)))
             self.set_attribute(trainer, "log_every_n_steps", every)
-
-
-def _restore_attributes(owner: Any, attributes: dict[str, Any]) -> None:
-    vars(owner).clear()
-    vars(owner).update(attributes)

@@ -67,7 +67,7 @@ def count_graphs() -> int:
 def name_in_state_dict(name: str) -> str:
     """Returns the name that a state dict has for a parameter or buffer of a module that FSDP may have wrapped.
 
-    Torch 2.6 to 2.15 (`distributed/fsdp/_common_utils.py`, `FSDP_WRAPPED_MODULE`): `named_buffers` has the names of the
+    torch 2.6 to 2.15 (`distributed/fsdp/_common_utils.py`, `FSDP_WRAPPED_MODULE`): `named_buffers` has the names of the
     wrappers, state dicts don't.
     """
     return name.replace("_fsdp_wrapped_module.", "")

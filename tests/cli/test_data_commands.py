@@ -108,6 +108,34 @@ def test_mistakes_are_said_in_a_sentence(capsys, arguments, code, message, tmp_p
     assert re.search(message, error)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--part=0/4"], "`part` must be K/N with K from 1 to N, for part K of N, got '0/4'"),
+        (["--part=1/4", "--merge"], "`part` and `merge` exclude each other, got part='1/4'"),
+        (["--merge"], "3 of the 3 videos are not in .* Run the parts first: the same command with"),
+    ],
+)
+def test_mistakes_with_parts_are_said_in_a_sentence(source, capsys, arguments, message):
+    with pytest.raises(SystemExit, match="1"):
+        main(["prepare", f"--source={source / 'train'}", f"--output={source / 'out'}", *arguments, *SERIAL])
+    assert re.search(f"error: {message}", capsys.readouterr().err)
+
+
+def test_parts_and_what_merges_them(source, capsys):
+    command = ["prepare", f"--source={source / 'train'}", f"--output={source / 'out'}", "--preset=ultrafast", *SERIAL]
+    for number in (1, 2):
+        main([*command, f"--part={number}/2"])
+        printed = capsys.readouterr().out
+        assert re.match(
+            rf"{3 - number} videos prepared: .*\n\nPart {number}/2 is done. After the last part, run", printed
+        )
+    main([*command, "--merge"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("0 videos prepared, 3 were there: ")
+    assert printed.endswith(f"train: {source / 'out' / 'manifest.packed'}\n")
+
+
 def test_too_many_bad_videos_are_exit_status_1(source, capsys):
     for name in ("b.mp4", "c.mp4"):
         (source / "train" / "swim" / name).write_bytes(b"no video")

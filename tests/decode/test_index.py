@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lightning_multigrid.decode.index import SHOWN, PacketIndex, Seal
 from lightning_multigrid.decode.ranges import packet_ranges
 from tests.helpers.indices import FLAGS, INDEX, KEY, TIMES, make_index
-from tests.helpers.mutations import mutate, seeds
+from tests.helpers.mutations import fuzzed, mutate
 
 
 def test_a_round_trip_changes_nothing():
@@ -121,9 +121,7 @@ def sealed(content: bytes) -> bytes:
     return head + zlib.crc32(content).to_bytes(4, "little") + content
 
 
-@settings(max_examples=400, deadline=None)
-@given(seeds())
-def test_hostile_bytes_are_a_value_error_or_an_index(seed):
+def try_mutated(seed):
     draw = random.Random(seed)
     content = bytearray(INDEX.to_bytes()[10:])
     if draw.random() < 0.5:
@@ -136,6 +134,12 @@ def test_hostile_bytes_are_a_value_error_or_an_index(seed):
         if len(index.times):
             found = packet_ranges(index, range(len(index)))
             assert sorted(frame for part in found for frame in part.wanted.values()) == list(range(len(index)))
+
+
+@fuzzed(some=400)
+def test_mutated_bytes_are_a_value_error_or_an_index(numbers):
+    for seed in numbers:
+        try_mutated(seed)
 
 
 @given(st.binary(max_size=300))

@@ -10,12 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 
 from lightning_multigrid.decode import index_store as index_store
 from lightning_multigrid.decode.index_store import IndexStore
 from tests.helpers.indices import INDEX, KEY, make_index
-from tests.helpers.mutations import mutate, seeds
+from tests.helpers.mutations import fuzzed, mutate
 
 OTHER = make_index([KEY] * 3, [5, 6, 7])
 ENTRIES = [
@@ -145,15 +144,10 @@ def test_a_missing_store(tmp_path):
         IndexStore(tmp_path / "none.index")
 
 
-@settings(max_examples=150, deadline=None)
-@given(seeds())
-def test_hostile_bytes_are_a_value_error_or_an_answer(tmp_path_factory, seed):
-    path = tmp_path_factory.getbasetemp() / "hostile.index"
-    source = tmp_path_factory.getbasetemp() / "whole.index"
-    if not source.exists():
-        IndexStore.write(source, ENTRIES)
+def try_mutated(folder, content, seed):
+    path = folder / "hostile.index"
     draw = random.Random(seed)
-    content = bytearray(source.read_bytes())
+    content = bytearray(content)
     for _ in range(draw.randint(1, 4)):
         content[draw.randrange(len(content))] = draw.randrange(256)
     path.write_bytes(content if draw.random() < 0.7 else mutate(bytes(content), draw))
@@ -165,3 +159,10 @@ def test_hostile_bytes_are_a_value_error_or_an_answer(tmp_path_factory, seed):
             raise
     else:
         assert all(answer in (None, index) for answer, index in answers)
+
+
+@fuzzed(some=150)
+def test_mutated_stores_are_a_value_error_or_an_answer(path, tmp_path, numbers):
+    content = path.read_bytes()
+    for seed in numbers:
+        try_mutated(tmp_path, content, seed)

@@ -40,6 +40,8 @@ from tests.helpers.codings import (
     written,
 )
 from tests.helpers.field_pictures import SIDE, expected_frames, write_field_pictures
+from tests.helpers.rare_bytes import encoded, mp4_turned, remuxed, with_exif
+from tests.helpers.rare_files import CODINGS as RARE_CODINGS
 from tests.helpers.videos import decode_all, number_of, numbered_frames, write_video
 
 
@@ -145,6 +147,24 @@ def test_frames_are_shown_upright_and_boxes_are_cut_from_what_is_shown(tmp_path,
             assert torch.equal(part, whole[:, top : top + height, left : left + width])
     if not isinstance(rotation, str):
         assert np.array_equal(whole.numpy(), decode_all(path)[[17, 4]])
+
+
+def test_what_is_turned_by_an_odd_angle_or_ever_otherwise_is_refused(tmp_path):
+    upright = write_video(tmp_path / "turned.mp4", FRAMES[:5], options=H264).read_bytes()
+    (tmp_path / "odd.mp4").write_bytes(mp4_turned(upright, (56756, 32768, -32768, 56756), one=1 << 16))
+    with pytest.raises(VideoError, match="its display matrix turns frames by 30 degrees; only quarter turns are"):
+        VideoReader(tmp_path / "odd.mp4")
+
+    def change(pieces):
+        return [*with_exif(6)(pieces[:3]), *with_exif(8)(pieces[3:])]
+
+    pictures = encoded(RARE_CODINGS["mjpeg"], "avi")
+    (tmp_path / "changes.mov").write_bytes(remuxed([pictures], "mov", change))
+    with VideoReader(tmp_path / "changes.mov") as reader:
+        assert (reader.height, reader.width) == (64, 48)
+        assert reader.read([2, 0]).shape == (2, 64, 48, 3)
+        with pytest.raises(VideoError, match="frame 3 is to be turned otherwise than the first"):
+            reader.read([0, 3])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import strategies as st
 
 from lightning_multigrid.sources.manifest import Manifest
@@ -68,6 +69,16 @@ def mutate(content: bytes, rng: random.Random) -> bytes:
 def seeds():
     """Seeds of `mutate`; a failing one is all that is needed to see the failure again."""
     return st.integers(0, 2**32 - 1)
+
+
+def fuzzed(many: int = 5_000, some: int = 100) -> pytest.MarkDecorator:
+    """Gives a test `numbers`, some seeds of `mutate`; and many others as a slow proof.
+
+    `pytest -m slow -n 0 -k mutated` runs all of these.
+    """
+    marks = [pytest.mark.slow, pytest.mark.timeout(7200)]
+    others = pytest.param(range(some, some + many), marks=marks, id=f"{many} mutated")
+    return pytest.mark.parametrize("numbers", [pytest.param(range(some), id="some"), others])
 
 
 def check_rows(manifest: Manifest) -> None:

@@ -4,11 +4,13 @@ The options are the arguments of `main`, as JSON. Each rank writes what it saw t
 """
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
 import warnings
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy
@@ -30,7 +32,8 @@ class Recording(Module):
     """Records which clips it saw.
 
     With `unused` one layer gets no gradients, for DDP to find. `layers` adds layers of BatchNorm, each of another
-    width, as in large models. `die` says which `rank` dies in epoch 1, and `how`: "kill" or "raise".
+    width, as in large models. `die` says which `rank` dies in epoch 1, and `how`: "kill", "raise" or "worker", which
+    kills a worker of its loader. The file `died` is written then.
     """
 
     def __init__(self, folder, unused, die, layers):
@@ -48,9 +51,13 @@ class Recording(Module):
     def training_step(self, batch, batch_idx):
         x, y, index = batch
         if self._trainer is not None and self.global_rank == self.die.get("rank") and self.current_epoch == 1:
-            if self.die["how"] == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise ValueError("the third clip is odd")
+            Path(self.folder, "died").touch()
+            if self.die["how"] == "raise":
+                raise ValueError("the third clip is odd")
+            worker = multiprocessing.active_children()[0].pid if self.die["how"] == "worker" else None
+            os.kill(worker or os.getpid(), signal.SIGKILL)
+            if worker:
+                self.die = {}
         if self._trainer is not None:
             self.indices.append(index.tolist())
         return super().training_step((x, y % CLASSES), batch_idx)
@@ -63,11 +70,16 @@ class Recording(Module):
         torch.save((self.seen, self.indices, state), f"{self.folder}/{self.global_rank}.pt")
 
 
-def main(folder, devices, num_nodes=1, die=None, layers=0, compiled=False, **ddp):
+def main(folder, devices, num_nodes=1, die=None, layers=0, compiled=False, workers=0, **ddp):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     train, val = (
-        DataLoader(TensorDataset(*clips(number).tensors, torch.arange(number)), 2, shuffle=number == NUMBER)
+        DataLoader(
+            TensorDataset(*clips(number).tensors, torch.arange(number)),
+            2,
+            shuffle=number == NUMBER,
+            num_workers=workers if number == NUMBER else 0,
+        )
         for number in (NUMBER, 11)
     )
     host = trainer(

@@ -14,10 +14,12 @@ from itertools import pairwise
 from typing import Any
 
 import av
+import av.bitstream
 import numpy as np
 
 from tests.helpers.videos import numbered_frames
 
+Matrix = tuple[int, int, int, int]
 COUNT = 40
 """Frames of most files. Those of `long` have none but the first that can be decoded alone."""
 
@@ -367,6 +369,36 @@ def mp4_cut(data: bytes, skipped: int, kept: int, rate: int = 25) -> bytes:
         return content[:8] + (kept * 1000 // rate).to_bytes(4, "big") + start.to_bytes(4, "big") + content[16:]
 
     return mp4_edited(data, {b"elst": edit})
+
+
+def mp4_turned(data: bytes, matrix: Matrix, one: int = 1) -> bytes:
+    """With a display matrix a, b, c, d, times `one`, in its track header; ISO/IEC 14496-12, 8.3.2."""
+    a, b, c, d = (value * (1 << 16) // one for value in matrix)
+    rows = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    return mp4_edited(data, {b"tkhd": lambda own: own[:40] + rows + own[76:]})
+
+
+def with_exif(orientation: int) -> Callable[[list[Piece]], Iterable[Piece]]:
+    """Puts the notes of a camera into JPEG pictures: its maker, and how it was held."""
+    notes = struct.pack("<HHHIHHHHI4sI", 2, 0x112, 3, 1, orientation, 0, 0x10F, 2, 4, b"abc", 0)
+    segment = b"Exif\0\0II*\0\x08\0\0\0" + notes
+    head = b"\xff\xe1" + (len(segment) + 2).to_bytes(2, "big") + segment
+
+    def edit(pieces: list[Piece]) -> Iterable[Piece]:
+        for piece in pieces:
+            piece.data = piece.data[:2] + head + piece.data[2:]
+            yield piece
+
+    return edit
+
+
+def h264_turned(data: bytes, angle: int, flip: str) -> bytes:
+    """With a display orientation message before each keyframe."""
+    options = f"display_orientation=insert:rotate={angle}" + (f":flip={flip}" if flip else "")
+    with av.open(io.BytesIO(data)) as source:
+        stream = source.streams.video[0]
+        context = av.bitstream.BitStreamFilterContext(f"h264_metadata={options}", stream)
+        return b"".join(bytes(out) for packet in source.demux(stream) for out in context.filter(packet))
 
 
 def _element(kind: str, *contents: bytes) -> bytes:

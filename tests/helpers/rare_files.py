@@ -16,15 +16,19 @@ import av
 from tests.helpers.rare_bytes import (
     COUNT,
     Coding,
+    Matrix,
     Piece,
     damaged,
     encoded,
     flv_joined,
+    h264_turned,
     in_matroska,
     mp4_cut,
     mp4_of_two_kinds,
+    mp4_turned,
     once,
     remuxed,
+    with_exif,
     without_packets,
     without_units,
 )
@@ -38,8 +42,6 @@ _SUFFIXES = {
     "mpeg2video": "m2v",
     "mpegts": "ts",
 }
-UNLISTED = {"apng", "dv", "h261", "h263", "mxf", "nut", "obu", "rm", "swf"}
-"""Containers that the reader does not open: a refusal that says so is right."""
 
 
 def _coding(encoder: str, pix_fmt: str = "yuv420p", height: int = 48, width: int = 64, **options: Any) -> Coding:
@@ -192,6 +194,7 @@ class Case:
         make: Returns its bytes.
         damaged: Whether an error is a right answer.
         seed: Tells files of one kind of damage apart.
+        matrix: a, b, c, d; a stored pixel (x, y) is shown at (a x + c y, b x + d y).
         reason: Why `write` made no file.
     """
 
@@ -201,6 +204,7 @@ class Case:
     make: Callable[[], bytes]
     damaged: bool = False
     seed: int = 0
+    matrix: Matrix = (1, 0, 0, 1)
     reason: str = ""
 
     @property
@@ -223,7 +227,7 @@ class Case:
 
 def cases() -> list[Case]:
     """The whole matrix, always in the same order."""
-    return [*_plain(), *_times(), *_pictures(), *_changes(), *_hidden_state(), *_damaged()]
+    return [*_plain(), *_times(), *_pictures(), *_turned(), *_changes(), *_hidden_state(), *_damaged()]
 
 
 def sample(every: list[Case], count: int) -> list[Case]:
@@ -277,11 +281,11 @@ _VFW_TAGS = {
 
 # Inter-coded, and where each of them lives.
 _INTER = {
-    "h264": "mp4 matroska mpegts flv avi",
-    "h265": "mp4 matroska mpegts",
+    "h264": "mp4 matroska mpegts flv avi mxf nut",
+    "h265": "mp4 matroska mpegts nut",
     "mpeg1": "mpeg mpegts avi",
-    "mpeg2": "mpegts mpeg matroska mp4 avi",
-    "mpeg4": "avi mp4 matroska mpegts m4v",
+    "mpeg2": "mpegts mpeg matroska mp4 avi mxf",
+    "mpeg4": "avi mp4 matroska mpegts m4v nut",
     "h263p": "avi",
     "flv1": "flv",
     "msmpeg4": "avi matroska",
@@ -292,6 +296,9 @@ _INTER = {
     "snow": "avi",
     "svq1": "mov",
     "zmbv": "avi",
+    "apng": "apng",
+    "rv10": "rm",
+    "rv20": "rm",
 }
 _B = ("h264", "h265", "mpeg1", "mpeg2", "mpeg4")
 
@@ -322,7 +329,7 @@ def _times() -> Iterator[Case]:
             yield _case(codec, container, "long", coding.having(g=250))
             if codec in _B:
                 yield _case(codec, container, "b_frames", _b(codec))
-            if container not in ("avi", "m4v", "ivf"):
+            if container not in ("avi", "m4v", "ivf", "mxf"):
                 uneven = tuple(3 * n + n % 2 + (40 if n > 20 else 0) for n in range(COUNT))
                 yield _case(
                     codec, container, "variable_rate", replace(shown, count=COUNT), times=uneven[: shown.count], rate=50
@@ -347,6 +354,9 @@ def _times() -> Iterator[Case]:
         yield _case(codec, "mp4", "faststart", coding, muxer=(("movflags", "faststart"),))
         yield _case(codec, "mov", "negative", coding, times=tuple(range(-7, coding.count - 7)))
         yield _case(codec, "matroska", "negative", coding, times=tuple(range(-7, coding.count - 7)))
+    for codec, container in (("h264", "mp4"), ("mjpeg", "mov"), ("mpeg4", "mp4")):
+        make = lambda x=codec, c=container: _mdat_too_long(encoded(CODINGS[x], c, muxer=(("movflags", "faststart"),)))  # noqa: E731
+        yield Case(codec, container, "mdat_too_long", make)
     for codec, containers in {"h264": "mp4 matroska mpegts flv avi", "mpeg2": "mpeg", "vp8": "matroska"}.items():
         for container in containers.split():
             yield _case(codec, container, "audio", _b(codec) if codec in _B else CODINGS[codec], audio=True)
@@ -404,6 +414,7 @@ def _pictures() -> Iterator[Case]:
     for codec in ("prores", "ffv1", "utvideo"):
         yield _case(codec, CONTAINERS[codec].split()[0], "interlaced", CODINGS[codec].having(flags="+ildct", top=1))
     formats = {
+        "apng": "rgba gray pal8 ya8 rgb48be monob",
         "h264": "gray yuv422p yuv444p yuv420p10le yuv422p10le yuvj420p nv12",
         "h265": "gray yuv444p yuv420p10le yuv422p12le",
         "vp9": "yuv444p yuv422p yuva420p gbrp",
@@ -466,6 +477,51 @@ def _pictures() -> Iterator[Case]:
                 f"colours_{name}",
                 replace(_b(codec) if codec in _B else CODINGS[codec], colours=colours),
             )
+
+
+TURNS: dict[str, Matrix] = {
+    "mirrored": (-1, 0, 0, 1),
+    "upside_down": (1, 0, 0, -1),
+    "by_180": (-1, 0, 0, -1),
+    "by_90": (0, 1, -1, 0),
+    "transposed": (0, 1, 1, 0),
+    "by_270": (0, -1, 1, 0),
+    "transversed": (0, -1, -1, 0),
+}
+"""All ways to lay a rectangle on its sides but one; a, b, c, d as `Case` has them."""
+# Orientations of EXIF 2.3, tag 0x112.
+_EXIF = {2: "mirrored", 3: "by_180", 4: "upside_down", 5: "transposed", 6: "by_90", 7: "transversed", 8: "by_270"}
+# The display orientation message of H.264 (ITU-T H.264, D.2.27): degrees counter-clockwise, then how to turn over.
+_SEI = {"mirrored": (0, "horizontal"), "upside_down": (0, "vertical"), "by_90": (270, ""), "by_270": (90, "")}
+
+
+def _turned() -> Iterator[Case]:
+    """Frames that are stored otherwise than they are shown."""
+    for codec, containers in {
+        "h264": "mp4 mov",
+        "h265": "mp4",
+        "mpeg4": "mp4",
+        "vp9": "mp4",
+        "av1": "mp4",
+        "mjpeg": "mov",
+        "png": "mov",
+        "prores": "mov",
+        "gif": "mov",
+    }.items():
+        for container in containers.split():
+            for name, matrix in TURNS.items():
+                make = lambda x=codec, c=container, m=matrix: mp4_turned(encoded(CODINGS[x], c), m)  # noqa: E731
+                yield Case(codec, container, f"turned_{name}", make, matrix=matrix)
+    for number, name in _EXIF.items():
+        for container in ("mov", "avi", "mjpeg"):
+            make = lambda c=container, n=number: remuxed([encoded(CODINGS["mjpeg"], "avi")], c, with_exif(n))  # noqa: E731
+            yield Case("mjpeg", container, f"exif_{name}", make, matrix=TURNS[name])
+    for name, (angle, flip) in _SEI.items():
+        for container in ("mp4", "mpegts", "matroska"):
+            make = lambda c=container, a=angle, f=flip: remuxed(  # noqa: E731
+                [h264_turned(encoded(CODINGS["h264"], "h264"), a, f)], c
+            )
+            yield Case("h264", container, f"sei_{name}", make, matrix=TURNS[name])
 
 
 _OTHER: dict[str, Callable[[Coding], Coding]] = {
@@ -605,7 +661,7 @@ _MAIN = {
     "vp8": "webm",
     "vp9": "webm mp4",
     "av1": "mp4 webm",
-    "mjpeg": "avi mov",
+    "mjpeg": "avi mov mjpeg",
     "ffv1": "matroska",
     "flv1": "flv",
     "h263": "3gp avi",
@@ -613,6 +669,8 @@ _MAIN = {
     "wmv2": "asf",
     "pal8": "avi",
     "prores": "mov",
+    "apng": "apng",
+    "rv20": "rm",
 }
 
 
@@ -640,9 +698,6 @@ def _damaged() -> Iterator[Case]:
                     else:
                         make = lambda b=base, k=kind, d=draw: damaged(b(), k, random.Random(d))  # noqa: E731
                     yield Case(codec, container, kind, make, True, seed)
-    for codec, container in (("h264", "mp4"), ("mjpeg", "mov"), ("mpeg4", "mp4")):
-        make = lambda x=codec, c=container: _mdat_too_long(encoded(CODINGS[x], c, muxer=(("movflags", "faststart"),)))  # noqa: E731
-        yield Case(codec, container, "mdat_too_long", make, True)
 
 
 def _mdat_too_long(data: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """Real ranks, started by each of the launchers: they see what the plan says, and end when one of them dies."""
 
 import re
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -69,6 +70,21 @@ def test_a_rank_that_dies_ends_the_others_and_is_named(tmp_path, launch, how, sa
     with pytest.raises(AssertionError) as failure:
         launch(tmp_path, 2, die={"rank": 1, "how": how})
     assert re.search(said, str(failure.value)), failure.value
+
+
+@pytest.mark.slow  # a launch each, half a minute
+@pytest.mark.parametrize("launch", [by_torchrun, by_lightning])
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("kill", ""), ("worker", "A process that loads data died"), ("raise", "ValueError: the third clip is odd")],
+)
+def test_30_seconds_after_a_rank_died_no_process_is_left(tmp_path, launch, rank, how, said):
+    with pytest.raises(AssertionError) as failure:
+        launch(tmp_path, 2, die={"rank": rank, "how": how}, workers=int(how == "worker"))
+    # The launcher has waited until all processes have closed their output.
+    assert time.time() - (tmp_path / "died").stat().st_mtime < 30
+    assert said in str(failure.value)
 
 
 @pytest.mark.slow  # compiles 20 layers for each grid, on each rank

@@ -12,10 +12,13 @@ import pytest
 import yaml
 
 from lightning_multigrid.cli.main import main
+from lightning_multigrid.prepare.dataset import prepare as one_machine
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.launchers import free_port, shell_environment
+from tests.helpers.preparing import FAST, contents, videos
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDER = EXAMPLES / "slurm"
@@ -114,6 +117,50 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
     assert job.returncode == 0, output[-3000:]
     # From that checkpoint, or from one that was written between the signal and the end.
     assert f"Restored all states from the checkpoint at {tmp_path / 'run'}" in output
+
+
+def prepare(cluster, *arguments, **variables):
+    command = ["bash", str(FOLDER / "prepare.sbatch"), *map(str, arguments), "--preset=ultrafast", "--workers=0"]
+    shared = {**cluster, **variables}
+    return subprocess.Popen(command, env=shared, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_an_array_prepares_what_one_machine_does(cluster, tmp_path):
+    videos(tmp_path / "in", ["a.mp4", "b.mp4", "c.mp4"])
+    source = tmp_path / "in" / "list.csv"
+    source.write_text("a.mp4 0\nb.mp4 1\nc.mp4 0\n")
+    folder = ["--source", source, "--output", tmp_path / "out"]
+    array = {"SLURM_ARRAY_TASK_COUNT": "2"}
+    tasks = [prepare(cluster, *folder, SLURM_ARRAY_TASK_ID=number, **array) for number in ("1", "2")]
+    for number, task in enumerate(tasks, start=1):
+        output, _ = task.communicate(timeout=280)
+        assert task.returncode == 0, output
+        assert f"Part {number}/2 is done. After the last part, run this with `--merge`" in output
+    output, _ = prepare(cluster, "--merge", *folder).communicate(timeout=280)
+    assert f"train: {tmp_path / 'out' / 'manifest.packed'}" in output
+    one_machine(read_manifest(source), tmp_path / "whole", FAST)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_the_part_of_a_task_and_the_arguments_of_the_array_script(cluster, tmp_path):
+    python = tmp_path / "bin" / "python"
+    python.write_text('#!/bin/bash\necho "$@"\n')
+    python.chmod(stat.S_IRWXU)
+    command = "-m lightning_multigrid prepare"
+    for variables, expected in (
+        ({}, f"{command} --source a b"),
+        ({"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "64"}, f"{command} --part 3/64 --source a b"),
+        # Some tasks again.
+        (
+            {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "2", "PARTS": "64"},
+            f"{command} --part 3/64 --source a b",
+        ),
+    ):
+        output, _ = prepare(cluster, "--source", "a b", **variables).communicate(timeout=60)
+        assert output == f"{expected} --preset=ultrafast --workers=0\n"
+    missing = subprocess.run(["bash", FOLDER / "prepare.sbatch"], capture_output=True, text=True, check=False)
+    assert missing.returncode == 1
+    assert "usage: sbatch [--array=1-N] prepare.sbatch [--merge] --source VIDEOS" in missing.stderr
 
 
 # --- The README ---

@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 import unicodedata
 from pathlib import Path
@@ -22,16 +21,16 @@ from lightning_multigrid.files.durable import OutputError, new_file, remove_part
 from lightning_multigrid.prepare.dataset import prepare
 from lightning_multigrid.prepare.journal import Entry, Journal
 from lightning_multigrid.prepare.transcode import Encoding
-from lightning_multigrid.sources.builder import ManifestBuilder, renamed
+from lightning_multigrid.sources.builder import renamed
 from lightning_multigrid.sources.charades import Charades
 from lightning_multigrid.sources.packed_file import load_manifest
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.broken_files import broken_files
 from tests.helpers.codings import damage
+from tests.helpers.preparing import FAST, check_whole, contents, start, videos
 from tests.helpers.tiny import Module, fit
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
-FAST = Encoding(preset="ultrafast")
 STRANGE = [
     "a b.mp4",
     "-i.mp4",
@@ -44,19 +43,6 @@ STRANGE = [
 ]
 
 
-def videos(folder, names):
-    """Videos of 20 frames that begin with frame 0, 20, 40 ..., and their manifest; labels 0, 1, 0, 1 ..."""
-    builder = ManifestBuilder(folder / "list.csv", classes=["run", "swim"])
-    for place, name in enumerate(names):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        suffix = path.suffix.lower().lstrip(".")
-        written = write_video(folder / f"made.{suffix}", numbered_frames(20, first=20 * place % 200))
-        written.rename(path)
-        builder.add(name, [place % 2], where=name)
-    return builder.build()
-
-
 def first_numbers(manifest):
     """The number in the first frame of each video."""
     found = []
@@ -65,15 +51,6 @@ def first_numbers(manifest):
             assert len(video) == 20
             found.append(number_of(video.read([0])[0].numpy()))
     return found
-
-
-def contents(folder):
-    """Bytes of all files in a folder but those that tell of the runs."""
-    return {
-        path.relative_to(folder): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in ("journal.jsonl", "lock")
-    }
 
 
 def report(folder):
@@ -361,25 +338,6 @@ def test_a_disk_that_is_too_small_is_known_from_the_first_videos(tmp_path, monke
     assert prepare(source, tmp_path / "out", FAST).kept == made
 
 
-# A `prepare` in a process of its own, which may be limited or killed.
-RUN = """
-import sys
-from lightning_multigrid.sources import read_manifest
-from lightning_multigrid.prepare import prepare
-from lightning_multigrid.prepare.transcode import Encoding
-if sys.argv[3] != "0":
-    import resource
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
-print("ready", flush=True)
-prepare(read_manifest(sys.argv[1]), sys.argv[2], Encoding(preset="ultrafast"), workers=int(sys.argv[4]))
-"""
-
-
-def start(source, output, *, limit=0, workers=0):
-    arguments = [sys.executable, "-c", RUN, str(source), str(output), str(limit), str(workers)]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_disk_that_is_full(tmp_path, workers):
     """A limit on the size of files stands in for a full disk: the system refuses the write, with EFBIG."""
@@ -410,15 +368,6 @@ def test_two_runs_in_one_folder(tmp_path):
     finally:
         run.kill()
         run.communicate()
-
-
-def check_whole(folder, expected):
-    """Every file that has a name is the whole one."""
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.name.startswith(".lightning-multigrid-"):
-            name = path.relative_to(folder)
-            if name.name not in ("journal.jsonl", "lock"):
-                assert path.read_bytes() == expected[name], f"{name} is not whole"
 
 
 def kill_and_run_again(tmp_path, kills, workers, seed, number=12, seconds=None):

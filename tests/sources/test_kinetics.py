@@ -1,12 +1,11 @@
 """Kinetics: files as CVDF distributes them, and broken ones."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from lightning_multigrid.sources.kinetics import Kinetics
 from lightning_multigrid.sources.text import ManifestError
 from tests.helpers.annotations import read_mutated, rows_of, write_files
-from tests.helpers.mutations import seeds
+from tests.helpers.mutations import fuzzed
 
 KINETICS = {
     "train.csv": (
@@ -168,7 +167,7 @@ def test_kinetics_broken(tmp_path, content, match):
 
 
 @pytest.mark.parametrize(("name", "folders"), [("train.csv", False), ("val.csv", True)])
-@given(seed=seeds())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_mutated_files_are_read_or_refused(tmp_path, name, folders, seed):
-    read_mutated(tmp_path, KINETICS, name, Kinetics(tmp_path / name, "/videos", class_folders=folders).read, seed)
+@fuzzed()
+def test_mutated_files_are_read_or_refused(tmp_path, name, folders, numbers):
+    for seed in numbers:
+        read_mutated(tmp_path, KINETICS, name, Kinetics(tmp_path / name, "/videos", class_folders=folders).read, seed)

@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from lightning_multigrid.sources.something_something import SomethingSomething
 from lightning_multigrid.sources.text import ManifestError
 from tests.helpers.annotations import read_mutated, rows_of, write_files
-from tests.helpers.mutations import seeds
+from tests.helpers.mutations import fuzzed
 
 LABELS = {
     "Approaching something with your camera": "0",
@@ -136,8 +135,8 @@ def test_something_something_labels_missing(tmp_path):
         SomethingSomething(tmp_path / "train.json", "/videos").read()
 
 
-@given(seed=seeds())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_mutated_files_are_read_or_refused(tmp_path, seed):
+@fuzzed()
+def test_mutated_files_are_read_or_refused(tmp_path, numbers):
     files = {"train.json": json.dumps(ENTRIES["train"]), "labels.json": json.dumps(LABELS)}
-    read_mutated(tmp_path, files, "train.json", SomethingSomething(tmp_path / "train.json", "/videos").read, seed)
+    for seed in numbers:
+        read_mutated(tmp_path, files, "train.json", SomethingSomething(tmp_path / "train.json", "/videos").read, seed)

@@ -1,12 +1,11 @@
 """UCF101 and HMDB51: the official files of their splits, and broken ones."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.ucf_hmdb import HMDB51, UCF101
 from tests.helpers.annotations import read_mutated, rows_of, write_files
-from tests.helpers.mutations import seeds
+from tests.helpers.mutations import fuzzed
 
 UCF101_FILES = {
     "classInd.txt": "1 ApplyEyeMakeup\r\n2 ApplyLipstick\r\n3 Archery\r\n",
@@ -105,14 +104,14 @@ def test_hmdb51_broken(tmp_path, content, arguments, match):
         HMDB51(write_files(tmp_path, {"run_test_split1.txt": content}), "/hmdb51", **arguments).read()
 
 
-@given(seed=seeds())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_mutated_ucf101_is_read_or_refused(tmp_path, seed):
+@fuzzed()
+def test_mutated_ucf101_is_read_or_refused(tmp_path, numbers):
     read = UCF101(tmp_path / "trainlist01.txt", "/videos").read
-    read_mutated(tmp_path, UCF101_FILES, "trainlist01.txt", read, seed)
+    for seed in numbers:
+        read_mutated(tmp_path, UCF101_FILES, "trainlist01.txt", read, seed)
 
 
-@given(seed=seeds())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_mutated_hmdb51_is_read_or_refused(tmp_path, seed):
-    read_mutated(tmp_path, HMDB51_FILES, "brush_hair_test_split1.txt", HMDB51(tmp_path, "/videos").read, seed)
+@fuzzed()
+def test_mutated_hmdb51_is_read_or_refused(tmp_path, numbers):
+    for seed in numbers:
+        read_mutated(tmp_path, HMDB51_FILES, "brush_hair_test_split1.txt", HMDB51(tmp_path, "/videos").read, seed)

@@ -1,0 +1,97 @@
+"""Streams: iterable datasets, whose samples come in an order of their own and have no index.
+
+Samples are taken whole and in the stream's order, and are brought to the grid in the worker. As in a plain
+`DataLoader`, each worker has its own share of the stream, by the stream's own rule. All workers read each mini-batch
+together, so they go through their shares equally fast.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+
+class StreamSamples:
+    """A stream as a map-style dataset of `clips` samples: any index gives the next sample of this process's share.
+
+    A share that ends begins again, since an epoch of the plan has a fixed number of clips, which the stream need not
+    know. Before the first epoch, every index gives the first sample.
+    """
+
+    # No `__dict__`, which would be searched for random generators: the order of a stream is its own.
+    __slots__ = ("_clips", "_first", "_process", "_samples", "stream")
+
+    def __init__(self, stream: IterableDataset[Any], clips: int) -> None:
+        self.stream, self._clips = stream, clips
+        self._first: list[Any] = []
+        self._samples: Iterator[Any] | None = None
+        self._process: int | None = None  # whose share `_samples` is
+
+    def __getattr__(self, name: str) -> Any:  # a `worker_init_fn` may ask for attributes of the stream
+        if name.startswith("_") or name == "stream":  # copying asks for them before they are there
+            raise AttributeError(name)
+        return getattr(self.stream, name)
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        kept = {name: getattr(self, name) for name in self.__slots__}
+        return None, kept | {"_samples": None, "_process": None if self._process is None else 0}
+
+    def __len__(self) -> int:
+        return self._clips
+
+    def begin(self, epoch: int) -> None:
+        """Begins an epoch, and tells it to a stream that has `set_epoch`."""
+        if hasattr(self.stream, "set_epoch"):
+            self.stream.set_epoch(epoch)
+        self._samples, self._process = None, 0
+
+    def __getitem__(self, index: int) -> Any:
+        if self._process is None:
+            if not self._first:
+                self._first.append(next(self._pass()))
+            return self._first[0]
+        if self._samples is None or self._process != os.getpid():
+            self._samples, self._process = self._pass(), os.getpid()
+        return next(self._samples)
+
+    def _pass(self) -> Iterator[Any]:
+        while True:
+            empty = True
+            for sample in self.stream:
+                empty = False
+                yield sample
+            if empty:
+                raise ValueError(
+                    f"{type(self.stream).__name__} gave no sample to a process that reads it. If it is cut into "
+                    "shards, use at most as many workers (on all devices together) as there are shards."
+                )
+
+
+class CollateAtOnce:
+    """A user's `collate_fn` for mini-batches that several workers read: it gets all samples, in the main process."""
+
+    def __init__(self, collate_fn: Callable[[list[Any]], Any]) -> None:
+        self.collate_fn = collate_fn
+
+    def __call__(self, samples: list[Any]) -> list[Any]:
+        return samples
+
+    def join(self, pieces: list[list[Any]]) -> Any:
+        """Collates the samples of all pieces."""
+        return self.collate_fn([sample for piece in pieces for sample in piece])
+
+
+def stream_loader(loader: DataLoader[Any], clips: int) -> DataLoader[Any]:
+    """Returns a loader of a stream as one that `MultigridLoader` understands; `clips` is the epoch's on all devices."""
+    collate = loader.collate_fn
+    if loader.num_workers > 1 and not hasattr(collate, "join"):
+        collate = CollateAtOnce(collate)
+    names = "batch_size drop_last num_workers prefetch_factor pin_memory timeout worker_init_fn multiprocessing_context"
+    arguments: dict[str, Any] = {name: getattr(loader, name) for name in names.split()}
+    if isinstance(collate, CollateAtOnce):
+        arguments["pin_memory"] = False  # it would pin the samples one by one, and mini-batches are copies of them
+    # Workers live for an epoch, as they begin the stream anew and must see its state of then.
+    return DataLoader(StreamSamples(loader.dataset, clips), collate_fn=collate, **arguments)  # type: ignore[arg-type]

@@ -1,0 +1,61 @@
+"""Parts of a `prepare` that several machines do: which videos are in which part, and which parts are missing."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lightning_multigrid.files import quoted
+
+_FOLDER = "parts"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Every `parts`-th video, from the `number`-th one on; numbers count from 1, as job arrays do."""
+
+    number: int
+    parts: int
+
+    @staticmethod
+    def parse(text: str) -> Part:
+        """Reads `K/N`, or raises a ValueError if there is no such part.
+
+        >>> Part.parse("3/64")
+        Part(number=3, parts=64)
+        """
+        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+        number, parts = map(int, match.groups()) if match else (0, 0)
+        if not 1 <= number <= parts:
+            raise ValueError(
+                f"`part` must be K/N with K from 1 to N, for part K of N, got {quoted(text)}. Number the tasks of a "
+                "job array from 1, as with `--array=1-64`, and give all the same N: `--part $SLURM_ARRAY_TASK_ID/64`."
+            )
+        return Part(number, parts)
+
+    def has(self, place: int) -> bool:
+        """Whether a video is in this part, by its place among all videos."""
+        return place % self.parts == self.number - 1
+
+    def folder(self, root: str) -> str:
+        """The folder for the journal, the report and the index of this part."""
+        return os.path.join(root, _FOLDER, f"{self.number}-of-{self.parts}")
+
+
+def parts_begun(root: str) -> list[Part]:
+    """The parts that were begun in an output folder."""
+    folder = os.path.join(root, _FOLDER)
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return [Part.parse(name.replace("-of-", "/")) for name in names if "-of-" in name]
+
+
+def how_to_finish(places: Sequence[int], root: str) -> str:
+    """Says which parts to run for the videos at these places: those of the begun division that needs fewest."""
+    missing = {part.parts: sorted({place % part.parts + 1 for place in places}) for part in parts_begun(root)}
+    if not missing:
+        return "Run the parts first: the same command with `--part K/N` instead of `--merge`, for each K from 1 to N."
+    parts = min(missing, key=lambda parts: (len(missing[parts]), parts))
+    numbers = ",".join(map(str, missing[parts]))
+    return f"Run the same command with `--part K/{parts}` instead of `--merge` for K = {numbers}, and then this one."

@@ -1,0 +1,232 @@
+"""Streams: whole samples in the stream's order, on the plan's grids, from balanced workers."""
+
+import pickle
+
+import lightning as L
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.loading import StreamSamples
+from tests.helpers.scripts import QUIET
+from tests.helpers.small_scripts import CLIPS, Script, clip, label
+
+LENGTH = {"clips_per_epoch": CLIPS}
+
+
+class Stream(IterableDataset):
+    """Each worker gives every W-th of the samples: a clip, its label, its number, and the epoch that it was told."""
+
+    def __init__(self, number=CLIPS):
+        self.number, self.epoch = number, -1
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        for index in range(worker, self.number, workers):
+            yield clip(index), label(index), index, self.epoch
+
+
+class Sized(Stream):
+    def __len__(self):
+        return self.number
+
+
+class Recording(Script):
+    def __init__(self):
+        super().__init__(unpack=lambda batch: batch[:2])
+        self.seen = []  # (epoch, shape, numbers, epochs that the stream was told)
+
+    def training_step(self, batch, batch_idx):
+        if self._trainer is not None:
+            x, _, numbers, epochs = batch
+            self.seen.append((self.current_epoch, (len(x), *x.shape[2:4]), numbers.tolist(), set(epochs.tolist())))
+        return self.loss(batch)
+
+
+def train(stream=None, callbacks=(), loader=DataLoader, multigrid=LENGTH, collate_fn=None, workers=0, **arguments):
+    module, callback = Recording(), MultigridCallback(**multigrid)
+    L.seed_everything(0, verbose=False)
+    trainer = L.Trainer(**QUIET | {"enable_checkpointing": False} | arguments, callbacks=[callback, *callbacks])
+    stream = Stream() if stream is None else stream
+    trainer.fit(module, loader(stream, batch_size=2, num_workers=workers, collate_fn=collate_fn))
+    sampler = callback.fit.sampler
+    steps = [step for epoch in range(sampler.schedule.epochs) for step in sampler.steps(epoch)]
+    assert [shape for _, shape, *_ in module.seen] == [(s.shape.clips, s.shape.frames, s.shape.size) for s in steps]
+    return module
+
+
+def numbers(module, epoch):
+    return [number for at, _, found, _ in module.seen if at == epoch for number in found]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_come_in_the_streams_order(workers):
+    module = train(workers=workers)
+    for epoch in range(3):
+        assert numbers(module, epoch) == list(range(CLIPS))
+
+
+def test_workers_go_through_their_shares_equally_fast():
+    module = train(workers=2)
+    for epoch in range(3):
+        assert sorted(numbers(module, epoch)) == list(range(CLIPS))
+
+
+def test_a_stream_that_has_set_epoch_is_told_the_epoch():
+    assert all(told == {epoch} for epoch, _, _, told in train(workers=1).seen)
+
+
+class Drawn(Stream):
+    """Draws from the global random state."""
+
+    def __iter__(self):
+        for sample in super().__iter__():
+            yield sample[0] + torch.rand(()), *sample[1:]
+
+
+def test_two_runs_are_the_same():
+    states = [train(Drawn(), workers=1).state_dict() for _ in range(2)]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+def test_a_share_that_ends_begins_again():
+    assert numbers(train(Stream(40)), 0) == [*range(40), *range(40), *range(16)]
+
+
+def test_the_collate_fn_gets_all_samples_of_a_mini_batch():
+    sizes = []
+
+    def collate(samples):
+        sizes.append(len(samples))  # in this process
+        return default_collate(samples)
+
+    module = train(collate_fn=collate, workers=2)
+    planned = [shape[0] for _, shape, *_ in module.seen]
+    assert sizes[-len(planned) :] == planned
+
+
+class Peek(L.Callback):
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if batch_idx == 1:
+            x, *_ = next(iter(trainer.train_dataloader))
+            assert x.ndim == 5
+            assert isinstance(trainer.train_dataloader.dataset, Stream)
+
+
+def test_who_looks_at_the_loader_takes_no_sample():
+    assert train().seen == train(callbacks=[Peek()]).seen
+
+
+# --- The length of an epoch ---
+
+
+@pytest.mark.parametrize(
+    ("stream", "multigrid", "arguments", "expected"),
+    [
+        (Sized(), {}, {}, CLIPS),
+        (Stream(), {}, {"limit_train_batches": 40}, 80),
+        (Sized(200), {"clips_per_epoch": 100}, {}, 100),
+        (Sized(200), {"clips_per_epoch": 100}, {"limit_train_batches": 0.8}, 80),
+    ],
+)
+def test_length(stream, multigrid, arguments, expected):
+    module = train(stream, multigrid=multigrid, **arguments)
+    assert [len(numbers(module, epoch)) for epoch in range(3)] == [expected] * 3
+
+
+def test_a_stream_without_a_length_is_refused():
+    with pytest.raises(ValueError, match=r"Stream does not say how many samples.*clips_per_epoch.*limit_train_batches"):
+        train(multigrid={})
+
+
+def test_fast_dev_run_needs_no_length():
+    train_once = Recording()
+    trainer = L.Trainer(**QUIET, fast_dev_run=True, callbacks=[MultigridCallback()])
+    trainer.fit(train_once, DataLoader(Stream(), batch_size=2))
+    assert len(train_once.seen) == 1
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="`clips_per_epoch` must be at least 1, got 0"):
+        MultigridCallback(clips_per_epoch=0)
+    with pytest.raises(ValueError, match="Stream gave no sample.*as many workers"):
+        train(Stream(0))
+    with pytest.raises(Exception, match="`precise_bn_batches` reads clips of the epoch again"):
+        train(multigrid={**LENGTH, "precise_bn_batches": 2})
+    trainer = L.Trainer(**QUIET, callbacks=[MultigridCallback(**LENGTH)])
+    with pytest.raises(TypeError, match="batch_size=None"):
+        trainer.fit(Recording(), DataLoader(Stream(), batch_size=None))
+
+
+# --- Resume ---
+
+
+def test_a_resumed_run_has_the_same_steps(tmp_path):
+    keep = L.pytorch.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=10, save_top_k=-1)
+    whole = train(callbacks=[keep], enable_checkpointing=True)
+    module = Recording()
+    trainer = L.Trainer(**QUIET, enable_checkpointing=False, callbacks=[MultigridCallback(**LENGTH)])
+    with pytest.warns(UserWarning, match="callbacks used to create the checkpoint"):
+        trainer.fit(module, DataLoader(Stream(), batch_size=2), ckpt_path=next(tmp_path.glob("*step=10.ckpt")))
+    assert [seen[:2] for seen in module.seen] == [seen[:2] for seen in whole.seen[10:]]
+
+
+# --- Loaders and streams of other libraries ---
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_loaders_of_torchdata():
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+    train(loader=loaders.StatefulDataLoader)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_webdataset(tmp_path):
+    wds = pytest.importorskip("webdataset")
+    for shard in range(2):
+        with wds.TarWriter(f"{tmp_path}/{shard}.tar") as writer:
+            for index in range(shard, CLIPS, 2):
+                sample = {"clip.pth": clip(index), "cls": label(index), "number.cls": index, "epoch.cls": 0}
+                writer.write({"__key__": str(index), **sample})
+    urls = [f"{tmp_path}/{shard}.tar" for shard in range(2)]
+    stream = wds.WebDataset(urls, shardshuffle=False).decode().to_tuple("clip.pth", "cls", "number.cls", "epoch.cls")
+    module = train(stream, workers=2)
+    assert sorted(numbers(module, 0)) == list(range(CLIPS))
+
+
+def generated(shards):
+    for shard in shards:
+        for index in range(shard, CLIPS, 2):
+            yield {"clip": clip(index).numpy(), "label": label(index), "number": index}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_face_datasets():
+    datasets = pytest.importorskip("datasets")
+    stream = datasets.IterableDataset.from_generator(generated, gen_kwargs={"shards": [0, 1]}).with_format("torch")
+
+    def collate(samples):
+        return default_collate([(sample["clip"], sample["label"], sample["number"], 0) for sample in samples])
+
+    module = train(stream.shuffle(seed=1, buffer_size=8), collate_fn=collate, workers=2)
+    assert sorted(numbers(module, 0)) == list(range(CLIPS))
+    assert numbers(module, 0) != numbers(module, 1)  # it was told the epoch
+
+
+# --- `StreamSamples` ---
+
+
+def test_before_the_first_epoch_there_is_only_the_first_sample():
+    samples = StreamSamples(Stream(), CLIPS)
+    assert [samples[index][2] for index in (0, 3, 7)] == [0, 0, 0]
+    samples.begin(0)
+    assert [samples[index][2] for index in (0, 3, 7)] == [0, 1, 2]
+    again = pickle.loads(pickle.dumps(samples))
+    assert again[0][2] == 0  # another process begins its own share
+    assert samples[0][2] == 3
+    assert samples.number == CLIPS  # a `worker_init_fn` may ask

@@ -1,0 +1,56 @@
+"""The comparison of readers runs, and the documentation shows what it counted."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples" / "compare_readers.py"
+RESULT = ROOT / "examples" / "results" / "readers.json"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    import compare_readers
+
+    return compare_readers
+
+
+@pytest.mark.timeout(300)
+def test_ours_is_right_and_others_that_are_not_installed_are_named(tmp_path):
+    json_file = tmp_path / "readers.json"
+    args = ["--files", "3", "--requests", "3", "--readers", "ours", "decord", "--json", str(json_file)]
+    (tmp_path / "decord.py").write_text("raise ImportError")
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *args],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "not installed: decord (ImportError)" in done.stdout
+    counts = json.loads(json_file.read_text())["counts"]
+    assert list(counts) == ["ours"]
+    assert sum((Counter(row) for row in counts["ours"].values()), Counter())["wrong"] == 0
+
+
+def test_a_neighbour_a_grey_picture_and_a_crash_are_not_right(script, tmp_path):
+    case = next(case for case in script.cases() if case.name == "h264-gop.mp4")
+    asked = script.ask(case.write(tmp_path), "ordinary", case.matrix, script.random.Random(0), 4)
+    read = script.ours()
+    assert script.in_child(read, asked) == ["right"] * 4
+    assert script.in_child(lambda path, indices: read(path, indices) * 0.95, asked) == ["right"] * 4  # other colours
+    assert script.in_child(lambda path, indices: read(path, [index ^ 1 for index in indices]), asked) == ["wrong"] * 4
+    assert script.in_child(lambda path, indices: read(path, indices) * 0 + 128, asked) == ["wrong"] * 4
+    assert script.in_child(lambda path, indices: script.os._exit(1), asked) == ["error"] * 4
+
+
+def test_the_page_shows_the_table_of_the_result(script):
+    report = json.loads(RESULT.read_text())
+    assert script.table(report["counts"], report["kinds"]) in (ROOT / "docs" / "readers.md").read_text()
