@@ -136,7 +136,11 @@ class Watch(L.Callback):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.losses.append(float(outputs["loss"]) if outputs else 0.0)
 
-    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        for optimizer in trainer.optimizers:
+            optimizer.register_step_pre_hook(lambda *_: self._note(trainer))
+
+    def _note(self, trainer: Any) -> None:
         lrs = [float(group["lr"]) for one in trainer.optimizers for group in one.param_groups]
         self.lrs[trainer.current_epoch, self._batch] = lrs
 
@@ -172,6 +176,7 @@ def run(style: Style, folder: Path, *callbacks: L.Callback, **arguments: Any) ->
         warnings.filterwarnings("ignore", "Found 1 module.* in eval mode")
         warnings.filterwarnings("ignore", "Be aware that when using `ckpt_path`")
         warnings.filterwarnings("ignore", "Checkpoint directory")
+        warnings.filterwarnings("ignore", "Using ModelCheckpoint with manual optimization")
         warnings.filterwarnings("ignore", "The dirpath has changed")
         trainer.fit(module, data, ckpt_path=ckpt_path)
     return Run(trainer, module, watch, settings)

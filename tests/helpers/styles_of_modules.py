@@ -104,6 +104,19 @@ class Progress(L.Callback):
 row(CALLBACKS, "`ModelCheckpoint` by a metric", module=WithValidation,
     **with_callback(lambda: cb.ModelCheckpoint(monitor="val_loss", save_last=True)))  # fmt: skip
 row(CALLBACKS, "`ModelCheckpoint` by epochs", **with_callback(lambda: cb.ModelCheckpoint(every_n_epochs=1)))
+row(CALLBACKS, "`EarlyStopping`", module=WithValidation, outcome="patience counts multigrid validations",
+    **with_callback(lambda: cb.EarlyStopping("val_loss", patience=9)))  # fmt: skip
+row(CALLBACKS, "`EMAWeightAveraging`", resume=True, **with_callback(lambda: cb.EMAWeightAveraging(0.9)))
+row(CALLBACKS, "a `BaseFinetuning` that thaws a layer", lr=False, outcome="in a multigrid epoch",
+    resume=True, **with_callback(lambda: Freeze()))  # fmt: skip
+row(CALLBACKS, "`TQDMProgressBar`", trainer={"enable_progress_bar": True}, **with_callback(cb.TQDMProgressBar))
+row(CALLBACKS, "`RichProgressBar`", trainer={"enable_progress_bar": True}, **with_callback(cb.RichProgressBar))
+row(CALLBACKS, "`ModelSummary`", trainer={"enable_model_summary": True}, **with_callback(cb.ModelSummary))
+row(CALLBACKS, "`Timer`", **with_callback(lambda: cb.Timer("01:00:00:00")))
+row(CALLBACKS, "`LambdaCallback`", **with_callback(lambda: cb.LambdaCallback(on_train_start=lambda *_: None)))
+row(CALLBACKS, "`OnExceptionCheckpoint`", **with_callback(lambda: cb.OnExceptionCheckpoint(".")))
+row(CALLBACKS, "looks at the training loader", **with_callback(Peek))
+row(CALLBACKS, "computes progress from `estimated_stepping_batches`", **with_callback(Progress))
 row(CALLBACKS, "`StochasticWeightAveraging`", refused="StochasticWeightAveraging",
     outcome="it drives the LR, too; use `WeightAveraging` or `EMAWeightAveraging`", resume=True,
     **with_callback(lambda: cb.StochasticWeightAveraging(1e-2)))  # fmt: skip

@@ -118,7 +118,7 @@ def styles(draw):
         "random",
         ", ".join([*names, str(number), str(trainer), *sorted(chosen)]),
         module=lambda: (Script if not validates else WithValidation)(configure, lambda batch: unpack(*batch)),
-        data=lambda: loader(kind(wrap, number), shuffle=None, collate_fn=collate, **sampler(number)),
+        data=lambda: loader(kind(wrap, number), **{"shuffle": None, "collate_fn": collate, **sampler(number)}),
         trainer=trainer,
         callbacks=lambda: [CALLBACKS[name]() for name in sorted(chosen)],
         multigrid={"lr_scaling": "sqrt"} if adaptive else {},
