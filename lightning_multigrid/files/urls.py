@@ -75,7 +75,6 @@ class RemoteRoot:
         if posixpath.pardir in rest.split("/"):
             raise RemoteRootError(f"{url!r} holds '..'. Give the URL without it.")
         self.url = f"{protocol}://{rest.rstrip('/')}"
-        self._listings: dict[str, frozenset[str]] = {}
 
     def key(self, path: str) -> str | None:
         """Returns a path relative to the root; None if it leads out of the root, as text or as a server may read it."""
@@ -83,13 +82,6 @@ class RemoteRoot:
         if any(map(_leads_out, (key, unquote(key), key.replace("\\", "/")))):
             return None
         return posixpath.normpath(key)
-
-    def exists(self, key: str) -> bool:
-        """Whether the file exists. Each folder is listed once."""
-        folder, name = posixpath.split(f"{self.url}/{key}")
-        if folder not in self._listings:
-            self._listings[folder] = _names_in(folder)
-        return name in self._listings[folder]
 
 
 class RemoteFile:
@@ -100,10 +92,7 @@ class RemoteFile:
         timeout: Seconds that a read may take.
 
     Attributes:
-        size: Its bytes.
         modified: A number that changes when the file does, if its store reports that.
-        failure: The error of a read through a `Cursor`, which can't raise it.
-        closed: Whether `close` was called.
 
     Raises:
         OSError: If the file is missing or cannot be read.
@@ -128,11 +117,7 @@ class RemoteFile:
         self.closed = True
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Returns the bytes at each (position, size); fewer where the file ends.
-
-        Raises:
-            OSError: If they cannot be read.
-        """
+        """Reads as `WatchedFile.read` does."""
         if self.closed:
             raise ValueError("read of a closed file")
         spans = [(position, min(position + size, self.size)) for position, size in ranges]
@@ -169,11 +154,18 @@ def _leads_out(key: str) -> bool:
     return is_url(key) or "::" in key or key.startswith("/") or posixpath.pardir in key.split("/")
 
 
-def _names_in(url: str) -> frozenset[str]:
+def names_at(folder: str) -> frozenset[str]:
+    """Returns the names in a folder on disk or at a URL; none if there is no such folder, or the disk fails."""
+    if not is_url(folder):
+        try:
+            with os.scandir(folder) as entries:
+                return frozenset(entry.name for entry in entries)
+        except OSError:
+            return frozenset()
     import fsspec
 
     try:
-        files, path = fsspec.core.url_to_fs(url)
+        files, path = fsspec.core.url_to_fs(folder)
         return frozenset(posixpath.basename(name.rstrip("/")) for name in files.ls(path, detail=False))
     except FileNotFoundError:
         return frozenset()

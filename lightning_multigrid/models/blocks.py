@@ -179,8 +179,7 @@ def initialize(model: nn.Module) -> None:
         elif isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=0.01)
             nn.init.zeros_(module.bias)
-    for module in model.modules():
-        if isinstance(module, Bottleneck):
+        elif isinstance(module, Bottleneck):
             nn.init.zeros_(module.branch2.get_submodule("c_bn").get_parameter("weight"))
         elif isinstance(module, NonLocal):
             nn.init.zeros_(module.bn.weight)

@@ -57,13 +57,8 @@ class SlowFast(nn.Module):
 
     H and W shrink to 1/32, rounded up. T must be a multiple of alpha, else `forward` raises ValueError.
 
-    Args:
-        num_classes: Width of the output.
-        temporal_kernels: For the slow and the fast pathway, temporal kernels of the blocks of res2, res3, res4, res5.
-        alpha: Frames of the fast pathway for each frame of the slow one.
-        beta: Width of the fast pathway over that of the slow one.
-        fusion_kernel: Temporal kernel of the fusion, odd.
-        dropout: Probability of dropping an element of the pooled vector.
+    `temporal_kernels` are, for the slow and the fast pathway, those of the blocks of res2, res3, res4 and res5. The
+    other arguments are those of `slowfast_r50`.
 
     Raises:
         ValueError: If alpha is below 1, `beta` is no multiple of 1/64 up to 1, or `fusion_kernel` is not odd.
@@ -130,7 +125,7 @@ def slowfast_r50(
         num_classes: Width of the output.
         alpha: Frames of the fast pathway for each frame of the slow one; it must divide T on every grid.
         beta: Width of the fast pathway over that of the slow one.
-        fusion_kernel: Temporal kernel of the fusion; 5 in the published 4 x 16 weights.
+        fusion_kernel: Temporal kernel of the fusion, odd; 5 in the published 4 x 16 weights.
         dropout: Probability of dropping an element of the pooled vector.
 
     >>> slowfast_r50(num_classes=5).eval()(torch.zeros(1, 3, 4, 32, 32)).shape

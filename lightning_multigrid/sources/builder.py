@@ -8,10 +8,11 @@ import os
 from array import array
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_multigrid.files import RemoteRoot, RemoteRootError, StrPath, is_url, quoted
+from lightning_multigrid.files import RemoteRoot, RemoteRootError, StrPath, is_url, names_at, quoted
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError, path_argument
 
@@ -78,7 +79,7 @@ class ManifestBuilder:
             raise self.error(where, f"the path {quoted(path)} is not valid text. Rename the video") from error
         if len(self._starts) + len(spans) not in (0, len(self._labels) + len(labels)):
             raise self.error(where, f"{len(labels)} labels with {len(spans)} spans. Give every label its span, or none")
-        if self._listings is not None and not (self._remote.exists(name) if self._remote else self._exists(name)):
+        if self._listings is not None and not self._exists(name, self._listings):
             self._missing += 1
             return
         self._paths += encoded
@@ -108,12 +109,12 @@ class ManifestBuilder:
             self._multi_label,
             self._frame_rate,
             self._missing,
-            _tensor(self._paths, torch.uint8),
-            _tensor(self._path_offsets, torch.int64),
-            _tensor(self._labels, torch.int32),
-            _tensor(self._label_offsets, torch.int64),
-            _tensor(self._starts, torch.float64),
-            _tensor(self._ends, torch.float64),
+            _tensor(self._paths),
+            _tensor(self._path_offsets),
+            _tensor(self._labels),
+            _tensor(self._label_offsets),
+            _tensor(self._starts),
+            _tensor(self._ends),
         )
 
     def error(self, where: str, what: str) -> ManifestError:
@@ -169,16 +170,12 @@ class ManifestBuilder:
             given, others = ("a label", "none") if labels else ("no label", "one")
             raise self.error(where, f"{given}, but the rows before have {others}. Give all videos a label, or none")
 
-    def _exists(self, name: str) -> bool:
+    def _exists(self, name: str, listings: dict[str, frozenset[str]]) -> bool:
+        """Whether a video is there. Each folder is listed once."""
         folder, base = os.path.split(os.path.join(self._root, name))
-        assert self._listings is not None
-        if folder not in self._listings:
-            try:
-                with os.scandir(folder) as entries:
-                    self._listings[folder] = frozenset(entry.name for entry in entries)
-            except OSError:
-                self._listings[folder] = frozenset()
-        return base in self._listings[folder]
+        if folder not in listings:
+            listings[folder] = names_at(folder)
+        return base in listings[folder]
 
 
 def renamed(
@@ -239,6 +236,5 @@ def _positive_rate(frame_rate: float | None) -> float | None:
     return float(frame_rate)
 
 
-def _tensor(values: bytearray | array[int] | array[float], dtype: torch.dtype) -> Tensor:
-    # `frombuffer` refuses an empty buffer. Otherwise it shares the memory, which the builder may still move.
-    return torch.frombuffer(values, dtype=dtype).clone() if len(values) else torch.empty(0, dtype=dtype)
+def _tensor(values: bytearray | array[int] | array[float]) -> Tensor:
+    return torch.from_numpy(np.array(values))  # a copy, as the builder may still move its memory

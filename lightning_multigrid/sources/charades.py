@@ -94,10 +94,7 @@ class FrameList:
     existing_only: bool = False
 
     def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """Reads the folders of frames in the list.
-
-        Args:
-            classes: Names of the classes in the order of their labels, if the source has no `classes` itself.
+        """Reads the folders of frames in the list; `classes` count only if the source has none itself.
 
         Raises:
             ManifestError: If the list can't be read, or frames are left out or out of order.
