@@ -167,14 +167,6 @@ class Written(Script):
             group["lr"] = 0.1 * (1 - 0.9 * self.global_step / self.trainer.estimated_stepping_batches)
 
 
-class Constant(Script):
-    """Writes one LR, by a callback's or a hook's choice."""
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        for group in self.optimizers().param_groups:
-            group["lr"] = 0.05
-
-
 class Halved(Script):
     """Halves the LR at the end of each epoch."""
 
@@ -195,7 +187,6 @@ CLOCK = "the LR is scaled; its clock is the script's"
 row(OWN, "timm by epoch, in `lr_scheduler_step`", module=lambda: Timm(by_steps=False), needs="timm", resume=True)
 row(OWN, "timm by step, in `lr_scheduler_step`", module=lambda: Timm(by_steps=True), needs="timm", resume=True)
 row(OWN, "`lr_scheduler_step`", module=Steps)
-row(OWN, "a constant written in a hook", module=Constant, warns="sets the LR itself", resume=True)
 row(OWN, "a number written in a hook, from `global_step`", module=Written, lr=False, resume=True,
     warns="sets the LR itself", outcome=CLOCK)  # fmt: skip
 row(OWN, '`group["lr"] *= 0.5` after each epoch', module=Halved, lr=False, resume=True, outcome=CLOCK)
