@@ -106,7 +106,6 @@ row(CALLBACKS, "`ModelCheckpoint` by a metric", module=WithValidation,
 row(CALLBACKS, "`ModelCheckpoint` by epochs", **with_callback(lambda: cb.ModelCheckpoint(every_n_epochs=1)))
 row(CALLBACKS, "`EarlyStopping`", module=WithValidation, outcome="patience counts multigrid validations",
     **with_callback(lambda: cb.EarlyStopping("val_loss", patience=9)))  # fmt: skip
-row(CALLBACKS, "`EMAWeightAveraging`", resume=True, **with_callback(lambda: cb.EMAWeightAveraging(decay=0.9)))
 row(CALLBACKS, "`TQDMProgressBar`", trainer={"enable_progress_bar": True}, **with_callback(cb.TQDMProgressBar))
 row(CALLBACKS, "`RichProgressBar`", trainer={"enable_progress_bar": True}, **with_callback(cb.RichProgressBar))
 row(CALLBACKS, "`ModelSummary`", trainer={"enable_model_summary": True}, **with_callback(cb.ModelSummary))

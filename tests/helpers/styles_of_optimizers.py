@@ -117,9 +117,6 @@ row(SCHEDULERS, "`CyclicLR`",
     module=scheduled(lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, 6, cycle_momentum=False), **STEP))  # fmt: skip
 row(SCHEDULERS, "`ChainedScheduler`", module=scheduled(chained))
 row(SCHEDULERS, "every third step", module=scheduled(lambda o: lr_scheduler.ExponentialLR(o, 0.9), frequency=3, **STEP))
-row(SCHEDULERS, "`ReduceLROnPlateau`", lr=False,
-    module=scheduled(lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0), monitor="loss", strict=False),
-    outcome="it counts multigrid epochs")  # fmt: skip
 
 # --- The script's own clock ---
 
