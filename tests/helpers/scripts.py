@@ -95,7 +95,7 @@ class Style:
     axes: str = "NCTHW"
     shape: BatchShape = SHAPE
     clips: int = CLIPS
-    epochs: float = EPOCHS
+    epochs: float | None = EPOCHS
     resumes: bool = True
     resume: bool = False
     lr: bool = True
@@ -190,7 +190,7 @@ def plan_of(style: Style, callback: MultigridCallback) -> list[tuple[int, int, i
     """Clips x frames x size of every step."""
     schedule, sampler = callback.fit.sampler.schedule, callback.fit.sampler
     assert schedule.baseline.shape == style.shape
-    assert schedule.baseline.epochs == style.epochs
+    assert style.epochs in (None, schedule.baseline.epochs)
     assert sampler.clips == style.clips
     steps = [step for epoch in range(schedule.epochs) for step in sampler.steps(epoch)]
     return [(step.shape.clips, step.shape.frames, step.shape.size) for step in steps]
