@@ -33,7 +33,7 @@ def draw_frames(lengths: Mapping[K, int], frames: int, seed: int) -> dict[K, Seq
     clip of T frames shows the same share i / T of the time before and afterwards.
 
     >>> {name: list(taken) for name, taken in draw_frames({"fast": 16, "slow": 4}, frames=8, seed=1).items()}
-    {'fast': [4, 5, 6, 7, 8, 9, 10, 11], 'slow': [1, 2]}
+    {'fast': [8, 9, 10, 11, 12, 13, 14, 15], 'slow': [2, 3]}
 
     Raises:
         ValueError: If the longest clip has fewer frames, or the ratio of the frames can't be kept.
