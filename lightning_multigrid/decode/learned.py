@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from lightning_multigrid.decode.nal import nal_units
+
 # What a unit replaces in the decoder, and the unit.
 _Unit = tuple[tuple[int, ...] | bytes, bytes]
 
@@ -63,12 +65,8 @@ class Learned:
 
 def _start_codes(data: bytes) -> Iterator[tuple[int, bytes]]:
     """The code and the bytes of each unit behind a start code."""
-    at = data.find(b"\0\0\1")
-    while 0 <= at < len(data) - 3:
-        following = data.find(b"\0\0\1", at + 3)
-        end = following if following >= 0 else len(data)
-        yield data[at + 3], data[at + 4 : end].rstrip(b"\0")
-        at = following
+    for start, end in nal_units(data, 0):
+        yield data[start], data[start + 1 : end].rstrip(b"\0")
 
 
 def _mpeg2(data: bytes) -> Iterator[_Unit]:
