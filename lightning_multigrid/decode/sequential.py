@@ -61,7 +61,8 @@ class SequentialDecode:
         """Decodes all frames, each with its number, or with -1 if its time is none of those listed."""
         missing = set(range(len(self._times)))
         count, time = 0, None
-        with self._file.opened() as (container, stream):
+        container, stream = self._file.open()
+        with container:
             packets = demuxed(container, stream)
             while True:
                 try:

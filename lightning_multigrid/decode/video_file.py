@@ -87,12 +87,10 @@ class VideoFile:
             yield
         except VideoError:
             raise
-        except MemoryError as error:
-            if not isinstance(error, av.FFmpegError):
-                raise
-            # A header asks for more memory than there can be: a fault of the file like any other.
-            raise self._error(error) from error
         except Exception as error:
+            # FFmpeg raises one, too, if a header asks for more memory than there can be: a fault of the file.
+            if isinstance(error, MemoryError) and not isinstance(error, av.FFmpegError):
+                raise
             raise self._error(error) from error
         self.check_reads()
 
@@ -111,15 +109,6 @@ class VideoFile:
         if error is not None:
             reason = _hung(error) if isinstance(error, HangError) else f"cannot be read ({error.strerror or error})"
             raise VideoError(self.path, reason) from error
-
-    @contextmanager
-    def opened(self) -> Iterator[tuple[InputContainer, VideoStream]]:
-        """Opens the file's container and its video, at the beginning, until the end of a `with`."""
-        container, stream = self.open()
-        try:
-            yield container, stream
-        finally:
-            container.close()
 
     def open(self, *, strict: bool = False) -> tuple[InputContainer, VideoStream]:
         """Opens the file's container and its video, at the beginning. If `strict`, the decoder conceals no fault."""
