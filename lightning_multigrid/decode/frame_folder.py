@@ -118,13 +118,8 @@ def _is_image(name: str) -> bool:
 
 
 def open_video(path: str, frame_rate: float | None) -> VideoReader | FrameFolder:
-    """Opens a video, for use in a `with`.
+    """Opens a video file, or a folder of images of `frame_rate` frames per second if that is given.
 
-    Args:
-        path: A video file, or a folder of images.
-        frame_rate: Frames per second of a folder; None for a file.
-
-    Raises:
-        VideoError: If it cannot be read.
+    Raises a `VideoError` if it cannot be read.
     """
     return VideoReader(path) if frame_rate is None else FrameFolder(path, frame_rate)

@@ -32,11 +32,7 @@ _MOST_SEALED = 1 << 22
 
 
 def index_of(file: VideoFile) -> PacketIndex:
-    """Builds the index of an open file.
-
-    Raises:
-        VideoError: If the file is damaged, cut short, or no video.
-    """
+    """Builds the index of an open file, or raises a `VideoError` if it is damaged, cut short, or no video."""
     with file.faults():
         file.refuse_cut_short()
         container, stream = file.open()
@@ -47,9 +43,7 @@ def index_of(file: VideoFile) -> PacketIndex:
 
 def is_sealed(index: PacketIndex, file: VideoFile) -> bool:
     """Whether an index is intact and of this file, as far as its size and sealed bytes tell."""
-    if index.file_size != file.bytes.size:
-        return False
-    return index.digest == index.digest_for(file.bytes.read(index.seals))
+    return index.file_size == file.bytes.size and index.digest == index.digest_for(file.bytes.read(index.seals))
 
 
 class _Indexing:
@@ -126,9 +120,8 @@ class _Indexing:
     def _remove_unsafe_entries(self, flags: Any, times: Any, probe: list[VideoFrame]) -> None:
         """Removes entries at which a decoder might lack something that came with a packet before, or no picture is."""
         entries = set(times[flags & ENTRY != 0].tolist())
-        if any(frame.pts in entries and not frame.key_frame for frame in probe):
-            flags[1:] &= ~ENTRY
-        if self.h264 is not None and (self.h264.sets_in_band or self.h264.needs_encoder):
+        misses = self.h264 is not None and (self.h264.sets_in_band or self.h264.needs_encoder)
+        if misses or any(frame.pts in entries and not frame.key_frame for frame in probe):
             flags[1:] &= ~ENTRY
         if self.h265 is not None and self.h265.sets_in_band and len(flags):
             flags[np.setdiff1d(np.arange(1, len(flags)), self.h265.whole)] &= ~ENTRY
@@ -204,14 +197,11 @@ def _seals(file: VideoFile) -> tuple[tuple[Seal, ...], bool]:
     boxes = outermost_boxes(file.bytes)
     tables = [box for box in boxes if box.kind == b"moov"]
     single = len(tables) == 1 and tables[0].size <= _MOST_SEALED and not any(box.kind == b"moof" for box in boxes)
-    spans = [(0, _END), (max(file.bytes.size - _END, 0), _END)]
-    if single:
-        spans = [(tables[0].position, tables[0].size)]
+    ends = [(0, _END), (max(file.bytes.size - _END, 0), _END)]
+    spans = [(tables[0].position, tables[0].size)] if single else ends
     found = file.bytes.read(spans)
-    if single:
-        # Each track lists the kinds of its samples; with a second kind come other parameter sets.
-        kinds = found[0].split(b"stsd")[1:]
-        single = all(kind[4:8] == b"\0\0\0\1" for kind in kinds)
+    # Each track lists the kinds of its samples; with a second kind come other parameter sets.
+    single = single and all(kind[4:8] == b"\0\0\0\1" for kind in found[0].split(b"stsd")[1:])
     return tuple(Seal(position, len(data)) for (position, _), data in zip(spans, found, strict=True)), single
 
 

@@ -27,11 +27,7 @@ _QUANT_TABLES, _HUFFMAN_TABLES, _SCAN = 0xDB, 0xC4, 0xDA  # JPEG; ITU-T T.81, ta
 
 
 class Learned:
-    """Looks at the packets of a stream, one after the other.
-
-    Args:
-        codec: Name of its decoder.
-        extradata: What the decoder knows before the first packet.
+    """Looks at the packets of a stream, one after the other. The decoder `codec` knows `extradata` before them.
 
     Attributes:
         sizes: Sizes of frames in sequence headers of MPEG-1 and 2. Where the size changes, FFmpeg drops a frame.
@@ -46,7 +42,6 @@ class Learned:
         self.sizes: set[bytes] = set()
 
     def look(self, packet: bytes) -> None:
-        """Looks at the next packet."""
         units = dict(self._units(packet)) if self._units else {}
         if (_SEQUENCE, 0) in units:
             self.sizes.add(units[_SEQUENCE, 0][:3])

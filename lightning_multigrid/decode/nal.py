@@ -22,12 +22,9 @@ _H265_SETS = {32, 33, 34}
 
 
 class Look(NamedTuple):
-    """What a packet of H.264 holds.
+    """Whether a packet of H.264 is an IDR picture, whether no other picture refers to it, and whether it is timed.
 
-    Args:
-        entry: Whether it is an IDR picture.
-        droppable: Whether no other picture refers to it.
-        timed: Whether it says in which fields its picture is shown ("pic_struct"; D.2.3).
+    A timed packet says in which fields its picture is shown ("pic_struct"; D.2.3).
     """
 
     entry: bool
@@ -105,7 +102,7 @@ class H264Packets:
             order = self._order(packet, slices[0], idr)
         except (IndexError, ValueError):
             order, self.sure = 0, False
-        if refers and any(refers):
+        if any(refers):
             self._before = order
         self.orders.append(((self.orders[-1][0] if self.orders else 0) + idr, order))
         return Look(idr, bool(slices) and not any(refers) and not other, timed)

@@ -1,8 +1,7 @@
 """Frames of a video file by their number: exactly the frames asked for, in presentation order.
 
-The reader takes packets from the index, decodes only those that the frames need, and compares each frame that comes out
-with the index. Where the two disagree, it decodes the file from its beginning. First right, then fast. `README.md` has
-a drawing.
+Only the packets that the frames need are decoded, and what comes out is compared with the index. Where the two
+disagree, the file is decoded from its beginning. `README.md` has a drawing.
 
 T frames, H W pixels of a frame as it is shown, that is with its rotation applied.
 """
@@ -50,11 +49,7 @@ _Fill = Callable[[VideoFrame, list[int]], None]
 
 
 def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[int]]:
-    """Maps each frame of a clip to its places in the clip, after a check against the length of the video.
-
-    Raises:
-        IndexError: If the video has no such frame.
-    """
+    """Maps each frame of a clip to its places in the clip, or raises an IndexError if the video has no such frame."""
     places: dict[int, list[int]] = {}
     for place, index in enumerate(map(operator.index, indices)):
         if not 0 <= index < length:
@@ -81,15 +76,7 @@ def read_frames(path: str | os.PathLike[str], indices: Sequence[int]) -> Tensor:
 
 
 def build_index(path: str | os.PathLike[str], *, read_timeout: float = 60.0) -> PacketIndex:
-    """Builds the index of a video file, for `VideoReader`.
-
-    Args:
-        path: An ordinary file on disk, whatever its name looks like, or a URL that fsspec knows (`s3://bucket/a.mp4`).
-        read_timeout: Seconds that a read of the file may take.
-
-    Raises:
-        VideoError: As `VideoReader` does.
-    """
+    """Builds the index of a video file, for `VideoReader`. Arguments and errors are those of `VideoReader`."""
     with closing(VideoFile(os.fspath(path), read_timeout)) as file:
         return index_of(file)
 
@@ -321,9 +308,7 @@ class VideoReader:
     def _packets(self, numbers: list[int]) -> Iterator[tuple[int, bytes]]:
         index = self.index
         columns = (column[numbers].tolist() for column in (index.positions, index.sizes, index.checksums))
-        for piece in _pieces(list(zip(numbers, *columns, strict=True))):
-            start = min(position for _, position, _, _ in piece)
-            end = max(position + size for _, position, size, _ in piece)
+        for start, end, piece in _pieces(list(zip(numbers, *columns, strict=True))):
             data = self.file.bytes.read([(start, end - start)])[0]
             for number, position, size, checksum in piece:
                 packet = data[position - start : position - start + size]
@@ -405,17 +390,17 @@ class _Disagreement(Exception):
 _cache = ThreadCache()
 
 
-def _pieces(packets: list[_Place]) -> Iterator[list[_Place]]:
-    """Groups packets whose bytes are read in one go. A packet is (number, position, size, checksum)."""
+def _pieces(packets: list[_Place]) -> Iterator[tuple[int, int, list[_Place]]]:
+    """Groups packets, each (number, position, size, checksum), whose bytes from start to end are read in one go."""
     piece: list[_Place] = []
     start = end = 0
     for packet in packets:
         _, position, size, _ = packet
         low, high = min(start, position), max(end, position + size)
         if piece and (high - low > _PIECE or position - end > _GAP or start - position - size > _GAP):
-            yield piece
+            yield start, end, piece
             piece = []
         start, end = (low, high) if piece else (position, position + size)
         piece.append(packet)
     if piece:
-        yield piece
+        yield start, end, piece

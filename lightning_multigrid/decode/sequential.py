@@ -43,9 +43,7 @@ class Damage:
 class SequentialDecode:
     """One decode of a file from its beginning, by a new decoder.
 
-    Args:
-        file: The file.
-        times: When its frames are shown, ascending, by which they get their numbers; if empty, they are counted.
+    Frames get their numbers by `times`, when they are shown, ascending; if it is empty, they are counted.
 
     Attributes:
         damage: What FFmpeg has reported so far.
