@@ -118,8 +118,5 @@ def _is_image(name: str) -> bool:
 
 
 def open_video(path: str, frame_rate: float | None) -> VideoReader | FrameFolder:
-    """Opens a video file, or a folder of images of `frame_rate` frames per second if that is given.
-
-    Raises a `VideoError` if it cannot be read.
-    """
+    """Opens a video file, or with `frame_rate`, in frames per second, a folder of images. Errors are `VideoError`s."""
     return VideoReader(path) if frame_rate is None else FrameFolder(path, frame_rate)
