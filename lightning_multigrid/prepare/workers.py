@@ -7,8 +7,8 @@ else; one whose parent is gone ends with its next sign of life.
 
 from __future__ import annotations
 
-import importlib
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -46,7 +46,7 @@ def run_tasks(
     be picklable. With 0 workers the function is called here, without a timeout.
     """
     if not workers:
-        call = _function(function)
+        call = pkgutil.resolve_name(function)
         for task in tasks:
             yield task, _result(call, task, lambda: None)
         return
@@ -64,19 +64,16 @@ def run_tasks(
 
     try:
         for task in tasks:
-            failure: TaskFailure | None = None
             while idle:  # one may have died since its last task, which is not the fault of this task
                 worker = idle.pop()
-                failure = worker.start(task)
-                if failure is None:
+                if worker.start(task):
                     break
             else:
                 worker = _Worker(function, timeout)
                 started = [other for other in started if other.alive] + [worker]
-                failure = worker.start(task)
-            if failure is not None:
-                yield task, failure
-                continue
+                if not worker.start(task):
+                    yield task, worker.result
+                    continue
             busy[worker.output] = worker
             yield from results(workers - 1)
         yield from results(0)
@@ -116,22 +113,22 @@ class _Worker:
         self.result: Any = None
         self.deadline = 0.0
 
-    def start(self, task: Any) -> TaskFailure | None:
-        """Sends a task to the process; returns a failure if it is dead."""
-        self.task, self.result = task, None
+    def start(self, task: Any) -> bool:
+        """Sends a task to the process; returns whether it was alive to take it."""
+        self.task = task
         self._extend()
         try:
             self._input.send(task)
         except BrokenPipeError:
-            return self._death()
-        return None
+            self._die()
+        return self.alive
 
     def take(self) -> bool:
         """Reads a message of the process; returns whether that was a result."""
         try:
             message = self.output.recv()
         except (EOFError, OSError):
-            self.result = self._death()
+            self._die()
             return True
         self._is_ready = True
         self._extend()
@@ -158,13 +155,13 @@ class _Worker:
         self._input.close()
         self.output.close()
 
-    def _death(self) -> TaskFailure:
+    def _die(self) -> None:
         with suppress(subprocess.TimeoutExpired):  # its pipe ends a little before it
             self._process.wait(5)
         self.end()
         code = self._process.returncode or 0
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
-        return TaskFailure(f"the process that worked on it ended {how}")
+        self.result = TaskFailure(f"the process that worked on it ended {how}")
 
 
 def serve(function: str) -> None:
@@ -174,7 +171,7 @@ def serve(function: str) -> None:
     # What libraries print must not come between the messages.
     tasks, results = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
     os.dup2(2, 1)
-    call = _function(function)
+    call = pkgutil.resolve_name(function)
     last = time.monotonic()
 
     def beat() -> None:
@@ -197,8 +194,3 @@ def _result(call: Callable[[Any, Callable[[], None]], Any], task: Any, beat: Cal
         raise
     except Exception as error:  # an error of one task must not end the others
         return TaskFailure(f"{type(error).__name__}: {error}")
-
-
-def _function(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
