@@ -36,8 +36,8 @@ class FrameFolder:
         rate: Frames per second.
 
     Attributes:
-        height: H, in pixels, of the first frame. The others must have the same.
-        width: W, in pixels, of the first frame. The others must have the same.
+        height: H, in pixels, of every frame.
+        width: W, in pixels, of every frame.
         rate: Frames per second.
         damage: None: an image can be read, or the folder is broken.
 
@@ -77,16 +77,9 @@ class FrameFolder:
         return frame / self.rate
 
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
-        """Reads frames as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
+        """Reads frames as a uint8 tensor T x H x W x 3 (RGB). Arguments and errors are those of `VideoReader.read`.
 
-        Args:
-            indices: Frames, counted from 0; repeats and any order are allowed.
-            box: The part of each frame to return, whose height and width are H and W. The whole frame if None.
-
-        Raises:
-            IndexError: If the folder has no such frame.
-            ValueError: If `box` does not lie within the frame.
-            VideoError: If a frame cannot be decoded, or has another size than the first.
+        A frame of another size than the first is an error, too.
         """
         top, left, height, width = Box.of(box, self.height, self.width)
         places = places_of(indices, len(self), self._path)
@@ -125,13 +118,5 @@ def _is_image(name: str) -> bool:
 
 
 def open_video(path: str, frame_rate: float | None) -> VideoReader | FrameFolder:
-    """Opens a video, for use in a `with`.
-
-    Args:
-        path: A video file, or a folder of images.
-        frame_rate: Frames per second of a folder; None for a file.
-
-    Raises:
-        VideoError: If it cannot be read.
-    """
+    """Opens a video file, or with `frame_rate`, in frames per second, a folder of images. Errors are `VideoError`s."""
     return VideoReader(path) if frame_rate is None else FrameFolder(path, frame_rate)

@@ -35,11 +35,7 @@ _LIMITED_RANGE, _FULL_RANGE = 1, 2  # FFmpeg's AVCOL_RANGE_MPEG and AVCOL_RANGE_
 
 
 def orientation_of(frame: VideoFrame) -> Orientation:
-    """How to show a decoded frame, as the `ffmpeg` program does.
-
-    Raises:
-        ValueError: If its display matrix turns it by anything but quarter turns.
-    """
+    """How to show a decoded frame, as the `ffmpeg` program does; a ValueError for anything but quarter turns."""
     matrix = _display_matrix(frame)
     if matrix is None:
         return Orientation()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -201,10 +201,7 @@ class PacketIndex:
 
     def digest_for(self, sealed: Sequence[bytes]) -> bytes:
         """The right `digest` if the file's sealed bytes are these."""
-        digest = blake2b(self._body, digest_size=_DIGEST)
-        for data in sealed:
-            digest.update(data)
-        return digest.digest()
+        return blake2b(b"".join([self._body, *sealed]), digest_size=_DIGEST).digest()
 
     def to_bytes(self) -> bytes:
         """Packs the index, into about 12 bytes per packet."""
@@ -265,7 +262,7 @@ class PacketIndex:
         if zlib.crc32(data[_HEAD.size :]) != checksum:
             raise ValueError("their checksum is wrong")
         digest, body = bytes(data[_HEAD.size : _HEAD.size + _DIGEST]), bytes(data[_HEAD.size + _DIGEST :])
-        values: tuple[Any, ...] = _BODY.unpack_from(body)
+        values = _BODY.unpack_from(body)
         frames, height, width, turns, direct, rate, file_size, *colours, seals, extradata_size, packets = values
         at = _BODY.size
         found = tuple(Seal(*_SEAL.unpack_from(body, at + place * _SEAL.size)) for place in range(seals))

@@ -101,11 +101,9 @@ class IndexStore:
 
     @staticmethod
     def write(path: str | os.PathLike[str], entries: Iterable[tuple[str, PacketIndex]]) -> None:
-        """Writes a store. At any moment the file is the old one or the new one, never a part.
+        """Writes a store from the name and the index of each video. If a name comes again, the last index counts.
 
-        Args:
-            path: Of the file.
-            entries: The name and the index of each video. If a name comes again, the last index counts.
+        At any moment the file is the old one or the new one, never a part.
 
         Raises:
             OutputError: If it cannot be written, for instance because the disk is full.

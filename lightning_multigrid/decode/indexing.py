@@ -32,23 +32,18 @@ _MOST_SEALED = 1 << 22
 
 
 def index_of(file: VideoFile) -> PacketIndex:
-    """Builds the index of an open file.
-
-    Raises:
-        VideoError: If the file is damaged, cut short, or no video.
-    """
+    """Builds the index of an open file, or raises a `VideoError` if it is damaged, cut short, or no video."""
     with file.faults():
         file.refuse_cut_short()
-        with file.opened() as (container, stream):
+        container, stream = file.open()
+        with container:
             return _Indexing(file, container, stream).index()
     raise AssertionError  # for the type checker: `faults` swallows nothing
 
 
 def is_sealed(index: PacketIndex, file: VideoFile) -> bool:
     """Whether an index is intact and of this file, as far as its size and sealed bytes tell."""
-    if index.file_size != file.bytes.size:
-        return False
-    return index.digest == index.digest_for(file.bytes.read(index.seals))
+    return index.file_size == file.bytes.size and index.digest == index.digest_for(file.bytes.read(index.seals))
 
 
 class _Indexing:
@@ -97,17 +92,12 @@ class _Indexing:
         if len(by_time) > 1 and self.stream.time_base is not None:
             rate = float((len(by_time) - 1) / (int(by_time[-1] - by_time[0]) * self.stream.time_base))
         seals, single = _seals(self.file)
-        direct = (
-            bool(len(times))
-            and single
-            and self.plain
-            and self.h264 is not None
-            and not (self.h264.sets_in_band or self.h264.needs_encoder)
-        )
+        alone = self.h264 is not None and not (self.h264.sets_in_band or self.h264.needs_encoder)
+        direct = bool(len(times)) and single and self.plain and alone
         codec = self.codec
         colours = int(codec.colorspace), int(codec.color_range), int(codec.color_primaries), int(codec.color_trc)
         index = PacketIndex(
-            frames=len(by_time) or self._count(),
+            frames=len(by_time) or sum(1 for _ in SequentialDecode(self.file, []).frames()),
             rate=rate,
             stored_height=probe[0].height,
             stored_width=probe[0].width,
@@ -130,9 +120,8 @@ class _Indexing:
     def _remove_unsafe_entries(self, flags: Any, times: Any, probe: list[VideoFrame]) -> None:
         """Removes entries at which a decoder might lack something that came with a packet before, or no picture is."""
         entries = set(times[flags & ENTRY != 0].tolist())
-        if any(frame.pts in entries and not frame.key_frame for frame in probe):
-            flags[1:] &= ~ENTRY
-        if self.h264 is not None and (self.h264.sets_in_band or self.h264.needs_encoder):
+        misses = self.h264 is not None and (self.h264.sets_in_band or self.h264.needs_encoder)
+        if misses or any(frame.pts in entries and not frame.key_frame for frame in probe):
             flags[1:] &= ~ENTRY
         if self.h265 is not None and self.h265.sets_in_band and len(flags):
             flags[np.setdiff1d(np.arange(1, len(flags)), self.h265.whole)] &= ~ENTRY
@@ -152,7 +141,10 @@ class _Indexing:
                 continue
             corrupt = packet.is_corrupt
             self.one_kind &= not self._changes_kind(packet)
-            if packet.pts is None or _may_be_placeholder(self.codec, packet):
+            # "Packed" MPEG-4 in AVI files has packets of two pictures. A packet of at most 8 bytes follows in place of
+            # the second picture, and frames come out with each other's times.
+            may_be_placeholder = self.codec.name == "mpeg4" and packet.size <= 8
+            if packet.pts is None or may_be_placeholder:
                 self.regular = False
             elif self.regular:
                 self._add(packet, packet.pts)
@@ -170,7 +162,8 @@ class _Indexing:
         elif self.h265 is not None:
             entry = self.h265.is_entry(data) and entry
         self.learned.look(data)
-        shown = not packet.is_discard and _is_shown(self.codec, data)  # an edit list discards
+        hidden = self.codec.name == "vp8" and not data[0] & 0x10  # RFC 6386, 9.1
+        shown = not (hidden or packet.is_discard)  # an edit list discards
         flags = ENTRY * entry | SHOWN * shown | DROPPABLE * droppable | TIMED * timed
         decoding_time = time if packet.dts is None else packet.dts
         position = -1 if packet.pos is None else packet.pos
@@ -178,19 +171,13 @@ class _Indexing:
 
     def _changes_kind(self, packet: Packet[VideoStream]) -> bool:
         """Whether something beside a packet tells how to decode it and those after it: a palette, or other headers."""
-        if packet.has_sidedata("palette"):
-            return True
-        if not packet.has_sidedata("new_extradata"):
-            return False
-        return bytes(packet.get_sidedata("new_extradata")) != bytes(self.codec.extradata or b"")
+        headers = bytes(packet.get_sidedata("new_extradata")) if packet.has_sidedata("new_extradata") else None
+        return packet.has_sidedata("palette") or headers not in (None, bytes(self.codec.extradata or b""))
 
     def _is_plain(self, packet: Packet[VideoStream]) -> bool:
         if packet.pos is None or packet.pos < 0:
             return False
         return self.file.bytes.read([(packet.pos, packet.size)]) == [bytes(packet)]
-
-    def _count(self) -> int:
-        return sum(1 for _ in SequentialDecode(self.file, []).frames())
 
 
 def _is_believed(probe: list[VideoFrame], by_time: Any, entries: Any) -> bool:
@@ -210,14 +197,11 @@ def _seals(file: VideoFile) -> tuple[tuple[Seal, ...], bool]:
     boxes = outermost_boxes(file.bytes)
     tables = [box for box in boxes if box.kind == b"moov"]
     single = len(tables) == 1 and tables[0].size <= _MOST_SEALED and not any(box.kind == b"moof" for box in boxes)
-    spans = [(0, _END), (max(file.bytes.size - _END, 0), _END)]
-    if single:
-        spans = [(tables[0].position, tables[0].size)]
+    ends = [(0, _END), (max(file.bytes.size - _END, 0), _END)]
+    spans = [(tables[0].position, tables[0].size)] if single else ends
     found = file.bytes.read(spans)
-    if single:
-        # Each track lists the kinds of its samples; with a second kind come other parameter sets.
-        kinds = found[0].split(b"stsd")[1:]
-        single = all(kind[4:8] == b"\0\0\0\1" for kind in kinds)
+    # Each track lists the kinds of its samples; with a second kind come other parameter sets.
+    single = single and all(kind[4:8] == b"\0\0\0\1" for kind in found[0].split(b"stsd")[1:])
     return tuple(Seal(position, len(data)) for (position, _), data in zip(spans, found, strict=True)), single
 
 
@@ -230,17 +214,3 @@ def _is_shown_in_order(packets: H264Packets, times: Any) -> bool | None:
         return None
     shown = np.lexsort(np.array(packets.orders).T[::-1])
     return len(set(packets.orders)) == len(times) and bool((shown == np.argsort(times, kind="stable")).all())
-
-
-def _is_shown(codec: VideoCodecContext, packet: bytes) -> bool:
-    """Whether a packet gives a frame. VP8 also has hidden frames: bit 4 of the first byte is 0; RFC 6386, 9.1."""
-    return codec.name != "vp8" or bool(packet[0] & 0x10)
-
-
-def _may_be_placeholder(codec: VideoCodecContext, packet: Packet[VideoStream]) -> bool:
-    """Whether a packet may hold no picture of its own.
-
-    "Packed" MPEG-4 in AVI files has packets of two pictures. A packet of at most 8 bytes follows in place of the second
-    picture, and frames come out with each other's times.
-    """
-    return codec.name == "mpeg4" and packet.size <= 8

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from lightning_multigrid.decode.nal import nal_units
+
 # What a unit replaces in the decoder, and the unit.
 _Unit = tuple[tuple[int, ...] | bytes, bytes]
 
@@ -25,11 +27,7 @@ _QUANT_TABLES, _HUFFMAN_TABLES, _SCAN = 0xDB, 0xC4, 0xDA  # JPEG; ITU-T T.81, ta
 
 
 class Learned:
-    """Looks at the packets of a stream, one after the other.
-
-    Args:
-        codec: Name of its decoder.
-        extradata: What the decoder knows before the first packet.
+    """Looks at the packets of a stream, one after the other. The decoder `codec` knows `extradata` before them.
 
     Attributes:
         sizes: Sizes of frames in sequence headers of MPEG-1 and 2. Where the size changes, FFmpeg drops a frame.
@@ -44,7 +42,6 @@ class Learned:
         self.sizes: set[bytes] = set()
 
     def look(self, packet: bytes) -> None:
-        """Looks at the next packet."""
         units = dict(self._units(packet)) if self._units else {}
         if (_SEQUENCE, 0) in units:
             self.sizes.add(units[_SEQUENCE, 0][:3])
@@ -63,12 +60,8 @@ class Learned:
 
 def _start_codes(data: bytes) -> Iterator[tuple[int, bytes]]:
     """The code and the bytes of each unit behind a start code."""
-    at = data.find(b"\0\0\1")
-    while 0 <= at < len(data) - 3:
-        following = data.find(b"\0\0\1", at + 3)
-        end = following if following >= 0 else len(data)
-        yield data[at + 3], data[at + 4 : end].rstrip(b"\0")
-        at = following
+    for start, end in nal_units(data, 0):
+        yield data[start], data[start + 1 : end].rstrip(b"\0")
 
 
 def _mpeg2(data: bytes) -> Iterator[_Unit]:

@@ -22,12 +22,9 @@ _H265_SETS = {32, 33, 34}
 
 
 class Look(NamedTuple):
-    """What a packet of H.264 holds.
+    """Whether a packet of H.264 is an IDR picture, whether no other picture refers to it, and whether it is timed.
 
-    Args:
-        entry: Whether it is an IDR picture, at which decoding can begin.
-        droppable: Whether no other picture refers to it, so that the others can be decoded without it.
-        timed: Whether it says in which fields its picture is shown ("pic_struct"; D.2.3).
+    A timed packet says in which fields its picture is shown ("pic_struct"; D.2.3).
     """
 
     entry: bool
@@ -95,23 +92,20 @@ class H264Packets:
                 self._builds |= {int(build) for build in _X264.findall(packet, start, end)}
             elif kind in (7, 8, 13, 15):
                 other = True
-                self._read_set(packet[start:end].rstrip(b"\0"))
+                unit = packet[start:end].rstrip(b"\0")
+                if unit not in self._sets:
+                    self.sets_in_band = True
+                    if kind == 7:
+                        self._read_sequence(unit)
         refers = [packet[start] >> 5 & 3 for start in slices]
         try:
             order = self._order(packet, slices[0], idr)
         except (IndexError, ValueError):
             order, self.sure = 0, False
-        if refers and any(refers):
+        if any(refers):
             self._before = order
         self.orders.append(((self.orders[-1][0] if self.orders else 0) + idr, order))
         return Look(idr, bool(slices) and not any(refers) and not other, timed)
-
-    def _read_set(self, unit: bytes) -> None:
-        if unit in self._sets:
-            return
-        self.sets_in_band = True
-        if unit[0] & 0x1F == 7:
-            self._read_sequence(unit)
 
     def _read_sequence(self, unit: bytes) -> None:
         if self._sequence_bytes not in (b"", unit):
@@ -140,13 +134,9 @@ class H264Packets:
         if idr:
             bits.golomb()
         low, cycle = bits.take(sequence.bits_of_order), 1 << sequence.bits_of_order
-        # The order nearest to that of the last reference picture; 8.2.1.1.
-        high = self._before - self._before % cycle
-        if low < self._before % cycle and self._before % cycle - low >= cycle // 2:
-            high += cycle
-        elif low > self._before % cycle and low - self._before % cycle > cycle // 2:
-            high -= cycle
-        return high + low
+        # The order nearest to that of the last reference picture, the later of two; 8.2.1.1.
+        half = cycle // 2
+        return self._before + half - (self._before + half - low) % cycle
 
 
 class H265Packets:

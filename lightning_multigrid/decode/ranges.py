@@ -27,8 +27,7 @@ class PacketRange(NamedTuple):
 def packet_ranges(index: PacketIndex, wanted: Sequence[int]) -> list[PacketRange]:
     """The packets to decode for the frames `wanted` (ascending). Ranges that touch or overlap become one.
 
-    Raises:
-        ValueError: If the index contradicts itself.
+    Raises a ValueError if the index contradicts itself.
     """
     packets = index.by_time[np.asarray(wanted, np.int64)]
     starts = index.entries[np.searchsorted(index.times[index.entries], index.times[packets], "right") - 1]

@@ -1,8 +1,7 @@
 """Frames of a video file by their number: exactly the frames asked for, in presentation order.
 
-The reader takes packets from the index, decodes only those that the frames need, and compares each frame that comes out
-with the index. Where the two disagree, it decodes the file from its beginning. First right, then fast. `README.md` has
-a drawing.
+Only the packets that the frames need are decoded, and what comes out is compared with the index. Where the two
+disagree, the file is decoded from its beginning. `README.md` has a drawing.
 
 T frames, H W pixels of a frame as it is shown, that is with its rotation applied.
 """
@@ -50,11 +49,7 @@ _Fill = Callable[[VideoFrame, list[int]], None]
 
 
 def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[int]]:
-    """Maps each frame of a clip to its places in the clip, after a check against the length of the video.
-
-    Raises:
-        IndexError: If the video has no such frame.
-    """
+    """Maps each frame of a clip to its places in the clip, or raises an IndexError if the video has no such frame."""
     places: dict[int, list[int]] = {}
     for place, index in enumerate(map(operator.index, indices)):
         if not 0 <= index < length:
@@ -81,20 +76,9 @@ def read_frames(path: str | os.PathLike[str], indices: Sequence[int]) -> Tensor:
 
 
 def build_index(path: str | os.PathLike[str], *, read_timeout: float = 60.0) -> PacketIndex:
-    """Builds the index of a video file, for `VideoReader`.
-
-    Args:
-        path: An ordinary file on disk, whatever its name looks like, or a URL that fsspec knows (`s3://bucket/a.mp4`).
-        read_timeout: Seconds that a read of the file may take.
-
-    Raises:
-        VideoError: As `VideoReader` does.
-    """
-    file = VideoFile(os.fspath(path), read_timeout)
-    try:
+    """Builds the index of a video file, for `VideoReader`. Arguments and errors are those of `VideoReader`."""
+    with closing(VideoFile(os.fspath(path), read_timeout)) as file:
         return index_of(file)
-    finally:
-        file.close()
 
 
 class VideoReader:
@@ -149,10 +133,13 @@ class VideoReader:
 
     def close(self) -> None:
         """Closes the file."""
+        self._close_demuxer()
+        self.file.close()
+
+    def _close_demuxer(self) -> None:
         if self._demuxer is not None:
             self._demuxer[0].close()
             self._demuxer = None
-        self.file.close()
 
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         """Reads frames as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
@@ -175,15 +162,7 @@ class VideoReader:
 
         It also does as `read` does for frames of odd height, frames that are turned to be shown, colours other than
         BT.601's and BT.709's, and clips whose frames differ in these. The colours are those of `read` within 3 of 255.
-
-        Args:
-            indices: As for `read`.
-            box: As for `read`. It may begin at any pixel.
-
-        Raises:
-            IndexError: If the video has no such frame.
-            ValueError: If `box` does not lie within the frame.
-            VideoError: If a frame cannot be decoded.
+        Arguments and errors are those of `read`; the box may begin at any pixel.
         """
         # FFmpeg's converter interpolates the chroma of frames of odd height.
         return self._clip(indices, box, yuv=self.index.orientation == Orientation() and self.index.height % 2 == 0)
@@ -192,13 +171,14 @@ class VideoReader:
         """Reads a clip as RGB, or if `yuv` and its frames allow that, as they are stored."""
         places = places_of(indices, len(self), self.file.path)
         shown = Box.of(box, self.height, self.width)
+        size = self.index.stored_height, self.index.stored_width
         format: YuvFormat | None = None
         fill: _Fill | None = None
         clip: YuvClip | Tensor
         with self.file.faults():
             for index, frame in self._find(sorted(places)):
                 self._refuse_other_turn(index, frame)
-                own = yuv_format(frame, len(indices), shown) if yuv and self._is_of_first_size(frame) else None
+                own = yuv_format(frame, len(indices), shown) if yuv and (frame.height, frame.width) == size else None
                 if fill is not None and own != format:
                     return self.read(indices, box)  # the first frame is not like this one
                 if fill is None:
@@ -235,9 +215,6 @@ class VideoReader:
         """Seconds from the first frame to another one, or to the end of the last; for videos of a known rate."""
         return self.index.time_of(frame)
 
-    def _is_of_first_size(self, frame: VideoFrame) -> bool:
-        return (frame.height, frame.width) == (self.index.stored_height, self.index.stored_width)
-
     def _rgb(self, frame: VideoFrame) -> Pixels:
         """Pixels of a stored frame, scaled to the size of the first frame if it has another."""
         height, width = self.index.stored_height, self.index.stored_width
@@ -265,18 +242,13 @@ class VideoReader:
                 yield from self._by_index(wanted)
                 return
             except (_Disagreement, av.FFmpegError):
-                self._forget_decoder()
+                # What has decoded may hold parts of a damaged file, which could show in the next frames.
+                _cache.forget_decoder(index)
+                self._close_demuxer()
                 self._renew_index()
                 if self.index == index and not kept:
                     break
         yield from self._from_start(wanted)
-
-    def _forget_decoder(self) -> None:
-        """Drops what decoded, since what it holds of a damaged file could show in the next frames."""
-        _cache.forget_decoder(self.index)
-        if self._demuxer is not None:
-            self._demuxer[0].close()
-            self._demuxer = None
 
     def _renew_index(self) -> None:
         """Rebuilds the index after the first disagreement: it may be another file's, or older than the file."""
@@ -292,13 +264,12 @@ class VideoReader:
 
         The decoder gets each packet's number in place of its time, and gives it back with the frame.
         """
-        index = self.index
         try:
-            ranges = packet_ranges(index, wanted)
+            ranges = packet_ranges(self.index, wanted)
         except ValueError as error:
             raise _Disagreement from error
         for packet_range in ranges:
-            with closing(self._direct(packet_range) if index.direct else self._demuxed(packet_range)) as decoded:
+            with closing(self._direct(packet_range) if self.index.direct else self._demuxed(packet_range)) as decoded:
                 yield from self._checked(packet_range, decoded)
 
     def _checked(self, packet_range: PacketRange, decoded: Iterator[VideoFrame]) -> Iterator[tuple[int, VideoFrame]]:
@@ -337,9 +308,7 @@ class VideoReader:
     def _packets(self, numbers: list[int]) -> Iterator[tuple[int, bytes]]:
         index = self.index
         columns = (column[numbers].tolist() for column in (index.positions, index.sizes, index.checksums))
-        for piece in _pieces(list(zip(numbers, *columns, strict=True))):
-            start = min(position for _, position, _, _ in piece)
-            end = max(position + size for _, position, size, _ in piece)
+        for start, end, piece in _pieces(list(zip(numbers, *columns, strict=True))):
             data = self.file.bytes.read([(start, end - start)])[0]
             for number, position, size, checksum in piece:
                 packet = data[position - start : position - start + size]
@@ -421,17 +390,17 @@ class _Disagreement(Exception):
 _cache = ThreadCache()
 
 
-def _pieces(packets: list[_Place]) -> Iterator[list[_Place]]:
-    """Groups packets whose bytes are read in one go. A packet is (number, position, size, checksum)."""
+def _pieces(packets: list[_Place]) -> Iterator[tuple[int, int, list[_Place]]]:
+    """Groups packets, each (number, position, size, checksum), whose bytes from start to end are read in one go."""
     piece: list[_Place] = []
     start = end = 0
     for packet in packets:
         _, position, size, _ = packet
         low, high = min(start, position), max(end, position + size)
         if piece and (high - low > _PIECE or position - end > _GAP or start - position - size > _GAP):
-            yield piece
+            yield start, end, piece
             piece = []
         start, end = (low, high) if piece else (position, position + size)
         piece.append(packet)
     if piece:
-        yield piece
+        yield start, end, piece

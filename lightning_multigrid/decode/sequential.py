@@ -43,9 +43,7 @@ class Damage:
 class SequentialDecode:
     """One decode of a file from its beginning, by a new decoder.
 
-    Args:
-        file: The file.
-        times: When its frames are shown, ascending, by which they get their numbers; if empty, they are counted.
+    Frames get their numbers by `times`, when they are shown, ascending; if it is empty, they are counted.
 
     Attributes:
         damage: What FFmpeg has reported so far.
@@ -61,7 +59,8 @@ class SequentialDecode:
         """Decodes all frames, each with its number, or with -1 if its time is none of those listed."""
         missing = set(range(len(self._times)))
         count, time = 0, None
-        with self._file.opened() as (container, stream):
+        container, stream = self._file.open()
+        with container:
             packets = demuxed(container, stream)
             while True:
                 try:

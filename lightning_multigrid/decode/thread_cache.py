@@ -67,7 +67,6 @@ class ThreadCache(threading.local):
         return self.by_time[key]
 
     def forget_decoder(self, index: PacketIndex) -> None:
-        """Drops the kept decoder for the file of an index."""
         self._decoders.pop(_kind(index), None)
 
     @contextmanager

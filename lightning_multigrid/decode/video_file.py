@@ -44,16 +44,14 @@ class VideoError(ValueError):
 class VideoFile:
     """An ordinary file, whatever its name looks like, open for reading until `close`.
 
+    Raises a `VideoError` if it is missing, empty, no ordinary file, or cannot be read.
+
     Args:
         path: A path, or a URL that fsspec knows.
         timeout: Seconds that a read may take.
 
     Attributes:
-        path: As it was given.
         bytes: The file for reads without FFmpeg.
-
-    Raises:
-        VideoError: If it is missing, empty, no ordinary file, or cannot be read.
     """
 
     def __init__(self, path: str, timeout: float) -> None:
@@ -65,10 +63,8 @@ class VideoFile:
             raise VideoError(path, "there is no such file") from error
         except PermissionError as error:
             raise VideoError(path, "may not be read by this user") from error
-        except HangError as error:
-            raise VideoError(path, _hung(error)) from error
         except (OSError, ValueError) as error:
-            raise VideoError(path, f"cannot be read ({type(error).__name__}: {error})") from error
+            raise VideoError(path, _reason(error)) from error
         if not self.bytes.is_ordinary:
             self.close()
             raise VideoError(path, "a directory" if self.bytes.is_folder else "not an ordinary file")
@@ -77,7 +73,6 @@ class VideoFile:
             raise VideoError(path, "empty, 0 bytes")
 
     def close(self) -> None:
-        """Closes the file."""
         self.bytes.close()
 
     @contextmanager
@@ -87,39 +82,25 @@ class VideoFile:
             yield
         except VideoError:
             raise
-        except MemoryError as error:
-            if not isinstance(error, av.FFmpegError):
-                raise
-            # A header asks for more memory than there can be: a fault of the file like any other.
-            raise self._error(error) from error
         except Exception as error:
+            # FFmpeg raises one, too, if a header asks for more memory than there can be: a fault of the file.
+            if isinstance(error, MemoryError) and not isinstance(error, av.FFmpegError):
+                raise
             raise self._error(error) from error
         self.check_reads()
 
     def _error(self, error: Exception) -> VideoError:
         self.check_reads()
-        if isinstance(error, HangError):
-            return VideoError(self.path, _hung(error))
         if isinstance(error, av.FFmpegError):
             limit = f", or frames of more than {MAX_PIXELS} pixels" if error.errno == errno.EINVAL else ""
             return VideoError(self.path, f"damaged{limit} ({error.strerror})")
-        return VideoError(self.path, f"cannot be read ({type(error).__name__}: {error})")
+        return VideoError(self.path, _reason(error))
 
     def check_reads(self) -> None:
         """Raises the error of a read, if there was one: FFmpeg took it for the end of the file."""
         error, self.bytes.failure = self.bytes.failure, None
         if error is not None:
-            reason = _hung(error) if isinstance(error, HangError) else f"cannot be read ({error.strerror or error})"
-            raise VideoError(self.path, reason) from error
-
-    @contextmanager
-    def opened(self) -> Iterator[tuple[InputContainer, VideoStream]]:
-        """Opens the file's container and its video, at the beginning, until the end of a `with`."""
-        container, stream = self.open()
-        try:
-            yield container, stream
-        finally:
-            container.close()
+            raise VideoError(self.path, _reason(error)) from error
 
     def open(self, *, strict: bool = False) -> tuple[InputContainer, VideoStream]:
         """Opens the file's container and its video, at the beginning. If `strict`, the decoder conceals no fault."""
@@ -191,8 +172,10 @@ def demuxed(container: InputContainer, stream: VideoStream) -> Iterator[Packet[V
             yield packet
 
 
-def _hung(error: HangError) -> str:
-    return f"cannot be read: {error.args[0]}, as on a network drive that is gone"
+def _reason(error: Exception) -> str:
+    if isinstance(error, HangError):
+        return f"cannot be read: {error.args[0]}, as on a network drive that is gone"
+    return f"cannot be read ({type(error).__name__}: {error})"
 
 
 class BrokenVideosError(ValueError):

@@ -46,9 +46,8 @@ def check_video(job: CheckJob, beat: Callable[[], None] = lambda: None) -> str |
 
 def _fault_of_frames(video: VideoReader | FrameFolder, frames: int | None, beat: Callable[[], None]) -> str | None:
     """Reads evenly spaced frames, and returns what is wrong with one of them."""
-    last = len(video) - 1
     number = len(video) if frames is None else min(frames, len(video))
-    wanted = [round(i * last / max(1, number - 1)) for i in range(number)]
+    wanted = [round(i * (len(video) - 1) / max(1, number - 1)) for i in range(number)]
     try:
         for first in range(0, len(wanted), _AT_ONCE):
             video.read(wanted[first : first + _AT_ONCE])

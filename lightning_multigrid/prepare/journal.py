@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 
@@ -41,9 +40,8 @@ class Journal:
                     if entry is not None:
                         self.entries[entry.video] = entry
 
-    def add(self, entries: Iterable[Entry]) -> None:
+    def add(self, added: list[Entry]) -> None:
         """Adds entries and waits until they are on the disk."""
-        added = list(entries)
         if not added:
             return
         # All ASCII: JSON escapes what else is in the names of files.

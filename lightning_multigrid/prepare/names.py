@@ -20,9 +20,7 @@ def names_of(sources: Sequence[str], root: str) -> dict[str, str]:
     """
     names: dict[str, str] = {}
     taken: set[str] = set()
-    for source in sources:
-        if source in names:
-            continue
+    for source in dict.fromkeys(sources):
         name = plain = _name(source, root)
         digest = b""
         while _known_as(name) in taken:  # `a.avi` and `a.avi.mp4`, `b.mp4` and `B.mp4`

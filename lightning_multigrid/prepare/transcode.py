@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -192,17 +192,14 @@ def _encode_at(
     times: np.ndarray, source: VideoReader | FrameFolder, job: TranscodeJob, beat: Callable[[], None]
 ) -> list[int | None]:
     """Writes a frame for each of some times, or evenly spaced ones; returns the times of all frames in the source."""
-    target = _Target(source, job, times)
     found: list[int | None] = []
-    try:
+    with closing(_Target(source, job, times)) as target:
         for frame in _frames(source):
             found.append(frame.pts)  # `add` may give this very frame another time
             if len(found) <= len(times) or not len(times):
                 target.add(frame)
             beat()
         target.finish()
-    finally:
-        target.abandon()
     return found
 
 
@@ -238,7 +235,7 @@ class _Target:
         with _writing():
             self._container.close()
 
-    def abandon(self) -> None:
+    def close(self) -> None:
         with suppress(OSError):
             self._container.close()
 

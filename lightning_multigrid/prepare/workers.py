@@ -7,21 +7,19 @@ else; one whose parent is gone ends with its next sign of life.
 
 from __future__ import annotations
 
-import importlib
 import os
-import pickle
-import selectors
+import pkgutil
 import signal
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any
 
-_HEAD = struct.Struct("<I")
 _BEAT_SECONDS = 0.5
 # A worker may take so long to start.
 _START_SECONDS = 300.0
@@ -48,60 +46,50 @@ def run_tasks(
     be picklable. With 0 workers the function is called here, without a timeout.
     """
     if not workers:
-        call = _function(function)
+        call = pkgutil.resolve_name(function)
         for task in tasks:
             yield task, _result(call, task, lambda: None)
         return
-    selector = selectors.DefaultSelector()
+    busy: dict[Any, _Worker] = {}  # by the ends of the pipes from which their results come
     idle: list[_Worker] = []
     started: list[_Worker] = []
 
     def results(most_busy: int) -> Iterator[tuple[Any, Any]]:
         """Yields results until at most so many workers are busy."""
-        while len(selector.get_map()) > most_busy:
-            for worker in _finished(selector):
+        while len(busy) > most_busy:
+            for worker in _finished(busy):
                 yield worker.task, worker.result
                 if worker.alive:
                     idle.append(worker)
 
     try:
         for task in tasks:
-            failure: TaskFailure | None = None
             while idle:  # one may have died since its last task, which is not the fault of this task
                 worker = idle.pop()
-                failure = worker.start(task)
-                if failure is None:
+                if worker.start(task):
                     break
-                worker.close()
             else:
                 worker = _Worker(function, timeout)
                 started = [other for other in started if other.alive] + [worker]
-                failure = worker.start(task)
-            if failure is not None:
-                worker.close()
-                yield task, failure
-                continue
-            selector.register(worker.output, selectors.EVENT_READ, worker)
+                if not worker.start(task):
+                    yield task, worker.result
+                    continue
+            busy[worker.output] = worker
             yield from results(workers - 1)
         yield from results(0)
     finally:
         for worker in started:
-            worker.kill()
-            worker.close()
-        selector.close()
+            worker.end()
 
 
-def _finished(selector: selectors.BaseSelector) -> list[_Worker]:
-    """Waits for a while; returns the workers that have finished their task, or failed at it."""
-    waiting = [key.data for key in selector.get_map().values()]
-    rest = min(worker.deadline for worker in waiting) - time.monotonic()
-    done = [key.data for key, _ in selector.select(max(0.0, rest)) if key.data.take()]
+def _finished(busy: dict[Any, _Worker]) -> list[_Worker]:
+    """Waits for a while; takes out the workers that have finished their task, or failed at it."""
+    rest = min(worker.deadline for worker in busy.values()) - time.monotonic()
+    done = [busy[output] for output in wait(list(busy), max(0.0, rest)) if busy[output].take()]
     now = time.monotonic()
-    done += [worker for worker in waiting if worker not in done and now > worker.deadline and worker.give_up()]
+    done += [worker for worker in busy.values() if worker not in done and now > worker.deadline and worker.give_up()]
     for worker in done:
-        selector.unregister(worker.output)
-        if not worker.alive:
-            worker.close()
+        del busy[worker.output]
     return done
 
 
@@ -111,38 +99,36 @@ class _Worker:
     def __init__(self, function: str, timeout: float) -> None:
         self._timeout = timeout
         self._is_ready = False
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _START, function, *sys.path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._input: Any = self._process.stdin
-        self.output: Any = self._process.stdout
+        tasks, self._input = Pipe(duplex=False)
+        self.output, results = Pipe(duplex=False)
+        with tasks, results:  # the process has its own copies
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, function, *sys.path],
+                stdin=tasks.fileno(),
+                stdout=results.fileno(),
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
         self.alive = True
         self.task: Any = None
         self.result: Any = None
         self.deadline = 0.0
 
-    def start(self, task: Any) -> TaskFailure | None:
-        """Sends a task to the process; returns a failure if it is dead."""
-        self.task, self.result = task, None
+    def start(self, task: Any) -> bool:
+        """Sends a task to the process; returns whether it was alive to take it."""
+        self.task = task
         self._extend()
         try:
-            _write(self._input, task)
+            self._input.send(task)
         except BrokenPipeError:
-            return self._death()
-        return None
+            self._die()
+        return self.alive
 
     def take(self) -> bool:
         """Reads a message of the process; returns whether that was a result."""
         try:
-            message = _read(self.output)
-        except EOFError:
-            self.result = self._death()
+            message = self.output.recv()
+        except (EOFError, OSError):
+            self._die()
             return True
         self._is_ready = True
         self._extend()
@@ -153,7 +139,7 @@ class _Worker:
 
     def give_up(self) -> bool:
         """Ends a process that gives no sign of life."""
-        self.kill()
+        self.end()
         self.result = TaskFailure(f"no sign of life for {self._timeout:g} s")
         return True
 
@@ -161,24 +147,21 @@ class _Worker:
         # Before its first sign of life it imports what it needs.
         self.deadline = time.monotonic() + (self._timeout if self._is_ready else max(self._timeout, _START_SECONDS))
 
-    def kill(self) -> None:
+    def end(self) -> None:
         self.alive = False
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):  # a process that waits for a dead disk cannot be ended
             self._process.wait(5)
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._input.close()
+        self._input.close()
         self.output.close()
 
-    def _death(self) -> TaskFailure:
+    def _die(self) -> None:
         with suppress(subprocess.TimeoutExpired):  # its pipe ends a little before it
             self._process.wait(5)
-        self.kill()
+        self.end()
         code = self._process.returncode or 0
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
-        return TaskFailure(f"the process that worked on it ended {how}")
+        self.result = TaskFailure(f"the process that worked on it ended {how}")
 
 
 def serve(function: str) -> None:
@@ -186,22 +169,22 @@ def serve(function: str) -> None:
     # Ctrl-C is for the parent, which then ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What libraries print must not come between the messages.
-    with os.fdopen(os.dup(1), "wb", buffering=0) as output:
-        os.dup2(2, 1)
-        call = _function(function)
-        last = time.monotonic()
+    tasks, results = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
+    os.dup2(2, 1)
+    call = pkgutil.resolve_name(function)
+    last = time.monotonic()
 
-        def beat() -> None:
-            nonlocal last
-            if time.monotonic() - last > _BEAT_SECONDS:
-                last = time.monotonic()
-                _write(output, None)
+    def beat() -> None:
+        nonlocal last
+        if time.monotonic() - last > _BEAT_SECONDS:
+            last = time.monotonic()
+            results.send(None)
 
-        # The parent may be gone, and then needs no result.
-        with suppress(EOFError, BrokenPipeError), os.fdopen(os.dup(0), "rb", buffering=0) as tasks:
-            _write(output, None)  # ready
-            while True:
-                _write(output, (_result(call, _read(tasks), beat),))
+    # The parent may be gone, and then needs no result.
+    with suppress(EOFError, OSError):
+        results.send(None)  # ready
+        while True:
+            results.send((_result(call, tasks.recv(), beat),))
 
 
 def _result(call: Callable[[Any, Callable[[], None]], Any], task: Any, beat: Callable[[], None]) -> Any:
@@ -211,31 +194,3 @@ def _result(call: Callable[[Any, Callable[[], None]], Any], task: Any, beat: Cal
         raise
     except Exception as error:  # an error of one task must not end the others
         return TaskFailure(f"{type(error).__name__}: {error}")
-
-
-def _function(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def _write(file: BinaryIO, message: Any) -> None:
-    data = pickle.dumps(message)
-    rest = memoryview(_HEAD.pack(len(data)) + data)
-    while rest:
-        rest = rest[file.write(rest) :]
-
-
-def _read(file: BinaryIO) -> Any:
-    (length,) = _HEAD.unpack(_exactly(file, _HEAD.size))
-    return pickle.loads(_exactly(file, length))
-
-
-def _exactly(file: BinaryIO, length: int) -> bytes:
-    parts: list[bytes] = []
-    while length:
-        part = file.read(length)
-        if not part:
-            raise EOFError
-        parts.append(part)
-        length -= len(part)
-    return b"".join(parts)
