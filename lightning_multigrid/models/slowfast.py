@@ -60,7 +60,7 @@ class SlowFast(nn.Module):
     Args:
         num_classes: Width of the output.
         temporal_kernels: For the slow and the fast pathway, temporal kernels of the blocks of res2, res3, res4, res5.
-        alpha: Frames of the fast pathway for each frame of the slow one.
+        alpha: Frames of the fast pathway for each frame of the slow one; it must divide T on every grid.
         beta: Width of the fast pathway over that of the slow one.
         fusion_kernel: Temporal kernel of the fusion, odd.
         dropout: Probability of dropping an element of the pooled vector.
@@ -126,12 +126,7 @@ def slowfast_r50(
 ) -> SlowFast:
     """SlowFast R50, 34.6 M parameters. The paper uses alpha = 2 for T = 16, else 4.
 
-    Args:
-        num_classes: Width of the output.
-        alpha: Frames of the fast pathway for each frame of the slow one; it must divide T on every grid.
-        beta: Width of the fast pathway over that of the slow one.
-        fusion_kernel: Temporal kernel of the fusion; 5 in the published 4 x 16 weights.
-        dropout: Probability of dropping an element of the pooled vector.
+    The arguments are those of `SlowFast`; the published 4 x 16 weights have a `fusion_kernel` of 5.
 
     >>> slowfast_r50(num_classes=5).eval()(torch.zeros(1, 3, 4, 32, 32)).shape
     torch.Size([1, 5])
@@ -153,14 +148,9 @@ def slowfast_r101(
 ) -> SlowFast:
     """SlowFast R101. The paper does not say which of two variants it means.
 
-    Args:
-        num_classes: Width of the output.
-        alpha: Frames of the fast pathway for each frame of the slow one; it must divide T on every grid.
-        beta: Width of the fast pathway over that of the slow one.
-        fusion_kernel: Temporal kernel of the fusion; 5 in all published R101 weights.
-        res4_temporal_blocks: How many of res4's 23 blocks have a kernel in time, in both pathways: 23 (62.9 M
-            parameters, "101_101") or 6 (53.9 M, "50_50").
-        dropout: Probability of dropping an element of the pooled vector.
+    `res4_temporal_blocks` says how many of res4's 23 blocks have a kernel in time, in both pathways: 23 (62.9 M
+    parameters, "101_101") or 6 (53.9 M, "50_50"). The other arguments are those of `SlowFast`; all published R101
+    weights have a `fusion_kernel` of 5.
 
     Raises:
         ValueError: If there are not that many blocks in res4.
