@@ -11,6 +11,7 @@ import posixpath
 import re
 import zlib
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -53,13 +54,7 @@ def _check_readable(url: str) -> None:
 
 
 class RemoteRoot:
-    """A folder at a URL.
-
-    Args:
-        url: The URL as the user gave it.
-
-    Attributes:
-        url: The same without slashes at its end.
+    """A folder at a URL; the attribute `url` has no slashes at its end.
 
     Raises:
         RemoteRootError: If such URLs cannot be read.
@@ -75,7 +70,7 @@ class RemoteRoot:
         if posixpath.pardir in rest.split("/"):
             raise RemoteRootError(f"{url!r} holds '..'. Give the URL without it.")
         self.url = f"{protocol}://{rest.rstrip('/')}"
-        self._listings: dict[str, frozenset[str]] = {}
+        self._names_in = cache(_names_in)
 
     def key(self, path: str) -> str | None:
         """Returns a path relative to the root; None if it leads out of the root, as text or as a server may read it."""
@@ -87,27 +82,15 @@ class RemoteRoot:
     def exists(self, key: str) -> bool:
         """Whether the file exists. Each folder is listed once."""
         folder, name = posixpath.split(f"{self.url}/{key}")
-        if folder not in self._listings:
-            self._listings[folder] = _names_in(folder)
-        return name in self._listings[folder]
+        return name in self._names_in(folder)
 
 
 class RemoteFile:
-    """A file at a URL, with the interface of a `WatchedFile`.
+    """A file at a URL, with the arguments, attributes and errors of a `WatchedFile`.
 
-    Args:
-        url: The file's URL.
-        timeout: Seconds that a read may take.
-
-    Attributes:
-        size: Its bytes.
-        modified: A number that changes when the file does, if its store reports that.
-        failure: The error of a read through a `Cursor`, which can't raise it.
-        closed: Whether `close` was called.
+    `modified` is a number that changes when the file does, if its store reports that.
 
     Raises:
-        OSError: If the file is missing or cannot be read.
-        HangError: If looking it up takes too long.
         RemoteRootError: If fsspec cannot read such URLs.
     """
 
@@ -115,7 +98,7 @@ class RemoteFile:
         _check_readable(url)
         self._watch = Watch(timeout)
         self.failure: OSError | None = None
-        self.closed = False
+        self._closed = False
         self._files, self._path, info, mark = self._within(lambda: _look_up(url))
         self.is_folder, self.is_ordinary = info["type"] == "directory", info["type"] == "file"
         if self.is_ordinary and not isinstance(info["size"], int):
@@ -125,15 +108,10 @@ class RemoteFile:
 
     def close(self) -> None:
         """Refuses further reads; nothing is held open."""
-        self.closed = True
+        self._closed = True
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Returns the bytes at each (position, size); fewer where the file ends.
-
-        Raises:
-            OSError: If they cannot be read.
-        """
-        if self.closed:
+        if self._closed:
             raise ValueError("read of a closed file")
         spans = [(position, min(position + size, self.size)) for position, size in ranges]
         asked = [(start, end) for start, end in spans if start < end]  # stores refuse empty ranges

@@ -105,11 +105,9 @@ def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str,
 
 
 def export_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Writes a model's weights as PySlowFast does (`.pyth`): its names, under `model_state`.
+    """Writes the weights of one of our models as PySlowFast does (`.pyth`): its names, under `model_state`.
 
-    Args:
-        model: One of our models. PySlowFast loads the file into its own model of the same shape.
-        path: File to write.
+    PySlowFast loads the file into its own model of the same shape.
     """
     torch.save({"model_state": {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}}, path)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -49,7 +49,7 @@ class Manifest:
     _label_offsets: Tensor
     _starts: Tensor
     _ends: Tensor
-    index: str | None = None
+    index: str | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         return len(self._path_offsets) - 1
@@ -96,9 +96,8 @@ class Manifest:
             IndexError: If there is no such row, as in all methods that take an index.
         """
         first, last = self._row(self._path_offsets, index)
-        return os.path.join(
-            self.root, self._path_bytes[first:last].numpy().tobytes().decode("utf-8", "surrogateescape")
-        )
+        path = self._path_bytes[first:last].numpy().tobytes().decode("utf-8", "surrogateescape")
+        return os.path.join(self.root, path)
 
     def labels(self, index: int) -> tuple[int, ...]:
         """Returns all labels of the video, ascending, each once."""

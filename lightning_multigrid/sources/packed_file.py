@@ -20,7 +20,6 @@ import os
 import struct
 import zlib
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import torch
@@ -141,13 +140,8 @@ def _parse(path: str, content: bytearray) -> Manifest:
         header.multi_label,
         None,
         0,
-        _tensor(path_bytes),
-        _tensor(path_offsets),
-        _tensor(label_ids),
-        _tensor(label_offsets),
-        _tensor(starts),
-        _tensor(ends),
-        os.path.join(folder, INDEX_NAME),
+        *map(_tensor, (path_bytes, path_offsets, label_ids, label_offsets, starts, ends)),
+        index=os.path.join(folder, INDEX_NAME),
     )
 
 
@@ -161,8 +155,15 @@ class _Header:
             values = None
         if not isinstance(values, dict):
             raise _Damaged("its header is not a JSON object")
-        self.rows, self.labels, self.path_bytes = (_count(values, name) for name in ("rows", "labels", "path_bytes"))
-        self.spans, self.multi_label = (_flag(values, name) for name in ("spans", "multi_label"))
+        for name in ("rows", "labels", "path_bytes"):
+            value = values.get(name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LARGEST:
+                raise _Damaged(f"`{name}` is not a whole number from 0")
+        for name in ("spans", "multi_label"):
+            if not isinstance(values.get(name), bool):
+                raise _Damaged(f"`{name}` is neither true nor false")
+        self.rows, self.labels, self.path_bytes = values["rows"], values["labels"], values["path_bytes"]
+        self.spans, self.multi_label = values["spans"], values["multi_label"]
         if not self.rows:
             raise _Damaged("it has no rows")
         classes, root = values.get("classes"), values.get("root")
@@ -174,20 +175,6 @@ class _Header:
         if not isinstance(root, str) or not _is_inside(root):
             raise _Damaged("`root` leads out of its folder")
         self.root = root
-
-
-def _count(values: dict[str, Any], name: str) -> int:
-    value = values.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LARGEST:
-        raise _Damaged(f"`{name}` is not a whole number from 0")
-    return value
-
-
-def _flag(values: dict[str, Any], name: str) -> bool:
-    value = values.get(name)
-    if not isinstance(value, bool):
-        raise _Damaged(f"`{name}` is neither true nor false")
-    return value
 
 
 def _is_inside(root: str) -> bool:

@@ -63,10 +63,7 @@ class VideoList:
     allow_outside_root: bool = False
 
     def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """Reads the videos of the list or the folder.
-
-        Args:
-            classes: Names of the classes in the order of their labels, if the source has no `classes` itself.
+        """Reads the videos of the list or the folder; the source's own `classes` come before the given ones.
 
         Raises:
             ManifestError: If something can't be read; it names the line.
