@@ -108,7 +108,6 @@ class PixelBatch:
 
     @property
     def device(self) -> torch.device:
-        """Where the pixels are."""
         return self.pieces[0].device
 
     def blocks(self) -> Iterator[Tensor | YuvClip]:

@@ -98,11 +98,7 @@ class VideoDataset(Dataset[Clip]):
         return self._visit([request])[0]
 
     def read_clips(self, requests: Sequence[ClipRequest]) -> list[Clip]:
-        """Returns the clips for some requests, or their substitutes.
-
-        Raises:
-            BrokenVideosError: If no video could be read in many attempts.
-        """
+        """Returns the clips for some requests, each as `read_clip` does."""
         return [clip for visit in visits(requests) for clip in self._visit(visit)]
 
     def _visit(self, requests: Sequence[ClipRequest]) -> list[Clip]:

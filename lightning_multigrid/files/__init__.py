@@ -15,7 +15,7 @@ from lightning_multigrid.files.durable import (
     temporary_name,
 )
 from lightning_multigrid.files.paths import FRAME_SUFFIXES, VIDEO_SUFFIXES, PathError, StrPath, path_argument, quoted
-from lightning_multigrid.files.urls import RemoteFile, RemoteRoot, RemoteRootError, is_url, size_and_change
+from lightning_multigrid.files.urls import RemoteFile, RemoteRoot, RemoteRootError, is_url, names_at, size_and_change
 from lightning_multigrid.files.watched import Cursor, HangError, ReadableFile, WatchedFile
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "StrPath",
     "WatchedFile",
     "is_url",
+    "names_at",
     "new_file",
     "output_error",
     "output_errors",

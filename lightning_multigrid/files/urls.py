@@ -11,7 +11,6 @@ import posixpath
 import re
 import zlib
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -54,7 +53,13 @@ def _check_readable(url: str) -> None:
 
 
 class RemoteRoot:
-    """A folder at a URL; the attribute `url` has no slashes at its end.
+    """A folder at a URL.
+
+    Args:
+        url: The URL as the user gave it.
+
+    Attributes:
+        url: The same without slashes at its end.
 
     Raises:
         RemoteRootError: If such URLs cannot be read.
@@ -70,7 +75,6 @@ class RemoteRoot:
         if posixpath.pardir in rest.split("/"):
             raise RemoteRootError(f"{url!r} holds '..'. Give the URL without it.")
         self.url = f"{protocol}://{rest.rstrip('/')}"
-        self._names_in = cache(_names_in)
 
     def key(self, path: str) -> str | None:
         """Returns a path relative to the root; None if it leads out of the root, as text or as a server may read it."""
@@ -79,18 +83,20 @@ class RemoteRoot:
             return None
         return posixpath.normpath(key)
 
-    def exists(self, key: str) -> bool:
-        """Whether the file exists. Each folder is listed once."""
-        folder, name = posixpath.split(f"{self.url}/{key}")
-        return name in self._names_in(folder)
-
 
 class RemoteFile:
-    """A file at a URL, with the arguments, attributes and errors of a `WatchedFile`.
+    """A file at a URL, with the interface of a `WatchedFile`.
 
-    `modified` is a number that changes when the file does, if its store reports that.
+    Args:
+        url: The file's URL.
+        timeout: Seconds that a read may take.
+
+    Attributes:
+        modified: A number that changes when the file does, if its store reports that.
 
     Raises:
+        OSError: If the file is missing or cannot be read.
+        HangError: If looking it up takes too long.
         RemoteRootError: If fsspec cannot read such URLs.
     """
 
@@ -98,7 +104,7 @@ class RemoteFile:
         _check_readable(url)
         self._watch = Watch(timeout)
         self.failure: OSError | None = None
-        self._closed = False
+        self.closed = False
         self._files, self._path, info, mark = self._within(lambda: _look_up(url))
         self.is_folder, self.is_ordinary = info["type"] == "directory", info["type"] == "file"
         if self.is_ordinary and not isinstance(info["size"], int):
@@ -108,10 +114,11 @@ class RemoteFile:
 
     def close(self) -> None:
         """Refuses further reads; nothing is held open."""
-        self._closed = True
+        self.closed = True
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        if self._closed:
+        """Reads as `WatchedFile.read` does."""
+        if self.closed:
             raise ValueError("read of a closed file")
         spans = [(position, min(position + size, self.size)) for position, size in ranges]
         asked = [(start, end) for start, end in spans if start < end]  # stores refuse empty ranges
@@ -147,11 +154,18 @@ def _leads_out(key: str) -> bool:
     return is_url(key) or "::" in key or key.startswith("/") or posixpath.pardir in key.split("/")
 
 
-def _names_in(url: str) -> frozenset[str]:
+def names_at(folder: str) -> frozenset[str]:
+    """Returns the names in a folder on disk or at a URL; none if there is no such folder, or the disk fails."""
+    if not is_url(folder):
+        try:
+            with os.scandir(folder) as entries:
+                return frozenset(entry.name for entry in entries)
+        except OSError:
+            return frozenset()
     import fsspec
 
     try:
-        files, path = fsspec.core.url_to_fs(url)
+        files, path = fsspec.core.url_to_fs(folder)
         return frozenset(posixpath.basename(name.rstrip("/")) for name in files.ls(path, detail=False))
     except FileNotFoundError:
         return frozenset()

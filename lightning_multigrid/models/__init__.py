@@ -5,8 +5,7 @@ weights fit. Begin with `resnet.py` and `slowfast.py`; `weights.py` matches publ
 `weight_files.py` reads the files.
 """
 
-from typing import TYPE_CHECKING, Any
-
+from lightning_multigrid.models.mvit import ResizedPositions
 from lightning_multigrid.models.resnet import VideoResNet, i3d_nl_r50, i3d_r50, slow_r50
 from lightning_multigrid.models.slowfast import SlowFast, slowfast_r50, slowfast_r101
 from lightning_multigrid.models.small import SmallCNN, small_cnn
@@ -27,15 +26,3 @@ __all__ = [
     "slowfast_r101",
     "small_cnn",
 ]
-
-if TYPE_CHECKING:
-    from lightning_multigrid.models.mvit import ResizedPositions
-
-
-def __getattr__(name: str) -> Any:
-    # `mvit` imports torchvision's models, which takes longer than all other imports here.
-    if name != "ResizedPositions":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from lightning_multigrid.models.mvit import ResizedPositions
-
-    return ResizedPositions

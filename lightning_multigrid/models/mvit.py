@@ -9,10 +9,14 @@ Legend: B clips, T frames, H W pixels; t h w tokens along them.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
-from torchvision.models.video import MViT
+
+if TYPE_CHECKING:  # torchvision's models take longer to import than all that is imported here
+    from torchvision.models.video import MViT
 
 
 class ResizedPositions(nn.Module):

@@ -57,13 +57,8 @@ class SlowFast(nn.Module):
 
     H and W shrink to 1/32, rounded up. T must be a multiple of alpha, else `forward` raises ValueError.
 
-    Args:
-        num_classes: Width of the output.
-        temporal_kernels: For the slow and the fast pathway, temporal kernels of the blocks of res2, res3, res4, res5.
-        alpha: Frames of the fast pathway for each frame of the slow one; it must divide T on every grid.
-        beta: Width of the fast pathway over that of the slow one.
-        fusion_kernel: Temporal kernel of the fusion, odd.
-        dropout: Probability of dropping an element of the pooled vector.
+    `temporal_kernels` are, for the slow and the fast pathway, those of the blocks of res2, res3, res4 and res5. The
+    other arguments are those of `slowfast_r50`.
 
     Raises:
         ValueError: If alpha is below 1, `beta` is no multiple of 1/64 up to 1, or `fusion_kernel` is not odd.
@@ -116,7 +111,9 @@ class SlowFast(nn.Module):
         pathways = self.s1_fuse(self.s1([slow, x]))
         pathways = self.s2_fuse(self.s2(pathways))
         pathways = self.s3_fuse(self.s3(pathways))
-        return self.head(self.s5(self.s4_fuse(self.s4(pathways))))  # type: ignore[no-any-return]
+        pathways = self.s4_fuse(self.s4(pathways))
+        logits: Tensor = self.head(self.s5(pathways))
+        return logits
 
 
 def slowfast_r50(
@@ -124,7 +121,12 @@ def slowfast_r50(
 ) -> SlowFast:
     """SlowFast R50, 34.6 M parameters. The paper uses alpha = 2 for T = 16, else 4.
 
-    The arguments are those of `SlowFast`; the published 4 x 16 weights have a `fusion_kernel` of 5.
+    Args:
+        num_classes: Width of the output.
+        alpha: Frames of the fast pathway for each frame of the slow one; it must divide T on every grid.
+        beta: Width of the fast pathway over that of the slow one.
+        fusion_kernel: Temporal kernel of the fusion, odd; 5 in the published 4 x 16 weights.
+        dropout: Probability of dropping an element of the pooled vector.
 
     >>> slowfast_r50(num_classes=5).eval()(torch.zeros(1, 3, 4, 32, 32)).shape
     torch.Size([1, 5])
@@ -146,9 +148,14 @@ def slowfast_r101(
 ) -> SlowFast:
     """SlowFast R101. The paper does not say which of two variants it means.
 
-    `res4_temporal_blocks` says how many of res4's 23 blocks have a kernel in time, in both pathways: 23 (62.9 M
-    parameters, "101_101") or 6 (53.9 M, "50_50"). The other arguments are those of `SlowFast`; all published R101
-    weights have a `fusion_kernel` of 5.
+    Args:
+        num_classes: Width of the output.
+        alpha: Frames of the fast pathway for each frame of the slow one; it must divide T on every grid.
+        beta: Width of the fast pathway over that of the slow one.
+        fusion_kernel: Temporal kernel of the fusion; 5 in all published R101 weights.
+        res4_temporal_blocks: How many of res4's 23 blocks have a kernel in time, in both pathways: 23 (62.9 M
+            parameters, "101_101") or 6 (53.9 M, "50_50").
+        dropout: Probability of dropping an element of the pooled vector.
 
     Raises:
         ValueError: If there are not that many blocks in res4.

@@ -6,14 +6,13 @@ import logging
 import math
 import os
 from array import array
-from collections import Counter
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from lightning_multigrid.files import RemoteRoot, RemoteRootError, StrPath, is_url, quoted
+from lightning_multigrid.files import RemoteRoot, RemoteRootError, StrPath, is_url, names_at, quoted
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError, path_argument
 
@@ -54,8 +53,7 @@ class ManifestBuilder:
         self._frame_rate = _positive_rate(frame_rate)
         self._outside = allow_outside_root
         self._absolute = allow_outside_root or root is None
-        self._existing_only = existing_only
-        self._names_in = cache(_names_in)
+        self._listings: dict[str, frozenset[str]] | None = {} if existing_only else None
         self._missing = 0
         self._labelled: bool | None = None
         self._paths = bytearray()
@@ -81,7 +79,7 @@ class ManifestBuilder:
             raise self.error(where, f"the path {quoted(path)} is not valid text. Rename the video") from error
         if len(self._starts) + len(spans) not in (0, len(self._labels) + len(labels)):
             raise self.error(where, f"{len(labels)} labels with {len(spans)} spans. Give every label its span, or none")
-        if self._existing_only and not self._exists(name):
+        if self._listings is not None and not self._exists(name, self._listings):
             self._missing += 1
             return
         self._paths += encoded
@@ -104,7 +102,6 @@ class ManifestBuilder:
         if self._missing:
             counts = f"{self._missing:,} of the {self._missing + rows:,} videos"
             _log.warning("%s listed in %s are not on disk and are left out.", counts, self._origin)
-        arrays = (self._paths, self._path_offsets, self._labels, self._label_offsets, self._starts, self._ends)
         return Manifest(
             self._origin,
             self._root,
@@ -112,7 +109,12 @@ class ManifestBuilder:
             self._multi_label,
             self._frame_rate,
             self._missing,
-            *(torch.from_numpy(np.array(values)) for values in arrays),
+            _tensor(self._paths),
+            _tensor(self._path_offsets),
+            _tensor(self._labels),
+            _tensor(self._label_offsets),
+            _tensor(self._starts),
+            _tensor(self._ends),
         )
 
     def error(self, where: str, what: str) -> ManifestError:
@@ -168,11 +170,12 @@ class ManifestBuilder:
             given, others = ("a label", "none") if labels else ("no label", "one")
             raise self.error(where, f"{given}, but the rows before have {others}. Give all videos a label, or none")
 
-    def _exists(self, name: str) -> bool:
-        if self._remote is not None:
-            return self._remote.exists(name)
+    def _exists(self, name: str, listings: dict[str, frozenset[str]]) -> bool:
+        """Whether a video is there. Each folder is listed once."""
         folder, base = os.path.split(os.path.join(self._root, name))
-        return base in self._names_in(folder)
+        if folder not in listings:
+            listings[folder] = names_at(folder)
+        return base in listings[folder]
 
 
 def renamed(
@@ -180,27 +183,28 @@ def renamed(
 ) -> Manifest:
     """Returns a manifest with the labels and spans of another one, but other paths.
 
-    `paths` has one for each row; None leaves the row out. `classes` are for a manifest that has none. The other
-    arguments are those of `ManifestBuilder`.
+    Args:
+        manifest: The manifest with the labels.
+        paths: A path for each row; None leaves the row out.
+        origin: The file that the new manifest belongs to.
+        root: Folder that relative paths start from.
+        classes: Names of the classes, if `manifest` has none.
 
     Raises:
         ManifestError: If no row is left, or a path leads out of the root.
     """
-    known, rate = manifest.classes or classes, manifest.frame_rate
-    builder = ManifestBuilder(origin, root, classes=known, multi_label=manifest.multi_label, frame_rate=rate)
+    builder = ManifestBuilder(
+        origin,
+        root,
+        classes=manifest.classes or classes,
+        multi_label=manifest.multi_label,
+        frame_rate=manifest.frame_rate,
+    )
     for row, path in enumerate(paths):
         if path is not None:
             labels, spans = manifest.spans(row)
             builder.add(path, labels, where=f"row {row}", spans=spans)
     return builder.build()
-
-
-def _names_in(folder: str) -> frozenset[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return frozenset(entry.name for entry in entries)
-    except OSError:
-        return frozenset()
 
 
 def _remote_root(url: str, frame_rate: float | None) -> RemoteRoot:
@@ -215,10 +219,11 @@ def _remote_root(url: str, frame_rate: float | None) -> RemoteRoot:
 def _class_names(classes: Sequence[str]) -> tuple[str, ...]:
     if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
         raise TypeError(f"`classes` must be a sequence of names, got {classes!r}.")
-    for name, times in Counter(classes).items():
-        if times > 1:
-            raise ManifestError(f"`classes` has {quoted(name)} more than once. Give each class its own name.")
-    return tuple(classes)
+    names = tuple(classes)
+    repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if repeated:
+        raise ManifestError(f"`classes` has {quoted(repeated[0])} more than once. Give each class its own name.")
+    return names
 
 
 def _positive_rate(frame_rate: float | None) -> float | None:
@@ -229,3 +234,7 @@ def _positive_rate(frame_rate: float | None) -> float | None:
     if not (frame_rate > 0 and math.isfinite(frame_rate)):
         raise ManifestError(f"`frame_rate` must be positive (frames per second), got {frame_rate}.")
     return float(frame_rate)
+
+
+def _tensor(values: bytearray | array[int] | array[float]) -> Tensor:
+    return torch.from_numpy(np.array(values))  # a copy, as the builder may still move its memory

@@ -94,7 +94,7 @@ class FrameList:
     existing_only: bool = False
 
     def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """Reads the folders of frames in the list; the source's own `classes` come before the given ones.
+        """Reads the folders of frames in the list; `classes` count only if the source has none itself.
 
         Raises:
             ManifestError: If the list can't be read, or frames are left out or out of order.

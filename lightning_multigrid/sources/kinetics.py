@@ -39,7 +39,7 @@ class Kinetics:
     existing_only: bool = False
 
     def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """Reads the videos of the split; the source's own `classes` come before the given ones.
+        """Reads the videos of the split; `classes` count only if the source has none itself.
 
         Raises:
             ManifestError: If a file can't be read, a label is not among the classes, or the classes are unknown.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -49,7 +49,7 @@ class Manifest:
     _label_offsets: Tensor
     _starts: Tensor
     _ends: Tensor
-    index: str | None = field(default=None, kw_only=True)
+    index: str | None = None
 
     def __len__(self) -> int:
         return len(self._path_offsets) - 1
@@ -96,8 +96,9 @@ class Manifest:
             IndexError: If there is no such row, as in all methods that take an index.
         """
         first, last = self._row(self._path_offsets, index)
-        path = self._path_bytes[first:last].numpy().tobytes().decode("utf-8", "surrogateescape")
-        return os.path.join(self.root, path)
+        return os.path.join(
+            self.root, self._path_bytes[first:last].numpy().tobytes().decode("utf-8", "surrogateescape")
+        )
 
     def labels(self, index: int) -> tuple[int, ...]:
         """Returns all labels of the video, ascending, each once."""

@@ -140,8 +140,13 @@ def _parse(path: str, content: bytearray) -> Manifest:
         header.multi_label,
         None,
         0,
-        *map(_tensor, (path_bytes, path_offsets, label_ids, label_offsets, starts, ends)),
-        index=os.path.join(folder, INDEX_NAME),
+        _tensor(path_bytes),
+        _tensor(path_offsets),
+        _tensor(label_ids),
+        _tensor(label_offsets),
+        _tensor(starts),
+        _tensor(ends),
+        os.path.join(folder, INDEX_NAME),
     )
 
 
@@ -156,14 +161,16 @@ class _Header:
         if not isinstance(values, dict):
             raise _Damaged("its header is not a JSON object")
         for name in ("rows", "labels", "path_bytes"):
-            value = values.get(name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LARGEST:
+            if type(values.get(name)) is not int or not 0 <= values[name] < _LARGEST:
                 raise _Damaged(f"`{name}` is not a whole number from 0")
         for name in ("spans", "multi_label"):
-            if not isinstance(values.get(name), bool):
+            if type(values.get(name)) is not bool:
                 raise _Damaged(f"`{name}` is neither true nor false")
-        self.rows, self.labels, self.path_bytes = values["rows"], values["labels"], values["path_bytes"]
-        self.spans, self.multi_label = values["spans"], values["multi_label"]
+        self.rows: int = values["rows"]
+        self.labels: int = values["labels"]
+        self.path_bytes: int = values["path_bytes"]
+        self.spans: bool = values["spans"]
+        self.multi_label: bool = values["multi_label"]
         if not self.rows:
             raise _Damaged("it has no rows")
         classes, root = values.get("classes"), values.get("root")

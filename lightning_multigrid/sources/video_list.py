@@ -63,7 +63,7 @@ class VideoList:
     allow_outside_root: bool = False
 
     def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """Reads the videos of the list or the folder; the source's own `classes` come before the given ones.
+        """Reads the videos of the list or the folder; `classes` count only if the source has none itself.
 
         Raises:
             ManifestError: If something can't be read; it names the line.

@@ -141,7 +141,6 @@ class VideoClassifier(LightningModule):
         return logits
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """Returns the loss of a mini-batch, and logs it as `train/loss`."""
         clips, labels = self._unpack(batch)
         logits = self(clips)
         mixed = self.loss == "cross_entropy" and self._are_probabilities(labels, logits.shape)
@@ -162,11 +161,9 @@ class VideoClassifier(LightningModule):
         self._labels_were_checked = True
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Logs `val/loss` and the metrics."""
         self._evaluate(batch, self.val_metrics, views=None)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Logs `test/loss` and the metrics."""
         self._evaluate(batch, self.test_metrics, self.views_per_forward)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:

@@ -135,25 +135,8 @@ class VideoDataModule(LightningDataModule):
               class_path: lightning_multigrid.sources.Kinetics
               init_args: {annotations: k400/annotations/val.csv, videos: k400/val, existing_only: true}
 
-    With those of Something-Something V2::
-
-            train:
-              class_path: lightning_multigrid.sources.SomethingSomething
-              init_args: {annotations: ssv2/labels/train.json, videos: ssv2/20bn-something-something-v2}
-            val:
-              class_path: lightning_multigrid.sources.SomethingSomething
-              init_args: {annotations: ssv2/labels/validation.json, videos: ssv2/20bn-something-something-v2}
-            sampling: segments
-            flip: false
-
-    With those of Charades, and folders of frames (with videos, leave `frame_rate` out)::
-
-            train:
-              class_path: lightning_multigrid.sources.Charades
-              init_args: {annotations: Charades_v1_train.csv, videos: Charades_v1_rgb, frame_rate: 24}
-            val:
-              class_path: lightning_multigrid.sources.Charades
-              init_args: {annotations: Charades_v1_test.csv, videos: Charades_v1_rgb, frame_rate: 24}
+    `examples/recipes` has whole configs for Kinetics, Charades, and Something-Something V2, which is sampled by
+    segments and never mirrored.
     """
 
     def __init__(

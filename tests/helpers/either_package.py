@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, TensorDataset
 
-pl = importlib.import_module(sys.argv[1])
+pl = importlib.import_module(sys.argv[1] if __name__ == "__main__" else "lightning.pytorch")
 
 from lightning_multigrid import (  # noqa: E402  # after the package of the script
     AtomicCheckpointIO,

@@ -95,7 +95,7 @@ class Style:
     axes: str = "NCTHW"
     shape: BatchShape = SHAPE
     clips: int = CLIPS
-    epochs: float = EPOCHS
+    epochs: float | None = EPOCHS
     resumes: bool = True
     resume: bool = False
     lr: bool = True
@@ -136,7 +136,11 @@ class Watch(L.Callback):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.losses.append(float(outputs["loss"]) if outputs else 0.0)
 
-    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        for optimizer in trainer.optimizers:
+            optimizer.register_step_pre_hook(lambda *_: self._note(trainer))
+
+    def _note(self, trainer: Any) -> None:
         lrs = [float(group["lr"]) for one in trainer.optimizers for group in one.param_groups]
         self.lrs[trainer.current_epoch, self._batch] = lrs
 
@@ -172,6 +176,7 @@ def run(style: Style, folder: Path, *callbacks: L.Callback, **arguments: Any) ->
         warnings.filterwarnings("ignore", "Found 1 module.* in eval mode")
         warnings.filterwarnings("ignore", "Be aware that when using `ckpt_path`")
         warnings.filterwarnings("ignore", "Checkpoint directory")
+        warnings.filterwarnings("ignore", "Using ModelCheckpoint with manual optimization")
         warnings.filterwarnings("ignore", "The dirpath has changed")
         trainer.fit(module, data, ckpt_path=ckpt_path)
     return Run(trainer, module, watch, settings)
@@ -185,7 +190,7 @@ def plan_of(style: Style, callback: MultigridCallback) -> list[tuple[int, int, i
     """Clips x frames x size of every step."""
     schedule, sampler = callback.fit.sampler.schedule, callback.fit.sampler
     assert schedule.baseline.shape == style.shape
-    assert schedule.baseline.epochs == style.epochs
+    assert style.epochs in (None, schedule.baseline.epochs)
     assert sampler.clips == style.clips
     steps = [step for epoch in range(schedule.epochs) for step in sampler.steps(epoch)]
     return [(step.shape.clips, step.shape.frames, step.shape.size) for step in steps]

@@ -201,8 +201,12 @@ row(
     module=unpacked(lambda b: (b[0].unflatten(2, (FRAMES, SIZE, SIZE)), b[1])),
     outcome="it has no frames or pixels",
 )
-row(DATASETS, "`IterableDataset`", data=lambda: DataLoader(Stream(), batch_size=BATCH), refused="map-style",
-    trainer={"limit_train_batches": CLIPS // BATCH}, outcome="clips are requested by index")  # fmt: skip
+row(DATASETS, "an `IterableDataset` with `limit_train_batches`", data=lambda: DataLoader(Stream(), batch_size=BATCH),
+    trainer={"limit_train_batches": CLIPS // BATCH}, resume=True, resumes=False)  # fmt: skip
+row(DATASETS, "an `IterableDataset` without a length", data=lambda: DataLoader(Stream(), batch_size=BATCH),
+    refused="clips_per_epoch", outcome="the plan needs one; give `clips_per_epoch`")  # fmt: skip
+row(DATASETS, "an `IterableDataset` and `clips_per_epoch`", data=lambda: DataLoader(Stream(), batch_size=BATCH),
+    multigrid={"clips_per_epoch": CLIPS}, resumes=False)  # fmt: skip
 
 # --- Loaders ---
 
@@ -270,7 +274,7 @@ class Drawn(Balanced):
         return iter(self.random.sample(range(CLIPS), CLIPS))
 
 
-class OwnLoader(DataLoader[Any]):
+class LoaderOfItsOwn(DataLoader[Any]):
     """Has something of its own, and iterates as its base class does."""
 
     def describe(self) -> str:
@@ -341,10 +345,12 @@ row(
     outcome="as above",
 )
 row(LOADERS, "a balanced sampler", data=lambda: loader(shuffle=None, sampler=Balanced()), resume=True)
+row(LOADERS, "a sampler with a random generator of its own", resume=True,
+    data=lambda: loader(shuffle=None, sampler=Drawn()))  # fmt: skip
 row(LOADERS, "a `DistributedSampler`",
     data=lambda: loader(shuffle=None, sampler=DistributedSampler(Clips(), num_replicas=1, rank=0)))  # fmt: skip
 row(LOADERS, "`timeout=60`", data=lambda: loader(num_workers=1, timeout=60))
-row(LOADERS, "a subclass of `DataLoader`", data=lambda: OwnLoader(Clips(), batch_size=BATCH, shuffle=True))
+row(LOADERS, "a subclass of `DataLoader`", data=lambda: LoaderOfItsOwn(Clips(), batch_size=BATCH, shuffle=True))
 row(
     LOADERS,
     "a `DataLoader` with `__iter__` of its own",
@@ -352,8 +358,7 @@ row(
     refused="iterates in its own way",
     outcome="what it does to mini-batches would be lost; use a hook or `collate_fn`",
 )
-row(LOADERS, "torchdata's `StatefulDataLoader`", data=stateful, needs="torchdata",
-    refused="iterates in its own way", outcome="resume is exact with a plain `DataLoader`")  # fmt: skip
+row(LOADERS, "torchdata's `StatefulDataLoader`", data=stateful, needs="torchdata", resume=True)
 row(LOADERS, "a resize in `collate_fn`", data=lambda: loader(collate_fn=resized), refused="collate_fn",
     outcome="it would undo the grid; resize in the dataset")  # fmt: skip
 row(LOADERS, "mini-batches made by the dataset (`batch_size=None`)", data=batches, refused="batch_size=None",

@@ -104,23 +104,21 @@ class Progress(L.Callback):
 row(CALLBACKS, "`ModelCheckpoint` by a metric", module=WithValidation,
     **with_callback(lambda: cb.ModelCheckpoint(monitor="val_loss", save_last=True)))  # fmt: skip
 row(CALLBACKS, "`ModelCheckpoint` by epochs", **with_callback(lambda: cb.ModelCheckpoint(every_n_epochs=1)))
+row(CALLBACKS, "`EarlyStopping`", module=WithValidation, outcome="patience counts multigrid validations",
+    **with_callback(lambda: cb.EarlyStopping("val_loss", patience=9)))  # fmt: skip
+row(CALLBACKS, "`TQDMProgressBar`", trainer={"enable_progress_bar": True}, **with_callback(cb.TQDMProgressBar))
+row(CALLBACKS, "`RichProgressBar`", trainer={"enable_progress_bar": True}, **with_callback(cb.RichProgressBar))
+row(CALLBACKS, "`ModelSummary`", trainer={"enable_model_summary": True}, **with_callback(cb.ModelSummary))
+row(CALLBACKS, "`Timer`", **with_callback(lambda: cb.Timer("01:00:00:00")))
+row(CALLBACKS, "`LambdaCallback`", **with_callback(lambda: cb.LambdaCallback(on_train_start=lambda *_: None)))
+row(CALLBACKS, "looks at the training loader", **with_callback(Peek))
+row(CALLBACKS, "computes progress from `estimated_stepping_batches`", **with_callback(Progress))
 row(CALLBACKS, "`StochasticWeightAveraging`", refused="StochasticWeightAveraging",
     outcome="it drives the LR, too; use `WeightAveraging` or `EMAWeightAveraging`", resume=True,
     **with_callback(lambda: cb.StochasticWeightAveraging(1e-2)))  # fmt: skip
 row(CALLBACKS, "`GradientAccumulationScheduler`", refused="GradientAccumulationScheduler",
     outcome="the plan has whole optimizer steps; use `accumulate_grad_batches`",
     **with_callback(lambda: cb.GradientAccumulationScheduler({1: 2})))  # fmt: skip
-
-
-class Freeze(cb.BaseFinetuning):
-    """Trains the first layer from the second epoch on."""
-
-    def freeze_before_training(self, pl_module: Any) -> None:
-        self.freeze(pl_module.net[0])
-
-    def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any) -> None:
-        if epoch == 1:
-            self.unfreeze_and_add_param_group(pl_module.net[0], optimizer, lr=0.01)
 
 
 # --- Modules ---

@@ -117,9 +117,6 @@ row(SCHEDULERS, "`CyclicLR`",
     module=scheduled(lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, 6, cycle_momentum=False), **STEP))  # fmt: skip
 row(SCHEDULERS, "`ChainedScheduler`", module=scheduled(chained))
 row(SCHEDULERS, "every third step", module=scheduled(lambda o: lr_scheduler.ExponentialLR(o, 0.9), frequency=3, **STEP))
-row(SCHEDULERS, "`ReduceLROnPlateau`", lr=False,
-    module=scheduled(lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0), monitor="loss", strict=False),
-    outcome="it counts multigrid epochs")  # fmt: skip
 
 # --- The script's own clock ---
 
@@ -167,14 +164,6 @@ class Written(Script):
             group["lr"] = 0.1 * (1 - 0.9 * self.global_step / self.trainer.estimated_stepping_batches)
 
 
-class Constant(Script):
-    """Writes one LR, by a callback's or a hook's choice."""
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        for group in self.optimizers().param_groups:
-            group["lr"] = 0.05
-
-
 class Halved(Script):
     """Halves the LR at the end of each epoch."""
 
@@ -195,7 +184,6 @@ CLOCK = "the LR is scaled; its clock is the script's"
 row(OWN, "timm by epoch, in `lr_scheduler_step`", module=lambda: Timm(by_steps=False), needs="timm", resume=True)
 row(OWN, "timm by step, in `lr_scheduler_step`", module=lambda: Timm(by_steps=True), needs="timm", resume=True)
 row(OWN, "`lr_scheduler_step`", module=Steps)
-row(OWN, "a constant written in a hook", module=Constant, warns="sets the LR itself", resume=True)
 row(OWN, "a number written in a hook, from `global_step`", module=Written, lr=False, resume=True,
     warns="sets the LR itself", outcome=CLOCK)  # fmt: skip
 row(OWN, '`group["lr"] *= 0.5` after each epoch', module=Halved, lr=False, resume=True, outcome=CLOCK)

@@ -64,6 +64,8 @@ row(
     module=unpacked(lambda b: (b["video"].mean(dim=1), b["label"])),
     **LONG,
 )
+row(SEVERAL, "optical flow", data=named(video=itself, flow=lambda x: x[:2]), **VIDEO,
+    multigrid={"clips": ["video", "flow"]})  # fmt: skip
 row(SEVERAL, "depth", data=named(video=itself, depth=lambda x: x[0]), **VIDEO,
     multigrid={"clips": {"video": "CTHW", "depth": "THW"}})  # fmt: skip
 row(SEVERAL, "a mask of each frame", multigrid={"follow": {"mask": "THW"}}, **MASKED)

@@ -70,7 +70,7 @@ SCHEDULERS = {
 }
 CALLBACKS = {
     "checkpoints": lambda: cb.ModelCheckpoint(every_n_epochs=1),
-    "EMA": lambda: cb.EMAWeightAveraging(0.9),
+    "EMA": lambda: cb.EMAWeightAveraging(decay=0.9),
     "LR": lambda: cb.LambdaCallback(on_train_epoch_start=lambda trainer, module: trainer.train_dataloader.batch_size),
     "progress": modules.Progress,
     "peek": lambda: modules.Peek(),
@@ -100,7 +100,6 @@ def styles(draw):
     trainer = {"accumulate_grad_batches": accumulate, "limit_train_batches": limit, "precision": precision}
     epochs = 2
     if length == "steps":
-        epochs = 1.5
         per_epoch = -(-batches // accumulate)
         trainer |= {"max_epochs": -1, "max_steps": per_epoch + per_epoch // 2}
         epochs = None  # to within a step: what the plan says is what the steps are
@@ -118,7 +117,7 @@ def styles(draw):
         "random",
         ", ".join([*names, str(number), str(trainer), *sorted(chosen)]),
         module=lambda: (Script if not validates else WithValidation)(configure, lambda batch: unpack(*batch)),
-        data=lambda: loader(kind(wrap, number), shuffle=None, collate_fn=collate, **sampler(number)),
+        data=lambda: loader(kind(wrap, number), **{"shuffle": None, "collate_fn": collate, **sampler(number)}),
         trainer=trainer,
         callbacks=lambda: [CALLBACKS[name]() for name in sorted(chosen)],
         multigrid={"lr_scaling": "sqrt"} if adaptive else {},
@@ -152,6 +151,7 @@ COMMON = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=8, **COMMON)
 @given(styles())
 def test_scripts_of_random_parts(style):

@@ -63,7 +63,7 @@ def run(tmp_path, multigrid=None, **used):
     return module
 
 
-@pytest.mark.parametrize(("used", "said"), USED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("used", "said"), USED, ids=lambda value: value[:40] if isinstance(value, str) else "")
 def test_what_a_script_uses_is_said_once(used, said, tmp_path, caplog):
     if "EMA" in said and not hasattr(callbacks, "EMAWeightAveraging"):
         pytest.skip("new in Lightning 2.6")
