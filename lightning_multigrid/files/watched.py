@@ -99,10 +99,6 @@ class WatchedFile:
     def __del__(self) -> None:
         self.close()
 
-    @property
-    def closed(self) -> bool:
-        return self._descriptor < 0
-
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Returns the bytes at each (position, size); fewer where the file ends.
 
@@ -123,11 +119,7 @@ class Cursor:
     """A file with a current position, as PyAV reads it.
 
     An error ends the file here and is kept in `WatchedFile.failure`. PyAV would raise it later, perhaps while it works
-    on another file.
-
-    Args:
-        file: The file.
-        name: Its name for FFmpeg.
+    on another file. FFmpeg sees `name` as the name of the file.
     """
 
     def __init__(self, file: ReadableFile, name: str) -> None:

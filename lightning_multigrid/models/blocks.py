@@ -66,8 +66,7 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Takes B x C x T x H x W, returns B x `out_channels` x T x H / stride x W / stride, rounded up."""
-        out: Tensor = self.relu(self.branch1_bn(self.branch1(x)) + self.branch2(x))
-        return out
+        return self.relu(self.branch1_bn(self.branch1(x)) + self.branch2(x))  # type: ignore[no-any-return]
 
 
 class NonLocal(nn.Module):
@@ -107,8 +106,7 @@ class NonLocal(nn.Module):
         gathered = gathered.transpose(1, 2).reshape(x.shape[0], -1, *x.shape[2:])
         if x.is_contiguous():  # otherwise `gathered`, a channels-last view, would make the next layers channels-last
             gathered = gathered.contiguous()
-        out: Tensor = x + self.bn(self.conv_out(gathered))
-        return out
+        return x + self.bn(self.conv_out(gathered))  # type: ignore[no-any-return]
 
 
 class Pathways(nn.ModuleDict):
@@ -161,8 +159,7 @@ class Head(nn.Module):
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         """Takes one tensor B x C x T x H x W per pathway, returns logits B x `num_classes`."""
         pooled = torch.cat([x.mean((2, 3, 4)) for x in inputs], 1)
-        logits: Tensor = self.projection(self.dropout(pooled))
-        return logits
+        return self.projection(self.dropout(pooled))  # type: ignore[no-any-return]
 
 
 def initialize(model: nn.Module) -> None:

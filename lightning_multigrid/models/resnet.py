@@ -56,16 +56,13 @@ class VideoResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Takes clips B x 3 x T x H x W, returns logits B x `num_classes`."""
         [out] = self.s2(self.s1([x]))
-        logits: Tensor = self.head(self.s5(self.s4(self.s3([self.pathway0_pool(out)]))))
-        return logits
+        return self.head(self.s5(self.s4(self.s3([self.pathway0_pool(out)]))))  # type: ignore[no-any-return]
 
 
 def slow_r50(num_classes: int = 400, *, dropout: float = 0.5) -> VideoResNet:
     """Slow R50: the slow pathway of SlowFast alone, with temporal kernels in res4 and res5 only. 32.5 M parameters.
 
-    Args:
-        num_classes: Width of the output.
-        dropout: Probability of dropping an element of the pooled vector.
+    The arguments are those of `VideoResNet`.
 
     >>> import torch
     >>> slow_r50(num_classes=5).eval()(torch.zeros(1, 3, 2, 32, 32)).shape
@@ -77,9 +74,7 @@ def slow_r50(num_classes: int = 400, *, dropout: float = 0.5) -> VideoResNet:
 def i3d_r50(num_classes: int = 400, *, dropout: float = 0.5) -> VideoResNet:
     """I3D R50 (Carreira and Zisserman 2017; Wang et al. 2018): T is halved after res2. 28.0 M parameters.
 
-    Args:
-        num_classes: Width of the output.
-        dropout: Probability of dropping an element of the pooled vector.
+    The arguments are those of `VideoResNet`.
 
     >>> import torch
     >>> i3d_r50(num_classes=5).eval()(torch.zeros(1, 3, 2, 32, 32)).shape
@@ -97,12 +92,9 @@ def i3d_nl_r50(
 ) -> VideoResNet:
     """I3D-NL R50: I3D with non-local blocks after every other block of res3 and res4, five in all. 35.4 M parameters.
 
-    Args:
-        num_classes: Width of the output.
-        instantiation: How the blocks weigh a pair of positions. The paper uses the dot product; PySlowFast's published
-            weights are for "softmax".
-        key_pool: Spatial max-pool of the positions that the blocks gather from; 1 for none.
-        dropout: Probability of dropping an element of the pooled vector.
+    `instantiation` says how the blocks weigh a pair of positions; the paper uses the dot product, and the published
+    weights of PySlowFast are for "softmax". `key_pool` is the spatial max-pool of the positions that the blocks gather
+    from, 1 for none. The other arguments are those of `VideoResNet`.
 
     >>> import torch
     >>> i3d_nl_r50(num_classes=5).eval()(torch.zeros(1, 3, 2, 32, 32)).shape

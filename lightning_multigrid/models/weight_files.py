@@ -11,7 +11,7 @@ import pickle
 import re
 import zipfile
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -37,16 +37,15 @@ def read_file(path: str | os.PathLike[str]) -> Any:
             # Python 2 wrote most of these files. Its byte strings arrive as text with one character per byte.
             return _ArrayUnpickler(file, encoding="latin1").load()
         except Exception as error:  # a damaged pickle can raise anything
-            forbidden = re.search(r"GLOBAL ([\w.]+)", str(error))
-            if forbidden is None:
-                reason = str(error).split("\n")[0].split(". ")[0].rstrip(".")
+            if forbidden := re.search(r"GLOBAL ([\w.]+)", str(error)):
                 raise ValueError(
-                    f"{os.fspath(path)} is damaged or not a file of weights: {reason}. Download it again, or name"
-                    " another file."
+                    f"{os.fspath(path)} asks for `{forbidden[1]}`. Only tensors, arrays and plain containers are read,"
+                    " as other objects can run code. Save the state dict alone, on a machine that trusts the file."
                 ) from error
+            reason = str(error).split("\n")[0].split(". ")[0].rstrip(".")
             raise ValueError(
-                f"{os.fspath(path)} asks for `{forbidden[1]}`. Only tensors, arrays and plain containers are read, as"
-                " other objects can run code. Save the state dict alone, on a machine that trusts the file."
+                f"{os.fspath(path)} is damaged or not a file of weights: {reason}. Download it again, or name another"
+                " file."
             ) from error
 
 
@@ -107,42 +106,36 @@ class _Array:
         self.tensor = flat.reshape(shape[::-1]).permute(*range(len(shape))[::-1]) if fortran else flat.reshape(shape)
 
 
-class _FromBuffer:
+def _from_buffer(content: bytes, dtype: _DType, shape: tuple[int, ...], order: str, axes: object = None) -> _Array:
     """Stands for the function that makes an array in protocol 5."""
-
-    def __new__(  # type: ignore[misc]
-        cls, content: bytes, dtype: _DType, shape: tuple[int, ...], order: str, axes: tuple[int, ...] | None = None
-    ) -> _Array:
-        if axes is not None:
-            raise pickle.UnpicklingError("array that is neither row-major nor column-major")
-        array = _Array()
-        array.__setstate__((1, shape, dtype, order == "F", content))
-        return array
+    if axes is not None:
+        raise pickle.UnpicklingError("array that is neither row-major nor column-major")
+    array = _Array()
+    array.__setstate__((1, shape, dtype, order == "F", content))
+    return array
 
 
-class _Bytes:
+def _bytes(text: str = "", encoding: str = "latin1") -> bytes:
     """Stands for `_codecs.encode` and `bytes()`, with which Python 3 writes bytes in the protocols of Python 2."""
-
-    def __new__(cls, text: str = "", encoding: str = "latin1") -> bytes:  # type: ignore[misc]
-        if encoding != "latin1":
-            raise pickle.UnpicklingError(f"text in {encoding!r}")
-        return text.encode("latin1")
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"text in {encoding!r}")
+    return text.encode("latin1")
 
 
 class _ArrayUnpickler(pickle.Unpickler):
     """Unpickles containers, numbers, text, and arrays as tensors."""
 
-    _KNOWN: ClassVar[dict[str, type]] = {
+    _KNOWN: ClassVar[dict[str, Callable[..., Any]]] = {
         "numpy.core.multiarray._reconstruct": _Array,
-        "numpy.core.numeric._frombuffer": _FromBuffer,
+        "numpy.core.numeric._frombuffer": _from_buffer,
         "numpy.ndarray": _Array,
         "numpy.dtype": _DType,
-        "_codecs.encode": _Bytes,
-        "__builtin__.bytes": _Bytes,
+        "_codecs.encode": _bytes,
+        "__builtin__.bytes": _bytes,
         "collections.OrderedDict": OrderedDict,
     }
 
-    def find_class(self, module: str, name: str) -> type:
+    def find_class(self, module: str, name: str) -> Callable[..., Any]:
         # NumPy 2 renamed its core.
         known = f"{module.replace('numpy._core', 'numpy.core')}.{name}"
         if known not in self._KNOWN:

@@ -112,11 +112,9 @@ def name_tables(names: Iterable[str]) -> dict[str, dict[str, str]]:
     {'pred_w': 'head.projection.weight'}
     """
     names = list(names)
-    blocks = [match for name in names if (match := _BLOCK.fullmatch(name))]
-    last_block: dict[int, int] = {}
-    for match in blocks:
-        last_block[int(match[1])] = max(int(match[3]), last_block.get(int(match[1]), 0))
-    pathways = 1 + max((int(match[2]) for match in blocks), default=0)
+    blocks = sorted(tuple(map(int, match.groups()[:3])) for name in names if (match := _BLOCK.fullmatch(name)))
+    last_block = {stage: number for stage, _, number in blocks}
+    pathways = 1 + max((pathway for _, pathway, _ in blocks), default=0)
     rules: dict[str, Callable[[str], str | None]] = {
         "own names": lambda name: name,
         "pytorchvideo": _pytorchvideo(pathways, pooled=0),

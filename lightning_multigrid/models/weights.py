@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import dropwhile
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -55,10 +55,8 @@ class WeightsReport:
         given, own = self.mismatched.get(_CLASSIFIER, ((0,), (0,)))
         if given[0] != own[0]:
             lines.append(f"The classifier keeps its values: {given[0]} classes in the weights, {own[0]} in the model.")
-        lines += _listed(
-            "of another shape",
-            [f"{name} ({_shape(given)}, not {_shape(own)})" for name, (given, own) in self.mismatched.items()],
-        )
+        mismatched = [f"{name} ({_shape(given)}, not {_shape(own)})" for name, (given, own) in self.mismatched.items()]
+        lines += _listed("of another shape", mismatched)
         lines += _listed("missing in the weights", self.missing)
         lines += _listed("missing in the model", self.unexpected)
         return "\n".join(lines)
@@ -107,11 +105,9 @@ def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str,
 
 
 def export_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Writes a model's weights as PySlowFast does (`.pyth`): its names, under `model_state`.
+    """Writes the weights of one of our models as PySlowFast does (`.pyth`): its names, under `model_state`.
 
-    Args:
-        model: One of our models. PySlowFast loads the file into its own model of the same shape.
-        path: File to write.
+    PySlowFast loads the file into its own model of the same shape.
     """
     torch.save({"model_state": {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}}, path)
 
@@ -129,14 +125,12 @@ def _match(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict
             of_optimizer = naming == "Caffe2" and (foreign in ("lr", "model_iter") or foreign.endswith("_momentum"))
             if not of_optimizer:
                 unexpected.append(foreign)
-            continue
-        fit = _fit(tensor, own[name].shape)
-        if fit is None:
+        elif (fit := _fit(tensor, own[name].shape)) is None:
             mismatched[name] = (tuple(tensor.shape), tuple(own[name].shape))
-            continue
-        fitting[name] = fit
-        if tensor.dim() == 4 and fit.dim() == 5:
-            inflated.append(name)
+        else:
+            fitting[name] = fit
+            if tensor.dim() == 4 and fit.dim() == 5:
+                inflated.append(name)
     # Not every library stores counters of batches, and no layer of ours reads them.
     found = fitting.keys() | mismatched.keys()
     missing = [name for name in own if name not in found and not name.endswith("num_batches_tracked")]
@@ -167,13 +161,9 @@ def _fit(tensor: Tensor, shape: torch.Size) -> Tensor | None:
         return tensor
     if tensor.dim() == 4 and len(shape) == 5 and tensor.shape == (*shape[:2], *shape[3:]):
         return tensor.unsqueeze(2).expand(shape) / shape[2]
-    # Caffe2 stores some classifiers as convolutions, and some convolutions as classifiers.
-    return tensor.reshape(shape) if _trimmed(tensor.shape) == _trimmed(shape) else None
-
-
-def _trimmed(shape: torch.Size) -> list[int]:
-    """A shape without its trailing ones, last axis first."""
-    return list(dropwhile(lambda length: length == 1, reversed(shape)))
+    # Caffe2 stores some classifiers as convolutions, and some convolutions as classifiers: only trailing ones differ.
+    pairs = zip_longest(tensor.shape, shape, fillvalue=1)
+    return tensor.reshape(shape) if all(given == own for given, own in pairs) else None
 
 
 def _some(names: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -150,29 +150,27 @@ def _frames(builder: ManifestBuilder, path: str) -> Iterator[_Frame]:
 
 def _label_spans(builder: ManifestBuilder, frames: Iterator[_Frame]) -> tuple[str, list[tuple[int, int, int]]]:
     """Returns the folder of a video's frames, and (label, first frame, last frame + 1) of each stretch of a label."""
-    spans: list[tuple[int, int, int]] = []
-    began: dict[int, int] = {}
-    last: _Frame | None = None
-    position = 0
-    for frame in frames:
-        if last is not None and not _follows(frame, last):
+    rows = list(frames)
+    for last, frame in pairwise(rows):
+        if not _follows(frame, last):
             raise builder.error(
                 f"line {frame.line}",
                 f"frame {frame.number}, {quoted(frame.path)}, does not follow {last.number}, {quoted(last.path)}; "
                 "all frames of one folder are required, in the order of their names. Sort the list",
             )
-        if last is None or frame.labels != last.labels:
-            labels = parse_labels(frame.labels)
-            if labels is None:
-                raise builder.error(
-                    f"line {frame.line}", f'{quoted(frame.labels)} are not labels like "1,5". Repair the line'
-                )
-            spans += [(label, began.pop(label), position) for label in sorted(began.keys() - set(labels))]
-            began.update(dict.fromkeys(set(labels) - began.keys(), position))
-        last = frame
-        position += 1
+    spans: list[tuple[int, int, int]] = []
+    began: dict[int, int] = {}
+    position = 0
+    for text, stretch in groupby(rows, key=attrgetter("labels")):
+        labels = parse_labels(text)
+        if labels is None:
+            line = rows[position].line
+            raise builder.error(f"line {line}", f'{quoted(text)} are not labels like "1,5". Repair the line')
+        spans += [(label, began.pop(label), position) for label in sorted(began.keys() - set(labels))]
+        began.update(dict.fromkeys(set(labels) - began.keys(), position))
+        position += len(list(stretch))
     spans += [(label, first, position) for label, first in sorted(began.items())]
-    return "" if last is None else posixpath.dirname(last.path), spans
+    return posixpath.dirname(rows[0].path), spans
 
 
 def _follows(frame: _Frame, last: _Frame) -> bool:

@@ -16,6 +16,7 @@ class ClassFolders:
     """Lists the videos of `source`, a folder that holds a folder per class.
 
     With `frames`, a video is a folder of images instead of a file. With `follow_links`, links may lead out of `source`.
+    The attribute `classes` has the sorted names of the class folders.
     """
 
     def __init__(self, source: str, *, frames: bool, follow_links: bool) -> None:
@@ -31,16 +32,12 @@ class ClassFolders:
                 f"{source} holds {held}; a folder per class is required ({os.path.join(source, 'run', 'a.mp4')}). "
                 "For videos without classes give a list with one path per line."
             )
+        self.classes = tuple(map(os.path.basename, self._folders))
         if all(name.lower() in _SPLITS for name in self.classes):
             raise ManifestError(
                 f"{source} holds a folder per split ({', '.join(self.classes)}); a folder per class is required. "
                 f"Give one split: {os.path.join(source, self.classes[0])}."
             )
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the class folders, sorted."""
-        return tuple(map(os.path.basename, self._folders))
 
     def add_to(self, builder: ManifestBuilder, classes: Sequence[str]) -> None:
         """Adds the videos of all classes; `classes` are those of the training split in the order of their labels."""
@@ -77,8 +74,7 @@ class ClassFolders:
 
     def _listing(self, folder: str) -> tuple[list[str], list[str]]:
         """Returns the folders in a folder, and its files with a known suffix, sorted."""
-        folders: list[str] = []
-        files: list[str] = []
+        folders, files = [], []
         try:
             with os.scandir(folder) as entries:
                 visible = sorted((entry for entry in entries if entry.name[0] != "."), key=lambda entry: entry.name)

@@ -12,8 +12,7 @@ from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError, csv_table, names_in, path_argument, sibling
 
-_YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
-_SECONDS = re.compile(r"([0-9]{1,6})(?:\.0*)?")
+_VIDEO = re.compile(r"([A-Za-z0-9_-]{11}),([0-9]{1,6})(?:\.0*)?,([0-9]{1,6})(?:\.0*)?")
 
 
 @dataclass(frozen=True)
@@ -82,15 +81,15 @@ class Kinetics:
 
 
 def _file_name(builder: ManifestBuilder, where: str, row: Mapping[str, str]) -> str:
-    times = [_SECONDS.fullmatch(row[name]) for name in ("time_start", "time_end")]
-    if times[0] is None or times[1] is None or not _YOUTUBE_ID.fullmatch(row["youtube_id"]):
-        given = f"{row['youtube_id']},{row['time_start']},{row['time_end']}"
+    given = f"{row['youtube_id']},{row['time_start']},{row['time_end']}"
+    match = _VIDEO.fullmatch(given)
+    if match is None:
         raise builder.error(
             where,
             f"{quoted(given)} is not a video; an id of 11 letters, digits, - or _ and two times in seconds are "
             "required. Give the official annotation file",
         )
-    return f"{row['youtube_id']}_{int(times[0][1]):06d}_{int(times[1][1]):06d}.mp4"
+    return f"{match[1]}_{int(match[2]):06d}_{int(match[3]):06d}.mp4"
 
 
 def _training_labels(path: str) -> tuple[str, ...]:

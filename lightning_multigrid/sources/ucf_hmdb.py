@@ -11,14 +11,7 @@ from typing import Literal
 from lightning_multigrid.files import StrPath, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import (
-    ManifestError,
-    names_in,
-    numbered_names,
-    parse_labels,
-    path_argument,
-    text_lines,
-)
+from lightning_multigrid.sources.text import ManifestError, names_in, numbered_names, path_argument, text_lines
 
 
 @dataclass(frozen=True)
@@ -48,22 +41,23 @@ class UCF101:
         beside = os.path.join(os.path.dirname(path), "classInd.txt")
         file = beside if self.classes_file is None else path_argument("classes_file", self.classes_file)
         names = numbered_names(file, "{}", 1)
-        ids = {name: number for number, name in enumerate(names, start=1)}
+        by_name = {name: label for label, name in enumerate(names)}
+        by_id = {str(label + 1): label for label in range(len(names))}
         videos = path_argument("videos", self.videos)
         builder = ManifestBuilder(path, videos, classes=names, existing_only=self.existing_only)
         for line, text in enumerate(text_lines(path), start=1):
             fields = text.split()
             if not fields:
                 continue
-            number = fields[1] if len(fields) == 2 else str(ids.get(posixpath.dirname(fields[0]), 0))
-            label = parse_labels(number)
-            if len(fields) > 2 or label is None or len(label) != 1 or not 1 <= label[0] <= len(names):
+            named = by_name.get(posixpath.dirname(fields[0]))
+            label = by_id.get(fields[1].lstrip("0")) if len(fields) == 2 else named
+            if len(fields) > 2 or label is None:
                 raise builder.error(
                     f"line {line}",
                     f"{quoted(text)} is not `Class/video.avi` with a class of classInd.txt, or its id from 1 to "
                     f"{len(names)}. Give the official list",
                 )
-            builder.add(fields[0], [label[0] - 1], where=f"line {line}")
+            builder.add(fields[0], [label], where=f"line {line}")
         return builder.build()
 
 
@@ -96,14 +90,14 @@ class HMDB51:
         if self.subset not in ("train", "test"):
             raise ManifestError(f"`subset` must be 'train' or 'test', got {self.subset!r}.")
         ending = f"_test_split{self.split}.txt"
-        files = [name for name in names_in(folder) if name.endswith(ending)]
-        if not files:
+        names = [file.removesuffix(ending) for file in names_in(folder) if file.endswith(ending)]
+        if not names:
             raise ManifestError(f"{folder} holds no <class>{ending}. Give the folder testTrainMulti_7030_splits.")
-        names = [file.removesuffix(ending) for file in files]
         videos = path_argument("videos", self.videos)
         builder = ManifestBuilder(folder, videos, classes=names, existing_only=self.existing_only)
         wanted = "1" if self.subset == "train" else "2"
-        for label, (name, file) in enumerate(zip(names, files, strict=True)):
+        for label, name in enumerate(names):
+            file = name + ending
             for line, text in enumerate(text_lines(os.path.join(folder, file)), start=1):
                 # From the right: names of videos have odd characters.
                 video, _, use = text.strip().rpartition(" ")
