@@ -836,7 +836,7 @@ def batch_sampled():
 @pytest.mark.parametrize(
     ("module", "arguments", "message"),
     [
-        (Module, {"train": DataLoader(Stream(), 4)}, "needs a map-style dataset, got the iterable Stream"),
+        (Module, {"train": DataLoader(Stream(), 4)}, "Stream does not say how many samples it has"),
         (
             Module,
             {"train": {"a": loader(), "b": loader()}},
