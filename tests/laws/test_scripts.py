@@ -15,6 +15,7 @@ REFUSED = [style for style in STYLES if style.refused is not None]
 PAGE = Path(__file__).parents[2] / "docs" / "scripts.md"
 
 pytestmark = [
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata's use of torch
     pytest.mark.filterwarnings("ignore:.*`ModelCheckpoint\\(monitor"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory"),
 ]
