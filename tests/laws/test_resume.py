@@ -442,7 +442,7 @@ def test_what_means_nothing_here_is_refused(tmp_path):
     with pytest.raises(
         MisconfigurationException,
         match=r"of a training without MultigridCallback, in the middle of its epoch 1 \(batch 5\). This run "
-        r"is a training with it: .*up to the end of an",
+        r"is a training with it: .*continue to the end of an epoch",
     ):
         resume("plain/30.ckpt", MultigridCallback())
     with pytest.raises(
