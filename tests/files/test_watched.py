@@ -123,7 +123,7 @@ def test_no_thread_is_left_where_a_process_forks(path, cold):
     if not child:
         os._exit(readers())
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert readers() == before - 1
+    assert readers() < before  # a reader that another test left may go, too
     assert file.read([(0, 1)]) == [CONTENT[:1]]
     file.close()
 
