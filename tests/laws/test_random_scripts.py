@@ -151,7 +151,6 @@ COMMON = {
 }
 
 
-@pytest.mark.slow
 @settings(max_examples=8, **COMMON)
 @given(styles())
 def test_scripts_of_random_parts(style):
