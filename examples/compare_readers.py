@@ -39,12 +39,14 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import av
 import numpy as np
 import torch
+from benchmark_decode import decord, torchcodec
 from measuring import machine, machine_line, write_json
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -93,22 +95,6 @@ def ours() -> Read:
     return read
 
 
-def torchcodec() -> Read:
-    decoders = importlib.import_module("torchcodec.decoders")
-    try:
-        decoders.VideoDecoder(b"no video")
-    except Exception as error:  # some versions look for FFmpeg's libraries only now
-        if "libtorchcodec" in str(error):
-            raise ImportError(str(error)) from error
-    options = {"dimension_order": "NHWC", "num_ffmpeg_threads": 1, "seek_mode": "exact"}
-    return lambda path, indices: decoders.VideoDecoder(str(path), **options).get_frames_at(indices).data.numpy()
-
-
-def decord() -> Read:
-    module = importlib.import_module("decord")
-    return lambda path, indices: module.VideoReader(str(path), num_threads=1).get_batch(indices).asnumpy()
-
-
 def opencv(seeks: bool) -> Callable[[], Read]:
     def make() -> Read:
         cv2 = importlib.import_module("cv2")
@@ -137,7 +123,7 @@ def opencv(seeks: bool) -> Callable[[], Read]:
 
 READERS: dict[str, Callable[[], Read]] = {
     "ours": ours,
-    "torchcodec": torchcodec,
+    "torchcodec": partial(torchcodec, "exact"),
     "decord": decord,
     "opencv, seeking": opencv(seeks=True),
     "opencv, from the start": opencv(seeks=False),

@@ -6,9 +6,8 @@ python examples/detection.py --baseline     # the same script without the callba
 
 import lightning as L
 import torch
-from moving_squares import MovingSquares, read_options
+from moving_squares import MovingSquares, read_options, train
 from torch import nn
-from torch.utils.data import DataLoader
 from torchvision.ops import box_iou
 
 from lightning_multigrid import MultigridCallback
@@ -55,19 +54,8 @@ def main(arguments=None):
     options = read_options(__doc__, arguments, epochs=8)
     # "T": a box per frame, taken at the frames of the clip; "xyxy": its four numbers are pixels of the clip.
     multigrid = MultigridCallback(clips=["video"], follow={"boxes": "Txyxy", "mask": "THW"})
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=options.epochs,
-        callbacks=[] if options.baseline else [multigrid],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        gradient_clip_val=5,
-    )
     L.seed_everything(0, verbose=False)
-    detector = Detector(options.epochs)
-    trainer.fit(detector, DataLoader(MovingSquares(options.clips), 8, shuffle=True, num_workers=options.workers))
-    [scores] = trainer.validate(detector, DataLoader(MovingSquares(64, seed=1), 16), verbose=False)
+    scores = train(Detector(options.epochs), MovingSquares, multigrid, options, gradient_clip_val=5)
     print(f"IoU of found and true boxes: {scores['IoU']:.2f}")
     return scores["IoU"]
 

@@ -2,9 +2,10 @@
 
 import argparse
 
+import lightning as L
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 
 class MovingSquares(Dataset):
@@ -21,13 +22,17 @@ class MovingSquares(Dataset):
         return self.clips
 
     def __getitem__(self, index):
+        return self.views(index, 1)[0]
+
+    def views(self, index, number):
+        """Samples of one movement: each has colours and noise of its own."""
         rng = np.random.default_rng((self.seed, index))
         edge = rng.uniform(0.2, 0.4) * self.size
         first, last = rng.uniform(0, self.size - edge, (2, 2))
-        return self.draw(first, last, edge, rng)
+        return [self.draw(first, last, edge, rng) for _ in range(number)]
 
     def draw(self, first, last, edge, rng):
-        """Draws a square from its first to its last place (x, y), in colours of its own."""
+        """Draws a square from its first to its last place (x, y)."""
         corner = first + np.linspace(0, 1, self.frames)[:, None] * (last - first)
         corner = corner.round()
         boxes = np.concatenate([corner, corner + round(edge)], 1).astype(np.float32)
@@ -54,3 +59,19 @@ def read_options(description, arguments, epochs):
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--baseline", action="store_true", help="without the callback")
     return parser.parse_args(arguments)
+
+
+def train(module, clips, multigrid, options, **arguments):
+    """Trains a module on clips of a class, with the callback or without it; returns its scores on 64 other clips."""
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=options.epochs,
+        callbacks=[] if options.baseline else [multigrid],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        **arguments,
+    )
+    trainer.fit(module, DataLoader(clips(options.clips), 8, shuffle=True, num_workers=options.workers))
+    [scores] = trainer.validate(module, DataLoader(clips(64, seed=1), 64), verbose=False)
+    return scores

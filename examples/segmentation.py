@@ -6,9 +6,8 @@ python examples/segmentation.py --baseline     # the same script without the cal
 
 import lightning as L
 import torch
-from moving_squares import MovingSquares, read_options
+from moving_squares import MovingSquares, read_options, train
 from torch import nn
-from torch.utils.data import DataLoader
 
 from lightning_multigrid import MultigridCallback
 
@@ -37,7 +36,7 @@ class Segmenter(L.LightningModule):
         return nn.functional.cross_entropy(self(batch["video"]), batch["mask"])
 
     def validation_step(self, batch, batch_idx):
-        found, true = self(batch["video"])[:, 1] > self(batch["video"])[:, 0], batch["mask"] == 1
+        found, true = self(batch["video"]).argmax(1) == 1, batch["mask"] == 1
         self.log("IoU", (found & true).sum() / (found | true).sum())
 
     def configure_optimizers(self):
@@ -49,18 +48,8 @@ def main(arguments=None):
     options = read_options(__doc__, arguments, epochs=4)
     # A mask has the frames and the pixels of its clip, so it is taken at the same frames, and at the nearest pixels.
     multigrid = MultigridCallback(clips=["video"], follow={"mask": "THW", "boxes": "Txyxy"})
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=options.epochs,
-        callbacks=[] if options.baseline else [multigrid],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-    )
     L.seed_everything(0, verbose=False)
-    segmenter = Segmenter(options.epochs)
-    trainer.fit(segmenter, DataLoader(MovingSquares(options.clips), 8, shuffle=True, num_workers=options.workers))
-    [scores] = trainer.validate(segmenter, DataLoader(MovingSquares(64, seed=1), 64), verbose=False)
+    scores = train(Segmenter(options.epochs), MovingSquares, multigrid, options)
     print(f"IoU of found and true pixels of squares: {scores['IoU']:.2f}")
     return scores["IoU"]
 

@@ -7,11 +7,9 @@ Coarser mini-batches have more clips, so each view is told from more others: the
 """
 
 import lightning as L
-import numpy as np
 import torch
-from moving_squares import MovingSquares, read_options
+from moving_squares import MovingSquares, read_options, train
 from torch import nn
-from torch.utils.data import DataLoader
 
 from lightning_multigrid import MultigridCallback
 
@@ -20,10 +18,7 @@ class TwoViews(MovingSquares):
     """The same movement twice, each time in other colours and with other noise: two clips."""
 
     def __getitem__(self, index):
-        rng = np.random.default_rng((self.seed, index))
-        edge = rng.uniform(0.2, 0.4) * self.size
-        first, last = rng.uniform(0, self.size - edge, (2, 2))
-        return tuple(self.draw(first, last, edge, rng)["video"] for _ in range(2))
+        return tuple(view["video"] for view in self.views(index, 2))
 
 
 class Contrast(L.LightningModule):
@@ -62,18 +57,8 @@ def main(arguments=None):
     options = read_options(__doc__, arguments, epochs=8)
     # Both views are clips: they get the same frames and the same size.
     multigrid = MultigridCallback(clips=[0, 1])
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=options.epochs,
-        callbacks=[] if options.baseline else [multigrid],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-    )
     L.seed_everything(0, verbose=False)
-    module = Contrast(options.epochs)
-    trainer.fit(module, DataLoader(TwoViews(options.clips), 8, shuffle=True, num_workers=options.workers))
-    [scores] = trainer.validate(module, DataLoader(TwoViews(64, seed=1), 64), verbose=False)
+    scores = train(Contrast(options.epochs), TwoViews, multigrid, options)
     print(f"Second views found by the first one, among 64: {scores['found']:.2f} (by chance 0.02)")
     return scores["found"]
 

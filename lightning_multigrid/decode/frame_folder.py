@@ -39,7 +39,7 @@ class FrameFolder:
         height: H, in pixels, of every frame.
         width: W, in pixels, of every frame.
         rate: Frames per second.
-        damage: None: an image can be read, or the folder is broken.
+        damage: Always empty: an image can be read, or the folder is broken.
 
     Raises:
         VideoError: If there is no such folder, it holds no images, or the first can't be read.

@@ -7,6 +7,7 @@ imported: that takes a second, and moves the messages of both to the logger of t
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,11 @@ else:
 
 
 def _classes(name: str) -> tuple[type, ...]:
-    return tuple(attrgetter(name)(sys.modules[package]) for package in _PACKAGES if package in sys.modules)
+    found = []
+    for package in _PACKAGES:
+        with suppress(KeyError, AttributeError):  # not imported, or of a version without this class
+            found.append(attrgetter(name)(sys.modules[package]))
+    return tuple(found)
 
 
 def is_a(thing: object, *names: str) -> bool:

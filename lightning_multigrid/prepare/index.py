@@ -18,12 +18,18 @@ def write_index(
     Videos that were kept (name to an older index file, and bytes) are not read again if that file has them. `run` works
     as `run_tasks`.
     """
-    opened = cache(IndexStore)
+
+    @cache
+    def older(file: str) -> IndexStore | None:
+        with suppress(OSError, ValueError):  # no index file, or a damaged one
+            return IndexStore(file)
+        return None
 
     def known(name: str) -> PacketIndex | None:
         file, size = kept.get(name, ("", 0))
-        with suppress(OSError, ValueError):  # no index file, or a damaged one
-            index = opened(file).get(name)
+        store = older(file) if file else None
+        with suppress(ValueError):  # damaged there
+            index = None if store is None else store.get(name)
             # A run that was stopped may have made the video anew, and not the index.
             return index if index and index.file_size == size else None
         return None

@@ -14,7 +14,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from lightning_multigrid.lightning import Trainer
+from lightning_multigrid.lightning import Trainer, is_a
 from lightning_multigrid.schedule import MultigridSchedule
 
 
@@ -83,6 +83,4 @@ def _of_callbacks(trainer: Trainer, schedule: MultigridSchedule, epochs: str) ->
 
 
 def _callbacks(trainer: Trainer, name: str) -> list[Any]:
-    """The callbacks of a class of Lightning, of either of its packages, by its name."""
-    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-    return [item for item in callbacks if any(kind.__name__ == name for kind in type(item).__mro__)]
+    return [callback for callback in trainer.callbacks if is_a(callback, f"callbacks.{name}")]  # type: ignore[attr-defined]

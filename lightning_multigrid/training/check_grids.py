@@ -24,7 +24,7 @@ from lightning_multigrid.lightning import LightningModule
 from lightning_multigrid.loading import seeded
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.lightning_internals import copy_without_trainer
-from lightning_multigrid.training.mini_batches import TRIED_CLIPS, Place, first_clips, shapes_of_clips
+from lightning_multigrid.training.mini_batches import TRIED_CLIPS, Handler, first_clips, shapes_of_clips
 from lightning_multigrid.training.torch_internals import forget_hooks
 
 log = logging.getLogger(__name__)
@@ -192,13 +192,13 @@ def _try(run: Callable[[Any], Any], batch: Any, module: nn.Module) -> _Trial:
 
 
 def check_grids(
-    module: LightningModule, grids: Sequence[BatchShape], places: Sequence[Place], plan: PointsOnPlan
+    module: LightningModule, grids: Sequence[BatchShape], handlers: Sequence[Handler], plan: PointsOnPlan
 ) -> dict[BatchShape, float]:
     """Refuses grids that a script cannot take, before the training starts.
 
-    A mini-batch of `TRIED_CLIPS` clips goes through the places, and then `training_step` is tried on it. Where that
+    A mini-batch of `TRIED_CLIPS` clips goes through the handlers, and then `training_step` is tried on it. Where that
     fails on the first grid, the baseline's (it reads a value, or needs its Trainer), `forward` is tried on the clips. A
-    place or a model that does not pass on the baseline's grid can't be tried, and is accepted.
+    handler or a model that does not pass on the baseline's grid can't be tried, and is accepted.
 
     Returns:
         Multiply-adds of a forward for a clip of each grid (`BatchShape.clip`); empty where they can't be counted.
@@ -211,15 +211,15 @@ def check_grids(
         warnings.simplefilter("ignore")
         for grid in dict.fromkeys(grid.clip for grid in grids):
             batch: Any = grid
-            for place in places:
+            for name, handle in handlers:
                 try:
-                    batch = place.through(batch)
+                    batch = handle(batch)
                 except Exception as error:
                     if grid == baseline:
-                        log.debug("The grids can't be tried: %s fails: %s", place.name, error)
+                        log.debug("The grids can't be tried: %s fails: %s", name, error)
                         return {}
-                    raise _refusal(module, grid, place.name, error) from error
-                plan.check(place.name, grid, shapes_of_clips(batch), TRIED_CLIPS)
+                    raise _refusal(module, grid, name, error) from error
+                plan.check(name, grid, shapes_of_clips(batch), TRIED_CLIPS)
             if grid == baseline:
                 run, probe = _runnable(module, batch)
             if run is None:

@@ -11,7 +11,7 @@ import torch
 from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer
+from lightning_multigrid.lightning import LightningModule, Trainer
 from lightning_multigrid.loading import (
     FixedClips,
     MultigridLoader,
@@ -36,10 +36,15 @@ from lightning_multigrid.training.lightning_internals import (
     step_is_logged,
     training_source,
 )
-from lightning_multigrid.training.mini_batches import places
+from lightning_multigrid.training.mini_batches import handlers
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.recipe import Options, Recipe, read_recipe, user_loader
-from lightning_multigrid.training.refusals import refuse_sharded_batchnorm, refuse_sync_batchnorm, warn_of_own_state
+from lightning_multigrid.training.refusals import (
+    refuse_precise_bn_of_streams,
+    refuse_sharded_batchnorm,
+    refuse_sync_batchnorm,
+    warn_of_own_state,
+)
 from lightning_multigrid.training.resume import (
     Continuation,
     describe_run,
@@ -207,9 +212,7 @@ def begin_fit(
     loader = user_loader(own, trainer, options.clips_per_epoch)
     streamed = isinstance(loader.dataset, StreamSamples)
     if streamed and options.precise_bn_batches is not None:
-        raise MisconfigurationException(
-            "`precise_bn_batches` reads clips of the epoch again, which an iterable dataset can't give. Leave it out."
-        )
+        refuse_precise_bn_of_streams()
     recipe = read_recipe(trainer, loader, trainer.world_size)
     seed = (state or {}).get("seed") if options.seed is None else options.seed
     multigrid = _make_loader(options, trainer, recipe, loader, seed)
@@ -269,7 +272,7 @@ def _make_fit(
     clips, sampler = multigrid.clips, multigrid.sampler
     grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
     points = PointsOnPlan()
-    flops = check_grids(module, grids, places(trainer, module, multigrid), points)
+    flops = check_grids(module, grids, handlers(trainer, module, multigrid), points)
     estimate = None
     if options.precise_bn_batches is not None:
         estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)

@@ -38,11 +38,11 @@ def shapes_of_clips(batch: Any) -> list[torch.Size]:
     return [tensor.shape for tensor in _clips_in(batch)]
 
 
-class Place(NamedTuple):
-    """A place on the way of a mini-batch."""
+class Handler(NamedTuple):
+    """Something of the script that makes or changes mini-batches before a step."""
 
     name: str
-    through: Callable[[Any], Any]  # from a grid at the first place, else from the mini-batch of the place before
+    handle: Callable[[Any], Any]  # of the first one a grid, of the others the mini-batch that the one before returned
 
 
 def _owner(name: str, trainer: Trainer, module: LightningModule) -> Any:
@@ -51,8 +51,8 @@ def _owner(name: str, trainer: Trainer, module: LightningModule) -> Any:
     return data if data is not None and is_overridden(name, data) else module
 
 
-def _read(loader: MultigridLoader, grid: BatchShape, clips: int) -> Any:
-    """Makes a mini-batch on a grid out of one clip, as a worker does."""
+def read_on_grid(loader: MultigridLoader, grid: BatchShape, clips: int) -> Any:
+    """Makes a mini-batch of some clips on a grid out of one clip, as a worker does."""
     return loader.read([ClipRequest(getattr(loader.clips, "first", 0), grid.frames, grid.size, seed=0)] * clips)
 
 
@@ -61,19 +61,19 @@ def batch_maker(trainer: Trainer, module: LightningModule, loader: MultigridLoad
 
     def make(grid: BatchShape) -> Any:
         with seeded(0):
-            return on_device(trainer, module, _read(loader, grid, grid.clips))
+            return on_device(trainer, module, read_on_grid(loader, grid, grid.clips))
 
     return make
 
 
-def places(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> list[Place]:
-    """Returns the places that a mini-batch of `TRIED_CLIPS` clips passes before a step, but for the device."""
+def handlers(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> list[Handler]:
+    """Returns what handles a mini-batch of `TRIED_CLIPS` clips before a step, but for the move to the device."""
 
-    def hook(name: str) -> Place:
+    def hook(name: str) -> Handler:
         owner = _owner(name, trainer, module)
-        return Place(f"`{name}` of {type(owner).__name__}", lambda batch: getattr(owner, name)(batch, 0))
+        return Handler(f"`{name}` of {type(owner).__name__}", lambda batch: getattr(owner, name)(batch, 0))
 
-    dataset = Place("the dataset or its `collate_fn`", lambda grid: _read(loader, grid, TRIED_CLIPS))
+    dataset = Handler("the dataset or its `collate_fn`", lambda grid: read_on_grid(loader, grid, TRIED_CLIPS))
     return [dataset, hook("on_before_batch_transfer"), hook("on_after_batch_transfer")]
 
 

@@ -22,7 +22,6 @@ from typing_extensions import override
 from lightning_multigrid.lightning import Callback, LightningModule, MisconfigurationException, Trainer
 from lightning_multigrid.loading import (
     ClipDataset,
-    ClipRequest,
     MultigridLoader,
     MultigridSampler,
     derive_seed,
@@ -40,7 +39,7 @@ from lightning_multigrid.norm import (
 )
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, ShortCycle
 from lightning_multigrid.training.lightning_internals import batch_index, copy_without_trainer, stage_of_training
-from lightning_multigrid.training.mini_batches import first_clips, on_device
+from lightning_multigrid.training.mini_batches import first_clips, on_device, read_on_grid
 from lightning_multigrid.training.torch_internals import name_in_state_dict
 
 _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
@@ -91,13 +90,12 @@ class PopulationEstimate:
                 "Leave the argument out: validation then uses the moving averages, averaged over the ranks."
             )
         shape = self.sampler.schedule.baseline.shape
-        requests = [ClipRequest(getattr(self._dataset, "first", 0), shape.frames, shape.size, seed=0)] * 2
         failures = []
         for self._runs_step in (True, False):
             try:
                 with self._apart(trainer, module, epoch=0):
                     loader = MultigridLoader(self._dataset, self.sampler, self._like)
-                    batch = on_device(trainer, module, loader.dataset[requests])
+                    batch = on_device(trainer, module, read_on_grid(loader, shape, clips=2))
                     replica = _replica(module, {})
                     set_sub_batch(replica, 2, of=2)  # so that these two clips need no other rank
                     with observed_moments(tracking_layers(replica)) as moments:

@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer, is_a
-from lightning_multigrid.loading import ClipRequest, FixedClips, MultigridLoader, order_of, same_loader
+from lightning_multigrid.loading import FixedClips, MultigridLoader, order_of, same_loader
 from lightning_multigrid.norm import BatchNorm
-from lightning_multigrid.training.mini_batches import first_clips
+from lightning_multigrid.training.mini_batches import first_clips, read_on_grid
 
 
 def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
@@ -82,6 +82,13 @@ def refuse_split_models(strategy: Any) -> None:
             )
 
 
+def refuse_precise_bn_of_streams() -> None:
+    """Refuses to estimate statistics on clips of an iterable dataset."""
+    raise MisconfigurationException(
+        "`precise_bn_batches` reads clips of the epoch again, which an iterable dataset can't give. Leave it out."
+    )
+
+
 def refuse_other_seed(state: dict[str, Any] | None, seed: int) -> None:
     """Refuses a checkpoint whose order of clips is another one, where it is loaded too late to take its seed."""
     if state is not None and state["seed"] != seed:
@@ -102,8 +109,8 @@ def warn_of_own_state(loader: DataLoader[Any], multigrid: MultigridLoader) -> No
         if order(0) != order(0):
             names.append(f"sampler {type(sampler).__name__}")
     if isinstance(clips, FixedClips):
-        request = ClipRequest(clips.first, clips.frames, clips.size, seed=0)
-        one, other = (first_clips(multigrid.dataset[[request]]) for _ in range(2))
+        grid = multigrid.sampler.schedule.baseline.shape
+        one, other = (first_clips(read_on_grid(multigrid, grid, clips=1)) for _ in range(2))
         if one is not None and other is not None and not torch.equal(one, other):
             names.append(f"dataset {type(clips.dataset).__name__}")
     for name in names:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
-from lightning_multigrid.training.mini_batches import Place
+from lightning_multigrid.training.mini_batches import Handler
 from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.metrics import MeanAveragePrecision
 from tests.helpers.tiny import trainer
@@ -516,12 +516,11 @@ class TestErrors:
         def make_batch(grid):
             return torch.zeros(2, 3, grid.frames, grid.size, grid.size), torch.zeros(2, dtype=torch.long)
 
-        places = [Place("the dataset", make_batch)]
-
+        handlers = [Handler("the dataset", make_batch)]
         with pytest.raises(
             ValueError, match=r"VideoClassifier cannot take clips of 2 x 16 x 16.*`model.0` \(AvgPool3d\)"
         ):
-            check_grids(VideoClassifier(model, CLASSES), grids, places, PointsOnPlan())
+            check_grids(VideoClassifier(model, CLASSES), grids, handlers, PointsOnPlan())
 
     def test_batches_that_are_not_pairs(self):
         batch = {"clips": torch.zeros(2, 3, 2, 5, 5), "labels": torch.zeros(2)}
