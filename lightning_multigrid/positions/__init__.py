@@ -5,7 +5,7 @@ says what an adapter is; there is a module of adapters for each library, and non
 """
 
 from lightning_multigrid.positions.adapters import Adapter, Grid, Grids, Table
-from lightning_multigrid.positions.divisors import patch_divisors
 from lightning_multigrid.positions.following import Following
+from lightning_multigrid.positions.known import patch_divisors
 
 __all__ = ["Adapter", "Following", "Grid", "Grids", "Table", "patch_divisors"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import interpolate
 
 
@@ -70,21 +70,23 @@ class Table:
         """
         if self.full == self.now:
             return values
-        leading, tokens = values.split([self.leading, values.shape[-2] - self.leading], dim=-2)
+        leading, tokens = values[..., : self.leading, :], values[..., self.leading :, :]
         # ... x tokens x C -> N x C x T x H x W; axes that the table lacks have the length 1.
-        time, space = (self.full[:1], self.full[1:]) if len(self.full) != 2 else ((1,), self.full)
-        t, h, w = *time, *(space or (1, 1))
+        in_space, in_time = len(self.full) > 1, len(self.full) != 2
+        t = self.full[0] if in_time else 1
+        h, w = self.full[-2:] if in_space else (1, 1)
         tokens = tokens.reshape(-1, t, h, w, values.shape[-1]).permute(0, 4, 1, 2, 3)
         count, channels = tokens.shape[:2]
-        if space and space != self.now[-2:]:
+        if in_space and (h, w) != self.now[-2:]:
             kept = {} if self.mode.startswith("nearest") else {"align_corners": False, "antialias": self.antialias}
             h, w = self.now[-2:]
-            tokens = tokens.transpose(1, 2).flatten(0, 1)
-            tokens = interpolate(tokens, size=(h, w), mode=self.mode, **kept).unflatten(0, (count, t)).transpose(1, 2)
-        if len(self.full) != 2 and t != self.now[0]:
-            tokens = tokens.flatten(3).permute(0, 3, 1, 2).flatten(0, 1)  # (N H W) x C x T
-            tokens = interpolate(tokens, size=self.now[0], mode="linear").unflatten(0, (count, h, w))
-            tokens = tokens.permute(0, 3, 4, 1, 2)
+            images = tokens.transpose(1, 2).flatten(0, 1)
+            images = interpolate(images, size=(h, w), mode=self.mode, **kept)
+            tokens = images.view(count, t, channels, h, w).transpose(1, 2)
+        if in_time and t != self.now[0]:
+            tracks = tokens.permute(0, 3, 4, 1, 2).flatten(0, 2)  # (N H W) x C x T
+            tracks = interpolate(tracks, size=self.now[0], mode="linear")
+            tokens = tracks.view(count, h, w, channels, -1).permute(0, 3, 4, 1, 2)
         tokens = tokens.permute(0, 2, 3, 4, 1).reshape(*leading.shape[:-2], -1, channels)
         return torch.cat((leading, tokens), dim=-2)
 
@@ -105,12 +107,3 @@ class Adapter:
     attributes: Callable[[Any, Grids], Mapping[str, Any]] = lambda module, grids: {}
     tables: Callable[[Any, Grids], Mapping[str, Table]] = lambda module, grids: {}
     divisors: Callable[[Any], tuple[int, int]] | None = None
-
-
-def adapter_of(module: nn.Module, adapters: Mapping[str, Adapter]) -> Adapter | None:
-    """Returns the adapter of a module, by the library and the name of its class or of one that it inherits from.
-
-    The modules of a library between these two differ from version to version.
-    """
-    names = (f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in type(module).__mro__)
-    return next((adapters[name] for name in names if name in adapters), None)

@@ -10,10 +10,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lightning_multigrid.positions import transformers
-from lightning_multigrid.positions.adapters import Adapter, Grid, Grids, Table, adapter_of
+from lightning_multigrid.positions.adapters import Grid, Grids, Table
+from lightning_multigrid.positions.known import adapter_of
 
-ADAPTERS: dict[str, Adapter] = {**transformers.ADAPTERS}
 _TABLES = "_tables_of_grid"
 
 
@@ -31,7 +30,7 @@ class Following:
 
     def __init__(self, module: nn.Module, baseline: Grid) -> None:
         self._baseline = self._grid = baseline
-        found = ((part, adapter_of(part, ADAPTERS)) for part in module.modules())
+        found = ((part, adapter_of(part)) for part in module.modules())
         self._adapted = [(part, adapter) for part, adapter in found if adapter is not None]
         self._own = [part for part in module.modules() if _has_set_grid(part)]
         self._changes: dict[Grid, list[tuple[nn.Module, Mapping[str, Any], Mapping[str, Table]]]] = {}
@@ -71,7 +70,7 @@ class Following:
         return self._changes[grid]
 
     def _set(self, part: nn.Module, name: str, value: Any) -> None:
-        if name in vars(part) or name in part._modules:
+        if name in vars(part) or name in dict(part.named_children()):
             self._undo.callback(setattr, part, name, getattr(part, name))
         else:  # it comes from the class
             self._undo.callback(delattr, part, name)
@@ -94,7 +93,7 @@ class Following:
 
 def _reader(name: str) -> Callable[[nn.Module], Tensor]:
     def read(part: Any) -> Tensor:
-        whole = part._parameters[name] if name in part._parameters else part._buffers[name]
+        whole = nn.Module.__getattr__(part, name)  # the parameter or buffer: it knows no properties
         return getattr(part, _TABLES)[name].resized(whole)  # type: ignore[no-any-return]
 
     return read
