@@ -22,6 +22,7 @@ from lightning_multigrid.loading import (
     order_of,
     reseed,
 )
+from lightning_multigrid.norm import make_groups, sub_batchnorm_layers
 from lightning_multigrid.reports import RunReport, clock_of, tell_changed_meaning, ways_out
 from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training.baseline_lr import BaselineLR
@@ -106,6 +107,14 @@ class Fit:
             epoch, batch, steps = epoch + 1, 0, self.sampler.steps(epoch + 1)
         position = epoch + Fraction(steps[batch].offset, self.sampler.clips)
         self.lr.sync(self.sampler.schedule.baseline_epoch(position), steps[batch].lr_scale)
+
+    def make_rank_groups(self) -> None:
+        """Makes the groups of ranks that share BatchNorm statistics in any step of this run."""
+        schedule = self.sampler.schedule
+        if self._trainer.world_size > 1 and sub_batchnorm_layers(self._trainer.lightning_module):
+            tails = (self.sampler.steps(epoch)[-1] for epoch in range(schedule.epochs))
+            steps = [*schedule.grids_of_statistics, *((step.shape, step.sub_batch) for step in tails)]
+            make_groups((shape.clips, sub_batch) for shape, sub_batch in steps)
 
     def judge_calls(self) -> None:
         """Judges how often the script has stepped its schedulers, if an epoch has passed since the last time."""
