@@ -14,7 +14,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import max_pool2d, scaled_dot_product_attention
+
+Triple = tuple[int, int, int]
 
 # Channels of the stem and of res2 to res5. SlowFast's fast pathway has `beta` times these.
 WIDTHS = (64, 256, 512, 1024, 2048)
@@ -31,9 +33,36 @@ def stem(width: int, temporal_kernel: int) -> nn.Module:
         "conv": nn.Conv3d(3, width, kernel, (1, 2, 2), padding, bias=False),
         "bn": nn.BatchNorm3d(width),
         "relu": nn.ReLU(inplace=True),
-        "pool": nn.MaxPool3d((1, 3, 3), (1, 2, 2), padding=(0, 1, 1)),
+        "pool": MaxPool((1, 3, 3), (1, 2, 2), (0, 1, 1)),
     }
     return nn.Sequential(OrderedDict(layers))
+
+
+class MaxPool(nn.MaxPool3d):
+    """`nn.MaxPool3d` over space or time alone, computed as 2D pooling, to the bit, without a copy.
+
+    On CUDA the backward of 3D pooling adds in no fixed order, and `deterministic=True` refuses it.
+
+    >>> MaxPool((1, 3, 3), (1, 2, 2), (0, 1, 1))(torch.zeros(2, 8, 4, 6, 6)).shape
+    torch.Size([2, 8, 4, 3, 3])
+    """
+
+    def __init__(self, kernel: Triple, stride: Triple | None = None, padding: Triple = (0, 0, 0)) -> None:
+        if kernel[0] != 1 and kernel[1:] != (1, 1):
+            raise ValueError(f"`kernel` must be 1 x k x k or t x 1 x 1, got {kernel}.")
+        super().__init__(kernel, stride, padding)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Takes and returns B x C x T x H x W."""
+        kernel, stride, padding = self.kernel_size, self.stride, self.padding
+        if kernel[0] != 1:
+            pooled = max_pool2d(x.flatten(3), (kernel[0], 1), (stride[0], 1), (padding[0], 0))
+            return pooled.unflatten(3, x.shape[3:])
+        space = kernel[1:], stride[1:], padding[1:]
+        if x.is_contiguous():
+            return max_pool2d(x.flatten(1, 2), *space).unflatten(1, x.shape[1:3])
+        # Channels-last memory: frames are neighbours of clips, and not of channels.
+        return max_pool2d(x.transpose(1, 2).flatten(0, 1), *space).unflatten(0, (-1, x.shape[2])).transpose(1, 2)
 
 
 class Bottleneck(nn.Module):
@@ -88,7 +117,7 @@ class NonLocal(nn.Module):
         self.conv_g = nn.Conv3d(channels, inner, 1)
         self.conv_out = nn.Conv3d(inner, channels, 1)
         self.bn = nn.BatchNorm3d(channels)
-        self.pool = nn.MaxPool3d((1, key_pool, key_pool))
+        self.pool = MaxPool((1, key_pool, key_pool))
 
     def forward(self, x: Tensor) -> Tensor:
         """Takes and returns B x C x T x H x W."""

@@ -152,6 +152,7 @@ class MultigridCallback(Callback):
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.fit.start_lr()
+        self.fit.make_rank_groups()
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

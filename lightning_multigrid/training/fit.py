@@ -22,6 +22,7 @@ from lightning_multigrid.loading import (
     order_of,
     reseed,
 )
+from lightning_multigrid.norm import make_groups, sub_batchnorm_layers
 from lightning_multigrid.reports import RunReport, clock_of, tell_changed_meaning, ways_out
 from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training.baseline_lr import BaselineLR
@@ -109,6 +110,14 @@ class Fit:
         # A step decays weights by LR x weight decay. With `more` times the clips it must be `more` times as much.
         more = schedule.phases[steps[batch].phase].shape.clips / schedule.baseline.shape.clips
         self.lr.sync(schedule.baseline_epoch(position), scale, more / scale)
+
+    def make_rank_groups(self) -> None:
+        """Makes the groups of ranks that share BatchNorm statistics in any step of this run."""
+        schedule = self.sampler.schedule
+        if self._trainer.world_size > 1 and sub_batchnorm_layers(self._trainer.lightning_module):
+            tails = (self.sampler.steps(epoch)[-1] for epoch in range(schedule.epochs))
+            steps = [*schedule.grids_of_statistics, *((step.shape, step.sub_batch) for step in tails)]
+            make_groups((shape.clips, sub_batch) for shape, sub_batch in steps)
 
     def judge_calls(self) -> None:
         """Judges how often the script has stepped its schedulers, if an epoch has passed since the last time."""
