@@ -7,7 +7,7 @@ from `norm`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from typing_extensions import override
 
@@ -61,7 +61,8 @@ class MultigridCallback(Callback):
         sub_batch: Clips that share BatchNorm statistics on a base shape.
         size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels. By default the size
             of the model's patches, if it has any.
-        lr_scaling: How the LR grows with the clips of the base shape: linear, sqrt or none.
+        lr_scaling: How the LR grows with the clips of the base shape: linear, sqrt or none. By default linear for SGD,
+            as in the paper, and sqrt for Adam and its kin.
         whole_epochs: Round the ends of the phases to whole epochs, as the published code does.
         milestones: Starts of the LR stages after the first, in epochs of the baseline. By default those of the LR
             scheduler if it has steps, else the proportions of the paper's Kinetics recipe.
@@ -83,6 +84,9 @@ class MultigridCallback(Callback):
         seed: Seed of order and augmentation. By default that of `seed_everything`, else a random one.
         frames_divisor: Frames other than the baseline's are rounded to a multiple of this number. By default the frames
             of the model's patches.
+        weight_decay_scaling: `timescale` multiplies the weight decay in each phase so that weights forget old updates
+            over as many clips as in the baseline (Wang and Aitchison 2024, arXiv 2405.13698): by the clips of the base
+            shape over the baseline's, divided by the LR's scale. `none` leaves it.
 
     Raises:
         ValueError: If `schedule` and arguments that shape it are both given, or an argument is out of range.
@@ -97,7 +101,7 @@ class MultigridCallback(Callback):
         short_cycle: ShortCycle = ShortCycle(),
         sub_batch: int = 8,
         size_divisor: int | None = None,
-        lr_scaling: LRScaling = "linear",
+        lr_scaling: LRScaling | Literal["auto"] = "auto",
         whole_epochs: bool = False,
         milestones: list[float] | None = None,
         warmup_epochs: float | None = None,
@@ -109,11 +113,12 @@ class MultigridCallback(Callback):
         precise_bn_batches: int | None = None,
         seed: int | None = None,
         frames_divisor: int | None = None,
+        weight_decay_scaling: Literal["none", "timescale"] = "none",
     ) -> None:
         self.options = Options(
             schedule, epoch_factor, long_cycle, short_cycle, sub_batch, size_divisor, lr_scaling, whole_epochs,
             milestones, warmup_epochs, layout, clips, follow, clips_per_epoch, validations_per_phase,
-            precise_bn_batches, seed, frames_divisor,
+            precise_bn_batches, seed, frames_divisor, weight_decay_scaling,
         )  # fmt: skip
         self._takeover = Takeover()
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
@@ -133,7 +138,9 @@ class MultigridCallback(Callback):
         >>> MultigridCallback.baseline(precise_bn_batches=200).options.epoch_factor
         1
         """
-        return MultigridCallback(epoch_factor=1, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)), **arguments)
+        return MultigridCallback(
+            epoch_factor=1, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)), **arguments
+        )
 
     @property
     def fit(self) -> Fit:

@@ -108,7 +108,10 @@ class Fit:
         if batch >= len(steps):
             epoch, batch, steps = epoch + 1, 0, self.sampler.steps(epoch + 1)
         position = epoch + Fraction(steps[batch].offset, self.sampler.clips)
-        self.lr.sync(self.sampler.schedule.baseline_epoch(position), steps[batch].lr_scale)
+        scale, schedule = steps[batch].lr_scale, self.sampler.schedule
+        # A step decays weights by LR x weight decay. With `more` times the clips it must be `more` times as much.
+        more = schedule.phases[steps[batch].phase].shape.clips / schedule.baseline.shape.clips
+        self.lr.sync(schedule.baseline_epoch(position), scale, more / scale)
 
     def make_rank_groups(self) -> None:
         """Makes the groups of ranks that share BatchNorm statistics in any step of this run."""
@@ -242,6 +245,7 @@ def begin_fit(
     rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, sampler.drop_last))
     if fit.following.names:
         rank_zero_info(f"Positions follow the grid: {', '.join(fit.following.names)}.")
+    rank_zero_info(options.lr_rule(sampler.schedule, trainer.optimizers))
     return fit
 
 
@@ -257,7 +261,8 @@ def _make_loader(
     dataset = options.clips_of(loader.dataset)
     shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
     epochs = options.epochs_of_try if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
-    schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs, module)
+    configs, optimizers = trainer.lr_scheduler_configs, trainer.optimizers
+    schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, configs, optimizers, module)
     if isinstance(dataset, FixedClips):
         for grid in schedule.grids:
             dataset.check(grid.frames)
@@ -295,7 +300,8 @@ def _make_fit(
     if options.precise_bn_batches is not None:
         estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)
         estimate.check(trainer, module)
-    lr = takeover.drive_lr(trainer, module, recipe, optimizer_steps_before(sampler, Place(sampler.schedule.epochs, 0)))
+    steps = optimizer_steps_before(sampler, Place(sampler.schedule.epochs, 0))
+    lr = takeover.drive_lr(trainer, module, recipe, steps, options.weight_decay_scaling == "timescale")
     report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), clock_of(module.device))
     following = Following(module, grids[0].frames, grids[0].size)
     takeover.callback(following.restore)
