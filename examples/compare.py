@@ -2,6 +2,7 @@
 
     python examples/compare.py                  # trains what is missing in examples/results/compare, then reports
     python examples/compare.py --ablations      # the same for the variants of the paper's Table 1
+    python examples/compare.py --opponents      # the same for shortened baselines with other LRs and more steps
     python examples/compare.py --report         # trains nothing: prints the tables and draws the figure
     python examples/compare.py --width 32 --folder wide   # a CNN of twice the width, whose steps outlast decoding
     python examples/compare.py --tiny --folder tiny   # seconds; its accuracy says nothing
@@ -102,11 +103,15 @@ class Variant:
         label: Its name in tables.
         multigrid: Arguments of `MultigridCallback`; None is a baseline.
         steps_of: For a shortened baseline, the multigrid variant that has as many steps.
+        steps_factor: A shortened baseline has so many times the steps of `steps_of`.
+        lr_factor: Its LR, relative to the task's.
     """
 
     label: str
     multigrid: dict[str, Any] | None = None
     steps_of: str | None = None
+    steps_factor: float = 1.0
+    lr_factor: float = 1.0
 
 
 COMPARISON = {
@@ -118,6 +123,17 @@ COMPARISON = {
     "multigrid_3.0x": Variant("Multigrid 3.0x", {"epoch_factor": 3.0}),
     "short_1.0x": Variant("Baseline, steps of multigrid 1.0x", steps_of="multigrid_1.0x"),
     "short_2.0x": Variant("Baseline, steps of multigrid 2.0x", steps_of="multigrid_2.0x"),
+}
+
+# A step of multigrid 1.5x takes 1.14 times as long as a step of the baseline (results/compare, CPU time), so a baseline
+# with 1.14 times its steps takes as long. The LRs are those of the search for its best one.
+EQUAL_TIME = 1.14
+OPPONENTS = {
+    f"short_1.5x_{length}lr{lr:g}": Variant(
+        f"Baseline, {label} of multigrid 1.5x, LR x {lr:g}", None, "multigrid_1.5x", factor, lr
+    )
+    for length, label, factor in (("", "steps", 1.0), ("time_", "time", EQUAL_TIME))
+    for lr in (0.25, 0.5, 1.0, 2.0, 4.0)
 }
 
 
@@ -167,11 +183,12 @@ def train(task: Task, variant: Variant, variants: dict[str, Variant], seed: int,
     if variant.multigrid is not None:
         callbacks.append(MultigridCallback(**variant.multigrid))
     elif variant.steps_of is not None:
-        share = task.multigrid_steps(**(variants[variant.steps_of].multigrid or {})) / (task.steps * task.epochs)
+        steps = variant.steps_factor * task.multigrid_steps(**(variants[variant.steps_of].multigrid or {}))
+        share = steps / (task.steps * task.epochs)
     model = VideoClassifier(
         small_cnn(num_classes=16, width=task.width),
         num_classes=16,
-        lr=task.lr,
+        lr=variant.lr_factor * task.lr,
         schedule="steps",
         milestones=[share * milestone for milestone in task.milestones],
         warmup_epochs=share * task.warmup_epochs,
@@ -227,7 +244,7 @@ def children_seconds() -> float:
 def run(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path, workers: int) -> None:
     """Trains each variant that has no file yet, seed by seed, and writes its file."""
     torch.set_num_threads(1)
-    variants = COMPARISON | ablations(task)
+    variants = COMPARISON | OPPONENTS | ablations(task)
     runs = [(seed, name, folder / f"{name}-seed{seed}.json") for seed in seeds for name in names]
     for number, (seed, name, file) in enumerate(runs, 1):
         if file.exists():
@@ -349,6 +366,8 @@ def report(folder: Path, task: Task) -> None:
     if set(ablations(task)) & set(runs):
         # All have as many steps as the default; without times, runs on different machines may be mixed.
         print("\n" + table(runs, default | ablations(task), times=False))
+    if set(OPPONENTS) & set(runs):
+        print("\n" + table(runs, default | OPPONENTS, times=False))
     if find_spec("matplotlib") is None:
         print('\nNo figure without matplotlib: python -m pip install ".[plot]"')
         return
@@ -360,8 +379,11 @@ def report(folder: Path, task: Task) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--variants", nargs="+", choices=[*COMPARISON, *ablations(Task())], help="only these")
+    parser.add_argument(
+        "--variants", nargs="+", choices=[*COMPARISON, *OPPONENTS, *ablations(Task())], help="only these"
+    )
     parser.add_argument("--ablations", action="store_true", help="the variants of Table 1 instead of the comparison")
+    parser.add_argument("--opponents", action="store_true", help="shortened baselines with other LRs and more steps")
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--tiny", action="store_true", help="a few steps on a few videos")
     parser.add_argument("--workers", type=int, default=1, help="processes that decode")
@@ -374,7 +396,8 @@ def main() -> None:
             "`--tiny` and `--width` need a `--folder` of their own, so that their runs are not taken for others."
         )
     if not args.report:
-        names = args.variants or list(ablations(task) if args.ablations else COMPARISON)
+        group = ablations(task) if args.ablations else OPPONENTS if args.opponents else COMPARISON
+        names = args.variants or list(group)
         run(names, args.seeds, task, args.folder, args.workers)
     report(args.folder, task)
 
