@@ -115,6 +115,22 @@ class MultigridCallback(Callback):
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
         self._fit: Fit | None = None
 
+    @classmethod
+    def baseline(cls, **arguments: Any) -> MultigridCallback:
+        """Trains the baseline itself, with the BatchNorm statistics of its multigrid training: to compare the two.
+
+        Both cycles are off, and there are as many epochs as in the script: the mini-batches, steps and LRs of the
+        script without a callback. But `sub_batch` clips share statistics, if need be those of several devices, and
+        `precise_bn_batches` re-estimates them.
+
+        Args:
+            arguments: Other arguments of the class.
+
+        >>> MultigridCallback.baseline(precise_bn_batches=200).options.epoch_factor
+        1
+        """
+        return MultigridCallback(epoch_factor=1, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)), **arguments)
+
     @property
     def fit(self) -> Fit:
         """The `fit` that is under way, or the last one."""
