@@ -22,7 +22,7 @@ from lightning_multigrid.loading import (
     order_of,
     reseed,
 )
-from lightning_multigrid.reports import RunReport, clock_of, tell_changed_meaning, ways_out
+from lightning_multigrid.reports import Clock, RunReport, tell_changed_meaning, ways_out
 from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
@@ -278,5 +278,5 @@ def _make_fit(
         estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)
         estimate.check(trainer, module)
     lr = takeover.drive_lr(trainer, module, recipe, optimizer_steps_before(sampler, Place(sampler.schedule.epochs, 0)))
-    report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), clock_of(module.device))
+    report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), Clock(module.device))
     return Fit(trainer, sampler, lr, report, EvaluationStatistics(estimate), points, options.validations_per_phase)
