@@ -12,7 +12,7 @@ from torch.optim import SGD
 
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
 from lightning_multigrid.positions import Following
-from lightning_multigrid.reports import clock_of
+from lightning_multigrid.reports import Clock
 from lightning_multigrid.schedule import BatchShape
 
 _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
@@ -67,7 +67,7 @@ def measure_steps(
 
 
 def _step(module: LightningModule, optimizer: SGD, shape: BatchShape, device: torch.device, precision: str) -> float:
-    clips, clock = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=device), clock_of(device)
+    clips, clock = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=device), Clock(device)
     start = clock.now()
     with torch.autocast(device.type, _MIXED.get(precision), enabled=precision in _MIXED):
         logits: Tensor = module(clips)

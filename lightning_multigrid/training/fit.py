@@ -24,7 +24,7 @@ from lightning_multigrid.loading import (
 )
 from lightning_multigrid.norm import make_groups, sub_batchnorm_layers
 from lightning_multigrid.positions import Following
-from lightning_multigrid.reports import RunReport, clock_of, tell_changed_meaning, ways_out
+from lightning_multigrid.reports import Clock, RunReport, tell_changed_meaning, ways_out
 from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
@@ -302,7 +302,7 @@ def _make_fit(
         estimate.check(trainer, module)
     steps = optimizer_steps_before(sampler, Place(sampler.schedule.epochs, 0))
     lr = takeover.drive_lr(trainer, module, recipe, steps, options.weight_decay_scaling == "timescale")
-    report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), clock_of(module.device))
+    report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), Clock(module.device))
     following = Following(module, grids[0].frames, grids[0].size)
     takeover.callback(following.restore)
     statistics = EvaluationStatistics(estimate)
