@@ -76,7 +76,7 @@ class MaxPool(nn.Module):
 class Bottleneck(nn.Module):
     """Residual block: t x 1 x 1, then 1 x 3 x 3 with the spatial stride, then 1 x 1 x 1 convolution.
 
-    The inner width is a quarter of `out_channels`. A temporal kernel (t) of 1 is none.
+    The inner width is a quarter of `out_channels`.
     """
 
     def __init__(self, in_channels: int, out_channels: int, temporal_kernel: int, stride: int) -> None:
