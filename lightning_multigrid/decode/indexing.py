@@ -17,7 +17,7 @@ from av.video.stream import VideoStream
 
 from lightning_multigrid.decode.file_boxes import outermost_boxes
 from lightning_multigrid.decode.frame_pixels import orientation_of
-from lightning_multigrid.decode.index import DROPPABLE, ENTRY, SHOWN, TIMED, PacketIndex, Seal
+from lightning_multigrid.decode.index import DROPPABLE, ENTRY, SHOWN, PacketIndex, Seal
 from lightning_multigrid.decode.learned import Learned
 from lightning_multigrid.decode.nal import H264Packets, H265Packets
 from lightning_multigrid.decode.sequential import Damage, sequential
@@ -154,17 +154,17 @@ class _Indexing:
 
     def _add(self, packet: Packet[VideoStream], time: int) -> None:
         data = bytes(packet)
-        entry, droppable, timed = packet.is_keyframe, False, False
+        flags = ENTRY
         if self.h264 is not None:
             # Containers also mark recovery points as keyframes. Pictures may be wrong for a while after those.
-            idr, droppable, timed = self.h264.look(data)
-            entry = entry and idr
+            flags = self.h264.look(data)
         elif self.h265 is not None:
-            entry = self.h265.is_entry(data) and entry
+            flags = ENTRY * self.h265.is_entry(data)
+        if not packet.is_keyframe:
+            flags &= ~ENTRY
         self.learned.look(data)
         hidden = self.codec.name == "vp8" and not data[0] & 0x10  # RFC 6386, 9.1
-        shown = not (hidden or packet.is_discard)  # an edit list discards
-        flags = ENTRY * entry | SHOWN * shown | DROPPABLE * droppable | TIMED * timed
+        flags |= SHOWN * (not (hidden or packet.is_discard))  # an edit list discards
         decoding_time = time if packet.dts is None else packet.dts
         position = -1 if packet.pos is None else packet.pos
         self.rows.extend((position, len(data), time, decoding_time, flags, zlib.crc32(data)))
@@ -206,10 +206,7 @@ def _seals(file: VideoFile) -> tuple[tuple[Seal, ...], bool]:
 
 
 def _is_shown_in_order(packets: H264Packets, times: Any) -> bool | None:
-    """Whether the decoder gives frames out in the order of their times; None if that isn't known.
-
-    Unless it is known, no packet may be left out.
-    """
+    """Whether the decoder gives frames out in the order of their times; None if that isn't known."""
     if not packets.sure:
         return None
     shown = np.lexsort(np.array(packets.orders).T[::-1])
