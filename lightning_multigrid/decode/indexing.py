@@ -25,6 +25,8 @@ from lightning_multigrid.decode.video_file import VideoError, VideoFile, demuxed
 
 # Frames that are decoded to see whether they come out as the packets say.
 _PROBE = 4
+# What the rows of its table hold, in order.
+_COLUMNS = ("positions", "sizes", "times", "decoding_times", "flags", "checksums")
 # Bytes at each end that are sealed if the file has no single table of its packets.
 _END = 4096
 # The largest table that is sealed, and so compared at each use: that of a few hours.
@@ -87,13 +89,12 @@ class _Indexing:
             flags &= ~DROPPABLE
             if self.has_made_up_times or in_order is not None:
                 table, by_time = table[:, :0], by_time[:0]
-        positions, sizes, times, decoding_times, flags, checksums = table
         rate = float(self.stream.average_rate or 0)
         if len(by_time) > 1 and self.stream.time_base is not None:
             rate = float((len(by_time) - 1) / (int(by_time[-1] - by_time[0]) * self.stream.time_base))
         seals, single = _seals(self.file)
         alone = self.h264 is not None and not (self.h264.sets_in_band or self.h264.needs_encoder)
-        direct = bool(len(times)) and single and self.plain and alone
+        direct = bool(table.size) and single and self.plain and alone
         codec = self.codec
         colours = int(codec.colorspace), int(codec.color_range), int(codec.color_primaries), int(codec.color_trc)
         index = PacketIndex(
@@ -108,12 +109,7 @@ class _Indexing:
             file_size=self.file.bytes.size,
             seals=seals,
             digest=bytes(16),
-            positions=positions,
-            sizes=sizes,
-            times=times,
-            decoding_times=decoding_times,
-            flags=flags,
-            checksums=checksums,
+            **dict(zip(_COLUMNS, table, strict=True)),
         )
         return replace(index, digest=index.digest_for(self.file.bytes.read(seals)))
 
