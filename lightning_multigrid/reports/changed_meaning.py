@@ -19,26 +19,13 @@ from lightning_multigrid.schedule import MultigridSchedule
 
 def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule, validates_by_phase: bool = False) -> None:
     """Says each thing that a script uses and that changes meaning."""
-    epochs = f"epochs of this run, {schedule.epochs} instead of the baseline's {float(schedule.baseline.epochs):g}"
-    for said in _of_callbacks(trainer, schedule, epochs):
+    for said in _changed(trainer, schedule, validates_by_phase):
         rank_zero_info(said)
-    every = trainer.check_val_every_n_epoch
-    if every not in (None, 1) and not validates_by_phase:
-        rank_zero_info(
-            f"`check_val_every_n_epoch={every}` counts {epochs}. `MultigridCallback(validations_per_phase=...)` says "
-            "it in phases."
-        )
-    plateaus = [c.scheduler for c in trainer.lr_scheduler_configs if isinstance(c.scheduler, ReduceLROnPlateau)]
-    if plateaus:
-        rank_zero_info(
-            f"`ReduceLROnPlateau(patience={plateaus[0].patience})` counts {epochs}, and the metric may stand still "
-            "until a coarse phase ends."
-        )
 
 
-def _of_callbacks(trainer: Trainer, schedule: MultigridSchedule, epochs: str) -> Iterator[str]:
-    """Yields a message for each kind of callback."""
+def _changed(trainer: Trainer, schedule: MultigridSchedule, validates_by_phase: bool) -> Iterator[str]:
     fewer = schedule.iteration_reduction
+    epochs = f"epochs of this run, {schedule.epochs} instead of the baseline's {float(schedule.baseline.epochs):g}"
     steps = f"steps of this run, which has {fewer:.2g} times fewer than the baseline"
     for callback in _callbacks(trainer, "ModelCheckpoint"):
         # The key of its state is public, and says its settings.
@@ -66,6 +53,15 @@ def _of_callbacks(trainer: Trainer, schedule: MultigridSchedule, epochs: str) ->
     if _callbacks(trainer, "Timer"):
         missing = "the last phases, on fine grids, are missing"
         yield f"`max_time` is time, as ever. If it ends the run before the plan, {missing}."
+    every_n = trainer.check_val_every_n_epoch
+    if every_n not in (None, 1) and not validates_by_phase:
+        phases = "`MultigridCallback(validations_per_phase=...)` says it in phases"
+        yield f"`check_val_every_n_epoch={every_n}` counts {epochs}. {phases}."
+    for config in trainer.lr_scheduler_configs:
+        if isinstance(config.scheduler, ReduceLROnPlateau):
+            patience_of_lr = f"`ReduceLROnPlateau(patience={config.scheduler.patience})`"
+            yield f"{patience_of_lr} counts {epochs}, and the metric may stand still until a coarse phase ends."
+            break
 
 
 def _callbacks(trainer: Trainer, name: str) -> list[Any]:
