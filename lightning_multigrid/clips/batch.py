@@ -3,8 +3,6 @@
 Legend: B clips, T frames, S size of a mini-batch; h and w source pixels of one crop.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ A worker sends frames that views share once, and views become the model's input 
 Legend: B videos, V views of each, T frames and S size of a view.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

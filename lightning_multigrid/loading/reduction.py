@@ -6,8 +6,6 @@ moments, and the ratios of their frames and sizes.
 Legend: C channels, T frames, H W pixels.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -78,7 +76,7 @@ def baseline_grid(clips: Mapping[Any, Clip]) -> tuple[int, int]:
     return longest.get("T", 1), min(longest["H"], longest["W"])
 
 
-def changes(clips: Mapping[K, Clip], request: ClipRequest) -> dict[K, Change]:
+def changes(clips: Mapping[K, Clip], request: ClipRequest) -> dict[K, "Change"]:
     """Returns how each clip of a sample comes to the grid of a request, which is that of the longest clip.
 
     The ratio of sizes is kept up to the rounding to whole pixels, and so is the aspect ratio.

@@ -4,8 +4,6 @@ The clips of a visit come one after the other in the order of an epoch and lie i
 can decode the video once for all of them (`SpanDataset`). Their requests share the seed `ClipRequest.visit`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import pairwise

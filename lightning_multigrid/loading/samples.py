@@ -1,7 +1,5 @@
 """The parts of a sample: which of them are clips, and which ones follow a clip to other frames and sizes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy

@@ -10,8 +10,6 @@ clip to clip; after resampling all clips have one size::
 Legend: B clips, T frames, h and w source pixels of one crop, S size of the mini-batch; the 3 channels are RGB.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 

@@ -1,7 +1,5 @@
 """Builds a manifest row by row, and checks each row."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,7 +1,5 @@
 """Charades, whose videos show several actions, each for a while: its own files, and PySlowFast's lists of frames."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re

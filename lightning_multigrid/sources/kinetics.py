@@ -1,7 +1,5 @@
 """Kinetics-400, -600 and -700."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Paths and labels of hundreds of thousands of videos, in tensors that all workers share."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from itertools import compress

@@ -1,7 +1,5 @@
 """Something-Something V2."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

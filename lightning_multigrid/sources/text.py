@@ -1,7 +1,5 @@
 """Text files from users and datasets: read line by line, with errors that name the line and the way out."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """UCF101 and HMDB51."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 from collections.abc import Sequence

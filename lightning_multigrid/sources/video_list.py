@@ -1,7 +1,5 @@
 """The user's own videos: a list of `path label`, a folder per class, or what `lightning-multigrid prepare` wrote."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """`VideoDataModule`: videos on disk to float clips on the device, for any LightningModule."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """`PretrainedWeights`: starts training from published weights, by a config."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
