@@ -38,9 +38,7 @@ def draw_frames(lengths: Mapping[K, int], frames: int, seed: int) -> dict[K, Seq
     """
     longest = max(lengths.values())
     if frames > longest:
-        raise ValueError(
-            f"The grid needs {frames} frames, but the clip has {longest}. All clips must have the same length."
-        )
+        raise ValueError(f"The grid needs {frames} frames, but the clip has {longest}. Clips must have one length.")
     unit = longest // gcd(*lengths.values())
     if frames % unit:
         raise ValueError(

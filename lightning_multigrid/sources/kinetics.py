@@ -53,8 +53,7 @@ class Kinetics:
             label = row.get("label", "")
             if label and label not in labels:
                 raise builder.error(
-                    where,
-                    f"the label {quoted(label)} is not among the {len(labels):,} classes. Give those of its train.csv",
+                    where, f"{quoted(label)} is not among the {len(labels):,} classes of train.csv. Give `classes`"
                 )
             name = replaced.get(row["youtube_id"])
             if name is None:

@@ -135,9 +135,7 @@ class Manifest:
             ValueError: If `end` does not come after `start`.
         """
         if not start < end:
-            raise ValueError(
-                f"`end` must come after `start`, got {start} to {end} s. A clip ends where its last frame does."
-            )
+            raise ValueError(f"`end` must come after `start`, got {start} to {end} s. A clip ends with its last frame.")
         labels, spans = self.spans(index)
         if not spans:
             return self.labels(index)
