@@ -185,13 +185,7 @@ class ViewBatch(PixelBatch):
     """
 
     def __init__(self, videos: Sequence[VideoViews], broken: tuple[BrokenVideo, ...]) -> None:
-        super().__init__(
-            [video.pixels for video in videos],
-            videos[0].size,
-            labels=tuple(video.labels for video in videos),
-            indices=tuple(video.index for video in videos),
-            broken=broken,
-        )
+        super().__init__([video.pixels for video in videos], videos, broken)
         self.grids = tuple(video.grids for video in videos)
 
     def crops(self) -> Iterator[Tensor | YuvClip]:
