@@ -92,7 +92,7 @@ def test_something_something_labels_elsewhere(tmp_path):
         ({"train.json": "[1]"}, r"entry 1: a number as `id` and text as `template` are needed"),
         ({"train.json": '[{"id": "../../x", "template": "Holding something"}]'}, r"entry 1: a number as `id`"),
         ({"train.json": '[{"id": true, "template": "Holding something"}]'}, r"entry 1: a number as `id`"),
-        ({"train.json": '[{"id": "1", "template": ["Holding something"]}]'}, r"entry 1: .* a text as `template`"),
+        ({"train.json": '[{"id": "1", "template": ["Holding something"]}]'}, r"entry 1: .* text as `template`"),
         ({"train.json": '[{"id": "1", "template": "Eating"}]'}, r"'Eating' is not among the 3 labels"),
         ({"train.json": '[{"id": "1", "template": "Holding [something]"}, {"id": "2"}]'}, r"entry 2: no label, but"),
         ({"labels.json": "{}"}, r"'Holding something' is not among the 0 labels"),
