@@ -101,7 +101,9 @@ class VideoDataset(Dataset[Clip]):
 
         def decode(index: int, path: str, broken: tuple[BrokenVideo, ...]) -> list[Clip]:
             with open_video(self.manifest, path, self.read_timeout) as reader:
-                grids = [self._grid(request, len(reader), reader.height, reader.width) for request in requests]
+                length = self.sampling.length(reader, path)
+                grids = [self._grid(request, length, reader.height, reader.width) for request in requests]
+                grids = [self.sampling.in_source(grid, reader) for grid in grids]
                 crops = _crops(reader, grids, self.pixels)
                 if self.damaged == "replace" and reader.damage:
                     raise VideoError(path, str(reader.damage))
@@ -154,8 +156,8 @@ class ViewDataset(Dataset[VideoViews]):
 
     def _decode(self, index: int, path: str, broken: tuple[BrokenVideo, ...]) -> VideoViews:
         with open_video(self.manifest, path, self.read_timeout) as reader:
-            grids = self.views.grids(self.sampling, len(reader), reader.height, reader.width)
-            frames, box, grids = share_frames(grids)
+            grids = self.views.grids(self.sampling, self.sampling.length(reader, path), reader.height, reader.width)
+            frames, box, grids = share_frames([self.sampling.in_source(grid, reader) for grid in grids])
             pixels = reader.read(frames, box)
             broken = _with_damage(broken, reader, path)
         size, _ = self.views.pixels(self.sampling)

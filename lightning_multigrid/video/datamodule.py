@@ -80,11 +80,16 @@ class VideoDataModule(LightningDataModule):
         batch_size: Clips per device (B).
         frames: Frames per clip (T).
         size: Height and width of a clip, in pixels (S).
-        stride: Temporal stride, in source frames.
+        stride: Temporal stride, in source frames, or in frames at `frame_rate`.
         sampling: `stride` for frames at a stride from a random start, `segments` for a frame from each of T equal
             segments of the video (Something-Something).
         short_side: Smallest and largest short side that a frame is resized to before the random crop, in pixels; None
             means the paper's 256 to 340 for 224 pixels, scaled with `size`. Evaluation takes the smallest.
+        short_side_sampling: `uniform` draws the short side uniformly, as the paper does; `inverse_uniform` its inverse,
+            as PySlowFast does on Something-Something V2 and Charades.
+        frame_rate: Frames per second in which `stride` counts, so that clips of all videos last equally long; 30 is
+            PySlowFast's value for Kinetics. None counts each video's own frames, as the paper does (footnote 5). A
+            video without a known rate counts as broken.
         flip: Mirror half of the training clips. Turn it off where left and right have a meaning.
         test_views: The views of each video in test and prediction; None means the one view of validation. A mini-batch
             holds as many videos as make `batch_size` views, and at least one.
@@ -137,6 +142,8 @@ class VideoDataModule(LightningDataModule):
         stride: int = 2,
         sampling: Literal["stride", "segments"] = "stride",
         short_side: tuple[float, float] | None = None,
+        short_side_sampling: Literal["uniform", "inverse_uniform"] = "uniform",
+        frame_rate: float | None = None,
         flip: bool = True,
         test_views: Views | None = None,
         augment: Augmentation = Augmentation(),
@@ -173,7 +180,9 @@ class VideoDataModule(LightningDataModule):
         self.num_classes = self._given_num_classes = num_classes
         self.batch_size = batch_size
         self.frames, self.size, self.stride = frames, size, stride
-        self.clip_sampling = ClipSampling(frames, size, stride, sampling, short_side, flip)
+        self.clip_sampling = ClipSampling(
+            frames, size, stride, sampling, short_side, flip, short_side_sampling, frame_rate
+        )
         self.test_views = test_views or CENTRE
         self.test_views.pixels(self.clip_sampling)  # refuses a short side below the size
         self.augment = augment
