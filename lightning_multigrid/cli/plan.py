@@ -16,6 +16,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.cli.forecast import Forecast, rank_group
+from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import LRPoint
 from lightning_multigrid.schedule import BatchShape, Clips, MultigridSchedule, Phase, duration
 from lightning_multigrid.sources import ManifestError, VideoSource
@@ -40,6 +41,8 @@ class Plan:
     lrs: tuple[LRPoint, ...]  # over the training, `_POINTS_PER_PHASE` per phase
     lr: float  # the baseline's, without warm-up and decay
     configured_world: int  # the devices that the config and its LR are for
+    lr_rule: str  # how the LR grows with the clips, in words
+    follow: tuple[str, ...] = ()  # classes of what knows places, and follows the grid
 
     @property
     def steps(self) -> list[int] | None:
@@ -76,7 +79,8 @@ class Plan:
             columns["clips/s"] = [f"{forecast.clips_per_second(phase):.0f}" for phase in phases]
         where = f" on each of {self.world} devices" if self.world > 1 else ""
         table = self.schedule.phase_table(columns, where)
-        return "\n".join([table, *self._totals(forecast), *_legend(forecast)])
+        follow = [f"Positions follow the grid: {', '.join(self.follow)}."] if self.follow else []
+        return "\n".join([table, *self._totals(forecast), *follow, *_legend(forecast)])
 
     def _bn(self, phase: Phase) -> str:
         clips, sub_batch = phase.shape.clips, self.schedule.sub_batch_of(phase.shape, phase.shape)
@@ -99,6 +103,7 @@ class Plan:
                 f"About {duration(seconds)} of steps instead of {duration(baseline)}, {baseline / seconds:.2f}x faster "
                 "if the data keep up; validation and start-up come on top."
             )
+        lines.append(self.lr_rule)
         if self.world > 1 or self.configured_world > 1:
             clips = schedule.baseline.shape.clips
             lines.append(
@@ -140,6 +145,7 @@ class Plan:
             "speedup_from": "step times" if len(forecast.step_seconds) > 1 else "FLOPs",
             "seconds": forecast.training_seconds(steps) if steps else None,
             "lr": self.lr,
+            "lr_scaling": schedule.lr_scaling,
             "linearly_scaled_lr": self.scaled_lr,
             "baseline_gflops_per_clip": _giga(forecast, baseline.shape),
             "baseline_saved_bytes": forecast.saved_bytes(baseline.shape),
@@ -251,9 +257,8 @@ def make_plan(
                 "are with `--clips`."
             )
         shape = BatchShape(data.batch_size, data.frames, data.size)
-        schedule = callback.options.infer_schedule(
-            shape, data.stride, recipe.epoch, recipe.epochs, trainer.lr_scheduler_configs
-        )
+        baseline, configs = (shape, data.stride, recipe.epoch, recipe.epochs), trainer.lr_scheduler_configs
+        schedule = callback.options.infer_schedule(*baseline, configs, trainer.optimizers, module)
         accumulate, planned = trainer.accumulate_grad_batches, None
         if clips is not None:
             planned = recipe.planned_clips(schedule)
@@ -265,9 +270,12 @@ def make_plan(
             recipe = replace(recipe, epoch=BaselineEpoch(_CURVE_BATCHES, accumulate))
         group = trainer.optimizers[0].param_groups[0]
         configured = float(group.get("initial_lr", group["lr"]))  # torch's name for it, if there is a scheduler
-        lr = takeover.drive_lr(trainer, module, recipe, 0)
-        points = tuple(_lr_points(schedule, lr, _places(schedule)))
-        return Plan(schedule, world, planned, accumulate, data.drop_last, points, configured, configured_world)
+        rule = callback.options.lr_rule(schedule, trainer.optimizers)
+        lr = takeover.drive_lr(trainer, module, recipe, steps=0, weight_decay=False)
+        lrs = tuple(_lr_points(schedule, lr, _places(schedule)))
+        follow = tuple(Following(module, shape.frames, shape.size).names)
+        split = planned, accumulate, data.drop_last
+        return Plan(schedule, world, *split, lrs, configured, configured_world, rule, follow)
 
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:
