@@ -129,7 +129,9 @@ class MultigridCallback(Callback):
         >>> MultigridCallback.baseline(precise_bn_batches=200).options.epoch_factor
         1
         """
-        return MultigridCallback(epoch_factor=1, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)), **arguments)
+        return MultigridCallback(
+            epoch_factor=1, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)), **arguments
+        )
 
     @property
     def fit(self) -> Fit:
