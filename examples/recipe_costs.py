@@ -13,6 +13,7 @@ import argparse
 import io
 import json
 import logging
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", choices=list(known), default=list(known), metavar="NAME")
     args = parser.parse_args()
+    del sys.argv[1:]  # LightningCLI warns if it gets arguments from the program while the command line has some
     logging.disable(logging.INFO)
     print("| config | GPU | epochs | mini-batches | hours | clips/s | activations, GiB |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
