@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.cli.forecast import Forecast, rank_group
+from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import LRPoint
 from lightning_multigrid.schedule import BatchShape, Clips, MultigridSchedule, Phase, duration
 from lightning_multigrid.sources import ManifestError, VideoSource
@@ -26,8 +27,8 @@ from lightning_multigrid.training import (
     BaselineLR,
     MultigridCallback,
     Takeover,
+    configured,
     read_recipe,
-    scheduler_configs,
 )
 from lightning_multigrid.video import VideoClassifier, VideoDataModule
 
@@ -49,6 +50,8 @@ class Plan:
     lrs: tuple[LRPoint, ...]  # over the training, `_POINTS_PER_PHASE` per phase
     lr: float  # the baseline's, without warm-up and decay
     configured_world: int  # the devices that the config and its LR are for
+    lr_rule: str  # how the LR grows with the clips, in words
+    follow: tuple[str, ...] = ()  # classes of what knows places, and follows the grid
 
     @property
     def steps(self) -> list[int] | None:
@@ -85,7 +88,8 @@ class Plan:
             columns["clips/s"] = [f"{forecast.clips_per_second(phase):.0f}" for phase in phases]
         where = f" on each of {self.world} devices" if self.world > 1 else ""
         table = self.schedule.phase_table(columns, where)
-        return "\n".join([table, *self._totals(forecast), *_legend(forecast)])
+        follow = [f"Positions follow the grid: {', '.join(self.follow)}."] if self.follow else []
+        return "\n".join([table, *self._totals(forecast), *follow, *_legend(forecast)])
 
     def _bn(self, phase: Phase) -> str:
         clips, sub_batch = phase.shape.clips, self.schedule.sub_batch_of(phase.shape, phase.shape)
@@ -108,6 +112,7 @@ class Plan:
                 f"About {duration(seconds)} of steps instead of {duration(baseline)}, {baseline / seconds:.2f}x faster "
                 "if the data keep up; validation and start-up come on top."
             )
+        lines.append(self.lr_rule)
         if self.world > 1 or self.configured_world > 1:
             clips = schedule.baseline.shape.clips
             lines.append(
@@ -149,6 +154,7 @@ class Plan:
             "speedup_from": "step times" if len(forecast.step_seconds) > 1 else "FLOPs",
             "seconds": forecast.training_seconds(steps) if steps else None,
             "lr": self.lr,
+            "lr_scaling": schedule.lr_scaling,
             "linearly_scaled_lr": self.scaled_lr,
             "baseline_gflops_per_clip": _giga(forecast, baseline.shape),
             "baseline_saved_bytes": forecast.saved_bytes(baseline.shape),
@@ -246,7 +252,7 @@ def make_plan(
         known = clips if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world
         recipe = read_recipe(trainer, _stand_in(data, known), world)
         takeover.replace_loader(trainer, _stand_in(data, math.ceil(known / world)))
-        configs = _configure(module)
+        optimizers, configs = _configure(module)
         in_epochs = isinstance(module, VideoClassifier)
         if clips is None and not in_epochs and any(config.interval == "step" for config in configs):
             raise MisconfigurationException(
@@ -254,7 +260,8 @@ def make_plan(
                 "are with `--clips`."
             )
         shape = BatchShape(data.batch_size, data.frames, data.size)
-        schedule = callback.options.infer_schedule(shape, data.stride, recipe.epoch, recipe.epochs, configs)
+        baseline = shape, data.stride, recipe.epoch, recipe.epochs
+        schedule = callback.options.infer_schedule(*baseline, configs, optimizers, module)
         epoch, accumulate, planned = recipe.epoch, trainer.accumulate_grad_batches, None
         if clips is not None:
             planned = recipe.planned_clips(schedule)
@@ -262,27 +269,28 @@ def make_plan(
         if in_epochs and epoch.batches > _CURVE_BATCHES:
             # The module's arguments are in epochs, so shorter epochs give the same curve.
             takeover.replace_loader(trainer, _stand_in(data, _CURVE_BATCHES * data.batch_size))
-            configs = _configure(module)
+            optimizers, configs = _configure(module)
             epoch = BaselineEpoch(_CURVE_BATCHES, accumulate)
-        lrs, lr = _lr_curve(schedule, module, configs, epoch)
-        return Plan(schedule, world, planned, accumulate, data.drop_last, lrs, lr, configured_world)
+        lrs, lr = _lr_curve(schedule, optimizers, configs, epoch)
+        rule = callback.options.lr_rule(schedule, optimizers)
+        follow = tuple(Following(module, shape.frames, shape.size).names)
+        return Plan(schedule, world, planned, accumulate, data.drop_last, lrs, lr, configured_world, rule, follow)
 
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:
     return DataLoader(cast("Any", range(clips)), data.batch_size, drop_last=data.drop_last)
 
 
-def _configure(module: LightningModule) -> list[LRSchedulerConfig]:
-    """Returns the LR schedulers of a module, which may ask its Trainer for the length of an epoch."""
+def _configure(module: LightningModule) -> tuple[list[Optimizer], list[LRSchedulerConfig]]:
+    """Returns optimizers and LR schedulers of a module, which may ask its Trainer for the length of an epoch."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*(does not have many workers|smaller than the logging interval)")
-        return scheduler_configs(module)
+        return configured(module)
 
 
 def _lr_curve(
-    schedule: MultigridSchedule, module: LightningModule, configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch
+    schedule: MultigridSchedule, optimizers: list[Optimizer], configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch
 ) -> tuple[tuple[LRPoint, ...], float]:
-    optimizers = [config.scheduler.optimizer for config in configs] or _optimizers(module.configure_optimizers())
     lr = BaselineLR(configs, optimizers[:1], epoch, lambda scheduler: scheduler.step(), {}, {})
     group = optimizers[0].param_groups[0]
     configured = float(group.get("initial_lr", group["lr"]))  # torch's name for it, if there is a scheduler
@@ -298,12 +306,3 @@ def _lr_curve(
                 now = float(group["lr"])
                 points.append(LRPoint(float(position), now, now / phase.lr_scale))
     return tuple(points), configured
-
-
-def _optimizers(returned: Any) -> list[Optimizer]:
-    """Returns the optimizers in whichever form `configure_optimizers` returns them."""
-    if isinstance(returned, Optimizer):
-        return [returned]
-    if isinstance(returned, dict):
-        return _optimizers(returned.get("optimizer"))
-    return [o for part in returned for o in _optimizers(part)] if isinstance(returned, (list, tuple)) else []

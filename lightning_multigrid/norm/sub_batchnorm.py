@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lightning_multigrid.norm.across_ranks import SharedStatistics, neighbours, world_size
+from lightning_multigrid.norm.across_ranks import SharedStatistics, neighbours, ranks_needed, world_size
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -87,7 +87,7 @@ class _SubBatchNorm(nn.Module):
         """Normalises by the statistics of neighbouring ranks, as few as have a sub-mini-batch of clips together."""
         weight = x.new_ones(x.shape[1]) if self.weight is None else self.weight
         bias = x.new_zeros(x.shape[1]) if self.bias is None else self.bias
-        group = neighbours(min(world_size(), -(-self.sub_batch // clips)))
+        group = neighbours(ranks_needed(clips, self.sub_batch))
         x, weight, bias, mean, var, count = SharedStatistics.apply(x, weight, bias, self.eps, group)
         output = F.batch_norm(x, mean, var, weight, bias, training=False, eps=self.eps)
         if self.track_running_stats and self.running_mean is not None:
@@ -111,7 +111,9 @@ class _SubBatchNorm(nn.Module):
             bias = None if self.bias is None else self.bias.repeat(groups)
             mean, var = (None, None) if statistics is None else statistics.flatten(start_dim=1)
             output = F.batch_norm(merged, mean, var, weight, bias, training=True, momentum=1.0, eps=self.eps)
-            return output.reshape(x.shape)
+            # Not `reshape`: its result is a view, of which an in-place ReLU would make autograd copy all activations.
+            # No public function changes the shape of a tensor that nobody else sees; matmul uses this one for it.
+            return torch.ops.aten._unsafe_view(output, x.shape)  # type: ignore[no-any-return]
         # Channels-last memory and clips of several rows have no such view, and copies would cost twice the layer.
         tracked: Any = [(None, None)] * groups if statistics is None else zip(*statistics, strict=True)
         parts = torch.split(x, [(size + 1) * whole] * larger + [size * whole] * (groups - larger))
@@ -201,8 +203,9 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
     in a step**, as with our samplers (more exactly, must need the same number of ranks); a rank that alone has a small
     mini-batch would wait for the others forever. All ranks of the default group must be replicas of the model. A step
     has one all-reduce forward, of (2 C + 1) values per rank of the group, and one backward, of 2 C. Ranks with
-    sub_batch clips or more send nothing, and neither does evaluation. The first step that needs a new number of ranks
-    makes their groups (`torch.distributed.new_group`), which last as long as the default group.
+    sub_batch clips or more send nothing, and neither does evaluation. The groups (`torch.distributed.new_group`) last
+    as long as the default group. The callback makes them before the first step; elsewhere the first forward that needs
+    a new number of ranks does.
 
     `DistributedDataParallel` needs no change. Each rank's gradient is that of the sum of all losses with respect to its
     own clips, so the average over ranks is the gradient of the mean loss. Running statistics are equal within a group.

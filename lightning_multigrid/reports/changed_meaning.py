@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
-from torch.optim import SGD
+from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_multigrid.lightning import Trainer, is_a
@@ -19,8 +18,7 @@ from lightning_multigrid.schedule import MultigridSchedule
 
 
 def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule, validates_by_phase: bool = False) -> None:
-    """Says each thing that a script uses and that changes meaning, and warns of the one that is unproven."""
-    _warn_of_adaptive_lr(trainer, schedule)
+    """Says each thing that a script uses and that changes meaning."""
     epochs = f"epochs of this run, {schedule.epochs} instead of the baseline's {float(schedule.baseline.epochs):g}"
     for said in _of_callbacks(trainer, schedule, epochs):
         rank_zero_info(said)
@@ -35,18 +33,6 @@ def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule, validate
         rank_zero_info(
             f"`ReduceLROnPlateau(patience={plateaus[0].patience})` counts {epochs}, and the metric may stand still "
             "until a coarse phase ends."
-        )
-
-
-def _warn_of_adaptive_lr(trainer: Trainer, schedule: MultigridSchedule) -> None:
-    used = [optimizer for optimizer in trainer.optimizers if optimizer.param_groups]  # a stand-in has no groups
-    adaptive = [type(optimizer).__name__ for optimizer in used if not isinstance(optimizer, SGD)]
-    most = max(phase.lr_scale for phase in schedule.phases)
-    if adaptive and schedule.lr_scaling == "linear" and most > 1:
-        rank_zero_warn(
-            f"The LR of {adaptive[0]} will be multiplied by up to {most:g}, with the clips of a mini-batch. The paper "
-            "does this with SGD; with adaptive optimizers it is unproven. If training diverges, use "
-            "`MultigridCallback(lr_scaling='sqrt')` or `lr_scaling='none'`."
         )
 
 

@@ -216,6 +216,29 @@ def test_backward_keeps_the_input_and_nothing_else_of_its_size(memory_format, cl
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("clips", [16, 19])
+def test_an_in_place_relu_copies_nothing_in_the_backward(memory_format, clips):
+    """Autograd writes into a view by `CopySlices`, which copies all activations behind the view."""
+    results, layer = [], make_layer(SubBatchNorm3d, sub_batch=4)
+    x = make_clips(clips, memory_format=memory_format).requires_grad_()
+    for inplace in (True, False):
+        output = nn.functional.relu(layer(x), inplace)
+        assert "CopySlices" not in nodes_before(output)
+        results.append([output, *torch.autograd.grad((output**3).sum(), x)])
+    assert_close(*results, rtol=0, atol=0)
+
+
+def nodes_before(tensor):
+    """The names of the nodes of autograd's graph."""
+    names, waiting = set(), [tensor.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        names.add(type(node).__name__)
+        waiting += [former for former, _ in node.next_functions if former is not None]
+    return names
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("clips", [16, 19])
 def test_half_precision_inputs_have_float32_statistics(memory_format, dtype, clips):

@@ -1,6 +1,5 @@
 """Each thing that changes meaning is said once, only in runs that use it."""
 
-import math
 import re
 
 import pytest
@@ -77,11 +76,3 @@ def test_a_plain_script_hears_nothing(tmp_path, caplog):
     run(tmp_path, enable_checkpointing=True)
     run(tmp_path, MultigridCallback(validations_per_phase=1), check_val_every_n_epoch=2)
     assert not [record for record in caplog.records if re.search(SAID, record.getMessage())]
-
-
-def test_adaptive_optimizers_are_warned_about_once(tmp_path):
-    with pytest.warns(UserWarning, match="The LR of AdamW will be multiplied by up to 8.*unproven") as caught:
-        run(tmp_path, optimizer=adam)
-    assert sum("The LR of AdamW" in str(warning.message) for warning in caught) == 1
-    module = run(tmp_path, MultigridCallback(lr_scaling="sqrt"), optimizer=adam)  # warnings are errors here
-    assert max(module.lrs) == pytest.approx(1e-3 * math.sqrt(8))
