@@ -170,15 +170,17 @@ class MultigridSchedule:
         return list(dict.fromkeys(pair for cycle in self._cycles for pair in cycle))
 
     @property
-    def _stays_on_baseline(self) -> bool:
-        return self.grids == [self.baseline.shape]
+    def flat(self) -> bool:
+        """Whether every mini-batch has the baseline's shape. Such a plan of `epoch_factor=1` is the baseline itself."""
+        bases = [*(self._base_shapes() if self.baseline.milestones else ()), self.baseline.shape]
+        return {shape for base in bases for shape in self.cycle(base)} == {self.baseline.shape}
 
     # --- Phases and the baseline clock ---
 
     @property
     def epochs(self) -> int:
-        """Epochs of the multigrid training."""
-        return int(self.phases[-1].end_epoch)
+        """Epochs of the multigrid training; the last one of a flat plan may be a part of one."""
+        return math.ceil(self.phases[-1].end_epoch)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -198,7 +200,9 @@ class MultigridSchedule:
         parts.append((len(starts) - 1, fine, last * self._mean_clips(fine) / saved))
 
         wanted = exact(self.baseline.epochs) * exact(self.epoch_factor)
-        total = wanted if self.whole_epochs else Fraction(max(1, round(wanted)))
+        # A baseline that `max_steps` ends within an epoch is not rounded, as it is what a multigrid training is
+        # compared with.
+        total = wanted if self.whole_epochs else max(Fraction(1), wanted if self.flat else Fraction(round(wanted)))
         stretch = total / sum(length for _, _, length in parts)
         phases = []
         position = end = Fraction(0)
@@ -223,7 +227,7 @@ class MultigridSchedule:
         if warmup:
             # The warm-up takes as many epochs as the baseline's, but at most the same share of its stage.
             knots.append((min(warmup, warmup * positions[0] / ends[0]), warmup))
-        if self.stepwise and len(ends) > 1 and not self._stays_on_baseline:
+        if self.stepwise and len(ends) > 1 and not self.flat:
             # The first half of the fine-tuning phase keeps the LR of the stage before (Sec. 3.2, Fine-tuning Phase).
             middle = (positions[-2] + positions[-1]) / 2
             positions[-2] = Fraction(math.floor(middle)) if self.whole_epochs else middle
@@ -295,6 +299,10 @@ class MultigridSchedule:
         epoch has a few blocks per phase, and its steps are counted without making them.
         """
         whole = math.floor(clips)
+        share = self.phases[-1].end_epoch - epoch
+        if 0 < share < 1:  # of a flat plan, all of whose mini-batches have the same number of clips
+            batch = self.baseline.shape.clips
+            whole = min(whole, max(1, round(share * (whole // batch if drop_last else -(-whole // batch)))) * batch)
         offset = place = 0  # `place` is the next one in the short cycle; all cycles have the same length
         for index, (phase, cycle) in enumerate(zip(self.phases, self._cycles, strict=True)):
             # The first offset after the phase: the smallest integer with epoch + offset / clips >= end.
@@ -341,8 +349,9 @@ class MultigridSchedule:
 
     def baseline_steps(self, clips: Clips, drop_last: bool = False) -> int:
         """How many mini-batches the whole baseline has, if every epoch has this many clips on this rank."""
-        per_epoch = clips / self.baseline.shape.clips
-        return round(float(self.baseline.epochs) * (int(per_epoch) if drop_last else math.ceil(per_epoch)))
+        batch = self.baseline.shape.clips
+        # Lightning makes the ranks equal by repeated samples.
+        return round(self.baseline.epochs * (math.ceil(clips) // batch if drop_last else math.ceil(clips / batch)))
 
     def validation_epochs(self, per_phase: int) -> frozenset[int]:
         """The epochs, from 0, after which to validate so that each phase is validated about `per_phase` times.
