@@ -50,7 +50,7 @@ def tiny(name):
         "--trainer.enable_progress_bar=false",
         "--trainer.enable_model_summary=false",
         "--trainer.precision=32-true",
-        "--trainer.callbacks.precise_bn_batches=2",
+        *(["--trainer.callbacks.precise_bn_batches=2"] if "precise_bn" in str(callbacks(name)[-1:]) else []),
         "--data.init_args.num_workers=0",
         "--data.init_args.batch_size=1",
         "--data.init_args.frames=16",
@@ -92,7 +92,7 @@ def callbacks(name):
     own = settings(name)
     entries = own.get("trainer.callbacks") or own.get("trainer", {}).get("callbacks")
     if entries is None:
-        return callbacks(chain(name)[1])
+        return callbacks(chain(name)[1]) if len(chain(name)) > 1 else []
     return [yaml.safe_load((FOLDER / entry).read_text()) if isinstance(entry, str) else entry for entry in entries]
 
 
@@ -239,7 +239,7 @@ def test_plan_without_data(name, monkeypatch, tmp_path, capsys):
     main(arguments)
     printed = capsys.readouterr()
     assert "Multigrid schedule for a baseline of" in printed.out
-    assert "this is the baseline as it is" not in printed.err  # plain BatchNorm, which no recipe has
+    assert ("this is the baseline as it is" in printed.err) == ("MultigridCallback" not in str(callbacks(name)))
 
 
 @pytest.mark.parametrize(
@@ -290,8 +290,8 @@ def test_multigrid_recipes_are_baselines_with_a_callback():
         assert callbacks(name)[:-1] == callbacks(chain(name)[1])[:-1], name
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_has_the_batch_statistics_of_the_published_configs(name):
+@pytest.mark.parametrize("name", [name for name in RECIPES if not re.match("mvit|videomae|vit_", name)])
+def test_every_recipe_with_batchnorm_has_the_statistics_of_the_published_configs(name):
     """Groups of 8 clips, the callback's default, and precise BatchNorm of 200 mini-batches, baselines too."""
     callback = callbacks(name)[-1]  # the last, so that `--trainer.callbacks.epoch_factor` changes it
     assert callback["class_path"].startswith("lightning_multigrid.MultigridCallback"), name
