@@ -30,13 +30,14 @@ def _flat(tree: dict[Any, Any]) -> dict[str, Any]:
 # Values of what a config leaves out, as PySlowFast writes its configs.
 _DEFAULTS: dict[str, Any] = _flat(
     yaml.safe_load("""
-    AUG: {ENABLE: false}
+    AUG: {AA_TYPE: rand-m9-n6-mstd0.5-inc1, ENABLE: false, NUM_SAMPLE: 1, RE_PROB: 0.25}
     BN: {NUM_BATCHES_PRECISE: 200, USE_PRECISE_STATS: false, WEIGHT_DECAY: 0.0}
     DATA:
       {ENSEMBLE_METHOD: sum, INV_UNIFORM_SAMPLE: false, MEAN: [0.45, 0.45, 0.45], MULTI_LABEL: false, NUM_FRAMES: 8,
        PATH_PREFIX: '', PATH_TO_DATA_DIR: '', RANDOM_FLIP: true, SAMPLING_RATE: 8, STD: [0.225, 0.225, 0.225],
        TEST_CROP_SIZE: 256, TRAIN_CROP_SIZE: 224, TRAIN_JITTER_SCALES: [256, 320], USE_OFFSET_SAMPLING: false}
     DATA_LOADER: {NUM_WORKERS: 8}
+    MIXUP: {ALPHA: 0.8, CUTMIX_ALPHA: 1.0, ENABLE: false, LABEL_SMOOTH_VALUE: 0.1}
     MODEL: {ARCH: slowfast, DROPOUT_RATE: 0.5, LOSS_FUNC: cross_entropy, NUM_CLASSES: 400}
     MULTIGRID:
       {BN_BASE_SIZE: 8, EPOCH_FACTOR: 1.5, EVAL_FREQ: 3, LONG_CYCLE: false, SHORT_CYCLE: false,

@@ -19,6 +19,12 @@ FOLDER = Path(__file__).parents[2] / "examples" / "recipes"
 RECIPES = sorted(path.stem for path in FOLDER.glob("[!_]*.yaml"))
 # One of each dataset, of each kind of model and of each kind of weights; the others run with `-m slow`.
 SAMPLE = ["charades_multigrid", "i3d_1gpu_multigrid", "slowfast_baseline", "slowfast_multigrid", "ssv2_multigrid"]
+# What makes the transformers small; the others are small enough on small clips.
+_HUGGING_FACE = "hidden_size: 24, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 48, patch_size: 8"
+SMALLER = {
+    "videomae": [f"settings={{image_size: 32, {_HUGGING_FACE}}}"],
+    "vit": ["model.dict_kwargs={img_size: 32, depth: 2, embed_dim: 48, num_heads: 2, dynamic_img_size: true}"],
+}
 VIDEOS = 24  # the first two mini-batches of the coarsest phase have 16 and 8 clips
 
 
@@ -26,7 +32,9 @@ def tiny(name):
     """Options that make a recipe small enough for a CPU; its model, data, schedule and protocol stay."""
     # The non-local blocks pool pixels to half, so the coarsest grid must leave them 2.
     size = 64 if "_nl_" in name else 32
+    model = [f"--model.init_args.model.init_args.{option}" for option in SMALLER.get(name.split("_")[0], [])]
     return [
+        *model,
         "--trainer.accelerator=cpu",
         "--trainer.devices=1",
         "--trainer.num_nodes=1",
