@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.optim import SGD
 
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
-from lightning_multigrid.reports import clock_of
+from lightning_multigrid.positions import Following
+from lightning_multigrid.reports import Clock
 from lightning_multigrid.schedule import BatchShape
 
 _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
@@ -44,11 +45,13 @@ def measure_steps(
     training = module.training
     convert_sub_batchnorm(module).train().to(device)
     optimizer = SGD(module.parameters(), lr=1e-6, momentum=0.9)
+    following = Following(module, shapes[0][0].frames, shapes[0][0].size)
     seconds: dict[BatchShape, list[float]] = {shape: [] for shape, _ in shapes}
     try:
         for _ in range(1 + rounds):
             for shape, sub_batch in shapes:
                 set_sub_batch(module, sub_batch, of=shape.clips)
+                following.set_grid(shape.frames, shape.size)
                 seconds[shape].append(_step(module, optimizer, shape, device, precision))
     except torch.OutOfMemoryError as error:
         raise ValueError(
@@ -56,6 +59,7 @@ def measure_steps(
             "`batch_size`, or a `precision` such as `16-mixed`."
         ) from error
     finally:
+        following.restore()
         restore_batchnorm(module).cpu().train(training)
         module.zero_grad(set_to_none=True)
         module.load_state_dict(state)
@@ -63,7 +67,7 @@ def measure_steps(
 
 
 def _step(module: LightningModule, optimizer: SGD, shape: BatchShape, device: torch.device, precision: str) -> float:
-    clips, clock = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=device), clock_of(device)
+    clips, clock = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=device), Clock(device)
     start = clock.now()
     with torch.autocast(device.type, _MIXED.get(precision), enabled=precision in _MIXED):
         logits: Tensor = module(clips)

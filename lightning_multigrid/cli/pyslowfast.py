@@ -35,7 +35,8 @@ _DEFAULTS: dict[str, Any] = _flat(
     DATA:
       {ENSEMBLE_METHOD: sum, INV_UNIFORM_SAMPLE: false, MEAN: [0.45, 0.45, 0.45], MULTI_LABEL: false, NUM_FRAMES: 8,
        PATH_PREFIX: '', PATH_TO_DATA_DIR: '', RANDOM_FLIP: true, SAMPLING_RATE: 8, STD: [0.225, 0.225, 0.225],
-       TEST_CROP_SIZE: 256, TRAIN_CROP_SIZE: 224, TRAIN_JITTER_SCALES: [256, 320], USE_OFFSET_SAMPLING: false}
+       TARGET_FPS: 30, TEST_CROP_SIZE: 256, TRAIN_CROP_SIZE: 224, TRAIN_JITTER_SCALES: [256, 320],
+       USE_OFFSET_SAMPLING: false}
     DATA_LOADER: {NUM_WORKERS: 8}
     MIXUP: {ALPHA: 0.8, CUTMIX_ALPHA: 1.0, ENABLE: false, LABEL_SMOOTH_VALUE: 0.1}
     MODEL: {ARCH: slowfast, DROPOUT_RATE: 0.5, LOSS_FUNC: cross_entropy, NUM_CLASSES: 400}
@@ -280,12 +281,15 @@ def _data(config: _Config, gpus: int) -> dict[str, Any]:
     }
     if test["crops"] not in (1, 3):
         raise config.refuse("TEST.NUM_SPATIAL_CROPS", "is not supported; 1 and 3 are.")
+    if test["crops"] == 1 and dataset == "kinetics":
+        test["short_side"] = config["DATA.TRAIN_JITTER_SCALES"][0]
+    elif test["crops"] == 1:
+        test["short_side"] = test["size"]
+        config.notes.append("The test crops the centre; PySlowFast crops the left or upper end on this dataset.")
     if dataset == "charades":
         test["positions"] = "charades"
     elif config["DATA.USE_OFFSET_SAMPLING"]:
         test["positions"] = "offset"
-    if config["DATA.INV_UNIFORM_SAMPLE"]:
-        config.notes.append("Short sides are drawn uniformly; PySlowFast draws their inverse (INV_UNIFORM_SAMPLE).")
     if config["AUG.ENABLE"]:
         config.notes.append("AUG and MIXUP: see the argument `augment` of VideoDataModule.")
     return {
@@ -298,6 +302,9 @@ def _data(config: _Config, gpus: int) -> dict[str, Any]:
         # One frame from each of T segments; the rate has no effect, as in PySlowFast.
         **({"sampling": "segments"} if dataset == "ssv2" else {"stride": config["DATA.SAMPLING_RATE"]}),
         "short_side": config["DATA.TRAIN_JITTER_SCALES"],
+        **({"short_side_sampling": "inverse_uniform"} if config["DATA.INV_UNIFORM_SAMPLE"] else {}),
+        # PySlowFast counts the frames of folders (Charades), and equal parts of the video (Something-Something V2).
+        **({"frame_rate": config["DATA.TARGET_FPS"]} if dataset == "kinetics" else {}),
         "flip": config["DATA.RANDOM_FLIP"],
         "mean": config["DATA.MEAN"],
         "std": config["DATA.STD"],

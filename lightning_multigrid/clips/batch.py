@@ -70,10 +70,7 @@ class Clip:
 
 
 class PixelBatch:
-    """Decoded pixels on their way to the device: flat bytes, and what they mean.
-
-    One tensor per mini-batch instead of one per clip keeps the hand-over from the worker cheap. A mini-batch is moved
-    and pinned like a tensor.
+    """Decoded pixels on their way to the device, moved and pinned like a tensor: flat bytes, and what they mean.
 
     Not a dataclass: Lightning's half and double precision look into dataclasses, and refuse frozen ones.
 
@@ -85,7 +82,8 @@ class PixelBatch:
         broken: Videos that could not be read.
 
     Attributes:
-        pieces: The bytes of the blocks, one after the other: one flat tensor from each worker that read a part.
+        pieces: The bytes of the blocks, one after the other: one flat tensor, which is cheap to hand over, from each
+            worker that read a part.
         formats: What the bytes of each block mean.
     """
 
@@ -155,9 +153,7 @@ def _flat_bytes(blocks: Sequence[Tensor | YuvClip]) -> Tensor:
     return torch.cat(data, out=flat)
 
 
-@cache
-def _copy_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+_copy_stream = cache(torch.cuda.Stream)  # of a device
 
 
 def _copied_aside(pieces: Sequence[Tensor], device: torch.device) -> tuple[Tensor, ...]:

@@ -177,13 +177,8 @@ class _Reader:
     def __init__(self) -> None:
         self.jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self.results: SimpleQueue[tuple[object, BaseException | None]] = SimpleQueue()
-        self._thread = threading.Thread(target=_serve, args=(self.jobs, self.results), name="video reads", daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        """Ends the thread, which must be idle."""
-        self.jobs.put(None)
-        self._thread.join()
+        self.thread = threading.Thread(target=_serve, args=(self.jobs, self.results), name="video reads", daemon=True)
+        self.thread.start()
 
     def __del__(self) -> None:
         self.jobs.put(None)
@@ -229,10 +224,11 @@ class _Threads(threading.local):
         return result  # type: ignore[return-value]
 
     def rest(self) -> None:
-        """Ends the reader; the next read starts a new one."""
+        """Ends the reader, which is idle; the next read starts a new one."""
         reader, self._reader = self._reader, None
         if reader is not None:
-            reader.end()
+            reader.jobs.put(None)
+            reader.thread.join()
 
 
 _threads = _Threads()

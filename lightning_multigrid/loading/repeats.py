@@ -18,30 +18,27 @@ from lightning_multigrid.loading.randomness import derive_seed
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 
 
-def repeated_order(seed: int, epoch: int, length: int, repeats: int) -> list[int]:
-    """The indices of an epoch in which each visit of a video gives `repeats` clips, one after the other.
+@dataclass(frozen=True)
+class RepeatedOrder:
+    """The order of an epoch in which each visit of one of `length` videos gives `repeats` clips, one after the other.
 
     An epoch has as many clips as the dataset has videos, so it visits a part of the videos, and `repeats` epochs visit
     each video once. If `repeats` doesn't divide the dataset, the visit at an epoch's end continues in the next epoch.
 
-    >>> [repeated_order(seed=1, epoch=epoch, length=3, repeats=2) for epoch in (0, 1)]
-    [[1, 1, 2], [2, 0, 0]]
+    >>> order = RepeatedOrder(seed=1, length=3, repeats=2)
+    >>> order(0), order(1)
+    ([1, 1, 2], [2, 0, 0])
     """
-    cycle, part = divmod(epoch, repeats)
-    order = epoch_order(seed, cycle, length)
-    return [order[place // repeats] for place in range(part * length, (part + 1) * length)]
-
-
-@dataclass(frozen=True)
-class RepeatedOrder:
-    """`repeated_order` as a function of the epoch, for a dataset of `length` videos."""
 
     seed: int
     length: int
     repeats: int
 
     def __call__(self, epoch: int) -> list[int]:
-        return repeated_order(self.seed, epoch, self.length, self.repeats)
+        cycle, part = divmod(epoch, self.repeats)
+        order = epoch_order(self.seed, cycle, self.length)
+        places = range(part * self.length, (part + 1) * self.length)
+        return [order[place // self.repeats] for place in places]
 
     def clip_seed(self, seed: int, epoch: int, index: int, place: int) -> int:
         """The seed of the clip at a place of an epoch; for the first clip of a visit that of (seed, epoch, index)."""
@@ -50,7 +47,7 @@ class RepeatedOrder:
 
 
 class RepeatSampler(DistributedSampler[Any]):
-    """A sampler that lets an ordinary (baseline) loader use `repeated_order`.
+    """A sampler that lets an ordinary (baseline) loader use `RepeatedOrder`.
 
     Args:
         dataset: The videos.

@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import max_pool2d, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 Triple = tuple[int, int, int]
 
@@ -38,7 +38,7 @@ def stem(width: int, temporal_kernel: int) -> nn.Module:
     return nn.Sequential(OrderedDict(layers))
 
 
-class MaxPool(nn.MaxPool3d):
+class MaxPool(nn.Module):
     """`nn.MaxPool3d` over space or time alone, computed as 2D pooling, to the bit, without a copy.
 
     On CUDA the backward of 3D pooling adds in no fixed order, and `deterministic=True` refuses it.
@@ -48,27 +48,35 @@ class MaxPool(nn.MaxPool3d):
     """
 
     def __init__(self, kernel: Triple, stride: Triple | None = None, padding: Triple = (0, 0, 0)) -> None:
-        if kernel[0] != 1 and kernel[1:] != (1, 1):
+        super().__init__()
+        self._in_time = kernel[0] != 1
+        if self._in_time and kernel[1:] != (1, 1):
             raise ValueError(f"`kernel` must be 1 x k x k or t x 1 x 1, got {kernel}.")
-        super().__init__(kernel, stride, padding)
+        stride = stride or kernel
+        if self._in_time:
+            self.pool = nn.MaxPool2d((kernel[0], 1), (stride[0], 1), (padding[0], 0))
+        else:
+            self.pool = nn.MaxPool2d(kernel[1:], stride[1:], padding[1:])
 
     def forward(self, x: Tensor) -> Tensor:
         """Takes and returns B x C x T x H x W."""
-        kernel, stride, padding = self.kernel_size, self.stride, self.padding
-        if kernel[0] != 1:
-            pooled = max_pool2d(x.flatten(3), (kernel[0], 1), (stride[0], 1), (padding[0], 0))
-            return pooled.unflatten(3, x.shape[3:])
-        space = kernel[1:], stride[1:], padding[1:]
+        clips, channels, frames, height, width = x.shape
+        pooled: Tensor
+        if self._in_time:
+            pooled = self.pool(x.flatten(3))
+            return pooled.reshape(clips, channels, -1, height, width)
         if x.is_contiguous():
-            return max_pool2d(x.flatten(1, 2), *space).unflatten(1, x.shape[1:3])
-        # Channels-last memory: frames are neighbours of clips, and not of channels.
-        return max_pool2d(x.transpose(1, 2).flatten(0, 1), *space).unflatten(0, (-1, x.shape[2])).transpose(1, 2)
+            pooled = self.pool(x.flatten(1, 2))
+            return pooled.reshape(clips, channels, frames, *pooled.shape[2:])
+        # In channels-last memory the frames of a clip are next to each other, and the channels are not.
+        pooled = self.pool(x.transpose(1, 2).flatten(0, 1))
+        return pooled.reshape(clips, frames, *pooled.shape[1:]).transpose(1, 2)
 
 
 class Bottleneck(nn.Module):
     """Residual block: t x 1 x 1, then 1 x 3 x 3 with the spatial stride, then 1 x 1 x 1 convolution.
 
-    The inner width is a quarter of `out_channels`. A temporal kernel (t) of 1 is none.
+    The inner width is a quarter of `out_channels`.
     """
 
     def __init__(self, in_channels: int, out_channels: int, temporal_kernel: int, stride: int) -> None:

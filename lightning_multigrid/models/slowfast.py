@@ -148,14 +148,9 @@ def slowfast_r101(
 ) -> SlowFast:
     """SlowFast R101. The paper does not say which of two variants it means.
 
-    Args:
-        num_classes: Width of the output.
-        alpha: Frames of the fast pathway for each frame of the slow one; it must divide T on every grid.
-        beta: Width of the fast pathway over that of the slow one.
-        fusion_kernel: Temporal kernel of the fusion; 5 in all published R101 weights.
-        res4_temporal_blocks: How many of res4's 23 blocks have a kernel in time, in both pathways: 23 (62.9 M
-            parameters, "101_101") or 6 (53.9 M, "50_50").
-        dropout: Probability of dropping an element of the pooled vector.
+    `res4_temporal_blocks` says how many of res4's 23 blocks have a kernel in time, in both pathways: 23 (62.9 M
+    parameters, "101_101") or 6 (53.9 M, "50_50"). The other arguments are those of `slowfast_r50`; `fusion_kernel` is 5
+    in all published R101 weights.
 
     Raises:
         ValueError: If there are not that many blocks in res4.

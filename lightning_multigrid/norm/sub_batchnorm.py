@@ -113,7 +113,7 @@ class _SubBatchNorm(nn.Module):
             output = F.batch_norm(merged, mean, var, weight, bias, training=True, momentum=1.0, eps=self.eps)
             # Not `reshape`: its result is a view, of which an in-place ReLU would make autograd copy all activations.
             # No public function changes the shape of a tensor that nobody else sees; matmul uses this one for it.
-            return torch.ops.aten._unsafe_view(output, x.shape)
+            return torch.ops.aten._unsafe_view(output, x.shape)  # type: ignore[no-any-return]
         # Channels-last memory and clips of several rows have no such view, and copies would cost twice the layer.
         tracked: Any = [(None, None)] * groups if statistics is None else zip(*statistics, strict=True)
         parts = torch.split(x, [(size + 1) * whole] * larger + [size * whole] * (groups - larger))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lightning_multigrid.files import StrPath, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import ManifestError, csv_rows, path_argument, read_json, sibling
+from lightning_multigrid.sources.text import ManifestError, csv_rows, file_or, path_argument, read_json, sibling
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SomethingSomething:
         """
         path = path_argument("annotations", self.annotations)
         beside = sibling(path, "validation|train|test", "labels")
-        labels = _label_ids(beside if self.labels_file is None else path_argument("labels_file", self.labels_file))
+        labels = _label_ids(file_or(beside, "labels_file", self.labels_file))
         answers = {} if self.answers_file is None else _answers(path_argument("answers_file", self.answers_file))
         entries = read_json(path)
         if not isinstance(entries, list):

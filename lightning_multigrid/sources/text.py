@@ -29,6 +29,11 @@ def path_argument(name: str, value: StrPath) -> str:
         raise ManifestError(str(error)) from None
 
 
+def file_or(default: str, name: str, value: StrPath | None) -> str:
+    """Returns the path given as the argument `name`; `default` if none is given."""
+    return default if value is None else path_argument(name, value)
+
+
 def parse_labels(text: str) -> tuple[int, ...] | None:
     """Returns the labels of a field such as `3`, `1,5` or `1;5`; None if it holds anything but whole numbers from 0.
 
@@ -160,9 +165,8 @@ def names_in(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError as error:
-        raise ManifestError(
-            f"{folder} can't be listed: {error.strerror}. Give the path of an existing folder."
-        ) from error
+        message = f"{folder} can't be listed: {error.strerror}. Give the path of an existing folder."
+        raise ManifestError(message) from error
 
 
 def read_json(path: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Literal
 from lightning_multigrid.files import StrPath, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import ManifestError, names_in, numbered_names, path_argument, text_lines
+from lightning_multigrid.sources.text import ManifestError, file_or, names_in, numbered_names, path_argument, text_lines
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,7 @@ class UCF101:
         """
         path = path_argument("annotations", self.annotations)
         beside = os.path.join(os.path.dirname(path), "classInd.txt")
-        file = beside if self.classes_file is None else path_argument("classes_file", self.classes_file)
-        names = numbered_names(file, "{}", 1)
+        names = numbered_names(file_or(beside, "classes_file", self.classes_file), "{}", 1)
         by_name = {name: label for label, name in enumerate(names)}
         by_id = {str(label + 1): label for label in range(len(names))}
         videos = path_argument("videos", self.videos)

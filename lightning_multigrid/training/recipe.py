@@ -10,11 +10,13 @@ from fractions import Fraction
 from typing import Any, Literal, cast
 
 from lightning_utilities.core.rank_zero import rank_zero_warn
+from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
 
 from lightning_multigrid.lightning import LightningModule, LRSchedulerConfig, MisconfigurationException, Trainer
 from lightning_multigrid.loading import ClipDataset, FixedClips, SampleParts, clip_dataset, same_loader, stream_loader
+from lightning_multigrid.positions import patch_divisors
 from lightning_multigrid.schedule import (
     Baseline,
     BatchShape,
@@ -67,7 +69,7 @@ class Options:
     long_cycle: LongCycle
     short_cycle: ShortCycle
     sub_batch: int
-    size_divisor: int
+    size_divisor: int | None
     lr_scaling: LRScaling | Literal["auto"]
     whole_epochs: bool
     milestones: list[float] | None
@@ -79,6 +81,7 @@ class Options:
     validations_per_phase: int | None
     precise_bn_batches: int | None
     seed: int | None
+    frames_divisor: int | None
     weight_decay_scaling: Literal["none", "timescale"]
 
     def __post_init__(self) -> None:
@@ -96,21 +99,23 @@ class Options:
             raise ValueError(f"`weight_decay_scaling` must be none or timescale, got {self.weight_decay_scaling!r}.")
         # So does a plan for any baseline.
         baseline = Baseline(BatchShape(1, 4, 4), epochs=1)
-        shaped = self._plan(baseline, stepwise=True) != MultigridSchedule(baseline)
+        shaped = self._plan(baseline, stepwise=True, divisors=(1, 1)) != MultigridSchedule(baseline)
         if self.schedule is not None and (shaped or self.milestones is not None or self.warmup_epochs is not None):
             raise ValueError(
                 "`schedule` says everything about the schedule, but arguments that shape an inferred one are given, "
                 "too. Give either; `MultigridSchedule` takes the same arguments."
             )
 
-    def _plan(self, baseline: Baseline, stepwise: bool) -> MultigridSchedule:
+    def _plan(self, baseline: Baseline, stepwise: bool, divisors: tuple[int, int]) -> MultigridSchedule:
+        frames, size = divisors
         return MultigridSchedule(
             baseline,
             self.long_cycle,
             self.short_cycle,
             epoch_factor=self.epoch_factor,
             sub_batch=self.sub_batch,
-            size_divisor=self.size_divisor,
+            size_divisor=size if self.size_divisor is None else self.size_divisor,
+            frames_divisor=frames if self.frames_divisor is None else self.frames_divisor,
             stepwise=stepwise,
             lr_scaling="linear" if self.lr_scaling == "auto" else self.lr_scaling,
             whole_epochs=self.whole_epochs,
@@ -134,8 +139,9 @@ class Options:
         epochs: Fraction,
         configs: Sequence[LRSchedulerConfig],
         optimizers: Iterable[Optimizer],
+        module: nn.Module,
     ) -> MultigridSchedule:
-        """Returns the schedule for a baseline: the given one, else one that these options shape.
+        """Returns the schedule for a baseline: the given one, else one that these options and the model shape.
 
         Raises:
             MisconfigurationException: If the LR of its optimizers should grow in different ways.
@@ -154,7 +160,8 @@ class Options:
         stages = lr_stages(configs, epoch, epochs)
         milestones: tuple[Epochs, ...] = stages.milestones if self.milestones is None else tuple(self.milestones)
         warmup = stages.warmup_epochs if self.warmup_epochs is None else self.warmup_epochs
-        schedule = self._plan(Baseline(shape, epochs, milestones, stride, warmup), stages.stepwise)
+        baseline = Baseline(shape, epochs, milestones, stride, warmup)
+        schedule = self._plan(baseline, stages.stepwise, patch_divisors(module))
         if self.lr_scaling == "auto" and _most_scale(schedule) > 1:
             schedule = replace(schedule, lr_scaling=auto_lr_scaling(optimizers))
         _warn_of_linear_lr(schedule, optimizers)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -184,9 +185,9 @@ class VideoClassifier(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Returns SGD or the given optimizer, and the schedule as torch's own schedulers."""
-        groups, sgd = self._parameter_groups(), {"momentum": self.momentum, "nesterov": self.nesterov}
-        fused = self.fused_optimizer or None
-        optimizer = self.optimizer(groups) if self.optimizer else SGD(groups, self.lr, **sgd, fused=fused)
+        groups, fused = self._parameter_groups(), self.fused_optimizer or None
+        sgd = partial(SGD, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, fused=fused)
+        optimizer = (self.optimizer or sgd)(groups)
         for group in optimizer.param_groups:
             group["lr"] *= group.pop("lr_scale")
         if self.schedule == "constant" and not self.warmup_epochs:

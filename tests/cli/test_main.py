@@ -150,7 +150,7 @@ def test_plan_draws_the_figure(tmp_path, capsys):
 
 
 def test_plan_without_matplotlib(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert "Figures need matplotlib" in failure(capsys, ["plan", "--config", config(tmp_path), "--plot=plan.png"])
 
 

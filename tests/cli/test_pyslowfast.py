@@ -8,6 +8,7 @@ import yaml
 
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.cli.pyslowfast import PySlowFastError, translate_pyslowfast
+from lightning_multigrid.clips import ClipSampling, Views
 
 # The numbers of the published stepwise multigrid config of SlowFast 8x8 on Kinetics-400.
 KINETICS = {
@@ -177,7 +178,8 @@ def test_charades_and_something_something_read_their_own_lists(tmp_path, capsys)
     assert (data_of(tree)["sampling"], data_of(tree)["flip"]) == ("segments", False)
     annotations = [data_of(tree)[split]["init_args"]["annotations"] for split in ("train", "val")]
     assert annotations == [f"lists/something-something-v2-{split}.json" for split in ("train", "validation")]
-    assert "PySlowFast draws their inverse" in text
+    assert data_of(tree)["short_side_sampling"] == "inverse_uniform"
+    assert "frame_rate" not in data_of(tree)  # PySlowFast cuts these videos into equal parts
     assert plan(tmp_path, text, capsys)["epochs"] == 358
 
 
@@ -198,6 +200,34 @@ def test_mixed_precision_and_clipping(tmp_path):
 
     trainer = yaml.safe_load(translated(tmp_path, changed(SMALL, SOLVER={"CLIP_GRAD_VAL": 2.0})))["trainer"]
     assert (trainer["gradient_clip_val"], trainer["gradient_clip_algorithm"]) == (2.0, "value")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "crops", "size", "short_side"),
+    [
+        # kinetics.py resizes to the smallest short side of training for one crop; all else to the size of the crop.
+        ("kinetics", 1, 256, 256),
+        ("kinetics", 1, 224, 256),
+        ("kinetics", 3, 256, 256),
+        ("ssv2", 1, 256, 256),
+        ("ssv2", 1, 224, 224),
+        ("charades", 1, 256, 256),
+    ],
+)
+def test_the_views_of_the_test_are_those_of_pyslowfast(dataset, crops, size, short_side, tmp_path):
+    test = {"NUM_ENSEMBLE_VIEWS": 1, "NUM_SPATIAL_CROPS": crops}
+    config = changed(KINETICS, TRAIN={"DATASET": dataset}, DATA={"TEST_CROP_SIZE": size}, TEST=test)
+    text = translated(tmp_path, config)
+    data = data_of(yaml.safe_load(text))
+    sampling = ClipSampling(data["frames"], data["size"], 2, short_side=tuple(data["short_side"]))
+    assert Views(**data["test_views"]).pixels(sampling) == (size, short_side)
+    assert ("PySlowFast crops the left or upper end" in text) == (crops == 1 and dataset != "kinetics")
+
+
+def test_kinetics_is_sampled_at_the_frame_rate_of_the_config(tmp_path):
+    assert data_of(yaml.safe_load(translated(tmp_path, KINETICS)))["frame_rate"] == 30
+    slower = changed(KINETICS, DATA={"TARGET_FPS": 15})
+    assert data_of(yaml.safe_load(translated(tmp_path, slower)))["frame_rate"] == 15
 
 
 def test_the_lr_is_multiplied_by_the_nodes_where_the_config_says_so(tmp_path):

@@ -306,5 +306,5 @@ def test_lightnings_bars_show_it(make, capsys):
 def test_on_cuda_times_are_the_devices():
     host = fit(Module(schedulers), MultigridCallback(), accelerator="gpu", devices=1)
     times = host.callbacks[0].report.times
-    assert sum(row.steps for row in times.rows) == host.global_step
+    assert sum(row.total.steps for row in times.rows) == host.global_step
     assert all(row.step > 0 for row in times.rows)

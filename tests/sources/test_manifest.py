@@ -63,11 +63,7 @@ class SharedRows(Dataset):
         return len(self.manifest)
 
     def __getitem__(self, index: int):
-        shared = [
-            getattr(self.manifest, field.name).is_shared()
-            for field in dataclasses.fields(self.manifest)
-            if field.name.startswith("_") and len(getattr(self.manifest, field.name))
-        ]
+        shared = [column.is_shared() for column in self.manifest.rows if len(column)]
         return self.manifest.path(index), self.manifest.label(index), shared
 
 
