@@ -60,4 +60,4 @@ class PerFrame(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Takes clips B x 3 x T x H x W, returns logits B x classes."""
         frames: Tensor = self.model(x.transpose(1, 2).flatten(0, 1))
-        return frames.unflatten(0, (len(x), -1)).mean(dim=1)
+        return frames.view(len(x), -1, *frames.shape[1:]).mean(dim=1)

@@ -272,11 +272,9 @@ class TestLayerDecay:
         timm = pytest.importorskip("timm")
         optim = pytest.importorskip("timm.optim")
         model = timm.create_model("vit_tiny_patch16_224", depth=3, embed_dim=12, num_heads=2, num_classes=4)
-        theirs = {
-            name: group["lr_scale"]
-            for group in optim.param_groups_layer_decay(model, layer_decay=0.7)
-            for name in group["param_names"]
-        }
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        groups = optim.param_groups_layer_decay(model, layer_decay=0.7)
+        theirs = {names[id(parameter)]: group["lr_scale"] for group in groups for parameter in group["params"]}
         assert layer_scales(model, 0.7) == pytest.approx(theirs)
 
     def test_models_of_transformers_and_torchvision(self):
