@@ -21,8 +21,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from lightning_multigrid import __version__
 from lightning_multigrid.cli.data_commands import DATA_COMMANDS, run_data_command
-from lightning_multigrid.cli.forecast import Forecast, clip_costs
-from lightning_multigrid.cli.measure import measure_steps
+from lightning_multigrid.cli.forecast import Forecast, clip_costs, measure_steps
 from lightning_multigrid.cli.plan import Plan, count_clips, make_plan
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.reports import plan_figure, save

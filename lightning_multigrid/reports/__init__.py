@@ -9,13 +9,4 @@ from lightning_multigrid.reports.figures import LRPoint, plan_figure, save
 from lightning_multigrid.reports.run_report import RunReport, step_values, ways_out
 from lightning_multigrid.reports.step_times import Clock
 
-__all__ = [
-    "Clock",
-    "LRPoint",
-    "RunReport",
-    "plan_figure",
-    "save",
-    "step_values",
-    "tell_changed_meaning",
-    "ways_out",
-]
+__all__ = ["Clock", "LRPoint", "RunReport", "plan_figure", "save", "step_values", "tell_changed_meaning", "ways_out"]

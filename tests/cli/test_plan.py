@@ -14,8 +14,7 @@ import yaml
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataModule
-from lightning_multigrid.cli.forecast import ClipCost, Forecast
-from lightning_multigrid.cli.measure import measure_steps
+from lightning_multigrid.cli.forecast import ClipCost, Forecast, measure_steps
 from lightning_multigrid.cli.plan import count_clips, make_plan
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle
