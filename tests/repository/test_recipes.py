@@ -25,6 +25,7 @@ SMALLER = {
     "videomae": [f"settings={{image_size: 32, {_HUGGING_FACE}}}"],
     "vit": ["model.dict_kwargs={img_size: 32, depth: 2, embed_dim: 48, num_heads: 2, dynamic_img_size: true}"],
 }
+LIBRARIES = {"videomae": "transformers", "vit": "timm"}
 VIDEOS = 24  # the first two mini-batches of the coarsest phase have 16 and 8 clips
 
 
@@ -65,6 +66,10 @@ def chain(name):
     """A recipe, the one that it continues, and so on."""
     base = settings(name).get("config")
     return [name, *(chain(base.removesuffix(".yaml")) if base else [])]
+
+
+def require_library(name):
+    pytest.importorskip(LIBRARIES.get(name.split("_")[0], "torch"))
 
 
 def is_multigrid(name):
@@ -149,6 +154,10 @@ def stand_in(tmp_path_factory):
     (folder / "weights").mkdir()
     torch.save(resnet50().state_dict(), folder / "weights" / "resnet50-0676ba61.pth")
     export_weights(slowfast_r50(num_classes=400), folder / "weights" / "SLOWFAST_8x8_R50.pkl")
+    # One tensor that fits is enough to load.
+    torch.save({"norm.weight": torch.ones(768)}, folder / "weights" / "mvit_v2_s-ae3be167.pth")
+    torch.save({"norm.weight": torch.ones(48)}, folder / "weights" / "vit_base_patch16_224.bin")
+    torch.save({"fc_norm.weight": torch.ones(24)}, folder / "weights" / "videomae-base.bin")
     return folder
 
 
@@ -162,6 +171,7 @@ def stand_in(tmp_path_factory):
     [pytest.param(name, marks=[] if name in SAMPLE else pytest.mark.slow) for name in RECIPES],
 )
 def test_two_steps_of_fit_and_of_test(name, stand_in, monkeypatch, capsys):
+    require_library(name)
     monkeypatch.chdir(stand_in)
     main(["fit", "--config", recipe(name), *tiny(name), "--trainer.fast_dev_run=2"])
     main(["test", "--config", recipe(name), *tiny(name), "--trainer.limit_test_batches=2"])
@@ -177,6 +187,7 @@ def test_two_steps_of_fit_and_of_test(name, stand_in, monkeypatch, capsys):
     [pytest.param(n, marks=[] if n in ("charades_multigrid", "i3d_baseline") else pytest.mark.slow) for n in RECIPES],
 )
 def test_plan_without_data(name, monkeypatch, tmp_path, capsys):
+    require_library(name)
     monkeypatch.chdir(tmp_path)
     # A baseline in few iterations is less than an epoch of many more videos than Charades has, on one device.
     arguments = ["plan", "--config", recipe(name), "--clips=40000", "--devices=8"]
