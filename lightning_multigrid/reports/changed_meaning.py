@@ -56,9 +56,11 @@ def _of_callbacks(trainer: Trainer, schedule: MultigridSchedule, epochs: str) ->
             f"`EarlyStopping(patience={min(patience)})` counts validations of this run. The longest phase has "
             f"{longest:.3g} epochs, and the metric may stand still until a coarse phase ends. Use a larger patience."
         )
-    for callback in _callbacks(trainer, "WeightAveraging")[:1]:
+    module = trainer.lightning_module
+    of_timm = [part for part in (*vars(module).values(), *module.children()) if "ModelEma" in type(part).__name__]
+    for average in [*_callbacks(trainer, "WeightAveraging"), *of_timm][:1]:
         yield (
-            f"`{type(callback).__name__}` averages over {steps}. To look back over as many clips, raise a decay to the "
+            f"`{type(average).__name__}` averages over {steps}. To look back over as many clips, raise a decay to the "
             f"power of {fewer:.2g} (0.999 to {0.999**fewer:.4f})."
         )
     for callback in _callbacks(trainer, "BaseFinetuning")[:1]:
