@@ -275,7 +275,8 @@ class TestLayerDecay:
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         groups = optim.param_groups_layer_decay(model, layer_decay=0.7)
         theirs = {names[id(parameter)]: group["lr_scale"] for group in groups for parameter in group["params"]}
-        assert layer_scales(model, 0.7) == pytest.approx(theirs)
+        # timm counts the last norm layer to the last block; here, as in BEiT and VideoMAE, it learns with the head.
+        assert layer_scales(model, 0.7) == pytest.approx(theirs | {"norm.weight": 1, "norm.bias": 1})
 
     def test_models_of_transformers_and_torchvision(self):
         transformers = pytest.importorskip("transformers")
