@@ -56,9 +56,11 @@ def _changed(trainer: Trainer, schedule: MultigridSchedule, validates_by_phase: 
             f"phase, from epoch {float(last.start_epoch):.2f} to {float(last.end_epoch):g}: before it, the metric may "
             "stand still until a coarse phase ends. Its thresholds and its check for finite values hold throughout."
         )
-    for callback in _callbacks(trainer, "WeightAveraging")[:1]:
+    module = trainer.lightning_module
+    of_timm = [part for part in (*vars(module).values(), *module.children()) if "ModelEma" in type(part).__name__]
+    for average in [*_callbacks(trainer, "WeightAveraging"), *of_timm][:1]:
         yield (
-            f"`{type(callback).__name__}` averages over {steps}. To look back over as many clips, raise a decay to the "
+            f"`{type(average).__name__}` averages over {steps}. To look back over as many clips, raise a decay to the "
             f"power of {fewer:.2g} (0.999 to {0.999**fewer:.4f})."
         )
     for callback in _callbacks(trainer, "BaseFinetuning")[:1]:
