@@ -66,7 +66,13 @@ class Following:
         # Always the same objects for a grid: `torch.compile` makes another graph for others.
         if grid not in self._changes:
             grids = Grids(self._baseline, grid)
-            self._changes[grid] = [(p, a.attributes(p, grids), a.tables(p, grids)) for p, a in self._adapted]
+            changes: dict[nn.Module, tuple[dict[str, Any], dict[str, Table]]] = {}
+            for part, adapter in self._adapted:
+                for kind, values in enumerate((adapter.attributes(part, grids), adapter.tables(part, grids))):
+                    for name, value in values.items():
+                        owner, _, last = name.rpartition(".")
+                        changes.setdefault(part.get_submodule(owner), ({}, {}))[kind][last] = value
+            self._changes[grid] = [(owner, *both) for owner, both in changes.items()]
         return self._changes[grid]
 
     def _set(self, part: nn.Module, name: str, value: Any) -> None:
@@ -97,6 +103,12 @@ def _reader(name: str) -> Callable[[nn.Module], Tensor]:
         return getattr(part, _TABLES)[name].resized(whole)  # type: ignore[no-any-return]
 
     return read
+
+
+def knows_grids(module: nn.Module, layer: str) -> bool:
+    """Whether a layer, or what it is a part of, is told the grid by its own `set_grid`."""
+    names = layer.split(".")
+    return any(_has_set_grid(module.get_submodule(".".join(names[:end]))) for end in range(len(names) + 1))
 
 
 def _has_set_grid(part: nn.Module) -> bool:
