@@ -17,6 +17,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Phase
 from lightning_multigrid.training import meta_copy
 
@@ -34,7 +35,7 @@ class ClipCost:
 def clip_costs(module: LightningModule, grids: Sequence[BatchShape]) -> dict[BatchShape, ClipCost]:
     """Returns the cost of a clip of each grid, found without computing anything; empty if the model can't be tried.
 
-    `forward` of the module takes clips B x 3 x T x H x W.
+    The first grid is the baseline's. `forward` of the module takes clips B x 3 x T x H x W.
     """
     costs = {}
     try:
@@ -43,9 +44,11 @@ def clip_costs(module: LightningModule, grids: Sequence[BatchShape]) -> dict[Bat
             if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)):
                 # Torch's `forward` takes three quarters of the time on the meta device, and counts no FLOPs.
                 layer.forward = _KeepsInput.apply  # type: ignore[method-assign]
+        following = Following(probe, grids[0].frames, grids[0].size)
         with warnings.catch_warnings(), torch.compiler.set_stance("force_eager"):
             warnings.simplefilter("ignore")
             for clip in dict.fromkeys(grid.clip for grid in grids):
+                following.set_grid(clip.frames, clip.size)
                 costs[clip] = _clip_cost(probe, clip)
     except Exception:  # whatever a user's model may raise; `fit` tries the model again and names the error
         return {}

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import SGD
 
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
+from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import clock_of
 from lightning_multigrid.schedule import BatchShape
 
@@ -44,11 +45,13 @@ def measure_steps(
     training = module.training
     convert_sub_batchnorm(module).train().to(device)
     optimizer = SGD(module.parameters(), lr=1e-6, momentum=0.9)
+    following = Following(module, shapes[0][0].frames, shapes[0][0].size)
     seconds: dict[BatchShape, list[float]] = {shape: [] for shape, _ in shapes}
     try:
         for _ in range(1 + rounds):
             for shape, sub_batch in shapes:
                 set_sub_batch(module, sub_batch, of=shape.clips)
+                following.set_grid(shape.frames, shape.size)
                 seconds[shape].append(_step(module, optimizer, shape, device, precision))
     except torch.OutOfMemoryError as error:
         raise ValueError(
@@ -56,6 +59,7 @@ def measure_steps(
             "`batch_size`, or a `precision` such as `16-mixed`."
         ) from error
     finally:
+        following.restore()
         restore_batchnorm(module).cpu().train(training)
         module.zero_grad(set_to_none=True)
         module.load_state_dict(state)

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.cli.forecast import Forecast, rank_group
+from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import LRPoint
 from lightning_multigrid.schedule import BatchShape, Clips, MultigridSchedule, Phase, duration
 from lightning_multigrid.sources import ManifestError, VideoSource
@@ -49,6 +50,7 @@ class Plan:
     lrs: tuple[LRPoint, ...]  # over the training, `_POINTS_PER_PHASE` per phase
     lr: float  # the baseline's, without warm-up and decay
     configured_world: int  # the devices that the config and its LR are for
+    follow: tuple[str, ...] = ()  # classes of what knows places, and follows the grid
 
     @property
     def steps(self) -> list[int] | None:
@@ -85,7 +87,8 @@ class Plan:
             columns["clips/s"] = [f"{forecast.clips_per_second(phase):.0f}" for phase in phases]
         where = f" on each of {self.world} devices" if self.world > 1 else ""
         table = self.schedule.phase_table(columns, where)
-        return "\n".join([table, *self._totals(forecast), *_legend(forecast)])
+        follow = [f"Positions follow the grid: {', '.join(self.follow)}."] if self.follow else []
+        return "\n".join([table, *self._totals(forecast), *follow, *_legend(forecast)])
 
     def _bn(self, phase: Phase) -> str:
         clips, sub_batch = phase.shape.clips, self.schedule.sub_batch_of(phase.shape, phase.shape)
@@ -254,7 +257,7 @@ def make_plan(
                 "are with `--clips`."
             )
         shape = BatchShape(data.batch_size, data.frames, data.size)
-        schedule = callback.options.infer_schedule(shape, data.stride, recipe.epoch, recipe.epochs, configs)
+        schedule = callback.options.infer_schedule(shape, data.stride, recipe.epoch, recipe.epochs, configs, module)
         epoch, accumulate, planned = recipe.epoch, trainer.accumulate_grad_batches, None
         if clips is not None:
             planned = recipe.planned_clips(schedule)
@@ -265,7 +268,8 @@ def make_plan(
             configs = _configure(module)
             epoch = BaselineEpoch(_CURVE_BATCHES, accumulate)
         lrs, lr = _lr_curve(schedule, module, configs, epoch)
-        return Plan(schedule, world, planned, accumulate, data.drop_last, lrs, lr, configured_world)
+        follow = tuple(Following(module, shape.frames, shape.size).names)
+        return Plan(schedule, world, planned, accumulate, data.drop_last, lrs, lr, configured_world, follow)
 
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:

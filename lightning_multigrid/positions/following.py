@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lightning_multigrid.positions.adapters import Grid, Grids, Table
 from lightning_multigrid.positions.known import adapter_of
+from lightning_multigrid.positions.pools import POOLS
 
 _TABLES = "_tables_of_grid"
 
@@ -25,11 +26,11 @@ class Following:
 
     Args:
         module: The module whose parts follow.
-        baseline: The grid that the module was made for.
+        frames, size: The baseline's grid, for which the module was made.
     """
 
-    def __init__(self, module: nn.Module, baseline: Grid) -> None:
-        self._baseline = self._grid = baseline
+    def __init__(self, module: nn.Module, frames: int, size: int) -> None:
+        self._baseline = self._grid = Grid(frames, size)
         found = ((part, adapter_of(part)) for part in module.modules())
         self._adapted = [(part, adapter) for part, adapter in found if adapter is not None]
         self._own = [part for part in module.modules() if _has_set_grid(part)]
@@ -39,12 +40,13 @@ class Following:
 
     @property
     def names(self) -> list[str]:
-        """The classes of the parts that follow, in their order in the module."""
-        parts = [*(part for part, _ in self._adapted), *self._own]
+        """The classes of the parts with places, in their order in the module."""
+        parts = [*(part for part, _ in self._adapted if not isinstance(part, POOLS)), *self._own]
         return list(dict.fromkeys(type(part).__name__ for part in parts))
 
-    def set_grid(self, grid: Grid) -> None:
+    def set_grid(self, frames: int, size: int) -> None:
         """Tells all parts a grid."""
+        grid = Grid(frames, size)
         if grid == self._grid:
             return
         self._undo.close()
@@ -56,11 +58,11 @@ class Following:
                     self._set(part, name, value)
             self._grid = grid
         for part in self._own:
-            part.set_grid(frames=grid.frames, size=grid.size)  # type: ignore[operator]
+            part.set_grid(frames=frames, size=size)  # type: ignore[operator]
 
-    def end(self) -> None:
-        """Puts everything back."""
-        self.set_grid(self._baseline)
+    def restore(self) -> None:
+        """Puts everything back: the baseline's grid."""
+        self.set_grid(self._baseline.frames, self._baseline.size)
 
     def _changes_on(self, grid: Grid) -> list[tuple[nn.Module, Mapping[str, Any], Mapping[str, Table]]]:
         # Always the same objects for a grid: `torch.compile` makes another graph for others.

@@ -14,11 +14,11 @@ from torch.nn import functional
 
 from lightning_multigrid.positions.adapters import Adapter, Grids
 
-_POOLS = (nn.AvgPool2d, nn.AvgPool3d, nn.MaxPool2d, nn.MaxPool3d)
+POOLS = (nn.AvgPool2d, nn.AvgPool3d, nn.MaxPool2d, nn.MaxPool3d)
 
 
 def _attributes(pool: Any, grids: Grids) -> Mapping[str, Callable[[Tensor], Any]]:
-    if type(pool).forward not in [own.forward for own in _POOLS] or getattr(pool, "divisor_override", None):
+    if type(pool).forward not in [own.forward for own in POOLS] or getattr(pool, "divisor_override", None):
         return {}
     axes = 3 if isinstance(pool, (nn.AvgPool3d, nn.MaxPool3d)) else 2
     kernel, padding = _for_each(pool.kernel_size, axes), _for_each(pool.padding, axes)
@@ -39,4 +39,4 @@ def _for_each(size: int | Sequence[int], axes: int) -> tuple[int, ...]:
     return (size,) * axes if isinstance(size, int) else tuple(size)
 
 
-ADAPTERS = {f"torch.{pool.__name__}": Adapter(attributes=_attributes) for pool in _POOLS}
+ADAPTERS = {f"torch.{pool.__name__}": Adapter(attributes=_attributes) for pool in POOLS}

@@ -83,10 +83,11 @@ class MultigridSchedule:
         lr_scaling: How the LR grows with the clips of the base shape: `linear` (the paper), `sqrt` or `none`.
         whole_epochs: Round the ends of the phases to whole epochs, as the published code does. Phases that become
             empty are left out.
+        frames_divisor: Frames other than the baseline's are rounded to a multiple of this number.
 
     Raises:
-        ValueError: If `epoch_factor` is not positive, `sub_batch` or `size_divisor` is below 1, or `lr_scaling` is
-            not one of the three.
+        ValueError: If `epoch_factor` is not positive, `sub_batch` or a divisor is below 1, or `lr_scaling` is not one
+            of the three.
 
     >>> MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196))).epochs
     358
@@ -101,11 +102,12 @@ class MultigridSchedule:
     stepwise: bool = True
     lr_scaling: LRScaling = "linear"
     whole_epochs: bool = False
+    frames_divisor: int = 1
 
     def __post_init__(self) -> None:
         if self.epoch_factor <= 0:
             raise ValueError(f"`epoch_factor` must be positive, got {float(self.epoch_factor):g}.")
-        for name in ("sub_batch", "size_divisor"):
+        for name in ("sub_batch", "size_divisor", "frames_divisor"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
         if self.lr_scaling not in get_args(LRScaling):
@@ -117,17 +119,13 @@ class MultigridSchedule:
     # --- Shapes ---
 
     def _scaled_size(self, factor: float) -> int:
-        full = self.baseline.shape.size
-        if factor == 1:
-            return full
-        multiple = round(full * factor / self.size_divisor) * self.size_divisor
-        return min(max(self.size_divisor, multiple), full)
+        return _scaled(self.baseline.shape.size, factor, self.size_divisor)
 
     def _base_shapes(self) -> list[BatchShape]:
-        frames = self.baseline.shape.frames
+        shape = self.baseline.shape
         return [
-            self.baseline.shape.rescaled(max(1, round(frames * frames_factor)), self._scaled_size(size_factor))
-            for frames_factor, size_factor in self.long_cycle.factors
+            shape.rescaled(_scaled(shape.frames, in_time, self.frames_divisor), self._scaled_size(in_space))
+            for in_time, in_space in self.long_cycle.factors
         ]
 
     def cycle(self, base: BatchShape) -> list[BatchShape]:
@@ -422,7 +420,15 @@ class MultigridSchedule:
         }
         every = {**common, **columns}
         title = f"Multigrid schedule for a baseline of {self.baseline.shape} (clips x frames x size){where}"
+        multiples = {"frames": self.frames_divisor, "sizes": self.size_divisor}
+        kept = [f"{what} are multiples of {divisor}" for what, divisor in multiples.items() if divisor > 1]
+        title += f"; {' and '.join(kept)}" if kept else ""
         return f"{title}\n{text_table(list(every), list(zip(*every.values(), strict=True)))}"
+
+
+def _scaled(full: int, factor: float, divisor: int) -> int:
+    """The multiple of `divisor` next to a share of the full frames or pixels."""
+    return full if factor == 1 else min(max(divisor, round(full * factor / divisor) * divisor), full)
 
 
 def _interpolated(knots: Sequence[tuple[Fraction, Fraction]], x: Fraction) -> Fraction:

@@ -59,7 +59,8 @@ class MultigridCallback(Callback):
         long_cycle: Base shapes of an LR stage.
         short_cycle: Spatial sizes of successive iterations.
         sub_batch: Clips that share BatchNorm statistics on a base shape.
-        size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels.
+        size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels. By default the size
+            of the model's patches, if it has any.
         lr_scaling: How the LR grows with the clips of the base shape: linear, sqrt or none.
         whole_epochs: Round the ends of the phases to whole epochs, as the published code does.
         milestones: Starts of the LR stages after the first, in epochs of the baseline. By default those of the LR
@@ -80,6 +81,8 @@ class MultigridCallback(Callback):
         precise_bn_batches: Before validations and checkpoints, re-estimate BatchNorm's running statistics as those of
             the training data, on this many mini-batches of each device on the baseline's grid.
         seed: Seed of order and augmentation. By default that of `seed_everything`, else a random one.
+        frames_divisor: Frames other than the baseline's are rounded to a multiple of this number. By default the frames
+            of the model's patches.
 
     Raises:
         ValueError: If `schedule` and arguments that shape it are both given, or an argument is out of range.
@@ -93,7 +96,7 @@ class MultigridCallback(Callback):
         long_cycle: LongCycle = LongCycle(),
         short_cycle: ShortCycle = ShortCycle(),
         sub_batch: int = 8,
-        size_divisor: int = 1,
+        size_divisor: int | None = None,
         lr_scaling: LRScaling = "linear",
         whole_epochs: bool = False,
         milestones: list[float] | None = None,
@@ -105,11 +108,12 @@ class MultigridCallback(Callback):
         validations_per_phase: int | None = None,
         precise_bn_batches: int | None = None,
         seed: int | None = None,
+        frames_divisor: int | None = None,
     ) -> None:
         self.options = Options(
             schedule, epoch_factor, long_cycle, short_cycle, sub_batch, size_divisor, lr_scaling, whole_epochs,
             milestones, warmup_epochs, layout, clips, follow, clips_per_epoch, validations_per_phase,
-            precise_bn_batches, seed,
+            precise_bn_batches, seed, frames_divisor,
         )  # fmt: skip
         self._takeover = Takeover()
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
@@ -157,6 +161,7 @@ class MultigridCallback(Callback):
         step = self.fit.step(batch_idx)
         # With fewer clips than this a layer shares statistics with other ranks. All ranks have the same number of them.
         set_sub_batch(pl_module, step.sub_batch, of=step.shape.clips)
+        self.fit.following.set_grid(step.shape.frames, step.shape.size)
         self.fit.points.check_real(step.shape, batch)
         self.report.announce(step)
         log_values(trainer, pl_module, step_values(step))
@@ -165,6 +170,7 @@ class MultigridCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        self.fit.following.restore()  # whatever runs between two steps has the baseline's grid
         times = self.report.ended(trainer.current_epoch, self.fit.step(batch_idx), self.fit.lr.now)
         log_values(trainer, pl_module, self.report.scalars(times, trainer.world_size))
         self.fit.statistics.saving = True
@@ -174,6 +180,7 @@ class MultigridCallback(Callback):
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.fit.following.restore()  # a script may have skipped the rest of the epoch
         self.fit.statistics.saving = True
         # The next epoch has another number of batches, so Lightning must request the loader again. It is the same
         # object, and its workers stay alive.

@@ -22,6 +22,7 @@ from lightning_multigrid.loading import (
     order_of,
     reseed,
 )
+from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import RunReport, clock_of, tell_changed_meaning, ways_out
 from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training.baseline_lr import BaselineLR
@@ -69,10 +70,11 @@ class Fit:
         report: RunReport,
         statistics: EvaluationStatistics,
         points: PointsOnPlan,
+        following: Following,
         validations_per_phase: int | None,
     ) -> None:
         self.sampler, self.lr, self.report, self.statistics = sampler, lr, report, statistics
-        self.points, self._trainer = points, trainer
+        self.points, self.following, self._trainer = points, following, trainer
         self._resumed: Continuation | None = None
         self._whole_epoch: int | None = None  # the last epoch that has run from its first mini-batch
         self._validations_per_phase, self._validate_every = validations_per_phase, trainer.check_val_every_n_epoch
@@ -215,7 +217,7 @@ def begin_fit(
         refuse_precise_bn_of_streams()
     recipe = read_recipe(trainer, loader, trainer.world_size)
     seed = (state or {}).get("seed") if options.seed is None else options.seed
-    multigrid = _make_loader(options, trainer, recipe, loader, seed)
+    multigrid = _make_loader(options, trainer, module, recipe, loader, seed)
     sampler = multigrid.sampler
     fit = multigrid.host = _make_fit(options, trainer, module, takeover, recipe, loader, multigrid)
     if checkpoint is not None:
@@ -229,17 +231,24 @@ def begin_fit(
     takeover.replace_loader(trainer, loaders)
     takeover.configure_trainer(trainer, sampler, recipe.epoch)
     rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, sampler.drop_last))
+    if fit.following.names:
+        rank_zero_info(f"Positions follow the grid: {', '.join(fit.following.names)}.")
     return fit
 
 
 def _make_loader(
-    options: Options, trainer: Trainer, recipe: Recipe, loader: DataLoader[Any], seed: int | None
+    options: Options,
+    trainer: Trainer,
+    module: LightningModule,
+    recipe: Recipe,
+    loader: DataLoader[Any],
+    seed: int | None,
 ) -> MultigridLoader:
     """Plans the training of a recipe on this device; returns the loader of its mini-batches."""
     dataset = options.clips_of(loader.dataset)
     shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
     epochs = options.epochs_of_try if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
-    schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
+    schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs, module)
     if isinstance(dataset, FixedClips):
         for grid in schedule.grids:
             dataset.check(grid.frames)
@@ -268,7 +277,7 @@ def _make_fit(
     loader: DataLoader[Any],
     multigrid: MultigridLoader,
 ) -> Fit:
-    """Tries the plan on the model, and takes over the LR."""
+    """Tries the plan on the model, and takes over the LR and what knows places."""
     clips, sampler = multigrid.clips, multigrid.sampler
     grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
     points = PointsOnPlan()
@@ -279,4 +288,7 @@ def _make_fit(
         estimate.check(trainer, module)
     lr = takeover.drive_lr(trainer, module, recipe, optimizer_steps_before(sampler, Place(sampler.schedule.epochs, 0)))
     report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), clock_of(module.device))
-    return Fit(trainer, sampler, lr, report, EvaluationStatistics(estimate), points, options.validations_per_phase)
+    following = Following(module, grids[0].frames, grids[0].size)
+    takeover.callback(following.restore)
+    statistics = EvaluationStatistics(estimate)
+    return Fit(trainer, sampler, lr, report, statistics, points, following, options.validations_per_phase)

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, cast
 
+from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
 
 from lightning_multigrid.lightning import LightningModule, LRSchedulerConfig, MisconfigurationException, Trainer
 from lightning_multigrid.loading import ClipDataset, FixedClips, SampleParts, clip_dataset, same_loader, stream_loader
+from lightning_multigrid.positions import patch_divisors
 from lightning_multigrid.schedule import (
     Baseline,
     BatchShape,
@@ -60,7 +62,7 @@ class Options:
     long_cycle: LongCycle
     short_cycle: ShortCycle
     sub_batch: int
-    size_divisor: int
+    size_divisor: int | None
     lr_scaling: LRScaling
     whole_epochs: bool
     milestones: list[float] | None
@@ -72,6 +74,7 @@ class Options:
     validations_per_phase: int | None
     precise_bn_batches: int | None
     seed: int | None
+    frames_divisor: int | None
 
     def __post_init__(self) -> None:
         SampleParts(self.layout, self.clips, self.follow or {})  # refuses bad values where they are written
@@ -86,21 +89,23 @@ class Options:
             )
         # So does a plan for any baseline.
         baseline = Baseline(BatchShape(1, 4, 4), epochs=1)
-        shaped = self._plan(baseline, stepwise=True) != MultigridSchedule(baseline)
+        shaped = self._plan(baseline, stepwise=True, divisors=(1, 1)) != MultigridSchedule(baseline)
         if self.schedule is not None and (shaped or self.milestones is not None or self.warmup_epochs is not None):
             raise ValueError(
                 "`schedule` says everything about the schedule, but arguments that shape an inferred one are given, "
                 "too. Give either; `MultigridSchedule` takes the same arguments."
             )
 
-    def _plan(self, baseline: Baseline, stepwise: bool) -> MultigridSchedule:
+    def _plan(self, baseline: Baseline, stepwise: bool, divisors: tuple[int, int]) -> MultigridSchedule:
+        frames, size = divisors
         return MultigridSchedule(
             baseline,
             self.long_cycle,
             self.short_cycle,
             epoch_factor=self.epoch_factor,
             sub_batch=self.sub_batch,
-            size_divisor=self.size_divisor,
+            size_divisor=size if self.size_divisor is None else self.size_divisor,
+            frames_divisor=frames if self.frames_divisor is None else self.frames_divisor,
             stepwise=stepwise,
             lr_scaling=self.lr_scaling,
             whole_epochs=self.whole_epochs,
@@ -123,8 +128,9 @@ class Options:
         epoch: BaselineEpoch,
         epochs: Fraction,
         configs: Sequence[LRSchedulerConfig],
+        module: nn.Module,
     ) -> MultigridSchedule:
-        """Returns the schedule for a baseline: the given one, else one that these options shape.
+        """Returns the schedule for a baseline: the given one, else one that these options and the model shape.
 
         Raises:
             ValueError: If the given schedule is for another shape or length.
@@ -141,7 +147,8 @@ class Options:
         stages = lr_stages(configs, epoch, epochs)
         milestones: tuple[Epochs, ...] = stages.milestones if self.milestones is None else tuple(self.milestones)
         warmup = stages.warmup_epochs if self.warmup_epochs is None else self.warmup_epochs
-        return self._plan(Baseline(shape, epochs, milestones, stride, warmup), stages.stepwise)
+        baseline = Baseline(shape, epochs, milestones, stride, warmup)
+        return self._plan(baseline, stages.stepwise, patch_divisors(module))
 
     @property
     def epochs_of_try(self) -> Fraction:
