@@ -128,7 +128,7 @@ def counted_from_first(full: Sequence[Place], coarse: Sequence[Place], ratios: S
 
 
 def _at_beginning(full: Tensor, coarse: Tensor, ratios: Sequence[float]) -> bool:
-    if full.ndim != coarse.ndim or full.dtype != coarse.dtype or len(torch.unique(coarse)) <= 2:  # type: ignore[no-untyped-call]  # a mask
+    if full.ndim != coarse.ndim or full.dtype != coarse.dtype or len(torch.unique(coarse)) <= 2:  # a mask
         return False
     axes = [axis for axis in range(full.ndim) if coarse.shape[axis] != full.shape[axis]]
     if not axes or any(coarse.shape[axis] > full.shape[axis] for axis in axes):
