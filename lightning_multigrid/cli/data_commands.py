@@ -20,6 +20,8 @@ from lightning_multigrid.sources import MANIFEST_NAME, Manifest, ManifestError, 
 from lightning_multigrid.video import VideoDataModule
 
 DATA_COMMANDS = ("prepare", "check")
+# The options of `prepare` that go to the function as they are.
+_OPTIONS = ("part", "merge", "workers", "timeout", "max_bad_fraction", "keep_damaged")
 
 _PREPARE = """\
 Transcodes a dataset for training: small videos that decode several times faster, their list and their index.
@@ -76,40 +78,32 @@ def _parser(command: str) -> ArgumentParser:
         exit_on_error=False,
         formatter_class=_Help,
     )
-    parser.add_argument(
+    add = parser.add_argument
+    flag: dict[str, Any] = {"action": "store_true"}
+    add(
         "--source",
         type=Source | None,
         help="The videos: a list of `path label`, a folder with a folder per class, or the `class_path` of a source "
         "such as `lightning_multigrid.sources.Kinetics` with its arguments.",
     )
-    parser.add_argument("--config", type=str | None, help="A config of `fit`; all of its splits are taken.")
-    parser.add_argument("--root", type=str | None, help="Folder that relative paths of a list start from.")
-    parser.add_argument("--multi_label", action="store_true", help="Whether videos may have several labels.")
-    parser.add_argument("--existing_only", action="store_true", help="Leave out what is listed but not on disk.")
-    parser.add_argument(
-        "--allow_outside_root", action="store_true", help="Accept lists whose paths lead out of the root."
-    )
-    parser.add_argument(
-        "--workers", type=int, default=_cores(), help="Processes; 0 works in this one, without `timeout`."
-    )
-    parser.add_argument(
-        "--timeout", type=float, default=300.0, help="Seconds without a frame after which a video is broken."
-    )
+    add("--config", type=str | None, help="A config of `fit`; all of its splits are taken.")
+    add("--root", type=str | None, help="Folder that relative paths of a list start from.")
+    add("--multi_label", **flag, help="Whether videos may have several labels.")
+    add("--existing_only", **flag, help="Leave out what is listed but not on disk.")
+    add("--allow_outside_root", **flag, help="Accept lists whose paths lead out of the root.")
+    add("--workers", type=int, default=_cores(), help="Processes; 0 works in this one, without `timeout`.")
+    add("--timeout", type=float, default=300.0, help="Seconds without a frame after which a video is broken.")
     if command == "prepare":
-        parser.add_argument("--output", type=str, required=True, help="Folder for all that is written.")
+        add("--output", type=str, required=True, help="Folder for all that is written.")
         parser.add_class_arguments(Encoding, instantiate=False)
-        parser.add_argument("--part", type=str | None, help="K/N: do only part K of N; K counts from 1.")
-        parser.add_argument("--merge", action="store_true", help="Make one dataset of the parts; encode nothing.")
-        parser.add_argument(
-            "--max_bad_fraction", type=float, default=0.25, help="Exit with 1 if a larger share of videos is broken."
-        )
-        parser.add_argument(
-            "--keep_damaged", action="store_true", help="Write damaged videos as FFmpeg decodes them, too."
-        )
+        add("--part", type=str | None, help="K/N: do only part K of N; K counts from 1.")
+        add("--merge", **flag, help="Make one dataset of the parts; encode nothing.")
+        add("--max_bad_fraction", type=float, default=0.25, help="Exit with 1 if a larger share of videos is broken.")
+        add("--keep_damaged", **flag, help="Write damaged videos as FFmpeg decodes them, too.")
     else:
-        parser.add_argument("--frames", type=int, default=4, help="Frames of each video that are decoded.")
-        parser.add_argument("--full", action="store_true", help="Decode all frames, and so find all damage.")
-        parser.add_argument("--report", type=str | None, help="File to write: a CSV of the broken videos.")
+        add("--frames", type=int, default=4, help="Frames of each video that are decoded.")
+        add("--full", **flag, help="Decode all frames, and so find all damage.")
+        add("--report", type=str | None, help="File to write: a CSV of the broken videos.")
     return parser
 
 
@@ -120,13 +114,8 @@ def _cores() -> int:
 def _read(config: Any) -> Manifest:
     source: Source = config.source
     if not isinstance(source, VideoSource):
-        source = VideoList(
-            source,
-            config.root,
-            multi_label=config.multi_label,
-            existing_only=config.existing_only,
-            allow_outside_root=config.allow_outside_root,
-        )
+        flags = {name: config[name] for name in ("multi_label", "existing_only", "allow_outside_root")}
+        source = VideoList(source, config.root, **flags)
     return source.read()
 
 
@@ -163,18 +152,8 @@ def _prepare(config: Any, splits: Mapping[str, Manifest]) -> None:
                 count = f"{now.done:,} of {now.total:,} videos" + (f", {now.broken:,} broken" if now.broken else "")
                 bar.update(task, completed=now.done_bytes, total=max(1, now.total_bytes), count=count)
 
-            summary = prepare(
-                manifest,
-                output,
-                encoding,
-                part=config.part,
-                merge=config.merge,
-                workers=config.workers,
-                timeout=config.timeout,
-                max_bad_fraction=config.max_bad_fraction,
-                keep_damaged=config.keep_damaged,
-                progress=show,
-            )
+            options = {name: config[name] for name in _OPTIONS}
+            summary = prepare(manifest, output, encoding, **options, progress=show)
         written[split] = os.path.join(output, MANIFEST_NAME)
         print(_said(summary))
     if config.part is not None:

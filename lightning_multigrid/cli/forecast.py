@@ -1,7 +1,7 @@
 """What a plan will cost: FLOPs and memory of each grid, seconds of a step, clips per second.
 
 FLOPs and activations are those of the real model, found by shapes alone on the meta device. Seconds follow from one
-known step time and the FLOPs, or from measured step times of every grid.
+known step time and the FLOPs, or from step times of every grid that were measured on clips of noise.
 """
 
 from __future__ import annotations
@@ -10,18 +10,23 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+from torch.optim import SGD
 from torch.utils.flop_counter import FlopCounterMode
 
+from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
 from lightning_multigrid.positions import Following
+from lightning_multigrid.reports import Clock
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Phase
 from lightning_multigrid.training import meta_copy
 
 _CLIPS = 2  # BatchNorm needs more than one value per channel
+_MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -96,20 +101,12 @@ def rank_group(clips: int, sub_batch: int, world: int) -> int:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The cost of a schedule on a number of devices.
-
-    Args:
-        schedule: The multigrid schedule.
-        costs: Costs of a clip of each grid (`clip_costs`). Without them, costs are in proportion to t s^2 (Eq. 1).
-        step_seconds: Seconds of a mini-batch of each shape on one device: of all shapes, as measured, or only of the
-            baseline's, and FLOPs give the others; empty if none is known.
-        world: Devices.
-    """
+    """The cost of a schedule on a number of devices."""
 
     schedule: MultigridSchedule
-    costs: Mapping[BatchShape, ClipCost]
-    step_seconds: Mapping[BatchShape, float]
-    world: int = 1
+    costs: Mapping[BatchShape, ClipCost]  # of a clip of each grid; those that lack are in proportion to t s^2 (Eq. 1)
+    step_seconds: Mapping[BatchShape, float]  # of all shapes, or only the baseline's, and FLOPs give the others
+    world: int = 1  # devices
 
     def flops(self, shape: BatchShape) -> float:
         """Returns multiply-adds of a forward of a mini-batch, or its points (b t s^2) if they are not known."""
@@ -160,3 +157,59 @@ class Forecast:
         """Returns seconds of all steps, given the steps of each phase (`MultigridSchedule.phase_steps`)."""
         times = [self.phase_step_seconds(phase) for phase in self.schedule.phases]
         return None if None in times else sum(n * t for n, t in zip(steps, times, strict=True) if t is not None)
+
+
+def measure_steps(
+    module: LightningModule,
+    shapes: Sequence[tuple[BatchShape, int]],
+    device: torch.device,
+    *,
+    precision: str = "32-true",
+    rounds: int = 5,
+) -> dict[BatchShape, float]:
+    """Returns seconds of a step (forward, backward, SGD) on each shape, the median of several rounds.
+
+    The shapes take turns, so a machine whose speed drifts favours none of them. The first round, which chooses kernels
+    and takes memory, does not count. Afterwards the module, which takes clips B x 3 x T x H x W, is on the CPU. Each
+    shape comes with the clips that share BN statistics. Every `precision` that is not mixed is measured at 32 bits.
+
+    Raises:
+        ValueError: If a shape does not fit into the device's memory.
+    """
+    state = {name: value.detach().clone() for name, value in module.state_dict().items()}
+    training = module.training
+    convert_sub_batchnorm(module).train().to(device)
+    optimizer = SGD(module.parameters(), lr=1e-6, momentum=0.9)
+    following = Following(module, shapes[0][0].frames, shapes[0][0].size)
+    seconds: dict[BatchShape, list[float]] = {shape: [] for shape, _ in shapes}
+    try:
+        for _ in range(1 + rounds):
+            for shape, sub_batch in shapes:
+                set_sub_batch(module, sub_batch, of=shape.clips)
+                following.set_grid(shape.frames, shape.size)
+                seconds[shape].append(_step(module, optimizer, shape, device, precision))
+    except torch.OutOfMemoryError as error:
+        raise ValueError(
+            f"A step on {shape} (clips x frames x size) does not fit into the memory of {device}. Use a smaller "
+            "`batch_size`, or a `precision` such as `16-mixed`."
+        ) from error
+    finally:
+        following.restore()
+        restore_batchnorm(module).cpu().train(training)
+        module.zero_grad(set_to_none=True)
+        module.load_state_dict(state)
+    return {shape: median(times[1:]) for shape, times in seconds.items()}
+
+
+def _step(module: LightningModule, optimizer: SGD, shape: BatchShape, device: torch.device, precision: str) -> float:
+    clips, clock = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=device), Clock(device)
+    start = clock.now()
+    with torch.autocast(device.type, _MIXED.get(precision), enabled=precision in _MIXED):
+        logits: Tensor = module(clips)
+        loss = logits.float().square().mean()
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    end = clock.now()
+    clock.wait(end)
+    return clock.seconds(start, end)

@@ -1,7 +1,4 @@
-"""Frames of a video file by their number: exactly the frames asked for, in presentation order.
-
-Only the packets that the frames need are decoded, and what comes out is compared with the index. Where the two
-disagree, the file is decoded from its beginning. `README.md` has a drawing.
+"""Frames of a video file by their number: exactly the frames asked for, in presentation order; see `README.md`.
 
 T frames, H W pixels of a frame as it is shown, that is with its rotation applied.
 """
@@ -11,7 +8,7 @@ from __future__ import annotations
 import operator
 import os
 import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -35,7 +32,7 @@ from lightning_multigrid.decode.frame_pixels import (
 from lightning_multigrid.decode.index import SHOWN, TIMED, Orientation, PacketIndex
 from lightning_multigrid.decode.indexing import index_of, is_sealed
 from lightning_multigrid.decode.ranges import PacketRange, packet_ranges
-from lightning_multigrid.decode.sequential import Damage, SequentialDecode
+from lightning_multigrid.decode.sequential import Damage, sequential
 from lightning_multigrid.decode.thread_cache import ThreadCache
 from lightning_multigrid.decode.video_file import VideoError, VideoFile, demuxed
 from lightning_multigrid.pixels import Box, YuvClip, YuvFormat
@@ -44,8 +41,6 @@ from lightning_multigrid.pixels import Box, YuvClip, YuvFormat
 _PIECE, _GAP = 1 << 22, 1 << 16
 
 _Place = tuple[int, int, int, int]
-# Writes a frame into an empty clip, at each of its places.
-_Fill = Callable[[VideoFrame, list[int]], None]
 
 
 def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[int]]:
@@ -173,33 +168,29 @@ class VideoReader:
         shown = Box.of(box, self.height, self.width)
         size = self.index.stored_height, self.index.stored_width
         format: YuvFormat | None = None
-        fill: _Fill | None = None
-        clip: YuvClip | Tensor
+        clip: YuvClip | Tensor = torch.empty((0, shown.height, shown.width, 3), dtype=torch.uint8)
+        targets: tuple[Pixels, ...] = ()  # the parts of the clip to which parts of a frame are written
         with self.file.faults():
             for index, frame in self._find(sorted(places)):
                 self._refuse_other_turn(index, frame)
                 own = yuv_format(frame, len(indices), shown) if yuv and (frame.height, frame.width) == size else None
-                if fill is not None and own != format:
+                if targets and own != format:
                     return self.read(indices, box)  # the first frame is not like this one
-                if fill is None:
+                if not targets:
                     format = own
-                    clip, fill = self._empty_rgb(len(indices), shown) if own is None else _empty_yuv(own, shown)
-                fill(frame, places[index])
-        if fill is None:
-            clip, _ = self._empty_rgb(0, shown)
-        return show(clip, self.index.orientation) if isinstance(clip, Tensor) else clip
-
-    def _empty_rgb(self, length: int, shown: Box) -> tuple[Tensor, _Fill]:
-        top, left, height, width = stored(shown, self.index.orientation, self.height, self.width)
-        clip = torch.empty((length, height, width, 3), dtype=torch.uint8)
-        pixels = clip.numpy()
-
-        def fill(frame: VideoFrame, places: list[int]) -> None:
-            crop = self._rgb(frame)[top : top + height, left : left + width]
-            for place in places:
-                pixels[place] = crop
-
-        return clip, fill
+                    if own is None:
+                        top, left, height, width = stored(shown, self.index.orientation, self.height, self.width)
+                        clip = torch.empty((len(indices), height, width, 3), dtype=torch.uint8)
+                        targets = (clip.numpy(),)
+                    else:
+                        clip = own.view(torch.empty(own.nbytes, dtype=torch.uint8))
+                        chroma = clip.chroma.numpy()
+                        targets = clip.luma.numpy(), chroma[:, 0], chroma[:, 1]
+                rgb = self._rgb(frame)[top : top + height, left : left + width] if own is None else None
+                for target, part in zip(targets, yuv_planes(frame, shown) if rgb is None else (rgb,), strict=True):
+                    for place in places[index]:
+                        target[place] = part
+        return show(clip, self.index.orientation) if targets and isinstance(clip, Tensor) else clip
 
     def frames(self) -> Iterator[VideoFrame]:
         """Decodes all frames as they are stored, without the rotation, from the beginning and past damage.
@@ -223,10 +214,8 @@ class VideoReader:
         return plane_pixels(rgb.planes[0], height, width, 3)
 
     def _refuse_other_turn(self, index: int, frame: VideoFrame) -> None:
-        """Raises a `VideoError` if a frame is to be turned otherwise than the first; all are shown as that is.
-
-        Frames without a display matrix ask for no turn. A decoder that works without the container gives none out.
-        """
+        """Raises a `VideoError` if a frame is to be turned otherwise than the first; all are shown as that is."""
+        # Frames without a display matrix ask for no turn. A decoder that works without the container gives none out.
         if round(frame.rotation / 90) % 4 not in (0, self.index.orientation.quarter_turns):
             raise VideoError(self.file.path, f"frame {index} is to be turned otherwise than the first")
 
@@ -260,10 +249,7 @@ class VideoReader:
         self.index = index
 
     def _by_index(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """Decodes the packets that the index names, and compares what comes out with the index.
-
-        The decoder gets each packet's number in place of its time, and gives it back with the frame.
-        """
+        """Decodes the packets that the index names. Packets get numbers in place of times, and so do their frames."""
         try:
             ranges = packet_ranges(self.index, wanted)
         except ValueError as error:
@@ -273,7 +259,7 @@ class VideoReader:
                 yield from self._checked(packet_range, decoded)
 
     def _checked(self, packet_range: PacketRange, decoded: Iterator[VideoFrame]) -> Iterator[tuple[int, VideoFrame]]:
-        """Compares decoded frames with the index. Gives out those that are wanted, each with its number."""
+        """Compares decoded frames with the index, and yields those that are wanted, each with its number."""
         index = self.index
         expected, missing = iter(packet_range.shown), dict(packet_range.wanted)
         entry = packet_range.packets[0]
@@ -357,30 +343,18 @@ class VideoReader:
 
     def _is_by_time(self) -> bool:
         """Whether times tell frames apart: unless all come out, and in another order than that of their times."""
-        decode = SequentialDecode(self.file, self.index.shown_times.tolist())
-        numbers = [number for number, _ in decode.frames()]
-        return bool(decode.damage.refused) or len(numbers) != len(self) or numbers == list(range(len(self)))
+        met = Damage()
+        numbers = [number for number, _ in sequential(self.file, self.index.shown_times.tolist(), met)]
+        return bool(met.refused) or len(numbers) != len(self) or numbers == list(range(len(self)))
 
     def _sequential(self, times: list[int]) -> Generator[tuple[int, VideoFrame], None, None]:
         """Decodes the file from its beginning. Notes what that costs, and the damage."""
-        decode = SequentialDecode(self.file, times)
+        met = Damage()
         try:
-            yield from decode.frames()
+            yield from sequential(self.file, times, met)
         finally:
-            self.packets_fed += decode.packets_fed
-            self.damage = decode.damage or self.damage
-
-
-def _empty_yuv(format: YuvFormat, shown: Box) -> tuple[YuvClip, _Fill]:
-    clip = format.view(torch.empty(format.nbytes, dtype=torch.uint8))
-    luma, chroma = clip.luma.numpy(), clip.chroma.numpy()
-
-    def fill(frame: VideoFrame, places: list[int]) -> None:
-        y, cb, cr = yuv_planes(frame, shown)
-        for place in places:
-            luma[place], chroma[place, 0], chroma[place, 1] = y, cb, cr
-
-    return clip, fill
+            self.packets_fed += met.packets_fed
+            self.damage = met or self.damage
 
 
 class _Disagreement(Exception):

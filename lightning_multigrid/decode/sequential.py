@@ -20,11 +20,13 @@ class Damage:
         concealed: Those that FFmpeg marks as corrupt, among them those whose lost parts it makes up.
         refused: Those whose packets it can't decode, or after which it can't read on.
         missing: Those that the file lists and that don't come out; known at its end only.
+        packets_fed: How many packets the decoder got.
     """
 
     concealed: list[int] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
+    packets_fed: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.concealed or self.refused or self.missing)
@@ -40,51 +42,41 @@ class Damage:
         )
 
 
-class SequentialDecode:
-    """One decode of a file from its beginning, by a new decoder.
+def sequential(file: VideoFile, times: list[int], met: Damage) -> Generator[tuple[int, VideoFrame], None, None]:
+    """Decodes a file from its beginning by a new decoder, and notes in `met` what happens.
 
-    Frames get their numbers by `times`, when they are shown, ascending; if it is empty, they are counted.
-
-    Attributes:
-        damage: What FFmpeg has reported so far.
-        packets_fed: Packets given to the decoder so far.
+    Yields all frames, each with its number by `times`, when frames are shown, ascending: -1 if its time is none of
+    those. If `times` is empty, frames are counted.
     """
+    missing = set(range(len(times)))
+    count, time = 0, None
 
-    def __init__(self, file: VideoFile, times: list[int]) -> None:
-        self._file, self._times = file, times
-        self.damage = Damage()
-        self.packets_fed = 0
-
-    def frames(self) -> Generator[tuple[int, VideoFrame], None, None]:
-        """Decodes all frames, each with its number, or with -1 if its time is none of those listed."""
-        missing = set(range(len(self._times)))
-        count, time = 0, None
-        container, stream = self._file.open()
-        with container:
-            packets = demuxed(container, stream)
-            while True:
-                try:
-                    packet = next(packets, None)
-                    if packet is None:
-                        break
-                    time = packet.pts
-                    self.packets_fed += packet.size > 0
-                    frames = packet.decode()
-                except av.FFmpegError:
-                    self.damage.refused.append(max(self._number(time, count), 0))
-                    continue
-                for frame in frames:
-                    number = self._number(frame.pts, count)
-                    if frame.is_corrupt:
-                        self.damage.concealed.append(max(number, 0))
-                    yield number, frame
-                    missing.discard(number)
-                    count += 1
-        if count < len(self._times):
-            self.damage.missing += sorted(missing)
-
-    def _number(self, time: int | None, count: int) -> int:
-        if not self._times:
+    def number(time: int | None) -> int:
+        if not times:
             return count
-        place = len(self._times) if time is None else bisect_left(self._times, time)
-        return place if self._times[place : place + 1] == [time] else -1
+        place = len(times) if time is None else bisect_left(times, time)
+        return place if times[place : place + 1] == [time] else -1
+
+    container, stream = file.open()
+    with container:
+        packets = demuxed(container, stream)
+        while True:
+            try:
+                packet = next(packets, None)
+                if packet is None:
+                    break
+                time = packet.pts
+                met.packets_fed += packet.size > 0
+                frames = packet.decode()
+            except av.FFmpegError:
+                met.refused.append(max(number(time), 0))
+                continue
+            for frame in frames:
+                place = number(frame.pts)
+                if frame.is_corrupt:
+                    met.concealed.append(max(place, 0))
+                yield place, frame
+                missing.discard(place)
+                count += 1
+    if count < len(times):
+        met.missing += sorted(missing)

@@ -26,17 +26,13 @@ _MOST_REMEMBERED = 10_000
 
 
 class ThreadCache(threading.local):
-    """The cache of each thread. Scalers and decoders are not thread-safe, so threads share nothing.
-
-    Attributes:
-        scalers: One scaler per pixel format. They hold megabytes, so there is not one per file. Before PyAV 17 a scaler
-            for several formats confuses full and limited range.
-        by_time: Whether times tell the frames of a file apart, for files whose decoder disagrees with an index that was
-            just built, the oldest first.
-    """
+    """The cache of each thread. Scalers and decoders are not thread-safe, so threads share nothing."""
 
     def __init__(self) -> None:
+        # One per pixel format. They hold megabytes, so there is not one per file. Before PyAV 17 a scaler for several
+        # formats confuses full and limited range.
         self.scalers: defaultdict[str, VideoReformatter] = defaultdict(VideoReformatter)
+        # Whether times tell frames apart, for files whose decoder disagrees with an index that was just built.
         self.by_time: dict[FileKey, bool] = {}
         self._indices: dict[FileKey, bytes] = {}
         self._bytes = 0
@@ -45,7 +41,7 @@ class ThreadCache(threading.local):
     def index(self, key: FileKey, build: Callable[[], PacketIndex]) -> PacketIndex:
         """Gets the index of a file, built if it is not kept."""
         data = self._indices.pop(key, None)
-        index = PacketIndex.from_bytes(data) if data is not None else build()
+        index = build() if data is None else PacketIndex.from_bytes(data)
         if data is None:
             data = index.to_bytes()
             self._bytes += len(data)
@@ -55,7 +51,6 @@ class ThreadCache(threading.local):
         return index
 
     def forget(self, key: FileKey) -> None:
-        """Drops the index of a file."""
         self._bytes -= len(self._indices.pop(key, b""))
 
     def is_by_time(self, key: FileKey, find_out: Callable[[], bool]) -> bool:

@@ -21,7 +21,10 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from lightning_multigrid.files.urls import RemoteFile
 
 _Result = TypeVar("_Result")
 # A `Cursor` reads at least this much at once, so a few megabytes are one or two dozen reads.
@@ -34,17 +37,6 @@ _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 class HangError(OSError):
     """A read that did not end in time."""
-
-
-class ReadableFile(Protocol):
-    """A file as `Cursor` and `decode` need it; see `WatchedFile`."""
-
-    failure: OSError | None
-
-    @property
-    def size(self) -> int: ...
-
-    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]: ...
 
 
 class Watch:
@@ -122,7 +114,7 @@ class Cursor:
     on another file. FFmpeg sees `name` as the name of the file.
     """
 
-    def __init__(self, file: ReadableFile, name: str) -> None:
+    def __init__(self, file: WatchedFile | RemoteFile, name: str) -> None:
         self.name = name
         self._file, self._position = file, 0
         self._chunk, self._chunk_start = b"", 0
@@ -177,13 +169,8 @@ class _Reader:
     def __init__(self) -> None:
         self.jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self.results: SimpleQueue[tuple[object, BaseException | None]] = SimpleQueue()
-        self._thread = threading.Thread(target=_serve, args=(self.jobs, self.results), name="video reads", daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        """Ends the thread, which must be idle."""
-        self.jobs.put(None)
-        self._thread.join()
+        self.thread = threading.Thread(target=_serve, args=(self.jobs, self.results), name="video reads", daemon=True)
+        self.thread.start()
 
     def __del__(self) -> None:
         self.jobs.put(None)
@@ -229,10 +216,11 @@ class _Threads(threading.local):
         return result  # type: ignore[return-value]
 
     def rest(self) -> None:
-        """Ends the reader; the next read starts a new one."""
+        """Ends the reader, which is idle; the next read starts a new one."""
         reader, self._reader = self._reader, None
         if reader is not None:
-            reader.end()
+            reader.jobs.put(None)
+            reader.thread.join()
 
 
 _threads = _Threads()

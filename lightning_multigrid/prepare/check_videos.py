@@ -35,26 +35,20 @@ def check_video(job: CheckJob, beat: Callable[[], None] = lambda: None) -> str |
         with open_video(job.path, job.frame_rate) as video:
             fault = None
             if isinstance(video, FrameFolder) or job.frames is not None:
-                fault = _fault_of_frames(video, job.frames, beat)
+                number = len(video) if job.frames is None else min(job.frames, len(video))
+                wanted = [round(i * (len(video) - 1) / max(1, number - 1)) for i in range(number)]
+                try:
+                    for first in range(0, number, _AT_ONCE):
+                        video.read(wanted[first : first + _AT_ONCE])
+                        beat()
+                except VideoError as error:
+                    fault = error.reason
             if isinstance(video, VideoReader) and (job.frames is None or video.damage):
                 for _ in video.frames():
                     beat()
             return str(video.damage) if video.damage else fault
     except VideoError as error:
         return error.reason
-
-
-def _fault_of_frames(video: VideoReader | FrameFolder, frames: int | None, beat: Callable[[], None]) -> str | None:
-    """Reads evenly spaced frames, and returns what is wrong with one of them."""
-    number = len(video) if frames is None else min(frames, len(video))
-    wanted = [round(i * (len(video) - 1) / max(1, number - 1)) for i in range(number)]
-    try:
-        for first in range(0, len(wanted), _AT_ONCE):
-            video.read(wanted[first : first + _AT_ONCE])
-            beat()
-    except VideoError as error:
-        return error.reason
-    return None
 
 
 def check(

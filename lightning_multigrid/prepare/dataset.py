@@ -24,7 +24,7 @@ from lightning_multigrid.prepare.index import write_index
 from lightning_multigrid.prepare.names import names_of
 from lightning_multigrid.prepare.output import Output, PlannedVideo, open_output
 from lightning_multigrid.prepare.parts import Part, how_to_finish
-from lightning_multigrid.prepare.transcode import Broken, Encoding, Prepared, TranscodeJob, WriteFailure
+from lightning_multigrid.prepare.transcode import Encoding, Prepared, TranscodeJob
 from lightning_multigrid.prepare.workers import TaskFailure, run_tasks
 from lightning_multigrid.sources import INDEX_NAME, MANIFEST_NAME, Manifest, renamed, save_manifest
 
@@ -231,11 +231,11 @@ def _transcode_all(
     try:
         for job, result in results:
             video = by_temporary.pop(job.target)
-            if isinstance(result, WriteFailure):
-                raise output_error(output.root, result.number, result.text)
+            if isinstance(result, OSError):
+                raise output_error(output.root, result.errno or 0, result.strerror or str(result))
             if isinstance(result, Prepared):
                 result = output.put_in_place(video, result)
-            if isinstance(result, Broken | TaskFailure):
+            if isinstance(result, TaskFailure):
                 broken[video.source] = result.reason
                 output.leave_out(video, result.reason)
                 now.broken += 1

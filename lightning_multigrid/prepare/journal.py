@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 
@@ -32,13 +33,11 @@ class Journal:
         self._path, self.folder = path, os.path.dirname(path)
         self.entries: dict[str, Entry] = {}
         self._torn = False
-        if os.path.exists(path):
-            with open(path, "rb") as file:
-                for line in file:
-                    self._torn = not line.endswith(b"\n")
-                    entry = _parsed(line)
-                    if entry is not None:
-                        self.entries[entry.video] = entry
+        with suppress(FileNotFoundError), open(path, "rb") as file:
+            for line in file:
+                self._torn = not line.endswith(b"\n")
+                if entry := _parsed(line):
+                    self.entries[entry.video] = entry
 
     def add(self, added: list[Entry]) -> None:
         """Adds entries and waits until they are on the disk."""
@@ -59,6 +58,5 @@ def _parsed(line: bytes) -> Entry | None:
         entry = Entry(**json.loads(line))
     except (ValueError, TypeError, RecursionError):
         return None
-    texts = (entry.video, entry.source, entry.settings, entry.broken)
-    numbers = (entry.source_size, entry.source_mtime_ns, entry.size, entry.frames)
-    return entry if all(type(t) is str for t in texts) and all(type(n) is int for n in numbers) else None
+    kinds = {name: type(value).__name__ for name, value in asdict(entry).items()}
+    return entry if kinds == Entry.__annotations__ else None

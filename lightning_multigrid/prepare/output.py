@@ -28,7 +28,8 @@ from lightning_multigrid.files import (
 )
 from lightning_multigrid.prepare.journal import Entry, Journal
 from lightning_multigrid.prepare.parts import Part, parts_begun
-from lightning_multigrid.prepare.transcode import Broken, Encoding, Prepared
+from lightning_multigrid.prepare.transcode import Encoding, Prepared
+from lightning_multigrid.prepare.workers import TaskFailure
 
 # Part of what makes two prepared files equal; raise it when `transcode` makes other files of the same settings.
 _VERSION = 1
@@ -150,14 +151,14 @@ class Output:
                 self._changed_folders.add(parent)
         video.temporary = temporary_name(self.work)
 
-    def put_in_place(self, video: PlannedVideo, prepared: Prepared) -> Entry | Broken:
+    def put_in_place(self, video: PlannedVideo, prepared: Prepared) -> Entry | TaskFailure:
         """Gives a finished video its name, if its source is still the same."""
         try:
             found = size_and_change(video.source)
         except OSError as error:
-            return Broken(f"vanished while it was read ({error.strerror or error})")
+            return TaskFailure(f"vanished while it was read ({error.strerror or error})")
         if found != (video.size, video.mtime_ns):
-            return Broken("changed while it was read")
+            return TaskFailure("changed while it was read")
         path = self.path(video)
         os.replace(video.temporary, path)
         size = os.stat(path).st_size

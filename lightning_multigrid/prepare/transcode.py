@@ -10,16 +10,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
 import av
 import numpy as np
-from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
-from av.video.stream import VideoStream
 
 from lightning_multigrid.decode import (
     ONE_THREAD,
@@ -31,6 +29,7 @@ from lightning_multigrid.decode import (
     open_video,
 )
 from lightning_multigrid.files import sync_to_disk
+from lightning_multigrid.prepare.workers import TaskFailure
 
 # Ticks per second of the output's clock, at most. A coarser clock of a source is kept.
 _FINEST_CLOCK = 90_000
@@ -128,28 +127,13 @@ class Prepared:
     damaged: bool = False
 
 
-@dataclass(frozen=True)
-class Broken:
-    """A video that can't be used, and why."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class WriteFailure:
-    """What the system said when it refused to write the output: the disk is at fault, not the video."""
-
-    number: int
-    text: str
-
-
-def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Prepared | Broken | WriteFailure:
+def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Prepared | TaskFailure | OSError:
     """Re-encodes a video: frame i of the target is frame i of the source, shown at the same time after the first.
 
-    When this returns `Prepared`, the target is complete and on the disk; otherwise it is not there. Equal sources make
-    equal bytes. `beat` is called after every frame.
+    When this returns `Prepared`, the target is complete and on the disk; otherwise it is not there. An OSError is that
+    of the disk, not of the video. Equal sources make equal bytes. `beat` is called after every frame.
     """
-    done = False
+    failure: TaskFailure | OSError
     try:
         with open_video(job.source, job.frame_rate) as source:
             frames, damaged = _encode(source, job, beat)
@@ -157,22 +141,20 @@ def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Pre
         sync_to_disk(job.target)
         with VideoReader(job.target) as made:
             made.read([frames - 1])
-            if (len(made), made.height, made.width) != (frames, height, width):
-                return Broken(f"{frames} frames became {len(made)} of {made.height} x {made.width}")
-        done = True
-        return Prepared(frames, height, width, damaged)
+            if (len(made), made.height, made.width) == (frames, height, width):
+                return Prepared(frames, height, width, damaged)
+            failure = TaskFailure(f"{frames} frames became {len(made)} of {made.height} x {made.width}")
     except VideoError as error:
+        failure = TaskFailure(error.reason)
         if error.path == job.target and not os.path.exists(job.target):
-            return WriteFailure(errno.ENOENT, os.strerror(errno.ENOENT))
-        return Broken(error.reason)
+            failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
     except av.FFmpegError as error:
-        return Broken(f"cannot be encoded ({error.strerror})")
+        failure = TaskFailure(f"cannot be encoded ({error.strerror})")
     except OSError as error:
-        return WriteFailure(error.errno or 0, error.strerror or str(error))
-    finally:
-        if not done:
-            with suppress(OSError):
-                os.remove(job.target)
+        failure = OSError(error.errno or 0, error.strerror or str(error))
+    with suppress(OSError):
+        os.remove(job.target)
+    return failure
 
 
 def _encode(source: VideoReader | FrameFolder, job: TranscodeJob, beat: Callable[[], None]) -> tuple[int, bool]:
@@ -193,55 +175,35 @@ def _encode_at(
 ) -> list[int | None]:
     """Writes a frame for each of some times, or evenly spaced ones; returns the times of all frames in the source."""
     found: list[int | None] = []
-    with closing(_Target(source, job, times)) as target:
-        for frame in _frames(source):
-            found.append(frame.pts)  # `add` may give this very frame another time
-            if len(found) <= len(times) or not len(times):
-                target.add(frame)
-            beat()
-        target.finish()
-    return found
-
-
-class _Target:
-    """The file to write."""
-
-    def __init__(self, source: VideoReader | FrameFolder, job: TranscodeJob, times: np.ndarray) -> None:
+    time_base, ticks = _clock(source, times)
+    with _writing():
         # Neither the muxer's version nor the time of day goes into the file.
         options = {"movflags": "+faststart", "fflags": "+bitexact"}
+        container = av.open(f"file:{job.target}", "w", format="mp4", options=options)
+    try:
+        stream = container.add_stream("libx264", rate=_whole_rate(source.rate), options=job.encoding.options())
+        for time, picture in _pictures(source, job.encoding):
+            if not found:
+                codec = stream.codec_context
+                codec.width, codec.height, codec.pix_fmt = picture.width, picture.height, "yuv420p"
+                codec.thread_count = 1  # there are other processes; and equal input makes equal bytes
+                codec.colorspace, codec.color_range = picture.colorspace, ColorRange.MPEG
+                stream.time_base = codec.time_base = time_base
+            found.append(time)
+            if len(found) <= len(ticks):
+                picture.pts, picture.time_base = ticks[len(found) - 1], time_base
+                packets = stream.encode(picture)
+                with _writing():
+                    container.mux(packets)
+            beat()
+        packets = stream.encode()
         with _writing():
-            self._container = av.open(f"file:{job.target}", "w", format="mp4", options=options)
-        rate = _whole_rate(source.rate)
-        self._stream = self._container.add_stream("libx264", rate=rate, options=job.encoding.options())
-        self._picture = _Picture(source, *job.encoding.size(source.height, source.width))
-        self._time_base, self._times = _clock(source, times)
-        self.frames = 0
-
-    def add(self, frame: VideoFrame) -> None:
-        picture = self._picture.of(frame)
-        if not self.frames:
-            codec = self._stream.codec_context
-            codec.width, codec.height, codec.pix_fmt = picture.width, picture.height, "yuv420p"
-            codec.thread_count = 1  # there are other processes; and equal input makes equal bytes
-            codec.colorspace, codec.color_range = picture.colorspace, ColorRange.MPEG
-            self._stream.time_base = codec.time_base = self._time_base
-        picture.pts, picture.time_base = self._times[self.frames], self._time_base
-        self._mux(self._stream.encode(picture))
-        self.frames += 1
-
-    def finish(self) -> None:
-        """Writes the rest, and closes the file."""
-        self._mux(self._stream.encode())
-        with _writing():
-            self._container.close()
-
-    def close(self) -> None:
+            container.mux(packets)
+            container.close()
+    finally:
         with suppress(OSError):
-            self._container.close()
-
-    def _mux(self, packets: list[Packet[VideoStream]]) -> None:
-        with _writing():
-            self._container.mux(packets)
+            container.close()
+    return found
 
 
 @contextmanager
@@ -254,14 +216,6 @@ def _writing() -> Iterator[None]:
         if error.errno == errno.EINVAL or error.errno not in errno.errorcode:
             raise
         raise OSError(error.errno, error.strerror) from error
-
-
-def _frames(source: VideoReader | FrameFolder) -> Iterator[VideoFrame]:
-    if isinstance(source, VideoReader):
-        yield from source.frames()
-        return
-    for index in range(len(source)):
-        yield VideoFrame.from_ndarray(source.read([index])[0].numpy(), format="rgb24")
 
 
 def _whole_rate(rate: float) -> Fraction:
@@ -286,19 +240,23 @@ def _clock(source: VideoReader | FrameFolder, times: np.ndarray) -> tuple[Fracti
     return base, (np.maximum.accumulate(ticks) + np.arange(len(times))).tolist()
 
 
-class _Picture:
-    """Makes frames of the source ready for the encoder: of this size when shown, upright, yuv420p of limited range."""
-
-    def __init__(self, source: VideoReader | FrameFolder, height: int, width: int) -> None:
-        self._turn = source.index.orientation if isinstance(source, VideoReader) else Orientation()
-        self._height, self._width = (width, height) if self._turn.transposed else (height, width)
-        self._scaler = VideoReformatter()
-
-    def of(self, frame: VideoFrame) -> VideoFrame:
-        scaled = self._scaler.reformat(
+def _pictures(source: VideoReader | FrameFolder, encoding: Encoding) -> Iterator[tuple[int | None, VideoFrame]]:
+    """All frames, each with its time in the source, ready to be encoded: small, upright, yuv420p of limited range."""
+    frames: Iterator[VideoFrame]
+    if isinstance(source, VideoReader):
+        frames, turn = source.frames(), source.index.orientation
+    else:
+        images = (source.read([index])[0].numpy() for index in range(len(source)))
+        frames, turn = (VideoFrame.from_ndarray(image, format="rgb24") for image in images), Orientation()
+    height, width = encoding.size(source.height, source.width)
+    if turn.transposed:
+        height, width = width, height
+    scaler = VideoReformatter()
+    for frame in frames:
+        scaled = scaler.reformat(
             frame,
-            width=self._width,
-            height=self._height,
+            width=width,
+            height=height,
             format="yuv420p",
             interpolation=Interpolation.BICUBIC,
             src_color_range=ColorRange.JPEG if is_full_range(frame) else ColorRange.MPEG,
@@ -307,24 +265,20 @@ class _Picture:
             dst_colorspace=Colorspace.ITU601 if frame.format.is_rgb else None,
             **ONE_THREAD,
         )
-        upright = self._upright(scaled)
+        time = frame.pts  # `scaled` may be this very frame, and get another time
+        upright = _upright(scaled, turn)
         upright.pict_type = 0  # else the encoder would keep the source's picture types
-        return upright
-
-    def _upright(self, frame: VideoFrame) -> VideoFrame:
-        if self._turn == Orientation():
-            return frame
-        packed = frame.to_ndarray()
-        height, width = frame.height, frame.width
-        luma, chroma = packed[:height], packed[height:].reshape(2, height // 2, width // 2)
-        shown = [_shown(plane, self._turn) for plane in (luma, chroma[0], chroma[1])]
-        rows, columns = shown[0].shape
-        array = np.concatenate([plane.reshape(-1) for plane in shown]).reshape(rows * 3 // 2, columns)
-        turned = VideoFrame.from_ndarray(array, format="yuv420p")
-        turned.colorspace, turned.color_range = frame.colorspace, frame.color_range
-        return turned
+        yield time, upright
 
 
-def _shown(plane: np.ndarray, turn: Orientation) -> np.ndarray:
-    plane = plane.T if turn.transposed else plane
-    return plane[:: -1 if turn.upside_down else 1, :: -1 if turn.mirrored else 1]
+def _upright(frame: VideoFrame, turn: Orientation) -> VideoFrame:
+    if turn == Orientation():
+        return frame
+    packed = frame.to_ndarray()
+    luma, chroma = packed[: frame.height], packed[frame.height :].reshape(2, frame.height // 2, frame.width // 2)
+    planes = [plane.T if turn.transposed else plane for plane in (luma, *chroma)]
+    shown = [plane[:: -1 if turn.upside_down else 1, :: -1 if turn.mirrored else 1] for plane in planes]
+    array = np.concatenate([plane.reshape(-1) for plane in shown]).reshape(-1, shown[0].shape[1])
+    turned = VideoFrame.from_ndarray(array, format="yuv420p")
+    turned.colorspace, turned.color_range = frame.colorspace, frame.color_range
+    return turned

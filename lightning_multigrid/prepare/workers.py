@@ -52,15 +52,18 @@ def run_tasks(
         return
     busy: dict[Any, _Worker] = {}  # by the ends of the pipes from which their results come
     idle: list[_Worker] = []
-    started: list[_Worker] = []
 
     def results(most_busy: int) -> Iterator[tuple[Any, Any]]:
         """Yields results until at most so many workers are busy."""
         while len(busy) > most_busy:
-            for worker in _finished(busy):
-                yield worker.task, worker.result
-                if worker.alive:
-                    idle.append(worker)
+            rest = min(worker.deadline for worker in busy.values()) - time.monotonic()
+            ready = wait(list(busy), max(0.0, rest))
+            for worker, found in [(worker, worker.result(worker.output in ready)) for worker in busy.values()]:
+                if found is not None:
+                    del busy[worker.output]
+                    if worker.alive:
+                        idle.append(worker)
+                    yield worker.task, found[0]
 
     try:
         for task in tasks:
@@ -68,37 +71,23 @@ def run_tasks(
                 worker = idle.pop()
                 if worker.start(task):
                     break
+                worker.end()
             else:
                 worker = _Worker(function, timeout)
-                started = [other for other in started if other.alive] + [worker]
-                if not worker.start(task):
-                    yield task, worker.result
-                    continue
+                worker.start(task)
             busy[worker.output] = worker
             yield from results(workers - 1)
         yield from results(0)
     finally:
-        for worker in started:
+        for worker in (*idle, *busy.values()):
             worker.end()
-
-
-def _finished(busy: dict[Any, _Worker]) -> list[_Worker]:
-    """Waits for a while; takes out the workers that have finished their task, or failed at it."""
-    rest = min(worker.deadline for worker in busy.values()) - time.monotonic()
-    done = [busy[output] for output in wait(list(busy), max(0.0, rest)) if busy[output].take()]
-    now = time.monotonic()
-    done += [worker for worker in busy.values() if worker not in done and now > worker.deadline and worker.give_up()]
-    for worker in done:
-        del busy[worker.output]
-    return done
 
 
 class _Worker:
     """A process, and its task."""
 
     def __init__(self, function: str, timeout: float) -> None:
-        self._timeout = timeout
-        self._is_ready = False
+        self._timeout, self._patience = timeout, max(timeout, _START_SECONDS)
         tasks, self._input = Pipe(duplex=False)
         self.output, results = Pipe(duplex=False)
         with tasks, results:  # the process has its own copies
@@ -110,42 +99,35 @@ class _Worker:
             )
         self.alive = True
         self.task: Any = None
-        self.result: Any = None
         self.deadline = 0.0
 
     def start(self, task: Any) -> bool:
         """Sends a task to the process; returns whether it was alive to take it."""
-        self.task = task
-        self._extend()
-        try:
+        self.task, self.deadline = task, time.monotonic() + self._patience
+        with suppress(BrokenPipeError):
             self._input.send(task)
-        except BrokenPipeError:
-            self._die()
-        return self.alive
-
-    def take(self) -> bool:
-        """Reads a message of the process; returns whether that was a result."""
-        try:
-            message = self.output.recv()
-        except (EOFError, OSError):
-            self._die()
             return True
-        self._is_ready = True
-        self._extend()
-        if message is None:
-            return False
-        (self.result,) = message
-        return True
+        return False
 
-    def give_up(self) -> bool:
-        """Ends a process that gives no sign of life."""
-        self.end()
-        self.result = TaskFailure(f"no sign of life for {self._timeout:g} s")
-        return True
-
-    def _extend(self) -> None:
-        # Before its first sign of life it imports what it needs.
-        self.deadline = time.monotonic() + (self._timeout if self._is_ready else max(self._timeout, _START_SECONDS))
+    def result(self, is_ready: bool) -> tuple[Any] | None:
+        """Reads a message if one is there; returns the result, or None while the task is not done."""
+        try:
+            message: tuple[Any] | None = self.output.recv() if is_ready else None
+        except (EOFError, OSError):
+            with suppress(subprocess.TimeoutExpired):  # its pipe ends a little before it
+                self._process.wait(30)
+            self.end()
+            code = self._process.returncode or 0
+            how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
+            return (TaskFailure(f"the process that worked on it ended {how}"),)
+        now = time.monotonic()
+        if is_ready:
+            self._patience = self._timeout
+            self.deadline = now + self._patience
+        elif now > self.deadline:
+            self.end()
+            return (TaskFailure(f"no sign of life for {self._timeout:g} s"),)
+        return message
 
     def end(self) -> None:
         self.alive = False
@@ -154,14 +136,6 @@ class _Worker:
             self._process.wait(5)
         self._input.close()
         self.output.close()
-
-    def _die(self) -> None:
-        with suppress(subprocess.TimeoutExpired):  # its pipe ends a little before it
-            self._process.wait(5)
-        self.end()
-        code = self._process.returncode or 0
-        how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
-        self.result = TaskFailure(f"the process that worked on it ended {how}")
 
 
 def serve(function: str) -> None:

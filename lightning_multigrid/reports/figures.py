@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
-from importlib.util import find_spec
+from dataclasses import dataclass
 from itertools import cycle, pairwise
 from typing import TYPE_CHECKING
 
 from lightning_multigrid.reports.grid_times import TimesRow
-from lightning_multigrid.reports.lr_curve import LRPoint
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule
 
 if TYPE_CHECKING:
@@ -19,24 +19,45 @@ if TYPE_CHECKING:
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#000000")
 _GREY = "#777777"
 _TIMES = "\N{MULTIPLICATION SIGN}"
+_POINTS = 1000  # of a curve: about as many as a figure is wide
 
 
-def can_draw() -> bool:
-    """Returns whether matplotlib is installed."""
-    try:
-        return find_spec("matplotlib") is not None
-    except ValueError:  # tests put the module out of reach in this way
-        return False
+@dataclass(frozen=True)
+class LRPoint:
+    """The LR in use at a position, in epochs of the run, and the baseline's LR at the corresponding epoch."""
+
+    position: float
+    lr: float
+    baseline_lr: float
+
+
+class LRCurve:
+    """Keeps the points of the LR curve of a run where the LR changes, and a few between them."""
+
+    def __init__(self, epochs: int) -> None:
+        self.points: list[LRPoint] = []
+        self._distance = epochs / _POINTS
+        self._previous: LRPoint | None = None  # the last point, whether it was kept or not
+
+    def add(self, point: LRPoint) -> None:
+        previous, self._previous = self._previous, point
+        if previous is not None:
+            last = self.points[-1]
+            if math.isclose(point.lr, last.lr, rel_tol=0.02) and point.position - last.position < self._distance:
+                return
+            if previous is not last:
+                self.points.append(previous)  # so that a figure shows a jump where it is
+        self.points.append(point)
 
 
 def _new_figure(width: float, height: float) -> Figure:
-    if not can_draw():
+    try:
+        from matplotlib.figure import Figure  # not pyplot, which would choose a window system
+    except ModuleNotFoundError:
         raise ModuleNotFoundError(
             "Figures need matplotlib, which is not installed. Install it with "
             '`python -m pip install "lightning-multigrid[plot]"`.'
-        )
-    from matplotlib.figure import Figure  # not pyplot, which would choose a window system
-
+        ) from None
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -55,12 +76,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 
 def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
-    """Draws shapes and LR over the training, as Figure 2 of the paper does.
-
-    Args:
-        schedule: The multigrid schedule.
-        lrs: The LR over the training, in the order of positions.
-    """
+    """Draws shapes and LR over the training, as Figure 2 of the paper does; `lrs` are in the order of positions."""
     figure = _new_figure(9, 5.5)
     shapes_axes, lr_axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     colours = dict(zip(dict.fromkeys(phase.shape for phase in schedule.phases), cycle(_COLOURS)))
@@ -101,7 +117,8 @@ def times_figure(rows: Sequence[TimesRow]) -> Figure:
     figure = _new_figure(9, 1.6 + 0.5 * len(rows))
     axes = figure.subplots()
     places = range(len(rows))
-    steps, waits = [1000 * row.step for row in rows], [1000 * row.waiting for row in rows]
+    steps = [1000 * row.step for row in rows]
+    waits = [1000 * row.total.waiting / row.total.steps for row in rows]
     axes.barh(places, steps, height=0.6, color=_COLOURS[0], label="step")
     axes.barh(places, waits, height=0.6, left=steps, color=_COLOURS[5], hatch="//", edgecolor="white", label="waiting")
     tops, bottoms = [place - 0.4 for place in places], [place + 0.4 for place in places]

@@ -13,30 +13,19 @@ from lightning_multigrid.schedule import BatchShape, MultigridSchedule, duration
 
 @dataclass(frozen=True)
 class TimesRow:
-    """Times of the steps on a grid, on one device.
-
-    Args:
-        shape: The largest mini-batch on the grid.
-        steps: Mini-batches.
-        clips: Clips of all these mini-batches.
-        step: Mean seconds of a step without waiting.
-        waiting: Mean seconds of waiting for the loader before a step.
-        predicted: Mean seconds of a step by its FLOPs, at the FLOPs per second of the whole run.
-    """
+    """Times of the steps on a grid, on one device: the largest mini-batch, sums, and seconds of a step by its FLOPs."""
 
     shape: BatchShape
-    steps: int
-    clips: int
-    step: float
-    waiting: float
+    total: StepTotals
     predicted: float
+
+    @property
+    def step(self) -> float:
+        return self.total.stepping / self.total.steps
 
 
 class _GridTotals:
-    """Sums over the steps on a grid, and over those that set its pace: all but the first, which takes longer.
-
-    While there is only one step, that one sets the pace.
-    """
+    """Sums over the steps on a grid, and over those that set its pace: all but the first one, which takes longer."""
 
     def __init__(self, most: BatchShape) -> None:
         self.most, self.all, self.pace = most, StepTotals(), StepTotals()
@@ -61,7 +50,6 @@ class ShapeTimes:
         self._all = StepTotals()
 
     def add(self, time: StepTime) -> None:
-        """Counts a step on one device."""
         shape = time.step.shape
         self._grids.setdefault(shape.clip, _GridTotals(shape)).add(time)
         self._all.add(time)
@@ -71,11 +59,10 @@ class ShapeTimes:
 
     @property
     def seconds(self) -> float:
-        """Time of all steps with their waiting, in seconds."""
         return self._all.seconds
 
     def measured(self, shape: BatchShape) -> bool:
-        """Returns whether more steps were measured on the grid of a shape than the first, which takes longer."""
+        """Returns whether steps were measured on the grid of a shape beyond the first."""
         return shape.clip in self._grids and self._grids[shape.clip].all.steps > 1
 
     def predicted(self, shape: BatchShape) -> float:
@@ -104,30 +91,23 @@ class ShapeTimes:
     @property
     def rows(self) -> list[TimesRow]:
         """The times of each shape, coarse to fine."""
-        return [
-            TimesRow(
-                grid.most,
-                grid.all.steps,
-                grid.all.clips,
-                step=grid.all.stepping / grid.all.steps,
-                waiting=grid.all.waiting / grid.all.steps,
-                predicted=self.predicted(grid.most) * grid.all.clips / grid.all.steps / grid.most.clips,
-            )
-            for _, grid in sorted(self._grids.items(), key=lambda item: (item[0].frames, item[0].size))
-        ]
+        found = []
+        for _, grid in sorted(self._grids.items(), key=lambda item: (item[0].frames, item[0].size)):
+            share = grid.all.clips / grid.all.steps / grid.most.clips  # the last mini-batch of an epoch may be smaller
+            found.append(TimesRow(grid.most, grid.all, self.predicted(grid.most) * share))
+        return found
 
     def table(self) -> str:
         """Returns a line per shape, coarse to fine, and a line for all of them."""
-        lines = [(str(row.shape), self._grids[row.shape.clip].all, f"{1000 * row.predicted:.1f}") for row in self.rows]
+        cells = []
+        lines = [(str(row.shape), row.total, f"{1000 * row.predicted:.1f}") for row in self.rows]
+        for name, total, by_flops in [*lines, ("all", self._all, "")]:
+            step, waiting = (f"{1000 * seconds / total.steps:.1f}" for seconds in (total.stepping, total.waiting))
+            speed = f"{total.clips / total.seconds:.1f}" if total.seconds else ""
+            counts = str(total.steps), str(total.clips), f"{total.seconds:.1f}"
+            cells.append([name, *counts, step, waiting, by_flops, speed])
         times = ["seconds", "ms/step", "ms waiting", "ms by FLOPs", "clips/s"]
-        cells = [[name, *_cells(total, by_flops)] for name, total, by_flops in [*lines, ("all", self._all, "")]]
         return text_table(["clips x frames x size", "steps", "clips", *times], cells)
-
-
-def _cells(total: StepTotals, by_flops: str) -> list[str]:
-    step, waiting = (f"{1000 * seconds / total.steps:.1f}" for seconds in (total.stepping, total.waiting))
-    speed = f"{total.clips / total.seconds:.1f}" if total.seconds else ""
-    return [str(total.steps), str(total.clips), f"{total.seconds:.1f}", step, waiting, by_flops, speed]
 
 
 def phase_line(schedule: MultigridSchedule, index: int, left: float | None = None) -> str:
@@ -137,6 +117,17 @@ def phase_line(schedule: MultigridSchedule, index: int, left: float | None = Non
         f"Phase {index} of {len(schedule.phases) - 1}: {phase.shape} (clips x frames x size), epochs "
         f"{float(phase.start_epoch):.2f} - {float(phase.end_epoch):.2f}, LR scale {phase.lr_scale:g}."
         + ("" if left is None else f" About {duration(left)} left.")
+    )
+
+
+def stopped_line(schedule: MultigridSchedule, index: int, position: float) -> str:
+    """Returns the line that says in which phase, and at which position in epochs, a run ended before its plan."""
+    last = len(schedule.phases) - 1
+    name = "fine-tuning" if schedule.fine_tuning and not schedule.flat else "the last phase"
+    missing = f"{name} not reached" if index < last else "in the last one"
+    return (
+        f"Stopped in phase {index} of {last}, at epoch {position:.2f} of {float(schedule.phases[-1].end_epoch):g}: "
+        f"{missing}."
     )
 
 

@@ -14,10 +14,9 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid.lightning import Trainer, is_a
 from lightning_multigrid.loading import ClipDataset, MultigridSampler
-from lightning_multigrid.reports.figures import can_draw, plan_figure, save, times_figure
-from lightning_multigrid.reports.grid_times import ShapeTimes, last_metrics, phase_line
-from lightning_multigrid.reports.lr_curve import LRCurve, LRPoint
-from lightning_multigrid.reports.step_times import Clock, LoaderLimit, LoaderWatch, StepTime, StepTimer
+from lightning_multigrid.reports.figures import LRCurve, LRPoint, plan_figure, save, times_figure
+from lightning_multigrid.reports.grid_times import ShapeTimes, last_metrics, phase_line, stopped_line
+from lightning_multigrid.reports.step_times import Clock, LoaderLimit, LoaderWatch, StepTime, StepTimer, StepTotals
 from lightning_multigrid.schedule import BatchShape, Step, duration
 
 log = logging.getLogger(__name__)
@@ -27,12 +26,7 @@ _ESTIMATE_SECONDS = 1.0  # how long an estimate of the time left is used
 class RunReport:
     """Notes the steps of a run, and reports them.
 
-    Args:
-        sampler: The plan.
-        flops: FLOPs of a clip of each grid (`check_grids`).
-        workers: Workers of the loader.
-        ways_out: What makes the loader faster, other than workers.
-        clock: The clock of the device.
+    `flops` are those of a clip of each grid, `workers` those of the loader, and `ways_out` what else makes it faster.
     """
 
     def __init__(
@@ -74,7 +68,6 @@ class RunReport:
         self._left = later + Counter(step.shape for step in steps[batch:])
 
     def announce(self, step: Step) -> None:
-        """Announces a phase with its first step."""
         self._shape = step.shape
         if step.phase != self._phase:
             self._phase = step.phase
@@ -91,11 +84,12 @@ class RunReport:
 
     def scalars(self, times: Sequence[StepTime], world: int) -> dict[str, float]:
         """Returns what is logged of finished steps: clips per second of all devices, share of waiting, time left."""
-        values = {}
-        seconds = sum(time.waiting + time.stepping for time in times)
-        if seconds:
-            values["multigrid/clips_per_second"] = sum(time.step.shape.clips for time in times) * world / seconds
-            values["multigrid/waiting"] = sum(time.waiting for time in times) / seconds
+        values, total = {}, StepTotals()
+        for step_time in times:
+            total.add(step_time)
+        if total.seconds:
+            values["multigrid/clips_per_second"] = total.clips * world / total.seconds
+            values["multigrid/waiting"] = total.waiting / total.seconds
         if self.seconds_left is not None:
             values["multigrid/hours_left"] = self.seconds_left / 3600
         return values
@@ -131,8 +125,8 @@ class RunReport:
             return None
         steps = sum(count * self.times.step_seconds(shape) for shape, count in self._left.items() if count > 0)
         since, start = self._began
-        # Validation, checkpoints and starts of epochs take time in proportion to the epochs.
         done = self._position - start
+        # Validation, checkpoints and starts of epochs take time in proportion to the epochs.
         other = max(0.0, time.perf_counter() - since - self.times.seconds)
         return steps + (other * float((self._schedule.epochs - self._position) / done) if done > 0 else 0.0)
 
@@ -153,6 +147,8 @@ class RunReport:
     def finish(self, trainer: Trainer) -> None:
         """Says how fast the run was, in a table and as speed-up; loggers get scalars, and their folder figures."""
         self._take(wait=True)
+        if +self._left and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            rank_zero_info(stopped_line(self._schedule, self._phase, float(self._position)))
         if not self.times:
             return
         rank_zero_info(f"Time per shape of mini-batch, on one device:\n{self.times.table()}")
@@ -164,7 +160,7 @@ class RunReport:
         for logger in trainer.loggers:
             logger.log_metrics(scalars, step=trainer.global_step)
         folder = trainer.log_dir if trainer.loggers else None  # all ranks must ask
-        if trainer.is_global_zero and folder is not None and can_draw():
+        if trainer.is_global_zero and folder is not None:
             self._draw(trainer, folder)
 
     def _speedup(self, trainer: Trainer) -> float | None:
@@ -182,12 +178,14 @@ class RunReport:
         return steps * step / self.times.seconds
 
     def _draw(self, trainer: Trainer, folder: str) -> None:
-        plan = plan_figure(self._schedule, self.lr_curve.points)
-        figures = {"plan": plan, "times": times_figure(self.times.rows)}
         try:
+            plan = plan_figure(self._schedule, self.lr_curve.points)
+            figures = {"plan": plan, "times": times_figure(self.times.rows)}
             os.makedirs(folder, exist_ok=True)
             for name, figure in figures.items():
                 save(figure, os.path.join(folder, f"multigrid_{name}.png"))
+        except ModuleNotFoundError:  # matplotlib
+            return
         except OSError as error:  # a finished training must not fail because of a picture
             log.warning("The figures cannot be written to %s: %s", folder, error)
         for logger in trainer.loggers:
@@ -198,8 +196,7 @@ class RunReport:
 
 def ways_out(dataset: ClipDataset) -> str:
     """Returns what makes a loader faster, other than workers: the end of a sentence that a dataset may have."""
-    said: str = getattr(dataset, "ways_out", " or clips that are stored smaller")
-    return said
+    return str(getattr(dataset, "ways_out", " or clips that are stored smaller"))
 
 
 def step_values(step: Step) -> dict[str, float]:

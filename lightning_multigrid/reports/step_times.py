@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -30,62 +30,35 @@ _LEAST_STEPS = 12
 _LEAST_WAITING = 0.5  # seconds; less is not worth a sentence
 
 
-class Clock(Protocol):
-    """Notes moments, and measures the time between two of them."""
+class Clock:
+    """Notes moments: on CUDA as events in the device's stream, elsewhere as the time of the process.
+
+    That is exact on a CPU, where a step ends when its Python does; on other accelerators it smears steps.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device if device.type == "cuda" else None
 
     def now(self) -> Any:
         """Notes a moment."""
-
-    def passed(self, moment: Any) -> bool:
-        """Returns whether the device has passed the moment."""
-
-    def seconds(self, start: Any, end: Any) -> float:
-        """Returns the time between two moments that the device has passed."""
-
-    def wait(self, moment: Any) -> None:
-        """Waits until the device has passed the moment."""
-
-
-class HostClock:
-    """The time of the process: exact on a CPU, where a step ends when its Python does."""
-
-    def now(self) -> float:
-        return time.perf_counter()
-
-    def passed(self, moment: float) -> bool:
-        return True
-
-    def seconds(self, start: float, end: float) -> float:
-        return end - start
-
-    def wait(self, moment: float) -> None:
-        pass
-
-
-class CudaClock:
-    """The time of a CUDA device, by events in its current stream."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def now(self) -> torch.cuda.Event:
+        if self._device is None:
+            return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    def passed(self, moment: torch.cuda.Event) -> bool:
-        return bool(moment.query())  # type: ignore[no-untyped-call]
+    def passed(self, moment: Any) -> bool:
+        """Returns whether the device has passed a moment."""
+        return self._device is None or bool(moment.query())
 
-    def seconds(self, start: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        return float(start.elapsed_time(end)) / 1000
+    def seconds(self, start: Any, end: Any) -> float:
+        """Returns the time between two moments that the device has passed."""
+        return float(end - start if self._device is None else start.elapsed_time(end) / 1000)
 
-    def wait(self, moment: torch.cuda.Event) -> None:
-        moment.synchronize()
-
-
-def clock_of(device: torch.device) -> Clock:
-    """Returns the clock of a device: the process's for all but CUDA, although on other accelerators it smears steps."""
-    return CudaClock(device) if device.type == "cuda" else HostClock()
+    def wait(self, moment: Any) -> None:
+        """Waits until the device has passed a moment."""
+        if self._device is not None:
+            moment.synchronize()
 
 
 @dataclass(frozen=True)
@@ -109,11 +82,9 @@ class StepTotals:
 
     @property
     def seconds(self) -> float:
-        """Seconds of steps and waiting."""
         return self.waiting + self.stepping
 
     def add(self, time: StepTime) -> None:
-        """Counts a step."""
         self.steps += 1
         self.clips += time.step.shape.clips
         self.waiting += time.waiting
@@ -172,14 +143,7 @@ class LoaderLimit:
         return math.ceil(max(1, self.workers) * self.needed / self.given)
 
     def sentence(self, shape: BatchShape, limited: float, unlimited: float, ways_out: str) -> str:
-        """Returns the sentence that says so.
-
-        Args:
-            shape: Largest mini-batch of the phase.
-            limited: Speed-up over the baseline at the loader's speed.
-            unlimited: Speed-up if the loader were as fast as the device.
-            ways_out: What would help other than workers, as the end of the sentence.
-        """
+        """Says so: the largest mini-batch of the phase, and the speed-up with this loader and without a limit."""
         cpus = os.cpu_count() or 1
         machine = f" (this machine has {cpus} CPUs)" if self.workers_needed > cpus else ""
         return (

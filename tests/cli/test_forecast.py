@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_multigrid.cli.forecast import ClipCost, Forecast, clip_costs, rank_group
-from lightning_multigrid.cli.measure import measure_steps
+from lightning_multigrid.cli.forecast import ClipCost, Forecast, clip_costs, measure_steps, rank_group
 from lightning_multigrid.models import slowfast_r50, small_cnn
 from lightning_multigrid.norm.sub_batchnorm import SubBatchNorm3d
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle

@@ -14,8 +14,7 @@ import yaml
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataModule
-from lightning_multigrid.cli.forecast import ClipCost, Forecast
-from lightning_multigrid.cli.measure import measure_steps
+from lightning_multigrid.cli.forecast import ClipCost, Forecast, measure_steps
 from lightning_multigrid.cli.plan import count_clips, make_plan
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle
@@ -321,6 +320,6 @@ def test_predicted_time_is_within_15_percent_of_the_run(monkeypatch):
         for (_, shape), steps in schedule.count_shapes(epoch, 96).items():
             full = next(s for s in shapes if s.clip == shape.clip)
             predicted += steps * seconds[full] * shape.clips / full.clips
-    run = sum(row.steps * row.step for row in callback.report.times.rows)
+    run = sum(row.total.stepping for row in callback.report.times.rows)
     print(f"Predicted {predicted:.2f} s, run {run:.2f} s: {run / predicted:.3f}")
     assert run == pytest.approx(predicted, rel=0.15)

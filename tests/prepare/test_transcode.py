@@ -13,7 +13,8 @@ from torch.nn.functional import interpolate
 
 from lightning_multigrid.decode.index import DROPPABLE, ENTRY
 from lightning_multigrid.decode.reader import VideoReader, build_index, read_frames
-from lightning_multigrid.prepare.transcode import Broken, Encoding, Prepared, TranscodeJob, WriteFailure, transcode
+from lightning_multigrid.prepare.transcode import Encoding, Prepared, TranscodeJob, transcode
+from lightning_multigrid.prepare.workers import TaskFailure
 from tests.helpers.broken_files import broken_files
 from tests.helpers.codings import damage, written
 from tests.helpers.rare_files import cases
@@ -190,7 +191,7 @@ def test_equal_sources_make_equal_bytes(tmp_path):
 def test_what_cannot_be_read_is_said_and_leaves_nothing(tmp_path):
     for name in broken_files(tmp_path):
         result = transcode(TranscodeJob(str(tmp_path / name), str(tmp_path / "target"), Encoding()))
-        assert isinstance(result, Broken), name
+        assert isinstance(result, TaskFailure), name
         assert result.reason
         assert not (tmp_path / "target").exists()
 
@@ -205,7 +206,8 @@ def test_a_beat_for_every_frame(tmp_path):
 def test_a_folder_that_cannot_be_written_to_is_no_fault_of_the_video(tmp_path):
     source = write_video(tmp_path / "a.mp4", numbered_frames(3))
     result = transcode(TranscodeJob(str(source), str(tmp_path / "no such folder" / "b.mp4"), Encoding()))
-    assert result == WriteFailure(2, "No such file or directory")
+    assert isinstance(result, OSError)
+    assert result.args == (2, "No such file or directory")
 
 
 def test_a_file_that_can_grow_no_further_is_no_fault_of_the_video(tmp_path):
@@ -215,10 +217,10 @@ def test_a_file_that_can_grow_no_further_is_no_fault_of_the_video(tmp_path):
 import resource
 from lightning_multigrid.prepare.transcode import Encoding, TranscodeJob, transcode
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
-print(transcode(TranscodeJob({str(source)!r}, {str(tmp_path / "b.mp4")!r}, Encoding())))
+print(repr(transcode(TranscodeJob({str(source)!r}, {str(tmp_path / "b.mp4")!r}, Encoding()))))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "WriteFailure(number=27, text='File too large')\n"
+    assert done.stdout == "OSError(27, 'File too large')\n"
     assert not (tmp_path / "b.mp4").exists()
 
 
@@ -288,7 +290,7 @@ def test_a_damaged_video_is_left_out_or_written_as_ffmpeg_decodes_it(tmp_path, n
     assert damaged or len(expected) < len(build_index(source))
     lossless = Encoding(crf=0)
     result = transcode(TranscodeJob(str(source), str(tmp_path / "b.mp4"), lossless))
-    assert isinstance(result, Broken)
+    assert isinstance(result, TaskFailure)
     assert result.reason.startswith("damaged from frame ")
     made = prepared(source, tmp_path / "b.mp4", lossless, keep_damaged=True)
     assert (made.frames, made.damaged) == (len(expected), True)

@@ -5,9 +5,9 @@ import sys
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from lightning_multigrid.reports.figures import can_draw, plan_figure, save, times_figure
+from lightning_multigrid.reports.figures import LRPoint, plan_figure, save, times_figure
 from lightning_multigrid.reports.grid_times import TimesRow
-from lightning_multigrid.reports.lr_curve import LRPoint
+from lightning_multigrid.reports.step_times import StepTotals
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
@@ -19,8 +19,8 @@ LRS = [
     for position in (phase.start_epoch, phase.end_epoch)
 ]
 ROWS = [
-    TimesRow(BatchShape(64, 8, 112), 10, 640, step=0.5, waiting=0.25, predicted=0.4),
-    TimesRow(BatchShape(4, 32, 224), 20, 80, step=0.45, waiting=0.0, predicted=0.5),
+    TimesRow(BatchShape(64, 8, 112), StepTotals(10, 640, waiting=2.5, stepping=5.0), predicted=0.4),
+    TimesRow(BatchShape(4, 32, 224), StepTotals(20, 80, waiting=0.0, stepping=9.0), predicted=0.5),
 ]
 
 
@@ -88,8 +88,7 @@ def test_files(tmp_path):
 
 
 def test_without_matplotlib(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert not can_draw()
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(
         ModuleNotFoundError, match=r'not installed. Install it with `python -m pip install ".*\[plot\]"`'
     ):

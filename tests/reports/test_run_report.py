@@ -18,7 +18,8 @@ from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.reports.step_times import StepTime
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.schedule import MultigridSchedule, Step
+from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.schedule.steps import Step
 from tests.helpers.fake_clock import FakeClock
 from tests.helpers.tiny import Module, fit
 
@@ -306,5 +307,5 @@ def test_lightnings_bars_show_it(make, capsys):
 def test_on_cuda_times_are_the_devices():
     host = fit(Module(schedulers), MultigridCallback(), accelerator="gpu", devices=1)
     times = host.callbacks[0].report.times
-    assert sum(row.steps for row in times.rows) == host.global_step
+    assert sum(row.total.steps for row in times.rows) == host.global_step
     assert all(row.step > 0 for row in times.rows)

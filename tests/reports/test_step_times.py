@@ -12,17 +12,15 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.reports.step_times import (
-    CudaClock,
-    HostClock,
+    Clock,
     LoaderLimit,
     LoaderWatch,
     StepTime,
     StepTimer,
-    clock_of,
 )
 from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.schedule import Step
+from lightning_multigrid.schedule.steps import Step
 from tests.helpers.fake_clock import FakeClock
 from tests.helpers.tiny import trainer
 
@@ -72,19 +70,18 @@ def test_each_iteration_of_the_loader_counts_anew():
     assert [t.batch for t in timer.take()] == [0, 1, 0]
 
 
-def test_clocks():
-    assert isinstance(clock_of(torch.device("cpu")), HostClock)
-    assert isinstance(clock_of(torch.device("cuda:1")), CudaClock)
-    clock = HostClock()
+def test_a_clock_of_the_process():
+    clock = Clock(torch.device("cpu"))
     start = clock.now()
     time.sleep(0.02)
+    assert clock.passed(start)
     assert 0.02 <= clock.seconds(start, clock.now()) < 1
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_a_cuda_clock_sees_what_the_device_does_and_not_when_it_was_asked_to():
     device = torch.device("cuda", torch.cuda.current_device())
-    clock = CudaClock(device)
+    clock = Clock(device)
     x = torch.randn(4096, 4096, device=device)
     torch.cuda.synchronize()
     started = time.perf_counter()
