@@ -186,9 +186,10 @@ def _try(run: Callable[[Any], Any], batch: Any, module: nn.Module, real: Mapping
         handles.append(layer.register_forward_pre_hook(lambda *_, name=name: entered.append(name)))
         handles.append(layer.register_forward_hook(left))
     try:
+        batch = apply_to_collection(batch, Tensor, lambda tensor: tensor.to("meta"))  # before its values are followed
         values = FollowedValues(real, lambda: entered[-1] if entered else "")
         with FlopCounterMode(display=False) as counter, _FirstConvolution() as first, values:
-            run(apply_to_collection(batch, Tensor, lambda tensor: tensor.to("meta")))
+            run(batch)
         trial.convolved, trial.places = first.shape, values.places
         trial.flops = counter.get_total_flops() / 2 / TRIED_CLIPS  # a multiplication and an addition count as two
     except Exception as error:  # whatever a user's model may raise
