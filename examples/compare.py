@@ -202,8 +202,7 @@ def ablations(task: Task) -> dict[str, Variant]:
         "long_3": Variant("Long cycle of 3 shapes", {"long_cycle": LongCycle(SHAPES[-3:])}),
         "short_cycle_1": Variant("Short cycle of 1 shape (long cycle only)", {"short_cycle": ShortCycle(SIZES[-1:])}),
         "short_cycle_2": Variant("Short cycle of 2 shapes", {"short_cycle": ShortCycle(SIZES[-2:])}),
-        # The long cycle takes the last LR stage too, and leaves less than a step for fine-tuning.
-        "no_fine_tuning": Variant("No fine-tuning", {"milestones": [*task.milestones, task.epochs - 1e-4]}),
+        "no_fine_tuning": Variant("No fine-tuning", {"fine_tuning": False}),
         "no_sub_batch": Variant("BatchNorm over the whole mini-batch", {"sub_batch": 2**20}),
         "sqrt_lr": Variant("LR scaled with the square root of the clips", {"lr_scaling": "sqrt"}),
     }

@@ -16,6 +16,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from lightning_multigrid.lightning import Trainer, is_a
 from lightning_multigrid.schedule import MultigridSchedule
 
+_FEW_STEPS = 20  # two horizons of BatchNorm's default momentum
+
 
 def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule, validates_by_phase: bool = False) -> None:
     """Says each thing that a script uses and that changes meaning."""
@@ -36,6 +38,16 @@ def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule, validate
         )
 
 
+def tell_few_steps(trainer: Trainer, steps: int, scale: float) -> None:
+    """Says what the first validations mean, if epochs have few steps. `scale` is the LR's in the first phase."""
+    if trainer.enable_validation and steps < _FEW_STEPS:
+        rank_zero_info(
+            f"The first epoch has {steps} steps, at {scale:g} times the baseline's LR. BatchNorm's running statistics "
+            "can't follow weights that change so fast, so the metrics of the first validations say little about the "
+            "weights. `MultigridCallback(precise_bn_batches=10)` re-estimates the statistics before each validation."
+        )
+
+
 def _of_callbacks(trainer: Trainer, schedule: MultigridSchedule, epochs: str) -> Iterator[str]:
     """Yields a message for each kind of callback."""
     fewer = schedule.iteration_reduction
@@ -50,11 +62,12 @@ def _of_callbacks(trainer: Trainer, schedule: MultigridSchedule, epochs: str) ->
             yield f"`ModelCheckpoint(every_n_epochs={every['every_n_epochs']})` counts {epochs}."
             break
     patience = [callback.patience for callback in _callbacks(trainer, "EarlyStopping")]
-    if patience:
-        longest = max(float(phase.end_epoch - phase.start_epoch) for phase in schedule.phases)
+    if patience and not schedule.flat:
+        last = schedule.phases[-1]
         yield (
-            f"`EarlyStopping(patience={min(patience)})` counts validations of this run. The longest phase has "
-            f"{longest:.3g} epochs, and the metric may stand still until a coarse phase ends. Use a larger patience."
+            f"`EarlyStopping(patience={min(patience)})` counts validations of this run, and only those of the last "
+            f"phase, from epoch {float(last.start_epoch):.2f} to {float(last.end_epoch):g}: before it, the metric may "
+            "stand still until a coarse phase ends. Its thresholds and its check for finite values hold throughout."
         )
     for callback in _callbacks(trainer, "WeightAveraging")[:1]:
         yield (

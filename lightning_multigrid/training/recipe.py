@@ -86,6 +86,7 @@ class Options:
     seed: int | None
     frames_divisor: int | None
     weight_decay_scaling: Literal["none", "timescale"]
+    fine_tuning: bool
 
     def __post_init__(self) -> None:
         SampleParts(self.layout, self.clips, self.follow or {})  # refuses bad values where they are written
@@ -122,6 +123,7 @@ class Options:
             stepwise=stepwise,
             lr_scaling="linear" if self.lr_scaling == "auto" else self.lr_scaling,
             whole_epochs=self.whole_epochs,
+            fine_tuning=self.fine_tuning,
         )
 
     def clips_of(self, dataset: Dataset[Any]) -> ClipDataset:
