@@ -2,6 +2,8 @@
 
     python examples/compare.py                  # trains what is missing in examples/results/compare, then reports
     python examples/compare.py --ablations      # the same for the variants of the paper's Table 1
+    python examples/compare.py --opponents      # the same for shortened baselines with other LRs and more steps
+    python examples/compare.py --model transformer   # a video transformer and AdamW, in results/compare_transformer
     python examples/compare.py --report         # trains nothing: prints the tables and draws the figure
     python examples/compare.py --width 32 --folder wide   # a CNN of twice the width, whose steps outlast decoding
     python examples/compare.py --tiny --folder tiny   # seconds; its accuracy says nothing
@@ -20,7 +22,9 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean, stdev
@@ -30,6 +34,7 @@ import lightning as L
 import torch
 from measuring import machine
 from typing_extensions import override
+from video_transformer import VideoTransformer
 
 from lightning_multigrid import (
     Baseline,
@@ -41,11 +46,19 @@ from lightning_multigrid import (
     ShortCycle,
     VideoClassifier,
 )
+from lightning_multigrid.cli.forecast import clip_costs
 from lightning_multigrid.models import small_cnn
 
 RESULTS = Path(__file__).parent / "results" / "compare"
 SHAPES = LongCycle().factors
 SIZES = ShortCycle().factors
+
+
+TUBELET, PATCH = 4, 6
+
+
+# The stages that the callback takes for a cosine: the proportions of the paper's Kinetics recipe.
+COSINE_STAGES = (Fraction(44, 112), Fraction(72, 112), Fraction(92, 112))
 
 
 @dataclass(frozen=True)
@@ -62,6 +75,16 @@ class Task:
     warmup_epochs: int = 1
     lr: float = 0.015
     width: int = 16
+    weight_decay: float = 1e-4
+    model: str = "cnn"
+    multigrid: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Its values for the JSON file, without those that only a transformer has."""
+        plain = asdict(Task())
+        own = ("weight_decay", "model", "multigrid")
+        return {name: value for name, value in asdict(self).items() if name not in own or value != plain[name]}
 
     @property
     def steps(self) -> int:
@@ -71,9 +94,24 @@ class Task:
     def schedule(self, **arguments: Any) -> MultigridSchedule:
         """The multigrid schedule that the callback will infer."""
         shape = BatchShape(self.clips, self.frames, self.size)
-        milestones = arguments.pop("milestones", self.milestones)
+        milestones = arguments.pop("milestones", self.milestones or [self.epochs * share for share in COSINE_STAGES])
+        arguments = self.multigrid | {"stepwise": bool(self.milestones)} | arguments
+        arguments.pop("weight_decay_scaling", None)
         return MultigridSchedule(
             Baseline(shape, self.epochs, tuple(milestones), warmup_epochs=self.warmup_epochs), **arguments
+        )
+
+    def module(self, share: float, lr_factor: float) -> VideoClassifier:
+        """The model with its optimizer, for a training of a share of the baseline's length."""
+        lr, warmup = lr_factor * self.lr, share * self.warmup_epochs
+        if self.model == "cnn":
+            milestones = [share * milestone for milestone in self.milestones]
+            model = small_cnn(num_classes=16, width=self.width)
+            return VideoClassifier(model, 16, lr=lr, schedule="steps", milestones=milestones, warmup_epochs=warmup)
+        model = VideoTransformer(16, self.frames, self.size, TUBELET, PATCH, self.width, depth=3, heads=2)
+        adamw = partial(torch.optim.AdamW, lr=lr)
+        return VideoClassifier(
+            model, 16, optimizer=adamw, weight_decay=self.weight_decay, schedule="cosine", warmup_epochs=warmup
         )
 
     def multigrid_steps(self, **arguments: Any) -> int:
@@ -94,6 +132,21 @@ TINY = Task(
 )
 
 
+# Sizes are multiples of the patch, and frames of the tubelet: T/4 would be a single tubelet.
+TRANSFORMER = Task(
+    clips=2,
+    size=36,
+    epochs=10,
+    milestones=(),
+    warmup_epochs=1,
+    lr=1e-3,
+    width=64,
+    weight_decay=0.05,
+    model="transformer",
+    multigrid={"size_divisor": PATCH, "long_cycle": LongCycle(SHAPES[1:])},
+)
+
+
 @dataclass(frozen=True)
 class Variant:
     """A way to train: multigrid with arguments of its callback, or a baseline of so many steps.
@@ -102,11 +155,15 @@ class Variant:
         label: Its name in tables.
         multigrid: Arguments of `MultigridCallback`; None is a baseline.
         steps_of: For a shortened baseline, the multigrid variant that has as many steps.
+        steps_factor: A shortened baseline has so many times the steps of `steps_of`.
+        lr_factor: Its LR, relative to the task's.
     """
 
     label: str
     multigrid: dict[str, Any] | None = None
     steps_of: str | None = None
+    steps_factor: float = 1.0
+    lr_factor: float = 1.0
 
 
 COMPARISON = {
@@ -120,6 +177,29 @@ COMPARISON = {
     "short_2.0x": Variant("Baseline, steps of multigrid 2.0x", steps_of="multigrid_2.0x"),
 }
 
+TRANSFORMERS = {
+    "baseline": Variant("Baseline"),
+    "multigrid_1.5x": Variant("Multigrid 1.5x, LR by the square root (default)", {}),
+    "short_1.5x": Variant("Baseline, steps of multigrid 1.5x", steps_of="multigrid_1.5x"),
+    "short_1.5x_lr2": Variant("Baseline, steps of multigrid 1.5x, LR x 2", steps_of="multigrid_1.5x", lr_factor=2.0),
+    "linear": Variant("Multigrid 1.5x, LR linear", {"lr_scaling": "linear"}),
+    "unscaled": Variant("Multigrid 1.5x, LR not scaled", {"lr_scaling": "none"}),
+    "timescale": Variant("Multigrid 1.5x, weight decay scaled, too", {"weight_decay_scaling": "timescale"}),
+    "multigrid_2.5x": Variant("Multigrid 2.5x", {"epoch_factor": 2.5}),
+    "all_shapes": Variant("Multigrid 1.5x, long cycle of 4 shapes", {"long_cycle": LongCycle()}),
+}
+
+# A step of multigrid 1.5x takes 1.14 times as long as a step of the baseline (results/compare, CPU time), so a baseline
+# with 1.14 times its steps takes as long. The LRs are those of the search for its best one.
+EQUAL_TIME = 1.14
+OPPONENTS = {
+    f"short_1.5x_{length}lr{lr:g}": Variant(
+        f"Baseline, {label} of multigrid 1.5x, LR x {lr:g}", None, "multigrid_1.5x", factor, lr
+    )
+    for length, label, factor in (("", "steps", 1.0), ("time_", "time", EQUAL_TIME))
+    for lr in (0.25, 0.5, 1.0, 2.0, 4.0)
+}
+
 
 def ablations(task: Task) -> dict[str, Variant]:
     """Table 1: other cycles, and parts of the method left out or changed, each with as many steps as the default."""
@@ -129,8 +209,7 @@ def ablations(task: Task) -> dict[str, Variant]:
         "long_3": Variant("Long cycle of 3 shapes", {"long_cycle": LongCycle(SHAPES[-3:])}),
         "short_cycle_1": Variant("Short cycle of 1 shape (long cycle only)", {"short_cycle": ShortCycle(SIZES[-1:])}),
         "short_cycle_2": Variant("Short cycle of 2 shapes", {"short_cycle": ShortCycle(SIZES[-2:])}),
-        # The long cycle takes the last LR stage too, and leaves less than a step for fine-tuning.
-        "no_fine_tuning": Variant("No fine-tuning", {"milestones": [*task.milestones, task.epochs - 1e-4]}),
+        "no_fine_tuning": Variant("No fine-tuning", {"fine_tuning": False}),
         "no_sub_batch": Variant("BatchNorm over the whole mini-batch", {"sub_batch": 2**20}),
         "sqrt_lr": Variant("LR scaled with the square root of the clips", {"lr_scaling": "sqrt"}),
     }
@@ -145,6 +224,18 @@ def ablations(task: Task) -> dict[str, Variant]:
         )
         for name, variant in variants.items()
     }
+
+
+def variants_of(task: Task) -> dict[str, Variant]:
+    """Every way to train that there is for a task."""
+    return TRANSFORMERS if task.model == "transformer" else COMPARISON | OPPONENTS | ablations(task)
+
+
+def predicted_speedup(task: Task, variant: Variant) -> float:
+    """How many times faster multigrid is than the baseline, by FLOPs alone, as the command `plan` predicts it."""
+    schedule = task.schedule(**(variant.multigrid or {}))
+    costs = clip_costs(task.module(1, 1), [schedule.baseline.shape, *schedule.grids])
+    return schedule.reduction(lambda shape: shape.clips * costs[shape.clip].flops)
 
 
 class Clock(L.Callback):
@@ -165,17 +256,11 @@ def train(task: Task, variant: Variant, variants: dict[str, Variant], seed: int,
     L.seed_everything(seed, verbose=False)
     share, callbacks = 1.0, [Clock()]
     if variant.multigrid is not None:
-        callbacks.append(MultigridCallback(**variant.multigrid))
+        callbacks.append(MultigridCallback(**task.multigrid | variant.multigrid))
     elif variant.steps_of is not None:
-        share = task.multigrid_steps(**(variants[variant.steps_of].multigrid or {})) / (task.steps * task.epochs)
-    model = VideoClassifier(
-        small_cnn(num_classes=16, width=task.width),
-        num_classes=16,
-        lr=task.lr,
-        schedule="steps",
-        milestones=[share * milestone for milestone in task.milestones],
-        warmup_epochs=share * task.warmup_epochs,
-    )
+        steps = variant.steps_factor * task.multigrid_steps(**(variants[variant.steps_of].multigrid or {}))
+        share = steps / (task.steps * task.epochs)
+    model = task.module(share, variant.lr_factor)
     data = MovingShapesDataModule(
         train_per_class=task.train_per_class,
         val_per_class=task.val_per_class,
@@ -227,7 +312,7 @@ def children_seconds() -> float:
 def run(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path, workers: int) -> None:
     """Trains each variant that has no file yet, seed by seed, and writes its file."""
     torch.set_num_threads(1)
-    variants = COMPARISON | ablations(task)
+    variants = variants_of(task)
     runs = [(seed, name, folder / f"{name}-seed{seed}.json") for seed in seeds for name in names]
     for number, (seed, name, file) in enumerate(runs, 1):
         if file.exists():
@@ -235,7 +320,7 @@ def run(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path, wo
             continue
         print(f"Run {number} of {len(runs)}: {variants[name].label}, seed {seed}.", flush=True)
         measured = train(task, variants[name], variants, seed, workers)
-        about = {"task": asdict(task), "machine": machine(torch.device("cpu"), ["av"])}
+        about = {"task": task.described, "machine": machine(torch.device("cpu"), ["av"])}
         record = {"variant": name, "seed": seed} | measured | about
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_suffix(f".{os.getpid()}")
@@ -304,7 +389,7 @@ def draw(runs: dict[str, list[dict[str, Any]]], file: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(6, 4), dpi=120)
     curves = {
         "Multigrid training": (
-            ["multigrid_1.0x", "multigrid_1.5x", "multigrid_2.0x", "multigrid_3.0x"],
+            ["multigrid_1.0x", "multigrid_1.5x", "multigrid_2.0x", "multigrid_2.5x", "multigrid_3.0x"],
             "tab:red",
             "o",
         ),
@@ -344,11 +429,17 @@ def draw(runs: dict[str, list[dict[str, Any]]], file: Path) -> None:
 
 def report(folder: Path, task: Task) -> None:
     runs = load(folder)
-    print(table(runs, COMPARISON))
-    default = {name: variant for name, variant in COMPARISON.items() if name in ("baseline", "multigrid_1.5x")}
-    if set(ablations(task)) & set(runs):
-        # All have as many steps as the default; without times, runs on different machines may be mixed.
-        print("\n" + table(runs, default | ablations(task), times=False))
+    if task.model == "transformer":
+        print(table(runs, TRANSFORMERS))
+        for name, variant in TRANSFORMERS.items():
+            if variant.multigrid is not None and {name, "baseline"} <= runs.keys():
+                seconds = {key: mean(run["train_seconds"] for run in runs[key]) for key in (name, "baseline")}
+                print(
+                    f"\n{variant.label}: {seconds['baseline'] / seconds[name]:.2f}x faster, "
+                    f"{predicted_speedup(task, variant):.2f}x predicted by FLOPs."
+                )
+    else:
+        report_cnn(runs, task)
     if find_spec("matplotlib") is None:
         print('\nNo figure without matplotlib: python -m pip install ".[plot]"')
         return
@@ -357,26 +448,44 @@ def report(folder: Path, task: Task) -> None:
     print(f"\nThe figure is {figure}.")
 
 
+def report_cnn(runs: dict[str, list[dict[str, Any]]], task: Task) -> None:
+    print(table(runs, COMPARISON))
+    default = {name: variant for name, variant in COMPARISON.items() if name in ("baseline", "multigrid_1.5x")}
+    if set(ablations(task)) & set(runs):
+        # All have as many steps as the default; without times, runs on different machines may be mixed.
+        print("\n" + table(runs, default | ablations(task), times=False))
+    if set(OPPONENTS) & set(runs):
+        print("\n" + table(runs, default | OPPONENTS, times=False))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--variants", nargs="+", choices=[*COMPARISON, *ablations(Task())], help="only these")
+    choices = dict.fromkeys([*variants_of(Task()), *TRANSFORMERS])
+    parser.add_argument("--variants", nargs="+", choices=choices, help="only these")
+    parser.add_argument("--model", choices=["cnn", "transformer"], default="cnn")
     parser.add_argument("--ablations", action="store_true", help="the variants of Table 1 instead of the comparison")
+    parser.add_argument("--opponents", action="store_true", help="shortened baselines with other LRs and more steps")
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--tiny", action="store_true", help="a few steps on a few videos")
     parser.add_argument("--workers", type=int, default=1, help="processes that decode")
     parser.add_argument("--width", type=int, default=Task.width, help="channels of the CNN's first layer")
-    parser.add_argument("--folder", type=Path, default=RESULTS, help="of the JSON files")
+    parser.add_argument("--folder", type=Path, help="of the JSON files")
     args = parser.parse_args()
+    transforms = args.model == "transformer"
     task = TINY if args.tiny else Task(width=args.width)
-    if task != Task() and args.folder == RESULTS:
+    if transforms:
+        task = replace(TRANSFORMER, train_per_class=4, val_per_class=1, epochs=4) if args.tiny else TRANSFORMER
+    if task not in (Task(), TRANSFORMER) and args.folder is None:
         parser.error(
             "`--tiny` and `--width` need a `--folder` of their own, so that their runs are not taken for others."
         )
+    folder = args.folder or (RESULTS.with_name("compare_transformer") if transforms else RESULTS)
     if not args.report:
-        names = args.variants or list(ablations(task) if args.ablations else COMPARISON)
-        run(names, args.seeds, task, args.folder, args.workers)
-    report(args.folder, task)
+        group = ablations(task) if args.ablations else OPPONENTS if args.opponents else COMPARISON
+        names = args.variants or list(TRANSFORMERS if transforms else group)
+        run(names, args.seeds, task, folder, args.workers)
+    report(folder, task)
 
 
 if __name__ == "__main__":

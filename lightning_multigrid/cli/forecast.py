@@ -20,6 +20,7 @@ from torch.optim import SGD
 from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
+from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import Clock
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Phase
 from lightning_multigrid.training import meta_copy
@@ -39,7 +40,7 @@ class ClipCost:
 def clip_costs(module: LightningModule, grids: Sequence[BatchShape]) -> dict[BatchShape, ClipCost]:
     """Returns the cost of a clip of each grid, found without computing anything; empty if the model can't be tried.
 
-    `forward` of the module takes clips B x 3 x T x H x W.
+    The first grid is the baseline's. `forward` of the module takes clips B x 3 x T x H x W.
     """
     costs = {}
     try:
@@ -48,9 +49,11 @@ def clip_costs(module: LightningModule, grids: Sequence[BatchShape]) -> dict[Bat
             if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)):
                 # Torch's `forward` takes three quarters of the time on the meta device, and counts no FLOPs.
                 layer.forward = _KeepsInput.apply  # type: ignore[method-assign]
+        following = Following(probe, grids[0].frames, grids[0].size)
         with warnings.catch_warnings(), torch.compiler.set_stance("force_eager"):
             warnings.simplefilter("ignore")
             for clip in dict.fromkeys(grid.clip for grid in grids):
+                following.set_grid(clip.frames, clip.size)
                 costs[clip] = _clip_cost(probe, clip)
     except Exception:  # whatever a user's model may raise; `fit` tries the model again and names the error
         return {}
@@ -177,11 +180,13 @@ def measure_steps(
     training = module.training
     convert_sub_batchnorm(module).train().to(device)
     optimizer = SGD(module.parameters(), lr=1e-6, momentum=0.9)
+    following = Following(module, shapes[0][0].frames, shapes[0][0].size)
     seconds: dict[BatchShape, list[float]] = {shape: [] for shape, _ in shapes}
     try:
         for _ in range(1 + rounds):
             for shape, sub_batch in shapes:
                 set_sub_batch(module, sub_batch, of=shape.clips)
+                following.set_grid(shape.frames, shape.size)
                 seconds[shape].append(_step(module, optimizer, shape, device, precision))
     except torch.OutOfMemoryError as error:
         raise ValueError(
@@ -189,6 +194,7 @@ def measure_steps(
             "`batch_size`, or a `precision` such as `16-mixed`."
         ) from error
     finally:
+        following.restore()
         restore_batchnorm(module).cpu().train(training)
         module.zero_grad(set_to_none=True)
         module.load_state_dict(state)

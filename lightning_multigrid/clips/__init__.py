@@ -6,7 +6,6 @@ not import Lightning. Begin with `sampling.py` (which frames and pixels a clip g
 
 from lightning_multigrid.clips.batch import BrokenVideo, ClipBatch, PixelBatch, collate_clips
 from lightning_multigrid.clips.dataset import VideoDataset, ViewDataset
-from lightning_multigrid.clips.opening import VideoOpener
 from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.clips.views import CENTRE, VideoBatch, ViewBatch, Views, collate_views
 
@@ -18,7 +17,6 @@ __all__ = [
     "PixelBatch",
     "VideoBatch",
     "VideoDataset",
-    "VideoOpener",
     "ViewBatch",
     "ViewDataset",
     "Views",

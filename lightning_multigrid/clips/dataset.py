@@ -1,13 +1,8 @@
-"""Videos as clips on any grid: a worker decodes what a request asks for, and nothing else.
-
-It sends only the crop under a clip's grid, as bytes; the device resamples it. In evaluation it decodes a video once for
-all views.
+"""Videos as clips on any grid: a worker decodes what a request asks for, and sends the crop as bytes to be resampled.
 
 A broken video is replaced by another one, so that a run neither stops nor depends on the number of workers. The sample
 names the broken ones. No file is held open, so workers may be forked or spawned.
 """
-
-from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +14,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_multigrid.clips.batch import BrokenVideo, Clip
-from lightning_multigrid.clips.opening import Video, VideoOpener
+from lightning_multigrid.clips.opening import Video, open_video
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
-from lightning_multigrid.clips.views import VideoViews, Views, share_frames
+from lightning_multigrid.clips.views import VideoViews, Views, cut_out, share_frames
 from lightning_multigrid.decode import BrokenVideosError, VideoError, VideoReader
 from lightning_multigrid.loading import ClipRequest, derive_seed, visits
 from lightning_multigrid.pixels import Box, YuvClip
@@ -44,7 +39,7 @@ class VideoDataset(Dataset[Clip]):
         manifest: Paths and labels.
         sampling: The baseline's grid, and how grids are drawn.
         pixels: What clips are made of: `rgb`, or `yuv` planes where the video has them and its reader gives them.
-        opener: How videos are opened.
+        read_timeout: Seconds that a read of a video file may take.
         damaged: `keep` the clips of damaged videos as FFmpeg decodes them, or `replace` those that meet damage.
 
     Raises:
@@ -59,7 +54,7 @@ class VideoDataset(Dataset[Clip]):
         manifest: Manifest,
         sampling: ClipSampling,
         pixels: Literal["rgb", "yuv"] = "rgb",
-        opener: VideoOpener = VideoOpener(),
+        read_timeout: float = 60.0,
         damaged: Literal["keep", "replace"] = "keep",
     ) -> None:
         _check_manifest(manifest)
@@ -67,8 +62,8 @@ class VideoDataset(Dataset[Clip]):
             raise ValueError(f"`pixels` of a dataset must be 'rgb' or 'yuv', got {pixels!r}.")
         if damaged not in ("keep", "replace"):
             raise ValueError(f"`damaged` must be 'keep' or 'replace', got {damaged!r}.")
-        self.manifest, self.sampling, self.pixels, self.opener = manifest, sampling, pixels, opener
-        self.damaged = damaged
+        self.manifest, self.sampling, self.pixels = manifest, sampling, pixels
+        self.read_timeout, self.damaged = read_timeout, damaged
         self.frames, self.size, self.stride = sampling.frames, sampling.size, sampling.stride
 
     def __len__(self) -> int:
@@ -105,8 +100,10 @@ class VideoDataset(Dataset[Clip]):
         seed = requests[0].seed if requests[0].visit is None else requests[0].visit
 
         def decode(index: int, path: str, broken: tuple[BrokenVideo, ...]) -> list[Clip]:
-            with self.opener.open(self.manifest, path) as reader:
-                grids = [self._grid(request, len(reader), reader.height, reader.width) for request in requests]
+            with open_video(self.manifest, path, self.read_timeout) as reader:
+                length = self.sampling.length(reader, path)
+                grids = [self._grid(request, length, reader.height, reader.width) for request in requests]
+                grids = [self.sampling.in_source(grid, reader) for grid in grids]
                 crops = _crops(reader, grids, self.pixels)
                 if self.damaged == "replace" and reader.damage:
                     raise VideoError(path, str(reader.damage))
@@ -136,17 +133,15 @@ class ViewDataset(Dataset[VideoViews]):
         manifest: Paths and labels.
         sampling: The baseline's grid.
         views: The views of each video.
-        opener: How videos are opened.
+        read_timeout: Seconds that a read of a video file may take.
 
     Raises:
         ValueError: If the manifest is empty.
     """
 
-    def __init__(
-        self, manifest: Manifest, sampling: ClipSampling, views: Views, opener: VideoOpener = VideoOpener()
-    ) -> None:
+    def __init__(self, manifest: Manifest, sampling: ClipSampling, views: Views, read_timeout: float = 60.0) -> None:
         _check_manifest(manifest)
-        self.manifest, self.sampling, self.views, self.opener = manifest, sampling, views, opener
+        self.manifest, self.sampling, self.views, self.read_timeout = manifest, sampling, views, read_timeout
 
     def __len__(self) -> int:
         return len(self.manifest)
@@ -160,9 +155,9 @@ class ViewDataset(Dataset[VideoViews]):
         return _first_readable(self.manifest, index, index, self._decode)
 
     def _decode(self, index: int, path: str, broken: tuple[BrokenVideo, ...]) -> VideoViews:
-        with self.opener.open(self.manifest, path) as reader:
-            grids = self.views.grids(self.sampling, len(reader), reader.height, reader.width)
-            frames, box, grids = share_frames(grids)
+        with open_video(self.manifest, path, self.read_timeout) as reader:
+            grids = self.views.grids(self.sampling, self.sampling.length(reader, path), reader.height, reader.width)
+            frames, box, grids = share_frames([self.sampling.in_source(grid, reader) for grid in grids])
             pixels = reader.read(frames, box)
             broken = _with_damage(broken, reader, path)
         size, _ = self.views.pixels(self.sampling)
@@ -178,14 +173,7 @@ def _crops(reader: Video, grids: Sequence[SourceGrid], pixels: str) -> list[Tens
         return [read(grids[0].indices, grids[0].box)]
     frames, box, moved = share_frames(grids)
     shared = read(frames, box)
-    return [_cut(shared, grid) for grid in moved]
-
-
-def _cut(shared: Tensor | YuvClip, grid: SourceGrid) -> Tensor | YuvClip:
-    if isinstance(shared, YuvClip):
-        return shared.cut(grid.indices, *grid.box)
-    top, left, height, width = grid.box
-    return shared[:, top : top + height, left : left + width][list(grid.indices)]
+    return [cut_out(shared, grid) for grid in moved]
 
 
 def _with_damage(broken: tuple[BrokenVideo, ...], reader: Video, path: str) -> tuple[BrokenVideo, ...]:

@@ -1,10 +1,7 @@
 """How the videos of a dataset are opened."""
 
-from __future__ import annotations
-
 import os
 import warnings
-from dataclasses import dataclass
 from functools import lru_cache
 
 from lightning_multigrid.decode import FrameFolder, IndexStore, PacketIndex, VideoReader
@@ -13,32 +10,17 @@ from lightning_multigrid.sources import Manifest
 Video = VideoReader | FrameFolder
 
 
-@dataclass(frozen=True)
-class VideoOpener:
-    """Opens the videos, or folders of frames, of a manifest.
+def open_video(manifest: Manifest, path: str, read_timeout: float = 60.0) -> Video:
+    """Opens a video of a manifest, or its folder of frames, for use in a `with`.
 
-    Args:
-        read_timeout: Seconds that a read of a video file may take.
+    A read of a video file may take `read_timeout` seconds.
 
     Raises:
-        ValueError: If `read_timeout` is not above 0.
+        VideoError: If it cannot be read.
     """
-
-    read_timeout: float = 60.0
-
-    def __post_init__(self) -> None:
-        if not self.read_timeout > 0:  # also for NaN
-            raise ValueError(f"`read_timeout` must be above 0 (seconds), got {self.read_timeout}.")
-
-    def open(self, manifest: Manifest, path: str) -> Video:
-        """Opens a video of a manifest, for use in a `with`.
-
-        Raises:
-            VideoError: If it cannot be read.
-        """
-        if manifest.frame_rate is not None:
-            return FrameFolder(path, manifest.frame_rate)
-        return VideoReader(path, prepared_index(manifest, path), read_timeout=self.read_timeout)
+    if manifest.frame_rate is not None:
+        return FrameFolder(path, manifest.frame_rate)
+    return VideoReader(path, prepared_index(manifest, path), read_timeout=read_timeout)
 
 
 def prepared_index(manifest: Manifest, path: str) -> PacketIndex | None:
@@ -48,10 +30,8 @@ def prepared_index(manifest: Manifest, path: str) -> PacketIndex | None:
     a timeout.
     """
     store = None if manifest.index is None else _store(manifest.index)
-    if store is None:
-        return None
     try:
-        return store.get(os.path.relpath(path, manifest.root))
+        return None if store is None else store.get(os.path.relpath(path, manifest.root))
     except ValueError as error:
         warnings.warn(f"{error} Videos are indexed as they are read.", stacklevel=2)
         return None

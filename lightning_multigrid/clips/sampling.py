@@ -12,9 +12,12 @@ Legend: T frames and S size of a baseline clip; t frames of a coarser one.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from lightning_multigrid.clips.opening import Video
+from lightning_multigrid.decode import VideoError
 from lightning_multigrid.pixels import Box
 from lightning_multigrid.schedule import frame_indices, short_side_range, span, stride_range
 
@@ -39,6 +42,10 @@ class ClipSampling:
     The short side of the frame is drawn from `short_side`, whose lower end scales with the size of the grid (Sec. 4:
     [256 h/H, 340]). The square crop lies at a random place.
 
+    `draw` counts in frames of the video. With a `frame_rate`, it counts in frames of as many per second, whatever the
+    rate of the video, and `in_source` finds the frames of the video that show them. So clips of videos of different
+    rates, or of a variable one, last equally long.
+
     Args:
         frames: Frames of a baseline clip (T).
         size: Height and width of a baseline clip, in pixels (H = W).
@@ -47,6 +54,10 @@ class ClipSampling:
         short_side: Smallest and largest short side for clips of the baseline size, in pixels; None means the paper's
             [256, 340] for 224 pixels, scaled with the size.
         flip: Whether half of the training clips are mirrored; turn it off where left and right have a meaning.
+        short_side_sampling: Whether the short side is drawn uniformly, as in the paper, or its inverse is, so that the
+            side of the crop is uniform in source pixels (PySlowFast's `INV_UNIFORM_SAMPLE`).
+        frame_rate: Frames per second in which `stride` counts (PySlowFast: 30); None counts the video's own frames, as
+            the paper does (footnote 5).
 
     Raises:
         ValueError: If one of them is out of range.
@@ -62,6 +73,8 @@ class ClipSampling:
     mode: Literal["stride", "segments"] = "stride"
     short_side: tuple[float, float] | None = None
     flip: bool = True
+    short_side_sampling: Literal["uniform", "inverse_uniform"] = "uniform"
+    frame_rate: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("frames", "size", "stride"):
@@ -69,6 +82,17 @@ class ClipSampling:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
         if self.mode not in ("stride", "segments"):
             raise ValueError(f"`sampling` must be 'stride' or 'segments', got {self.mode!r}.")
+        if self.short_side_sampling not in ("uniform", "inverse_uniform"):
+            raise ValueError(
+                f"`short_side_sampling` must be 'uniform' or 'inverse_uniform', got {self.short_side_sampling!r}."
+            )
+        if self.frame_rate is not None and not 0 < self.frame_rate < float("inf"):  # also for NaN
+            raise ValueError(f"`frame_rate` must be above 0 (frames per second), or None, got {self.frame_rate}.")
+        if self.frame_rate is not None and self.mode == "segments":
+            raise ValueError(
+                f"`frame_rate={self.frame_rate}` has no effect with `sampling='segments'`, which cuts each video into "
+                "equal parts. Remove one of them."
+            )
         low, high = self.short_side_range(self.size)
         if not self.size <= low <= high:
             raise ValueError(
@@ -91,9 +115,32 @@ class ClipSampling:
             stride = rng.randint(*stride_range(frames, self.frames, self.stride))
             start = rng.randint(0, max(0, length - span(frames, stride)))
             indices = list(frame_indices(length, frames, stride, start))
-        side = crop_side(height, width, size, rng.uniform(*self.short_side_range(size)))
+        low, high = self.short_side_range(size)
+        inverse = self.short_side_sampling == "inverse_uniform"
+        short_side = 1 / rng.uniform(1 / high, 1 / low) if inverse else rng.uniform(low, high)
+        side = crop_side(height, width, size, short_side)
         top, left = rng.randint(0, height - side), rng.randint(0, width - side)
         return SourceGrid(tuple(indices), Box(top, left, side, side), self.flip and rng.random() < 0.5)
+
+    def length(self, video: Video, path: str) -> int:
+        """Frames of the video at a path: its own, or those that it has at `frame_rate`.
+
+        Raises:
+            VideoError: If `frame_rate` is given, and the video's rate is unknown.
+        """
+        if self.frame_rate is None:
+            return len(video)
+        if not video.rate:
+            raise VideoError(path, f"has no known frame rate, which `frame_rate={self.frame_rate}` needs")
+        return max(1, round(video.time_of(len(video)) * self.frame_rate))
+
+    def in_source(self, grid: SourceGrid, video: Video) -> SourceGrid:
+        """The grid with frames of the video: for each frame at `frame_rate`, the one that is shown in its middle."""
+        if self.frame_rate is None:
+            return grid
+        own = range(len(video))
+        middles = [(index + 0.5) / self.frame_rate for index in grid.indices]
+        return replace(grid, indices=tuple(max(0, bisect_right(own, t, key=video.time_of) - 1) for t in middles))
 
 
 def segment_frame(length: int, frames: int, segment: int, place: float) -> int:

@@ -6,8 +6,6 @@ A worker sends frames that views share once, and views become the model's input 
 Legend: B videos, V views of each, T frames and S size of a view.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +17,7 @@ from torch import Tensor
 
 from lightning_multigrid.clips.batch import BrokenVideo, PixelBatch
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid, crop_side, segment_frame
-from lightning_multigrid.pixels import Box, to_device
+from lightning_multigrid.pixels import Box, YuvClip, to_device
 from lightning_multigrid.schedule import frame_indices, span
 
 
@@ -169,6 +167,15 @@ def share_frames(grids: Sequence[SourceGrid]) -> tuple[list[int], Box, tuple[Sou
     return frames, Box(top, left, bottom - top, right - left), moved
 
 
+def cut_out(pixels: Tensor | YuvClip, grid: SourceGrid) -> Tensor | YuvClip:
+    """Copies the frames and the box of a grid out of a clip that holds them: T x h x w x 3, or YUV planes."""
+    if isinstance(pixels, YuvClip):
+        return pixels.cut(grid.indices, *grid.box)
+    top, left, height, width = grid.box
+    crop = pixels[:, top : top + height, left : left + width]  # first, so that only its pixels are copied
+    return crop[to_device(torch.tensor(grid.indices), crop.device)]
+
+
 class ViewBatch(PixelBatch):
     """Videos with their views, on the way from a worker to the device.
 
@@ -178,24 +185,14 @@ class ViewBatch(PixelBatch):
     """
 
     def __init__(self, videos: Sequence[VideoViews], broken: tuple[BrokenVideo, ...]) -> None:
-        super().__init__(
-            [video.pixels for video in videos],
-            videos[0].size,
-            labels=tuple(video.labels for video in videos),
-            indices=tuple(video.index for video in videos),
-            broken=broken,
-        )
+        super().__init__([video.pixels for video in videos], videos, broken)
         self.grids = tuple(video.grids for video in videos)
 
-    def crops(self) -> Iterator[Tensor]:
+    def crops(self) -> Iterator[Tensor | YuvClip]:
         """The crops of all views of the first video, T x h x w x 3 each, then those of the next."""
         for block, grids in zip(self.blocks(), self.grids, strict=True):
-            assert isinstance(block, Tensor)  # evaluation is on RGB
             for grid in grids:
-                top, left, height, width = grid.box
-                # The crop first, so that only its pixels are copied.
-                crop = block[:, top : top + height, left : left + width]
-                yield crop[to_device(torch.tensor(grid.indices), crop.device)]
+                yield cut_out(block, grid)
 
 
 def collate_views(videos: Sequence[VideoViews]) -> ViewBatch:
@@ -232,7 +229,7 @@ class VideoBatch(Sequence[Any]):
     def __init__(
         self,
         views: ViewBatch,
-        resample: Callable[[list[Tensor], int], Tensor],
+        resample: Callable[[list[Tensor | YuvClip], int], Tensor],
         labels: Tensor | None,
         paths: Sequence[str],
         classes: tuple[str, ...] = (),

@@ -1,7 +1,5 @@
 """The loader that Lightning sees: it reads a sampler's mini-batches, in workers that know nothing of the schedule."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sized
 from typing import Any, Protocol, cast
@@ -46,9 +44,6 @@ def _arguments(loader: DataLoader[Any], **changes: Any) -> dict[str, Any]:
 
 class MultigridLoader(DataLoader[Any]):
     """Loads the mini-batches of a `MultigridSampler`.
-
-    With `persistent_workers` the same ones live through all epochs; without it,
-    each epoch has new ones, which see the dataset as it is when the epoch begins, as in any `DataLoader`.
 
     If the `collate_fn` has a method `join`, which makes one mini-batch of several, all workers read each mini-batch
     together, one piece each. So the first mini-batch of a phase is not held up by one worker, and only a few are
@@ -148,7 +143,7 @@ class ScriptLoader(DataLoader[Any]):
     """
 
     def __init__(self, user: DataLoader[Any], multigrid: MultigridLoader, epoch: Callable[[], int]) -> None:
-        # Not the base class's `__init__`: all attributes come from `user`, by `__getattr__`.
+        # Not the base class's `__init__`: all attributes come from `user`.
         vars(self).update(_user=user, multigrid=multigrid, _epoch=epoch, _thread=threading.get_ident())
 
     def __getattr__(self, name: str) -> Any:

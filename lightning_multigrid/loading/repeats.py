@@ -1,15 +1,13 @@
 """Repeated augmentation: each time a video is visited, it gives several clips. Skip this file unless you use `repeats`.
 
 The clips of a visit come one after the other in the order of an epoch and lie in one span of the video, so a dataset
-can decode the video once for all of them (`SpanDataset`). Their requests share the seed `ClipRequest.visit`.
+can decode the video once for all of them (`read_clips`). Their requests share the seed `ClipRequest.visit`.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 from torch.utils.data import Dataset, DistributedSampler
 
@@ -18,30 +16,27 @@ from lightning_multigrid.loading.randomness import derive_seed
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 
 
-def repeated_order(seed: int, epoch: int, length: int, repeats: int) -> list[int]:
-    """The indices of an epoch in which each visit of a video gives `repeats` clips, one after the other.
+@dataclass(frozen=True)
+class RepeatedOrder:
+    """The order of an epoch in which each visit of one of `length` videos gives `repeats` clips, one after the other.
 
     An epoch has as many clips as the dataset has videos, so it visits a part of the videos, and `repeats` epochs visit
     each video once. If `repeats` doesn't divide the dataset, the visit at an epoch's end continues in the next epoch.
 
-    >>> [repeated_order(seed=1, epoch=epoch, length=3, repeats=2) for epoch in (0, 1)]
-    [[1, 1, 2], [2, 0, 0]]
+    >>> order = RepeatedOrder(seed=1, length=3, repeats=2)
+    >>> order(0), order(1)
+    ([1, 1, 2], [2, 0, 0])
     """
-    cycle, part = divmod(epoch, repeats)
-    order = epoch_order(seed, cycle, length)
-    return [order[place // repeats] for place in range(part * length, (part + 1) * length)]
-
-
-@dataclass(frozen=True)
-class RepeatedOrder:
-    """`repeated_order` as a function of the epoch, for a dataset of `length` videos."""
 
     seed: int
     length: int
     repeats: int
 
     def __call__(self, epoch: int) -> list[int]:
-        return repeated_order(self.seed, epoch, self.length, self.repeats)
+        cycle, part = divmod(epoch, self.repeats)
+        order = epoch_order(self.seed, cycle, self.length)
+        places = range(part * self.length, (part + 1) * self.length)
+        return [order[place // self.repeats] for place in places]
 
     def clip_seed(self, seed: int, epoch: int, index: int, place: int) -> int:
         """The seed of the clip at a place of an epoch; for the first clip of a visit that of (seed, epoch, index)."""
@@ -50,7 +45,7 @@ class RepeatedOrder:
 
 
 class RepeatSampler(DistributedSampler[Any]):
-    """A sampler that lets an ordinary (baseline) loader use `repeated_order`.
+    """A sampler that lets an ordinary (baseline) loader use `RepeatedOrder`.
 
     Args:
         dataset: The videos.
@@ -77,18 +72,11 @@ class RepeatSampler(DistributedSampler[Any]):
         return RepeatedOrder(seed, len(cast("Sized", self.dataset)), self.repeats)
 
 
-@runtime_checkable
-class SpanDataset(ClipDataset, Protocol):
-    """A clip dataset that decodes a video once for all clips of a visit."""
-
-    def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
-        """Returns for each request what `read_clip` would."""
-
-
 def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[Any]:
-    """Returns the samples for some requests, by `SpanDataset.read_clips` where the dataset has it."""
-    if isinstance(dataset, SpanDataset):
-        return dataset.read_clips(requests)
+    """Returns for each request what `read_clip` does, by a `read_clips` of the dataset if it reads several at once."""
+    if hasattr(dataset, "read_clips"):
+        clips: list[Any] = dataset.read_clips(requests)
+        return clips
     return [dataset.read_clip(request) for request in requests]
 
 

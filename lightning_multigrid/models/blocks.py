@@ -6,8 +6,6 @@ the non-local block have a bias. Nothing depends on the shape of a clip, as the 
 Legend: B clips, C channels, T frames, H W pixels; N = T H W positions of a non-local block, M <= N of its keys.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -15,6 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
+
+Triple = tuple[int, int, int]
 
 # Channels of the stem and of res2 to res5. SlowFast's fast pathway has `beta` times these.
 WIDTHS = (64, 256, 512, 1024, 2048)
@@ -31,15 +31,50 @@ def stem(width: int, temporal_kernel: int) -> nn.Module:
         "conv": nn.Conv3d(3, width, kernel, (1, 2, 2), padding, bias=False),
         "bn": nn.BatchNorm3d(width),
         "relu": nn.ReLU(inplace=True),
-        "pool": nn.MaxPool3d((1, 3, 3), (1, 2, 2), padding=(0, 1, 1)),
+        "pool": MaxPool((1, 3, 3), (1, 2, 2), (0, 1, 1)),
     }
     return nn.Sequential(OrderedDict(layers))
+
+
+class MaxPool(nn.Module):
+    """`nn.MaxPool3d` over space or time alone, computed as 2D pooling, to the bit, without a copy.
+
+    On CUDA the backward of 3D pooling adds in no fixed order, and `deterministic=True` refuses it.
+
+    >>> MaxPool((1, 3, 3), (1, 2, 2), (0, 1, 1))(torch.zeros(2, 8, 4, 6, 6)).shape
+    torch.Size([2, 8, 4, 3, 3])
+    """
+
+    def __init__(self, kernel: Triple, stride: Triple | None = None, padding: Triple = (0, 0, 0)) -> None:
+        super().__init__()
+        self._in_time = kernel[0] != 1
+        if self._in_time and kernel[1:] != (1, 1):
+            raise ValueError(f"`kernel` must be 1 x k x k or t x 1 x 1, got {kernel}.")
+        stride = stride or kernel
+        if self._in_time:
+            self.pool = nn.MaxPool2d((kernel[0], 1), (stride[0], 1), (padding[0], 0))
+        else:
+            self.pool = nn.MaxPool2d(kernel[1:], stride[1:], padding[1:])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Takes and returns B x C x T x H x W."""
+        clips, channels, frames, height, width = x.shape
+        pooled: Tensor
+        if self._in_time:
+            pooled = self.pool(x.flatten(3))
+            return pooled.reshape(clips, channels, -1, height, width)
+        if x.is_contiguous():
+            pooled = self.pool(x.flatten(1, 2))
+            return pooled.reshape(clips, channels, frames, *pooled.shape[2:])
+        # In channels-last memory the frames of a clip are next to each other, and the channels are not.
+        pooled = self.pool(x.transpose(1, 2).flatten(0, 1))
+        return pooled.reshape(clips, frames, *pooled.shape[1:]).transpose(1, 2)
 
 
 class Bottleneck(nn.Module):
     """Residual block: t x 1 x 1, then 1 x 3 x 3 with the spatial stride, then 1 x 1 x 1 convolution.
 
-    The inner width is a quarter of `out_channels`. A temporal kernel (t) of 1 is none.
+    The inner width is a quarter of `out_channels`.
     """
 
     def __init__(self, in_channels: int, out_channels: int, temporal_kernel: int, stride: int) -> None:
@@ -88,7 +123,7 @@ class NonLocal(nn.Module):
         self.conv_g = nn.Conv3d(channels, inner, 1)
         self.conv_out = nn.Conv3d(inner, channels, 1)
         self.bn = nn.BatchNorm3d(channels)
-        self.pool = nn.MaxPool3d((1, key_pool, key_pool))
+        self.pool = MaxPool((1, key_pool, key_pool))
 
     def forward(self, x: Tensor) -> Tensor:
         """Takes and returns B x C x T x H x W."""

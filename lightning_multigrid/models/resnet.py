@@ -3,14 +3,21 @@
 Legend: B clips, T frames, H W pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from torch import Tensor, nn
 
-from lightning_multigrid.models.blocks import WIDTHS, Head, NonLocal, Pathways, initialize, residual_blocks, stem
+from lightning_multigrid.models.blocks import (
+    WIDTHS,
+    Head,
+    MaxPool,
+    NonLocal,
+    Pathways,
+    initialize,
+    residual_blocks,
+    stem,
+)
 
 # Temporal kernels of res2 to res5, block by block.
 _SLOW_R50 = ((1,) * 3, (1,) * 4, (3,) * 6, (3,) * 3)
@@ -49,7 +56,7 @@ class VideoResNet(nn.Module):
             for stage, (kernels, nonlocals) in enumerate(zip(temporal_kernels, nonlocal_blocks, strict=True))
         ]
         self.s2, self.s3, self.s4, self.s5 = stages
-        self.pathway0_pool = nn.MaxPool3d((temporal_pool, 1, 1))
+        self.pathway0_pool = MaxPool((temporal_pool, 1, 1))
         self.head = Head(WIDTHS[-1], num_classes, dropout)
         initialize(self)
 

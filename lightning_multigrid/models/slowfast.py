@@ -3,8 +3,6 @@
 Legend: B clips, T frames, H W pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -79,13 +77,9 @@ class SlowFast(nn.Module):
             raise ValueError(f"`alpha` must be at least 1, got {alpha}.")
         slow = WIDTHS
         if not 0 < beta <= 1 or slow[0] * beta != round(slow[0] * beta):
-            raise ValueError(
-                f"`beta` must be a multiple of 1/{slow[0]} up to 1, got {beta}: the stem has {slow[0]} channels."
-            )
+            raise ValueError(f"`beta` must be a multiple of 1/{slow[0]} up to 1, got {beta}: the stem has {slow[0]}.")
         if fusion_kernel < 1 or fusion_kernel % 2 == 0:
-            raise ValueError(
-                f"`fusion_kernel` must be odd, got {fusion_kernel}: both pathways must end on T / alpha frames."
-            )
+            raise ValueError(f"`fusion_kernel` must be odd, got {fusion_kernel}: both pathways end on T/alpha frames.")
         self.alpha = alpha
         fast = tuple(round(channels * beta) for channels in slow)
         fusions = [Fusion(channels, fusion_kernel, alpha) for channels in fast[:-1]]
@@ -148,14 +142,9 @@ def slowfast_r101(
 ) -> SlowFast:
     """SlowFast R101. The paper does not say which of two variants it means.
 
-    Args:
-        num_classes: Width of the output.
-        alpha: Frames of the fast pathway for each frame of the slow one; it must divide T on every grid.
-        beta: Width of the fast pathway over that of the slow one.
-        fusion_kernel: Temporal kernel of the fusion; 5 in all published R101 weights.
-        res4_temporal_blocks: How many of res4's 23 blocks have a kernel in time, in both pathways: 23 (62.9 M
-            parameters, "101_101") or 6 (53.9 M, "50_50").
-        dropout: Probability of dropping an element of the pooled vector.
+    `res4_temporal_blocks` says how many of res4's 23 blocks have a kernel in time, in both pathways: 23 (62.9 M
+    parameters, "101_101") or 6 (53.9 M, "50_50"). The other arguments are those of `slowfast_r50`; `fusion_kernel` is 5
+    in all published R101 weights.
 
     Raises:
         ValueError: If there are not that many blocks in res4.

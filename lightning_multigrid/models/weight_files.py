@@ -4,8 +4,6 @@
 knows only containers and arrays reads them, and rebuilds the arrays itself from their bytes.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import re
@@ -15,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,18 +72,10 @@ def find_tensors(content: Any) -> dict[str, Tensor]:
 class _DType:
     """Stands for `numpy.dtype`: only plain numbers."""
 
-    _DTYPES: ClassVar[dict[str, torch.dtype]] = {
-        "f2": torch.float16,
-        "f4": torch.float32,
-        "f8": torch.float64,
-        "i4": torch.int32,
-        "i8": torch.int64,
-    }
-
     def __init__(self, code: str, *_: object) -> None:
-        if code not in self._DTYPES:
+        if code not in ("f2", "f4", "f8", "i4", "i8"):
             raise pickle.UnpicklingError(f"array of dtype {code!r}")
-        self.torch = self._DTYPES[code]
+        self.numpy = np.dtype(code)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         # (version, byte order, ...). The numbers of a big-endian file would be read wrongly.
@@ -101,9 +92,8 @@ class _Array:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, fortran, content = state
         data = bytearray(content.encode("latin1") if isinstance(content, str) else content)
-        flat = torch.frombuffer(data, dtype=dtype.torch) if data else torch.empty(0, dtype=dtype.torch)
-        # A column-major array is the transpose of the row-major array of the reversed shape.
-        self.tensor = flat.reshape(shape[::-1]).permute(*range(len(shape))[::-1]) if fortran else flat.reshape(shape)
+        flat = np.frombuffer(data, dtype.numpy) if data else np.empty(0, dtype.numpy)
+        self.tensor = torch.from_numpy(flat.reshape(shape, order="F" if fortran else "C"))
 
 
 def _from_buffer(content: bytes, dtype: _DType, shape: tuple[int, ...], order: str, axes: object = None) -> _Array:

@@ -1,7 +1,5 @@
 """Loads published weights into our models, and writes our weights in PySlowFast's format."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -105,10 +103,7 @@ def load_weights(model: nn.Module, source: str | os.PathLike[str] | Mapping[str,
 
 
 def export_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Writes the weights of one of our models as PySlowFast does (`.pyth`): its names, under `model_state`.
-
-    PySlowFast loads the file into its own model of the same shape.
-    """
+    """Writes the weights of one of our models as PySlowFast does, which loads them: a `.pyth` with its names."""
     torch.save({"model_state": {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}}, path)
 
 

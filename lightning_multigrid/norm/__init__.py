@@ -4,6 +4,7 @@ It imports only torch. Begin with `sub_batchnorm.py`. `across_ranks.py` shares s
 `population.py` re-estimates them over many mini-batches.
 """
 
+from lightning_multigrid.norm.across_ranks import make_groups
 from lightning_multigrid.norm.population import (
     BatchNorm,
     average_statistics,
@@ -30,6 +31,7 @@ __all__ = [
     "SubBatchNorm3d",
     "average_statistics",
     "convert_sub_batchnorm",
+    "make_groups",
     "observed_moments",
     "restore_batchnorm",
     "set_sub_batch",

@@ -5,6 +5,7 @@ Legend: N clips of a rank, C channels, `*` the other axes, R ranks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -78,6 +79,25 @@ _groups: WeakKeyDictionary[dist.ProcessGroup, dict[int, dist.ProcessGroup]] = We
 def world_size() -> int:
     """Number of ranks of the default group; 1 if there is none."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def ranks_needed(clips: int, sub_batch: int) -> int:
+    """How many ranks with this many clips have a sub-mini-batch together, or all of them.
+
+    >>> ranks_needed(clips=3, sub_batch=8)  # of a single rank
+    1
+    """
+    return min(world_size(), -(-sub_batch // clips))
+
+
+def make_groups(clips_and_sub_batches: Iterable[tuple[int, int]]) -> None:
+    """Makes the groups of ranks that share statistics, for mini-batches of these clips per rank and sub-mini-batch.
+
+    All ranks must call it with the same numbers. A layer makes a missing group in its forward, but on NCCL that may
+    hang while other operations of the ranks are under way.
+    """
+    for least in sorted({ranks_needed(clips, sub_batch) for clips, sub_batch in clips_and_sub_batches} - {1}):
+        neighbours(least)
 
 
 def neighbours(least: int) -> dist.ProcessGroup:

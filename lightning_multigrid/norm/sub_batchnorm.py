@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lightning_multigrid.norm.across_ranks import SharedStatistics, neighbours, world_size
+from lightning_multigrid.norm.across_ranks import SharedStatistics, neighbours, ranks_needed, world_size
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -29,6 +29,7 @@ class _SubBatchNorm(nn.Module):
     """The common part of the three layers. Plain BatchNorm, the next base class of each, holds the state."""
 
     sub_batch: int
+    _baseline_batches: float = 1.0
     # Its length is the clips of a mini-batch. For each value of a number, `torch.compile` would make a graph.
     _mini_batch: Tensor | None = None
     _lent: _Lent | None = None
@@ -36,7 +37,6 @@ class _SubBatchNorm(nn.Module):
 
     # Attributes of plain BatchNorm, as torch declares them; `weight` and `bias` may be None in spite of that.
     eps: float
-    momentum: float | None
     track_running_stats: bool
     weight: nn.Parameter
     bias: nn.Parameter
@@ -59,6 +59,16 @@ class _SubBatchNorm(nn.Module):
         _check_clips("sub_batch", sub_batch)
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self.sub_batch = sub_batch
+
+    @property
+    def momentum(self) -> float | None:
+        """Weight of a mini-batch in the running statistics; None for a cumulative average."""
+        own: float | None = self.__dict__["momentum"]
+        return own if own is None or self._baseline_batches == 1 else 1 - (1 - own) ** self._baseline_batches
+
+    @momentum.setter
+    def momentum(self, value: float | None) -> None:
+        self.__dict__["momentum"] = value
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or input.dim() not in self._input_dims:
@@ -87,7 +97,7 @@ class _SubBatchNorm(nn.Module):
         """Normalises by the statistics of neighbouring ranks, as few as have a sub-mini-batch of clips together."""
         weight = x.new_ones(x.shape[1]) if self.weight is None else self.weight
         bias = x.new_zeros(x.shape[1]) if self.bias is None else self.bias
-        group = neighbours(min(world_size(), -(-self.sub_batch // clips)))
+        group = neighbours(ranks_needed(clips, self.sub_batch))
         x, weight, bias, mean, var, count = SharedStatistics.apply(x, weight, bias, self.eps, group)
         output = F.batch_norm(x, mean, var, weight, bias, training=False, eps=self.eps)
         if self.track_running_stats and self.running_mean is not None:
@@ -111,7 +121,9 @@ class _SubBatchNorm(nn.Module):
             bias = None if self.bias is None else self.bias.repeat(groups)
             mean, var = (None, None) if statistics is None else statistics.flatten(start_dim=1)
             output = F.batch_norm(merged, mean, var, weight, bias, training=True, momentum=1.0, eps=self.eps)
-            return output.reshape(x.shape)
+            # Not `reshape`: its result is a view, of which an in-place ReLU would make autograd copy all activations.
+            # No public function changes the shape of a tensor that nobody else sees; matmul uses this one for it.
+            return torch.ops.aten._unsafe_view(output, x.shape)  # type: ignore[no-any-return]
         # Channels-last memory and clips of several rows have no such view, and copies would cost twice the layer.
         tracked: Any = [(None, None)] * groups if statistics is None else zip(*statistics, strict=True)
         parts = torch.split(x, [(size + 1) * whole] * larger + [size * whole] * (groups - larger))
@@ -201,8 +213,9 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
     in a step**, as with our samplers (more exactly, must need the same number of ranks); a rank that alone has a small
     mini-batch would wait for the others forever. All ranks of the default group must be replicas of the model. A step
     has one all-reduce forward, of (2 C + 1) values per rank of the group, and one backward, of 2 C. Ranks with
-    sub_batch clips or more send nothing, and neither does evaluation. The first step that needs a new number of ranks
-    makes their groups (`torch.distributed.new_group`), which last as long as the default group.
+    sub_batch clips or more send nothing, and neither does evaluation. The groups (`torch.distributed.new_group`) last
+    as long as the default group. The callback makes them before the first step; elsewhere the first forward that needs
+    a new number of ranks does.
 
     `DistributedDataParallel` needs no change. Each rank's gradient is that of the sum of all losses with respect to its
     own clips, so the average over ranks is the gradient of the mean loss. Running statistics are equal within a group.
@@ -236,7 +249,7 @@ _SUB_BATCH_CLASSES: dict[type[nn.Module], type[_SubBatchNorm]] = {
     nn.BatchNorm3d: SubBatchNorm3d,
 }
 _PLAIN_CLASSES: dict[type[nn.Module], type[nn.Module]] = {ours: plain for plain, ours in _SUB_BATCH_CLASSES.items()}
-_ADDED = {"sub_batch", "_mini_batch", "_lent"}  # to the attributes of plain BatchNorm
+_ADDED = {"sub_batch", "_mini_batch", "_baseline_batches", "_lent"}  # to the attributes of plain BatchNorm
 
 
 def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
@@ -274,16 +287,22 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
     return module
 
 
-def set_sub_batch(module: nn.Module, clips: int, of: int | None = None) -> None:
+def set_sub_batch(module: nn.Module, clips: int, of: int | None = None, baseline_batches: float = 1) -> None:
     """Sets `sub_batch` of every converted layer of `module`, itself included.
 
     In the short cycle, mini-batches with 2 and 4 times the clips have statistics over 16 and 32 clips.
+
+    A step of multigrid training on a coarse base shape replaces several of the baseline's, and the weights change as
+    much. With `baseline_batches` the running statistics forget as much, too: their momentum m becomes
+    1 - (1 - m)^baseline_batches, so that they look back over the same part of an epoch as in the baseline. The
+    attribute `momentum` of a layer says the one in use; setting it sets that of the baseline.
 
     Args:
         module: A layer or a model.
         clips: Clips that share statistics.
         of: Clips of the mini-batches to come. A model that folds frames into the batch axis needs it: by default each
             row of a layer's input counts as a clip.
+        baseline_batches: Mini-batches of the baseline that these replace (`Step.baseline_batches`).
 
     Raises:
         ValueError: If `clips` or `of` is below 1.
@@ -297,7 +316,7 @@ def set_sub_batch(module: nn.Module, clips: int, of: int | None = None) -> None:
     _check_clips("of", clips if of is None else of)
     mini_batch = None if of is None else torch.empty(of, 0)
     for layer in sub_batchnorm_layers(module):
-        layer.sub_batch, layer._mini_batch = clips, mini_batch
+        layer.sub_batch, layer._mini_batch, layer._baseline_batches = clips, mini_batch, float(baseline_batches)
 
 
 def sub_batchnorm_layers(module: nn.Module) -> list[_SubBatchNorm]:

@@ -10,30 +10,28 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
-from torch.optim import SGD
+from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_multigrid.lightning import Trainer, is_a
 from lightning_multigrid.schedule import MultigridSchedule
 
+_FEW_STEPS = 20  # two horizons of BatchNorm's default momentum
+
 
 def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule, validates_by_phase: bool = False) -> None:
-    """Says each thing that a script uses and that changes meaning, and warns of the one that is unproven."""
-    _warn_of_adaptive_lr(trainer, schedule)
+    """Says each thing that a script uses and that changes meaning."""
     for said in _changed(trainer, schedule, validates_by_phase):
         rank_zero_info(said)
 
 
-def _warn_of_adaptive_lr(trainer: Trainer, schedule: MultigridSchedule) -> None:
-    used = [optimizer for optimizer in trainer.optimizers if optimizer.param_groups]  # a stand-in has no groups
-    adaptive = [type(optimizer).__name__ for optimizer in used if not isinstance(optimizer, SGD)]
-    most = max(phase.lr_scale for phase in schedule.phases)
-    if adaptive and schedule.lr_scaling == "linear" and most > 1:
-        rank_zero_warn(
-            f"The LR of {adaptive[0]} will be multiplied by up to {most:g}, with the clips of a mini-batch. The paper "
-            "does this with SGD; with adaptive optimizers it is unproven. If training diverges, use "
-            "`MultigridCallback(lr_scaling='sqrt')` or `lr_scaling='none'`."
+def tell_few_steps(trainer: Trainer, steps: int, scale: float) -> None:
+    """Says what the first validations mean, if epochs have few steps. `scale` is the LR's in the first phase."""
+    if trainer.enable_validation and steps < _FEW_STEPS:
+        rank_zero_info(
+            f"The first epoch has {steps} steps, at {scale:g} times the baseline's LR. BatchNorm's running statistics "
+            "can't follow weights that change so fast, so the metrics of the first validations say little about the "
+            "weights. `MultigridCallback(precise_bn_batches=10)` re-estimates the statistics before each validation."
         )
 
 
@@ -51,15 +49,18 @@ def _changed(trainer: Trainer, schedule: MultigridSchedule, validates_by_phase: 
             yield f"`ModelCheckpoint(every_n_epochs={every['every_n_epochs']})` counts {epochs}."
             break
     patience = [callback.patience for callback in _callbacks(trainer, "EarlyStopping")]
-    if patience:
-        longest = max(float(phase.end_epoch - phase.start_epoch) for phase in schedule.phases)
+    if patience and not schedule.flat:
+        last = schedule.phases[-1]
         yield (
-            f"`EarlyStopping(patience={min(patience)})` counts validations of this run. The longest phase has "
-            f"{longest:.3g} epochs, and the metric may stand still until a coarse phase ends. Use a larger patience."
+            f"`EarlyStopping(patience={min(patience)})` counts validations of this run, and only those of the last "
+            f"phase, from epoch {float(last.start_epoch):.2f} to {float(last.end_epoch):g}: before it, the metric may "
+            "stand still until a coarse phase ends. Its thresholds and its check for finite values hold throughout."
         )
-    for callback in _callbacks(trainer, "WeightAveraging")[:1]:
+    module = trainer.lightning_module
+    of_timm = [part for part in (*vars(module).values(), *module.children()) if "ModelEma" in type(part).__name__]
+    for average in [*_callbacks(trainer, "WeightAveraging"), *of_timm][:1]:
         yield (
-            f"`{type(callback).__name__}` averages over {steps}. To look back over as many clips, raise a decay to the "
+            f"`{type(average).__name__}` averages over {steps}. To look back over as many clips, raise a decay to the "
             f"power of {fewer:.2g} (0.999 to {0.999**fewer:.4f})."
         )
     for callback in _callbacks(trainer, "BaseFinetuning")[:1]:

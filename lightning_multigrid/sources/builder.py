@@ -1,7 +1,5 @@
 """Builds a manifest row by row, and checks each row."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -10,10 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lightning_multigrid.files import RemoteRoot, RemoteRootError, StrPath, is_url, names_at, quoted
-from lightning_multigrid.sources.manifest import Manifest
+from lightning_multigrid.sources.manifest import Manifest, Rows
 from lightning_multigrid.sources.text import ManifestError, path_argument
 
 _log = logging.getLogger(__name__)
@@ -24,13 +21,11 @@ _MOST_LABELS = 2**31 - 1  # labels are packed in 32 bits
 class ManifestBuilder:
     """Collects checked rows for a `Manifest`.
 
-    A listed path may not lead out of the root, by `..` or as an absolute path elsewhere. Only its text is judged; the
-    disk is not touched. Links on the way to a listed path are followed: the owner of the disk made them, not the author
-    of the list.
+    A listed path may not lead out of the root, by `..` or as an absolute path elsewhere; without a root, absolute paths
+    may lead anywhere. Only the text of a path is judged. Links on the way to it are followed: the owner of the disk
+    made them, not the author of the list.
 
-    `origin` is the file or folder that is read; errors name it. The other arguments are those of `VideoList`. Only with
-    a URL as the root are videos read from anywhere but the disk. Without a root, absolute paths may lead anywhere: a
-    list of absolute paths needs no root, but a given root is a promise.
+    `origin` is the file or folder that is read; errors name it. The other arguments are those of `VideoList`.
     """
 
     def __init__(
@@ -102,19 +97,11 @@ class ManifestBuilder:
         if self._missing:
             counts = f"{self._missing:,} of the {self._missing + rows:,} videos"
             _log.warning("%s listed in %s are not on disk and are left out.", counts, self._origin)
+        columns = (self._paths, self._path_offsets, self._labels, self._label_offsets, self._starts, self._ends)
+        # Copies, as the builder may still move its memory.
+        stored = Rows(*(torch.from_numpy(np.array(values)) for values in columns))
         return Manifest(
-            self._origin,
-            self._root,
-            self._classes,
-            self._multi_label,
-            self._frame_rate,
-            self._missing,
-            _tensor(self._paths),
-            _tensor(self._path_offsets),
-            _tensor(self._labels),
-            _tensor(self._label_offsets),
-            _tensor(self._starts),
-            _tensor(self._ends),
+            self._origin, self._root, self._classes, self._multi_label, self._frame_rate, self._missing, stored
         )
 
     def error(self, where: str, what: str) -> ManifestError:
@@ -153,9 +140,7 @@ class ManifestBuilder:
         for label in labels:
             if not 0 <= label < beyond:
                 known = f"; there are {beyond:,} classes" if self._classes else ""
-                raise self.error(
-                    where, f"label {label} is required to be from 0 to {beyond - 1}{known}. Number the classes from 0"
-                )
+                raise self.error(where, f"label {label} is not from 0 to {beyond - 1}{known}. Number classes from 0")
         if self._multi_label:
             return
         if len(labels) > 1:
@@ -234,7 +219,3 @@ def _positive_rate(frame_rate: float | None) -> float | None:
     if not (frame_rate > 0 and math.isfinite(frame_rate)):
         raise ManifestError(f"`frame_rate` must be positive (frames per second), got {frame_rate}.")
     return float(frame_rate)
-
-
-def _tensor(values: bytearray | array[int] | array[float]) -> Tensor:
-    return torch.from_numpy(np.array(values))  # a copy, as the builder may still move its memory

@@ -1,12 +1,11 @@
 """Charades, whose videos show several actions, each for a while: its own files, and PySlowFast's lists of frames."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from typing import NamedTuple
 from lightning_multigrid.files import StrPath, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import csv_table, numbered_names, parse_labels, path_argument, text_lines
+from lightning_multigrid.sources.text import csv_table, file_or, numbered_names, parse_labels, path_argument, text_lines
 
 _ACTION = re.compile(r"c([0-9]{3}) ([0-9]{1,6}(?:\.[0-9]{1,9})?) ([0-9]{1,6}(?:\.[0-9]{1,9})?)")
 
@@ -46,11 +45,11 @@ class Charades:
         """
         path = path_argument("annotations", self.annotations)
         beside = os.path.join(os.path.dirname(path), "Charades_v1_classes.txt")
-        file = beside if self.classes_file is None else path_argument("classes_file", self.classes_file)
+        names = numbered_names(file_or(beside, "classes_file", self.classes_file), "c{:03d}", 0)
         builder = ManifestBuilder(
             path,
             path_argument("videos", self.videos),
-            classes=numbered_names(file, "c{:03d}", 0),
+            classes=names,
             multi_label=True,
             frame_rate=self.frame_rate,
             existing_only=self.existing_only,
@@ -62,9 +61,7 @@ class Charades:
             for action in filter(None, row["actions"].split(";")):
                 match = _ACTION.fullmatch(action)
                 if match is None:
-                    raise builder.error(
-                        where, f"the action {quoted(action)} is not like `c092 11.90 21.20`. Repair the line"
-                    )
+                    raise builder.error(where, f"{quoted(action)} is not like `c092 11.90 21.20`. Repair the line")
                 labels.append(int(match[1]))
                 spans.append((float(match[2]), float(match[3])))
             builder.add(row["id"] + suffix, labels, where=where, spans=spans)
@@ -109,18 +106,23 @@ class FrameList:
             existing_only=self.existing_only,
         )
         seen = set()
-        for video, frames in groupby(_frames(builder, path), key=attrgetter("video")):
-            where = f"video {quoted(video)}"
+        for video, group in groupby(_frames(builder, path), key=attrgetter("video")):
+            frames, where = list(group), f"video {quoted(video)}"
             if video in seen:
                 raise builder.error(where, "its frames are in several places, one is required. Sort the list")
             seen.add(video)
-            folder, spans = _label_spans(builder, frames)
-            builder.add(
-                folder,
-                [label for label, _, _ in spans],
-                where=where,
-                spans=[(first / self.frame_rate, end / self.frame_rate) for _, first, end in spans],
-            )
+            for last, frame in pairwise(frames):
+                if not _follows(frame, last):
+                    raise builder.error(
+                        f"line {frame.line}",
+                        f"frame {frame.number}, {quoted(frame.path)}, does not follow {last.number}, "
+                        f"{quoted(last.path)}; all frames of one folder are required, in the order of their names. "
+                        "Sort the list",
+                    )
+            stretches = _stretches([frame.labels for frame in frames])
+            spans = [(first / self.frame_rate, end / self.frame_rate) for _, first, end in stretches]
+            labels = [label for label, _, _ in stretches]
+            builder.add(posixpath.dirname(frames[0].path), labels, where=where, spans=spans)
         return builder.build()
 
 
@@ -129,53 +131,40 @@ class _Frame(NamedTuple):
     video: str
     number: int
     path: str
-    labels: str
+    labels: frozenset[int]
 
 
 def _frames(builder: ManifestBuilder, path: str) -> Iterator[_Frame]:
     # The typo is in the files.
     header = "original_vido_id video_id frame_id path labels"
+    parsed = lru_cache(parse_labels)  # neighbours have the same
     for line, text in enumerate(text_lines(path), start=1):
         fields = text.split()
         if line == 1 and fields != header.split():
-            raise builder.error(
-                "line 1", f"{quoted(text)} is not the header `{header}`. Give PySlowFast's list of frames"
-            )
+            raise builder.error("line 1", f"{quoted(text)} is not the header `{header}`. Give PySlowFast's frame list")
         if line == 1 or not fields:
             continue
         if len(fields) != 5 or not (fields[2].isascii() and fields[2].isdecimal() and len(fields[2]) < 10):
             raise builder.error(f"line {line}", f"{quoted(text)} is not `{header}`. Repair the line")
-        yield _Frame(line, fields[0], int(fields[2]), fields[3], fields[4].replace('"', ""))
-
-
-def _label_spans(builder: ManifestBuilder, frames: Iterator[_Frame]) -> tuple[str, list[tuple[int, int, int]]]:
-    """Returns the folder of a video's frames, and (label, first frame, last frame + 1) of each stretch of a label."""
-    rows = list(frames)
-    for last, frame in pairwise(rows):
-        if not _follows(frame, last):
-            raise builder.error(
-                f"line {frame.line}",
-                f"frame {frame.number}, {quoted(frame.path)}, does not follow {last.number}, {quoted(last.path)}; "
-                "all frames of one folder are required, in the order of their names. Sort the list",
-            )
-    spans: list[tuple[int, int, int]] = []
-    began: dict[int, int] = {}
-    position = 0
-    for text, stretch in groupby(rows, key=attrgetter("labels")):
-        labels = parse_labels(text)
+        unquoted = fields[4].replace('"', "")
+        labels = parsed(unquoted)
         if labels is None:
-            line = rows[position].line
-            raise builder.error(f"line {line}", f'{quoted(text)} are not labels like "1,5". Repair the line')
-        spans += [(label, began.pop(label), position) for label in sorted(began.keys() - set(labels))]
-        began.update(dict.fromkeys(set(labels) - began.keys(), position))
-        position += len(list(stretch))
-    spans += [(label, first, position) for label, first in sorted(began.items())]
-    return posixpath.dirname(rows[0].path), spans
+            raise builder.error(f"line {line}", f'{quoted(unquoted)} are not labels like "1,5". Repair the line')
+        yield _Frame(line, fields[0], int(fields[2]), fields[3], frozenset(labels))
+
+
+def _stretches(frames: Sequence[frozenset[int]]) -> list[tuple[int, int, int]]:
+    """Returns (label, first frame, last frame + 1) of each stretch of frames with a label."""
+    stretches: list[tuple[int, int, int]] = []
+    began: dict[int, int] = {}
+    for position, labels in enumerate([*frames, frozenset()]):
+        stretches += [(label, began.pop(label), position) for label in sorted(began.keys() - labels)]
+        began.update(dict.fromkeys(labels - began.keys(), position))
+    return stretches
 
 
 def _follows(frame: _Frame, last: _Frame) -> bool:
-    folder, name = posixpath.split(frame.path)
-    last_folder, last_name = posixpath.split(last.path)
+    (folder, name), (last_folder, last_name) = posixpath.split(frame.path), posixpath.split(last.path)
     # By length first: 9.jpg comes before 10.jpg.
-    in_order = (len(name), name) > (len(last_name), last_name)
+    in_order = (len(last_name), last_name) < (len(name), name)
     return folder == last_folder and in_order and frame.number == last.number + 1

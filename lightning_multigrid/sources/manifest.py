@@ -1,14 +1,29 @@
 """Paths and labels of hundreds of thousands of videos, in tensors that all workers share."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
+from itertools import compress
+from typing import NamedTuple
 
 from torch import Tensor
 
 from lightning_multigrid.files import quoted
 from lightning_multigrid.sources.text import ManifestError
+
+
+class Rows(NamedTuple):
+    """The paths and labels of a manifest.
+
+    The path of row i is bytes [path_offsets[i], path_offsets[i + 1]) of `paths`; its labels are found in the same way.
+    Either every label has a start and an end in seconds, or none has.
+    """
+
+    paths: Tensor
+    path_offsets: Tensor
+    labels: Tensor
+    label_offsets: Tensor
+    starts: Tensor
+    ends: Tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -26,6 +41,7 @@ class Manifest:
         multi_label: Whether a video may have any number of labels instead of one.
         frame_rate: Frames per second if each path is a folder of frames, None if it is a video file.
         missing: How many listed videos were left out because they are not on disk (`existing_only`).
+        rows: Paths and labels.
         index: File of the videos' packet indices, if `prepare` wrote one.
 
     >>> from lightning_multigrid.sources.builder import ManifestBuilder
@@ -41,18 +57,11 @@ class Manifest:
     multi_label: bool
     frame_rate: float | None
     missing: int
-    # The path of row i is bytes [_path_offsets[i], _path_offsets[i + 1]) of the paths; its labels are found in the same
-    # way. Either every label has a span in seconds, or none has.
-    _path_bytes: Tensor
-    _path_offsets: Tensor
-    _label_ids: Tensor
-    _label_offsets: Tensor
-    _starts: Tensor
-    _ends: Tensor
+    rows: Rows
     index: str | None = None
 
     def __len__(self) -> int:
-        return len(self._path_offsets) - 1
+        return len(self.rows.path_offsets) - 1
 
     def __repr__(self) -> str:
         plural = "" if len(self) == 1 else "s"
@@ -66,28 +75,23 @@ class Manifest:
             parts.append(f"{self.missing:,} missing")
         return f"Manifest({os.path.basename(self.origin)!r}: {', '.join(parts)}, root={self.root!r})"
 
-    @property
-    def arrays(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The tensors in the order of the constructor: paths, labels (each with their offsets), starts and ends."""
-        return self._path_bytes, self._path_offsets, self._label_ids, self._label_offsets, self._starts, self._ends
-
     def spans(self, index: int) -> tuple[list[int], list[tuple[float, float]]]:
         """Returns the labels of a row as they were added, and their (start, end) in seconds, if they have spans."""
-        first, last = self._row(self._label_offsets, index)
-        spans = zip(self._starts[first:last].tolist(), self._ends[first:last].tolist(), strict=True)
-        return self._label_ids[first:last].tolist(), list(spans)
+        row = self._row(self.rows.label_offsets, index)
+        spans = zip(self.rows.starts[row].tolist(), self.rows.ends[row].tolist(), strict=True)
+        return self.rows.labels[row].tolist(), list(spans)
 
     @property
     def labelled(self) -> bool:
         """Whether any video has a label. Lists for prediction have none."""
-        return len(self._label_ids) > 0
+        return len(self.rows.labels) > 0
 
     @property
     def num_classes(self) -> int:
         """Number of `classes`, or if they are unknown, the largest label + 1 (0 without labels)."""
         if self.classes or not self.labelled:
             return len(self.classes)
-        return int(self._label_ids.max()) + 1
+        return int(self.rows.labels.max()) + 1
 
     def path(self, index: int) -> str:
         """Returns the absolute path or URL of the video, or the path of its folder of frames.
@@ -95,15 +99,12 @@ class Manifest:
         Raises:
             IndexError: If there is no such row, as in all methods that take an index.
         """
-        first, last = self._row(self._path_offsets, index)
-        return os.path.join(
-            self.root, self._path_bytes[first:last].numpy().tobytes().decode("utf-8", "surrogateescape")
-        )
+        path = self.rows.paths[self._row(self.rows.path_offsets, index)].numpy().tobytes()
+        return os.path.join(self.root, path.decode("utf-8", "surrogateescape"))
 
     def labels(self, index: int) -> tuple[int, ...]:
         """Returns all labels of the video, ascending, each once."""
-        first, last = self._row(self._label_offsets, index)
-        return tuple(sorted(set(self._label_ids[first:last].tolist())))
+        return tuple(sorted(set(self.spans(index)[0])))
 
     def label(self, index: int) -> int:
         """Returns the label of a video that has exactly one.
@@ -134,17 +135,15 @@ class Manifest:
             ValueError: If `end` does not come after `start`.
         """
         if not start < end:
-            raise ValueError(
-                f"`end` must come after `start`, got {start} to {end} s. A clip ends where its last frame does."
-            )
-        if not len(self._starts):
+            raise ValueError(f"`end` must come after `start`, got {start} to {end} s. A clip ends with its last frame.")
+        labels, spans = self.spans(index)
+        if not spans:
             return self.labels(index)
-        first, last = self._row(self._label_offsets, index)
         # They overlap from the later start to the earlier end.
-        seen = self._starts[first:last].clamp(min=start) < self._ends[first:last].clamp(max=end)
-        return tuple(sorted(set(self._label_ids[first:last][seen].tolist())))
+        overlaps = [max(first, start) < min(last, end) for first, last in spans]
+        return tuple(sorted(set(compress(labels, overlaps))))
 
-    def _row(self, offsets: Tensor, index: int) -> tuple[int, int]:
+    def _row(self, offsets: Tensor, index: int) -> slice:
         if not 0 <= index < len(self):
             raise IndexError(f"Row {index} of a manifest of {len(self)} videos.")
-        return int(offsets[index]), int(offsets[index + 1])
+        return slice(int(offsets[index]), int(offsets[index + 1]))

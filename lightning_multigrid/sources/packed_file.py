@@ -13,19 +13,18 @@ without a copy. It comes from a disk, so nothing in it is believed: every offset
     4       CRC-32 of all bytes before it
 """
 
-from __future__ import annotations
-
 import json
 import os
 import struct
 import zlib
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import torch
 
 from lightning_multigrid.files import StrPath, new_file
-from lightning_multigrid.sources.manifest import Manifest
+from lightning_multigrid.sources.manifest import Manifest, Rows
 from lightning_multigrid.sources.text import ManifestError, path_argument
 
 MANIFEST_NAME = "manifest.packed"
@@ -33,9 +32,10 @@ INDEX_NAME = "packets.index"
 
 _MAGIC = b"LMGpack1"
 _LONGEST_HEADER = 2**26  # millions of classes
-_LARGEST = 2**40
-# Of the arrays, in the order of the file.
-_TYPES = tuple(map(np.dtype, ("<i8", "<i8", "<f8", "<f8", "<i4", "u1")))
+_COUNTS = ("rows", "labels", "path_bytes")
+_FIELDS = dict.fromkeys(_COUNTS, int) | {"spans": bool, "root": str, "classes": list, "multi_label": bool}
+# The arrays in the order of the file, as `Rows` names them.
+_TYPES = {"path_offsets": "<i8", "label_offsets": "<i8", "starts": "<f8", "ends": "<f8", "labels": "<i4", "paths": "u1"}
 
 
 def save_manifest(manifest: Manifest, path: StrPath) -> None:
@@ -52,20 +52,12 @@ def save_manifest(manifest: Manifest, path: StrPath) -> None:
             f"The videos of a packed manifest must be files in its folder {folder}, got {manifest!r}. Write it to the "
             "folder that holds them."
         )
-    path_bytes, path_offsets, label_ids, label_offsets, starts, ends = manifest.arrays
-    header = {
-        "rows": len(manifest),
-        "labels": len(label_ids),
-        "path_bytes": len(path_bytes),
-        "spans": len(starts) > 0,
-        "root": root,
-        "classes": list(manifest.classes),
-        "multi_label": manifest.multi_label,
-    }
-    text = json.dumps(header).encode()
+    rows = manifest.rows
+    counts = {"rows": len(manifest), "labels": len(rows.labels), "path_bytes": len(rows.paths)}
+    about = {"root": root, "classes": manifest.classes, "multi_label": manifest.multi_label}
+    text = json.dumps({**counts, "spans": len(rows.starts) > 0, **about}).encode()
     parts = [_MAGIC + struct.pack("<Q", len(text)) + text]
-    arrays = (path_offsets, label_offsets, starts, ends, label_ids, path_bytes)
-    parts += [values.numpy().astype(kind, copy=False).tobytes() for values, kind in zip(arrays, _TYPES, strict=True)]
+    parts += [getattr(rows, name).numpy().astype(kind, copy=False).tobytes() for name, kind in _TYPES.items()]
     content = b"".join(part + bytes(-len(part) % 8) for part in parts)
     with new_file(path) as file:
         file.write(content + struct.pack("<I", zlib.crc32(content)))
@@ -87,114 +79,79 @@ def load_manifest(path: StrPath) -> Manifest:
     path = path_argument("path", path)
     try:
         with open(path, "rb") as file:
-            content = bytearray(file.read())
+            return _parse(path, bytearray(file.read()))
     except OSError as error:
         raise ManifestError(f"{path} can't be read: {error.strerror}. Check the path and its permissions.") from error
-    try:
-        return _parse(path, content)
-    except _Damaged as error:
+    except (ValueError, RecursionError) as error:
         raise ManifestError(
             f"{path} is no packed manifest, or damaged: {error}. Run `lightning-multigrid prepare` again, which keeps "
             "the finished videos."
         ) from None
 
 
-class _Damaged(Exception):
-    pass
-
-
 def _parse(path: str, content: bytearray) -> Manifest:
     if content[:8] != _MAGIC or len(content) < 20:
-        raise _Damaged(f"its first bytes are not {_MAGIC.decode()}")
+        raise ValueError(f"its first bytes are not {_MAGIC.decode()}")
     (length,) = struct.unpack_from("<Q", content, 8)
     if length > min(_LONGEST_HEADER, len(content)):
-        raise _Damaged("its header is longer than the file")
-    header = _Header(bytes(content[16 : 16 + length]))
-    arrays: list[np.ndarray] = []
+        raise ValueError("its header is longer than the file")
+    header = _header(bytes(content[16 : 16 + length]))
+    bounds, spans = header["rows"] + 1, header["labels"] if header["spans"] else 0
+    numbers = (bounds, bounds, spans, spans, header["labels"], header["path_bytes"])
+    arrays: dict[str, np.ndarray] = {}
     at = _padded(16 + length)
-    spans = header.labels if header.spans else 0
-    numbers = (header.rows + 1, header.rows + 1, spans, spans, header.labels, header.path_bytes)
-    for kind, number in zip(_TYPES, numbers, strict=True):
-        end = at + kind.itemsize * number
+    for (name, kind), number in zip(_TYPES.items(), numbers, strict=True):
+        end = at + np.dtype(kind).itemsize * number
         if end > len(content):
-            raise _Damaged("it is cut short")
-        arrays.append(np.frombuffer(content, kind, number, at) if number else np.empty(0, kind))
+            raise ValueError("it is cut short")
+        arrays[name] = np.frombuffer(content, kind, number, at) if number else np.empty(0, kind)
         at = _padded(end)
     if at + 4 != len(content):
-        raise _Damaged(f"it has {len(content):,} bytes, {at + 4:,} are required")
+        raise ValueError(f"it has {len(content):,} bytes, {at + 4:,} are required")
     if zlib.crc32(memoryview(content)[:at]) != struct.unpack_from("<I", content, at)[0]:
-        raise _Damaged("its check sum is wrong")
-    path_offsets, label_offsets, starts, ends, label_ids, path_bytes = arrays
-    _check_offsets(path_offsets, header.path_bytes, "paths")
-    _check_offsets(label_offsets, header.labels, "labels")
-    _check_paths(path_bytes, path_offsets)
-    _check_labels(label_ids, label_offsets, header)
-    if np.isnan(starts).any() or np.isnan(ends).any():
-        raise _Damaged("the start or the end of a label is not a number")
+        raise ValueError("its check sum is wrong")
+    for what in ("path", "label"):
+        offsets, total = arrays[f"{what}_offsets"], len(arrays[f"{what}s"])
+        if offsets[0] != 0 or offsets[-1] != total or (offsets[1:] < offsets[:-1]).any():
+            raise ValueError(f"the bounds of its {what}s are not in order")
+    _check_paths(arrays["paths"], arrays["path_offsets"])
+    labels, classes, single = arrays["labels"], tuple(header["classes"]), not header["multi_label"]
+    if (labels < 0).any() or (classes and (labels >= len(classes)).any()):
+        raise ValueError("a label belongs to no class")
+    if single and (np.diff(arrays["label_offsets"]) != (1 if len(labels) else 0)).any():
+        raise ValueError("a video has not exactly one label")
+    if np.isnan(arrays["starts"]).any() or np.isnan(arrays["ends"]).any():
+        raise ValueError("the start or the end of a label is not a number")
     folder = os.path.dirname(os.path.abspath(path))
-    root = os.path.normpath(os.path.join(folder, header.root))
-    return Manifest(
-        path,
-        root,
-        header.classes,
-        header.multi_label,
-        None,
-        0,
-        _tensor(path_bytes),
-        _tensor(path_offsets),
-        _tensor(label_ids),
-        _tensor(label_offsets),
-        _tensor(starts),
-        _tensor(ends),
-        os.path.join(folder, INDEX_NAME),
-    )
+    root, index = os.path.normpath(os.path.join(folder, header["root"])), os.path.join(folder, INDEX_NAME)
+    native = {name: values.astype(values.dtype.newbyteorder("="), copy=False) for name, values in arrays.items()}
+    rows = Rows(**{name: torch.from_numpy(values) for name, values in native.items()})
+    return Manifest(path, root, classes, header["multi_label"], None, 0, rows, index)
 
 
-class _Header:
-    """The values of the header, each checked to be of its type."""
-
-    def __init__(self, text: bytes) -> None:
-        try:
-            values = json.loads(text)
-        except (ValueError, RecursionError):
-            values = None
-        if not isinstance(values, dict):
-            raise _Damaged("its header is not a JSON object")
-        for name in ("rows", "labels", "path_bytes"):
-            if type(values.get(name)) is not int or not 0 <= values[name] < _LARGEST:
-                raise _Damaged(f"`{name}` is not a whole number from 0")
-        for name in ("spans", "multi_label"):
-            if type(values.get(name)) is not bool:
-                raise _Damaged(f"`{name}` is neither true nor false")
-        self.rows: int = values["rows"]
-        self.labels: int = values["labels"]
-        self.path_bytes: int = values["path_bytes"]
-        self.spans: bool = values["spans"]
-        self.multi_label: bool = values["multi_label"]
-        if not self.rows:
-            raise _Damaged("it has no rows")
-        classes, root = values.get("classes"), values.get("root")
-        if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-            raise _Damaged("`classes` is not a list of names")
-        if len(set(classes)) < len(classes):
-            raise _Damaged("a class is named more than once")
-        self.classes = tuple(classes)
-        if not isinstance(root, str) or not _is_inside(root):
-            raise _Damaged("`root` leads out of its folder")
-        self.root = root
+def _header(text: bytes) -> dict[str, Any]:
+    values = json.loads(text)
+    if not isinstance(values, dict):
+        raise ValueError("its header is not a JSON object")
+    for name, kind in _FIELDS.items():
+        if type(values.get(name)) is not kind:
+            raise ValueError(f"`{name}` of its header is not of the type {kind.__name__}")
+    if not values["rows"] or min(values[name] for name in _COUNTS) < 0:
+        raise ValueError(f"the numbers of its header are too small: {[values[name] for name in _COUNTS]}")
+    classes = values["classes"]
+    if not all(isinstance(name, str) for name in classes) or len(set(classes)) < len(classes):
+        raise ValueError("`classes` are not names that differ")
+    if not _is_inside(values["root"]):
+        raise ValueError("`root` leads out of its folder")
+    return values
 
 
 def _is_inside(root: str) -> bool:
-    try:
-        os.fsencode(root)
-    except UnicodeEncodeError:
-        return False
-    return root == os.curdir or ("\0" not in root and all(part not in ("", ".", "..") for part in root.split("/")))
-
-
-def _check_offsets(offsets: np.ndarray, total: int, what: str) -> None:
-    if offsets[0] != 0 or offsets[-1] != total or (offsets[1:] < offsets[:-1]).any():
-        raise _Damaged(f"the bounds of its {what} are not in order")
+    """Whether a root is a relative path in its normal form that does not lead upwards."""
+    with suppress(UnicodeEncodeError):
+        normal = os.path.normpath(root) == root and b"\0" not in os.fsencode(root)
+        return normal and not os.path.isabs(root) and root.split(os.sep)[0] != os.pardir
+    return False
 
 
 def _check_paths(path_bytes: np.ndarray, offsets: np.ndarray) -> None:
@@ -205,25 +162,14 @@ def _check_paths(path_bytes: np.ndarray, offsets: np.ndarray) -> None:
     ends = np.sort(np.concatenate([slashes, offsets[1:]]))
     lengths = ends - starts
     if (lengths < 1).any() or (path_bytes == 0).any():
-        raise _Damaged("a path is absolute, empty, or not in its normal form")
+        raise ValueError("a path is absolute, empty, or not in its normal form")
     dots = path_bytes == ord(".")
     one, two = starts[lengths == 1], starts[lengths == 2]
     if dots[one].any() or (dots[two] & dots[two + 1]).any():
-        raise _Damaged("a path leads out of its folder")
+        raise ValueError("a path leads out of its folder")
     if (np.diff(offsets) > 4096).any():
-        raise _Damaged("a path is longer than 4,096 bytes")
-
-
-def _check_labels(label_ids: np.ndarray, offsets: np.ndarray, header: _Header) -> None:
-    if (label_ids < 0).any() or (header.classes and (label_ids >= len(header.classes)).any()):
-        raise _Damaged("a label belongs to no class")
-    if not header.multi_label and (np.diff(offsets) != (1 if header.labels else 0)).any():
-        raise _Damaged("a video has not exactly one label")
+        raise ValueError("a path is longer than 4,096 bytes")
 
 
 def _padded(at: int) -> int:
     return at + -at % 8
-
-
-def _tensor(values: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(values.astype(values.dtype.newbyteorder("="), copy=False))

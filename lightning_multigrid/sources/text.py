@@ -1,7 +1,5 @@
 """Text files from users and datasets: read line by line, with errors that name the line and the way out."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -27,6 +25,11 @@ def path_argument(name: str, value: StrPath) -> str:
         return _path_argument(name, value)
     except PathError as error:
         raise ManifestError(str(error)) from None
+
+
+def file_or(default: str, name: str, value: StrPath | None) -> str:
+    """Returns the path given as the argument `name`; `default` if none is given."""
+    return default if value is None else path_argument(name, value)
 
 
 def parse_labels(text: str) -> tuple[int, ...] | None:
@@ -133,19 +136,14 @@ def numbered_names(path: str, number: str, first: int) -> list[str]:
     `number` is the format of a number: `c{:03d}` for the line `c000 Holding some clothes`.
     """
     names: list[str] = []
-    for line in filter(str.strip, text_lines(path)):
+    for line in filter(None, map(str.strip, text_lines(path))):
         required = number.format(first + len(names))
-        given, _, name = line.strip().partition(" ")
+        given, _, name = line.partition(" ")
         if given != required or not name:
-            raise ManifestError(
-                f"{path}: {quoted(line.strip())}, where `{required} name` is required. "
-                "Give the official list of classes."
-            )
+            raise ManifestError(f"{path}: {quoted(line)}, where `{required} name` is required. Give the official list.")
         names.append(name)
     if not names:
-        raise ManifestError(
-            f"{path} is empty, `{number.format(first)} name` is required. Give the official list of classes."
-        )
+        raise ManifestError(f"{path} is empty, `{number.format(first)} name` is required. Give the official list.")
     return names
 
 
@@ -160,9 +158,8 @@ def names_in(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError as error:
-        raise ManifestError(
-            f"{folder} can't be listed: {error.strerror}. Give the path of an existing folder."
-        ) from error
+        message = f"{folder} can't be listed: {error.strerror}. Give the path of an existing folder."
+        raise ManifestError(message) from error
 
 
 def read_json(path: str) -> Any:

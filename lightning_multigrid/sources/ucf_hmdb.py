@@ -1,7 +1,5 @@
 """UCF101 and HMDB51."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 from collections.abc import Sequence
@@ -11,7 +9,7 @@ from typing import Literal
 from lightning_multigrid.files import StrPath, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import ManifestError, names_in, numbered_names, path_argument, text_lines
+from lightning_multigrid.sources.text import ManifestError, file_or, names_in, numbered_names, path_argument, text_lines
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,7 @@ class UCF101:
         """
         path = path_argument("annotations", self.annotations)
         beside = os.path.join(os.path.dirname(path), "classInd.txt")
-        file = beside if self.classes_file is None else path_argument("classes_file", self.classes_file)
-        names = numbered_names(file, "{}", 1)
+        names = numbered_names(file_or(beside, "classes_file", self.classes_file), "{}", 1)
         by_name = {name: label for label, name in enumerate(names)}
         by_id = {str(label + 1): label for label in range(len(names))}
         videos = path_argument("videos", self.videos)
@@ -99,12 +96,11 @@ class HMDB51:
         for label, name in enumerate(names):
             file = name + ending
             for line, text in enumerate(text_lines(os.path.join(folder, file)), start=1):
+                where = f"{file}, line {line}"
                 # From the right: names of videos have odd characters.
                 video, _, use = text.strip().rpartition(" ")
                 if text.strip() and (not video or use not in ("0", "1", "2")):
-                    raise builder.error(
-                        f"{file}, line {line}", f"{quoted(text)} is not `video.avi` and 0, 1 or 2. Repair the line"
-                    )
+                    raise builder.error(where, f"{quoted(text)} is not `video.avi` and 0, 1 or 2. Repair the line")
                 if use == wanted:
-                    builder.add(f"{name}/{video.strip()}", [label], where=f"{file}, line {line}")
+                    builder.add(f"{name}/{video.strip()}", [label], where=where)
         return builder.build()

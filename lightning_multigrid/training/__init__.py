@@ -16,7 +16,7 @@ from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR
 from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.training.check_grids import meta_copy
 from lightning_multigrid.training.compile_grids import CompileGrids
-from lightning_multigrid.training.recipe import read_recipe, scheduler_configs
+from lightning_multigrid.training.recipe import read_recipe
 from lightning_multigrid.training.takeover import Takeover
 
 __all__ = [
@@ -30,5 +30,4 @@ __all__ = [
     "last_whole_checkpoint",
     "meta_copy",
     "read_recipe",
-    "scheduler_configs",
 ]

@@ -1,7 +1,7 @@
 """The LR rule of multigrid training: the user's own schedulers on the baseline's clock, times the phase's scale.
 
 The clock is `MultigridSchedule.baseline_epoch`; the scale is `Phase.lr_scale`; `Fit.sync_lr` passes both before each
-step.
+step. A weight decay is scaled in the same way, if the user asks for it.
 
 A *tick* is one `step()` of a scheduler. Lightning ticks a scheduler after epochs or optimizer steps of the run. At each
 step here, a scheduler has been ticked as often as it would have been by the corresponding point of a baseline run.
@@ -29,7 +29,8 @@ from lightning_multigrid.training.torch_internals import scheduler_parts
 _KINETICS_MILESTONES = (Fraction(44, 112), Fraction(72, 112), Fraction(92, 112))
 # More steps than this are in effect a smooth decay, such as a `StepLR` of one epoch.
 _MOST_MILESTONES = 10
-_BASELINE_LR = "multigrid_baseline_lr"
+# What is scaled in a parameter group, with its name in messages.
+_NAMES = {"lr": "LR", "weight_decay": "weight decay"}
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def _is_warmup(scheduler: Any) -> bool:
 
 
 class ScaledLR(float):
-    """The LR in use. It knows the baseline's LR, and so does what a script computes from it.
+    """The LR (or weight decay) in use. It knows the baseline's, and so does what a script computes from it.
 
     A script that writes `group["lr"] * 0.1` means a tenth of the baseline's LR, one that writes 0.1 the baseline's LR.
     """
@@ -175,6 +176,7 @@ class BaselineLR:
     `param_groups["lr"]` is the LR in use at each optimizer step, also if the script adds a group or writes an LR: what
     it writes is the baseline's LR, unless it is computed from the LR in use. Beside it, each group keeps the baseline's
     LR. `state_dict` of an optimizer has the baseline's LR alone, so that checkpoints also fit a plain training.
+    The same holds for the weight decay, if it is scaled.
 
     Args:
         configs: The schedulers as Lightning holds them. `ReduceLROnPlateau` is left to Lightning, or to the script.
@@ -183,6 +185,7 @@ class BaselineLR:
         tick: Steps a scheduler once, as the module would.
         baseline: What the Trainer answers in the baseline run, by the names of its properties.
         run: What it answers in this run, where it differs from what Lightning would answer.
+        weight_decay: Whether the weight decay is scaled, too.
     """
 
     def __init__(
@@ -193,20 +196,30 @@ class BaselineLR:
         tick: Callable[[Any], None],
         baseline: dict[str, Any],
         run: dict[str, Any],
+        weight_decay: bool = False,
     ) -> None:
         self.configs = [config for config in configs if not is_plateau(config)]
         self.intervals: list[str] = [config.interval for config in self.configs]
         self.optimizers, self.epoch, self.tick = optimizers, epoch, tick
         self.ticks = [0] * len(self.configs)
-        self.scale = 1.0
+        self.scales = {"lr": 1.0, "weight_decay": 1.0} if weight_decay else {"lr": 1.0}
         self.now = 0.0  # the LR in use of the first parameter group; 0 if there is no optimizer
         self.baseline, self.run = baseline, run
         self.answers = run  # while a scheduler ticks, the baseline's
         self.forget_calls()
-        self._warned = False
+        self._warned: set[str] = set()
+
+    @property
+    def scale(self) -> float:
+        """The scale of the LR."""
+        return self.scales["lr"]
 
     def _groups(self) -> list[dict[str, Any]]:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    def _scaled(self) -> Iterator[tuple[dict[str, Any], str]]:
+        """Every group with each name of a value in it that is scaled."""
+        return ((group, name) for group in self._groups() for name in self.scales if name in group)
 
     @contextmanager
     def on_baseline(self) -> Iterator[None]:
@@ -219,52 +232,52 @@ class BaselineLR:
 
     def remove_scale(self) -> None:
         """Gives every group the baseline's LR."""
-        for group in self._groups():
-            _set_lr(group, self._baseline(group))
-            group.pop(_BASELINE_LR, None)
+        for group, name in self._scaled():
+            _set(group, name, self._baseline(group, name))
+            group.pop(_kept(name), None)
 
-    def _baseline(self, group: dict[str, Any]) -> float:
-        """The baseline's LR of a group, also if the script has just written its LR."""
-        lr, known = group["lr"], group.get(_BASELINE_LR)
-        if isinstance(lr, ScaledLR):
-            return lr.baseline
+    def _baseline(self, group: dict[str, Any], name: str) -> float:
+        """The baseline's value of a group, also if the script has just written it."""
+        value, known, scale = group[name], group.get(_kept(name)), self.scales[name]
+        if isinstance(value, ScaledLR):
+            return value.baseline
         # The tolerance is for an LR in a float32 tensor.
-        if known is not None and math.isclose(float(lr), known * self.scale, rel_tol=1e-6):
+        if known is not None and math.isclose(float(value), known * scale, rel_tol=1e-6):
             return float(known)
-        if not isinstance(lr, Tensor):
-            self._say_taken(lr)
-            return float(lr)
+        if not isinstance(value, Tensor):
+            self._say_taken(name, value)
+            return float(value)
         if known is None:  # a group that is added, at the LR of another one
-            return float(lr) / self.scale
+            return float(value) / scale
         raise MisconfigurationException(
-            f"The script sets an LR that is in a tensor to {float(lr):g}, and MultigridCallback can't tell whether it "
-            "is the baseline's or computed from the LR in use. Give the optimizer a number as `lr`, or let "
-            "`configure_optimizers` return a scheduler."
+            f"The script sets an {_NAMES[name]} that is in a tensor to {float(value):g}, and MultigridCallback can't "
+            "tell whether it is the baseline's or computed from the one in use. Give the optimizer a number as "
+            f"`{name}`, or let `configure_optimizers` return a scheduler."
         )
 
-    def _say_taken(self, lr: float) -> None:
-        if self._warned or self.scale == 1:
+    def _say_taken(self, name: str, value: float) -> None:
+        if name in self._warned or self.scales[name] == 1:
             return
-        self._warned = True
-        name = "estimated_stepping_batches"
+        self._warned.add(name)
+        steps = "estimated_stepping_batches"
         rank_zero_warn(
-            f"The script sets the LR itself, now to {lr:g}. MultigridCallback takes this as the baseline's LR and "
-            f"multiplies it by the phase's scale, now {self.scale:g}. If the script computes it from `global_step` or "
-            f"`current_epoch`, it counts this run ({self.run.get(name, 'a few')} optimizer steps) and not the baseline "
-            f"({self.baseline[name]}): let `configure_optimizers` return a scheduler, for instance `LinearLR` for a "
-            "warm-up, or compute it from `global_step / trainer.estimated_stepping_batches`."
+            f"The script sets the {_NAMES[name]} itself, now to {value:g}. MultigridCallback takes this as the "
+            f"baseline's and multiplies it by the phase's scale, now {self.scales[name]:g}. If the script computes it "
+            f"from `global_step` or `current_epoch`, it counts this run ({self.run.get(steps, 'a few')} optimizer "
+            f"steps) and not the baseline ({self.baseline[steps]}): let `configure_optimizers` return a scheduler, for "
+            "instance `LinearLR` for a warm-up, or compute it from `global_step / trainer.estimated_stepping_batches`."
         )
 
     def _apply_scale(self) -> None:
-        for group in self._groups():
-            group[_BASELINE_LR] = lr = float(group["lr"])
-            _set_lr(group, ScaledLR(lr * self.scale, lr))
-        self.now = next((group[_BASELINE_LR] * self.scale for group in self._groups()), 0.0)
+        for group, name in self._scaled():
+            group[_kept(name)] = baseline = float(group[name])
+            _set(group, name, ScaledLR(baseline * self.scales[name], baseline))
+        self.now = next((group[_kept("lr")] * self.scale for group in self._groups()), 0.0)
 
     def _scale_written(self) -> None:
-        lrs = ((group["lr"], group.get(_BASELINE_LR)) for group in self._groups())
+        values = ((group[name], group.get(_kept(name))) for group, name in self._scaled())
         # To read a tensor would make the host wait for the device.
-        if any(not isinstance(lr, Tensor) and _baseline_of(lr) != known for lr, known in lrs):
+        if any(not isinstance(value, Tensor) and _baseline_of(value) != known for value, known in values):
             self.remove_scale()
             self._apply_scale()
 
@@ -285,24 +298,26 @@ class BaselineLR:
     def without_scale(self, _: Optimizer, state: dict[str, Any]) -> None:
         """Puts the baseline's LR into a state that is saved: a post-hook of `Optimizer.state_dict`."""
         for group in state["param_groups"]:
-            baseline = self._baseline(group)
-            group.pop(_BASELINE_LR, None)
-            group["lr"] = group["lr"].new_tensor(baseline) if isinstance(group["lr"], Tensor) else baseline
+            for name in self.scales.keys() & group.keys():
+                baseline = self._baseline(group, name)
+                group.pop(_kept(name), None)
+                group[name] = group[name].new_tensor(baseline) if isinstance(group[name], Tensor) else baseline
 
     def resume(self, ticks: Sequence[int], intervals: Sequence[str], scale: float) -> None:
         """Takes over schedulers that have had these ticks, and scales the LR, which is the baseline's now."""
-        self.ticks, self.scale = list(ticks), scale
+        self.ticks, self.scales["lr"] = list(ticks), scale
         self.intervals = list(intervals or self.intervals)
         self._apply_scale()
 
-    def sync(self, epoch: Fraction, scale: float) -> None:
+    def sync(self, epoch: Fraction, scale: float, weight_decay_scale: float = 1.0) -> None:
         """Brings every scheduler to a baseline epoch, and every group to a scale."""
         # Schedulers compute the next LR from that of the group, so the scale must be off while they tick.
         with self.on_baseline():
             for place, config in enumerate(self.configs):
                 for _ in range(self.epoch.ticks(epoch, self.intervals[place], config.frequency) - self.ticks[place]):
                     self._tick(place)
-            self.scale = scale
+            for name, value in zip(self.scales, (scale, weight_decay_scale), strict=False):
+                self.scales[name] = value
 
     def _tick(self, place: int) -> None:
         config, ticks = self.configs[place], self.ticks[place] + 1
@@ -365,9 +380,14 @@ def _has_stages(scheduler: Any) -> bool:
     return any(isinstance(part, (MultiStepLR, StepLR)) or _is_warmup(part) for part, _ in scheduler_parts(scheduler))
 
 
-def _set_lr(group: dict[str, Any], lr: float) -> None:
+def _kept(name: str) -> str:
+    """The key under which a group keeps the baseline's value."""
+    return f"multigrid_baseline_{name}"
+
+
+def _set(group: dict[str, Any], name: str, value: float) -> None:
     # Compiled and capturable optimizers keep the LR in a tensor, which must stay the same object.
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(lr)
+    if isinstance(group[name], Tensor):
+        group[name].fill_(value)
     else:
-        group["lr"] = lr
+        group[name] = value

@@ -7,8 +7,9 @@ from `norm`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_multigrid.lightning import Callback, LightningModule, Trainer, TrainerFn
@@ -59,8 +60,10 @@ class MultigridCallback(Callback):
         long_cycle: Base shapes of an LR stage.
         short_cycle: Spatial sizes of successive iterations.
         sub_batch: Clips that share BatchNorm statistics on a base shape.
-        size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels.
-        lr_scaling: How the LR grows with the clips of the base shape: linear, sqrt or none.
+        size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels. By default the size
+            of the model's patches, if it has any.
+        lr_scaling: How the LR grows with the clips of the base shape: linear, sqrt or none. By default linear for SGD,
+            as in the paper, and sqrt for Adam and its kin.
         whole_epochs: Round the ends of the phases to whole epochs, as the published code does.
         milestones: Starts of the LR stages after the first, in epochs of the baseline. By default those of the LR
             scheduler if it has steps, else the proportions of the paper's Kinetics recipe.
@@ -80,6 +83,13 @@ class MultigridCallback(Callback):
         precise_bn_batches: Before validations and checkpoints, re-estimate BatchNorm's running statistics as those of
             the training data, on this many mini-batches of each device on the baseline's grid.
         seed: Seed of order and augmentation. By default that of `seed_everything`, else a random one.
+        frames_divisor: Frames other than the baseline's are rounded to a multiple of this number. By default the frames
+            of the model's patches.
+        weight_decay_scaling: `timescale` multiplies the weight decay in each phase so that weights forget old updates
+            over as many clips as in the baseline (Wang and Aitchison 2024, arXiv 2405.13698): by the clips of the base
+            shape over the baseline's, divided by the LR's scale. `none` leaves it.
+        fine_tuning: Whether the last LR stage becomes the fine-tuning phase (Sec. 3.2). If not, it goes through the
+            long cycle as the others: the paper's ablation.
 
     Raises:
         ValueError: If `schedule` and arguments that shape it are both given, or an argument is out of range.
@@ -93,8 +103,8 @@ class MultigridCallback(Callback):
         long_cycle: LongCycle = LongCycle(),
         short_cycle: ShortCycle = ShortCycle(),
         sub_batch: int = 8,
-        size_divisor: int = 1,
-        lr_scaling: LRScaling = "linear",
+        size_divisor: int | None = None,
+        lr_scaling: LRScaling | Literal["auto"] = "auto",
         whole_epochs: bool = False,
         milestones: list[float] | None = None,
         warmup_epochs: float | None = None,
@@ -105,15 +115,36 @@ class MultigridCallback(Callback):
         validations_per_phase: int | None = None,
         precise_bn_batches: int | None = None,
         seed: int | None = None,
+        frames_divisor: int | None = None,
+        weight_decay_scaling: Literal["none", "timescale"] = "none",
+        fine_tuning: bool = True,
     ) -> None:
         self.options = Options(
             schedule, epoch_factor, long_cycle, short_cycle, sub_batch, size_divisor, lr_scaling, whole_epochs,
             milestones, warmup_epochs, layout, clips, follow, clips_per_epoch, validations_per_phase,
-            precise_bn_batches, seed,
+            precise_bn_batches, seed, frames_divisor, weight_decay_scaling, fine_tuning,
         )  # fmt: skip
         self._takeover = Takeover()
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
         self._fit: Fit | None = None
+
+    @classmethod
+    def baseline(cls, **arguments: Any) -> MultigridCallback:
+        """Trains the baseline itself, with the BatchNorm statistics of its multigrid training: to compare the two.
+
+        Both cycles are off, and there are as many epochs as in the script: the mini-batches, steps and LRs of the
+        script without a callback. But `sub_batch` clips share statistics, if need be those of several devices, and
+        `precise_bn_batches` re-estimates them.
+
+        Args:
+            arguments: Other arguments of the class.
+
+        >>> MultigridCallback.baseline(precise_bn_batches=200).options.epoch_factor
+        1
+        """
+        return MultigridCallback(
+            epoch_factor=1, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)), **arguments
+        )
 
     @property
     def fit(self) -> Fit:
@@ -147,6 +178,7 @@ class MultigridCallback(Callback):
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.fit.start_lr()
+        self.fit.make_rank_groups()
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -156,24 +188,32 @@ class MultigridCallback(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         step = self.fit.step(batch_idx)
         # With fewer clips than this a layer shares statistics with other ranks. All ranks have the same number of them.
-        set_sub_batch(pl_module, step.sub_batch, of=step.shape.clips)
+        set_sub_batch(pl_module, step.sub_batch, of=step.shape.clips, baseline_batches=step.baseline_batches)
+        self.fit.following.set_grid(step.shape.frames, step.shape.size)
         self.fit.points.check_real(step.shape, batch)
         self.report.announce(step)
         log_values(trainer, pl_module, step_values(step))
 
     @override
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        self.fit.scale_gradient(optimizer)
+
+    @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        self.fit.following.restore()  # whatever runs between two steps has the baseline's grid
         times = self.report.ended(trainer.current_epoch, self.fit.step(batch_idx), self.fit.lr.now)
         log_values(trainer, pl_module, self.report.scalars(times, trainer.world_size))
         self.fit.statistics.saving = True
+        self.fit.hold_early_stopping(batch_idx)
         # The last batch of an epoch ends an optimizer step, even if `accumulate_grad_batches` asks for more.
         following = (trainer.current_epoch + 1, 0) if trainer.is_last_batch else (trainer.current_epoch, batch_idx + 1)
         self.fit.sync_lr(*following)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.fit.following.restore()  # a script may have skipped the rest of the epoch
         self.fit.statistics.saving = True
         # The next epoch has another number of batches, so Lightning must request the loader again. It is the same
         # object, and its workers stay alive.

@@ -9,6 +9,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_multigrid.lightning import LightningModule
 from lightning_multigrid.loading import seeded
+from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.lightning_internals import copy_without_trainer
 from lightning_multigrid.training.mini_batches import TRIED_CLIPS, Handler, first_clips, shapes_of_clips
@@ -42,8 +44,8 @@ _WAYS_OUT = {
     r"^a step.*(must match the size|match target|target size)": "If labels or masks have an axis of frames or pixels, "
     "they must become smaller with the clips: let the model reduce them to the clips' shape.",
     r"(?i)position|doesn't match model|\bpos_|MultiscaleAttention|must match the size": "Its positions are for the "
-    "baseline's grid. Resize them (torchvision's MViT: `ResizedPositions`; transformers: "
-    "`interpolate_pos_encoding=True`).",
+    "baseline's grid. Resize them (torchvision's MViT: `ResizedPositions`), in a method `set_grid(frames, size)` of "
+    "the module, for instance, which is called before each step.",
     r"Output size is too small|greater than actual input": f"It needs larger clips: {_KEEP_LARGE}.",
     r"to have \d+ channels, but got|channel dimensions": "If the clips' axes were taken for others, name them, for "
     "instance `MultigridCallback(layout='THWC')`.",
@@ -222,9 +224,10 @@ def check_grids(
                 plan.check(name, grid, shapes_of_clips(batch), TRIED_CLIPS)
             if grid == baseline:
                 run, probe = _runnable(module, batch)
+                following = Following(probe, grid.frames, grid.size)
             if run is None:
                 continue
-            trial = _try(run, batch, probe)
+            trial = _try(partial(_on_grid, following, grid, run), batch, probe)
             flops[grid] = trial.flops
             if trial.error is not None:
                 layer = trial.layer
@@ -236,6 +239,11 @@ def check_grids(
             if plan.excess(_MODEL, grid, convolved, TRIED_CLIPS) > _MOST and costs > _MOST:
                 plan.check(_MODEL, grid, convolved, TRIED_CLIPS)
     return flops if all(flops.values()) else {}
+
+
+def _on_grid(following: Following, grid: BatchShape, run: Callable[[Any], Any], batch: Any) -> None:
+    following.set_grid(grid.frames, grid.size)
+    run(batch)
 
 
 def _runnable(module: LightningModule, batch: Any) -> tuple[Callable[[Any], Any] | None, LightningModule]:

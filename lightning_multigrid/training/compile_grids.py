@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
@@ -21,6 +21,7 @@ from lightning_multigrid.lightning import Callback, LightningModule, Misconfigur
 from lightning_multigrid.loading import MultigridLoader, ScriptLoader, seeded
 from lightning_multigrid.norm import set_sub_batch, sub_batchnorm_layers
 from lightning_multigrid.schedule import BatchShape, Step
+from lightning_multigrid.training.fit import Fit
 from lightning_multigrid.training.mini_batches import batch_maker
 from lightning_multigrid.training.torch_internals import count_graphs, raised_limits
 
@@ -96,12 +97,14 @@ class CompileGrids(Callback):
     def _try_all(
         self, trainer: Trainer, pl_module: LightningModule, loader: MultigridLoader, grids: list[tuple[BatchShape, int]]
     ) -> None:
-        make = batch_maker(trainer, pl_module, loader)
+        make, following = batch_maker(trainer, pl_module, loader), cast("Fit", loader.host).following
         devices = [pl_module.device] if pl_module.device.type == "cuda" else []
         quiet = trainer.progress_bar_callback is None or not trainer.is_global_zero
         with torch.random.fork_rng(devices), seeded(0), _without_traces(pl_module):
             for shape, sub_batch in track(grids, "Compiling the grids", disable=quiet):
-                set_sub_batch(pl_module, sub_batch, of=shape.clips)
+                count = loader.sampler.schedule.baseline_batches_of(shape, sub_batch)
+                set_sub_batch(pl_module, sub_batch, of=shape.clips, baseline_batches=count)
+                following.set_grid(shape.frames, shape.size)
                 # As in training, through DDP: it cuts the graphs where a bucket of gradients can be sent.
                 output = trainer.strategy.training_step(make(shape), 0)
                 loss = output["loss"] if isinstance(output, dict) else output
@@ -109,6 +112,7 @@ class CompileGrids(Callback):
                     loss.backward()  # type: ignore[no-untyped-call]
                 for parameter in pl_module.parameters():
                     parameter.grad = None
+            following.restore()
 
     def _step(self, trainer: Trainer, batch_idx: int) -> Step:
         step: Step = trainer.train_dataloader.multigrid.sampler.steps(trainer.current_epoch)[batch_idx]  # type: ignore[union-attr]

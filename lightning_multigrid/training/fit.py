@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_info
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.lightning import LightningModule, Trainer
+from lightning_multigrid.lightning import LightningModule, Trainer, is_a
 from lightning_multigrid.loading import (
     FixedClips,
     MultigridLoader,
@@ -22,7 +23,9 @@ from lightning_multigrid.loading import (
     order_of,
     reseed,
 )
-from lightning_multigrid.reports import Clock, RunReport, tell_changed_meaning, ways_out
+from lightning_multigrid.norm import make_groups, sub_batchnorm_layers, tracking_layers
+from lightning_multigrid.positions import Following
+from lightning_multigrid.reports import Clock, RunReport, tell_changed_meaning, tell_few_steps, ways_out
 from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
@@ -69,10 +72,12 @@ class Fit:
         report: RunReport,
         statistics: EvaluationStatistics,
         points: PointsOnPlan,
+        following: Following,
         validations_per_phase: int | None,
     ) -> None:
         self.sampler, self.lr, self.report, self.statistics = sampler, lr, report, statistics
-        self.points, self._trainer = points, trainer
+        self.points, self.following, self._trainer = points, following, trainer
+        self._early_stoppings = [c for c in trainer.callbacks if is_a(c, "callbacks.EarlyStopping")]  # type: ignore[attr-defined]
         self._resumed: Continuation | None = None
         self._whole_epoch: int | None = None  # the last epoch that has run from its first mini-batch
         self._validations_per_phase, self._validate_every = validations_per_phase, trainer.check_val_every_n_epoch
@@ -105,7 +110,38 @@ class Fit:
         if batch >= len(steps):
             epoch, batch, steps = epoch + 1, 0, self.sampler.steps(epoch + 1)
         position = epoch + Fraction(steps[batch].offset, self.sampler.clips)
-        self.lr.sync(self.sampler.schedule.baseline_epoch(position), steps[batch].lr_scale)
+        scale, schedule = steps[batch].lr_scale, self.sampler.schedule
+        # A step decays weights by LR x weight decay. With `more` times the clips it must be `more` times as much.
+        more = schedule.phases[steps[batch].phase].shape.clips / schedule.baseline.shape.clips
+        self.lr.sync(schedule.baseline_epoch(position), scale, more / scale)
+
+    def make_rank_groups(self) -> None:
+        """Makes the groups of ranks that share BatchNorm statistics in any step of this run."""
+        schedule = self.sampler.schedule
+        if self._trainer.world_size > 1 and sub_batchnorm_layers(self._trainer.lightning_module):
+            tails = (self.sampler.steps(epoch)[-1] for epoch in range(schedule.epochs))
+            steps = [*schedule.grids_of_statistics, *((step.shape, step.sub_batch) for step in tails)]
+            make_groups((shape.clips, sub_batch) for shape, sub_batch in steps)
+
+    def scale_gradient(self, optimizer: Optimizer) -> None:
+        """Scales the gradient of an optimizer step with the tail of an epoch (`MultigridSchedule.gradient_scale`)."""
+        batch, accumulate = batch_index(self._trainer), self.sampler.accumulate
+        start = batch - batch % accumulate
+        steps = self.sampler.steps(self._trainer.current_epoch)[start : start + accumulate]
+        scale = self.sampler.schedule.gradient_scale(steps)
+        if scale != 1:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(scale)
+
+    def hold_early_stopping(self, batch: int) -> None:
+        """Keeps `EarlyStopping` from running out of patience before the last phase, where it begins to count."""
+        schedule = self.sampler.schedule
+        held = not schedule.flat and self.step(batch).phase < len(schedule.phases) - 1
+        for callback in self._early_stoppings:
+            # The callback adds one before it compares with a patience of 0 or more.
+            callback.wait_count = min(callback.wait_count, -2) if held else max(callback.wait_count, 0)
 
     def judge_calls(self) -> None:
         """Judges how often the script has stepped its schedulers, if an epoch has passed since the last time."""
@@ -215,13 +251,15 @@ def begin_fit(
         refuse_precise_bn_of_streams()
     recipe = read_recipe(trainer, loader, trainer.world_size)
     seed = (state or {}).get("seed") if options.seed is None else options.seed
-    multigrid = _make_loader(options, trainer, recipe, loader, seed)
+    multigrid = _make_loader(options, trainer, module, recipe, loader, seed)
     sampler = multigrid.sampler
     fit = multigrid.host = _make_fit(options, trainer, module, takeover, recipe, loader, multigrid)
     if checkpoint is not None:
         fit.resume(checkpoint, state)
     warn_of_own_state(loader, multigrid)
     tell_changed_meaning(trainer, sampler.schedule, options.validations_per_phase is not None)
+    if tracking_layers(module) and options.precise_bn_batches is None and not sampler.schedule.flat:
+        tell_few_steps(trainer, len(sampler.steps(0)), sampler.schedule.phases[0].lr_scale)
     takeover.show_on_bar(trainer, fit.report)
     takeover.add_last_callback(trainer, fit.statistics)
     loaders = loader_with_front(trainer, multigrid, ScriptLoader(own if streamed else loader, multigrid, fit.epoch))
@@ -229,17 +267,26 @@ def begin_fit(
     takeover.replace_loader(trainer, loaders)
     takeover.configure_trainer(trainer, sampler, recipe.epoch)
     rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, sampler.drop_last))
+    if fit.following.names:
+        rank_zero_info(f"Positions follow the grid: {', '.join(fit.following.names)}.")
+    rank_zero_info(options.lr_rule(sampler.schedule, trainer.optimizers))
     return fit
 
 
 def _make_loader(
-    options: Options, trainer: Trainer, recipe: Recipe, loader: DataLoader[Any], seed: int | None
+    options: Options,
+    trainer: Trainer,
+    module: LightningModule,
+    recipe: Recipe,
+    loader: DataLoader[Any],
+    seed: int | None,
 ) -> MultigridLoader:
     """Plans the training of a recipe on this device; returns the loader of its mini-batches."""
     dataset = options.clips_of(loader.dataset)
     shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
     epochs = options.epochs_of_try if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
-    schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, trainer.lr_scheduler_configs)
+    configs, optimizers = trainer.lr_scheduler_configs, trainer.optimizers
+    schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, configs, optimizers, module)
     if isinstance(dataset, FixedClips):
         for grid in schedule.grids:
             dataset.check(grid.frames)
@@ -268,7 +315,7 @@ def _make_fit(
     loader: DataLoader[Any],
     multigrid: MultigridLoader,
 ) -> Fit:
-    """Tries the plan on the model, and takes over the LR."""
+    """Tries the plan on the model, and takes over the LR and what knows places."""
     clips, sampler = multigrid.clips, multigrid.sampler
     grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
     points = PointsOnPlan()
@@ -277,6 +324,10 @@ def _make_fit(
     if options.precise_bn_batches is not None:
         estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)
         estimate.check(trainer, module)
-    lr = takeover.drive_lr(trainer, module, recipe, optimizer_steps_before(sampler, Place(sampler.schedule.epochs, 0)))
+    steps = optimizer_steps_before(sampler, Place(sampler.schedule.epochs, 0))
+    lr = takeover.drive_lr(trainer, module, recipe, steps, options.weight_decay_scaling == "timescale")
     report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), Clock(module.device))
-    return Fit(trainer, sampler, lr, report, EvaluationStatistics(estimate), points, options.validations_per_phase)
+    following = Following(module, grids[0].frames, grids[0].size)
+    takeover.callback(following.restore)
+    statistics = EvaluationStatistics(estimate)
+    return Fit(trainer, sampler, lr, report, statistics, points, following, options.validations_per_phase)

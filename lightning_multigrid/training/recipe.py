@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Sized
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any, Literal, cast
 
+from lightning_utilities.core.rank_zero import rank_zero_warn
+from torch import nn
+from torch.optim import Optimizer
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
 
-from lightning_multigrid.lightning import LightningModule, LRSchedulerConfig, MisconfigurationException, Trainer
+from lightning_multigrid.lightning import LRSchedulerConfig, MisconfigurationException, Trainer
 from lightning_multigrid.loading import ClipDataset, FixedClips, SampleParts, clip_dataset, same_loader, stream_loader
+from lightning_multigrid.positions import patch_divisors
 from lightning_multigrid.schedule import (
     Baseline,
     BatchShape,
@@ -25,6 +30,10 @@ from lightning_multigrid.training.baseline_lr import BaselineEpoch, lr_stages
 
 # Their loaders add states for resuming; the mini-batches are those of a plain `DataLoader`.
 _PLAIN_LOADERS = "torchdata.", "litdata."
+# How names of classes begin whose LR grows linearly with the batch, such as timm's `SGDW`, bitsandbytes' `SGD8bit` and
+# Apex's `FusedSGD`. LARS is among them by its authors (You et al. 2017).
+_LINEAR = re.compile("(a|fused)?sgd|lar[sc]", re.IGNORECASE)
+_GROWTH = {"linear": "grows with", "sqrt": "grows with the square root of", "none": "is not scaled with"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,10 @@ class Recipe:
     def planned_clips(self, schedule: MultigridSchedule) -> Fraction:
         """Clips of this rank in an epoch of a schedule."""
         # Under a limit for a quick try, mini-batches are whole all the same.
-        return min(self.available, max(self.clips, Fraction(max(shape.clips for shape in schedule.grids))))
+        clips = min(self.available, max(self.clips, Fraction(max(shape.clips for shape in schedule.grids))))
+        batch = schedule.baseline.shape.clips
+        # So the clock of a flat plan is at whole mini-batches where the baseline's is.
+        return clips // batch * Fraction(batch) if schedule.flat and self.drop_last else clips
 
 
 @dataclass(frozen=True)
@@ -60,8 +72,8 @@ class Options:
     long_cycle: LongCycle
     short_cycle: ShortCycle
     sub_batch: int
-    size_divisor: int
-    lr_scaling: LRScaling
+    size_divisor: int | None
+    lr_scaling: LRScaling | Literal["auto"]
     whole_epochs: bool
     milestones: list[float] | None
     warmup_epochs: float | None
@@ -72,6 +84,9 @@ class Options:
     validations_per_phase: int | None
     precise_bn_batches: int | None
     seed: int | None
+    frames_divisor: int | None
+    weight_decay_scaling: Literal["none", "timescale"]
+    fine_tuning: bool
 
     def __post_init__(self) -> None:
         SampleParts(self.layout, self.clips, self.follow or {})  # refuses bad values where they are written
@@ -84,26 +99,31 @@ class Options:
                 f"`precise_bn_batches` must be at least 1, got {self.precise_bn_batches}. Leave it out to keep the "
                 "moving average of training."
             )
+        if self.weight_decay_scaling not in ("none", "timescale"):
+            raise ValueError(f"`weight_decay_scaling` must be none or timescale, got {self.weight_decay_scaling!r}.")
         # So does a plan for any baseline.
         baseline = Baseline(BatchShape(1, 4, 4), epochs=1)
-        shaped = self._plan(baseline, stepwise=True) != MultigridSchedule(baseline)
+        shaped = self._plan(baseline, stepwise=True, divisors=(1, 1)) != MultigridSchedule(baseline)
         if self.schedule is not None and (shaped or self.milestones is not None or self.warmup_epochs is not None):
             raise ValueError(
                 "`schedule` says everything about the schedule, but arguments that shape an inferred one are given, "
                 "too. Give either; `MultigridSchedule` takes the same arguments."
             )
 
-    def _plan(self, baseline: Baseline, stepwise: bool) -> MultigridSchedule:
+    def _plan(self, baseline: Baseline, stepwise: bool, divisors: tuple[int, int]) -> MultigridSchedule:
+        frames, size = divisors
         return MultigridSchedule(
             baseline,
             self.long_cycle,
             self.short_cycle,
             epoch_factor=self.epoch_factor,
             sub_batch=self.sub_batch,
-            size_divisor=self.size_divisor,
+            size_divisor=size if self.size_divisor is None else self.size_divisor,
+            frames_divisor=frames if self.frames_divisor is None else self.frames_divisor,
             stepwise=stepwise,
-            lr_scaling=self.lr_scaling,
+            lr_scaling="linear" if self.lr_scaling == "auto" else self.lr_scaling,
             whole_epochs=self.whole_epochs,
+            fine_tuning=self.fine_tuning,
         )
 
     def clips_of(self, dataset: Dataset[Any]) -> ClipDataset:
@@ -123,10 +143,13 @@ class Options:
         epoch: BaselineEpoch,
         epochs: Fraction,
         configs: Sequence[LRSchedulerConfig],
+        optimizers: Iterable[Optimizer],
+        module: nn.Module,
     ) -> MultigridSchedule:
-        """Returns the schedule for a baseline: the given one, else one that these options shape.
+        """Returns the schedule for a baseline: the given one, else one that these options and the model shape.
 
         Raises:
+            MisconfigurationException: If the LR of its optimizers should grow in different ways.
             ValueError: If the given schedule is for another shape or length.
         """
         if self.schedule is not None:
@@ -137,11 +160,27 @@ class Options:
                     f"{float(given.epochs):g} epochs, but the script has one of {shape} and {float(epochs):g} epochs. "
                     "Make them equal, or leave the schedule to be inferred."
                 )
+            _warn_of_linear_lr(self.schedule, optimizers)
             return self.schedule
         stages = lr_stages(configs, epoch, epochs)
         milestones: tuple[Epochs, ...] = stages.milestones if self.milestones is None else tuple(self.milestones)
         warmup = stages.warmup_epochs if self.warmup_epochs is None else self.warmup_epochs
-        return self._plan(Baseline(shape, epochs, milestones, stride, warmup), stages.stepwise)
+        baseline = Baseline(shape, epochs, milestones, stride, warmup)
+        schedule = self._plan(baseline, stages.stepwise, patch_divisors(module))
+        if self.lr_scaling == "auto" and _most_scale(schedule) > 1:
+            schedule = replace(schedule, lr_scaling=auto_lr_scaling(optimizers))
+        _warn_of_linear_lr(schedule, optimizers)
+        return schedule
+
+    def lr_rule(self, schedule: MultigridSchedule, optimizers: Iterable[Optimizer]) -> str:
+        """Says how the LR grows with the clips, and why."""
+        if all(phase.shape.clips == schedule.baseline.shape.clips for phase in schedule.phases):
+            return "The LR is the baseline's: every base shape has its clips."
+        auto = self.schedule is None and self.lr_scaling == "auto"
+        names = " and ".join(dict.fromkeys(type(optimizer).__name__ for optimizer in _used(optimizers)))
+        why = f"the rule for {names or 'SGD'}" if auto else f"as `lr_scaling={schedule.lr_scaling!r}` says"
+        decay = "" if self.weight_decay_scaling == "none" else " The weight decay keeps its timescale in clips."
+        return f"The LR {_GROWTH[schedule.lr_scaling]} the clips of the base shape, {why}.{decay}"
 
     @property
     def epochs_of_try(self) -> Fraction:
@@ -149,6 +188,64 @@ class Options:
         if self.schedule is not None:
             return Fraction(self.schedule.baseline.epochs)
         return Fraction(math.floor(max(0, *(self.milestones or ()), self.warmup_epochs or 0)) + 1)
+
+
+def auto_lr_scaling(optimizers: Iterable[Optimizer]) -> LRScaling:
+    """Returns how the LR of optimizers grows with the clips of a mini-batch.
+
+    Steps of SGD are as long as the gradient, so the LR grows linearly (Sec. 3.2). Adam and its kin divide their steps
+    by the size of past gradients, of which noise is a part that falls with the clips: the LR grows with the square root
+    (Malladi et al. 2022, arXiv 2205.10287; LAMB by its authors).
+
+    Raises:
+        MisconfigurationException: If there are optimizers of both kinds.
+
+    >>> import torch
+    >>> auto_lr_scaling([torch.optim.AdamW([torch.zeros(1)])])
+    'sqrt'
+    """
+    rules: dict[LRScaling, str] = {}
+    for optimizer in _used(optimizers):
+        rule, name = _rule_of(optimizer), type(optimizer).__name__
+        if rule is None:
+            rank_zero_warn(
+                f"MultigridCallback doesn't know how the LR of {name} grows with the clips of a mini-batch, and takes "
+                "their square root. Give `MultigridCallback(lr_scaling=...)`: linear, sqrt or none."
+            )
+        rules.setdefault(rule or "sqrt", name)
+    if len(rules) > 1:
+        raise MisconfigurationException(
+            f"The LR of {rules['linear']} grows linearly with the clips of a mini-batch, that of {rules['sqrt']} with "
+            "their square root, and a plan has one scale. Give `MultigridCallback(lr_scaling=...)` for both: 'sqrt' is "
+            "the careful choice."
+        )
+    return next(iter(rules), "linear")
+
+
+def _rule_of(optimizer: Optimizer) -> LRScaling | None:
+    if any(_LINEAR.match(kind.__name__) for kind in type(optimizer).__mro__):
+        return "linear"
+    # Adam, LAMB, Lion, Muon, Adafactor and all others that divide their steps have one of these settings.
+    return "sqrt" if {"betas", "eps"} & optimizer.defaults.keys() else None
+
+
+def _used(optimizers: Iterable[Optimizer]) -> list[Optimizer]:
+    return [optimizer for optimizer in optimizers if optimizer.param_groups]  # Lightning's stand-in has no groups
+
+
+def _most_scale(schedule: MultigridSchedule) -> float:
+    return max(phase.lr_scale for phase in schedule.phases)
+
+
+def _warn_of_linear_lr(schedule: MultigridSchedule, optimizers: Iterable[Optimizer]) -> None:
+    most = _most_scale(schedule)
+    others = [type(optimizer).__name__ for optimizer in _used(optimizers) if _rule_of(optimizer) == "sqrt"]
+    if schedule.lr_scaling == "linear" and most > 1 and others:
+        rank_zero_warn(
+            f"The LR of {others[0]} will be multiplied by up to {most:g}, in proportion to the clips of a mini-batch. "
+            "This is right for SGD; Adam and its kin lose accuracy or diverge. Leave `lr_scaling` out of "
+            "`MultigridCallback`, or give `lr_scaling='sqrt'` to the schedule."
+        )
 
 
 def _clips_of_stream(loader: DataLoader[Any], trainer: Trainer, clips_per_epoch: int | None) -> int:
@@ -231,22 +328,6 @@ def baseline_epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:
             "with `limit_train_batches`."
         )
     return epochs
-
-
-def scheduler_configs(module: LightningModule) -> list[LRSchedulerConfig]:
-    """Returns the LR schedulers of a module outside of `fit`, in whichever form `configure_optimizers` returns them."""
-    returned: Any = module.configure_optimizers()
-    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], (list, tuple)):
-        schedulers = list(returned[1])
-    else:
-        parts = returned if isinstance(returned, (list, tuple)) else [returned]
-        schedulers = [part["lr_scheduler"] for part in parts if isinstance(part, dict) and "lr_scheduler" in part]
-    return [
-        LRSchedulerConfig(s["scheduler"], interval=s.get("interval", "epoch"), frequency=s.get("frequency", 1))
-        if isinstance(s, dict)
-        else LRSchedulerConfig(s)
-        for s in schedulers
-    ]
 
 
 def read_recipe(trainer: Trainer, loader: DataLoader[Any], world: int) -> Recipe:

@@ -12,13 +12,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_args
 
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid.lightning import LRSchedulerConfig, MisconfigurationException
 from lightning_multigrid.loading import MultigridSampler
-from lightning_multigrid.schedule import LongCycle, MultigridSchedule, ShortCycle
+from lightning_multigrid.schedule import LongCycle, LRScaling, MultigridSchedule, ShortCycle
 from lightning_multigrid.training.baseline_lr import BaselineEpoch
 from lightning_multigrid.training.lightning_internals import LoopCounters, Place
 
@@ -138,6 +138,13 @@ def _from_multigrid(
         both = "the baseline", "a multigrid training"
         _refuse_mid_epoch(place, *(both if mine["plan"] != mine["baseline_plan"] else both[::-1]))
         return _cross(here, Fraction(state["baseline_epoch"]), sampler)
+    for scaling in get_args(LRScaling):
+        if state.get("plan") == _plan_key(replace(sampler.schedule, lr_scaling=scaling)):
+            raise MisconfigurationException(
+                f"The LR of the checkpoint grows by `lr_scaling={scaling!r}`, that of this run by "
+                f"{sampler.schedule.lr_scaling!r}. Since version 0.2 the default depends on the optimizer. Continue "
+                f"with `MultigridCallback(lr_scaling={scaling!r})`, or start a new training from the weights."
+            )
     raise MisconfigurationException(
         "The checkpoint belongs to another multigrid schedule, so its position means something else here. "
         "Resume with the settings of the checkpoint, or start a new training from its weights.\n"

@@ -64,10 +64,12 @@ class Takeover(ExitStack):
         loan.convert(module, sub_batch)
         self.callback(loan.end)
 
-    def drive_lr(self, trainer: Trainer, module: LightningModule, recipe: Recipe, steps: int) -> BaselineLR:
+    def drive_lr(
+        self, trainer: Trainer, module: LightningModule, recipe: Recipe, steps: int, weight_decay: bool
+    ) -> BaselineLR:
         """Takes the LR and the ticks of its schedulers away from Lightning; returns what drives them instead.
 
-        `steps` is the number of optimizer steps that this run will take.
+        `steps` is the number of optimizer steps that this run will take, `weight_decay` whether that is scaled, too.
         """
         baseline = {
             "max_epochs": trainer.max_epochs,
@@ -84,7 +86,9 @@ class Takeover(ExitStack):
             else:
                 super(type(scheduler), scheduler).step()  # type: ignore[misc]  # its own: see `_take_calls`
 
-        lr = BaselineLR(trainer.lr_scheduler_configs, trainer.optimizers, recipe.epoch, tick, baseline, run)
+        lr = BaselineLR(
+            trainer.lr_scheduler_configs, trainer.optimizers, recipe.epoch, tick, baseline, run, weight_decay
+        )
         self.callback(lr.remove_scale)
         for optimizer in trainer.optimizers:
             self.callback(optimizer.register_step_pre_hook(lr.before_step).remove)

@@ -3,8 +3,6 @@
 The substitute is chosen in `clips/dataset.py`.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections import defaultdict
@@ -30,13 +28,9 @@ class BrokenVideos:
         if not 0 <= max_bad_fraction <= 1:
             raise ValueError(f"`max_bad_fraction` must be a share in [0, 1], got {max_bad_fraction}.")
         self._most = max_bad_fraction
-        self._broken: defaultdict[str, dict[str, str]] = defaultdict(dict)
         self._damaged: set[str] = set()
         self._missed: defaultdict[str, set[str]] = defaultdict(set)
-
-    @property
-    def reasons(self) -> dict[str, str]:
-        return {path: reason for of_split in self._broken.values() for path, reason in of_split.items()}
+        self.reasons: dict[str, str] = {}
 
     def report(self, split: str, broken: Sequence[BrokenVideo], videos: int, trainer: Trainer) -> None:
         """Warns of videos that were not known to be broken; raises if too many of the split's `videos` are by now.
@@ -57,7 +51,7 @@ class BrokenVideos:
                 fate = "In training another video takes its place, elsewhere it is left out."
                 message = f"Cannot read {video.path}: {video.reason}. {fate}"
                 warnings.warn(message, BrokenVideoWarning, stacklevel=3)
-            self._broken[split][video.path] = video.reason
+            self.reasons[video.path] = video.reason
             if split == "train" or not video.substitute:
                 self._missed[split].add(video.path)
         # In evaluation a rank reads its share of the videos; in training, sooner or later, it reads all of them.
@@ -65,7 +59,7 @@ class BrokenVideos:
         missed, videos = self._missed[split], math.ceil(videos / ranks)
         most = self._most * videos
         if len(missed) > (most if ranks == 1 else math.ceil(most)):  # a share may be a little worse than the whole
-            first = "; ".join(f"{path}: {self._broken[split][path]}" for path in sorted(missed)[:3])
+            first = "; ".join(f"{path}: {self.reasons[path]}" for path in sorted(missed)[:3])
             of_rank = "" if ranks == 1 else f" that rank {trainer.global_rank} was given"
             raise BrokenVideosError(
                 f"{len(missed)} of the {videos} videos of `{split}`{of_rank} cannot be read, more than "

@@ -8,7 +8,9 @@ Legend: B clips or videos, V views of each video, C classes; clips are B x 3 x T
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -25,7 +27,7 @@ from lightning_multigrid.video.metrics import MeanAveragePrecision, VideoAccurac
 
 
 class VideoClassifier(LightningModule):
-    """Trains a video model with SGD, and measures top-1 and top-5 accuracy, or mAP for several labels per clip.
+    """Trains a video model, and measures top-1 and top-5 accuracy, or mAP for several labels per clip.
 
     Mini-batches are `(clips, labels)`: clips B x 3 x T x H x W of any length and size, and one class index per clip, or
     0/1 labels B x C with `loss="bce"`; in training, clips that were mixed have probabilities of classes, B x C. Logs
@@ -61,7 +63,12 @@ class VideoClassifier(LightningModule):
         views_per_forward: Most views that test and prediction give to the model at once; it bounds their memory.
         channels_last: Keep the convolutions in `torch.channels_last_3d`, and with them all that is between them: the
             memory format in which half precision is fastest on a GPU. The model's layers must be 3D.
-        fused_optimizer: Use the optimizer's fused implementation: one kernel for many parameters.
+        fused_optimizer: Use the fused implementation of SGD: one kernel for many parameters.
+        optimizer: Makes another optimizer than SGD out of groups of parameters. Its LR and other settings are its own;
+            `lr`, `momentum`, `nesterov` and `fused_optimizer` have no effect, but the weight decays have. In YAML it is
+            a `class_path` with `init_args`.
+        layer_decay: Factor of the learning rate from each block of a transformer to the one before, in (0, 1], as in
+            fine-tuning of BEiT and VideoMAE. The head learns with the whole, the embedding with the least.
 
     Raises:
         ValueError: If an argument is outside its range, or contradicts another one.
@@ -93,6 +100,8 @@ class VideoClassifier(LightningModule):
         views_per_forward: int = 8,
         channels_last: bool = False,
         fused_optimizer: bool = False,
+        optimizer: Callable[[Iterable[Any]], Optimizer] | None = None,
+        layer_decay: float = 1.0,
     ) -> None:
         super().__init__()
         _require(num_classes >= 2, "num_classes", num_classes, "at least 2")
@@ -102,6 +111,7 @@ class VideoClassifier(LightningModule):
         _require(0 <= momentum < 1, "momentum", momentum, "in [0, 1)")
         _require(weight_decay >= 0, "weight_decay", weight_decay, "at least 0")
         _require(norm_weight_decay >= 0, "norm_weight_decay", norm_weight_decay, "at least 0")
+        _require(0 < layer_decay <= 1, "layer_decay", layer_decay, "in (0, 1]")
         _require(view_fusion in ("mean", "max"), "view_fusion", view_fusion, "'mean' or 'max'")
         _require(views_per_forward >= 1, "views_per_forward", views_per_forward, "at least 1")
         if loss == "bce" and label_smoothing:
@@ -110,11 +120,12 @@ class VideoClassifier(LightningModule):
             raise ValueError("`nesterov=True` needs a momentum, got `momentum=0`. Set one of them otherwise.")
         _check_schedule(schedule, milestones, gamma, warmup_epochs, warmup_start_factor)
         # The weights are in the checkpoint already: `VideoClassifier.load_from_checkpoint(path, model=...)`.
-        self.save_hyperparameters(ignore=["model"])
+        self.save_hyperparameters(ignore=["model", "optimizer"])
         # Copies, because in a subclass `hparams` holds its own arguments: `lr` may be another one there.
         self.num_classes, self.loss, self.label_smoothing = num_classes, loss, label_smoothing
         self.lr, self.momentum, self.nesterov, self.fused_optimizer = lr, momentum, nesterov, fused_optimizer
         self.weight_decay, self.norm_weight_decay = weight_decay, norm_weight_decay
+        self.optimizer, self.layer_decay = optimizer, layer_decay
         self.schedule, self.milestones, self.gamma = schedule, tuple(milestones), gamma
         self.warmup_epochs, self.warmup_start_factor = warmup_epochs, warmup_start_factor
         self.view_fusion, self.views_per_forward = view_fusion, views_per_forward
@@ -173,14 +184,12 @@ class VideoClassifier(LightningModule):
         return self._probabilities(self(batch if isinstance(batch, Tensor) else batch[0]))
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Returns SGD, and the schedule as torch's own schedulers."""
-        optimizer = SGD(
-            self._parameter_groups(),
-            lr=self.lr,
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            fused=self.fused_optimizer or None,
-        )
+        """Returns SGD or the given optimizer, and the schedule as torch's own schedulers."""
+        groups, fused = self._parameter_groups(), self.fused_optimizer or None
+        sgd = partial(SGD, lr=self.lr, momentum=self.momentum, nesterov=self.nesterov, fused=fused)
+        optimizer = (self.optimizer or sgd)(groups)
+        for group in optimizer.param_groups:
+            group["lr"] *= group.pop("lr_scale")
         if self.schedule == "constant" and not self.warmup_epochs:
             return optimizer
         # Milestones at the starts of epochs do not need the number of steps, which makes Lightning load the data early.
@@ -208,12 +217,16 @@ class VideoClassifier(LightningModule):
         return SequentialLR(optimizer, schedulers, [warmup]) if len(schedulers) == 2 else schedulers[0]
 
     def _parameter_groups(self) -> list[dict[str, Any]]:
-        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        groups = [
-            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": self.weight_decay},
-            {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": self.norm_weight_decay},
+        scales = layer_scales(self, self.layer_decay)
+        groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                groups.setdefault((scales[name], parameter.ndim > 1), []).append(parameter)
+        decays = {True: self.weight_decay, False: self.norm_weight_decay}
+        return [
+            {"params": groups[scale, matrix], "weight_decay": decays[matrix], "lr_scale": scale}
+            for scale, matrix in sorted(groups, reverse=True)
         ]
-        return [group for group in groups if group["params"]]
 
     def _is_fitting(self) -> bool:
         try:
@@ -341,6 +354,40 @@ class VideoClassifier(LightningModule):
             if self.num_classes > 5:
                 metrics["top5"] = VideoAccuracy(top_k=5)
         return MetricCollection(metrics, prefix=prefix)
+
+
+def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
+    """Returns the LR's factor of each parameter: `decay` to the power of the blocks after it, and the head is one.
+
+    The blocks are those of the list, or `nn.Sequential`, that holds most parameters. What the model registers before
+    them is the embedding; what it registers after them is the head. That holds for timm's, transformers' and
+    torchvision's models.
+
+    Raises:
+        ValueError: If the model has no such list.
+
+    >>> layer_scales(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)), decay=0.5)
+    {'0.weight': 0.25, '1.weight': 0.5}
+    """
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    if decay == 1:
+        return dict.fromkeys(sizes, 1.0)
+    held: dict[str, int] = {}
+    for name, size in sizes.items():
+        for number in re.finditer(r"(?<![^.])\d+\.", name):
+            prefix = name[: number.start()]
+            held[prefix] = held.get(prefix, 0) + size
+    if not held:
+        raise ValueError(f"`layer_decay={decay}` needs a list of blocks, and {type(model).__name__} has none.")
+    blocks = max(held, key=lambda prefix: held[prefix])
+    depths, depth = {}, 0
+    for name in sizes:
+        block = re.match(rf"{re.escape(blocks)}(\d+)\.", name)
+        if block:
+            depth = int(block[1]) + 1
+        depths[name] = depth if block or not depth else None
+    last = 1 + max(found for found in depths.values() if found is not None)
+    return {name: decay ** (0 if found is None else last - found) for name, found in depths.items()}
 
 
 def _check_schedule(

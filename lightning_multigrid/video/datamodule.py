@@ -1,7 +1,5 @@
 """`VideoDataModule`: videos on disk to float clips on the device, for any LightningModule."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,7 +17,6 @@ from lightning_multigrid.clips import (
     PixelBatch,
     VideoBatch,
     VideoDataset,
-    VideoOpener,
     ViewBatch,
     ViewDataset,
     Views,
@@ -28,7 +25,7 @@ from lightning_multigrid.clips import (
 )
 from lightning_multigrid.lightning import LightningDataModule, Trainer
 from lightning_multigrid.loading import RepeatSampler
-from lightning_multigrid.pixels import MEAN, STD, Augmentation, check_normalisation, resample_clips
+from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
 from lightning_multigrid.sources import Manifest, ManifestError, Source, VideoList, VideoSource, packed_manifest
 from lightning_multigrid.video.broken_videos import BrokenVideos
 
@@ -61,9 +58,8 @@ class VideoDataModule(LightningDataModule):
     video, on the baseline's grid; test and prediction see `test_views`. Their mini-batches are a `VideoBatch`, which
     unpacks into the same pairs, and also says which clips belong to which video.
 
-    A broken video does not stop the run: `BrokenVideoWarning` names it once, with the reason, and `broken` collects
-    all of them. In training another video takes its place. Elsewhere it is left out, so that metrics are those of the
-    readable videos (a mini-batch of nothing but broken videos keeps one substitute). Too many broken ones are an error.
+    A broken video does not stop the run: `BrokenVideoWarning` names it once, and `broken` collects all of them. In
+    training another video takes its place; elsewhere it is left out. Too many broken ones are an error.
 
     The LightningModule's own `on_after_batch_transfer`, if it has one, gets the finished mini-batch, although Lightning
     warns that the data module's hook takes its place.
@@ -84,11 +80,16 @@ class VideoDataModule(LightningDataModule):
         batch_size: Clips per device (B).
         frames: Frames per clip (T).
         size: Height and width of a clip, in pixels (S).
-        stride: Temporal stride, in source frames.
+        stride: Temporal stride, in source frames, or in frames at `frame_rate`.
         sampling: `stride` for frames at a stride from a random start, `segments` for a frame from each of T equal
             segments of the video (Something-Something).
         short_side: Smallest and largest short side that a frame is resized to before the random crop, in pixels; None
             means the paper's 256 to 340 for 224 pixels, scaled with `size`. Evaluation takes the smallest.
+        short_side_sampling: `uniform` draws the short side uniformly, as the paper does; `inverse_uniform` its inverse,
+            as PySlowFast does on Something-Something V2 and Charades.
+        frame_rate: Frames per second in which `stride` counts, so that clips of all videos last equally long; 30 is
+            PySlowFast's value for Kinetics. None counts each video's own frames, as the paper does (footnote 5). A
+            video without a known rate counts as broken.
         flip: Mirror half of the training clips. Turn it off where left and right have a meaning.
         test_views: The views of each video in test and prediction; None means the one view of validation. A mini-batch
             holds as many videos as make `batch_size` views, and at least one.
@@ -96,22 +97,19 @@ class VideoDataModule(LightningDataModule):
         mean: Mean of each channel, in units of the range 0 to 1.
         std: Standard deviation of each channel, in units of the range 0 to 1.
         antialias: Average over the source pixels between two points of the grid; the paper does not.
-        pixels: What training clips are on their way to the device: `rgb`, or `yuv`, the planes that videos store. Those
-            are half the bytes, and the device computes the colours, equal to RGB's within 3 of 255. `auto` means `yuv`
-            if the Trainer's device is a CUDA one, else `rgb`. Evaluation is on RGB, as in other code.
+        pixels: What training clips are on their way to the device: `rgb`, or `yuv`, the planes that videos store: half
+            the bytes, and the device computes the colours, equal to RGB's within 3 of 255. `auto` means `yuv` on a
+            CUDA device, else `rgb`. Evaluation is on RGB.
         repeats: Clips to take from a training video each time it is visited (repeated augmentation). They lie in one
             span as long as a baseline clip, which is decoded once, and each has its own frames in it (on coarse
-            grids), crop and flip. An epoch always has as many clips as there are videos: it visits one part of the
-            videos, and `repeats` epochs visit each once.
+            grids), crop and flip. An epoch still has as many clips as there are videos: it visits a part of them.
         num_workers: Processes that decode.
         pin_memory: Copy to a CUDA device from pinned memory, in the background; without CUDA it has no effect.
         drop_last: Drop the last mini-batch of a training epoch if it is incomplete.
         max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1].
         damaged: What to do with training clips for which damage is met while they are decoded: `keep` them as FFmpeg
-            decodes the video from its beginning, or `replace` them as those of broken videos, counted by
-            `max_bad_fraction`. Mostly a few frames are damaged and the label is still right, and other readers keep
-            such clips, so `keep` trains on the same videos as published results. `DamagedVideoWarning` names each
-            video that is kept, once. Evaluation keeps all.
+            decodes the video from its beginning, as other readers do, or `replace` them as those of broken videos,
+            counted by `max_bad_fraction`. `DamagedVideoWarning` names each video that is kept. Evaluation keeps all.
         read_timeout: Seconds that a read of a video file may take. If a read hangs longer, as on a network drive that
             is gone, the video counts as broken.
 
@@ -123,20 +121,8 @@ class VideoDataModule(LightningDataModule):
         >>> data.batch_size, data.frames, data.size, data.stride
         (8, 16, 112, 2)
 
-    In a config, with the official files of Kinetics::
-
-        data:
-          class_path: lightning_multigrid.VideoDataModule
-          init_args:
-            train:
-              class_path: lightning_multigrid.sources.Kinetics
-              init_args: {annotations: k400/annotations/train.csv, videos: k400/train, existing_only: true}
-            val:
-              class_path: lightning_multigrid.sources.Kinetics
-              init_args: {annotations: k400/annotations/val.csv, videos: k400/val, existing_only: true}
-
-    `examples/recipes` has whole configs for Kinetics, Charades, and Something-Something V2, which is sampled by
-    segments and never mirrored.
+    `examples/recipes` has configs for Kinetics, Charades, and Something-Something V2, which is sampled by segments and
+    never mirrored.
     """
 
     def __init__(
@@ -156,6 +142,8 @@ class VideoDataModule(LightningDataModule):
         stride: int = 2,
         sampling: Literal["stride", "segments"] = "stride",
         short_side: tuple[float, float] | None = None,
+        short_side_sampling: Literal["uniform", "inverse_uniform"] = "uniform",
+        frame_rate: float | None = None,
         flip: bool = True,
         test_views: Views | None = None,
         augment: Augmentation = Augmentation(),
@@ -182,6 +170,8 @@ class VideoDataModule(LightningDataModule):
             raise ValueError(f"`damaged` must be 'keep' or 'replace', got {damaged!r}.")
         if repeats < 1:
             raise ValueError(f"`repeats` must be at least 1, got {repeats}. 1 takes one clip of a video at a time.")
+        if not read_timeout > 0:  # also for NaN
+            raise ValueError(f"`read_timeout` must be above 0 (seconds), got {read_timeout}.")
         if num_classes is not None and num_classes < 1:
             raise ValueError(f"`num_classes` must be at least 1, or None to count them, got {num_classes}.")
         check_normalisation(mean, std)
@@ -190,14 +180,16 @@ class VideoDataModule(LightningDataModule):
         self.num_classes = self._given_num_classes = num_classes
         self.batch_size = batch_size
         self.frames, self.size, self.stride = frames, size, stride
-        self.clip_sampling = ClipSampling(frames, size, stride, sampling, short_side, flip)
+        self.clip_sampling = ClipSampling(
+            frames, size, stride, sampling, short_side, flip, short_side_sampling, frame_rate
+        )
         self.test_views = test_views or CENTRE
         self.test_views.pixels(self.clip_sampling)  # refuses a short side below the size
         self.augment = augment
         self.mean, self.std, self.antialias = mean, std, antialias
         self.pixels, self.repeats, self.damaged = pixels, repeats, damaged
         self.num_workers, self.pin_memory, self.drop_last = num_workers, pin_memory, drop_last
-        self._opener = VideoOpener(read_timeout)
+        self.read_timeout = read_timeout
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
         self._classes: tuple[str, ...] = ()
         self._broken = BrokenVideos(max_bad_fraction)
@@ -234,10 +226,10 @@ class VideoDataModule(LightningDataModule):
                 self._check_labels(split, manifest, classes)
             if split == "train":
                 self._datasets[split] = VideoDataset(
-                    manifest, self.clip_sampling, self._pixels(), self._opener, self.damaged
+                    manifest, self.clip_sampling, self._pixels(), self.read_timeout, self.damaged
                 )
             else:
-                self._datasets[split] = ViewDataset(manifest, self.clip_sampling, self._views(split), self._opener)
+                self._datasets[split] = ViewDataset(manifest, self.clip_sampling, self._views(split), self.read_timeout)
 
     def manifests(self) -> dict[Split, Manifest]:
         """The videos of each split that has a source; no video is opened.
@@ -384,7 +376,7 @@ class VideoDataModule(LightningDataModule):
         )
         return self._converted(clips), labels
 
-    def _resample(self, crops: Sequence[Tensor], size: int) -> Tensor:
+    def _resample(self, crops: Sequence[Tensor | YuvClip], size: int) -> Tensor:
         clips = resample_clips(crops, size, mean=self.mean, std=self.std, antialias=self.antialias)
         return self._converted(clips)
 

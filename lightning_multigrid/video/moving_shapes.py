@@ -3,12 +3,9 @@
 The quick start trains on the easy ones; training methods are compared on the hard ones.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -19,18 +16,9 @@ import numpy as np
 from rich.progress import track
 from typing_extensions import override
 
+from lightning_multigrid.files import StrPath
 from lightning_multigrid.video.datamodule import VideoDataModule
-from lightning_multigrid.video.shape_clips import (
-    DIRECTIONS,
-    HEIGHT,
-    SHAPES,
-    WIDTH,
-    Difficulty,
-    Direction,
-    Image,
-    Shape,
-    draw_clip,
-)
+from lightning_multigrid.video.shape_clips import DIRECTIONS, HEIGHT, SHAPES, WIDTH, Difficulty, Image, draw_clip
 
 MOVING_SHAPES = tuple(f"{shape}-{direction}" for shape, direction in product(SHAPES, DIRECTIONS))
 """The 16 classes, in the order of their labels."""
@@ -40,68 +28,75 @@ _VERSIONS: dict[Difficulty, str] = {"easy": "v1", "hard": "hard-v1"}
 _RATE = 12
 
 
-def write_moving_shapes(
-    root: str | os.PathLike[str],
-    *,
-    train_per_class: int = 94,
-    val_per_class: int = 25,
-    seed: int = 0,
-    difficulty: Difficulty = "easy",
-) -> Path:
-    """Writes the videos with a progress bar, unless they are there already.
-
-    They appear all at once: an interrupted call leaves nothing that a later one takes for the dataset, and processes
-    that write at the same time end with the same files. Returns the folder of the dataset, with a folder per class in
-    its `train` and `val`. It lies in `root`, and its name has all that determines the pixels.
-    """
-    for name, number, least in (
-        ("train_per_class", train_per_class, 1),
-        ("val_per_class", val_per_class, 1),
-        ("seed", seed, 0),
-    ):
-        if number < least:
-            raise ValueError(f"`{name}` must be at least {least}, got {number}.")
-    folder = _dataset_folder(root, train_per_class, val_per_class, seed, difficulty)
-    if folder.is_dir():
-        return folder
-    with _temporary_folder(folder) as temporary:
-        unfinished = Path(temporary, folder.name)
-        _write_videos(
-            [
-                _Video(unfinished / split / f"{shape}-{direction}" / f"{index:04}", shape, direction, seeds, difficulty)
-                for split_index, (split, number) in enumerate((("train", train_per_class), ("val", val_per_class)))
-                for class_index, (shape, direction) in enumerate(product(SHAPES, DIRECTIONS))
-                for index in range(number)
-                for seeds in [(seed, split_index, class_index, index)]
-            ]
-        )
-        try:
-            os.replace(unfinished, folder)
-        except OSError:
-            if not folder.is_dir():  # else another process has written the same videos first
-                raise
-    return folder
-
-
 @dataclass(frozen=True)
-class _Video:
-    path: Path
-    shape: Shape
-    direction: Direction
-    seeds: tuple[int, ...]
-    difficulty: Difficulty
+class MovingShapes:
+    """The videos; the arguments are those of `MovingShapesDataModule`.
 
-    def write(self) -> None:
-        clip = draw_clip(self.shape, self.direction, np.random.default_rng(self.seeds), self.difficulty)
-        _encode(self.path, clip, self.difficulty)
+    Raises:
+        ValueError: If an argument is out of range.
+    """
 
+    root: StrPath
+    train_per_class: int = 94
+    val_per_class: int = 25
+    seed: int = 0
+    difficulty: Difficulty = "easy"
 
-def _dataset_folder(
-    root: str | os.PathLike[str], train_per_class: int, val_per_class: int, seed: int, difficulty: Difficulty
-) -> Path:
-    if difficulty not in get_args(Difficulty):
-        raise ValueError(f"`difficulty` must be one of {', '.join(get_args(Difficulty))}, got {difficulty!r}.")
-    return Path(root, f"moving-shapes-{_VERSIONS[difficulty]}-{train_per_class}-{val_per_class}-seed{seed}")
+    def __post_init__(self) -> None:
+        for name, least in (("train_per_class", 1), ("val_per_class", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
+        if self.difficulty not in get_args(Difficulty):
+            raise ValueError(f"`difficulty` must be one of {', '.join(get_args(Difficulty))}, got {self.difficulty!r}.")
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the dataset, whose name has all that determines the pixels. `train` and `val` lie in it."""
+        numbers = f"{self.train_per_class}-{self.val_per_class}-seed{self.seed}"
+        return Path(self.root, f"moving-shapes-{_VERSIONS[self.difficulty]}-{numbers}")
+
+    def write(self) -> Path:
+        """Writes the videos with a progress bar, unless they are there already, and returns their folder.
+
+        They appear all at once: an interrupted call leaves nothing that a later one takes for the dataset, and
+        processes that write at the same time end with the same files.
+        """
+        folder = self.folder
+        if folder.is_dir():
+            return folder
+        with _temporary_folder(folder) as temporary:
+            unfinished = Path(temporary, folder.name)
+            self._write_videos(unfinished)
+            try:
+                os.replace(unfinished, folder)
+            except OSError:
+                if not folder.is_dir():  # else another process has written the same videos first
+                    raise
+        return folder
+
+    def _write_videos(self, folder: Path) -> None:
+        classes = list(product(SHAPES, DIRECTIONS))
+        seeds = [
+            (self.seed, split, label, index)
+            for split, number in enumerate((self.train_per_class, self.val_per_class))
+            for label in range(len(classes))
+            for index in range(number)
+        ]
+
+        def write(seeds: tuple[int, int, int, int]) -> None:
+            _, split, label, index = seeds
+            clip = draw_clip(*classes[label], np.random.default_rng(seeds), self.difficulty)
+            class_folder = folder / ("train", "val")[split] / "-".join(classes[label])
+            class_folder.mkdir(parents=True, exist_ok=True)
+            _encode(class_folder / f"{index:04}", clip, self.difficulty)
+
+        # Threads are enough: NumPy and the encoder release the interpreter.
+        pool = ThreadPoolExecutor(os.cpu_count())
+        try:
+            for _ in track(pool.map(write, seeds), "Writing the moving shapes", total=len(seeds)):
+                pass
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _temporary_folder(folder: Path) -> tempfile.TemporaryDirectory[str]:
@@ -114,18 +109,6 @@ def _temporary_folder(folder: Path) -> tempfile.TemporaryDirectory[str]:
             f"The moving shapes cannot be written to {folder.parent}: {error}. Give another folder as `root`, or as "
             "the environment variable LIGHTNING_MULTIGRID_CACHE."
         ) from error
-
-
-def _write_videos(videos: Sequence[_Video]) -> None:
-    for folder in {video.path.parent for video in videos}:
-        folder.mkdir(parents=True)
-    # Threads are enough: NumPy and the encoder release the interpreter.
-    pool = ThreadPoolExecutor(os.cpu_count())
-    try:
-        for _ in track(pool.map(_Video.write, videos), "Writing the moving shapes", total=len(videos)):
-            pass
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 # Equal bytes each time need one thread, whose number is part of an H.264 file, and no macroblock tree, through which
@@ -209,14 +192,13 @@ class MovingShapesDataModule(VideoDataModule):
         stride: int = 1,
         num_workers: int = 2,
     ) -> None:
-        self.videos_root = cache_folder() if root is None else Path(root)
-        self.train_per_class, self.val_per_class, self.seed = train_per_class, val_per_class, seed
-        self.difficulty: Difficulty = difficulty
-        folder = _dataset_folder(self.videos_root, train_per_class, val_per_class, seed, difficulty)
+        root_folder = cache_folder() if root is None else Path(root)
+        self.shapes = MovingShapes(root_folder, train_per_class, val_per_class, seed, difficulty)
+        folder = self.shapes.folder
         super().__init__(
-            train=folder / "train",
-            val=folder / "val",
-            test=folder / "val",
+            folder / "train",
+            folder / "val",
+            folder / "val",
             batch_size=batch_size,
             frames=frames,
             size=size,
@@ -227,10 +209,4 @@ class MovingShapesDataModule(VideoDataModule):
 
     @override
     def prepare_data(self) -> None:
-        write_moving_shapes(
-            self.videos_root,
-            train_per_class=self.train_per_class,
-            val_per_class=self.val_per_class,
-            seed=self.seed,
-            difficulty=self.difficulty,
-        )
+        self.shapes.write()

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import pickle
 import random
+from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +273,73 @@ def test_a_video_of_unknown_rate_has_all_its_labels(actions: Manifest, monkeypat
 def test_a_clip_carries_the_seed_of_its_request(folder: Path) -> None:
     data = dataset(folder, "all.csv")
     assert [data.read_clip(ClipRequest(index, 4, 12, seed=7 + index)).seed for index in range(4)] == [7, 8, 9, 10]
+
+
+# --- at a frame rate ---
+
+
+def read_at(path: Path, sampling: ClipSampling, request: ClipRequest) -> Clip:
+    (path.parent / "one.csv").write_text(f"{path.name} 0\n")
+    return VideoDataset(read_manifest(path.parent / "one.csv"), sampling).read_clip(request)
+
+
+@pytest.mark.parametrize("rate", [10, 24, 25, 30, 60])
+def test_at_a_frame_rate_clips_of_all_videos_last_equally_long(rate: int, tmp_path: Path) -> None:
+    gray_video(tmp_path / "a.mp4", rate=rate)
+    sampling = replace(SMALL, frames=4, stride=5, frame_rate=30)
+    seen = [levels(read_at(tmp_path / "a.mp4", sampling, ClipRequest(0, 4, 16, seed)).crop) for seed in range(10)]
+    for shown in seen:
+        # Three strides of 5 / 30 s, each end in the middle of a frame; a clip that is too long repeats its last frame.
+        assert shown[-1] == 29 or (shown[-1] - shown[0]) / rate == pytest.approx(15 / 30, abs=1 / rate)
+
+
+def test_at_its_own_frame_rate_a_video_has_the_clips_that_it_has_without(folder: Path) -> None:
+    at_its_own = replace(SMALL, frame_rate=30)
+    for seed in range(10):
+        request = ClipRequest(0, 4, 12, seed)
+        own = dataset(folder, "good.csv").read_clip(request)
+        assert same(VideoDataset(read_manifest(folder / "good.csv"), at_its_own).read_clip(request), own)
+    for views in (CENTRE, Views(clips=3)):
+        video = ViewDataset(read_manifest(folder / "good.csv"), at_its_own, views)[0]
+        own_video = viewed(folder, "good.csv", views)[0]
+        assert torch.equal(video.pixels, own_video.pixels)
+        assert video.grids == own_video.grids
+
+
+def test_frames_of_a_variable_rate_are_those_that_are_shown_at_the_times(tmp_path: Path) -> None:
+    shown = [0, 1, 2, 10, 11, 12, 20, 21, 29]  # in 1/30 s; the last frame lasts as long as the mean of the others
+    gray_video(tmp_path / "a.mp4", frames=9, rate=30, pts=shown)
+    sampling = ClipSampling(frames=4, size=16, stride=3, frame_rate=30)
+    at = [bisect_right(shown, tick) - 1 for tick in range(33)]  # the frame on the screen in each 1/30 s
+    for seed in range(10):
+        start = sampling.draw(length=33, height=36, width=48, frames=4, size=16, rng=random.Random(seed)).indices[0]
+        clip = read_at(tmp_path / "a.mp4", sampling, ClipRequest(0, 4, 16, seed))
+        assert levels(clip.crop) == [at[start + 3 * point] for point in range(4)]
+
+
+def test_clips_of_one_visit_and_views_are_at_the_rate_too(tmp_path: Path) -> None:
+    gray_video(tmp_path / "a.mp4", rate=60)
+    (tmp_path / "one.csv").write_text("a.mp4 0\n")
+    manifest, sampling = read_manifest(tmp_path / "one.csv"), replace(SMALL, frames=4, stride=2, frame_rate=30)
+    clips = VideoDataset(manifest, sampling).read_clips([ClipRequest(0, 4, 16, seed, visit=7) for seed in range(3)])
+    assert {b - a for clip in clips for a, b in pairwise(levels(clip.crop))} == {4}
+    # 15 frames at 30 per second: 3 before a span of 8; source frame 2k + 1 is shown in the middle of each.
+    assert levels(ViewDataset(manifest, sampling, CENTRE)[0].pixels) == [7, 11, 15, 19]
+
+
+def test_a_video_of_unknown_rate_is_broken_where_the_rate_is_needed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unknown(lightning_multigrid.clips.opening.VideoReader):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            if len(self) == 30:
+                self.rate = 0.0
+
+    monkeypatch.setattr(lightning_multigrid.clips.opening, "VideoReader", Unknown)
+    request = ClipRequest(0, 4, 12, 5)
+    assert not dataset(folder, "good.csv").read_clip(request).broken
+    data = VideoDataset(read_manifest(folder / "good.csv"), replace(SMALL, frame_rate=30))
+    clip = data.read_clip(request)
+    assert clip.index == 1
+    assert [tried.reason for tried in clip.broken] == ["has no known frame rate, which `frame_rate=30` needs"]

@@ -106,6 +106,16 @@ def test_the_lower_end_of_a_given_short_side_scales_with_the_grid() -> None:
     assert ClipSampling(32, 224, 2, short_side=(256, 320)).short_side_range(112) == (128, 320)
 
 
+def test_an_inverse_uniform_short_side_makes_the_side_of_the_crop_uniform() -> None:
+    sampling = ClipSampling(frames=32, size=224, stride=2, short_side_sampling="inverse_uniform")
+    for size, low, high in ((224, 256, 340), (112, 128, 340)):
+        sides = [grid.box[2] for grid in draws(sampling, length=300, **HD, frames=32, size=size)]
+        smallest, largest = 1080 * size / high, 1080 * size / low
+        quarters = Counter(int(4 * (side - smallest) / (largest + 1 - smallest)) for side in sides)
+        assert set(quarters) == {0, 1, 2, 3}
+        assert all(abs(count - 750) < 5 * math.sqrt(750 * 0.75) for count in quarters.values())
+
+
 @pytest.mark.parametrize(("height", "width"), [(1080, 1920), (1920, 1080)])
 def test_crops_lie_anywhere_in_the_frame(height: int, width: int) -> None:
     grids = draws(KINETICS, length=300, height=height, width=width, frames=32, size=224)
@@ -156,6 +166,10 @@ def test_a_grid_lies_within_its_video(
         ({"stride": 0}, "`stride` must be at least 1, got 0"),
         ({"mode": "dense"}, "`sampling` must be 'stride' or 'segments', got 'dense'"),
         ({"short_side": (340, 256)}, r"`short_side` must be two increasing numbers .* Got \(340, 256\)"),
+        ({"frame_rate": 0.0}, r"`frame_rate` must be above 0 \(frames per second\), or None, got 0.0"),
+        ({"frame_rate": float("nan")}, "`frame_rate` must be above 0"),
+        ({"frame_rate": 30, "mode": "segments"}, "`frame_rate=30` has no effect with `sampling='segments'`"),
+        ({"short_side_sampling": "inverse"}, "must be 'uniform' or 'inverse_uniform', got 'inverse'"),
         ({"short_side": (200, 256)}, r"not below `size=224`.* Got \(200, 256\)"),
     ],
 )

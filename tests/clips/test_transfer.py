@@ -24,7 +24,7 @@ from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.loading.loader import MultigridLoader, WorkerError
 from lightning_multigrid.loading.order import epoch_order, order_of
-from lightning_multigrid.loading.repeats import RepeatedOrder, RepeatSampler, read_clips, repeated_order, visits
+from lightning_multigrid.loading.repeats import RepeatedOrder, RepeatSampler, read_clips, visits
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.loading.subsets import clip_dataset
@@ -153,12 +153,12 @@ def test_workers_hand_over_bytes_in_shared_memory(folder: Path) -> None:
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 3))
 @settings(max_examples=30, deadline=None)
 def test_so_many_epochs_visit_each_video_once(length: int, repeats: int, cycle: int) -> None:
-    epochs = [repeated_order(5, repeats * cycle + part, length, repeats) for part in range(repeats)]
+    epochs = [RepeatedOrder(5, length, repeats)(repeats * cycle + part) for part in range(repeats)]
     assert {len(epoch) for epoch in epochs} == {length}
     together = [index for epoch in epochs for index in epoch]
     assert Counter(together) == dict.fromkeys(range(length), repeats)
     assert together[::repeats] == epoch_order(5, cycle, length)  # each visit is in one place
-    assert repeated_order(5, cycle, length, 1) == epoch_order(5, cycle, length)
+    assert RepeatedOrder(5, length, 1)(cycle) == epoch_order(5, cycle, length)
 
 
 def test_clips_of_a_visit_have_seeds_of_their_own_and_one_for_the_span() -> None:
@@ -168,7 +168,7 @@ def test_clips_of_a_visit_have_seeds_of_their_own_and_one_for_the_span() -> None
         for each in (sampler, alone):
             each.set_epoch(epoch)
         requests = [request for batch in sampler for request in batch]
-        assert [r.index for r in requests] == repeated_order(0, epoch, 201, 2)
+        assert [r.index for r in requests] == RepeatedOrder(0, 201, 2)(epoch)
         assert len({r.seed for r in requests}) == 201
         pairs = list(zip(requests[first::2], requests[first + 1 :: 2], strict=False))
         assert len(pairs) == len({a.visit for a, _ in pairs}) == 100
@@ -253,10 +253,10 @@ def test_the_baselines_sampler_deals_an_epoch_to_the_ranks() -> None:
         for rank in ranks:
             rank.set_epoch(epoch)
         found = [list(rank) for rank in ranks]
-        expected = repeated_order(4, epoch, 21, 3)
+        expected = RepeatedOrder(4, 21, 3)(epoch)
         assert found[0] + found[1] == [*expected, expected[0]]  # one more, to make the ranks equal
     loader = DataLoader(data, sampler=ranks[1])
-    assert list(order_of(loader, seed=8)(2)) == repeated_order(8, 2, 21, 3)
+    assert list(order_of(loader, seed=8)(2)) == RepeatedOrder(8, 21, 3)(2)
 
 
 def test_a_loader_of_the_baseline_decodes_a_visit_once(folder: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_loader_of_the_baseline_decodes_a_visit_once(folder: Path) -> None:
     sampler = RepeatSampler(data, 2)
     torch.manual_seed(3)
     batches = list(DataLoader(data, 4, sampler=sampler, collate_fn=collate_clips))
-    expected = repeated_order(0, 0, len(data), 2)
+    expected = RepeatedOrder(0, len(data), 2)(0)
     assert [len(batch) for batch in batches] == [4] * 16 + [2]
     indices = [index for batch in batches for index in batch.indices]
     assert sum(a != b for a, b in zip(indices, expected, strict=True)) <= 6  # the broken video

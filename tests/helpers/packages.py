@@ -13,10 +13,11 @@ MULTIGRID = {
     "lightning": ((), ("lightning", "lightning_utilities", "pytorch_lightning")),
     "schedule": ((), ()),
     "norm": ((), ("torch",)),
+    "positions": ((), ("torch",)),
     "loading": (("schedule",), ("numpy", "torch")),
     "reports": (("lightning", "loading", "schedule"), ("lightning_utilities", "matplotlib", "torch")),
     "training": (
-        ("files", "lightning", "loading", "norm", "reports", "schedule"),
+        ("files", "lightning", "loading", "norm", "positions", "reports", "schedule"),
         ("fsspec", "lightning_utilities", "numpy", "rich", "torch", "typing_extensions"),
     ),
 }
@@ -27,7 +28,7 @@ VIDEOS = {
     "sources": (("files",), ("numpy", "torch")),
     "clips": (("decode", "loading", "pixels", "schedule", "sources"), ("torch", "typing_extensions")),
     "prepare": (("decode", "files", "sources"), ("av", "numpy")),
-    "models": ((), ("torch", "torchvision")),
+    "models": ((), ("numpy", "torch", "torchvision")),
     "video": (
         ("clips", "decode", "files", "lightning", "loading", "models", "pixels", "sources"),
         ("av", "lightning_utilities", "numpy", "rich", "torch", "torchmetrics", "typing_extensions"),
@@ -35,7 +36,7 @@ VIDEOS = {
 }
 PROGRAM = {
     "cli": (
-        ("files", "norm", "prepare", "reports", "schedule", "sources", "training", "video"),
+        ("files", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
         ("jsonargparse", "lightning", "rich", "torch", "yaml"),
     ),
 }

@@ -42,12 +42,11 @@ row(OPTIMIZERS, "SGD with Nesterov and weight decay",
     module=optimized(lambda m: SGD(m.parameters(), 0.1, 0.9, weight_decay=1e-4, nesterov=True)))  # fmt: skip
 row(OPTIMIZERS, "parameter groups of several LRs", module=optimized(two_groups))
 row(OPTIMIZERS, "AdamW", module=optimized(lambda m: torch.optim.AdamW(m.parameters(), 1e-3)),
-    multigrid={"lr_scaling": "sqrt"}, outcome="the linear default is proven for SGD only")  # fmt: skip
+    outcome="the LR grows with the square root of the clips")  # fmt: skip
 row(OPTIMIZERS, "RMSprop, unscaled", module=optimized(lambda m: torch.optim.RMSprop(m.parameters(), 1e-3)),
-    multigrid={"lr_scaling": "none"}, outcome="the linear default is proven for SGD only")  # fmt: skip
+    multigrid={"lr_scaling": "none"})  # fmt: skip
 row(OPTIMIZERS, "an LR in a tensor",
-    module=optimized(lambda m: torch.optim.AdamW(m.parameters(), torch.tensor(1e-3), capturable=False)),
-    multigrid={"lr_scaling": "sqrt"}, outcome="the linear default is proven for SGD only")  # fmt: skip
+    module=optimized(lambda m: torch.optim.AdamW(m.parameters(), torch.tensor(1e-3), capturable=False)))  # fmt: skip
 row(OPTIMIZERS, "`foreach=True`", module=optimized(lambda m: SGD(m.parameters(), 0.1, foreach=True)))
 row(OPTIMIZERS, "a class of one's own", module=optimized(lambda m: Fused(m.parameters(), 0.1)))
 row(OPTIMIZERS, "in a list", module=optimized(lambda m: [SGD(m.parameters(), 0.1)]))
@@ -193,7 +192,6 @@ row(
     module=WrittenTensor,
     refused="LR that is in a tensor",
     late=True,
-    multigrid={"lr_scaling": "sqrt"},
     outcome="both write the same tensor; give the optimizer a number",
 )
 

@@ -87,7 +87,7 @@ def assert_follows(make, **arguments):
     """Shapes on plan, the LR of each step by a recorded baseline, everything put back; returns module and Trainer."""
     baseline, _ = run(make, **arguments)
     plain = {place: lr for *place, lr in baseline.used for place in [tuple(place)]}
-    module, host = run(make, MultigridCallback(), **arguments)
+    module, host = run(make, MultigridCallback(lr_scaling="linear"), **arguments)
     plan, sampler = steps_of(host), sampler_of(host)
     assert module.shapes == [(step.shape.clips, step.shape.frames, step.shape.size) for step in plan.values()]
     for epoch, batch, number, lr in module.used:
@@ -284,10 +284,10 @@ def test_manual_optimization_resumes_to_the_bit(make, tmp_path):
         whole.trainer.save_checkpoint(tmp_path / f"{len(whole.shapes)}.ckpt")
 
     whole.on_train_batch_end = save
-    run(lambda: whole, MultigridCallback())
+    run(lambda: whole, MultigridCallback(lr_scaling="linear"))
     steps = len(whole.shapes)
     for done in (2, steps // 2, steps - 2):
-        resumed, _ = run(make, MultigridCallback(), ckpt_path=tmp_path / f"{done}.ckpt")
+        resumed, _ = run(make, MultigridCallback(lr_scaling="linear"), ckpt_path=tmp_path / f"{done}.ckpt")
         assert resumed.shapes == whole.shapes[done:]
         assert resumed.used == whole.used[-len(resumed.used) :]
         for name, value in whole.state_dict().items():
@@ -305,7 +305,7 @@ def test_a_manual_baseline_goes_on_with_the_callback(tmp_path):
         return Saving("step", {"interval": "step"})
 
     run(make)
-    resumed, host = run(make, MultigridCallback(), ckpt_path=tmp_path / "0.ckpt")
+    resumed, host = run(make, MultigridCallback(lr_scaling="linear"), ckpt_path=tmp_path / "0.ckpt")
     epoch, batch, _, lr = resumed.used[0]
     step, sampler = steps_of(host)[epoch, batch], sampler_of(host)
     clock = sampler.schedule.baseline_epoch(epoch + Fraction(step.offset, sampler.clips))
@@ -330,7 +330,7 @@ def test_a_manual_baseline_goes_on_with_the_callback(tmp_path):
 )
 def test_steps_of_schedulers_that_follow_no_rule_are_refused(make, message):
     with pytest.raises(Exception, match=message):
-        run(make, MultigridCallback())
+        run(make, MultigridCallback(lr_scaling="linear"))
 
 
 def test_manual_steps_with_arguments_or_of_a_schedule_with_stages_are_refused():
@@ -340,7 +340,7 @@ def test_manual_steps_with_arguments_or_of_a_schedule_with_stages_are_refused():
             self.lr_schedulers().step(self.current_epoch)
 
     with pytest.raises(Exception, match="after mini-batch 0 of epoch 0 with arguments"):
-        run(TellsEpochs, MultigridCallback())
+        run(TellsEpochs, MultigridCallback(lr_scaling="linear"))
 
     class Stages(Teacher):
         def configure_optimizers(self):
@@ -348,7 +348,7 @@ def test_manual_steps_with_arguments_or_of_a_schedule_with_stages_are_refused():
             return [optimizer], [lr_scheduler.MultiStepLR(optimizer, [20, 40])]
 
     with pytest.raises(Exception, match=r"MultiStepLR after mini-batch 0 of epoch 0.*`\{\"scheduler\""):
-        run(Stages, MultigridCallback())  # the plan has taken 20 and 40 for epochs
+        run(Stages, MultigridCallback(lr_scaling="linear"))  # the plan has taken 20 and 40 for epochs
 
 
 def test_a_plateau_that_the_script_steps_works_on_the_baselines_lr():

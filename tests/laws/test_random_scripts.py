@@ -89,7 +89,6 @@ def styles(draw):
     names = []
     kind, wrap, unpack, axes = one(DATASETS)
     sampler, collate, optimize, scheduler = one(SAMPLERS), one(COLLATE), one(OPTIMIZERS), one(SCHEDULERS)
-    adaptive = names[-2] == "AdamW"
     number = draw(st.sampled_from([CLIPS, TAIL]))
     accumulate, limit, length, precision, validates = (
         draw(st.sampled_from(choices))
@@ -120,7 +119,6 @@ def styles(draw):
         data=lambda: loader(kind(wrap, number), **{"shuffle": None, "collate_fn": collate, **sampler(number)}),
         trainer=trainer,
         callbacks=lambda: [CALLBACKS[name]() for name in sorted(chosen)],
-        multigrid={"lr_scaling": "sqrt"} if adaptive else {},
         axes=axes,
         clips=number if limit is None else limit * BATCH,
         epochs=epochs,

@@ -66,6 +66,7 @@ def cluster(tmp_path):
         SLURM_JOB_NUM_NODES="1",
         SLURM_NTASKS="2",
         SLURM_NTASKS_PER_NODE="2",
+        SLURM_CPUS_PER_TASK="3",
         SLURM_NODELIST="127.0.0.1",
         MASTER_PORT=free_port(),
     )
@@ -88,6 +89,7 @@ def test_a_job_trains_on_all_of_its_tasks(cluster, tmp_path):
     output, _ = job.communicate(timeout=280)
     assert job.returncode == 0, output[-3000:]
     assert "srun option --kill-on-bad-exit=1" in output
+    assert "srun option --cpus-per-task=3" in output  # srun of SLURM 22.05 and later does not inherit it
     assert "GLOBAL_RANK: 1, MEMBER: 2/2" in output
     assert "Multigrid schedule for a baseline of 2 x 16 x 40" in output
     assert "`Trainer.fit` stopped: `max_epochs=3` reached." in output

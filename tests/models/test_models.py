@@ -2,15 +2,17 @@
 
 import hashlib
 import itertools
+import re
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import video
 
 from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slow_r50, slowfast_r50, slowfast_r101, small_cnn
-from lightning_multigrid.models.blocks import Bottleneck, Head, NonLocal
+from lightning_multigrid.models.blocks import Bottleneck, Head, MaxPool, NonLocal
 from lightning_multigrid.models.slowfast import slow_frames
 
 # Every (T, S) that the default schedule makes of a baseline of 32 x 224.
@@ -279,3 +281,49 @@ def test_non_local_keeps_to_the_memory_format(instantiation, memory_format):
     block.conv_out.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     out = block(torch.randn(2, 8, 3, 4, 4).contiguous(memory_format=memory_format))
     assert [x.is_contiguous(memory_format=memory_format) for x in (*seen, out)] == [True, True]
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("arguments", [((1, 3, 3), (1, 2, 2), (0, 1, 1)), ((1, 2, 2),), ((2, 1, 1),), ((1, 1, 1),)])
+def test_pools_are_3d_pools_to_the_bit(arguments, memory_format):
+    results = []
+    for pool in (MaxPool(*arguments), nn.MaxPool3d(*arguments)):
+        torch.manual_seed(0)
+        x = torch.randint(3, (2, 3, 5, 7, 6)).float()  # with ties
+        x = x.contiguous(memory_format=memory_format).requires_grad_()
+        pooled = pool(x)
+        results.append([pooled, *torch.autograd.grad((pooled * torch.rand_like(pooled)).sum(), x)])
+        assert pooled.is_contiguous(memory_format=memory_format)
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+def test_pools_over_space_and_time_are_refused():
+    with pytest.raises(ValueError, match="`kernel` must be 1 x k x k or t x 1 x 1, got \\(2, 2, 2\\)"):
+        MaxPool((2, 2, 2))
+
+
+class Operations(TorchDispatchMode):
+    """Notes the names of all operations, those of the backward included."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("factory", [slowfast_r50, i3d_r50, i3d_nl_r50, slow_r50, small_cnn])
+def test_deterministic_training_is_not_refused_on_cuda(factory, memory_format):
+    """No operation of a step is one of those that the documentation of `use_deterministic_algorithms` excludes."""
+    model = on_meta(factory, num_classes=5).to(memory_format=memory_format)
+    clips = torch.empty(2, 3, 4, 64, 64, device="meta").contiguous(memory_format=memory_format)
+    with Operations() as operations:
+        nn.functional.cross_entropy(model(clips), torch.zeros(2, dtype=torch.long, device="meta")).backward()
+    assert any(name.startswith("convolution_backward") for name in operations.names)
+    refused = re.compile(
+        r"(max|avg)_pool3d.*backward|adaptive_.*backward|upsample.*backward|.*pad.*backward|put_|histc"
+    )
+    assert not [name for name in operations.names if refused.fullmatch(name.strip("_")) or name == "cumsum"]

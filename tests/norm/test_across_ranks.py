@@ -8,6 +8,7 @@ import gc
 import weakref
 from contextlib import contextmanager
 from datetime import timedelta
+from unittest import mock
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from lightning_multigrid.norm.across_ranks import _partition
+from lightning_multigrid.norm.across_ranks import _partition, make_groups
 from lightning_multigrid.norm.sub_batchnorm import (
     SubBatchNorm1d,
     SubBatchNorm2d,
@@ -448,7 +449,18 @@ def devices_agree(rank, world):
             assert_close(layer.running_var.double().cpu(), plain.running_var, rtol=1e-5, atol=0)
 
 
+def groups_can_be_made_before(rank, world):
+    start_again(rank, world)
+    steps = [(clips, sub_batch) for clips in (1, 2, 4, 16) for sub_batch in (2, 4, 8)]
+    make_groups(steps)
+    layer = make_layer(SubBatchNorm3d)
+    with mock.patch.object(dist, "new_group", side_effect=AssertionError("made in a forward")):
+        for clips, layer.sub_batch in steps:
+            layer(make_clips(clips))
+
+
 LAWS = [
+    groups_can_be_made_before,
     ranks_are_one_process,
     clips_of_several_rows_share_as_clips,
     gradients_are_those_of_finite_differences,

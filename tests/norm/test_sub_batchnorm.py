@@ -96,6 +96,15 @@ def gradients(output, layer, x):
     return torch.autograd.grad(((output - target) ** 3).sum(), inputs)
 
 
+def check_step(layer, x, expected, average, memory_format):
+    """A step of the layer: outputs and gradients as expected, running statistics those of `average`."""
+    output = layer(x)
+    assert_close(output, expected, rtol=1e-9, atol=1e-9)
+    assert_close(gradients(output, layer, x), gradients(expected, layer, x), rtol=1e-8, atol=1e-8)
+    assert_close(dict(layer.named_buffers()), dict(average.named_buffers()), rtol=1e-10, atol=1e-10)
+    assert output.is_contiguous(memory_format=memory_format)
+
+
 @pytest.mark.parametrize(("kind", "other", "memory_format"), INPUTS)
 @settings(max_examples=12, deadline=None)
 @given(
@@ -111,11 +120,7 @@ def test_is_a_loop_of_batchnorm_over_the_groups(kind, other, memory_format, clip
         x = make_clips(clips, other, memory_format).requires_grad_()
         groups = groups_of(layer, x)
         expected, average = loop_of_batchnorm(layer, x, groups)
-        output = layer(x)
-        assert_close(output, expected, rtol=1e-9, atol=1e-9)
-        assert_close(gradients(output, layer, x), gradients(expected, layer, x), rtol=1e-8, atol=1e-8)
-        assert_close(dict(layer.named_buffers()), dict(average.named_buffers()), rtol=1e-10, atol=1e-10)
-        assert output.is_contiguous(memory_format=memory_format)
+        check_step(layer, x, expected, average, memory_format)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
@@ -213,6 +218,29 @@ def test_backward_keeps_the_input_and_nothing_else_of_its_size(memory_format, cl
     assert saved.pop(x.untyped_storage().data_ptr()) == x.nbytes
     assert sum(saved.values()) < x.nbytes / 50  # statistics, weights
     assert output.shape == x.shape
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("clips", [16, 19])
+def test_an_in_place_relu_copies_nothing_in_the_backward(memory_format, clips):
+    """Autograd writes into a view by `CopySlices`, which copies all activations behind the view."""
+    results, layer = [], make_layer(SubBatchNorm3d, sub_batch=4)
+    x = make_clips(clips, memory_format=memory_format).requires_grad_()
+    for inplace in (True, False):
+        output = nn.functional.relu(layer(x), inplace)
+        assert "CopySlices" not in nodes_before(output)
+        results.append([output, *torch.autograd.grad((output**3).sum(), x)])
+    assert_close(*results, rtol=0, atol=0)
+
+
+def nodes_before(tensor):
+    """The names of the nodes of autograd's graph."""
+    names, waiting = set(), [tensor.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        names.add(type(node).__name__)
+        waiting += [former for former, _ in node.next_functions if former is not None]
+    return names
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
@@ -332,11 +360,7 @@ def test_folded_frames_have_the_statistics_of_eight_clips(kind, other, memory_fo
     for _ in range(2):
         x = make_clips(clips * frames, other, memory_format).requires_grad_()
         expected, average = by_rows(layer, x, groups)
-        output = layer(x)
-        assert_close(output, expected, rtol=1e-9, atol=1e-9)
-        assert_close(gradients(output, layer, x), gradients(expected, layer, x), rtol=1e-8, atol=1e-8)
-        assert_close(dict(layer.named_buffers()), dict(average.named_buffers()), rtol=1e-10, atol=1e-10)
-        assert output.is_contiguous(memory_format=memory_format)
+        check_step(layer, x, expected, average, memory_format)
 
 
 @pytest.mark.parametrize(
@@ -683,3 +707,34 @@ def test_callback_trains_on_two_ranks_as_on_one(tmp_path):
     assert [2 * clips for clips in per_rank] == [shape[0] for _, _, shape, _, _ in seen]
     assert {4, 8, 16} < set(per_rank)  # and the tails of epochs
     assert_close(state_, state, rtol=1e-4, atol=1e-5)
+
+
+# --- A mini-batch in place of several of the baseline's ---
+
+
+@pytest.mark.parametrize("clips", [4, 16, 19])  # plain BatchNorm; groups as a view; groups of different sizes
+@pytest.mark.parametrize("momentum", [0.1, 0.3])
+def test_running_statistics_move_as_in_so_many_steps_of_the_baseline(clips, momentum):
+    layer = convert_sub_batchnorm(nn.BatchNorm3d(3, momentum=momentum))
+    repeated, x = copy.deepcopy(layer), torch.randn(clips, 3, 2, 4, 4) * 3 + 1
+    set_sub_batch(layer, 8, of=clips, baseline_batches=8)
+    layer(x)
+    for _ in range(8):
+        repeated(x)
+    torch.testing.assert_close(layer.running_mean, repeated.running_mean)
+    torch.testing.assert_close(layer.running_var, repeated.running_var)
+    assert layer.num_batches_tracked == 1
+
+
+def test_the_momentum_of_a_script_stays_its_own():
+    layer = convert_sub_batchnorm(nn.BatchNorm3d(3))
+    set_sub_batch(layer, 8, of=16, baseline_batches=2)
+    assert layer.momentum == pytest.approx(1 - 0.9**2)
+    layer.momentum = 0.5  # as a schedule of BatchNorm's momentum does
+    assert layer.momentum == 0.75
+    plain = pickle.loads(pickle.dumps(restore_batchnorm(copy.deepcopy(layer))))
+    assert (type(plain), plain.momentum) == (nn.BatchNorm3d, 0.5)
+    layer.momentum = None  # a cumulative average counts mini-batches
+    layer(torch.randn(8, 3, 2, 4, 4))
+    assert layer.momentum is None
+    assert restore_batchnorm(layer).momentum is None

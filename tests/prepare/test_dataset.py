@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle, VideoDataModule
-from lightning_multigrid.clips.opening import VideoOpener, prepared_index
+from lightning_multigrid.clips.opening import open_video, prepared_index
 from lightning_multigrid.decode.index_store import IndexStore
 from lightning_multigrid.decode.reader import VideoReader, build_index
 from lightning_multigrid.decode.video_file import BrokenVideosError
@@ -110,7 +110,7 @@ def test_without_an_index_or_with_a_damaged_one_videos_are_indexed_as_they_are_r
             (moved / "packets.index").write_bytes(instead)
             with pytest.warns(UserWarning, match="is no index of videos, .* Videos are indexed as they are read"):
                 assert prepared_index(made, made.path(0)) is None
-        with VideoOpener().open(made, made.path(0)) as video:
+        with open_video(made, made.path(0)) as video:
             assert len(video) == 20
         moved.rename(tmp_path / "out")
 

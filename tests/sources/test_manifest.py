@@ -63,11 +63,7 @@ class SharedRows(Dataset):
         return len(self.manifest)
 
     def __getitem__(self, index: int):
-        shared = [
-            getattr(self.manifest, field.name).is_shared()
-            for field in dataclasses.fields(self.manifest)
-            if field.name.startswith("_") and len(getattr(self.manifest, field.name))
-        ]
+        shared = [column.is_shared() for column in self.manifest.rows if len(column)]
         return self.manifest.path(index), self.manifest.label(index), shared
 
 
@@ -220,9 +216,9 @@ def test_what_is_no_path(path, count):
     ("rows", "arguments", "match"),
     [
         ([], {}, r"list\.csv lists no videos\. At least one row"),
-        ([("a", [-1])], {}, r"line 1: label -1 is required to be from 0 to 2147483646"),
-        ([("a", [2**31])], {}, r"line 1: label 2147483648 is required to be from 0"),
-        ([("a", [2])], {"classes": ["x", "y"]}, r"label 2 is required to be from 0 to 1; there are 2 classes"),
+        ([("a", [-1])], {}, r"line 1: label -1 is not from 0 to 2147483646"),
+        ([("a", [2**31])], {}, r"line 1: label 2147483648 is not from 0"),
+        ([("a", [2])], {"classes": ["x", "y"]}, r"label 2 is not from 0 to 1; there are 2 classes"),
         ([("a", [1, 5])], {}, r"2 labels \(1, 5\), one is required\. Pass `multi_label=True`"),
         ([("a", [0]), ("b", [])], {}, r"line 2: no label, but the rows before have one\. Give all videos a label"),
         ([("a", []), ("b", [0])], {}, r"line 2: a label, but the rows before have none"),

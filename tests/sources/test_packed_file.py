@@ -77,7 +77,7 @@ def test_a_video_without_a_label(tmp_path):
 def test_classes_of_the_training_split_are_taken_if_there_are_none(tmp_path):
     save_manifest(manifest(tmp_path, classes=()), tmp_path / "m")
     assert read_manifest(tmp_path / "m", classes=("x", "y")).classes == ("x", "y")
-    with pytest.raises(ManifestError, match="label 1 is required to be from 0 to 0"):
+    with pytest.raises(ManifestError, match="label 1 is not from 0 to 0"):
         read_manifest(tmp_path / "m", classes=("x",))
 
 
@@ -134,18 +134,22 @@ def content(tmp_path):
         ({"root": ".."}, "`root` leads out of its folder"),
         ({"root": "/etc"}, "`root` leads out of its folder"),
         ({"root": "a/../../b"}, "`root` leads out of its folder"),
-        ({"root": None}, "`root` leads out of its folder"),
+        ({"root": None}, "`root` of its header is not of the type str"),
         ({"root": "\ud800"}, "`root` leads out of its folder"),
-        ({"rows": -1}, "`rows` is not a whole number from 0"),
-        ({"rows": True}, "`rows` is not a whole number from 0"),
-        ({"rows": 0}, "it has no rows"),
+        ({"root": ""}, "`root` leads out of its folder"),
+        ({"root": "a\0b"}, "`root` leads out of its folder"),
+        ({"rows": -1}, "the numbers of its header are too small"),
+        ({"rows": True}, "`rows` of its header is not of the type int"),
+        ({"rows": 0}, "the numbers of its header are too small"),
         ({"rows": 2**39}, "it is cut short"),
         ({"labels": 3}, "it has 404 bytes, 388 are required"),
-        ({"path_bytes": 2**41}, "`path_bytes` is not a whole number from 0"),
-        ({"spans": 1}, "`spans` is neither true nor false"),
-        ({"classes": "run"}, "`classes` is not a list of names"),
+        ({"path_bytes": 2**80}, "it is cut short"),
+        ({"path_bytes": -1}, "the numbers of its header are too small"),
+        ({"spans": 1}, "`spans` of its header is not of the type bool"),
+        ({"classes": "run"}, "`classes` of its header is not of the type list"),
+        ({"classes": ["run", 1]}, "`classes` are not names that differ"),
         ({"classes": ["run"]}, "a label belongs to no class"),
-        ({"classes": ["run", "run"]}, "a class is named more than once"),
+        ({"classes": ["run", "run"]}, "`classes` are not names that differ"),
     ],
 )
 def test_headers_that_lie(tmp_path, content, changes, message):

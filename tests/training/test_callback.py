@@ -70,6 +70,24 @@ def test_a_plain_script_trains_on_the_plan_that_its_numbers_ask_for():
     ]
 
 
+def test_groups_of_ranks_are_made_before_the_first_step_for_all_steps(monkeypatch):
+    made = []
+    monkeypatch.setattr("lightning_multigrid.training.fit.make_groups", made.extend)
+    callback = MultigridCallback()
+
+    class OnTwoRanks(L.Callback):
+        def on_train_start(self, trainer, pl_module):
+            with monkeypatch.context() as ranks:
+                ranks.setattr(L.Trainer, "world_size", property(lambda self: 2))
+                callback.fit.make_rank_groups()
+
+    module = Module(steps_scheduler)
+    fit(module, callback, OnTwoRanks())
+    assert {(clips, sub_batch) for (clips, _, _), sub_batch in zip(module.shapes, module.sub_batches, strict=True)} <= {
+        *made
+    }
+
+
 def test_removing_the_callback_gives_the_baseline_bit_for_bit():
     before, after = Module(steps_scheduler), Module(steps_scheduler)
     fit(before)

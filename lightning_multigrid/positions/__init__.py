@@ -1,0 +1,11 @@
+"""What a model knows of frames, rows and columns, told the grid of each mini-batch.
+
+It imports only torch. Begin with `following.py`, which tells a module its grid and puts everything back. `adapters.py`
+says what an adapter is; there is a module of adapters for each library, and none of them imports its library.
+"""
+
+from lightning_multigrid.positions.adapters import Adapter, Grid, Grids, Table
+from lightning_multigrid.positions.following import Following
+from lightning_multigrid.positions.known import patch_divisors
+
+__all__ = ["Adapter", "Following", "Grid", "Grids", "Table", "patch_divisors"]

@@ -1,0 +1,109 @@
+"""What an adapter of a class of a library says: what has to change in such a module on another grid.
+
+A clip on a coarser grid spans the same time and space with fewer points (Sec. 3.1). So place k of n on it is place
+k N / n of the N of the full grid, and it gets what the model knows of that place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The frames of a clip, and the shorter of its height and width in pixels."""
+
+    frames: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Grids:
+    """The baseline's grid, and that of the current mini-batch."""
+
+    baseline: Grid
+    now: Grid
+
+    def frames(self, built: int) -> int:
+        """The frames that a module sees now which was built for so many.
+
+        >>> Grids(baseline=Grid(16, 224), now=Grid(8, 112)).frames(16)
+        8
+        """
+        return max(1, round(built * self.now.frames / self.baseline.frames))
+
+    def size(self, built: int) -> int:
+        """The height or width in pixels that a module sees now which was built for so many."""
+        return max(1, round(built * self.now.size / self.baseline.size))
+
+
+@dataclass(frozen=True)
+class Table:
+    """How a table with a row per token becomes one for another grid: in space, then linearly in time.
+
+    Args:
+        full: Tokens of the whole table: frames x rows x columns, rows x columns, or frames.
+        now: Tokens of the current grid along the same axes.
+        leading: Rows before those of the tokens, which have no place: that of a class token, for instance.
+        mode: How the model's authors resize it in space: a mode of `torch.nn.functional.interpolate`.
+        antialias: The same function's argument.
+    """
+
+    full: tuple[int, ...]
+    now: tuple[int, ...]
+    leading: int = 0
+    mode: str = "bicubic"
+    antialias: bool = False
+
+    def resized(self, values: Tensor) -> Tensor:
+        """Returns a table `... x rows x channels` for the current grid. Gradients flow to the whole table.
+
+        >>> Table((1, 2, 2), (1, 1, 1), leading=1, mode="bilinear").resized(torch.tensor([[9.0], [0], [1], [2], [3]]))
+        tensor([[9.0000],
+                [1.5000]])
+        """
+        if self.full == self.now:
+            return values
+        leading, tokens = values[..., : self.leading, :], values[..., self.leading :, :]
+        # ... x tokens x C -> N x C x T x H x W; axes that the table lacks have the length 1.
+        in_space, in_time = len(self.full) > 1, len(self.full) != 2
+        t = self.full[0] if in_time else 1
+        h, w = self.full[-2:] if in_space else (1, 1)
+        tokens = tokens.reshape(-1, t, h, w, values.shape[-1]).permute(0, 4, 1, 2, 3)
+        count, channels = tokens.shape[:2]
+        if in_space and (h, w) != self.now[-2:]:
+            kept = {} if self.mode.startswith("nearest") else {"align_corners": False, "antialias": self.antialias}
+            h, w = self.now[-2:]
+            images = tokens.transpose(1, 2).flatten(0, 1)
+            images = interpolate(images, size=(h, w), mode=self.mode, **kept)
+            tokens = images.view(count, t, channels, h, w).transpose(1, 2)
+        if in_time and t != self.now[0]:
+            tracks = tokens.permute(0, 3, 4, 1, 2).flatten(0, 2)  # (N H W) x C x T
+            tracks = interpolate(tracks, size=self.now[0], mode="linear")
+            tokens = tracks.view(count, h, w, channels, -1).permute(0, 3, 4, 1, 2)
+        tokens = tokens.permute(0, 2, 3, 4, 1).reshape(*leading.shape[:-2], -1, channels)
+        return torch.cat((leading, tokens), dim=-2)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What has to change in a module of a class on a grid that is not the baseline's.
+
+    Args:
+        attributes: Values of attributes by name: of what is neither a parameter nor a buffer. They are asked for once
+            for each grid, set for its mini-batches, and given back afterwards.
+        tables: How parameters and buffers are resized, by name. Whoever reads them while a mini-batch of the grid is
+            under way gets the resized ones, and the gradient flows to the whole ones.
+        divisors: The multiples of frames and of pixels that a model with this module needs, if its first convolution
+            does not say so.
+    """
+
+    attributes: Callable[[Any, Grids], Mapping[str, Any]] = lambda module, grids: {}
+    tables: Callable[[Any, Grids], Mapping[str, Table]] = lambda module, grids: {}
+    divisors: Callable[[Any], tuple[int, int]] | None = None

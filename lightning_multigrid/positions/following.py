@@ -1,0 +1,105 @@
+"""Tells the parts of a module the grid of each mini-batch, and puts everything back afterwards."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from types import new_class
+from typing import Any
+
+from torch import Tensor, nn
+
+from lightning_multigrid.positions.adapters import Grid, Grids, Table
+from lightning_multigrid.positions.known import adapter_of
+
+_TABLES = "_tables_of_grid"
+
+
+class Following:
+    """What knows places in a module, and follows the grid of each mini-batch.
+
+    These are parts of known libraries (`ADAPTERS`), and every part, the module itself included, that has a method
+    `set_grid(frames, size)`. On the baseline's grid the module is as it was: no attribute differs. On others, state
+    dicts and parameters are the same all the same.
+
+    Args:
+        module: The module whose parts follow.
+        frames, size: The baseline's grid, for which the module was made.
+    """
+
+    def __init__(self, module: nn.Module, frames: int, size: int) -> None:
+        self._baseline = self._grid = Grid(frames, size)
+        found = ((part, adapter_of(part)) for part in module.modules())
+        self._adapted = [(part, adapter) for part, adapter in found if adapter is not None]
+        self._own = [part for part in module.modules() if _has_set_grid(part)]
+        self._changes: dict[Grid, list[tuple[nn.Module, Mapping[str, Any], Mapping[str, Table]]]] = {}
+        self._classes: dict[tuple[type, tuple[str, ...]], type] = {}
+        self._undo = ExitStack()
+
+    @property
+    def names(self) -> list[str]:
+        """The classes of the parts that follow, in their order in the module."""
+        parts = [*(part for part, _ in self._adapted), *self._own]
+        return list(dict.fromkeys(type(part).__name__ for part in parts))
+
+    def set_grid(self, frames: int, size: int) -> None:
+        """Tells all parts a grid."""
+        grid = Grid(frames, size)
+        if grid == self._grid:
+            return
+        self._undo.close()
+        if grid != self._baseline:
+            self._undo.callback(setattr, self, "_grid", self._baseline)
+            for part, attributes, tables in self._changes_on(grid):
+                self._resize(part, tables)
+                for name, value in attributes.items():
+                    self._set(part, name, value)
+            self._grid = grid
+        for part in self._own:
+            part.set_grid(frames=frames, size=size)  # type: ignore[operator]
+
+    def restore(self) -> None:
+        """Puts everything back: the baseline's grid."""
+        self.set_grid(self._baseline.frames, self._baseline.size)
+
+    def _changes_on(self, grid: Grid) -> list[tuple[nn.Module, Mapping[str, Any], Mapping[str, Table]]]:
+        # Always the same objects for a grid: `torch.compile` makes another graph for others.
+        if grid not in self._changes:
+            grids = Grids(self._baseline, grid)
+            self._changes[grid] = [(p, a.attributes(p, grids), a.tables(p, grids)) for p, a in self._adapted]
+        return self._changes[grid]
+
+    def _set(self, part: nn.Module, name: str, value: Any) -> None:
+        if name in vars(part) or name in dict(part.named_children()):
+            self._undo.callback(setattr, part, name, getattr(part, name))
+        else:  # it comes from the class
+            self._undo.callback(delattr, part, name)
+        setattr(part, name, value)
+
+    def _resize(self, part: nn.Module, tables: Mapping[str, Table]) -> None:
+        """Gives a part a subclass in which the names of its tables are those of resized ones."""
+        if not tables:
+            return
+        own = type(part)
+        key = own, tuple(tables)
+        if key not in self._classes:
+            members = {name: property(_reader(name)) for name in tables}
+            members |= {"__module__": own.__module__, "__qualname__": own.__qualname__}  # type: ignore[dict-item]
+            self._classes[key] = new_class(own.__name__, (own,), exec_body=lambda space: space.update(members))
+        self._undo.callback(setattr, part, "__class__", own)
+        part.__class__ = self._classes[key]
+        self._set(part, _TABLES, tables)
+
+
+def _reader(name: str) -> Callable[[nn.Module], Tensor]:
+    def read(part: Any) -> Tensor:
+        whole = nn.Module.__getattr__(part, name)  # the parameter or buffer: it knows no properties
+        return getattr(part, _TABLES)[name].resized(whole)  # type: ignore[no-any-return]
+
+    return read
+
+
+def _has_set_grid(part: nn.Module) -> bool:
+    method = getattr(type(part), "set_grid", None)  # a compiled module answers for its original
+    return callable(method) and {"frames", "size"} <= inspect.signature(method).parameters.keys()

@@ -1,0 +1,99 @@
+"""Adapters for the video models of `transformers`: VideoMAE, TimeSformer, ViViT and V-JEPA 2.
+
+VideoMAE's and ViViT's tables are resized as VideoMAE's authors do for fine-tuning on other clips, and as ViViT's
+`interpolate_pos_encoding` does in space: bicubic in space, then linear in time. TimeSformer resizes its tables itself.
+
+V-JEPA 2 has no tables: its rotary attention turns the number of a token into frame, row and column, which are integers
+on every grid. On a coarser grid they are multiplied, so that token k of n has the place k N / n of the N tokens along
+that axis, as the authors do for other resolutions (`vjepa2`, action-conditioned predictor). That aligns the corners of
+the first tokens. To align the centres instead would add the same constant to all places, and rotary attention sees only
+differences.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+from lightning_multigrid.positions.adapters import Adapter, Grids, Table
+
+
+def _sides(size: Any) -> tuple[int, int]:
+    """Height and width, of a number or a pair."""
+    return tuple(size) if isinstance(size, Iterable) else (size, size)
+
+
+def _sides_now(size: Any, grids: Grids) -> Any:
+    """Height and width on the current grid, in the form of those that are given: a number or a pair."""
+    return tuple(map(grids.size, size)) if isinstance(size, Iterable) else grids.size(size)
+
+
+def _table(frames: int, size: Any, patch: tuple[int, int, int], grids: Grids, leading: int = 0) -> Table:
+    """The table of tokens, frames x rows x columns, of a model that was built for so many frames and pixels."""
+    full = frames, *_sides(size)
+    now = grids.frames(frames), *map(grids.size, full[1:])
+    tokens = [tuple(max(1, n // p) for n, p in zip(points, patch, strict=True)) for points in (full, now)]
+    return Table(tokens[0], tokens[1], leading)
+
+
+# --- VideoMAE and ViViT ---
+
+
+def _image_size(module: Any, grids: Grids) -> dict[str, Any]:
+    """What clips are compared with."""
+    return {"image_size": _sides_now(module.image_size, grids)} if hasattr(module, "image_size") else {}
+
+
+def _videomae_table(module: Any, grids: Grids) -> dict[str, Any]:
+    config = module.config
+    table = _table(config.num_frames, config.image_size, (config.tubelet_size, *_sides(config.patch_size)), grids)
+    # Sinusoids: a plain tensor, neither parameter nor buffer.
+    return {"position_embeddings": table.resized(module.position_embeddings)}
+
+
+def _vivit_table(module: Any, grids: Grids) -> dict[str, Table]:
+    embedding, sides = module.patch_embeddings, _sides(module.patch_embeddings.image_size)
+    patch = embedding.projection.stride
+    in_time = embedding.num_patches // (sides[0] // patch[1]) // (sides[1] // patch[2])
+    return {"position_embeddings": _table(in_time * patch[0], sides, patch, grids, leading=1)}
+
+
+# --- TimeSformer ---
+
+
+def _timesformer_config(module: Any, grids: Grids) -> dict[str, Any]:
+    """Divided attention tells frames from rows and columns by the config, which the whole model shares."""
+    config = copy.copy(module.config)
+    config.num_frames, config.image_size = grids.frames(config.num_frames), grids.size(config.image_size)
+    return {"config": config}
+
+
+# --- V-JEPA 2 ---
+
+
+def _vjepa2_ids(module: Any, grids: Grids) -> dict[str, Any]:
+    config = module.config
+    depth = max(1, grids.frames(config.frames_per_clip) // config.tubelet_size)
+    size = grids.size(config.crop_size) // config.patch_size
+    scales = module.grid_depth / depth, module.grid_size / size, module.grid_size / size
+    own = type(module).get_position_ids
+
+    def get_position_ids(x: Tensor, masks: Tensor | None = None) -> tuple[Tensor, ...]:
+        ids = own(module, x, masks)
+        return tuple(i if s == 1 else (i * s).to(x.dtype) for i, s in zip(ids, scales, strict=True))
+
+    return {"grid_depth": depth, "grid_size": size, "get_position_ids": get_position_ids}
+
+
+ADAPTERS = {
+    "transformers.VideoMAEPatchEmbeddings": Adapter(_image_size),
+    "transformers.VideoMAEEmbeddings": Adapter(_videomae_table),
+    "transformers.VideoMAEForPreTraining": Adapter(_videomae_table),
+    "transformers.VivitTubeletEmbeddings": Adapter(_image_size),
+    "transformers.VivitEmbeddings": Adapter(_image_size, _vivit_table),
+    "transformers.TimesformerLayer": Adapter(_timesformer_config),
+    "transformers.VJEPA2RopeAttention": Adapter(_vjepa2_ids),
+}
