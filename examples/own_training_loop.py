@@ -53,11 +53,11 @@ def own_loop(dataset):
             # The baseline's LR at the epoch that corresponds to this step, times the scale of the phase.
             stage = sum(schedule.baseline_epoch(epoch + step.offset / len(dataset)) >= m for m in BASELINE.milestones)
             optimizer.param_groups[0]["lr"] = LR * 0.1**stage * step.lr_scale
-            set_sub_batch(model, step.sub_batch, of=step.shape.clips)
+            set_sub_batch(model, step.sub_batch, of=step.shape.clips, baseline_batches=step.baseline_batches)
             clips = resample_clips(batch.crops(), batch.size, flips=batch.flips)
             loss = cross_entropy(model(clips), batch.class_ids())
             optimizer.zero_grad()
-            loss.backward()
+            (loss * schedule.gradient_scale([step])).backward()  # below 1 for the tail of an epoch
             optimizer.step()
             losses.append(loss.item())
             print(f"epoch {epoch}  {step.shape} (clips x frames x size)  loss {loss.item():.4f}")

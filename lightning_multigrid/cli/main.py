@@ -25,7 +25,6 @@ from lightning_multigrid.cli.forecast import Forecast, clip_costs, measure_steps
 from lightning_multigrid.cli.plan import Plan, count_clips, make_plan
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.reports import plan_figure, save
-from lightning_multigrid.schedule import LongCycle, ShortCycle
 from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
 
@@ -104,8 +103,6 @@ class _MultigridCLI(LightningCLI):
         callbacks = [c for c in self.trainer.callbacks if isinstance(c, MultigridCallback)]  # type: ignore[attr-defined]
         if not callbacks:
             print("`trainer.callbacks` has no MultigridCallback, so this is the baseline as it is.", file=sys.stderr)
-            plain = MultigridCallback(epoch_factor=1, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)))
-            callbacks = [plain]
         if not isinstance(self.datamodule, VideoDataModule):
             raise MisconfigurationException(
                 f"`plan` reads the baseline off a VideoDataModule, got {type(self.datamodule).__name__}. With other "
@@ -118,8 +115,9 @@ class _MultigridCLI(LightningCLI):
         # `--devices` alone means that many in all, rather than on each of a recipe's nodes.
         world = (devices or self.configured[0]) * (num_nodes or (1 if devices else self.configured[1]))
         clips = count_clips(self.datamodule) if clips is None else clips
-        parts = callbacks[0], self.trainer, self.model, self.datamodule
-        plan = make_plan(*parts, clips=clips, world=world, configured_world=configured)
+        parts = next(iter(callbacks), None), self.trainer, self.model, self.datamodule
+        sync = self.config.plan.trainer.sync_batchnorm
+        plan = make_plan(*parts, clips=clips, world=world, configured_world=configured, sync_batchnorm=sync)
         forecast = _forecast(plan, self.model, step_time, self.precision if measure else None)
         print(json_format.dumps(plan.as_json(forecast), indent=2) if json else plan.table(forecast))
         if plot is not None:
@@ -154,11 +152,7 @@ def _raised_here(error: BaseException | None) -> BaseException | None:
 
 
 def _with_values(args: list[str]) -> list[str]:
-    """Returns arguments as jsonargparse needs them: `--json=true` for a bare `--json`, and the files of presets.
-
-    Raises:
-        ValueError: If there is no such preset.
-    """
+    """Returns arguments as jsonargparse needs them: `--json=true` for a bare `--json`, and the files of presets."""
     expanded = []
     for arg, following in pairwise([*args, ""]):
         bare = arg in ("--json", "--measure") and following.lower() not in ("true", "false")

@@ -6,15 +6,13 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, cast
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities.types import LRSchedulerConfig
-from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.cli.forecast import Forecast, rank_group
@@ -22,14 +20,7 @@ from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import LRPoint
 from lightning_multigrid.schedule import BatchShape, Clips, MultigridSchedule, Phase, duration
 from lightning_multigrid.sources import ManifestError, VideoSource
-from lightning_multigrid.training import (
-    BaselineEpoch,
-    BaselineLR,
-    MultigridCallback,
-    Takeover,
-    configured,
-    read_recipe,
-)
+from lightning_multigrid.training import BaselineEpoch, BaselineLR, MultigridCallback, Takeover, read_recipe
 from lightning_multigrid.video import VideoClassifier, VideoDataModule
 
 # Mini-batches of an epoch if their number is not known, and if a rough number is enough, so that LR curves are quick.
@@ -223,7 +214,7 @@ def count_clips(data: VideoDataModule) -> int | None:
 
 
 def make_plan(
-    callback: MultigridCallback,
+    callback: MultigridCallback | None,
     trainer: Trainer,
     module: LightningModule,
     data: VideoDataModule,
@@ -231,17 +222,19 @@ def make_plan(
     clips: int | None,
     world: int,
     configured_world: int,
+    sync_batchnorm: bool = False,
 ) -> Plan:
-    """Returns the plan that `fit` would make on this many devices; Trainer and module are afterwards as before.
+    """Returns the plan of what `fit` does on this many devices; Trainer and module are afterwards as before.
 
     Args:
-        callback: Its arguments shape the schedule.
+        callback: Its arguments shape the schedule; None for a baseline without the callback.
         trainer: A Trainer on one device, outside of `fit`.
         module: Its `configure_optimizers` is called as in `fit`.
         data: The baseline's clips and shape.
         clips: Training videos, over all devices; None if they are not known.
         world: Devices.
         configured_world: Devices that the LR of the config is for.
+        sync_batchnorm: Whether all devices share BatchNorm statistics, if there is no callback.
 
     Raises:
         MisconfigurationException: If the LR scheduler counts steps and the training videos are not known.
@@ -250,59 +243,66 @@ def make_plan(
     with Takeover() as takeover:
         takeover.attach(trainer, module)
         known = clips if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world
+        if callback is None:
+            # Lightning repeats videos until every device has as many, and BatchNorm is plain, or the same everywhere.
+            known = math.ceil(known / world) * world
+            callback = MultigridCallback.baseline(sub_batch=data.batch_size * (world if sync_batchnorm else 1))
         recipe = read_recipe(trainer, _stand_in(data, known), world)
         takeover.replace_loader(trainer, _stand_in(data, math.ceil(known / world)))
-        optimizers, configs = _configure(module)
-        in_epochs = isinstance(module, VideoClassifier)
-        if clips is None and not in_epochs and any(config.interval == "step" for config in configs):
+        _configure(trainer)
+        in_epochs = isinstance(module, VideoClassifier) and trainer.max_steps == -1
+        if clips is None and not in_epochs and any(c.interval == "step" for c in trainer.lr_scheduler_configs):
             raise MisconfigurationException(
                 "The LR scheduler counts steps, but the training videos are not on this machine. Say how many there "
                 "are with `--clips`."
             )
         shape = BatchShape(data.batch_size, data.frames, data.size)
-        baseline = shape, data.stride, recipe.epoch, recipe.epochs
-        schedule = callback.options.infer_schedule(*baseline, configs, optimizers, module)
-        epoch, accumulate, planned = recipe.epoch, trainer.accumulate_grad_batches, None
+        baseline, configs = (shape, data.stride, recipe.epoch, recipe.epochs), trainer.lr_scheduler_configs
+        schedule = callback.options.infer_schedule(*baseline, configs, trainer.optimizers, module)
+        accumulate, planned = trainer.accumulate_grad_batches, None
         if clips is not None:
             planned = recipe.planned_clips(schedule)
             schedule.steps(0, planned, accumulate, data.drop_last)  # refuses too few clips for the first mini-batch
-        if in_epochs and epoch.batches > _CURVE_BATCHES:
+        if in_epochs and recipe.epoch.batches > _CURVE_BATCHES:
             # The module's arguments are in epochs, so shorter epochs give the same curve.
             takeover.replace_loader(trainer, _stand_in(data, _CURVE_BATCHES * data.batch_size))
-            optimizers, configs = _configure(module)
-            epoch = BaselineEpoch(_CURVE_BATCHES, accumulate)
-        lrs, lr = _lr_curve(schedule, optimizers, configs, epoch)
-        rule = callback.options.lr_rule(schedule, optimizers)
+            _configure(trainer)
+            recipe = replace(recipe, epoch=BaselineEpoch(_CURVE_BATCHES, accumulate))
+        group = trainer.optimizers[0].param_groups[0]
+        configured = float(group.get("initial_lr", group["lr"]))  # torch's name for it, if there is a scheduler
+        rule = callback.options.lr_rule(schedule, trainer.optimizers)
+        lr = takeover.drive_lr(trainer, module, recipe, steps=0, weight_decay=False)
+        lrs = tuple(_lr_points(schedule, lr, _places(schedule)))
         follow = tuple(Following(module, shape.frames, shape.size).names)
-        return Plan(schedule, world, planned, accumulate, data.drop_last, lrs, lr, configured_world, rule, follow)
+        split = planned, accumulate, data.drop_last
+        return Plan(schedule, world, *split, lrs, configured, configured_world, rule, follow)
 
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:
     return DataLoader(cast("Any", range(clips)), data.batch_size, drop_last=data.drop_last)
 
 
-def _configure(module: LightningModule) -> tuple[list[Optimizer], list[LRSchedulerConfig]]:
-    """Returns optimizers and LR schedulers of a module, which may ask its Trainer for the length of an epoch."""
+def _configure(trainer: Trainer) -> None:
+    """Makes the optimizers and schedulers of the module as `fit` does; it may ask for the length of an epoch."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*(does not have many workers|smaller than the logging interval)")
-        return configured(module)
+        trainer.strategy.setup_optimizers(trainer)
 
 
-def _lr_curve(
-    schedule: MultigridSchedule, optimizers: list[Optimizer], configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch
-) -> tuple[tuple[LRPoint, ...], float]:
-    lr = BaselineLR(configs, optimizers[:1], epoch, lambda scheduler: scheduler.step(), {}, {})
-    group = optimizers[0].param_groups[0]
-    configured = float(group.get("initial_lr", group["lr"]))  # torch's name for it, if there is a scheduler
-    points = []
+def _places(schedule: MultigridSchedule) -> Iterator[tuple[Fraction, float]]:
+    """Yields positions at which a plan tells the LR, each with the LR scale there."""
+    for phase in schedule.phases:
+        for part in range(_POINTS_PER_PHASE):
+            # The last point is just before the end, as the next phase starts there.
+            share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - Fraction(1, 10**6))
+            yield phase.start_epoch + share * (phase.end_epoch - phase.start_epoch), phase.lr_scale
+
+
+def _lr_points(
+    schedule: MultigridSchedule, lr: BaselineLR, places: Iterable[tuple[Fraction, float]]
+) -> Iterator[LRPoint]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a scheduler's step before the first of its optimizer
-        for phase in schedule.phases:
-            for part in range(_POINTS_PER_PHASE):
-                # The last point is just before the end, as the next phase starts there.
-                share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - Fraction(1, 10**6))
-                position = phase.start_epoch + share * (phase.end_epoch - phase.start_epoch)
-                lr.sync(schedule.baseline_epoch(position), phase.lr_scale)
-                now = float(group["lr"])
-                points.append(LRPoint(float(position), now, now / phase.lr_scale))
-    return tuple(points), configured
+        for position, scale in places:
+            lr.sync(schedule.baseline_epoch(position), scale)
+            yield LRPoint(float(position), lr.now, lr.now / scale)

@@ -29,6 +29,7 @@ class _SubBatchNorm(nn.Module):
     """The common part of the three layers. Plain BatchNorm, the next base class of each, holds the state."""
 
     sub_batch: int
+    _baseline_batches: float = 1.0
     # Its length is the clips of a mini-batch. For each value of a number, `torch.compile` would make a graph.
     _mini_batch: Tensor | None = None
     _lent: _Lent | None = None
@@ -36,7 +37,6 @@ class _SubBatchNorm(nn.Module):
 
     # Attributes of plain BatchNorm, as torch declares them; `weight` and `bias` may be None in spite of that.
     eps: float
-    momentum: float | None
     track_running_stats: bool
     weight: nn.Parameter
     bias: nn.Parameter
@@ -59,6 +59,16 @@ class _SubBatchNorm(nn.Module):
         _check_clips("sub_batch", sub_batch)
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self.sub_batch = sub_batch
+
+    @property
+    def momentum(self) -> float | None:
+        """Weight of a mini-batch in the running statistics; None for a cumulative average."""
+        own: float | None = self.__dict__["momentum"]
+        return own if own is None or self._baseline_batches == 1 else 1 - (1 - own) ** self._baseline_batches
+
+    @momentum.setter
+    def momentum(self, value: float | None) -> None:
+        self.__dict__["momentum"] = value
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or input.dim() not in self._input_dims:
@@ -239,7 +249,7 @@ _SUB_BATCH_CLASSES: dict[type[nn.Module], type[_SubBatchNorm]] = {
     nn.BatchNorm3d: SubBatchNorm3d,
 }
 _PLAIN_CLASSES: dict[type[nn.Module], type[nn.Module]] = {ours: plain for plain, ours in _SUB_BATCH_CLASSES.items()}
-_ADDED = {"sub_batch", "_mini_batch", "_lent"}  # to the attributes of plain BatchNorm
+_ADDED = {"sub_batch", "_mini_batch", "_baseline_batches", "_lent"}  # to the attributes of plain BatchNorm
 
 
 def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
@@ -277,16 +287,22 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
     return module
 
 
-def set_sub_batch(module: nn.Module, clips: int, of: int | None = None) -> None:
+def set_sub_batch(module: nn.Module, clips: int, of: int | None = None, baseline_batches: float = 1) -> None:
     """Sets `sub_batch` of every converted layer of `module`, itself included.
 
     In the short cycle, mini-batches with 2 and 4 times the clips have statistics over 16 and 32 clips.
+
+    A step of multigrid training on a coarse base shape replaces several of the baseline's, and the weights change as
+    much. With `baseline_batches` the running statistics forget as much, too: their momentum m becomes
+    1 - (1 - m)^baseline_batches, so that they look back over the same part of an epoch as in the baseline. The
+    attribute `momentum` of a layer says the one in use; setting it sets that of the baseline.
 
     Args:
         module: A layer or a model.
         clips: Clips that share statistics.
         of: Clips of the mini-batches to come. A model that folds frames into the batch axis needs it: by default each
             row of a layer's input counts as a clip.
+        baseline_batches: Mini-batches of the baseline that these replace (`Step.baseline_batches`).
 
     Raises:
         ValueError: If `clips` or `of` is below 1.
@@ -300,7 +316,7 @@ def set_sub_batch(module: nn.Module, clips: int, of: int | None = None) -> None:
     _check_clips("of", clips if of is None else of)
     mini_batch = None if of is None else torch.empty(of, 0)
     for layer in sub_batchnorm_layers(module):
-        layer.sub_batch, layer._mini_batch = clips, mini_batch
+        layer.sub_batch, layer._mini_batch, layer._baseline_batches = clips, mini_batch, float(baseline_batches)
 
 
 def sub_batchnorm_layers(module: nn.Module) -> list[_SubBatchNorm]:

@@ -4,9 +4,19 @@ It only watches: it imports `schedule` and `loading`, and changes nothing in the
 where each step is noted.
 """
 
-from lightning_multigrid.reports.changed_meaning import tell_changed_meaning
+from lightning_multigrid.reports.changed_meaning import tell_changed_meaning, tell_few_steps
 from lightning_multigrid.reports.figures import LRPoint, plan_figure, save
 from lightning_multigrid.reports.run_report import RunReport, step_values, ways_out
 from lightning_multigrid.reports.step_times import Clock
 
-__all__ = ["Clock", "LRPoint", "RunReport", "plan_figure", "save", "step_values", "tell_changed_meaning", "ways_out"]
+__all__ = [
+    "Clock",
+    "LRPoint",
+    "RunReport",
+    "plan_figure",
+    "save",
+    "step_values",
+    "tell_changed_meaning",
+    "tell_few_steps",
+    "ways_out",
+]

@@ -120,6 +120,17 @@ def phase_line(schedule: MultigridSchedule, index: int, left: float | None = Non
     )
 
 
+def stopped_line(schedule: MultigridSchedule, index: int, position: float) -> str:
+    """Returns the line that says in which phase, and at which position in epochs, a run ended before its plan."""
+    last = len(schedule.phases) - 1
+    name = "fine-tuning" if schedule.fine_tuning and not schedule.flat else "the last phase"
+    missing = f"{name} not reached" if index < last else "in the last one"
+    return (
+        f"Stopped in phase {index} of {last}, at epoch {position:.2f} of {float(schedule.phases[-1].end_epoch):g}: "
+        f"{missing}."
+    )
+
+
 def last_metrics(metrics: Mapping[str, Tensor]) -> str:
     """Returns the line that says the metrics at the end of a run."""
     values = [f"{name} {float(value):.4g}" for name, value in metrics.items() if not name.startswith("multigrid/")]

@@ -15,7 +15,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from lightning_multigrid.lightning import Trainer, is_a
 from lightning_multigrid.loading import ClipDataset, MultigridSampler
 from lightning_multigrid.reports.figures import LRCurve, LRPoint, plan_figure, save, times_figure
-from lightning_multigrid.reports.grid_times import ShapeTimes, last_metrics, phase_line
+from lightning_multigrid.reports.grid_times import ShapeTimes, last_metrics, phase_line, stopped_line
 from lightning_multigrid.reports.step_times import Clock, LoaderLimit, LoaderWatch, StepTime, StepTimer, StepTotals
 from lightning_multigrid.schedule import BatchShape, Step, duration
 
@@ -147,6 +147,8 @@ class RunReport:
     def finish(self, trainer: Trainer) -> None:
         """Says how fast the run was, in a table and as speed-up; loggers get scalars, and their folder figures."""
         self._take(wait=True)
+        if +self._left and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            rank_zero_info(stopped_line(self._schedule, self._phase, float(self._position)))
         if not self.times:
             return
         rank_zero_info(f"Time per shape of mini-batch, on one device:\n{self.times.table()}")

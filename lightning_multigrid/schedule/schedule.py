@@ -18,48 +18,11 @@ from typing import Literal, get_args
 
 from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, ShortCycle, exact
 from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.steps import Phase, Step
 from lightning_multigrid.schedule.tables import text_table
 
 Clips = int | Fraction
 LRScaling = Literal["linear", "sqrt", "none"]
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A part of the training with one base shape in one LR stage.
-
-    Args:
-        stage: LR stage, from 0.
-        shape: Base shape.
-        start_epoch: Start, in epochs.
-        end_epoch: End, in epochs; not included.
-        lr_scale: Factor of the baseline's LR (Sec. 3.2, Learning Rate Scaling).
-    """
-
-    stage: int
-    shape: BatchShape
-    start_epoch: Fraction
-    end_epoch: Fraction
-    lr_scale: float
-
-
-@dataclass(frozen=True)
-class Step:
-    """One mini-batch of the plan.
-
-    Args:
-        shape: Shape; the last mini-batch of an epoch may have fewer clips than the schedule asks for.
-        phase: Index of the phase.
-        offset: Clips of this rank in the epoch before this mini-batch.
-        lr_scale: Factor of the baseline's LR.
-        sub_batch: Clips that share BN statistics (Sec. 3.2, Batch Normalization).
-    """
-
-    shape: BatchShape
-    phase: int
-    offset: int
-    lr_scale: float
-    sub_batch: int
 
 
 @dataclass(frozen=True)
@@ -84,6 +47,7 @@ class MultigridSchedule:
         whole_epochs: Round the ends of the phases to whole epochs, as the published code does. Phases that become
             empty are left out.
         frames_divisor: Frames other than the baseline's are rounded to a multiple of this number.
+        fine_tuning: Whether the last LR stage becomes the fine-tuning phase. If not, it takes the long cycle, too.
 
     Raises:
         ValueError: If `epoch_factor` is not positive, `sub_batch` or a divisor is below 1, or `lr_scaling` is not one
@@ -103,6 +67,7 @@ class MultigridSchedule:
     lr_scaling: LRScaling = "linear"
     whole_epochs: bool = False
     frames_divisor: int = 1
+    fine_tuning: bool = True
 
     def __post_init__(self) -> None:
         if self.epoch_factor <= 0:
@@ -137,8 +102,7 @@ class MultigridSchedule:
         cycle = self.cycle(base)
         return Fraction(sum(shape.clips for shape in cycle), len(cycle))
 
-    def _lr_scale(self, base: BatchShape) -> float:
-        ratio = base.clips / self.baseline.shape.clips
+    def _lr_scale(self, ratio: float) -> float:
         return {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[self.lr_scaling]
 
     def sub_batch_of(self, shape: BatchShape, base: BatchShape) -> int:
@@ -169,16 +133,26 @@ class MultigridSchedule:
         """
         return list(dict.fromkeys(pair for cycle in self._cycles for pair in cycle))
 
+    def baseline_batches_of(self, shape: BatchShape, sub_batch: int) -> float:
+        """`Step.baseline_batches` of a pair of `grids_of_statistics`."""
+        phase = next(phase for phase, cycle in enumerate(self._cycles) if (shape, sub_batch) in cycle)
+        return self._baseline_batches(shape, phase)
+
     @property
-    def _stays_on_baseline(self) -> bool:
-        return self.grids == [self.baseline.shape]
+    def flat(self) -> bool:
+        """Whether every mini-batch has the baseline's shape. Such a plan of `epoch_factor=1` is the baseline itself."""
+        bases = [
+            *(self._base_shapes() if self.baseline.milestones or not self.fine_tuning else ()),
+            self.baseline.shape,
+        ]
+        return {shape for base in bases for shape in self.cycle(base)} == {self.baseline.shape}
 
     # --- Phases and the baseline clock ---
 
     @property
     def epochs(self) -> int:
-        """Epochs of the multigrid training."""
-        return int(self.phases[-1].end_epoch)
+        """Epochs of the multigrid training; the last one of a flat plan may be a part of one."""
+        return math.ceil(self.phases[-1].end_epoch)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -188,17 +162,21 @@ class MultigridSchedule:
         parts: list[tuple[int, BatchShape, Fraction]] = []
         shapes = self._base_shapes()
         all_clips = sum(map(self._mean_clips, shapes), Fraction(0))
-        starts = (Fraction(0), *map(exact, self.baseline.milestones))
+        ends = () if self.fine_tuning else (exact(self.baseline.epochs),)
+        starts = (Fraction(0), *map(exact, self.baseline.milestones), *ends)
         for stage, (start, end) in enumerate(pairwise(starts)):
             # All shapes get the same number of iterations, so epochs are in proportion to the clips of an iteration.
             parts += [(stage, shape, (end - start) * self._mean_clips(shape) / all_clips) for shape in shapes]
-        last = exact(self.baseline.epochs) - starts[-1]
-        # The last stage saves iterations by the same factor as the stages before (as published).
-        saved = all_clips / len(shapes) if parts else self._mean_clips(fine)
-        parts.append((len(starts) - 1, fine, last * self._mean_clips(fine) / saved))
+        if self.fine_tuning:
+            last = exact(self.baseline.epochs) - starts[-1]
+            # The last stage saves iterations by the same factor as the stages before (as published).
+            saved = all_clips / len(shapes) if parts else self._mean_clips(fine)
+            parts.append((len(starts) - 1, fine, last * self._mean_clips(fine) / saved))
 
         wanted = exact(self.baseline.epochs) * exact(self.epoch_factor)
-        total = wanted if self.whole_epochs else Fraction(max(1, round(wanted)))
+        # A baseline that `max_steps` ends within an epoch is not rounded, as it is what a multigrid training is
+        # compared with.
+        total = wanted if self.whole_epochs else max(Fraction(1), wanted if self.flat else Fraction(round(wanted)))
         stretch = total / sum(length for _, _, length in parts)
         phases = []
         position = end = Fraction(0)
@@ -208,7 +186,7 @@ class MultigridSchedule:
             if position == total:
                 end = max(end, Fraction(1))  # there is at least one epoch
             if end > start:
-                phases.append(Phase(stage, shape, start, end, self._lr_scale(shape)))
+                phases.append(Phase(stage, shape, start, end, self._lr_scale(shape.clips / fine.clips)))
         return tuple(phases)
 
     @cached_property
@@ -223,7 +201,7 @@ class MultigridSchedule:
         if warmup:
             # The warm-up takes as many epochs as the baseline's, but at most the same share of its stage.
             knots.append((min(warmup, warmup * positions[0] / ends[0]), warmup))
-        if self.stepwise and len(ends) > 1 and not self._stays_on_baseline:
+        if self.fine_tuning and self.stepwise and len(ends) > 1 and not self.flat:
             # The first half of the fine-tuning phase keeps the LR of the stage before (Sec. 3.2, Fine-tuning Phase).
             middle = (positions[-2] + positions[-1]) / 2
             positions[-2] = Fraction(math.floor(middle)) if self.whole_epochs else middle
@@ -281,10 +259,34 @@ class MultigridSchedule:
         offset = 0
         for phase, mini_batches, times in self._blocks(epoch, clips, accumulate, drop_last):
             lr_scale = self.phases[phase].lr_scale
-            for shape, sub_batch in mini_batches * times:
-                steps.append(Step(shape, phase, offset, lr_scale, sub_batch))
+            counted = [(shape, sub_batch, self._baseline_batches(shape, phase)) for shape, sub_batch in mini_batches]
+            for shape, sub_batch, baseline_batches in counted * times:
+                steps.append(Step(shape, phase, offset, lr_scale, sub_batch, baseline_batches))
                 offset += shape.clips
         return steps
+
+    def _baseline_batches(self, shape: BatchShape, phase: int) -> float:
+        """`Step.baseline_batches` of a mini-batch of a phase; fewer clips than the grid's in the cycle are a tail."""
+        whole = next(planned.clips for planned, _ in self._cycles[phase] if planned.clip == shape.clip)
+        return max(1.0, self.phases[phase].shape.clips / self.baseline.shape.clips * shape.clips / whole)
+
+    def gradient_scale(self, step: Sequence[Step]) -> float:
+        """Factor of the gradient of an optimizer step, given its mini-batches: below 1 with the tail of an epoch.
+
+        The gradient is a mean over clips, and the LR is for whole mini-batches. So without the factor, a tail of one
+        clip would count for as many clips as a whole mini-batch. With it, the tail follows the rule of the LR
+        (`lr_scaling`), but counts at least for a step of the baseline, which trains tails as they are. The factor is of
+        the gradient rather than the LR, because momentum carries a gradient into later steps.
+
+        >>> schedule = MultigridSchedule(Baseline(BatchShape(2, 4, 32), epochs=4, milestones=(2,)))
+        >>> tail = schedule.steps(0, clips=129)[-1]
+        >>> str(tail.shape), tail.lr_scale, schedule.gradient_scale([tail])
+        ('1 x 1 x 16', 8.0, 0.125)
+        """
+        phase = self.phases[step[-1].phase]
+        if step[-1].baseline_batches * self.baseline.shape.clips >= phase.shape.clips:
+            return 1.0
+        return self._lr_scale(sum(part.baseline_batches for part in step) / len(step)) / phase.lr_scale
 
     def _blocks(
         self, epoch: int, clips: Clips, accumulate: int, drop_last: bool
@@ -295,6 +297,10 @@ class MultigridSchedule:
         epoch has a few blocks per phase, and its steps are counted without making them.
         """
         whole = math.floor(clips)
+        share = self.phases[-1].end_epoch - epoch
+        if 0 < share < 1:  # of a flat plan, all of whose mini-batches have the same number of clips
+            batch = self.baseline.shape.clips
+            whole = min(whole, max(1, round(share * (whole // batch if drop_last else -(-whole // batch)))) * batch)
         offset = place = 0  # `place` is the next one in the short cycle; all cycles have the same length
         for index, (phase, cycle) in enumerate(zip(self.phases, self._cycles, strict=True)):
             # The first offset after the phase: the smallest integer with epoch + offset / clips >= end.
@@ -341,8 +347,9 @@ class MultigridSchedule:
 
     def baseline_steps(self, clips: Clips, drop_last: bool = False) -> int:
         """How many mini-batches the whole baseline has, if every epoch has this many clips on this rank."""
-        per_epoch = clips / self.baseline.shape.clips
-        return round(float(self.baseline.epochs) * (int(per_epoch) if drop_last else math.ceil(per_epoch)))
+        batch = self.baseline.shape.clips
+        # Lightning makes the ranks equal by repeated samples.
+        return round(self.baseline.epochs * (math.ceil(clips) // batch if drop_last else math.ceil(clips / batch)))
 
     def validation_epochs(self, per_phase: int) -> frozenset[int]:
         """The epochs, from 0, after which to validate so that each phase is validated about `per_phase` times.

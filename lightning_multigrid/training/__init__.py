@@ -16,7 +16,7 @@ from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR
 from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.training.check_grids import meta_copy
 from lightning_multigrid.training.compile_grids import CompileGrids
-from lightning_multigrid.training.recipe import configured, read_recipe
+from lightning_multigrid.training.recipe import read_recipe
 from lightning_multigrid.training.takeover import Takeover
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "DamagedCheckpointError",
     "MultigridCallback",
     "Takeover",
-    "configured",
     "last_whole_checkpoint",
     "meta_copy",
     "read_recipe",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_multigrid.lightning import Callback, LightningModule, Trainer, TrainerFn
@@ -87,6 +88,8 @@ class MultigridCallback(Callback):
         weight_decay_scaling: `timescale` multiplies the weight decay in each phase so that weights forget old updates
             over as many clips as in the baseline (Wang and Aitchison 2024, arXiv 2405.13698): by the clips of the base
             shape over the baseline's, divided by the LR's scale. `none` leaves it.
+        fine_tuning: Whether the last LR stage becomes the fine-tuning phase (Sec. 3.2). If not, it goes through the
+            long cycle as the others: the paper's ablation.
 
     Raises:
         ValueError: If `schedule` and arguments that shape it are both given, or an argument is out of range.
@@ -114,11 +117,12 @@ class MultigridCallback(Callback):
         seed: int | None = None,
         frames_divisor: int | None = None,
         weight_decay_scaling: Literal["none", "timescale"] = "none",
+        fine_tuning: bool = True,
     ) -> None:
         self.options = Options(
             schedule, epoch_factor, long_cycle, short_cycle, sub_batch, size_divisor, lr_scaling, whole_epochs,
             milestones, warmup_epochs, layout, clips, follow, clips_per_epoch, validations_per_phase,
-            precise_bn_batches, seed, frames_divisor, weight_decay_scaling,
+            precise_bn_batches, seed, frames_divisor, weight_decay_scaling, fine_tuning,
         )  # fmt: skip
         self._takeover = Takeover()
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
@@ -184,11 +188,15 @@ class MultigridCallback(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         step = self.fit.step(batch_idx)
         # With fewer clips than this a layer shares statistics with other ranks. All ranks have the same number of them.
-        set_sub_batch(pl_module, step.sub_batch, of=step.shape.clips)
+        set_sub_batch(pl_module, step.sub_batch, of=step.shape.clips, baseline_batches=step.baseline_batches)
         self.fit.following.set_grid(step.shape.frames, step.shape.size)
         self.fit.points.check_real(step.shape, batch)
         self.report.announce(step)
         log_values(trainer, pl_module, step_values(step))
+
+    @override
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        self.fit.scale_gradient(optimizer)
 
     @override
     def on_train_batch_end(
@@ -198,6 +206,7 @@ class MultigridCallback(Callback):
         times = self.report.ended(trainer.current_epoch, self.fit.step(batch_idx), self.fit.lr.now)
         log_values(trainer, pl_module, self.report.scalars(times, trainer.world_size))
         self.fit.statistics.saving = True
+        self.fit.hold_early_stopping(batch_idx)
         # The last batch of an epoch ends an optimizer step, even if `accumulate_grad_batches` asks for more.
         following = (trainer.current_epoch + 1, 0) if trainer.is_last_batch else (trainer.current_epoch, batch_idx + 1)
         self.fit.sync_lr(*following)

@@ -102,7 +102,8 @@ class CompileGrids(Callback):
         quiet = trainer.progress_bar_callback is None or not trainer.is_global_zero
         with torch.random.fork_rng(devices), seeded(0), _without_traces(pl_module):
             for shape, sub_batch in track(grids, "Compiling the grids", disable=quiet):
-                set_sub_batch(pl_module, sub_batch, of=shape.clips)
+                count = loader.sampler.schedule.baseline_batches_of(shape, sub_batch)
+                set_sub_batch(pl_module, sub_batch, of=shape.clips, baseline_batches=count)
                 following.set_grid(shape.frames, shape.size)
                 # As in training, through DDP: it cuts the graphs where a bucket of gradients can be sent.
                 output = trainer.strategy.training_step(make(shape), 0)

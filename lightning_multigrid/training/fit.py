@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_info
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.lightning import LightningModule, Trainer
+from lightning_multigrid.lightning import LightningModule, Trainer, is_a
 from lightning_multigrid.loading import (
     FixedClips,
     MultigridLoader,
@@ -22,9 +23,9 @@ from lightning_multigrid.loading import (
     order_of,
     reseed,
 )
-from lightning_multigrid.norm import make_groups, sub_batchnorm_layers
+from lightning_multigrid.norm import make_groups, sub_batchnorm_layers, tracking_layers
 from lightning_multigrid.positions import Following
-from lightning_multigrid.reports import Clock, RunReport, tell_changed_meaning, ways_out
+from lightning_multigrid.reports import Clock, RunReport, tell_changed_meaning, tell_few_steps, ways_out
 from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
@@ -76,6 +77,7 @@ class Fit:
     ) -> None:
         self.sampler, self.lr, self.report, self.statistics = sampler, lr, report, statistics
         self.points, self.following, self._trainer = points, following, trainer
+        self._early_stoppings = [c for c in trainer.callbacks if is_a(c, "callbacks.EarlyStopping")]  # type: ignore[attr-defined]
         self._resumed: Continuation | None = None
         self._whole_epoch: int | None = None  # the last epoch that has run from its first mini-batch
         self._validations_per_phase, self._validate_every = validations_per_phase, trainer.check_val_every_n_epoch
@@ -120,6 +122,26 @@ class Fit:
             tails = (self.sampler.steps(epoch)[-1] for epoch in range(schedule.epochs))
             steps = [*schedule.grids_of_statistics, *((step.shape, step.sub_batch) for step in tails)]
             make_groups((shape.clips, sub_batch) for shape, sub_batch in steps)
+
+    def scale_gradient(self, optimizer: Optimizer) -> None:
+        """Scales the gradient of an optimizer step with the tail of an epoch (`MultigridSchedule.gradient_scale`)."""
+        batch, accumulate = batch_index(self._trainer), self.sampler.accumulate
+        start = batch - batch % accumulate
+        steps = self.sampler.steps(self._trainer.current_epoch)[start : start + accumulate]
+        scale = self.sampler.schedule.gradient_scale(steps)
+        if scale != 1:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(scale)
+
+    def hold_early_stopping(self, batch: int) -> None:
+        """Keeps `EarlyStopping` from running out of patience before the last phase, where it begins to count."""
+        schedule = self.sampler.schedule
+        held = not schedule.flat and self.step(batch).phase < len(schedule.phases) - 1
+        for callback in self._early_stoppings:
+            # The callback adds one before it compares with a patience of 0 or more.
+            callback.wait_count = min(callback.wait_count, -2) if held else max(callback.wait_count, 0)
 
     def judge_calls(self) -> None:
         """Judges how often the script has stepped its schedulers, if an epoch has passed since the last time."""
@@ -236,6 +258,8 @@ def begin_fit(
         fit.resume(checkpoint, state)
     warn_of_own_state(loader, multigrid)
     tell_changed_meaning(trainer, sampler.schedule, options.validations_per_phase is not None)
+    if tracking_layers(module) and options.precise_bn_batches is None and not sampler.schedule.flat:
+        tell_few_steps(trainer, len(sampler.steps(0)), sampler.schedule.phases[0].lr_scale)
     takeover.show_on_bar(trainer, fit.report)
     takeover.add_last_callback(trainer, fit.statistics)
     loaders = loader_with_front(trainer, multigrid, ScriptLoader(own if streamed else loader, multigrid, fit.epoch))

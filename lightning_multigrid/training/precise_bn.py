@@ -52,7 +52,8 @@ def population_sampler(training: MultigridSampler, batches: int) -> MultigridSam
     `batches` mini-batches, or fewer if an epoch has fewer whole ones.
     """
     baseline = training.schedule.baseline
-    alone = MultigridSchedule(baseline, LongCycle(((1, 1),)), ShortCycle((1,)), sub_batch=training.schedule.sub_batch)
+    flat: dict[str, Any] = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "whole_epochs": True}
+    alone = MultigridSchedule(baseline, **flat, sub_batch=training.schedule.sub_batch)
     seed = derive_seed(training.seed, _ORDER)
 
     def order(epoch: int) -> list[int]:

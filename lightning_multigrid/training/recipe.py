@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
 
-from lightning_multigrid.lightning import LightningModule, LRSchedulerConfig, MisconfigurationException, Trainer
+from lightning_multigrid.lightning import LRSchedulerConfig, MisconfigurationException, Trainer
 from lightning_multigrid.loading import ClipDataset, FixedClips, SampleParts, clip_dataset, same_loader, stream_loader
 from lightning_multigrid.positions import patch_divisors
 from lightning_multigrid.schedule import (
@@ -57,7 +57,10 @@ class Recipe:
     def planned_clips(self, schedule: MultigridSchedule) -> Fraction:
         """Clips of this rank in an epoch of a schedule."""
         # Under a limit for a quick try, mini-batches are whole all the same.
-        return min(self.available, max(self.clips, Fraction(max(shape.clips for shape in schedule.grids))))
+        clips = min(self.available, max(self.clips, Fraction(max(shape.clips for shape in schedule.grids))))
+        batch = schedule.baseline.shape.clips
+        # So the clock of a flat plan is at whole mini-batches where the baseline's is.
+        return clips // batch * Fraction(batch) if schedule.flat and self.drop_last else clips
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class Options:
     seed: int | None
     frames_divisor: int | None
     weight_decay_scaling: Literal["none", "timescale"]
+    fine_tuning: bool
 
     def __post_init__(self) -> None:
         SampleParts(self.layout, self.clips, self.follow or {})  # refuses bad values where they are written
@@ -119,6 +123,7 @@ class Options:
             stepwise=stepwise,
             lr_scaling="linear" if self.lr_scaling == "auto" else self.lr_scaling,
             whole_epochs=self.whole_epochs,
+            fine_tuning=self.fine_tuning,
         )
 
     def clips_of(self, dataset: Dataset[Any]) -> ClipDataset:
@@ -323,31 +328,6 @@ def baseline_epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:
             "with `limit_train_batches`."
         )
     return epochs
-
-
-def configured(module: LightningModule) -> tuple[list[Optimizer], list[LRSchedulerConfig]]:
-    """Returns optimizers and LR schedulers of a module, in whichever form its `configure_optimizers` returns them."""
-    returned: Any = module.configure_optimizers()
-    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], (list, tuple)):
-        schedulers = list(returned[1])
-    else:
-        parts = returned if isinstance(returned, (list, tuple)) else [returned]
-        schedulers = [part["lr_scheduler"] for part in parts if isinstance(part, dict) and "lr_scheduler" in part]
-    configs = [
-        LRSchedulerConfig(s["scheduler"], interval=s.get("interval", "epoch"), frequency=s.get("frequency", 1))
-        if isinstance(s, dict)
-        else LRSchedulerConfig(s)
-        for s in schedulers
-    ]
-    return _optimizers(returned), configs
-
-
-def _optimizers(returned: Any) -> list[Optimizer]:
-    if isinstance(returned, Optimizer):
-        return [returned]
-    if isinstance(returned, dict):
-        return _optimizers(returned.get("optimizer"))
-    return [o for part in returned for o in _optimizers(part)] if isinstance(returned, (list, tuple)) else []
 
 
 def read_recipe(trainer: Trainer, loader: DataLoader[Any], world: int) -> Recipe:

@@ -707,3 +707,34 @@ def test_callback_trains_on_two_ranks_as_on_one(tmp_path):
     assert [2 * clips for clips in per_rank] == [shape[0] for _, _, shape, _, _ in seen]
     assert {4, 8, 16} < set(per_rank)  # and the tails of epochs
     assert_close(state_, state, rtol=1e-4, atol=1e-5)
+
+
+# --- A mini-batch in place of several of the baseline's ---
+
+
+@pytest.mark.parametrize("clips", [4, 16, 19])  # plain BatchNorm; groups as a view; groups of different sizes
+@pytest.mark.parametrize("momentum", [0.1, 0.3])
+def test_running_statistics_move_as_in_so_many_steps_of_the_baseline(clips, momentum):
+    layer = convert_sub_batchnorm(nn.BatchNorm3d(3, momentum=momentum))
+    repeated, x = copy.deepcopy(layer), torch.randn(clips, 3, 2, 4, 4) * 3 + 1
+    set_sub_batch(layer, 8, of=clips, baseline_batches=8)
+    layer(x)
+    for _ in range(8):
+        repeated(x)
+    torch.testing.assert_close(layer.running_mean, repeated.running_mean)
+    torch.testing.assert_close(layer.running_var, repeated.running_var)
+    assert layer.num_batches_tracked == 1
+
+
+def test_the_momentum_of_a_script_stays_its_own():
+    layer = convert_sub_batchnorm(nn.BatchNorm3d(3))
+    set_sub_batch(layer, 8, of=16, baseline_batches=2)
+    assert layer.momentum == pytest.approx(1 - 0.9**2)
+    layer.momentum = 0.5  # as a schedule of BatchNorm's momentum does
+    assert layer.momentum == 0.75
+    plain = pickle.loads(pickle.dumps(restore_batchnorm(copy.deepcopy(layer))))
+    assert (type(plain), plain.momentum) == (nn.BatchNorm3d, 0.5)
+    layer.momentum = None  # a cumulative average counts mini-batches
+    layer(torch.randn(8, 3, 2, 4, 4))
+    assert layer.momentum is None
+    assert restore_batchnorm(layer).momentum is None

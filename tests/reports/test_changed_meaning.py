@@ -33,7 +33,7 @@ def adam(parameters):
 USED = [
     (
         {"callbacks": lambda: [callbacks.EarlyStopping("val", patience=5)]},
-        r"`EarlyStopping\(patience=5\)` counts validations of this run. The longest phase has [\d.]+ epochs",
+        r"`EarlyStopping\(patience=5\)` counts validations of this run, and only those of the last phase, from",
     ),
     ({"schedulers": plateau}, r"`ReduceLROnPlateau\(patience=3\)` counts epochs of this run, 6 instead of .* 4, and"),
     (
@@ -72,7 +72,40 @@ def test_what_a_script_uses_is_said_once(used, said, tmp_path, caplog):
     assert sum(bool(re.search(SAID, message)) for message in messages) == 1
 
 
+def test_an_average_of_timm_is_told_the_same(caplog):
+    utils = pytest.importorskip("timm.utils")
+
+    class Averaged(Module):
+        def __init__(self):
+            super().__init__()
+            self.average = utils.ModelEmaV3(self.net, decay=0.999)
+
+    fit(Averaged(), MultigridCallback())
+    assert re.search(r"`ModelEmaV3` averages over steps of this run, .* \(0\.999 to 0\.99[67]\d\)", caplog.text)
+
+
 def test_a_plain_script_hears_nothing(tmp_path, caplog):
     run(tmp_path, enable_checkpointing=True)
     run(tmp_path, MultigridCallback(validations_per_phase=1), check_val_every_n_epoch=2)
     assert not [record for record in caplog.records if re.search(SAID, record.getMessage())]
+
+
+# --- Few steps in an epoch ---
+
+FEW = "The first epoch has 4 steps, at 8 times the baseline's LR.*precise_bn_batches"
+
+
+@pytest.mark.parametrize(
+    ("used", "said"),
+    [
+        ({}, True),
+        ({"multigrid": MultigridCallback(precise_bn_batches=2)}, False),
+        ({"multigrid": MultigridCallback.baseline()}, False),
+        ({"val": None}, False),
+        ({"train": loader(number=1000), "limit_val_batches": 1, "max_steps": 1000, "max_epochs": 6}, False),
+    ],
+    ids=["few", "precise", "baseline", "no validation", "many"],
+)
+def test_what_first_validations_mean_is_said_where_epochs_have_few_steps(used, said, tmp_path, caplog):
+    run(tmp_path, **used)
+    assert any(re.search(FEW, record.getMessage()) for record in caplog.records) == said

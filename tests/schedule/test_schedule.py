@@ -396,3 +396,75 @@ def test_cycles_refuse():
         LongCycle(((1.5, 1),))
     with pytest.raises(ValueError, match="factors of `short_cycle` must be above 0 and at most 1, got 0"):
         ShortCycle((0, 1))
+
+
+# --- The baseline itself, as a plan ---
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_flat_plan_ends_with_the_baseline_also_within_an_epoch(drop_last, accumulate):
+    """As `max_steps` does. A multigrid training has whole epochs."""
+    batches = 5 if drop_last else 6  # of 23 clips
+    for steps in range(1, 3 * batches + 1):
+        baseline = Baseline(BatchShape(4, 8, 32), epochs=max(1, Fraction(steps, batches)), milestones=())
+        flat = MultigridSchedule(baseline, OFF_LONG, OFF_SHORT, epoch_factor=1)
+        clips = 20 if drop_last else 23
+        planned = [step for epoch in range(flat.epochs) for step in flat.steps(epoch, clips, accumulate, drop_last)]
+        assert len(planned) == sum(flat.phase_steps(clips, accumulate, drop_last)) == max(steps, batches)
+        assert flat.flat
+        assert flat.baseline_steps(clips, drop_last) == len(planned)
+        assert flat.baseline_epoch(flat.phases[-1].end_epoch) == baseline.epochs
+    assert MultigridSchedule(baseline).phases[-1].end_epoch == MultigridSchedule(baseline).epochs
+
+
+def test_without_fine_tuning_each_stage_goes_through_the_long_cycle():
+    schedule = MultigridSchedule(KINETICS, fine_tuning=False)
+    assert [phase.stage for phase in schedule.phases] == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+    assert [phase.lr_scale for phase in schedule.phases] == [8, 4, 2, 1] * 4
+    # Each stage has the baseline's share of the epochs, and the LR of each begins where the stage begins.
+    for stage, start in enumerate([0, 94, 154, 196]):
+        first = next(phase for phase in schedule.phases if phase.stage == stage)
+        assert float(first.start_epoch) == pytest.approx(start * schedule.epochs / 239)
+        assert schedule.baseline_epoch(first.start_epoch) == start
+    one_stage = MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=9), fine_tuning=False)
+    assert len(one_stage.phases) == 4
+
+
+# --- The tail of an epoch ---
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    clips=st.integers(64, 400),
+    accumulate=st.integers(1, 3),
+    epoch=st.integers(0, 8),
+    rule=st.sampled_from(["linear", "sqrt", "none"]),
+)
+def test_a_tail_counts_by_its_clips_but_at_least_for_a_step_of_the_baseline(clips, accumulate, epoch, rule):
+    grow = {"linear": float, "sqrt": math.sqrt, "none": lambda clips: 1.0}[rule]
+    schedule = MultigridSchedule(Baseline(BatchShape(2, 4, 32), epochs=6, milestones=(3,)), lr_scaling=rule)
+    steps = schedule.steps(epoch, clips, accumulate)
+    assert sum(step.shape.clips for step in steps) == clips
+    for start in range(0, len(steps), accumulate):
+        step = steps[start : start + accumulate]
+        phase = schedule.phases[step[0].phase]
+        base = phase.shape.clips / 2
+        counts = []
+        for part in step:
+            whole = next(s.clips for s in schedule.cycle(phase.shape) if s.clip == part.shape.clip)
+            counts.append(max(1, base * part.shape.clips / whole))
+            assert part.baseline_batches == pytest.approx(counts[-1])
+        wanted = grow(sum(counts) / len(counts)) / grow(base)
+        assert schedule.gradient_scale(step) == pytest.approx(wanted)
+        if start + accumulate < len(steps):
+            assert schedule.gradient_scale(step) == 1
+
+
+def test_one_clip_at_the_end_of_an_epoch_no_longer_counts_for_64():
+    """9,537 clips, as UCF101 has, in mini-batches of 8: epochs end with a single clip at 8 times the LR."""
+    schedule = MultigridSchedule(Baseline(BatchShape(8, 16, 112), epochs=30, milestones=(15, 25)))
+    tails = [schedule.steps(epoch, 9537)[-1] for epoch in range(schedule.epochs)]
+    assert min(tail.shape.clips for tail in tails) == 1
+    for tail in tails:
+        assert tail.lr_scale * schedule.gradient_scale([tail]) <= max(1, tail.shape.clips / 8)

@@ -1,0 +1,92 @@
+"""Trainings that end before their plan: what holds them, and what they say."""
+
+import re
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, EarlyStopping
+
+from lightning_multigrid import MultigridCallback
+from tests.helpers.tiny import Module, fit, loader
+
+
+class Constant(Module):
+    """Its metric never improves."""
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val", torch.tensor(1.0))
+
+
+def trained(*callbacks, multigrid=None, **arguments):
+    multigrid = multigrid or MultigridCallback()
+    val = loader(shuffle=False, number=4)
+    host = fit(Constant(), multigrid, *callbacks, val=val, num_sanity_val_steps=0, **{"max_epochs": 9} | arguments)
+    return host, multigrid.fit.sampler.schedule
+
+
+@pytest.mark.parametrize("patience", [0, 1, 2])
+def test_early_stopping_waits_for_the_fine_tuning_phase(patience, caplog):
+    stopping = EarlyStopping("val", patience=patience)
+    host, schedule = trained(stopping)
+    last = schedule.phases[-1]
+    assert host.current_epoch > last.start_epoch
+    # The first validation within the last phase is the first that counts.
+    assert host.current_epoch <= last.start_epoch + 1 + max(1, patience)
+    assert stopping.stopped_epoch == host.current_epoch - 1
+    messages = [record.getMessage() for record in caplog.records]
+    ended = [m for m in messages if m.startswith("Stopped in phase")]
+    assert len(ended) == (host.current_epoch < schedule.epochs)
+
+
+def test_early_stopping_of_the_baseline_is_as_it_is():
+    host, _ = trained(EarlyStopping("val", patience=2), multigrid=MultigridCallback.baseline())
+    alone = Constant()
+    assert (
+        host.current_epoch
+        == fit(alone, EarlyStopping("val", patience=2), val=loader(shuffle=False, number=4), max_epochs=9).current_epoch
+    )
+
+
+def test_thresholds_of_early_stopping_hold_throughout(caplog):
+    host, schedule = trained(EarlyStopping("val", patience=2, stopping_threshold=2.0))
+    assert host.current_epoch == 1
+    last = len(schedule.phases) - 1
+    assert any(
+        re.fullmatch(
+            rf"Stopped in phase 0 of {last}, at epoch 1.00 of {schedule.epochs}: fine-tuning not reached.",
+            record.getMessage(),
+        )
+        for record in caplog.records
+    )
+
+
+class StopAt(Callback):
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        trainer.should_stop = trainer.current_epoch == self.epoch
+
+
+def test_a_whole_training_does_not_say_that_it_stopped(caplog):
+    trained()
+    trained(multigrid=MultigridCallback.baseline(), max_epochs=-1, max_steps=60)
+    assert not [record for record in caplog.records if "Stopped in phase" in record.getMessage()]
+
+
+def test_a_run_that_anything_else_stops_says_where(caplog):
+    trained(StopAt(12), multigrid=MultigridCallback(fine_tuning=False))
+    assert [
+        r for r in caplog.records if re.search(r"Stopped in phase \d+ of \d+, at epoch 13.00 of 14", r.getMessage())
+    ]
+
+
+def test_a_checkpoint_of_a_held_early_stopping_is_an_ordinary_one(tmp_path):
+    """Its `wait_count` means at most two validations more in a training without the callback."""
+    stopping = EarlyStopping("val", patience=3)
+    host, _ = trained(stopping, StopAt(1))
+    host.save_checkpoint(tmp_path / "a.ckpt")
+    state = torch.load(tmp_path / "a.ckpt", weights_only=True)["callbacks"]
+    saved = next(value for key, value in state.items() if key.startswith("EarlyStopping"))
+    assert saved["patience"] == 3
+    assert -2 <= saved["wait_count"] <= 0

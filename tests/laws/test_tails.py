@@ -1,0 +1,96 @@
+"""The tail of an epoch: its gradient and its part in running statistics are in proportion to its clips."""
+
+import pytest
+import torch
+from torch.optim import SGD
+
+from lightning_multigrid import MultigridCallback
+from tests.helpers.tiny import Module, fit, loader
+
+
+class Gradients(Module):
+    """Keeps for each optimizer step how much smaller the gradient is that the optimizer gets."""
+
+    def __init__(self, manual=False):
+        super().__init__()
+        self.automatic_optimization = not manual
+        self.scales, self.momenta = [], []
+
+    def on_after_backward(self):
+        self.raw = self.net[0].weight.grad.clone()
+
+    def configure_gradient_clipping(self, optimizer, *_, **__):  # comes after all hooks before the step
+        self.keep()
+
+    def keep(self, *_):
+        weight = self.net[0].weight.grad
+        self.scales.append(float((weight / self.raw).nanmedian()))
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        if self._trainer is not None:
+            self.momenta.append(self.net[1].momentum)
+            if not self.automatic_optimization:
+                optimizer = self.optimizers()
+                optimizer.zero_grad()
+                self.manual_backward(loss)
+                handle = optimizer.optimizer.register_step_pre_hook(self.keep)
+                optimizer.step()
+                handle.remove()
+        return loss
+
+
+def trained(callback, number, manual=False, **arguments):
+    module = Gradients(manual)
+    host = fit(module, callback, train=loader(number=number), max_epochs=8, **arguments)
+    return module, host
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_the_gradient_of_a_tail_is_scaled_by_its_clips(manual):
+    callback = MultigridCallback()
+    module, _ = trained(callback, 129, manual)
+    schedule, sampler = callback.fit.sampler.schedule, callback.fit.sampler
+    steps = [sampler.steps(epoch) for epoch in range(schedule.epochs)]
+    wanted = [schedule.gradient_scale([step]) for epoch in steps for step in epoch]
+    assert module.scales == pytest.approx(wanted, rel=1e-4)
+    assert min(wanted) == 0.125  # a single clip, in a phase at 8 times the LR
+    # As much of the running statistics changes as in so many steps of the baseline.
+    assert module.momenta == pytest.approx([1 - 0.9**step.baseline_batches for epoch in steps for step in epoch])
+    assert module.net[1].momentum == 0.1  # given back
+
+
+def test_the_tail_of_accumulated_gradients():
+    callback = MultigridCallback()
+    module, _ = trained(callback, 129, accumulate_grad_batches=2)
+    schedule, sampler = callback.fit.sampler.schedule, callback.fit.sampler
+    wanted = [
+        schedule.gradient_scale(sampler.steps(epoch)[start : start + 2])
+        for epoch in range(schedule.epochs)
+        for start in range(0, len(sampler.steps(epoch)), 2)
+    ]
+    assert module.scales == pytest.approx(wanted, rel=1e-4)
+    assert min(wanted) < 1
+
+
+def test_the_baseline_trains_its_tails_as_they_are():
+    module, _ = trained(MultigridCallback.baseline(), 129)
+    assert set(module.scales) == {1.0}
+    assert set(module.momenta) == {0.1}
+
+
+def test_with_momentum_a_lower_lr_would_not_undo_a_tail():
+    """Why the gradient is scaled: of a gradient at an eighth of the LR, SGD with momentum still makes nine tenths."""
+
+    def moved(lr_scale, gradient_scale):
+        weight = torch.zeros(1, requires_grad=True)
+        optimizer = SGD([weight], lr=1.0, momentum=0.9)
+        for step in range(200):
+            weight.grad = torch.full((1,), gradient_scale if step == 0 else 0.0)
+            optimizer.param_groups[0]["lr"] = lr_scale if step == 0 else 1.0
+            optimizer.step()
+        return -float(weight)
+
+    assert moved(1, 1) == pytest.approx(10)
+    assert moved(1 / 8, 1) == pytest.approx(10 - 7 / 8)
+    assert moved(1, 1 / 8) == pytest.approx(10 / 8)
