@@ -72,6 +72,7 @@ def test_what_a_script_uses_is_said_once(used, said, tmp_path, caplog):
     assert sum(bool(re.search(SAID, message)) for message in messages) == 1
 
 
+@pytest.mark.filterwarnings("ignore:Found .* in eval mode")
 def test_an_average_of_timm_is_told_the_same(caplog):
     utils = pytest.importorskip("timm.utils")
 
