@@ -2,7 +2,9 @@
 
 import json
 import re
+import runpy
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 import yaml
 from PIL import Image
 from torchvision.models import resnet50
+from torchvision.models.video import r3d_18
 
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.models import export_weights, slowfast_r50
@@ -17,8 +20,28 @@ from tests.helpers.videos import numbered_frames, write_video
 
 FOLDER = Path(__file__).parents[2] / "examples" / "recipes"
 RECIPES = sorted(path.stem for path in FOLDER.glob("[!_]*.yaml"))
+# Recipes with the files that change them: Figure 3's points are in the option, HMDB51 and small GPUs in the overlays.
+CASES = [(name,) for name in RECIPES] + [
+    (f"ucf101_{model}_{kind}", "_hmdb51", "_24gb")
+    for model in ("slowfast", "r3d18")
+    for kind in ("baseline", "multigrid")
+]
 # One of each dataset, of each kind of model and of each kind of weights; the others run with `-m slow`.
-SAMPLE = ["charades_multigrid", "i3d_1gpu_multigrid", "slowfast_baseline", "slowfast_multigrid", "ssv2_multigrid"]
+SAMPLE = [
+    ("charades_multigrid",),
+    ("i3d_1gpu_multigrid",),
+    ("slowfast_baseline",),
+    ("slowfast_multigrid",),
+    ("ssv2_multigrid",),
+    ("ucf101_r3d18_multigrid", "_hmdb51", "_24gb"),
+]
+# What makes the transformers small; the others are small enough on small clips.
+_HUGGING_FACE = "hidden_size: 24, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 48, patch_size: 8"
+SMALLER = {
+    "videomae": [f"settings={{image_size: 32, {_HUGGING_FACE}}}"],
+    "vit": ["model.dict_kwargs={img_size: 32, depth: 2, embed_dim: 48, num_heads: 2, dynamic_img_size: true}"],
+}
+LIBRARIES = {"videomae": "transformers", "vit": "timm"}
 VIDEOS = 24  # the first two mini-batches of the coarsest phase have 16 and 8 clips
 
 
@@ -26,13 +49,17 @@ def tiny(name):
     """Options that make a recipe small enough for a CPU; its model, data, schedule and protocol stay."""
     # The non-local blocks pool pixels to half, so the coarsest grid must leave them 2.
     size = 64 if "_nl_" in name else 32
+    model = [f"--model.init_args.model.init_args.{option}" for option in SMALLER.get(name.split("_")[0], [])]
     return [
+        *model,
         "--trainer.accelerator=cpu",
         "--trainer.devices=1",
         "--trainer.num_nodes=1",
         "--trainer.logger=false",
         "--trainer.enable_progress_bar=false",
         "--trainer.enable_model_summary=false",
+        "--trainer.precision=32-true",
+        *(["--trainer.callbacks.precise_bn_batches=2"] if "precise_bn" in str(callbacks(name)[-1:]) else []),
         "--data.init_args.num_workers=0",
         "--data.init_args.batch_size=1",
         "--data.init_args.frames=16",
@@ -48,6 +75,11 @@ def recipe(name):
     return str(FOLDER / f"{name}.yaml")
 
 
+def configs(case):
+    """The options that give a recipe and the files that change it."""
+    return [part for name in case for part in ("--config", recipe(name))]
+
+
 def settings(name):
     """The lines of a recipe itself, by their dotted names."""
     return yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
@@ -59,8 +91,22 @@ def chain(name):
     return [name, *(chain(base.removesuffix(".yaml")) if base else [])]
 
 
+def require_library(name):
+    pytest.importorskip(LIBRARIES.get(name.split("_")[0], "torch"))
+
+
 def is_multigrid(name):
-    return any("MultigridCallback" in str(entry) for entry in settings(name).get("trainer.callbacks", []))
+    """Whether it has a cycle; the baselines have the callback too, with both cycles off."""
+    return "baseline" not in name
+
+
+def callbacks(name):
+    """The callbacks of a recipe, with those in files of their own."""
+    own = settings(name)
+    entries = own.get("trainer.callbacks") or own.get("trainer", {}).get("callbacks")
+    if entries is None:
+        return callbacks(chain(name)[1]) if len(chain(name)) > 1 else []
+    return [yaml.safe_load((FOLDER / entry).read_text()) if isinstance(entry, str) else entry for entry in entries]
 
 
 def plan(capsys, name, *arguments):
@@ -126,6 +172,33 @@ def charades(folder):
             image.save(frames / f"V{number:04d}-{index:06d}.jpg")
 
 
+def ucf101(folder):
+    classes = [f"Class{number}" for number in range(1, 102)]
+    videos = [f"{classes[number % 3]}/v_{number}.avi" for number in range(VIDEOS)]
+    video = write_video(folder / "video.mp4", numbered_frames(20, 36, 48))
+    for path in videos:
+        (folder / "UCF-101" / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(video, folder / "UCF-101" / path)
+    files = {
+        "classInd": [f"{number} {name}" for number, name in enumerate(classes, 1)],
+        "trainlist01": [f"{path} {number % 3 + 1}" for number, path in enumerate(videos)],
+        "testlist01": videos[:4],
+    }
+    write(folder, {f"ucfTrainTestlist/{name}.txt": "\n".join(lines) + "\n" for name, lines in files.items()})
+
+
+def hmdb51(folder):
+    video = write_video(folder / "video.mp4", numbered_frames(20, 36, 48))
+    lists = {}
+    for number in range(51):
+        lines = [f"v{number}_{place}.avi {subset}" for place, subset in enumerate((1, 2))]
+        lists[f"testTrainMulti_7030_splits/class{number}_test_split1.txt"] = "\n".join(lines) + "\n"
+        (folder / "videos" / f"class{number}").mkdir(parents=True)
+        for place in range(2):
+            shutil.copy(video, folder / "videos" / f"class{number}" / f"v{number}_{place}.avi")
+    write(folder, lists)
+
+
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory):
     """A folder with `data` and `weights`, where the recipes look for them."""
@@ -134,13 +207,20 @@ def stand_in(tmp_path_factory):
         "kinetics400": kinetics400,
         "something-something-v2": something_something,
         "charades": charades,
+        "ucf101": ucf101,
+        "hmdb51": hmdb51,
     }
     for name, writer in writers.items():
         (folder / "data" / name).mkdir(parents=True)
         writer(folder / "data" / name)
     (folder / "weights").mkdir()
     torch.save(resnet50().state_dict(), folder / "weights" / "resnet50-0676ba61.pth")
+    torch.save(r3d_18().state_dict(), folder / "weights" / "r3d_18-b3b3357e.pth")
     export_weights(slowfast_r50(num_classes=400), folder / "weights" / "SLOWFAST_8x8_R50.pkl")
+    # One tensor that fits is enough to load.
+    torch.save({"norm.weight": torch.ones(768)}, folder / "weights" / "mvit_v2_s-ae3be167.pth")
+    torch.save({"norm.weight": torch.ones(48)}, folder / "weights" / "vit_base_patch16_224.bin")
+    torch.save({"fc_norm.weight": torch.ones(24)}, folder / "weights" / "videomae-base.bin")
     return folder
 
 
@@ -149,14 +229,16 @@ def stand_in(tmp_path_factory):
 
 @pytest.mark.filterwarnings("ignore:.*sync_dist=True")
 @pytest.mark.parametrize(
-    "name",
-    # About 5 s for each of over 40.
-    [pytest.param(name, marks=[] if name in SAMPLE else pytest.mark.slow) for name in RECIPES],
+    "case",
+    # About 5 s for each of over 50.
+    [pytest.param(case, marks=[] if case in SAMPLE else pytest.mark.slow, id="+".join(case)) for case in CASES],
 )
-def test_two_steps_of_fit_and_of_test(name, stand_in, monkeypatch, capsys):
+def test_two_steps_of_fit_and_of_test(case, stand_in, monkeypatch, capsys):
+    require_library(case[0])
     monkeypatch.chdir(stand_in)
-    main(["fit", "--config", recipe(name), *tiny(name), "--trainer.fast_dev_run=2"])
-    main(["test", "--config", recipe(name), *tiny(name), "--trainer.limit_test_batches=2"])
+    name = case[0]
+    main(["fit", *configs(case), *tiny(name), "--trainer.fast_dev_run=2"])
+    main(["test", *configs(case), *tiny(name), "--trainer.limit_test_batches=2"])
     metric = "test/map" if name.startswith("charades") else "test/top1"
     assert metric in capsys.readouterr().out
 
@@ -169,13 +251,14 @@ def test_two_steps_of_fit_and_of_test(name, stand_in, monkeypatch, capsys):
     [pytest.param(n, marks=[] if n in ("charades_multigrid", "i3d_baseline") else pytest.mark.slow) for n in RECIPES],
 )
 def test_plan_without_data(name, monkeypatch, tmp_path, capsys):
+    require_library(name)
     monkeypatch.chdir(tmp_path)
     # A baseline in few iterations is less than an epoch of many more videos than Charades has, on one device.
     arguments = ["plan", "--config", recipe(name), "--clips=40000", "--devices=8"]
     main(arguments)
     printed = capsys.readouterr()
     assert "Multigrid schedule for a baseline of" in printed.out
-    assert ("this is the baseline as it is" in printed.err) != is_multigrid(name)
+    assert ("this is the baseline as it is" in printed.err) == ("MultigridCallback" not in str(callbacks(name)))
 
 
 @pytest.mark.parametrize(
@@ -222,6 +305,58 @@ def test_multigrid_recipes_are_baselines_with_a_callback():
         own = settings(name).keys() - {"config", "trainer.callbacks", "data.init_args.test_views"}
         assert not own, name
         assert chain(name)[1].endswith("baseline"), name
+        # The weights that training starts from are the same.
+        assert callbacks(name)[:-1] == callbacks(chain(name)[1])[:-1], name
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if not re.match("mvit|videomae|vit_", name)])
+def test_every_recipe_with_batchnorm_has_the_statistics_of_the_published_configs(name):
+    """Groups of 8 clips, the callback's default, and precise BatchNorm of 200 mini-batches, baselines too."""
+    callback = callbacks(name)[-1]  # the last, so that `--trainer.callbacks.epoch_factor` changes it
+    assert callback["class_path"].startswith("lightning_multigrid.MultigridCallback"), name
+    assert callback["init_args"]["precise_bn_batches"] == 200
+    assert "sub_batch" not in callback["init_args"]
+    if not is_multigrid(name) and callback["class_path"].endswith("Callback"):
+        cycles = callback["init_args"]["long_cycle"], callback["init_args"]["short_cycle"]
+        assert cycles == ({"factors": [[1, 1]]}, {"factors": [1]})
+
+
+@pytest.mark.parametrize(("name", "world"), [("slowfast", 128), ("ssv2", 8), ("i3d_1gpu", 1)])
+def test_a_baseline_and_its_multigrid_training_share_statistics_over_the_same_clips(name, world, capsys):
+    def last(kind):
+        phase = plan(capsys, f"{name}_{kind}", "--clips=240000", f"--devices={world}")["phases"][-1]
+        shape = phase["short_cycle"][-1]  # the baseline's own
+        return {key: shape[key] for key in ("clips", "frames", "size", "sub_batch", "bn_ranks")}
+
+    assert last("baseline") == last("multigrid")
+    assert last("baseline")["sub_batch"] == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("factor", [0.25, 0.5, 1.0, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("name", ["slowfast_figure3_baseline", "slowfast_figure3_small_baseline"])
+def test_the_points_of_figure_3_have_the_epochs_of_their_factor(name, factor, capsys):
+    option = f"--trainer.callbacks.epoch_factor={factor}"
+    planned = plan(capsys, name, option, "--clips=240000", "--devices=8", "--num_nodes=16")
+    clips = 512 * (4 if "small" in name else 1)
+    assert planned["epochs"] == pytest.approx(239 * factor, abs=0.5)
+    assert planned["steps"] == pytest.approx(240_000 / clips * 239 * factor, rel=0.01)
+    # The LR falls at 94, 154 and 196 of 239 epochs.
+    starts = [phase["start_epoch"] / planned["epochs"] for phase in planned["phases"]]
+    assert starts == pytest.approx([0, 94 / 239, 154 / 239, 196 / 239], abs=1e-9)
+
+
+def test_the_table_of_costs_is_what_the_script_prints(capsys, monkeypatch):
+    """One row of each kind of overlay; the others are made in the same run."""
+    monkeypatch.setattr(sys, "argv", ["recipe_costs.py", "--rows", "ucf101_r3d18_multigrid _hmdb51 _24gb"])
+    costs = runpy.run_path(str(FOLDER.parent / "recipe_costs.py"))
+    costs["main"]()
+    table = (FOLDER / "README.md").read_text()
+    header, _, line = capsys.readouterr().out.strip().splitlines()[-3:]
+    assert header in table
+    assert line in table
+    in_table = re.findall(r"^\| ((?:`\w+` ?)+) \| (?:8 x )?(?:RTX|A100)", table, re.MULTILINE)
+    assert [cell.replace("`", "").strip() for cell in in_table] == list(costs["rows"]())
 
 
 def test_every_recipe_says_what_was_published_and_has_a_row_in_the_table():
@@ -235,7 +370,8 @@ def test_every_recipe_says_what_was_published_and_has_a_row_in_the_table():
 
 def test_paths_are_in_one_place():
     """One file has the paths of a dataset, and one the path of each kind of weights."""
-    for path in ("data/kinetics400", "data/something-something-v2", "data/charades", "resnet50-", "SLOWFAST_8x8"):
+    datasets = [f"data/{name}" for name in ("kinetics400", "something-something-v2", "charades", "ucf101", "hmdb51")]
+    for path in [*datasets, "resnet50-", "SLOWFAST_8x8", "r3d_18-"]:
         holders = [
             file.name for file in FOLDER.glob("*.yaml") if f" {path}" in _values(file) or f"/{path}" in _values(file)
         ]

@@ -1,0 +1,171 @@
+"""Measured numbers in sentences are those of the JSON files: each sentence is made again from them, and must be there.
+
+The tables of `examples/results/README.md` are compared in `test_benchmarks.py` and `test_compare.py`.
+"""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "examples" / "results"
+
+# What the pages say of others' numbers, or print of a run or a plan that the reader repeats.
+NOT_OURS = (
+    "the paper reports 3.3 to 6.5x",
+    "2.54x faster than the baseline",  # the run of quickstart.yaml, as printed
+    "358 epochs instead of 239, 3.42x fewer iterations, 3.43x fewer FLOPs",  # a doctest
+    "multigrid 1.0x, 1.5x, 2.0x",  # names of recipes
+    "`slowfast_multigrid_1.0x` `_2.0x`",
+    "multigrid trains 1.5x the epochs",
+)
+
+
+@cache
+def report(name):
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+@cache
+def runs(folder, variant):
+    return [json.loads(file.read_text()) for file in sorted((RESULTS / folder).glob(f"{variant}-seed*.json"))]
+
+
+def spread(folder, variant, key, digits=0, unit=1.0):
+    values = [unit * run[key] for run in runs(folder, variant)]
+    return f"{mean(values):.{digits}f} ± {stdev(values):.{digits}f}"
+
+
+def top1(folder, variant):
+    return spread(folder, variant, "top1", 1, 100)
+
+
+def steps(folder, variant):
+    return f"{runs(folder, variant)[0]['steps']:,}"
+
+
+def faster(folder, variant, key):
+    pairs = zip(runs(folder, "baseline"), runs(folder, variant), strict=True)
+    return [baseline[key] / run[key] for baseline, run in pairs]
+
+
+def step_ms(folder):
+    return mean(1000 * run["train_seconds"] / run["steps"] for run in runs(folder, "baseline"))
+
+
+def speedup(name):
+    (setting,) = report(name)["settings"].values()
+    return setting
+
+
+def norm_ratios(kind, key="ours"):
+    """Ratios over both machines, of contiguous clips without a remainder (`plain`) or of the others."""
+    rows = [row for name in ("norm_cpu", "norm_epyc") for row in report(name)["rows"] if key in row["ratio"]]
+    plain = [row for row in rows if "channels_last" not in row["variant"] and row["shape"][0] % 8 == 0]
+    chosen = plain if kind == "plain" else [row for row in rows if row not in plain]
+    return sorted(row["ratio"][key] for row in (rows if kind == "all" else chosen))
+
+
+def decode_gain(file):
+    """PySlowFast's time on the original over ours on the prepared file."""
+    files = report("decode_real")["files"]
+    theirs = files[f"{file} ordinary"]["table"]["pyslowfast"]["mean"]
+    return theirs / files[f"{file} prepared"]["table"]["ours"]["mean"]
+
+
+def readme():
+    wide, narrow = "compare_width48", "compare"
+    base, ours, short = "baseline", "multigrid_1.5x", "short_1.5x"
+    gap = round(1024 * abs(mean(r["top1"] for r in runs(wide, ours)) - mean(r["top1"] for r in runs(wide, base))))
+    small, i3d = ("speedup_small", "speedup_small_epyc"), ("speedup_i3d_reduced", "speedup_i3d_reduced_epyc")
+    xeon, epyc = report("overhead_cpu")["loops"], report("overhead_epyc")["loops"]
+    imports = report("overhead_epyc")["imports"]["seconds"]
+    plain, others, split = norm_ratios("plain"), norm_ratios("others"), norm_ratios("all", "split")
+    return [
+        f"| Baseline, 40 epochs | {steps(wide, base)} | {top1(wide, base)} | {spread(wide, base, 'wall_seconds')} | |",
+        f"| **Multigrid 1.5x**, the default | {steps(wide, ours)} | {top1(wide, ours)} | "
+        f"{spread(wide, ours, 'wall_seconds')} | **{mean(faster(wide, ours, 'wall_seconds')):.1f}x** |",
+        f"| Baseline, as many steps as multigrid | {steps(wide, short)} | {top1(wide, short)} | "
+        f"{spread(wide, short, 'wall_seconds')} ({spread(wide, short, 'train_seconds')} in CPU s) | |",
+        f"The first two differ by {gap} of 1,024 videos, which is no difference.",
+        f"multigrid 1.0x ended at {top1(narrow, 'multigrid_1.0x')} %, 1.5x at {top1(narrow, ours)} % and 2.0x at "
+        f"{top1(narrow, 'multigrid_2.0x')} %, and the baseline at {top1(narrow, base)} %.",
+        f"Multigrid is faster than its baseline by {speedup(small[0])['speedup']:.1f}x (Xeon) and "
+        f"{speedup(small[1])['speedup']:.1f}x (EPYC) for a small CNN ({speedup(small[0])['flops_bound']:.1f}x fewer "
+        f"FLOPs), and by {speedup(i3d[0])['speedup']:.1f}x and {speedup(i3d[1])['speedup']:.1f}x for I3D R50 on small "
+        f"clips ({speedup(i3d[0])['flops_bound']:.1f}x fewer FLOPs).",
+        f"Lightning with the callback was {100 * xeon['callback_ratio'] - 100:.1f} % slower on the Xeon "
+        f"({xeon['step_ms']:.0f} ms steps) and {100 - 100 * epyc['callback_ratio']:.1f} % faster on the EPYC "
+        f"({epyc['step_ms']:.0f} ms); Lightning alone was {100 * xeon['trainer_ratio'] - 100:.1f} % and "
+        f"{100 * epyc['trainer_ratio'] - 100:.1f} % slower.",
+        f"The package takes {imports['lightning_multigrid']:.1f} s to import, where Lightning takes "
+        f"{imports['lightning']:.1f} s (medians of 7 on the EPYC).",
+        f"BatchNorm over sub-mini-batches takes {plain[0]:.1f} to {plain[-2]:.1f}x the time of plain BatchNorm "
+        f"({plain[-1]:.1f}x for one of 8 inputs on one of the machines), and {others[0]:.1f} to {others[-1]:.1f}x in "
+        f"channels_last_3d or with a remainder.",
+        f"takes {split[0]:.1f} to {split[-1]:.0f}x the time of plain BatchNorm",
+    ]
+
+
+def speed():
+    original, prepared = report("loader")["rows"]
+    loops = report("overhead_cpu")["loops"]
+    return [
+        f"ours on the prepared ones is {decode_gain('arm_wrestling_340x256'):.1f}x and "
+        f"{decode_gain('bikes_640x272'):.1f}x as fast as PySlowFast's way on the originals.",
+        f"| as they were | {original['ours: clips/s']:.0f} | {original['torchcodec: clips/s']:.0f} | "
+        f"{original['pyslowfast: clips/s']:.0f} |",
+        f"| prepared | {prepared['ours: clips/s']:.0f} | {prepared['torchcodec: clips/s']:.0f} | "
+        f"{prepared['pyslowfast: clips/s']:.0f} |",
+        f"On prepared videos it gives {prepared['ours / torchcodec on prepared']:.1f}x torchcodec's and "
+        f"{prepared['ours / pyslowfast on prepared']:.1f}x PySlowFast's clips per second; against their speed on the "
+        f"originals, {prepared['ours / torchcodec on original']:.1f}x and "
+        f"{prepared['ours / pyslowfast on original']:.1f}x.",
+        f"Lightning with the callback took {loops['callback_ms_per_step']:.1f} ms more than a bare loop, "
+        f"{100 * loops['callback_ratio'] - 100:.1f} % of steps of {loops['step_ms']:.0f} ms",
+    ]
+
+
+def results():
+    wall = [f"{ratio:.1f}" for ratio in sorted(faster("compare_width48", "multigrid_1.5x", "wall_seconds"))]
+    saved = runs("compare", "baseline")[0]["steps"] / runs("compare", "multigrid_1.5x")[0]["steps"]
+    widths = ["compare", "compare_width32", "compare_width48"]
+    gains = [mean(faster(width, "multigrid_1.5x", "train_seconds")) for width in widths]
+    times = [step_ms(width) for width in widths]
+    return [
+        f"by the wall clock, multigrid was {wall[0]}, {wall[1]} and {wall[2]}x faster.",
+        f"There are {saved:.1f}x fewer steps",
+        f"{gains[0]:.1f}x with steps of {times[0]:.0f} ms, {gains[1]:.1f}x with steps of {times[1]:.0f} ms, "
+        f"{gains[2]:.1f}x with steps of {times[2]:.0f} ms.",
+    ]
+
+
+PAGES = {"README.md": readme, "docs/speed.md": speed, "examples/results/README.md": results}
+
+
+def words(text):
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_sentences_with_numbers_are_those_of_the_files(page):
+    text = words((ROOT / page).read_text())
+    assert [sentence for sentence in PAGES[page]() if words(sentence) not in text] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_no_ratio_or_deviation_stands_without_a_file(page):
+    """A factor (1.5x) or a deviation that no sentence above makes, nor a published one, fails here."""
+    text = (ROOT / page).read_text()
+    if page == "docs/paper.md":  # made by a script, and compared in test_paper_rows.py
+        return
+    rest = words(text)
+    for known in [*PAGES.get(page, list)(), *NOT_OURS]:
+        rest = rest.replace(words(known), " ")
+    # Multigrid 1.5x and the like are names, of so many epochs.
+    rest = re.sub(r"(?i)multigrid \d\.\dx", "", rest)
+    assert re.findall(r".{30}(?:\b\d+\.\d+x\b|\d ± ).{30}", rest) == []

@@ -1,0 +1,45 @@
+"""The page `docs/paper.md` is what the recipes are, and says what the paper says."""
+
+import re
+
+import pytest
+
+from tests.helpers.paper_rows import FOLDER, MARKS, NOTES, PAGE, TABLES, iterations, schedule, tables
+
+ROWS = [row for rows in TABLES.values() for row in rows]
+
+
+def test_the_page_is_made_from_the_recipes():
+    """If not: `python -m tests.helpers.paper_rows`."""
+    assert PAGE.read_text().partition(MARKS[0])[2].partition(MARKS[1])[0] == tables()
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.iterations], ids=lambda row: row.recipe)
+def test_iterations_are_those_that_the_paper_states(row):
+    assert iterations(row.recipe) == pytest.approx(1000 * row.iterations, rel=0.025)
+
+
+def test_every_recipe_of_the_paper_has_a_row_and_every_note_a_reader():
+    recipes = {path.stem for path in FOLDER.glob("[!_]*.yaml") if not re.match("ucf101|mvit|videomae|vit_", path.stem)}
+    assert {row.recipe for row in ROWS} == recipes
+    assert {note for row in ROWS for note in row.notes} == set(NOTES)
+
+
+def test_the_published_numbers_are_those_of_the_recipes():
+    """Two copies, made from the paper at different times."""
+    table = (FOLDER / "README.md").read_text()
+    for row in (row for row in ROWS if row.published):
+        (published,) = re.findall(rf"^\|[^|]*\| `{re.escape(row.recipe)}` \| (.*) \|$", table, re.MULTILINE)
+        numbers = re.findall(r"(\d\d\.\d)(?: \+- [\d.]+)? % (?:top|mAP)", published)
+        assert ", ".join(numbers) == row.published, row.recipe
+        if row.faster.endswith("x"):
+            assert f"{row.faster} faster" in published, row.recipe
+
+
+def test_a_shortened_baseline_keeps_the_proportions_of_its_stages():
+    for row in (row for row in ROWS if re.search(r"_baseline_\d", row.recipe)):
+        short, whole = (
+            schedule(name)[0].baseline for name in (row.recipe, re.sub(r"_baseline_.*", "_baseline", row.recipe))
+        )
+        shares = [[float(m) / float(b.epochs) for m in b.milestones] for b in (short, whole)]
+        assert shares[0] == pytest.approx(shares[1], abs=0.01)
