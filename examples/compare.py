@@ -80,6 +80,13 @@ class Task:
     multigrid: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def described(self) -> dict[str, Any]:
+        """Its values for the JSON file, without those that only a transformer has."""
+        plain = asdict(Task())
+        own = ("weight_decay", "model", "multigrid")
+        return {name: value for name, value in asdict(self).items() if name not in own or value != plain[name]}
+
+    @property
     def steps(self) -> int:
         """Optimizer steps of an epoch of the baseline."""
         return 16 * self.train_per_class // self.clips
@@ -129,9 +136,9 @@ TINY = Task(
 TRANSFORMER = Task(
     clips=2,
     size=36,
-    epochs=20,
+    epochs=10,
     milestones=(),
-    warmup_epochs=2,
+    warmup_epochs=1,
     lr=1e-3,
     width=64,
     weight_decay=0.05,
@@ -313,7 +320,7 @@ def run(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path, wo
             continue
         print(f"Run {number} of {len(runs)}: {variants[name].label}, seed {seed}.", flush=True)
         measured = train(task, variants[name], variants, seed, workers)
-        about = {"task": asdict(task), "machine": machine(torch.device("cpu"), ["av"])}
+        about = {"task": task.described, "machine": machine(torch.device("cpu"), ["av"])}
         record = {"variant": name, "seed": seed} | measured | about
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_suffix(f".{os.getpid()}")

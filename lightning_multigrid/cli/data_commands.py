@@ -8,7 +8,7 @@ from argparse import RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter
+from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter, Namespace
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from rich import filesize
 from rich.console import Console
@@ -125,13 +125,11 @@ def _splits(config: Any) -> Mapping[str, Manifest]:
     parser.add_argument("--config", action="config")
     parser.add_class_arguments(Trainer, "trainer", instantiate=False)
     for name, kind in (("model", LightningModule), ("data", LightningDataModule)):
-        parser.add_subclass_arguments(kind, name, instantiate=False, required=name == "data")
+        parser.add_subclass_arguments(kind, name, instantiate=name == "data", required=name == "data")
     for name in ("seed_everything", "ckpt_path", "weights_only"):
         parser.add_argument(f"--{name}", type=Any)
-    given = parser.parse_args([f"--config={config.config}"]).data
-    only_data = ArgumentParser(exit_on_error=False)
-    only_data.add_subclass_arguments(LightningDataModule, "data")
-    data = only_data.instantiate_classes(only_data.parse_object({"data": given})).data
+    given = parser.parse_args([f"--config={config.config}"])
+    data = parser.instantiate_classes(Namespace(data=given.data)).data  # neither the model nor the Trainer
     if not isinstance(data, VideoDataModule):
         raise ManifestError(
             f"{config.config} has {type(data).__name__} as `data`; a VideoDataModule is required. Give the list or "

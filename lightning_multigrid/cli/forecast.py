@@ -101,20 +101,12 @@ def rank_group(clips: int, sub_batch: int, world: int) -> int:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The cost of a schedule on a number of devices.
-
-    Args:
-        schedule: The multigrid schedule.
-        costs: Costs of a clip of each grid (`clip_costs`). Without them, costs are in proportion to t s^2 (Eq. 1).
-        step_seconds: Seconds of a mini-batch of each shape on one device: of all shapes, as measured, or only of the
-            baseline's, and FLOPs give the others; empty if none is known.
-        world: Devices.
-    """
+    """The cost of a schedule on a number of devices."""
 
     schedule: MultigridSchedule
-    costs: Mapping[BatchShape, ClipCost]
-    step_seconds: Mapping[BatchShape, float]
-    world: int = 1
+    costs: Mapping[BatchShape, ClipCost]  # of a clip of each grid; those that lack are in proportion to t s^2 (Eq. 1)
+    step_seconds: Mapping[BatchShape, float]  # of all shapes, or only the baseline's, and FLOPs give the others
+    world: int = 1  # devices
 
     def flops(self, shape: BatchShape) -> float:
         """Returns multiply-adds of a forward of a mini-batch, or its points (b t s^2) if they are not known."""
@@ -178,14 +170,8 @@ def measure_steps(
     """Returns seconds of a step (forward, backward, SGD) on each shape, the median of several rounds.
 
     The shapes take turns, so a machine whose speed drifts favours none of them. The first round, which chooses kernels
-    and takes memory, does not count. Afterwards the module is on the CPU, and otherwise as before.
-
-    Args:
-        module: Its `forward` takes clips B x 3 x T x H x W.
-        shapes: Shapes, each with the number of clips that share BN statistics.
-        device: Where to measure.
-        precision: The Trainer's; every precision that is not mixed is measured at 32 bits.
-        rounds: Steps on each shape that count.
+    and takes memory, does not count. Afterwards the module, which takes clips B x 3 x T x H x W, is on the CPU. Each
+    shape comes with the clips that share BN statistics. Every `precision` that is not mixed is measured at 32 bits.
 
     Raises:
         ValueError: If a shape does not fit into the device's memory.

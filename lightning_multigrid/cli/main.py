@@ -152,11 +152,7 @@ def _raised_here(error: BaseException | None) -> BaseException | None:
 
 
 def _with_values(args: list[str]) -> list[str]:
-    """Returns arguments as jsonargparse needs them: `--json=true` for a bare `--json`, and the files of presets.
-
-    Raises:
-        ValueError: If there is no such preset.
-    """
+    """Returns arguments as jsonargparse needs them: `--json=true` for a bare `--json`, and the files of presets."""
     expanded = []
     for arg, following in pairwise([*args, ""]):
         bare = arg in ("--json", "--measure") and following.lower() not in ("true", "false")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -30,7 +31,7 @@ def _flat(tree: dict[Any, Any]) -> dict[str, Any]:
 # Values of what a config leaves out, as PySlowFast writes its configs.
 _DEFAULTS: dict[str, Any] = _flat(
     yaml.safe_load("""
-    AUG: {ENABLE: false}
+    AUG: {AA_TYPE: rand-m9-mstd0.5-inc1, ENABLE: false, NUM_SAMPLE: 1, RE_PROB: 0.25}
     BN: {NUM_BATCHES_PRECISE: 200, USE_PRECISE_STATS: false, WEIGHT_DECAY: 0.0}
     DATA:
       {ENSEMBLE_METHOD: sum, INV_UNIFORM_SAMPLE: false, MEAN: [0.45, 0.45, 0.45], MULTI_LABEL: false, NUM_FRAMES: 8,
@@ -38,11 +39,15 @@ _DEFAULTS: dict[str, Any] = _flat(
        TARGET_FPS: 30, TEST_CROP_SIZE: 256, TRAIN_CROP_SIZE: 224, TRAIN_JITTER_SCALES: [256, 320],
        USE_OFFSET_SAMPLING: false}
     DATA_LOADER: {NUM_WORKERS: 8}
+    MIXUP: {ALPHA: 0.8, CUTMIX_ALPHA: 1.0, ENABLE: false, LABEL_SMOOTH_VALUE: 0.1}
     MODEL: {ARCH: slowfast, DROPOUT_RATE: 0.5, LOSS_FUNC: cross_entropy, NUM_CLASSES: 400}
     MULTIGRID:
       {BN_BASE_SIZE: 8, EPOCH_FACTOR: 1.5, EVAL_FREQ: 3, LONG_CYCLE: false, SHORT_CYCLE: false,
        LONG_CYCLE_FACTORS: [[0.25, 0.7071067811865476], [0.5, 0.7071067811865476], [0.5, 1], [1, 1]],
        SHORT_CYCLE_FACTORS: [0.5, 0.7071067811865476]}
+    MVIT:
+      {CLS_EMBED_ON: true, DEPTH: 16, DIM_MUL: [], DIM_MUL_IN_ATT: false, DROPPATH_RATE: 0.1, EMBED_DIM: 96,
+       NUM_HEADS: 1, REL_POS_SPATIAL: false, REL_POS_TEMPORAL: false, RESIDUAL_POOLING: false, SEP_POS_EMBED: false}
     NONLOCAL: {INSTANTIATION: dot_product, LOCATION: [[[]], [[]], [[]], [[]]]}
     NUM_GPUS: 1
     NUM_SHARDS: 1
@@ -53,7 +58,7 @@ _DEFAULTS: dict[str, Any] = _flat(
     SOLVER:
       {BASE_LR: 0.1, BASE_LR_SCALE_NUM_SHARDS: false, CLIP_GRAD_L2NORM: null, CLIP_GRAD_VAL: null, LRS: [],
        LR_POLICY: cosine, MAX_EPOCH: 300, MOMENTUM: 0.9, NESTEROV: true, OPTIMIZING_METHOD: sgd, STEPS: [],
-       WARMUP_EPOCHS: 0.0, WARMUP_START_LR: 0.01, WEIGHT_DECAY: 0.0001}
+       WARMUP_EPOCHS: 0.0, WARMUP_START_LR: 0.01, WEIGHT_DECAY: 0.0001, ZERO_WD_1D_PARAM: false}
     TEST: {NUM_ENSEMBLE_VIEWS: 10, NUM_SPATIAL_CROPS: 3}
     TRAIN:
       {BATCH_SIZE: 64, CHECKPOINT_FILE_PATH: '', DATASET: kinetics, EVAL_PERIOD: 10, MIXED_PRECISION: false}
@@ -67,7 +72,7 @@ _SETTLED = frozenset(
     TRAIN.CHECKPOINT_PERIOD TRAIN.CHECKPOINT_TYPE TRAIN.ENABLE BN.NORM_TYPE BN.NUM_SPLITS BN.NUM_SYNC_DEVICES
     MODEL.HEAD_ACT MODEL.MODEL_NAME NONLOCAL.GROUP RESNET.NUM_BLOCK_TEMP_KERNEL RESNET.NUM_GROUPS RESNET.TRANS_FUNC
     RESNET.SPATIAL_DILATIONS RESNET.SPATIAL_STRIDES RESNET.STRIDE_1X1 RESNET.WIDTH_PER_GROUP RESNET.ZERO_INIT_FINAL_BN
-    SLOWFAST.FUSION_CONV_CHANNEL_RATIO LOG_MODEL_INFO LOG_PERIOD TENSORBOARD
+    SLOWFAST.FUSION_CONV_CHANNEL_RATIO SOLVER.COSINE_AFTER_WARMUP MVIT LOG_MODEL_INFO LOG_PERIOD TENSORBOARD
     """.split()  # noqa: SIM905
 )
 
@@ -199,9 +204,10 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
 
 
 def _classifier(config: _Config, nodes: int) -> dict[str, Any]:
-    if config["SOLVER.OPTIMIZING_METHOD"] != "sgd":
-        raise config.refuse("SOLVER.OPTIMIZING_METHOD", "is not SGD, the optimizer of VideoClassifier.")
-    losses = {"cross_entropy": "cross_entropy", "bce": "bce", "bce_logit": "bce"}
+    optimizers = {"sgd": "", "adam": "Adam", "adamw": "AdamW"}
+    if config["SOLVER.OPTIMIZING_METHOD"] not in optimizers:
+        raise config.refuse("SOLVER.OPTIMIZING_METHOD", f"is not supported; {', '.join(optimizers)} are.")
+    losses = {"cross_entropy": "cross_entropy", "bce": "bce", "bce_logit": "bce", "soft_cross_entropy": "cross_entropy"}
     if config["MODEL.LOSS_FUNC"] not in losses:
         raise config.refuse("MODEL.LOSS_FUNC", f"is not supported; {', '.join(losses)} are.")
     lr = config["SOLVER.BASE_LR"] * (nodes if config["SOLVER.BASE_LR_SCALE_NUM_SHARDS"] else 1)
@@ -213,13 +219,20 @@ def _classifier(config: _Config, nodes: int) -> dict[str, Any]:
         "momentum": config["SOLVER.MOMENTUM"],
         "nesterov": config["SOLVER.NESTEROV"],
         "weight_decay": config["SOLVER.WEIGHT_DECAY"],
-        "norm_weight_decay": config["BN.WEIGHT_DECAY"],
+        "norm_weight_decay": 0.0 if config["SOLVER.ZERO_WD_1D_PARAM"] else config["BN.WEIGHT_DECAY"],
         **_lr_policy(config),
         "view_fusion": "max" if config["DATA.ENSEMBLE_METHOD"] == "max" else "mean",
     }
     warmup, start = config["SOLVER.WARMUP_EPOCHS"], config["SOLVER.WARMUP_START_LR"]
     if warmup:
         arguments.update(warmup_epochs=warmup, warmup_start_factor=start / config["SOLVER.BASE_LR"])
+    smoothing, optimizer = config["MIXUP.LABEL_SMOOTH_VALUE"], optimizers[config["SOLVER.OPTIMIZING_METHOD"]]
+    if config["MIXUP.ENABLE"]:
+        arguments["label_smoothing"] = smoothing
+    if optimizer:
+        arguments["optimizer"] = {"class_path": f"torch.optim.{optimizer}", "init_args": {"lr": lr}}
+        for name in ("lr", "momentum", "nesterov"):
+            del arguments[name]
     return arguments
 
 
@@ -260,11 +273,39 @@ def _model(config: _Config) -> dict[str, Any]:
         return _part(f"models.{arch}_r50", **arguments)
     if arch == "i3d" and depth == 50 and places == [[[]], [[1, 3]], [[1, 3, 5]], [[]]]:
         return _part("models.i3d_nl_r50", **arguments, instantiation=config["NONLOCAL.INSTANTIATION"])
+    if arch == "mvit":
+        return _mvit(config)
     raise config.refuse(
         "MODEL.ARCH",
         f"with depth {depth}{' and these non-local blocks' if non_local else ''} is not among the models here: "
         "SlowFast R50 and R101, I3D R50, I3D-NL R50, Slow R50. VideoClassifier takes any other by its class path.",
     )
+
+
+def _mvit(config: _Config) -> dict[str, Any]:
+    """The MViT of torchvision that a config describes: v2-S, or v1-B."""
+    second = config["MVIT.REL_POS_SPATIAL"] and config["MVIT.REL_POS_TEMPORAL"] and config["MVIT.RESIDUAL_POOLING"]
+    built = [config[f"MVIT.{name}"] for name in ("DEPTH", "EMBED_DIM", "NUM_HEADS", "DIM_MUL")]
+    parts = [config[f"MVIT.{name}"] for name in ("CLS_EMBED_ON", "DIM_MUL_IN_ATT", "SEP_POS_EMBED")]
+    if built != [16, 96, 1, [[1, 2.0], [3, 2.0], [14, 2.0]]] or parts != [True, second, not second]:
+        raise config.refuse("MODEL.ARCH", "is neither MViTv2-S nor MViTv1-B, which torchvision has. Write a model.")
+    arguments = {"num_classes": config["MODEL.NUM_CLASSES"], "dropout": config["MODEL.DROPOUT_RATE"]}
+    return {
+        "class_path": f"torchvision.models.video.mvit_v{'2_s' if second else '1_b'}",
+        "dict_kwargs": {**arguments, "stochastic_depth_prob": config["MVIT.DROPPATH_RATE"]},
+    }
+
+
+def _augment(config: _Config) -> dict[str, Any]:
+    """Augmentation of training clips, of which several are taken from a video."""
+    kind, erasing, samples = config["AUG.AA_TYPE"], config["AUG.RE_PROB"], config["AUG.NUM_SAMPLE"]
+    mixup, cutmix = config["MIXUP.ALPHA"], config["MIXUP.CUTMIX_ALPHA"]
+    augment: dict[str, Any] = {"mixup": mixup, "cutmix": cutmix} if config["MIXUP.ENABLE"] else {}
+    if config["AUG.ENABLE"]:
+        strength = {name: int(number) for name, number in re.findall(r"-([mn])(\d+)", kind)}
+        augment |= {"rand_augment": strength.get("n", 2), "magnitude": strength.get("m", 10), "erasing": erasing}
+        config.notes.append("RandAugment has torchvision's operations; the strength does not vary (mstd, inc).")
+    return {"augment": augment, "repeats": samples} if augment else {}
 
 
 def _data(config: _Config, gpus: int) -> dict[str, Any]:
@@ -289,13 +330,12 @@ def _data(config: _Config, gpus: int) -> dict[str, Any]:
         test["positions"] = "charades"
     elif config["DATA.USE_OFFSET_SAMPLING"]:
         test["positions"] = "offset"
-    if config["AUG.ENABLE"]:
-        config.notes.append("AUG and MIXUP: see the argument `augment` of VideoDataModule.")
+    augment = _augment(config)
     return {
         **_sources(config, dataset),
         "num_classes": config["MODEL.NUM_CLASSES"],
         **({"multi_label": True} if config["DATA.MULTI_LABEL"] and dataset == "kinetics" else {}),
-        "batch_size": batch // max(1, gpus),
+        "batch_size": batch // max(1, gpus) * augment.get("repeats", 1),
         "frames": config["DATA.NUM_FRAMES"],
         "size": size,
         # One frame from each of T segments; the rate has no effect, as in PySlowFast.
@@ -305,6 +345,7 @@ def _data(config: _Config, gpus: int) -> dict[str, Any]:
         # PySlowFast counts the frames of folders (Charades), and equal parts of the video (Something-Something V2).
         **({"frame_rate": config["DATA.TARGET_FPS"]} if dataset == "kinetics" else {}),
         "flip": config["DATA.RANDOM_FLIP"],
+        **augment,
         "mean": config["DATA.MEAN"],
         "std": config["DATA.STD"],
         "test_views": test,

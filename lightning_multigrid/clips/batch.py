@@ -3,13 +3,12 @@
 Legend: B clips, T frames, S size of a mini-batch; h and w source pixels of one crop.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,30 +75,28 @@ class PixelBatch:
 
     Args:
         blocks: Frames x height x width x 3 each, uint8, or YUV planes.
-        size: Height and width to resample the blocks to, in pixels (S).
-        labels: Class ids of each block.
-        indices: Index in the dataset of each block's video.
+        samples: The clip, or the video with its views, that each block is of: its `size`, `labels` and `index`.
         broken: Videos that could not be read.
 
     Attributes:
         pieces: The bytes of the blocks, one after the other: one flat tensor, which is cheap to hand over, from each
             worker that read a part.
         formats: What the bytes of each block mean.
+        size: Height and width to resample the blocks to, in pixels (S).
+        labels: Class ids of each block.
+        indices: Index in the dataset of each block's video.
     """
 
     def __init__(
-        self,
-        blocks: Sequence[Tensor | YuvClip],
-        size: int,
-        labels: tuple[tuple[int, ...], ...],
-        indices: tuple[int, ...],
-        broken: tuple[BrokenVideo, ...],
+        self, blocks: Sequence[Tensor | YuvClip], samples: Sequence[Any], broken: tuple[BrokenVideo, ...]
     ) -> None:
         self.pieces: tuple[Tensor, ...] = (_flat_bytes(blocks),)
         self.formats: tuple[RgbFormat | YuvFormat, ...] = tuple(
             block.format if isinstance(block, YuvClip) else RgbFormat(*block.shape[:3]) for block in blocks
         )
-        self.size, self.labels, self.indices, self.broken = size, labels, indices, broken
+        self.labels: tuple[tuple[int, ...], ...] = tuple(sample.labels for sample in samples)
+        self.indices: tuple[int, ...] = tuple(sample.index for sample in samples)
+        self.size, self.broken = samples[0].size, broken
 
     def __len__(self) -> int:
         return len(self.formats)
@@ -185,13 +182,7 @@ class ClipBatch(PixelBatch):
     """
 
     def __init__(self, clips: Sequence[Clip]) -> None:
-        super().__init__(
-            [clip.crop for clip in clips],
-            clips[0].size,
-            labels=tuple(clip.labels for clip in clips),
-            indices=tuple(clip.index for clip in clips),
-            broken=tuple(video for clip in clips for video in clip.broken),
-        )
+        super().__init__([clip.crop for clip in clips], clips, tuple(video for clip in clips for video in clip.broken))
         self.flips = tuple(clip.flip for clip in clips)
         self.seeds = tuple(clip.seed for clip in clips)
 

@@ -4,8 +4,6 @@ A broken video is replaced by another one, so that a run neither stops nor depen
 names the broken ones. No file is held open, so workers may be forked or spawned.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

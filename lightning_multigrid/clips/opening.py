@@ -1,7 +1,5 @@
 """How the videos of a dataset are opened."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from functools import lru_cache

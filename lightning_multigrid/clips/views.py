@@ -6,8 +6,6 @@ A worker sends frames that views share once, and views become the model's input 
 Legend: B videos, V views of each, T frames and S size of a view.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -187,13 +185,7 @@ class ViewBatch(PixelBatch):
     """
 
     def __init__(self, videos: Sequence[VideoViews], broken: tuple[BrokenVideo, ...]) -> None:
-        super().__init__(
-            [video.pixels for video in videos],
-            videos[0].size,
-            labels=tuple(video.labels for video in videos),
-            indices=tuple(video.index for video in videos),
-            broken=broken,
-        )
+        super().__init__([video.pixels for video in videos], videos, broken)
         self.grids = tuple(video.grids for video in videos)
 
     def crops(self) -> Iterator[Tensor | YuvClip]:

@@ -35,12 +35,6 @@ class FrameFolder:
         path: The folder.
         rate: Frames per second.
 
-    Attributes:
-        height: H, in pixels, of every frame.
-        width: W, in pixels, of every frame.
-        rate: Frames per second.
-        damage: Always empty: an image can be read, or the folder is broken.
-
     Raises:
         VideoError: If there is no such folder, it holds no images, or the first can't be read.
 

@@ -21,14 +21,11 @@ MAX_PIXELS = 2**26
 """8192 x 8192, twice an 8K frame. A few bytes of a header can declare far more, and FFmpeg would allocate that."""
 
 # Flags of a packet.
-ENTRY = 1
-"""Decoding can begin here: what is shown from here on needs nothing before it."""
-SHOWN = 2
-"""The packet gives a frame of the video."""
+ENTRY = 1  # Decoding can begin here: what is shown from here on needs nothing before it.
+SHOWN = 2  # The packet gives a frame of the video.
+DROPPABLE = 4  # No other packet needs it.
+# It says in which fields its picture is shown. FFmpeg may then take from the frame before whether it is interlaced.
 TIMED = 8
-"""It says in which fields its picture is shown. FFmpeg may then take from the frame before whether it is interlaced."""
-DROPPABLE = 4
-"""No other packet needs it."""
 
 # An index as bytes: head, digest, body. The head holds the magic bytes and a CRC-32 of everything after it. The body:
 # - frames, rows, columns, orientation, direct, rate, bytes of the file, colours; numbers of seals, bytes of extradata,
@@ -211,32 +208,14 @@ class PacketIndex:
     @cached_property
     def _body(self) -> bytes:
         """All but the digest, packed. Columns hold differences, which are small."""
-        ends = self.positions + self.sizes
-        columns = [
-            np.diff(ends, prepend=0) - self.sizes,
-            self.sizes,
-            self.times - self.decoding_times,
-            np.diff(self.decoding_times, prepend=0),
-            self.flags,
-            self.checksums - 2**31,
-        ]
-        body = [
-            _BODY.pack(
-                self.frames,
-                self.stored_height,
-                self.stored_width,
-                sum(turn << bit for bit, turn in enumerate(self.orientation)),
-                self.direct,
-                self.rate,
-                self.file_size,
-                *self.colours,
-                len(self.seals),
-                len(self.extradata),
-                len(self.times),
-            ),
-            *(_SEAL.pack(*seal) for seal in self.seals),
-            self.extradata,
-        ]
+        gaps = np.diff(self.positions + self.sizes, prepend=0) - self.sizes
+        shown_later, decoding_steps = self.times - self.decoding_times, np.diff(self.decoding_times, prepend=0)
+        columns = [gaps, self.sizes, shown_later, decoding_steps, self.flags, self.checksums - 2**31]
+        size, file = (self.stored_height, self.stored_width), (self.direct, self.rate, self.file_size)
+        turns = sum(turn << bit for bit, turn in enumerate(self.orientation))
+        counts = len(self.seals), len(self.extradata), len(self.times)
+        head = self.frames, *size, turns, *file, *self.colours, *counts
+        body = [_BODY.pack(*head), *(_SEAL.pack(*seal) for seal in self.seals), self.extradata]
         for column in columns:
             code = _narrowest(column)
             body += [bytes([code]), column.astype(_WIDTHS[code]).tobytes()]

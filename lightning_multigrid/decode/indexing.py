@@ -17,7 +17,7 @@ from av.video.stream import VideoStream
 
 from lightning_multigrid.decode.file_boxes import outermost_boxes
 from lightning_multigrid.decode.frame_pixels import orientation_of
-from lightning_multigrid.decode.index import DROPPABLE, ENTRY, SHOWN, TIMED, PacketIndex, Seal
+from lightning_multigrid.decode.index import DROPPABLE, ENTRY, SHOWN, PacketIndex, Seal
 from lightning_multigrid.decode.learned import Learned
 from lightning_multigrid.decode.nal import H264Packets, H265Packets
 from lightning_multigrid.decode.sequential import Damage, sequential
@@ -25,6 +25,8 @@ from lightning_multigrid.decode.video_file import VideoError, VideoFile, demuxed
 
 # Frames that are decoded to see whether they come out as the packets say.
 _PROBE = 4
+# What the rows of its table hold, in order.
+_COLUMNS = ("positions", "sizes", "times", "decoding_times", "flags", "checksums")
 # Bytes at each end that are sealed if the file has no single table of its packets.
 _END = 4096
 # The largest table that is sealed, and so compared at each use: that of a few hours.
@@ -87,13 +89,12 @@ class _Indexing:
             flags &= ~DROPPABLE
             if self.has_made_up_times or in_order is not None:
                 table, by_time = table[:, :0], by_time[:0]
-        positions, sizes, times, decoding_times, flags, checksums = table
         rate = float(self.stream.average_rate or 0)
         if len(by_time) > 1 and self.stream.time_base is not None:
             rate = float((len(by_time) - 1) / (int(by_time[-1] - by_time[0]) * self.stream.time_base))
         seals, single = _seals(self.file)
         alone = self.h264 is not None and not (self.h264.sets_in_band or self.h264.needs_encoder)
-        direct = bool(len(times)) and single and self.plain and alone
+        direct = bool(table.size) and single and self.plain and alone
         codec = self.codec
         colours = int(codec.colorspace), int(codec.color_range), int(codec.color_primaries), int(codec.color_trc)
         index = PacketIndex(
@@ -108,12 +109,7 @@ class _Indexing:
             file_size=self.file.bytes.size,
             seals=seals,
             digest=bytes(16),
-            positions=positions,
-            sizes=sizes,
-            times=times,
-            decoding_times=decoding_times,
-            flags=flags,
-            checksums=checksums,
+            **dict(zip(_COLUMNS, table, strict=True)),
         )
         return replace(index, digest=index.digest_for(self.file.bytes.read(seals)))
 
@@ -154,17 +150,17 @@ class _Indexing:
 
     def _add(self, packet: Packet[VideoStream], time: int) -> None:
         data = bytes(packet)
-        entry, droppable, timed = packet.is_keyframe, False, False
+        flags = ENTRY
         if self.h264 is not None:
             # Containers also mark recovery points as keyframes. Pictures may be wrong for a while after those.
-            idr, droppable, timed = self.h264.look(data)
-            entry = entry and idr
+            flags = self.h264.look(data)
         elif self.h265 is not None:
-            entry = self.h265.is_entry(data) and entry
+            flags = ENTRY * self.h265.is_entry(data)
+        if not packet.is_keyframe:
+            flags &= ~ENTRY
         self.learned.look(data)
         hidden = self.codec.name == "vp8" and not data[0] & 0x10  # RFC 6386, 9.1
-        shown = not (hidden or packet.is_discard)  # an edit list discards
-        flags = ENTRY * entry | SHOWN * shown | DROPPABLE * droppable | TIMED * timed
+        flags |= SHOWN * (not (hidden or packet.is_discard))  # an edit list discards
         decoding_time = time if packet.dts is None else packet.dts
         position = -1 if packet.pos is None else packet.pos
         self.rows.extend((position, len(data), time, decoding_time, flags, zlib.crc32(data)))
@@ -206,10 +202,7 @@ def _seals(file: VideoFile) -> tuple[tuple[Seal, ...], bool]:
 
 
 def _is_shown_in_order(packets: H264Packets, times: Any) -> bool | None:
-    """Whether the decoder gives frames out in the order of their times; None if that isn't known.
-
-    Unless it is known, no packet may be left out.
-    """
+    """Whether the decoder gives frames out in the order of their times; None if that isn't known."""
     if not packets.sure:
         return None
     shown = np.lexsort(np.array(packets.orders).T[::-1])

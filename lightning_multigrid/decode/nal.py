@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from lightning_multigrid.decode.index import DROPPABLE, ENTRY, TIMED
+
 # The part of a slice that holds the order of its picture.
 _HEADER_BYTES = 48
 # The part of a sequence parameter set that is read here; it may hold scaling lists of 2,000 bytes.
@@ -19,17 +21,6 @@ _X264, _LAST_OF_DIRECT_FAULT, _LAST_OF_444_FAULT = re.compile(rb"x264 - core ([0
 _HIGH_PROFILES = {44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244}
 # Video, sequence and picture parameter sets of H.265; table 7-1.
 _H265_SETS = {32, 33, 34}
-
-
-class Look(NamedTuple):
-    """Whether a packet of H.264 is an IDR picture, whether no other picture refers to it, and whether it is timed.
-
-    A timed packet says in which fields its picture is shown ("pic_struct"; D.2.3).
-    """
-
-    entry: bool
-    droppable: bool
-    timed: bool
 
 
 class _Sequence(NamedTuple):
@@ -50,10 +41,8 @@ class H264Packets:
         extradata: The stream's parameter sets, in the form of mp4 ("avcC") or behind start codes.
 
     Attributes:
-        orders: For each packet the number of IDR pictures so far, and its picture order count, which begins anew at
-            each of those.
-        sure: Whether the orders are known. They are not after a new sequence parameter set, or if pictures are counted
-            in a rare way.
+        orders: For each packet the number of IDR pictures so far, and its picture order count since then.
+        sure: Whether the orders are known. A new sequence parameter set, or a rare way to count pictures, ends that.
         sets_in_band: Whether packets hold parameter sets that are not in the extradata.
     """
 
@@ -78,8 +67,8 @@ class H264Packets:
         last = _LAST_OF_444_FAULT if chroma == 3 else _LAST_OF_DIRECT_FAULT
         return any(build <= last for build in self._builds)
 
-    def look(self, packet: bytes) -> Look:
-        """Looks at the next packet in decoding order."""
+    def look(self, packet: bytes) -> int:
+        """Returns the flags of the next packet in decoding order; only an IDR picture is an `ENTRY`."""
         slices: list[int] = []
         idr = other = timed = False
         for start, end in nal_units(packet, self._length):
@@ -88,7 +77,7 @@ class H264Packets:
                 slices.append(start)
                 idr |= kind == 5
             elif kind == 6:
-                timed |= 1 in _messages(packet[start + 1 : end])
+                timed |= 1 in _messages(packet[start + 1 : end])  # "pic_struct"; D.2.3
                 self._builds |= {int(build) for build in _X264.findall(packet, start, end)}
             elif kind in (7, 8, 13, 15):
                 other = True
@@ -105,7 +94,8 @@ class H264Packets:
         if any(refers):
             self._before = order
         self.orders.append(((self.orders[-1][0] if self.orders else 0) + idr, order))
-        return Look(idr, bool(slices) and not any(refers) and not other, timed)
+        droppable = bool(slices) and not any(refers) and not other
+        return ENTRY * idr | DROPPABLE * droppable | TIMED * timed
 
     def _read_sequence(self, unit: bytes) -> None:
         if self._sequence_bytes not in (b"", unit):

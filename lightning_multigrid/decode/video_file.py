@@ -15,7 +15,7 @@ from av.video.stream import VideoStream
 
 from lightning_multigrid.decode.file_boxes import claimed_by_samples, promised_size
 from lightning_multigrid.decode.index import MAX_PIXELS
-from lightning_multigrid.files import Cursor, HangError, RemoteFile, WatchedFile, is_url
+from lightning_multigrid.files import Cursor, HangError, ReadableFile, RemoteFile, WatchedFile, is_url
 
 # Containers that hold their own pictures. FFmpeg would also follow playlists, concat scripts and image patterns, which
 # name other files and hosts, whatever the name of their file.
@@ -56,7 +56,7 @@ class VideoFile:
 
     def __init__(self, path: str, timeout: float) -> None:
         self.path = path
-        self.bytes: WatchedFile | RemoteFile
+        self.bytes: ReadableFile
         try:
             self.bytes = RemoteFile(path, timeout) if is_url(path) else WatchedFile(path, timeout)
         except FileNotFoundError as error:

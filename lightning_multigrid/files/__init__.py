@@ -16,7 +16,9 @@ from lightning_multigrid.files.durable import (
 )
 from lightning_multigrid.files.paths import FRAME_SUFFIXES, VIDEO_SUFFIXES, PathError, StrPath, path_argument, quoted
 from lightning_multigrid.files.urls import RemoteFile, RemoteRoot, RemoteRootError, is_url, names_at, size_and_change
-from lightning_multigrid.files.watched import Cursor, HangError, ReadableFile, WatchedFile
+from lightning_multigrid.files.watched import Cursor, HangError, WatchedFile
+
+ReadableFile = RemoteFile | WatchedFile
 
 __all__ = [
     "FRAME_SUFFIXES",

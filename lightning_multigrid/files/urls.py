@@ -53,13 +53,7 @@ def _check_readable(url: str) -> None:
 
 
 class RemoteRoot:
-    """A folder at a URL.
-
-    Args:
-        url: The URL as the user gave it.
-
-    Attributes:
-        url: The same without slashes at its end.
+    """A folder at a URL; its `url` is the one given, without slashes at its end.
 
     Raises:
         RemoteRootError: If such URLs cannot be read.
@@ -85,14 +79,7 @@ class RemoteRoot:
 
 
 class RemoteFile:
-    """A file at a URL, with the interface of a `WatchedFile`.
-
-    Args:
-        url: The file's URL.
-        timeout: Seconds that a read may take.
-
-    Attributes:
-        modified: A number that changes when the file does, if its store reports that.
+    """A file at a URL, with the interface of a `WatchedFile`; `modified` changes if its store reports a change.
 
     Raises:
         OSError: If the file is missing or cannot be read.

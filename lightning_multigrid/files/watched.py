@@ -21,7 +21,10 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from lightning_multigrid.files.urls import RemoteFile
 
 _Result = TypeVar("_Result")
 # A `Cursor` reads at least this much at once, so a few megabytes are one or two dozen reads.
@@ -34,17 +37,6 @@ _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 class HangError(OSError):
     """A read that did not end in time."""
-
-
-class ReadableFile(Protocol):
-    """A file as `Cursor` and `decode` need it; see `WatchedFile`."""
-
-    failure: OSError | None
-
-    @property
-    def size(self) -> int: ...
-
-    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]: ...
 
 
 class Watch:
@@ -122,7 +114,7 @@ class Cursor:
     on another file. FFmpeg sees `name` as the name of the file.
     """
 
-    def __init__(self, file: ReadableFile, name: str) -> None:
+    def __init__(self, file: WatchedFile | RemoteFile, name: str) -> None:
         self.name = name
         self._file, self._position = file, 0
         self._chunk, self._chunk_start = b"", 0

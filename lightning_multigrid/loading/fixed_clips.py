@@ -7,8 +7,6 @@ on the way to the device, and the user's `collate_fn` and transfer hooks see ord
 An image is a clip of one frame: its axes are C x H x W, and only its pixels are resized.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any, cast
 

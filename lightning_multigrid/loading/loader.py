@@ -1,7 +1,5 @@
 """The loader that Lightning sees: it reads a sampler's mini-batches, in workers that know nothing of the schedule."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sized
 from typing import Any, Protocol, cast

@@ -1,7 +1,5 @@
 """The order of an epoch: a pure function of (seed, epoch) over the whole dataset, the same on every rank."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

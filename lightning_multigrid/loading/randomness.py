@@ -1,7 +1,5 @@
 """Random state as a pure function of seeds, so that no draw depends on workers, ranks or restarts."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import struct

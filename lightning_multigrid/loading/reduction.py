@@ -6,8 +6,6 @@ moments, and the ratios of their frames and sizes.
 Legend: C channels, T frames, H W pixels.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -40,9 +38,7 @@ def draw_frames(lengths: Mapping[K, int], frames: int, seed: int) -> dict[K, Seq
     """
     longest = max(lengths.values())
     if frames > longest:
-        raise ValueError(
-            f"The grid needs {frames} frames, but the clip has {longest}. All clips must have the same length."
-        )
+        raise ValueError(f"The grid needs {frames} frames, but the clip has {longest}. Clips must have one length.")
     unit = longest // gcd(*lengths.values())
     if frames % unit:
         raise ValueError(
@@ -78,7 +74,7 @@ def baseline_grid(clips: Mapping[Any, Clip]) -> tuple[int, int]:
     return longest.get("T", 1), min(longest["H"], longest["W"])
 
 
-def changes(clips: Mapping[K, Clip], request: ClipRequest) -> dict[K, Change]:
+def changes(clips: Mapping[K, Clip], request: ClipRequest) -> dict[K, "Change"]:
     """Returns how each clip of a sample comes to the grid of a request, which is that of the longest clip.
 
     The ratio of sizes is kept up to the rounding to whole pixels, and so is the aspect ratio.

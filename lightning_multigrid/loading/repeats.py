@@ -1,15 +1,13 @@
 """Repeated augmentation: each time a video is visited, it gives several clips. Skip this file unless you use `repeats`.
 
 The clips of a visit come one after the other in the order of an epoch and lie in one span of the video, so a dataset
-can decode the video once for all of them (`SpanDataset`). Their requests share the seed `ClipRequest.visit`.
+can decode the video once for all of them (`read_clips`). Their requests share the seed `ClipRequest.visit`.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 from torch.utils.data import Dataset, DistributedSampler
 
@@ -74,18 +72,11 @@ class RepeatSampler(DistributedSampler[Any]):
         return RepeatedOrder(seed, len(cast("Sized", self.dataset)), self.repeats)
 
 
-@runtime_checkable
-class SpanDataset(ClipDataset, Protocol):
-    """A clip dataset that decodes a video once for all clips of a visit."""
-
-    def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
-        """Returns for each request what `read_clip` would."""
-
-
 def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[Any]:
-    """Returns the samples for some requests, by `SpanDataset.read_clips` where the dataset has it."""
-    if isinstance(dataset, SpanDataset):
-        return dataset.read_clips(requests)
+    """Returns for each request what `read_clip` does, by a `read_clips` of the dataset if it reads several at once."""
+    if hasattr(dataset, "read_clips"):
+        clips: list[Any] = dataset.read_clips(requests)
+        return clips
     return [dataset.read_clip(request) for request in requests]
 
 

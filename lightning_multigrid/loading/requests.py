@@ -1,7 +1,5 @@
 """Requests, which carry each clip's shape to the workers, and the datasets that answer them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 

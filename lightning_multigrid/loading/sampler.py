@@ -9,8 +9,6 @@ A global mini-batch is a contiguous block of the order, cut into one contiguous 
 So neither the number of workers nor the number of ranks changes the clips of a global mini-batch.
 """
 
-from __future__ import annotations
-
 import copy
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -93,7 +91,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         """The order of an epoch. That of the epoch that is iterated is not drawn again."""
         return self._drawn[1] if self._drawn[0] == epoch else self.order(epoch)
 
-    def peek(self, epoch: int) -> MultigridSampler:
+    def peek(self, epoch: int) -> "MultigridSampler":
         """Returns a sampler of an epoch's mini-batches, whose use doesn't change this one."""
         twin = copy.copy(self)
         twin._peeks, twin._start = True, (epoch, 0)

@@ -1,7 +1,5 @@
 """The parts of a sample: which of them are clips, and which ones follow a clip to other frames and sizes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -59,10 +57,7 @@ class SampleParts:
 
     def __post_init__(self) -> None:
         if self.layout is not None and sorted(self.layout) not in (sorted(_AXES), sorted(_IMAGE_AXES)):
-            raise ValueError(
-                "`layout` must name each of the axes C, T, H and W once, or C, H and W for images, got "
-                f"{self.layout!r}."
-            )
+            raise ValueError(f"`layout` must name C, T, H and W once, or C, H and W for images, got {self.layout!r}.")
         if self.clips is not None and (isinstance(self.clips, (str, int)) or not self.clips):
             raise TypeError(f"`clips` must be a list of names, or a dict of axes by name, got {self.clips!r}.")
         for name, axes in self.clips.items() if isinstance(self.clips, Mapping) else ():
@@ -92,10 +87,7 @@ class SampleParts:
         for name in self.clips:
             place, part = _find(sample, name)
             if not (tensors := dict(_tensors(part, place))):
-                raise ValueError(
-                    f"The clip {name!r} of a sample must be a tensor, an array, or a list or dict of them, got "
-                    f"{part!r:.60}."
-                )
+                raise ValueError(f"The clip {name!r} of a sample must hold tensors or arrays, got {part!r:.60}.")
             given = self.clips[name] if isinstance(self.clips, Mapping) else None
             found |= {path: self._clip(values, given) for path, values in tensors.items()}
         return found

@@ -5,8 +5,6 @@ Samples are taken whole and in the stream's order, and are brought to the grid i
 together, so they go through their shares equally fast.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Makes `Subset`, `random_split` and `ConcatDataset` of clip datasets into clip datasets that forward requests."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """Video models: one float tensor of clips B x 3 x T x H x W in, logits B x num_classes out, on every grid.
 
-It imports torch and torchvision, and no other sub-package. Parameters have PySlowFast's names, so that published
-weights fit. Begin with `resnet.py` and `slowfast.py`; `weights.py` matches published weights to a model, and
+It imports torch, torchvision and NumPy, transformers for its models only, and no other sub-package. Parameters have
+PySlowFast's names, so that published weights fit. Begin with `resnet.py` and `slowfast.py`; `weights.py` matches published weights to a model, and
 `weight_files.py` reads the files.
 """
 
@@ -10,14 +10,18 @@ from lightning_multigrid.models.resnet import VideoResNet, i3d_nl_r50, i3d_r50, 
 from lightning_multigrid.models.slowfast import SlowFast, slowfast_r50, slowfast_r101
 from lightning_multigrid.models.small import SmallCNN, small_cnn
 from lightning_multigrid.models.weights import WeightsReport, export_weights, load_weights
+from lightning_multigrid.models.wrapped import FramesFirst, PerFrame, hugging_face
 
 __all__ = [
+    "FramesFirst",
+    "PerFrame",
     "ResizedPositions",
     "SlowFast",
     "SmallCNN",
     "VideoResNet",
     "WeightsReport",
     "export_weights",
+    "hugging_face",
     "i3d_nl_r50",
     "i3d_r50",
     "load_weights",

@@ -6,8 +6,6 @@ the non-local block have a bias. Nothing depends on the shape of a clip, as the 
 Legend: B clips, C channels, T frames, H W pixels; N = T H W positions of a non-local block, M <= N of its keys.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Literal

@@ -3,8 +3,6 @@
 Legend: B clips, T frames, H W pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal
 

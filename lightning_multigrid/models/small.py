@@ -3,8 +3,6 @@
 Legend: B clips, C channels, T frames, H W pixels.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 

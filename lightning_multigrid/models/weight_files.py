@@ -4,8 +4,6 @@
 knows only containers and arrays reads them, and rebuilds the arrays itself from their bytes.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

@@ -8,8 +8,6 @@ Each table is made from the names of the model at hand, by rules that follow the
     layer2.1.bn2.weight                                  torchvision, images
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 

@@ -1,7 +1,5 @@
 """Loads published weights into our models, and writes our weights in PySlowFast's format."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

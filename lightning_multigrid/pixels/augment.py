@@ -6,8 +6,6 @@ frames of a clip are augmented in the same way.
 Legend: B clips, T frames, S size of a mini-batch, K classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

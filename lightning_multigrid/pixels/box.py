@@ -1,7 +1,5 @@
 """A part of a frame, in pixels."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 
@@ -14,7 +12,7 @@ class Box(NamedTuple):
     width: int
 
     @staticmethod
-    def of(box: Box | None, height: int, width: int) -> Box:
+    def of(box: "Box | None", height: int, width: int) -> "Box":
         """Checks a box of a frame of `height` x `width` pixels. None is the whole frame.
 
         Raises:

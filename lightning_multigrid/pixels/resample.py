@@ -10,8 +10,6 @@ clip to clip; after resampling all clips have one size::
 Legend: B clips, T frames, h and w source pixels of one crop, S size of the mini-batch; the 3 channels are RGB.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
@@ -167,6 +165,4 @@ def _check(crops: Sequence[Tensor | YuvClip], size: int, flips: Sequence[bool] |
         if isinstance(crop, Tensor) and (crop.ndim != 4 or crop.shape[3] != 3 or 0 in crop.shape):
             raise ValueError(f"Crops must be frames x height x width x 3, got {tuple(crop.shape)} for crop {index}.")
         if len(crop) != len(crops[0]):
-            raise ValueError(
-                f"Crops must have one length: got {len(crops[0])} frames for crop 0, {len(crop)} for {index}."
-            )
+            raise ValueError(f"Crops must have one length: crop 0 has {len(crops[0])} frames, {index} has {len(crop)}.")

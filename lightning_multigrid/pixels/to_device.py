@@ -1,7 +1,5 @@
 """Copies small tensors to a device without waiting. The copy of the pixels is `PixelBatch.to` in `clips/batch.py`."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -9,8 +9,6 @@ and half the width, so that a chroma sample covers 2 x 2 pixels::
 Legend: B clips, T frames, h and w luma pixels of one crop.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -61,7 +59,7 @@ class YuvFormat:
         rows, columns = self.chroma
         return self.frames * (self.height * self.width + 2 * rows * columns)
 
-    def view(self, data: Tensor) -> YuvClip:
+    def view(self, data: Tensor) -> "YuvClip":
         """A clip of this format with these bytes."""
         return YuvClip(data, self)
 
@@ -95,7 +93,7 @@ class YuvClip:
     def device(self) -> torch.device:
         return self.data.device
 
-    def cut(self, frames: Sequence[int], top: int, left: int, height: int, width: int) -> YuvClip:
+    def cut(self, frames: Sequence[int], top: int, left: int, height: int, width: int) -> "YuvClip":
         """Copies some of the frames (repeats and any order allowed) and a box of their pixels to a new clip."""
         whole = self.format
         y, x = whole.top + top, whole.left + left  # from the corner of the first chroma sample

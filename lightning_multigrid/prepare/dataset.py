@@ -149,15 +149,9 @@ def prepare(
             f"paths and `root`, repair or remove the videos, or raise `max_bad_fraction`. The first: {first}"
         )
     entries = [*folder.made.values(), *(entry for entry, _ in kept.values())]
-    return Summary(
-        path,
-        report,
-        len(folder.made),
-        len(kept),
-        broken,
-        sum(entry.source_size for entry in entries) if manifest.frame_rate is None else 0,
-        sum(entry.size for entry in entries),
-    )
+    source_bytes = sum(entry.source_size for entry in entries) if manifest.frame_rate is None else 0
+    made_bytes = sum(entry.size for entry in entries)
+    return Summary(path, report, len(folder.made), len(kept), broken, source_bytes, made_bytes)
 
 
 def write_report(path: str, broken: dict[str, str]) -> None:

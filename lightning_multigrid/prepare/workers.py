@@ -115,7 +115,7 @@ class _Worker:
             message: tuple[Any] | None = self.output.recv() if is_ready else None
         except (EOFError, OSError):
             with suppress(subprocess.TimeoutExpired):  # its pipe ends a little before it
-                self._process.wait(5)
+                self._process.wait(30)
             self.end()
             code = self._process.returncode or 0
             how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"

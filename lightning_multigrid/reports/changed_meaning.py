@@ -21,21 +21,8 @@ _FEW_STEPS = 20  # two horizons of BatchNorm's default momentum
 
 def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule, validates_by_phase: bool = False) -> None:
     """Says each thing that a script uses and that changes meaning."""
-    epochs = f"epochs of this run, {schedule.epochs} instead of the baseline's {float(schedule.baseline.epochs):g}"
-    for said in _of_callbacks(trainer, schedule, epochs):
+    for said in _changed(trainer, schedule, validates_by_phase):
         rank_zero_info(said)
-    every = trainer.check_val_every_n_epoch
-    if every not in (None, 1) and not validates_by_phase:
-        rank_zero_info(
-            f"`check_val_every_n_epoch={every}` counts {epochs}. `MultigridCallback(validations_per_phase=...)` says "
-            "it in phases."
-        )
-    plateaus = [c.scheduler for c in trainer.lr_scheduler_configs if isinstance(c.scheduler, ReduceLROnPlateau)]
-    if plateaus:
-        rank_zero_info(
-            f"`ReduceLROnPlateau(patience={plateaus[0].patience})` counts {epochs}, and the metric may stand still "
-            "until a coarse phase ends."
-        )
 
 
 def tell_few_steps(trainer: Trainer, steps: int, scale: float) -> None:
@@ -48,9 +35,9 @@ def tell_few_steps(trainer: Trainer, steps: int, scale: float) -> None:
         )
 
 
-def _of_callbacks(trainer: Trainer, schedule: MultigridSchedule, epochs: str) -> Iterator[str]:
-    """Yields a message for each kind of callback."""
+def _changed(trainer: Trainer, schedule: MultigridSchedule, validates_by_phase: bool) -> Iterator[str]:
     fewer = schedule.iteration_reduction
+    epochs = f"epochs of this run, {schedule.epochs} instead of the baseline's {float(schedule.baseline.epochs):g}"
     steps = f"steps of this run, which has {fewer:.2g} times fewer than the baseline"
     for callback in _callbacks(trainer, "ModelCheckpoint"):
         # The key of its state is public, and says its settings.
@@ -69,9 +56,11 @@ def _of_callbacks(trainer: Trainer, schedule: MultigridSchedule, epochs: str) ->
             f"phase, from epoch {float(last.start_epoch):.2f} to {float(last.end_epoch):g}: before it, the metric may "
             "stand still until a coarse phase ends. Its thresholds and its check for finite values hold throughout."
         )
-    for callback in _callbacks(trainer, "WeightAveraging")[:1]:
+    module = trainer.lightning_module
+    of_timm = [part for part in (*vars(module).values(), *module.children()) if "ModelEma" in type(part).__name__]
+    for average in [*_callbacks(trainer, "WeightAveraging"), *of_timm][:1]:
         yield (
-            f"`{type(callback).__name__}` averages over {steps}. To look back over as many clips, raise a decay to the "
+            f"`{type(average).__name__}` averages over {steps}. To look back over as many clips, raise a decay to the "
             f"power of {fewer:.2g} (0.999 to {0.999**fewer:.4f})."
         )
     for callback in _callbacks(trainer, "BaseFinetuning")[:1]:
@@ -79,6 +68,15 @@ def _of_callbacks(trainer: Trainer, schedule: MultigridSchedule, epochs: str) ->
     if _callbacks(trainer, "Timer"):
         missing = "the last phases, on fine grids, are missing"
         yield f"`max_time` is time, as ever. If it ends the run before the plan, {missing}."
+    every_n = trainer.check_val_every_n_epoch
+    if every_n not in (None, 1) and not validates_by_phase:
+        phases = "`MultigridCallback(validations_per_phase=...)` says it in phases"
+        yield f"`check_val_every_n_epoch={every_n}` counts {epochs}. {phases}."
+    for config in trainer.lr_scheduler_configs:
+        if isinstance(config.scheduler, ReduceLROnPlateau):
+            patience_of_lr = f"`ReduceLROnPlateau(patience={config.scheduler.patience})`"
+            yield f"{patience_of_lr} counts {epochs}, and the metric may stand still until a coarse phase ends."
+            break
 
 
 def _callbacks(trainer: Trainer, name: str) -> list[Any]:

@@ -24,13 +24,7 @@ _POINTS = 1000  # of a curve: about as many as a figure is wide
 
 @dataclass(frozen=True)
 class LRPoint:
-    """The LR at a position.
-
-    Args:
-        position: In epochs of the multigrid training.
-        lr: The LR in use.
-        baseline_lr: The LR of the baseline at the corresponding epoch.
-    """
+    """The LR in use at a position, in epochs of the run, and the baseline's LR at the corresponding epoch."""
 
     position: float
     lr: float
@@ -82,12 +76,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 
 def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
-    """Draws shapes and LR over the training, as Figure 2 of the paper does.
-
-    Args:
-        schedule: The multigrid schedule.
-        lrs: The LR over the training, in the order of positions.
-    """
+    """Draws shapes and LR over the training, as Figure 2 of the paper does; `lrs` are in the order of positions."""
     figure = _new_figure(9, 5.5)
     shapes_axes, lr_axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     colours = dict(zip(dict.fromkeys(phase.shape for phase in schedule.phases), cycle(_COLOURS)))

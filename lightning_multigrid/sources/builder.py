@@ -1,7 +1,5 @@
 """Builds a manifest row by row, and checks each row."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -142,9 +140,7 @@ class ManifestBuilder:
         for label in labels:
             if not 0 <= label < beyond:
                 known = f"; there are {beyond:,} classes" if self._classes else ""
-                raise self.error(
-                    where, f"label {label} is required to be from 0 to {beyond - 1}{known}. Number the classes from 0"
-                )
+                raise self.error(where, f"label {label} is not from 0 to {beyond - 1}{known}. Number classes from 0")
         if self._multi_label:
             return
         if len(labels) > 1:

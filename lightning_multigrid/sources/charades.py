@@ -1,7 +1,5 @@
 """Charades, whose videos show several actions, each for a while: its own files, and PySlowFast's lists of frames."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re
@@ -63,9 +61,7 @@ class Charades:
             for action in filter(None, row["actions"].split(";")):
                 match = _ACTION.fullmatch(action)
                 if match is None:
-                    raise builder.error(
-                        where, f"the action {quoted(action)} is not like `c092 11.90 21.20`. Repair the line"
-                    )
+                    raise builder.error(where, f"{quoted(action)} is not like `c092 11.90 21.20`. Repair the line")
                 labels.append(int(match[1]))
                 spans.append((float(match[2]), float(match[3])))
             builder.add(row["id"] + suffix, labels, where=where, spans=spans)
@@ -145,9 +141,7 @@ def _frames(builder: ManifestBuilder, path: str) -> Iterator[_Frame]:
     for line, text in enumerate(text_lines(path), start=1):
         fields = text.split()
         if line == 1 and fields != header.split():
-            raise builder.error(
-                "line 1", f"{quoted(text)} is not the header `{header}`. Give PySlowFast's list of frames"
-            )
+            raise builder.error("line 1", f"{quoted(text)} is not the header `{header}`. Give PySlowFast's frame list")
         if line == 1 or not fields:
             continue
         if len(fields) != 5 or not (fields[2].isascii() and fields[2].isdecimal() and len(fields[2]) < 10):

@@ -1,7 +1,5 @@
 """A folder that holds a folder per class, each with its videos."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 

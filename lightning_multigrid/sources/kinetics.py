@@ -1,7 +1,5 @@
 """Kinetics-400, -600 and -700."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -55,8 +53,7 @@ class Kinetics:
             label = row.get("label", "")
             if label and label not in labels:
                 raise builder.error(
-                    where,
-                    f"the label {quoted(label)} is not among the {len(labels):,} classes. Give those of its train.csv",
+                    where, f"{quoted(label)} is not among the {len(labels):,} classes of train.csv. Give `classes`"
                 )
             name = replaced.get(row["youtube_id"])
             if name is None:
@@ -65,7 +62,7 @@ class Kinetics:
         return builder.build()
 
     def _places(self) -> tuple[str, str, dict[str, str]]:
-        """Returns the root and, relative to it, the folder of the videos and the replacement of each `youtube_id`."""
+        """Returns the root, the folder of the videos in it, and the replacement of each `youtube_id`."""
         root = path_argument("videos", self.videos)
         if self.replacements is None:
             return root, "", {}
@@ -74,10 +71,9 @@ class Kinetics:
                 f"`videos` is {root!r}, but `replacements` need videos on disk. Put them in the place of the corrupted "
                 "videos, and leave `replacements` out."
             )
-        root, folder = os.path.abspath(root), os.path.abspath(path_argument("replacements", self.replacements))
-        top = os.path.commonpath([root, folder])
-        replaced = {name[:11]: os.path.join(os.path.relpath(folder, top), name) for name in names_in(folder)}
-        return top, os.path.relpath(root, top), replaced
+        videos, folder = os.path.abspath(root), os.path.abspath(path_argument("replacements", self.replacements))
+        replaced = {name[:11]: os.path.join(folder, name) for name in names_in(folder)}
+        return os.path.commonpath([videos, folder]), videos, replaced
 
 
 def _file_name(builder: ManifestBuilder, where: str, row: Mapping[str, str]) -> str:

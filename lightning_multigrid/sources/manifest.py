@@ -1,7 +1,5 @@
 """Paths and labels of hundreds of thousands of videos, in tensors that all workers share."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from itertools import compress
@@ -137,9 +135,7 @@ class Manifest:
             ValueError: If `end` does not come after `start`.
         """
         if not start < end:
-            raise ValueError(
-                f"`end` must come after `start`, got {start} to {end} s. A clip ends where its last frame does."
-            )
+            raise ValueError(f"`end` must come after `start`, got {start} to {end} s. A clip ends with its last frame.")
         labels, spans = self.spans(index)
         if not spans:
             return self.labels(index)

@@ -13,8 +13,6 @@ without a copy. It comes from a disk, so nothing in it is believed: every offset
     4       CRC-32 of all bytes before it
 """
 
-from __future__ import annotations
-
 import json
 import os
 import struct

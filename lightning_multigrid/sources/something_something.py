@@ -1,7 +1,5 @@
 """Something-Something V2."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,9 +41,7 @@ class SomethingSomething:
         answers = {} if self.answers_file is None else _answers(path_argument("answers_file", self.answers_file))
         entries = read_json(path)
         if not isinstance(entries, list):
-            raise ManifestError(
-                f"{path} does not hold a list of videos. Give the official train, validation or test file."
-            )
+            raise ManifestError(f"{path} holds no list of videos. Give the official train, validation or test file.")
         builder = ManifestBuilder(
             path,
             path_argument("videos", self.videos),
@@ -60,17 +56,12 @@ class SomethingSomething:
             video = str(fields["id"]) if isinstance(fields.get("id"), str | int) else ""
             template = fields.get("template", answers.get(video))
             if not (video.isascii() and video.isdecimal() and isinstance(template, str | None)):
-                raise builder.error(
-                    where, "a number as `id` and a text as `template` are required. Give the official file"
-                )
+                raise builder.error(where, "a number as `id` and text as `template` are needed. Give the official file")
             if template is None and answers:
                 raise builder.error(where, f"no answer for video {quoted(video)}. Give the answers of this split")
             label = None if template is None else template.replace("[", "").replace("]", "")
             if label is not None and label not in labels:
-                raise builder.error(
-                    where,
-                    f"the template {quoted(label)} is not among the {len(labels)} labels. Give their `labels_file`",
-                )
+                raise builder.error(where, f"{quoted(label)} is not among the {len(labels)} labels. Give `labels_file`")
             builder.add(video + suffix, [] if label is None else [labels[label]], where=where)
         return builder.build()
 
@@ -81,17 +72,13 @@ def _label_ids(path: str) -> dict[str, int]:
         numbers = {label: str(number) for label, number in labels.items()}
         if set(numbers.values()) == set(map(str, range(len(labels)))):
             return {label: int(number) for label, number in numbers.items()}
-    raise ManifestError(
-        f"{path} does not hold labels with the ids 0, 1, 2 and so on. Give the official labels.json as `labels_file`."
-    )
+    raise ManifestError(f"{path} does not hold labels with the ids 0, 1, 2 and so on. Give the official labels.json.")
 
 
 def _answers(path: str) -> dict[str, str]:
     answers = {}
     for line, row in csv_rows(path, ";"):
         if len(row) != 2:
-            raise ManifestError(
-                f"{path}, line {line}: {len(row)} fields, `id;label` is required. Give test-answers.csv."
-            )
+            raise ManifestError(f"{path}, line {line}: {len(row)} fields, `id;label` is needed. Give test-answers.csv.")
         answers[row[0]] = row[1]
     return answers

@@ -3,8 +3,6 @@
 Each dataset is a frozen dataclass, which says in Python or YAML what to read and where; nothing is read before `read`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """Text files from users and datasets: read line by line, with errors that name the line and the way out."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -138,19 +136,14 @@ def numbered_names(path: str, number: str, first: int) -> list[str]:
     `number` is the format of a number: `c{:03d}` for the line `c000 Holding some clothes`.
     """
     names: list[str] = []
-    for line in filter(str.strip, text_lines(path)):
+    for line in filter(None, map(str.strip, text_lines(path))):
         required = number.format(first + len(names))
-        given, _, name = line.strip().partition(" ")
+        given, _, name = line.partition(" ")
         if given != required or not name:
-            raise ManifestError(
-                f"{path}: {quoted(line.strip())}, where `{required} name` is required. "
-                "Give the official list of classes."
-            )
+            raise ManifestError(f"{path}: {quoted(line)}, where `{required} name` is required. Give the official list.")
         names.append(name)
     if not names:
-        raise ManifestError(
-            f"{path} is empty, `{number.format(first)} name` is required. Give the official list of classes."
-        )
+        raise ManifestError(f"{path} is empty, `{number.format(first)} name` is required. Give the official list.")
     return names
 
 

@@ -1,7 +1,5 @@
 """UCF101 and HMDB51."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 from collections.abc import Sequence
@@ -98,12 +96,11 @@ class HMDB51:
         for label, name in enumerate(names):
             file = name + ending
             for line, text in enumerate(text_lines(os.path.join(folder, file)), start=1):
+                where = f"{file}, line {line}"
                 # From the right: names of videos have odd characters.
                 video, _, use = text.strip().rpartition(" ")
                 if text.strip() and (not video or use not in ("0", "1", "2")):
-                    raise builder.error(
-                        f"{file}, line {line}", f"{quoted(text)} is not `video.avi` and 0, 1 or 2. Repair the line"
-                    )
+                    raise builder.error(where, f"{quoted(text)} is not `video.avi` and 0, 1 or 2. Repair the line")
                 if use == wanted:
-                    builder.add(f"{name}/{video.strip()}", [label], where=f"{file}, line {line}")
+                    builder.add(f"{name}/{video.strip()}", [label], where=where)
         return builder.build()

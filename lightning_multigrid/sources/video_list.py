@@ -1,7 +1,5 @@
 """The user's own videos: a list of `path label`, a folder per class, or what `lightning-multigrid prepare` wrote."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -121,9 +119,7 @@ def read_manifest(
 def _prepared(path: str, root: StrPath | None, classes: Sequence[str], existing_only: bool) -> Manifest:
     """Reads a packed manifest; its own classes and labels come before the given ones."""
     if root is not None:
-        raise ManifestError(
-            f"`root` is {str(root)!r}, but the videos of {path} lie beside it, as `prepare` made them. Leave it out."
-        )
+        raise ManifestError(f"`root` is {str(root)!r}, but the videos of {path} lie beside it. Leave it out.")
     manifest = load_manifest(path)
     if not existing_only and (manifest.classes or not classes):
         return manifest
@@ -135,9 +131,7 @@ def _prepared(path: str, root: StrPath | None, classes: Sequence[str], existing_
 
 def _add_list(builder: ManifestBuilder, path: str, multi_label: bool) -> None:
     if path.lower().endswith(".json"):
-        raise ManifestError(
-            f"{path} is JSON, a list of `path label` is required. Read that dataset with `SomethingSomething`."
-        )
+        raise ManifestError(f"{path} is JSON, a list of `path label` is required. Read it with `SomethingSomething`.")
     columns: tuple[int, int | None] | None = None
     for position, (line, row) in enumerate(_list_rows(path, _separator(path))):
         where = f"line {line}"

@@ -3,8 +3,6 @@
 The substitute is chosen in `clips/dataset.py`.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """`VideoDataModule`: videos on disk to float clips on the device, for any LightningModule."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -123,20 +121,8 @@ class VideoDataModule(LightningDataModule):
         >>> data.batch_size, data.frames, data.size, data.stride
         (8, 16, 112, 2)
 
-    In a config, with the official files of Kinetics::
-
-        data:
-          class_path: lightning_multigrid.VideoDataModule
-          init_args:
-            train:
-              class_path: lightning_multigrid.sources.Kinetics
-              init_args: {annotations: k400/annotations/train.csv, videos: k400/train, existing_only: true}
-            val:
-              class_path: lightning_multigrid.sources.Kinetics
-              init_args: {annotations: k400/annotations/val.csv, videos: k400/val, existing_only: true}
-
-    `examples/recipes` has whole configs for Kinetics, Charades, and Something-Something V2, which is sampled by
-    segments and never mirrored.
+    `examples/recipes` has configs for Kinetics, Charades, and Something-Something V2, which is sampled by segments and
+    never mirrored.
     """
 
     def __init__(

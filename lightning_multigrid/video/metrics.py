@@ -7,8 +7,6 @@ rows by index, so that the result is the same to the last bit on one rank and on
 Legend: B videos, C classes.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 

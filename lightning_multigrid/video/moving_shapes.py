@@ -3,8 +3,6 @@
 The quick start trains on the easy ones; training methods are compared on the hard ones.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """`PredictionWriter`: predictions as a table, a row per video."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -1,7 +1,5 @@
 """`PretrainedWeights`: starts training from published weights, by a config."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
@@ -37,9 +35,7 @@ class PretrainedWeights(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._resumed:
             if not os.path.exists(self.path):
-                raise FileNotFoundError(
-                    f"{self.path} does not exist. Download the weights, or correct the `path` of `PretrainedWeights`."
-                )
+                raise FileNotFoundError(f"{self.path} does not exist. Correct the `path` of `PretrainedWeights`.")
             load_weights(pl_module.get_submodule(self.submodule), self.path)
 
     @override

@@ -6,8 +6,6 @@ the same frames in opposite order, so a single frame does not show the direction
 Legend: T frames, H W pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product

@@ -41,6 +41,49 @@ KINETICS = {
     "RNG_SEED": 0,
     "SOME_NEW_KEY": 3,
 }
+# The numbers of the published config of MViTv2-S on Kinetics-400.
+MVIT = {
+    "TRAIN": {"DATASET": "kinetics", "BATCH_SIZE": 16, "EVAL_PERIOD": 10},
+    "DATA": {"NUM_FRAMES": 16, "SAMPLING_RATE": 4, "TEST_CROP_SIZE": 224, "USE_OFFSET_SAMPLING": True},
+    "MVIT": {
+        "USE_ABS_POS": False,
+        "REL_POS_SPATIAL": True,
+        "REL_POS_TEMPORAL": True,
+        "DEPTH": 16,
+        "NUM_HEADS": 1,
+        "EMBED_DIM": 96,
+        "PATCH_KERNEL": "(3, 7, 7)",
+        "DROPPATH_RATE": 0.2,
+        "CLS_EMBED_ON": True,
+        "DIM_MUL": [[1, 2.0], [3, 2.0], [14, 2.0]],
+        "DIM_MUL_IN_ATT": True,
+        "RESIDUAL_POOLING": True,
+    },
+    "AUG": {
+        "ENABLE": True,
+        "NUM_SAMPLE": 2,
+        "AA_TYPE": "rand-m7-n4-mstd0.5-inc1",
+        "RE_PROB": 0.25,
+        "COLOR_JITTER": 0.4,
+    },
+    "MIXUP": {"ENABLE": True, "ALPHA": 0.8, "CUTMIX_ALPHA": 1.0, "LABEL_SMOOTH_VALUE": 0.1},
+    "SOLVER": {
+        "ZERO_WD_1D_PARAM": True,
+        "BASE_LR_SCALE_NUM_SHARDS": True,
+        "CLIP_GRAD_L2NORM": 1.0,
+        "BASE_LR": 0.0001,
+        "COSINE_AFTER_WARMUP": True,
+        "COSINE_END_LR": "1e-6",
+        "WARMUP_START_LR": "1e-6",
+        "WARMUP_EPOCHS": 30.0,
+        "LR_POLICY": "cosine",
+        "MAX_EPOCH": 200,
+        "WEIGHT_DECAY": 0.05,
+        "OPTIMIZING_METHOD": "adamw",
+    },
+    "MODEL": {"NUM_CLASSES": 400, "ARCH": "mvit", "LOSS_FUNC": "soft_cross_entropy", "DROPOUT_RATE": 0.5},
+    "NUM_GPUS": 8,
+}
 SMALL = {
     "TRAIN": {"BATCH_SIZE": 8},
     "SOLVER": {"MAX_EPOCH": 4},
@@ -237,6 +280,26 @@ def test_the_lr_is_multiplied_by_the_nodes_where_the_config_says_so(tmp_path):
     assert tree["trainer"]["num_nodes"] == 16
 
 
+def test_a_config_of_mvit_is_translated_with_its_optimizer_and_augmentation(tmp_path, capsys):
+    text = translated(tmp_path, MVIT)
+    tree = yaml.safe_load(text)
+    module, data = tree["model"]["init_args"], data_of(tree)
+    assert module["optimizer"] == {"class_path": "torch.optim.AdamW", "init_args": {"lr": 1e-4}}
+    assert module["label_smoothing"] == 0.1
+    assert (module["weight_decay"], module["norm_weight_decay"]) == (0.05, 0)
+    assert module["warmup_start_factor"] == pytest.approx(0.01)
+    assert not {"lr", "momentum", "nesterov"} & module.keys()
+    assert module["model"] == {
+        "class_path": "torchvision.models.video.mvit_v2_s",
+        "dict_kwargs": {"num_classes": 400, "dropout": 0.5, "stochastic_depth_prob": 0.2},
+    }
+    assert (data["batch_size"], data["repeats"]) == (16 // 8 * 2, 2)  # clips, of half as many videos
+    assert data["augment"] == {"mixup": 0.8, "cutmix": 1.0, "rand_augment": 4, "magnitude": 7, "erasing": 0.25}
+    for name in ("AUG.COLOR_JITTER: 0.4", "SOLVER.COSINE_END_LR: 1e-6"):
+        assert f"# Not carried over: {name}" in text
+    assert plan(tmp_path, text, capsys)["lr"] == pytest.approx(1e-4)
+
+
 def test_a_single_step_is_a_constant_lr(tmp_path):
     steps = {"LR_POLICY": "steps_with_relative_lrs", "STEPS": [0], "LRS": [1]}
     tree = yaml.safe_load(translated(tmp_path, changed(SMALL, SOLVER=steps)))
@@ -247,7 +310,7 @@ def test_a_single_step_is_a_constant_lr(tmp_path):
     ("change", "note"),
     [
         ({"SOLVER": {"LR_POLICY": "cosine", "WARMUP_EPOCHS": 2.0}}, "The cosine starts where the warm-up ends"),
-        ({"AUG": {"ENABLE": True}}, "AUG and MIXUP: see the argument `augment` of VideoDataModule"),
+        ({"AUG": {"ENABLE": True}}, "the strength does not vary"),
     ],
 )
 def test_what_differs_is_noted(change, note, tmp_path):
@@ -263,10 +326,11 @@ def test_offset_sampling_has_its_positions(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"MODEL": {"ARCH": "mvit"}}, r"`MODEL.ARCH: mvit` with depth 50 is not among the models here"),
+        ({"MODEL": {"ARCH": "x3d"}}, r"`MODEL.ARCH: x3d` with depth 50 is not among the models here"),
+        ({"MODEL": {"ARCH": "mvit"}}, "`MODEL.ARCH: mvit` is neither MViTv2-S nor MViTv1-B"),
         ({"NONLOCAL": {"LOCATION": [[[]], [[0]], [[]], [[]]]}}, "and these non-local blocks"),
-        ({"MODEL": {"LOSS_FUNC": "soft_cross_entropy"}}, "`MODEL.LOSS_FUNC: soft_cross_entropy` is not supported"),
-        ({"SOLVER": {"OPTIMIZING_METHOD": "adamw"}}, "`SOLVER.OPTIMIZING_METHOD: adamw` is not SGD"),
+        ({"MODEL": {"LOSS_FUNC": "contrastive_loss"}}, "`MODEL.LOSS_FUNC: contrastive_loss` is not supported"),
+        ({"SOLVER": {"OPTIMIZING_METHOD": "mt_adamw"}}, "`SOLVER.OPTIMIZING_METHOD: mt_adamw` is not supported"),
         ({"SOLVER": {"LR_POLICY": "exp"}}, "`SOLVER.LR_POLICY: exp` is not supported"),
         (
             {"SOLVER": {"LR_POLICY": "steps_with_relative_lrs", "STEPS": [0, 1, 2], "LRS": [1, 0.1, 0.05]}},

@@ -27,11 +27,6 @@ NUMBERS = [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**16, 255, 2**63]
 needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc to measure memory with")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("sound")
-
-
 def resident() -> int:
     """Bytes of this process in memory, without those that it has let go of and C's library holds back."""
     with suppress(AttributeError):  # other libraries than GNU's

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_multigrid.decode.index import DROPPABLE, ENTRY
 from lightning_multigrid.decode.nal import H264Packets, H265Packets, nal_units
 from tests.helpers.videos import numbered_frames, write_video
 
@@ -46,7 +47,7 @@ def test_orders_are_those_in_which_frames_come_out(stream):
     looks = [looked.look(data) for _, data in packets]
     assert looked.sure
     assert not looked.sets_in_band
-    assert [sequence for sequence, _ in looked.orders] == np.cumsum([look.entry for look in looks]).tolist()
+    assert [sequence for sequence, _ in looked.orders] == np.cumsum([look & ENTRY for look in looks]).tolist()
     shown = sorted(range(len(packets)), key=looked.orders.__getitem__)
     assert [packets[n][0] for n in shown] == sorted(time for time, _ in packets)
 
@@ -54,7 +55,7 @@ def test_orders_are_those_in_which_frames_come_out(stream):
 def test_frames_are_the_same_without_droppable_packets(stream):
     extradata, packets = read_packets(stream)
     looked = H264Packets(extradata)
-    droppable = [looked.look(data).droppable for _, data in packets]
+    droppable = [bool(looked.look(data) & DROPPABLE) for _, data in packets]
     assert any(droppable) == ("no_b" not in stream.name)
 
     def decoded(kept):
@@ -168,7 +169,7 @@ def test_a_packet_is_droppable_only_if_nothing_in_it_is_referred_to():
         return b"".join(b"\0\0\1" + bytes([header, 0x88, 0x84, 0, 0x21]) for header in headers)
 
     looks = [
-        H264Packets(b"").look(data).droppable
+        bool(H264Packets(b"").look(data) & DROPPABLE)
         for data in (packet(0x01), packet(0x01, 0x01), packet(0x01, 0x41), packet(0x06), packet(0x67, 0x01), packet())
     ]
     assert looks == [True, True, False, False, False, False]
@@ -179,7 +180,7 @@ def test_no_packet_is_too_strange(data, extradata):
     looked = H264Packets(extradata + data)
     look = looked.look(data)
     assert len(looked.orders) == 1
-    assert not (look.entry and look.droppable and looked.sure)
+    assert not (look & ENTRY and look & DROPPABLE and looked.sure)
     assert H265Packets(extradata).is_entry(data) in (True, False)
     assert all(0 <= start <= end <= len(data) for length in (0, 1, 2, 4) for start, end in nal_units(data, length))
 

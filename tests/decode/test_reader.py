@@ -45,11 +45,6 @@ from tests.helpers.rare_files import CODINGS as RARE_CODINGS
 from tests.helpers.videos import decode_all, number_of, numbered_frames, write_video
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("videos")
-
-
 @pytest.fixture
 def video(folder: Path) -> Path:
     return written(folder, "gop_12.mp4")

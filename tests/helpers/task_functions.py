@@ -25,7 +25,7 @@ def misbehave(task, beat):
     if task == "hang":
         time.sleep(60)
     if task == "work":
-        for _ in range(9):
+        for _ in range(6):
             time.sleep(0.5)
             beat()
     if isinstance(task, str) and task.startswith("/"):  # says where it is, and works until it is not needed any more

@@ -277,7 +277,7 @@ def test_a_mask_without_a_name_is_refused_with_the_line_that_works_and_one_that_
         ({"clips": ["vidoe"]}, r"no part 'vidoe', which MultigridCallback names. It is a dict of 'video', 'mask', 'y'"),
         ({"clips": ["video"], "follow": {"masks": "THW"}}, "no part 'masks', which MultigridCallback names"),
         ({"clips": ["video.rgb"]}, "no part 'rgb', which MultigridCallback names. It is a Tensor of no parts"),
-        ({"clips": ["y"]}, "The clip 'y' of a sample must be a tensor, an array, or a list or dict of them, got 1"),
+        ({"clips": ["y"]}, "The clip 'y' of a sample must hold tensors or arrays, got 1"),
         ({"clips": {"video": "THW"}}, r"A clip of 3 x 8 x 8 x 8 can't have the axes 'THW'. Name each of its axes"),
         ({"clips": ["video", "mask"]}, r"a tensor of 8 x 8 x 8, which may be an image .*clips=\{'depth': 'THW'"),
         ({"clips": {"mask": "THW"}}, r"clip 'mask' is of torch.int64, but only uint8 .*follow=\{'mask': 'THW'\}"),
@@ -310,7 +310,7 @@ def test_a_sample_with_other_lengths_than_its_clip_is_refused_whenever_it_is_rea
         ({"follow": {"mask": "TH"}}, "`follow` must name each axis of 'mask' .* H and W both or neither, .* got 'TH'"),
         ({"follow": {"mask": "xyT"}}, "`follow` must name each axis of 'mask' .* got 'xyT'"),
         ({"follow": {"mask": "T*"}}, "`follow` must name each axis of 'mask' .* got"),
-        ({"layout": "NCHW"}, "`layout` must name each of the axes C, T, H and W once"),
+        ({"layout": "NCHW"}, "`layout` must name C, T, H and W once, or C"),
     ],
 )
 def test_bad_axes_are_refused_where_they_are_written(parts, message):

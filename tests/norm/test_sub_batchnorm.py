@@ -96,6 +96,15 @@ def gradients(output, layer, x):
     return torch.autograd.grad(((output - target) ** 3).sum(), inputs)
 
 
+def check_step(layer, x, expected, average, memory_format):
+    """A step of the layer: outputs and gradients as expected, running statistics those of `average`."""
+    output = layer(x)
+    assert_close(output, expected, rtol=1e-9, atol=1e-9)
+    assert_close(gradients(output, layer, x), gradients(expected, layer, x), rtol=1e-8, atol=1e-8)
+    assert_close(dict(layer.named_buffers()), dict(average.named_buffers()), rtol=1e-10, atol=1e-10)
+    assert output.is_contiguous(memory_format=memory_format)
+
+
 @pytest.mark.parametrize(("kind", "other", "memory_format"), INPUTS)
 @settings(max_examples=12, deadline=None)
 @given(
@@ -111,11 +120,7 @@ def test_is_a_loop_of_batchnorm_over_the_groups(kind, other, memory_format, clip
         x = make_clips(clips, other, memory_format).requires_grad_()
         groups = groups_of(layer, x)
         expected, average = loop_of_batchnorm(layer, x, groups)
-        output = layer(x)
-        assert_close(output, expected, rtol=1e-9, atol=1e-9)
-        assert_close(gradients(output, layer, x), gradients(expected, layer, x), rtol=1e-8, atol=1e-8)
-        assert_close(dict(layer.named_buffers()), dict(average.named_buffers()), rtol=1e-10, atol=1e-10)
-        assert output.is_contiguous(memory_format=memory_format)
+        check_step(layer, x, expected, average, memory_format)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
@@ -355,11 +360,7 @@ def test_folded_frames_have_the_statistics_of_eight_clips(kind, other, memory_fo
     for _ in range(2):
         x = make_clips(clips * frames, other, memory_format).requires_grad_()
         expected, average = by_rows(layer, x, groups)
-        output = layer(x)
-        assert_close(output, expected, rtol=1e-9, atol=1e-9)
-        assert_close(gradients(output, layer, x), gradients(expected, layer, x), rtol=1e-8, atol=1e-8)
-        assert_close(dict(layer.named_buffers()), dict(average.named_buffers()), rtol=1e-10, atol=1e-10)
-        assert output.is_contiguous(memory_format=memory_format)
+        check_step(layer, x, expected, average, memory_format)
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def test_gpu_equals_cpu(antialias: bool) -> None:
         ({"mean": (0.5,)}, "must have 3 entries"),
         (
             {"crops": [random_crop(2, 8, 8), random_crop(3, 8, 8)]},
-            "one length: got 2 frames for crop 0, 3 for 1",
+            "one length: crop 0 has 2 frames, 1 has 3",
         ),
         (
             {"crops": [random_crop(2, 8, 8).permute(3, 0, 1, 2)]},

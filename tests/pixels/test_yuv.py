@@ -166,7 +166,7 @@ def test_resampled_clips_are_those_of_rgb(tmp_path: Path, antialias: bool) -> No
 
 def test_clips_of_two_lengths_are_refused() -> None:
     clips = [YuvFormat(frames, 4, 4).view(torch.zeros(24 * frames, dtype=torch.uint8)) for frames in (2, 3)]
-    with pytest.raises(ValueError, match=r"one length: got 2 frames for crop 0, 3 for 1"):
+    with pytest.raises(ValueError, match=r"one length: crop 0 has 2 frames, 1 has 3"):
         resample_clips(clips, 4)
 
 

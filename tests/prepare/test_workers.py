@@ -11,7 +11,7 @@ from lightning_multigrid.prepare.workers import TaskFailure, run_tasks
 DOUBLE, MISBEHAVE = "tests.helpers.task_functions:double", "tests.helpers.task_functions:misbehave"
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_each_task_has_its_result(workers):
     results = list(run_tasks(DOUBLE, range(20), workers, timeout=60))
     assert sorted(results) == [(task, 2 * task) for task in range(20)]
@@ -23,7 +23,7 @@ def test_no_tasks(workers):
 
 
 def test_a_worker_that_ends_costs_its_task():
-    tasks = [1, "die", 2, "exit", "raise", 3, "die", 4]
+    tasks = [1, "die", 2, "exit", "raise", 3]
     results = list(run_tasks(MISBEHAVE, tasks, 2, timeout=60))
     assert sorted((task for task, _ in results), key=str) == sorted(tasks, key=str)
     for task, result in results:
@@ -52,8 +52,8 @@ def test_a_worker_that_dies_when_it_is_through_costs_no_task():
 
 
 def test_a_worker_that_hangs_is_given_up_and_one_that_works_is_not():
-    results = dict(run_tasks(MISBEHAVE, ["hang", "work", 1], 2, timeout=3))
-    assert results == {"hang": TaskFailure("no sign of life for 3 s"), "work": "work", 1: 1}
+    results = dict(run_tasks(MISBEHAVE, ["hang", "work", 1], 2, timeout=2))
+    assert results == {"hang": TaskFailure("no sign of life for 2 s"), "work": "work", 1: 1}
 
 
 def test_leaving_early_ends_the_workers():

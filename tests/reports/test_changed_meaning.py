@@ -72,6 +72,19 @@ def test_what_a_script_uses_is_said_once(used, said, tmp_path, caplog):
     assert sum(bool(re.search(SAID, message)) for message in messages) == 1
 
 
+@pytest.mark.filterwarnings("ignore:Found .* in eval mode")
+def test_an_average_of_timm_is_told_the_same(caplog):
+    utils = pytest.importorskip("timm.utils")
+
+    class Averaged(Module):
+        def __init__(self):
+            super().__init__()
+            self.average = utils.ModelEmaV3(self.net, decay=0.999)
+
+    fit(Averaged(), MultigridCallback())
+    assert re.search(r"`ModelEmaV3` averages over steps of this run, .* \(0\.999 to 0\.99[67]\d\)", caplog.text)
+
+
 def test_a_plain_script_hears_nothing(tmp_path, caplog):
     run(tmp_path, enable_checkpointing=True)
     run(tmp_path, MultigridCallback(validations_per_phase=1), check_val_every_n_epoch=2)

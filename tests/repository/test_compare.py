@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -96,6 +97,21 @@ class TestRuns:
         with pytest.raises(SystemExit):
             call(*arguments)
         assert "`--tiny` and `--width` need a `--folder` of their own" in capsys.readouterr().err
+
+
+class TestTransformer:
+    def test_it_trains_as_it_is_planned_and_the_speed_up_is_predicted(self, compare, call, tmp_path, capsys):
+        call("--tiny", "--model=transformer", "--folder", str(tmp_path / "t"), "--seeds=0", "--variants=multigrid_1.5x")
+        (record,) = records(tmp_path / "t", "multigrid_1.5x")
+        task = replace(compare["TRANSFORMER"], train_per_class=4, val_per_class=1, epochs=4)
+        assert record["steps"] == task.multigrid_steps()
+        assert record["task"]["multigrid"]["size_divisor"] == 6
+        assert "square root" in capsys.readouterr().out
+        schedule = task.schedule()
+        assert schedule.grids[0].frames == 8
+        predicted = compare["predicted_speedup"](task, compare["TRANSFORMERS"]["multigrid_1.5x"])
+        # Attention among all tokens makes fewer tokens cheaper than Eq. 1 says.
+        assert schedule.flop_reduction < predicted < 1.5 * schedule.flop_reduction
 
 
 class TestReport:
@@ -197,7 +213,8 @@ def test_committed_results_are_of_one_task_and_machine(folder, compare):
 @pytest.mark.parametrize("name", ["compare", "compare_width32", "compare_width48"])
 def test_tables_of_the_committed_results_are_those_of_the_json(name, compare):
     runs = compare["load"](EXAMPLES / "results" / name)
-    rows = compare["table"](runs, compare["COMPARISON"]).splitlines()
+    variants = compare["TRANSFORMERS" if name == "compare_transformer" else "COMPARISON"]
+    rows = compare["table"](runs, variants).splitlines()
     assert len(rows) > 3
     if name == "compare":
         for variants in (compare["ablations"](compare["Task"]()), compare["OPPONENTS"]):

@@ -35,6 +35,13 @@ SAMPLE = [
     ("ssv2_multigrid",),
     ("ucf101_r3d18_multigrid", "_hmdb51", "_24gb"),
 ]
+# What makes the transformers small; the others are small enough on small clips.
+_HUGGING_FACE = "hidden_size: 24, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 48, patch_size: 8"
+SMALLER = {
+    "videomae": [f"settings={{image_size: 32, {_HUGGING_FACE}}}"],
+    "vit": ["model.dict_kwargs={img_size: 32, depth: 2, embed_dim: 48, num_heads: 2, dynamic_img_size: true}"],
+}
+LIBRARIES = {"videomae": "transformers", "vit": "timm"}
 VIDEOS = 24  # the first two mini-batches of the coarsest phase have 16 and 8 clips
 
 
@@ -42,7 +49,9 @@ def tiny(name):
     """Options that make a recipe small enough for a CPU; its model, data, schedule and protocol stay."""
     # The non-local blocks pool pixels to half, so the coarsest grid must leave them 2.
     size = 64 if "_nl_" in name else 32
+    model = [f"--model.init_args.model.init_args.{option}" for option in SMALLER.get(name.split("_")[0], [])]
     return [
+        *model,
         "--trainer.accelerator=cpu",
         "--trainer.devices=1",
         "--trainer.num_nodes=1",
@@ -80,6 +89,10 @@ def chain(name):
     """A recipe, the one that it continues, and so on."""
     base = settings(name).get("config")
     return [name, *(chain(base.removesuffix(".yaml")) if base else [])]
+
+
+def require_library(name):
+    pytest.importorskip(LIBRARIES.get(name.split("_")[0], "torch"))
 
 
 def is_multigrid(name):
@@ -204,6 +217,10 @@ def stand_in(tmp_path_factory):
     torch.save(resnet50().state_dict(), folder / "weights" / "resnet50-0676ba61.pth")
     torch.save(r3d_18().state_dict(), folder / "weights" / "r3d_18-b3b3357e.pth")
     export_weights(slowfast_r50(num_classes=400), folder / "weights" / "SLOWFAST_8x8_R50.pkl")
+    # One tensor that fits is enough to load.
+    torch.save({"norm.weight": torch.ones(768)}, folder / "weights" / "mvit_v2_s-ae3be167.pth")
+    torch.save({"norm.weight": torch.ones(48)}, folder / "weights" / "vit_base_patch16_224.bin")
+    torch.save({"fc_norm.weight": torch.ones(24)}, folder / "weights" / "videomae-base.bin")
     return folder
 
 
@@ -217,6 +234,7 @@ def stand_in(tmp_path_factory):
     [pytest.param(case, marks=[] if case in SAMPLE else pytest.mark.slow, id="+".join(case)) for case in CASES],
 )
 def test_two_steps_of_fit_and_of_test(case, stand_in, monkeypatch, capsys):
+    require_library(case[0])
     monkeypatch.chdir(stand_in)
     name = case[0]
     main(["fit", *configs(case), *tiny(name), "--trainer.fast_dev_run=2"])
@@ -233,6 +251,7 @@ def test_two_steps_of_fit_and_of_test(case, stand_in, monkeypatch, capsys):
     [pytest.param(n, marks=[] if n in ("charades_multigrid", "i3d_baseline") else pytest.mark.slow) for n in RECIPES],
 )
 def test_plan_without_data(name, monkeypatch, tmp_path, capsys):
+    require_library(name)
     monkeypatch.chdir(tmp_path)
     # A baseline in few iterations is less than an epoch of many more videos than Charades has, on one device.
     arguments = ["plan", "--config", recipe(name), "--clips=40000", "--devices=8"]

@@ -75,7 +75,7 @@ def test_kinetics_without_the_training_split(kinetics):
     classes = ["air drumming", "testifying"]
     assert rows_of(Kinetics(kinetics / "val.csv", "/k400/val", classes=classes).read())[0][1] == (0,)
     assert Kinetics(kinetics / "test.csv", "/k400/test").read().classes == ()
-    with pytest.raises(ManifestError, match=r"line 3: the label 'testifying' is not among the 1 classes"):
+    with pytest.raises(ManifestError, match=r"line 3: 'testifying' is not among the 1 classes of train.csv"):
         Kinetics(kinetics / "val.csv", "/k400/val", classes=classes[:1]).read()
 
 

@@ -150,7 +150,7 @@ def test_reads_what_a_spreadsheet_writes(tmp_path_factory, rows, separator):
         pytest.param("a.mp4 ٣\n", r"line 1: the label '٣' is not a number", id="digit of another script"),
         pytest.param("a.mp4 1_0\n", r"line 1: the label '1_0' is not a number", id="underscore"),
         pytest.param("a.mp4 " + "9" * 5000, r"line 1: the label '9{80}'\.\.\. is not a number", id="huge number"),
-        pytest.param("a.mp4 4294967296", r"line 1: label 4294967296 is required to be from 0 to", id="large number"),
+        pytest.param("a.mp4 4294967296", r"line 1: label 4294967296 is not from 0 to", id="large number"),
         pytest.param("a.mp4 1\nb.mp4\n", r"line 2: no label, but the rows before have one", id="label missing"),
         pytest.param(
             "a.mp4 1;5\n", r"line 1: 2 labels \(1, 5\), one is required\. Pass `multi_label=True`", id="two labels"
@@ -212,13 +212,13 @@ def test_what_is_no_list(read, content, match):
 
 def test_json_is_no_list(tmp_path):
     (tmp_path / "train.json").write_text('[{"id":"1"}]')
-    with pytest.raises(ManifestError, match=r"train\.json is JSON, .* Read that dataset with `SomethingSomething`\."):
+    with pytest.raises(ManifestError, match=r"train\.json is JSON, .* Read it with `SomethingSomething`\."):
         read_manifest(tmp_path / "train.json")
 
 
 def test_labels_within_the_classes(read):
     assert read("a 1", classes=["x", "y"]).classes == ("x", "y")
-    with pytest.raises(ManifestError, match=r"line 2: label 2 is required to be from 0 to 1; there are 2 classes"):
+    with pytest.raises(ManifestError, match=r"line 2: label 2 is not from 0 to 1; there are 2 classes"):
         read("a 1\nb 2", classes=["x", "y"])
 
 

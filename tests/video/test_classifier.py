@@ -1,9 +1,11 @@
 import math
+import re
 
 import lightning as L
 import numpy as np
 import pytest
 import torch
+import torchvision
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import LightningCLI
 from torch import nn
@@ -12,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.mini_batches import Handler
-from lightning_multigrid.video.classifier import VideoClassifier
+from lightning_multigrid.video.classifier import VideoClassifier, layer_scales
 from lightning_multigrid.video.metrics import MeanAveragePrecision
 from tests.helpers.tiny import trainer
 
@@ -251,6 +253,61 @@ class TestOptimizer:
             weights = weights - 0.2 * (gradient + 0.5 * velocity)
         np.testing.assert_allclose(model[1].weight.detach().numpy(), weights, rtol=1e-5)
 
+    def test_any_optimizer_has_its_own_settings_and_the_weight_decays(self):
+        def adamw(groups):
+            return torch.optim.AdamW(groups, lr=0.02, betas=(0.8, 0.9))
+
+        classifier = VideoClassifier(TinyModel(), CLASSES, optimizer=adamw, weight_decay=0.3, schedule="constant")
+        optimizer = classifier.configure_optimizers()
+        assert type(optimizer) is torch.optim.AdamW
+        assert [(g["lr"], g["betas"], g["weight_decay"]) for g in optimizer.param_groups] == [
+            (0.02, (0.8, 0.9), 0.3),
+            (0.02, (0.8, 0.9), 0.0),
+        ]
+        assert optimizer.param_groups[0].keys() == adamw([nn.Parameter(torch.ones(1))]).param_groups[0].keys()
+
+
+class TestLayerDecay:
+    def test_the_scales_are_those_of_timm(self):
+        timm = pytest.importorskip("timm")
+        optim = pytest.importorskip("timm.optim")
+        model = timm.create_model("vit_tiny_patch16_224", depth=3, embed_dim=12, num_heads=2, num_classes=4)
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        groups = optim.param_groups_layer_decay(model, layer_decay=0.7)
+        theirs = {names[id(parameter)]: group["lr_scale"] for group in groups for parameter in group["params"]}
+        # timm counts the last norm layer to the last block; here, as in BEiT and VideoMAE, it learns with the head.
+        assert layer_scales(model, 0.7) == pytest.approx(theirs | {"norm.weight": 1, "norm.bias": 1})
+
+    def test_models_of_transformers_and_torchvision(self):
+        transformers = pytest.importorskip("transformers")
+        config = transformers.VideoMAEConfig(
+            hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=8, image_size=32
+        )
+        scales = layer_scales(transformers.VideoMAEForVideoClassification(config), 0.5)
+        for name, scale in scales.items():
+            block = re.search(r"layer\.(\d)\.", name)
+            depth = int(block[1]) + 1 if block else 0 if ".embeddings." in name else 4
+            assert scale == 0.5 ** (4 - depth), name
+        with torch.device("meta"):
+            scales = layer_scales(torchvision.models.video.mvit_v2_s(), 0.5)
+        assert (scales["conv_proj.weight"], scales["blocks.15.mlp.0.weight"], scales["head.1.weight"]) == (
+            0.5**17,
+            0.5,
+            1,
+        )
+
+    def test_groups_have_the_scaled_lr(self):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(3, 3), nn.Linear(3, 2))
+        optimizer = VideoClassifier(model, 2, lr=0.8, layer_decay=0.5, schedule="constant").configure_optimizers()
+        # The model is itself the list of blocks, and its head is the last of them.
+        assert [(group["lr"], len(group["params"])) for group in optimizer.param_groups] == [
+            (0.4, 1), (0.4, 1), (0.2, 1), (0.2, 1)
+        ]  # fmt: skip
+
+    def test_a_model_without_blocks_is_refused(self):
+        with pytest.raises(ValueError, match=r"`layer_decay=0.5` needs a list of blocks, and TinyModel has none"):
+            layer_scales(TinyModel(), 0.5)
+
 
 def numpy_logits(model, loader):
     with torch.no_grad():
@@ -446,6 +503,7 @@ class TestErrors:
             ({"weight_decay": -1e-4}, "`weight_decay` must be at least 0, got -0.0001"),
             ({"norm_weight_decay": -1e-4}, "`norm_weight_decay` must be at least 0, got -0.0001"),
             ({"schedule": "linear"}, "`schedule` must be 'steps', 'cosine' or 'constant', got 'linear'"),
+            ({"layer_decay": 0.0}, r"`layer_decay` must be in \(0, 1\], got 0.0"),
             ({"gamma": 0.0}, "`gamma` must be above 0, got 0.0"),
             ({"warmup_epochs": -1}, "`warmup_epochs` must be at least 0, got -1"),
             ({"warmup_start_factor": 0.0}, r"`warmup_start_factor` must be in \(0, 1\], got 0.0"),
