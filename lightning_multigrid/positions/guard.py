@@ -30,7 +30,7 @@ class Place(NamedTuple):
     values: Tensor
 
 
-class FollowedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class FollowedValues(TorchDispatchMode):
     """Follows the values of what a run on shapes makes without the data, and notes where they meet the data.
 
     Args:
@@ -39,7 +39,7 @@ class FollowedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, real: Mapping[int, Tensor], layer: Callable[[], str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.places: list[Place] = []
         self._real, self._layer = real, layer
         self._device = next((tensor.device for tensor in real.values()), torch.device("cpu"))
