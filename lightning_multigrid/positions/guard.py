@@ -30,7 +30,7 @@ class Place(NamedTuple):
     values: Tensor
 
 
-class FollowedValues(TorchDispatchMode):
+class FollowedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the values of what a run on shapes makes without the data, and notes where they meet the data.
 
     Args:
@@ -39,7 +39,7 @@ class FollowedValues(TorchDispatchMode):
     """
 
     def __init__(self, real: Mapping[int, Tensor], layer: Callable[[], str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.places: list[Place] = []
         self._real, self._layer = real, layer
         self._device = next((tensor.device for tensor in real.values()), torch.device("cpu"))
@@ -134,7 +134,7 @@ def _at_beginning(full: Tensor, coarse: Tensor, ratios: Sequence[float]) -> bool
     if full.ndim != coarse.ndim or not axes or any(coarse.shape[axis] > full.shape[axis] for axis in axes):
         return False
     full, coarse = ((torch.view_as_real(table) if table.is_complex() else table).double() for table in (full, coarse))
-    if len(torch.unique(coarse)) <= 2:  # type: ignore[no-untyped-call]  # a mask
+    if len(torch.unique(coarse)) <= 2:  # a mask
         return False
     if len(axes) == 1:
         return _rows_at_beginning(full.movedim(axes[0], 0), coarse.movedim(axes[0], 0), ratios)
