@@ -242,7 +242,7 @@ row(MODULES, "a recurrent layer over frames", module=lambda: Script(model=Recurr
 row(MODULES, "a pool of a fixed size", refused="cannot take clips", outcome="use a global pool",
     module=headed(nn.AvgPool3d((2, 8, 8)), nn.Flatten(), nn.Linear(4, CLASSES)))  # fmt: skip
 row(MODULES, "a fixed table of positions", module=lambda: Script(model=Positions), refused="cannot take clips",
-    outcome="interpolate it, as `ResizedPositions` does")  # fmt: skip
+    outcome="resize it in a method `set_grid`")  # fmt: skip
 row(MODULES, "resizes in `forward`", module=Resizes, refused="forward",
     outcome="it would undo the grid; resize in the dataset")  # fmt: skip
 row(MODULES, "resizes in `on_after_batch_transfer`", module=ResizesOnDevice,
