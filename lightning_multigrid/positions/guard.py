@@ -134,7 +134,7 @@ def _at_beginning(full: Tensor, coarse: Tensor, ratios: Sequence[float]) -> bool
     if full.ndim != coarse.ndim or not axes or any(coarse.shape[axis] > full.shape[axis] for axis in axes):
         return False
     full, coarse = ((torch.view_as_real(table) if table.is_complex() else table).double() for table in (full, coarse))
-    if len(torch.unique(coarse)) <= 2:  # type: ignore[no-untyped-call]  # a mask
+    if len(torch.unique(coarse)) <= 2:  # a mask
         return False
     if len(axes) == 1:
         return _rows_at_beginning(full.movedim(axes[0], 0), coarse.movedim(axes[0], 0), ratios)
