@@ -210,7 +210,7 @@ def test_committed_results_are_of_one_task_and_machine(folder, compare):
         assert re.fullmatch(rf"{re.escape(run['variant'])}-seed{run['seed']}\.json", file.name)
 
 
-@pytest.mark.parametrize("name", ["compare", "compare_width32", "compare_width48"])
+@pytest.mark.parametrize("name", ["compare", "compare_width32", "compare_width48", "compare_transformer"])
 def test_tables_of_the_committed_results_are_those_of_the_json(name, compare):
     runs = compare["load"](EXAMPLES / "results" / name)
     variants = compare["TRANSFORMERS" if name == "compare_transformer" else "COMPARISON"]
