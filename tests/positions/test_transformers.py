@@ -59,7 +59,10 @@ def on_grid(model, frames, size):
 
 def everything(model):
     """Each module's class and what it holds: the same objects."""
-    return [(type(part), {name: id(value) for name, value in vars(part).items()}) for part in model.modules()]
+    return [
+        (type(part), {name: id(value) for name, value in vars(part).items() if name != "training"})
+        for part in model.modules()
+    ]
 
 
 class Script(L.LightningModule):
