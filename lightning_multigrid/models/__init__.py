@@ -1,8 +1,8 @@
 """Video models: one float tensor of clips B x 3 x T x H x W in, logits B x num_classes out, on every grid.
 
-It imports torch, torchvision and NumPy, and no other sub-package. Parameters have PySlowFast's names, so that published
-weights fit. Begin with `resnet.py` and `slowfast.py`; `weights.py` matches published weights to a model, and
-`weight_files.py` reads the files.
+It imports torch, torchvision and NumPy, and `positions`; transformers for its own models only. Parameters have
+PySlowFast's names, so that published weights fit. Begin with `resnet.py` and `slowfast.py`; `weights.py` matches
+published weights to a model, `weight_files.py` reads the files, and `wrapped.py` takes models of other libraries.
 """
 
 from lightning_multigrid.models.mvit import ResizedPositions

@@ -1,8 +1,4 @@
-"""Position embeddings of torchvision's MViT, resized to the grid of each mini-batch.
-
-Convolutions and attention take any number of points; tables with a row per point do not. A coarser grid covers the same
-span with fewer points, so each point reads the table at its place in the span, as the clip samples the source (Sec.
-3.1).
+"""Torchvision's MViT for clips of any grid, whatever the baseline's is.
 
 Legend: B clips, T frames, H W pixels; t h w tokens along them.
 """
@@ -13,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
+
+from lightning_multigrid.positions import mvit_tables, mvit_tokens
 
 if TYPE_CHECKING:  # torchvision's models take longer to import than all that is imported here
     from torchvision.models.video import MViT
@@ -45,36 +42,17 @@ class ResizedPositions(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Takes clips B x 3 x T x H x W, returns logits B x classes."""
-        grid = self._token_grid(x)
-        if grid == self.built_grid:
-            return self.model(x)  # type: ignore[no-any-return]
         encoding = self.model.pos_encoding
+        grid = mvit_tokens(self.model, x.shape[2:])
+        now = encoding.temporal_size, encoding.spatial_size
+        if grid == (now[0], *now[1]):
+            return self.model(x)  # type: ignore[no-any-return]
+        tables = {
+            name: table.resized(self.model.get_parameter(name))
+            for name, table in mvit_tables(self.model, self.built_grid, grid).items()
+        }
         encoding.temporal_size, encoding.spatial_size = grid[0], grid[1:]
         try:
-            return torch.func.functional_call(self.model, self._tables(grid), (x,))  # type: ignore[no-any-return]
+            return torch.func.functional_call(self.model, tables, (x,))  # type: ignore[no-any-return]
         finally:
-            encoding.temporal_size, encoding.spatial_size = self.built_grid[0], self.built_grid[1:]
-
-    def _token_grid(self, x: Tensor) -> tuple[int, int, int]:
-        patches = self.model.conv_proj
-        t, h, w = (
-            (points + 2 * padding - kernel) // stride + 1
-            for points, padding, kernel, stride in zip(
-                x.shape[2:], patches.padding, patches.kernel_size, patches.stride, strict=True
-            )
-        )
-        return t, h, w
-
-    def _tables(self, grid: tuple[int, int, int]) -> dict[str, Tensor]:
-        """The absolute embeddings on a grid of tokens, by the names of MViT's parameters; empty for relative ones."""
-        encoding = self.model.pos_encoding
-        if encoding.spatial_pos is None:
-            return {}
-        _, height, width = self.built_grid
-        # rows x channels -> 1 x channels x (t, or h x w)
-        space = encoding.spatial_pos.T.unflatten(1, (height, width)).unsqueeze(0)
-        time = encoding.temporal_pos.T.unsqueeze(0)
-        return {
-            "pos_encoding.spatial_pos": interpolate(space, size=grid[1:], mode="bilinear").squeeze(0).flatten(1).T,
-            "pos_encoding.temporal_pos": interpolate(time, size=grid[0], mode="linear").squeeze(0).T,
-        }
+            encoding.temporal_size, encoding.spatial_size = now

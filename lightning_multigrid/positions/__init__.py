@@ -5,7 +5,22 @@ says what an adapter is; there is a module of adapters for each library, and non
 """
 
 from lightning_multigrid.positions.adapters import Adapter, Grid, Grids, Table
-from lightning_multigrid.positions.following import Following
+from lightning_multigrid.positions.following import Following, knows_grids
+from lightning_multigrid.positions.guard import FollowedValues, Place, counted_from_first
 from lightning_multigrid.positions.known import patch_divisors
+from lightning_multigrid.positions.torchvision import mvit_tables, mvit_tokens
 
-__all__ = ["Adapter", "Following", "Grid", "Grids", "Table", "patch_divisors"]
+__all__ = [
+    "Adapter",
+    "FollowedValues",
+    "Following",
+    "Grid",
+    "Grids",
+    "Place",
+    "Table",
+    "counted_from_first",
+    "knows_grids",
+    "mvit_tables",
+    "mvit_tokens",
+    "patch_divisors",
+]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lightning_multigrid.positions.adapters import Grid, Grids, Table
 from lightning_multigrid.positions.known import adapter_of
+from lightning_multigrid.positions.pools import POOLS
 
 _TABLES = "_tables_of_grid"
 
@@ -39,8 +40,8 @@ class Following:
 
     @property
     def names(self) -> list[str]:
-        """The classes of the parts that follow, in their order in the module."""
-        parts = [*(part for part, _ in self._adapted), *self._own]
+        """The classes of the parts with places, in their order in the module."""
+        parts = [*(part for part, _ in self._adapted if not isinstance(part, POOLS)), *self._own]
         return list(dict.fromkeys(type(part).__name__ for part in parts))
 
     def set_grid(self, frames: int, size: int) -> None:
@@ -67,7 +68,13 @@ class Following:
         # Always the same objects for a grid: `torch.compile` makes another graph for others.
         if grid not in self._changes:
             grids = Grids(self._baseline, grid)
-            self._changes[grid] = [(p, a.attributes(p, grids), a.tables(p, grids)) for p, a in self._adapted]
+            changes: dict[nn.Module, tuple[dict[str, Any], dict[str, Table]]] = {}
+            for part, adapter in self._adapted:
+                for kind, values in enumerate((adapter.attributes(part, grids), adapter.tables(part, grids))):
+                    for name, value in values.items():
+                        owner, _, last = name.rpartition(".")
+                        changes.setdefault(part.get_submodule(owner), ({}, {}))[kind][last] = value
+            self._changes[grid] = [(owner, *both) for owner, both in changes.items()]
         return self._changes[grid]
 
     def _set(self, part: nn.Module, name: str, value: Any) -> None:
@@ -98,6 +105,12 @@ def _reader(name: str) -> Callable[[nn.Module], Tensor]:
         return getattr(part, _TABLES)[name].resized(whole)  # type: ignore[no-any-return]
 
     return read
+
+
+def knows_grids(module: nn.Module, layer: str) -> bool:
+    """Whether a layer, or what it is a part of, is told the grid by its own `set_grid`."""
+    names = layer.split(".")
+    return any(_has_set_grid(module.get_submodule(".".join(names[:end]))) for end in range(len(names) + 1))
 
 
 def _has_set_grid(part: nn.Module) -> bool:

@@ -6,11 +6,17 @@ from math import lcm
 
 from torch import nn
 
-from lightning_multigrid.positions import transformers
+from lightning_multigrid.positions import pools, pytorchvideo, timm, torchvision, transformers
 from lightning_multigrid.positions.adapters import Adapter
 
 # By the library and the name of the class.
-ADAPTERS: dict[str, Adapter] = {**transformers.ADAPTERS}
+ADAPTERS: dict[str, Adapter] = {
+    **pools.ADAPTERS,
+    **pytorchvideo.ADAPTERS,
+    **timm.ADAPTERS,
+    **torchvision.ADAPTERS,
+    **transformers.ADAPTERS,
+}
 
 
 def adapter_of(module: nn.Module) -> Adapter | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from math import prod
 from typing import Any
 
 from torch import Tensor
@@ -54,11 +55,15 @@ def _videomae_table(module: Any, grids: Grids) -> dict[str, Any]:
     return {"position_embeddings": table.resized(module.position_embeddings)}
 
 
-def _vivit_table(module: Any, grids: Grids) -> dict[str, Table]:
-    embedding, sides = module.patch_embeddings, _sides(module.patch_embeddings.image_size)
-    patch = embedding.projection.stride
-    in_time = embedding.num_patches // (sides[0] // patch[1]) // (sides[1] // patch[2])
-    return {"position_embeddings": _table(in_time * patch[0], sides, patch, grids, leading=1)}
+def _vivit_table(patches: Any, grids: Grids) -> Table:
+    sides, patch = _sides(patches.image_size), patches.projection.stride
+    in_time = patches.num_patches // (sides[0] // patch[1]) // (sides[1] // patch[2])
+    return _table(in_time * patch[0], sides, patch, grids, leading=1)
+
+
+def _vivit_patches(module: Any, grids: Grids) -> dict[str, Any]:
+    # By their number, `interpolate_pos_encoding` sees that the table has been resized.
+    return {**_image_size(module, grids), "num_patches": prod(_vivit_table(module, grids).now)}
 
 
 # --- TimeSformer ---
@@ -92,8 +97,10 @@ ADAPTERS = {
     "transformers.VideoMAEPatchEmbeddings": Adapter(_image_size),
     "transformers.VideoMAEEmbeddings": Adapter(_videomae_table),
     "transformers.VideoMAEForPreTraining": Adapter(_videomae_table),
-    "transformers.VivitTubeletEmbeddings": Adapter(_image_size),
-    "transformers.VivitEmbeddings": Adapter(_image_size, _vivit_table),
+    "transformers.VivitTubeletEmbeddings": Adapter(_vivit_patches),
+    "transformers.VivitEmbeddings": Adapter(
+        _image_size, lambda module, grids: {"position_embeddings": _vivit_table(module.patch_embeddings, grids)}
+    ),
     "transformers.TimesformerLayer": Adapter(_timesformer_config),
     "transformers.VJEPA2RopeAttention": Adapter(_vjepa2_ids),
 }

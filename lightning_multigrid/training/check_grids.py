@@ -7,7 +7,7 @@ import logging
 import re
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_multigrid.lightning import LightningModule
 from lightning_multigrid.loading import seeded
-from lightning_multigrid.positions import Following
+from lightning_multigrid.positions import FollowedValues, Following, Place, counted_from_first, knows_grids
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.lightning_internals import copy_without_trainer
 from lightning_multigrid.training.mini_batches import TRIED_CLIPS, Handler, first_clips, shapes_of_clips
@@ -126,17 +126,21 @@ def _held_by(value: Any) -> Iterator[Any]:
             waiting += (part for name, part in attributes.items() if name not in ("_trainer", "_fabric"))
 
 
-def meta_copy(module: LightningModule) -> LightningModule:
+def meta_copy(module: LightningModule, real: dict[int, Tensor] | None = None) -> LightningModule:
     """Returns a copy whose tensors have shapes but no memory; what is done with the copy leaves no trace in the module.
 
-    Arrays are shared, and can't be written to. So are the elements of containers of over 1000, and no others.
+    Arrays are shared, and can't be written to. So are the elements of containers of over 1000, and no others. `real`
+    is filled with the module's tensors, by the `id` of those that stand for them in the copy.
     """
     memo: dict[int, Any] = {}
+    real = {} if real is None else real
     for value in _held_by(module):
         if isinstance(value, nn.Parameter):
             memo[id(value)] = nn.Parameter(value.detach().to("meta"), value.requires_grad)
         elif isinstance(value, Tensor):
             memo[id(value)] = value.detach().to("meta")
+        if isinstance(value, Tensor):
+            real[id(memo[id(value)])] = value
         elif isinstance(value, np.ndarray):
             memo[id(value)] = value.view()
             memo[id(value)].flags.writeable = False
@@ -166,9 +170,10 @@ class _Trial:
     convolved: Sequence[int] = ()  # shape of what the first convolution got
     layer: str = ""
     error: Exception | None = None
+    places: Sequence[Place] = ()  # what met the data without being made of it
 
 
-def _try(run: Callable[[Any], Any], batch: Any, module: nn.Module) -> _Trial:
+def _try(run: Callable[[Any], Any], batch: Any, module: nn.Module, real: Mapping[int, Tensor]) -> _Trial:
     """Runs a mini-batch."""
     entered: list[str] = []
     handles = []
@@ -181,9 +186,11 @@ def _try(run: Callable[[Any], Any], batch: Any, module: nn.Module) -> _Trial:
         handles.append(layer.register_forward_pre_hook(lambda *_, name=name: entered.append(name)))
         handles.append(layer.register_forward_hook(left))
     try:
-        with FlopCounterMode(display=False) as counter, _FirstConvolution() as first:
-            run(apply_to_collection(batch, Tensor, lambda tensor: tensor.to("meta")))
-        trial.convolved = first.shape
+        batch = apply_to_collection(batch, Tensor, lambda tensor: tensor.to("meta"))  # before its values are followed
+        values = FollowedValues(real, lambda: entered[-1] if entered else "")
+        with FlopCounterMode(display=False) as counter, _FirstConvolution() as first, values:
+            run(batch)
+        trial.convolved, trial.places = first.shape, values.places
         trial.flops = counter.get_total_flops() / 2 / TRIED_CLIPS  # a multiplication and an addition count as two
     except Exception as error:  # whatever a user's model may raise
         trial.layer, trial.error = (entered[-1] if entered else ""), error
@@ -208,6 +215,8 @@ def check_grids(
     baseline = grids[0].clip
     flops: dict[BatchShape, float] = {}
     run: Callable[[Any], Any] | None = None
+    places: Sequence[Place] = ()
+    real: dict[int, Tensor] = {}
     # To compile a graph for each grid would take minutes, and tell nothing.
     with warnings.catch_warnings(), torch.no_grad(), torch.compiler.set_stance("force_eager"), seeded(0):
         warnings.simplefilter("ignore")
@@ -223,16 +232,20 @@ def check_grids(
                     raise _refusal(module, grid, name, error) from error
                 plan.check(name, grid, shapes_of_clips(batch), TRIED_CLIPS)
             if grid == baseline:
-                run, probe = _runnable(module, batch)
+                run, probe = _runnable(module, batch, real)
                 following = Following(probe, grid.frames, grid.size)
             if run is None:
                 continue
-            trial = _try(partial(_on_grid, following, grid, run), batch, probe)
+            trial = _try(partial(_on_grid, following, grid, run), batch, probe, real)
             flops[grid] = trial.flops
             if trial.error is not None:
-                layer = trial.layer
-                where = f"`{layer}` ({type(probe.get_submodule(layer)).__name__})" if layer else "a step"
-                raise _refusal(module, grid, where, trial.error) from trial.error
+                raise _refusal(module, grid, _name(probe, trial.layer), trial.error) from trial.error
+            if grid == baseline:
+                places = trial.places
+            ratios = grid.frames / baseline.frames, grid.size / baseline.size
+            layer = counted_from_first(places, trial.places, ratios)
+            if layer is not None and not knows_grids(probe, layer):
+                raise _refused_places(module, grid, _name(probe, layer))
             # Both, as a first convolution may take one frame at a time, and a model may cost the same on all grids.
             convolved, first = [trial.convolved] * bool(trial.convolved), flops[baseline]
             costs = trial.flops / first / (grid.points / baseline.points) if first else 1.0
@@ -246,10 +259,12 @@ def _on_grid(following: Following, grid: BatchShape, run: Callable[[Any], Any], 
     run(batch)
 
 
-def _runnable(module: LightningModule, batch: Any) -> tuple[Callable[[Any], Any] | None, LightningModule]:
+def _runnable(
+    module: LightningModule, batch: Any, real: dict[int, Tensor]
+) -> tuple[Callable[[Any], Any] | None, LightningModule]:
     """Returns what of a module runs on shapes, and the copy to try; None if nothing does."""
     try:
-        probe = meta_copy(module)
+        probe = meta_copy(module, real)
     except Exception as reason:  # modules may hold anything, also what cannot be copied
         log.debug("The grids can't be tried, because the module can't be copied: %s", reason)
         return None, module
@@ -258,11 +273,25 @@ def _runnable(module: LightningModule, batch: Any) -> tuple[Callable[[Any], Any]
         lambda batch: probe(first_clips(batch)),
     ]
     for run in ways:
-        error = _try(run, batch, probe).error
+        error = _try(run, batch, probe, real).error
         if error is None:
             return run, probe
         log.debug("The baseline's grid can't be tried: %s", error)
     return None, module
+
+
+def _name(module: nn.Module, layer: str) -> str:
+    return f"`{layer}` ({type(module.get_submodule(layer)).__name__})" if layer else "a step"
+
+
+def _refused_places(module: nn.Module, grid: BatchShape, where: str) -> ValueError:
+    return ValueError(
+        f"{type(module).__name__} counts places from the first: on the grid of {grid.frames} x {grid.size} x "
+        f"{grid.size} (frames x height x width), {where} gives its points the places of the beginning of the "
+        "baseline's grid, but the clips are spread over all of it. Give that layer, or the module, a method "
+        "`set_grid(self, frames, size)`, which is called before each mini-batch, and let it spread the places. If "
+        "they shall be counted, let the method do nothing."
+    )
 
 
 def _refusal(module: nn.Module, grid: BatchShape, where: str, error: Exception) -> ValueError:

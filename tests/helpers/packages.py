@@ -28,7 +28,7 @@ VIDEOS = {
     "sources": (("files",), ("numpy", "torch")),
     "clips": (("decode", "loading", "pixels", "schedule", "sources"), ("torch", "typing_extensions")),
     "prepare": (("decode", "files", "sources"), ("av", "numpy")),
-    "models": ((), ("numpy", "torch", "torchvision")),
+    "models": (("positions",), ("numpy", "torch", "torchvision", "transformers")),
     "video": (
         ("clips", "decode", "files", "lightning", "loading", "models", "pixels", "sources"),
         ("av", "lightning_utilities", "numpy", "rich", "torch", "torchmetrics", "typing_extensions"),

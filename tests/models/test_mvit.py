@@ -10,6 +10,7 @@ from torchvision.models.video.mvit import MSBlockConfig
 
 from lightning_multigrid import MultigridCallback, VideoClassifier
 from lightning_multigrid.models.mvit import ResizedPositions
+from lightning_multigrid.positions import mvit_tables
 from tests.helpers.tiny import clips, trainer
 
 BUILT = (8, 32, 32)
@@ -108,7 +109,7 @@ def test_it_trains_with_multigrid(relative):
 @pytest.mark.parametrize(("builder", "names"), [(mvit_v1_b, ["spatial_pos", "temporal_pos"]), (mvit_v2_s, [])])
 def test_the_builders_of_torchvision(builder, names):
     model = ResizedPositions(builder(num_classes=4)).eval()
-    found = model._tables((4, 12, 12))
+    found = mvit_tables(model.model, model.built_grid, (4, 12, 12))
     assert [re.sub("pos_encoding.", "", name) for name in found] == names
     with torch.no_grad():
         assert model(torch.randn(1, 3, 8, 48, 48)).shape == (1, 4)

@@ -54,9 +54,9 @@ def test_multigrid_knows_nothing_of_videos_but_how_files_are_written():
         assert set(imports) <= {*MULTIGRID, "files"}
 
 
-def test_videos_know_of_multigrid_the_request_and_the_grid():
+def test_videos_know_of_multigrid_the_request_the_grid_and_places():
     for imports, _ in VIDEOS.values():
-        assert set(imports) <= {*VIDEOS, "lightning", "loading", "schedule"}
+        assert set(imports) <= {*VIDEOS, "lightning", "loading", "positions", "schedule"}
 
 
 def test_sub_packages_form_no_circle():

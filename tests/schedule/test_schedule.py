@@ -126,6 +126,14 @@ def test_sizes_are_rounded_to_the_divisor_but_the_baseline_never():
     assert {shape.size for shape in schedule.grids} == {48, 64, 100}  # 50 and 71 to multiples of 16
 
 
+def test_frames_are_rounded_to_the_divisor_but_the_baseline_never():
+    baseline = Baseline(BatchShape(2, 18, 96), epochs=4, milestones=(2,))
+    schedule = MultigridSchedule(baseline, size_divisor=32, frames_divisor=4)
+    assert {shape.frames for shape in schedule.grids} == {4, 8, 18}  # 4.5 and 9 to multiples of 4
+    assert "(clips x frames x size); frames are multiples of 4 and sizes are multiples of 32\n" in str(schedule)
+    assert {s.frames for s in MultigridSchedule(baseline, frames_divisor=16).grids} == {16, 18}  # at least one
+
+
 def test_frames_and_sizes_that_do_not_divide():
     schedule = MultigridSchedule(Baseline(BatchShape(3, 13, 97), epochs=3, milestones=(1, 2)))
     assert [str(p.shape) for p in schedule.phases[:4]] == ["27 x 3 x 69", "12 x 6 x 69", "6 x 6 x 97", "3 x 13 x 97"]
@@ -379,6 +387,7 @@ def test_baselines_refuse(arguments, message):
         ({"epoch_factor": 0}, "`epoch_factor` must be positive, got 0"),
         ({"sub_batch": 0}, "`sub_batch` must be at least 1, got 0"),
         ({"size_divisor": -16}, "`size_divisor` must be at least 1, got -16"),
+        ({"frames_divisor": 0}, "`frames_divisor` must be at least 1, got 0"),
         ({"lr_scaling": "cubic"}, "`lr_scaling` must be one of linear, sqrt, none, got 'cubic'"),
     ],
 )

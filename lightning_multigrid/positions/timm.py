@@ -1,0 +1,125 @@
+"""Adapters for timm's transformers of images, which a video model calls for each frame: ViT, EVA and Hiera.
+
+Tables are resized as timm does for fine-tuning and for `dynamic_img_size`: `resample_abs_pos_embed`, bicubic with
+antialiasing. Models with `dynamic_img_size` resize their tables themselves. Rotary positions are computed by timm for
+the number of tokens; where they count tokens, they are spread, so that token k of n has the place k N / n, which is
+what timm's `ref_feat_shape` is for.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import lcm, prod
+from typing import Any
+
+from torch import Tensor
+
+from lightning_multigrid.positions.adapters import Adapter, Grids, Table
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """A table that is computed for the current grid, not resized."""
+
+    values: Tensor
+
+    def resized(self, values: Tensor) -> Tensor:
+        return self.values.to(values)
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """Frequencies for places that are further apart."""
+
+    by: float
+
+    def resized(self, values: Tensor) -> Tensor:
+        return values * self.by
+
+
+def _tokens(model: Any, grids: Grids) -> tuple[int, ...]:
+    patches = model.patch_embed
+    return tuple(grids.size(n) // patch for n, patch in zip(patches.img_size, patches.patch_size, strict=True))
+
+
+def _vit_attributes(model: Any, grids: Grids) -> Mapping[str, Any]:
+    if model.dynamic_img_size:
+        return {}
+    now = _tokens(model, grids)
+    values = {
+        "img_size": tuple(map(grids.size, model.patch_embed.img_size)),
+        "grid_size": now,
+        "num_patches": prod(now),
+    }
+    return {f"patch_embed.{name}": value for name, value in values.items()}
+
+
+def _vit_tables(model: Any, grids: Grids) -> Mapping[str, Any]:
+    if model.dynamic_img_size or model.pos_embed is None:
+        return {}
+    leading = 0 if model.no_embed_class else model.num_prefix_tokens
+    return {"pos_embed": Table(model.patch_embed.grid_size, _tokens(model, grids), leading, antialias=True)}
+
+
+def _eva_attributes(model: Any, grids: Grids) -> Mapping[str, Any]:
+    rope, attributes = model.rope, dict(_vit_attributes(model, grids))
+    if rope is not None and hasattr(rope, "feat_shape"):
+        if rope.feat_shape is not None:
+            attributes["rope.feat_shape"] = _tokens(model, grids)
+        if _counts_tokens(rope):
+            attributes["rope.ref_feat_shape"] = model.patch_embed.grid_size
+    return attributes
+
+
+def _eva_tables(model: Any, grids: Grids) -> Mapping[str, Any]:
+    rope, tables = model.rope, dict(_vit_tables(model, grids))
+    if rope is None or not hasattr(rope, "feat_shape"):
+        return tables
+    if rope.feat_shape is not None:
+        other = copy.deepcopy(rope)
+        if _counts_tokens(rope):
+            other.ref_feat_shape = rope.feat_shape
+        other.update_feat_shape(_tokens(model, grids))
+        tables |= {f"rope.{name}": _Computed(values) for name, values in other.named_buffers()}
+    if hasattr(rope, "freqs"):  # learned, with places that count tokens
+        tables["rope.freqs"] = _Scaled(model.patch_embed.grid_size[0] / _tokens(model, grids)[0])
+    return tables
+
+
+def _counts_tokens(rope: Any) -> bool:
+    if getattr(rope, "ref_feat_shape", 0) is not None:
+        return False
+    return getattr(rope, "grid_type", "pixel" if rope.in_pixels else "index") == "index"
+
+
+def _hiera_tokens(model: Any, grids: Grids) -> list[int]:
+    pixels = (n * stride for n, stride in zip(model.tokens_spatial_shape, model.patch_stride, strict=True))
+    return [grids.size(n) // stride for n, stride in zip(pixels, model.patch_stride, strict=True)]
+
+
+def _hiera_attributes(model: Any, grids: Grids) -> Mapping[str, Any]:
+    now = _hiera_tokens(model, grids)
+    units = [n // unit for n, unit in zip(now, model.mask_unit_size, strict=True)]
+    return {"tokens_spatial_shape": now, "mask_spatial_shape": units, "unroll.size": now}
+
+
+def _hiera_tables(model: Any, grids: Grids) -> Mapping[str, Any]:
+    if model.pos_embed is None or model.pos_embed_win is not None:  # Hiera resizes those of windows itself
+        return {}
+    return {"pos_embed": Table(tuple(model.tokens_spatial_shape), tuple(_hiera_tokens(model, grids)), antialias=True)}
+
+
+ADAPTERS = {
+    "timm.VisionTransformer": Adapter(_vit_attributes, _vit_tables),
+    "timm.Eva": Adapter(_eva_attributes, _eva_tables),
+    "timm.Hiera": Adapter(
+        _hiera_attributes,
+        _hiera_tables,
+        divisors=lambda model: (
+            1,
+            lcm(*(a * b for a, b in zip(model.patch_stride, model.mask_unit_size, strict=True))),
+        ),
+    ),
+}

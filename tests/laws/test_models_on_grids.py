@@ -1,0 +1,184 @@
+"""Models of torchvision, timm and pytorchvideo in a script that knows nothing of multigrid, on every planned grid."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+from torch.utils.data import DataLoader
+from torchvision.models.video import MViT
+from torchvision.models.video.mvit import MSBlockConfig
+from torchvision.models.video.swin_transformer import SwinTransformer3d
+
+from lightning_multigrid import MultigridCallback
+from tests.helpers.tiny import Module, clips, fit
+
+FRAMES, SIZE = 8, 32
+
+
+def mvit(relative):
+    blocks = [
+        MSBlockConfig(1, 8, 16, [3, 3, 3], [3, 3, 3], [1, 1, 1], [1, 2, 2]),
+        MSBlockConfig(2, 16, 16, [3, 3, 3], [3, 3, 3], [1, 2, 2], [1, 1, 1]),
+    ]
+    settings = {"residual_pool": relative, "rel_pos_embed": relative, "proj_after_attn": relative}
+    return MViT((SIZE, SIZE), FRAMES, blocks, residual_with_cls_embed=not relative, num_classes=4, **settings)
+
+
+def swin():
+    return SwinTransformer3d([2, 4, 4], 12, [1, 1], [1, 2], [4, 4, 4], num_classes=4)
+
+
+class PerFrame(nn.Module):
+    """A model of timm, called for each frame; the scores are averaged."""
+
+    def __init__(self, name, **settings):
+        super().__init__()
+        timm = pytest.importorskip("timm")
+        self.images = timm.create_model(name, num_classes=4, img_size=SIZE, **settings)
+
+    def forward(self, x):
+        return self.images(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(x), -1)).mean(1)
+
+
+def vit(name="vit_tiny_patch16_224", **settings):
+    return PerFrame(name, patch_size=8, embed_dim=16, depth=1, num_heads=2, **settings)
+
+
+def hiera(name):
+    settings = {
+        "embed_dim": 8,
+        "stages": (1, 1),
+        "q_pool": 1,
+        "mask_unit_size": (2, 2),
+        "mask_unit_attn": (True, False),
+    }
+    return PerFrame(name, **settings)
+
+
+def pytorchvideo(module, builder, **settings):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it scripts functions when it is imported
+        module = pytest.importorskip(f"pytorchvideo.models.{module}")
+    return getattr(module, builder)(**settings)
+
+
+def pv_mvit(**settings):
+    pools = {"pool_q_stride_size": [[0, 1, 2, 2]], "pool_kv_stride_adaptive": [1, 2, 2], "pool_kvq_kernel": [3, 3, 3]}
+    builder = "create_multiscale_vision_transformers"
+    shape = {"spatial_size": SIZE, "temporal_size": FRAMES, "depth": 1, "patch_embed_dim": 8, "head_num_classes": 4}
+    return pytorchvideo("vision_transformers", builder, **shape, **pools, **settings)
+
+
+def x3d():
+    settings = {"input_clip_length": FRAMES, "input_crop_size": SIZE, "model_num_class": 4, "head_activation": None}
+    return pytorchvideo("x3d", "create_x3d", depth_factor=0.2, width_factor=0.5, head_dim_out=8, **settings)
+
+
+def head_of_resnets():
+    settings = {
+        "in_features": 4,
+        "out_features": 4,
+        "pool_kernel_size": (FRAMES, 8, 8),
+        "output_with_global_average": True,
+    }
+    return nn.Sequential(
+        nn.Conv3d(3, 4, (1, 4, 4), (1, 4, 4)), pytorchvideo("head", "create_res_basic_head", **settings)
+    )
+
+
+def slow():
+    settings = {"model_num_class": 4, "stem_dim_out": 4, "head_pool_kernel_size": (FRAMES, 1, 1)}
+    return pytorchvideo("resnet", "create_resnet", **settings)
+
+
+class SlowFast(nn.Module):
+    """Every second frame goes to the slow pathway."""
+
+    def __init__(self):
+        super().__init__()
+        kernels = ((FRAMES // 2, 1, 1), (FRAMES, 1, 1))
+        settings = {"slowfast_channel_reduction_ratio": (2,), "slowfast_conv_channel_fusion_ratio": 2}
+        settings |= {"slowfast_fusion_conv_stride": (2, 1, 1), "head_pool_kernel_sizes": kernels, "model_num_class": 4}
+        widths = {"stem_dim_outs": (8, 4)}
+        self.net = pytorchvideo("slowfast", "create_slowfast", **settings, **widths)
+
+    def forward(self, x):
+        return self.net([x[:, :, ::2], x])
+
+
+MODELS = {
+    "torchvision MViT v1": lambda: mvit(relative=False),
+    "torchvision MViT v2": lambda: mvit(relative=True),
+    "torchvision Swin3D": swin,
+    "timm ViT": vit,
+    "timm ViT dynamic": lambda: vit(dynamic_img_size=True),
+    "timm ViT of means": lambda: vit(class_token=False, global_pool="avg"),
+    "timm EVA": lambda: vit("eva02_tiny_patch14_224"),
+    "timm EVA dynamic": lambda: vit("eva02_tiny_patch14_224", dynamic_img_size=True),
+    "timm EVA mixed": lambda: vit("vit_small_patch16_rope_mixed_224"),
+    "timm EVA mixed dynamic": lambda: vit("vit_small_patch16_rope_mixed_224", dynamic_img_size=True),
+    "timm EVA axial": lambda: vit("vit_small_patch16_rope_224"),
+    "timm EVA axial dynamic": lambda: vit("vit_small_patch16_rope_224", dynamic_img_size=True),
+    "timm DINOv3": lambda: vit("vit_small_patch16_dinov3"),
+    "timm Hiera": lambda: hiera("hiera_tiny_224"),
+    "timm Hiera windows": lambda: hiera("hiera_small_abswin_256"),
+    "pytorchvideo MViT": pv_mvit,
+    "pytorchvideo MViT joint": lambda: pv_mvit(sep_pos_embed=False),
+    "pytorchvideo MViT of means": lambda: pv_mvit(cls_embed_on=False),
+    "pytorchvideo X3D": x3d,
+    "pytorchvideo head of Slow": head_of_resnets,
+    "pytorchvideo Slow": slow,
+    "pytorchvideo SlowFast": SlowFast,
+}
+LARGE = ("pytorchvideo Slow", "pytorchvideo SlowFast")  # of 16 blocks, at the least
+
+
+class Script(Module):
+    """A plain script, which notes what a test wants to know."""
+
+    def __init__(self, net):
+        super().__init__(optimizer=lambda parameters: SGD(parameters, lr=0))
+        self.net = net
+        self.plain = [copy.deepcopy(net).eval()]  # in a list, so that it is no part of the module
+        self.keys, self.grids, self.losses = list(self.state_dict()), set(), []
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        scores = self.net.eval()(x)
+        self.net.train()
+        loss = nn.functional.cross_entropy(scores, y)
+        if self._trainer is not None:
+            self.losses.append(loss.item())
+            self.grids.add(x.shape[2:4])
+            assert list(self.state_dict()) == self.keys
+            if x.shape[2:] == (FRAMES, SIZE, SIZE):
+                assert torch.equal(scores, self.plain[0](x))
+        return loss
+
+
+def attributes(net):
+    kept = [(type(part), {name for name in vars(part) if name != "training"}) for part in net.modules()]
+    return kept, [(name, table.shape) for name, table in net.state_dict().items()]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in MODELS]
+)
+@pytest.mark.filterwarnings("ignore:'saved_variables' is deprecated")  # X3D's activation
+def test_it_trains_on_every_planned_grid_and_is_as_it_was_on_the_baselines(name):
+    torch.manual_seed(0)
+    module = Script(MODELS[name]())
+    before = attributes(module.net)
+    callback = MultigridCallback(epoch_factor=1)
+    fit(module, callback, train=DataLoader(clips(75, FRAMES, SIZE), 1), max_epochs=1)
+    sampler = callback.fit.sampler
+    assert module.grids == {(step.shape.frames, step.shape.size) for step in sampler.steps(0)}
+    assert (FRAMES, SIZE) in module.grids
+    assert len(module.grids) > 4
+    assert torch.tensor(module.losses).isfinite().all()
+    assert attributes(module.net) == before
+    x = torch.randn(1, 3, FRAMES, SIZE, SIZE)
+    assert torch.equal(module.net.eval()(x), module.plain[0](x))

@@ -1,0 +1,257 @@
+"""The guard: which models count places from the first, and which don't."""
+
+import pytest
+import torch
+from torch import nn
+from torchvision.models.video import r3d_18
+from torchvision.models.video.swin_transformer import SwinTransformer3d
+
+from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
+from lightning_multigrid.positions.guard import FollowedValues, counted_from_first
+from tests.helpers.tiny import CLASSES, Module, fit
+
+WIDTH = 8
+
+
+class Tokens(nn.Module):
+    """A transformer of patches of 8 pixels: 8 x 4 x 4 tokens on the baseline's grid, 2 x 2 x 2 on the coarsest."""
+
+    def __init__(self, number=128):
+        super().__init__()
+        self.patches = nn.Conv3d(3, WIDTH, (1, 8, 8), (1, 8, 8))
+        self.table = nn.Parameter(torch.randn(1, number, WIDTH))
+        self.embedding = nn.Embedding(number, WIDTH)
+        self.register_buffer("ids", torch.arange(number))
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x):
+        return self.head(self.placed(self.patches(x)).mean(1))
+
+    def placed(self, x):  # B x C x T x H x W -> B x N x C
+        x = x.flatten(2).transpose(1, 2)
+        return x + self.places(x.shape[1], x)
+
+
+def sinusoids(places):
+    angles = places[:, None] * torch.exp(-torch.arange(WIDTH // 2, device=places.device))
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+
+
+class Sliced(Tokens):
+    def places(self, n, x):
+        return self.table[:, :n]
+
+
+class Embedded(Tokens):
+    def places(self, n, x):
+        return self.embedding(torch.arange(n, device=x.device))
+
+
+class Numbered(Tokens):
+    def places(self, n, x):
+        return self.embedding(self.ids[:n])
+
+
+class NotTrainedYet(Sliced):
+    def __init__(self):
+        super().__init__()
+        nn.init.zeros_(self.table)
+
+
+class Computed(Tokens):
+    def places(self, n, x):
+        return sinusoids(torch.arange(n, device=x.device).float())
+
+
+class WrittenInPlace(Tokens):
+    def places(self, n, x):
+        table = torch.zeros(n, WIDTH, device=x.device)
+        table[:, 0::2] = torch.sin(torch.arange(n, device=x.device))[:, None]
+        return table
+
+
+class Rotated(Tokens):
+    """As V-JEPA 2: the number of a token becomes frame, row and column of the grid that the model was made for."""
+
+    def placed(self, x):
+        x = x.flatten(2).transpose(1, 2)
+        ids = torch.arange(x.shape[1], device=x.device)
+        return x * torch.cat([sinusoids((ids // 16).float()), sinusoids((ids % 16).float())], -1)[:, ::2]
+
+
+class Complex(Tokens):
+    def placed(self, x):
+        x = torch.view_as_complex(x.flatten(2).transpose(1, 2).unflatten(-1, (-1, 2)).contiguous())
+        angles = torch.arange(x.shape[1], device=x.device)[:, None] / torch.arange(1, 5, device=x.device)
+        return torch.view_as_real(x * torch.polar(torch.ones_like(angles), angles)).flatten(2)
+
+
+class InSpace(Tokens):
+    """Tables of rows and columns, for each frame: the corner of the map, which is no beginning of its tokens."""
+
+    def placed(self, x):
+        table = self.table[0, :16].view(4, 4, WIDTH)[: x.shape[3], : x.shape[4]].flatten(0, 1)
+        return (x.flatten(3).permute(0, 2, 3, 1) + table).flatten(1, 2)
+
+
+class InTime(Tokens):
+    """After a model of images, for each frame."""
+
+    def placed(self, x):
+        x = x.mean((3, 4)).transpose(1, 2)
+        return x + self.table[:, : x.shape[1]]
+
+
+class OfEachClip(Tokens):
+    """As after a frame-wise model, with the frames of all clips in one axis."""
+
+    def placed(self, x):
+        n = x.shape[2]
+        frames = x.mean((3, 4)).transpose(1, 2).flatten(0, 1)
+        return (frames + self.table[0, :n].repeat(len(x), 1)).unflatten(0, (-1, n))
+
+
+class Maps(Tokens):
+    def placed(self, x):
+        maps = self.table[0, :16].T.reshape(WIDTH, 1, 4, 4)
+        return (x + maps[..., : x.shape[3], : x.shape[4]]).flatten(2).transpose(1, 2)
+
+
+COUNTING = [
+    Sliced, Embedded, Numbered, NotTrainedYet, Computed, WrittenInPlace, Rotated, Complex, InSpace, InTime, OfEachClip,
+    Maps,
+]  # fmt: skip
+
+
+class Spread(Tokens):
+    """Every n-th place, which are rows of the full table, too."""
+
+    def placed(self, x):
+        t, h, w = x.shape[2:]
+        table = self.table.view(8, 4, 4, WIDTH)[:: 8 // t, :: 4 // h, :: 4 // w].flatten(0, 2)
+        return x.flatten(2).transpose(1, 2) + table
+
+
+class Interpolated(Tokens):
+    def placed(self, x):
+        table = self.table.view(1, 8, 4, 4, WIDTH).movedim(-1, 1)
+        return (x + nn.functional.interpolate(table, x.shape[2:])).flatten(2).transpose(1, 2)
+
+
+class Relative(Tokens):
+    """Attention with a bias for each distance, and a mask of the future."""
+
+    def placed(self, x):
+        x = x.flatten(2).transpose(1, 2)
+        n = torch.arange(x.shape[1], device=x.device)
+        bias = self.table[0, (n[:, None] - n).abs(), 0] + torch.full_like(x[0, :, :1] @ x[0].T[:1], -1e9).triu(1)
+        return (x @ x.transpose(1, 2) + bias).softmax(-1) @ x
+
+
+class WithClassToken(Tokens):
+    def placed(self, x):
+        x = x.flatten(2).transpose(1, 2)
+        return torch.cat([self.table[:, :1].expand(len(x), -1, -1), x], 1)
+
+
+class Coordinates(Tokens):
+    def placed(self, x):
+        rows = torch.linspace(-1, 1, x.shape[3], device=x.device)[:, None]
+        return (x + rows).flatten(2).transpose(1, 2)
+
+
+class Recurrent(Tokens):
+    def __init__(self):
+        super().__init__()
+        self.recurrent = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+
+    def placed(self, x):
+        return self.recurrent(x.mean((3, 4)).transpose(1, 2))[0]
+
+
+NOT_COUNTING = [Spread, Interpolated, Relative, WithClassToken, Coordinates, Recurrent]
+
+
+def places(net, shape):
+    """What meets the data on one grid."""
+    tensors = dict([*net.named_parameters(), *net.named_buffers()])
+    shapes = {name: value.detach().to("meta") for name, value in tensors.items()}
+    real = {id(shapes[name]): value for name, value in tensors.items()}
+    clips = torch.empty(shape, device="meta")
+    with torch.no_grad(), FollowedValues(real, lambda: "layer") as values:
+        torch.func.functional_call(net, shapes, (clips,))
+    return values.places
+
+
+def counts(net, full, coarse):
+    ratios = coarse[2] / full[2], coarse[3] / full[3]
+    return counted_from_first(places(net, full), places(net, coarse), ratios) == "layer"
+
+
+FULL, COARSE = (2, 3, 8, 32, 32), [(2, 3, 2, 16, 16), (2, 3, 4, 16, 16), (2, 3, 8, 16, 16), (2, 3, 4, 32, 32)]
+
+
+@pytest.mark.parametrize("model", COUNTING)
+def test_counted_places_are_found(model):
+    torch.manual_seed(0)
+    net = model()
+    assert any(counts(net, FULL, coarse) for coarse in COARSE)
+    assert not counts(net, FULL, FULL)
+
+
+@pytest.mark.parametrize("model", NOT_COUNTING)
+def test_other_places_are_not(model):
+    torch.manual_seed(0)
+    net = model()
+    assert not any(counts(net, FULL, coarse) for coarse in COARSE)
+
+
+def test_models_of_torchvision_do_not_count():
+    torch.manual_seed(0)
+    for net in (r3d_18(), SwinTransformer3d([2, 4, 4], 12, [1, 1], [1, 2], [4, 4, 4])):
+        assert not any(counts(net, FULL, coarse) for coarse in COARSE)
+
+
+# --- In a script ---
+
+
+def script(net):
+    module = Module()
+    module.net = nn.Sequential(net, nn.Identity())
+    return module
+
+
+@pytest.mark.parametrize("model", [Sliced, InTime, Rotated])
+def test_a_model_that_counts_is_refused_by_name(model):
+    message = (
+        r"Module counts places from the first: on the grid of .*, `net\.0` \(\w+\) gives its points the places of the "
+        r"beginning of the baseline's grid.*`set_grid\(self, frames, size\)`.* let the method do nothing"
+    )
+    with pytest.raises(ValueError, match=message):
+        fit(script(model()), MultigridCallback(size_divisor=8))
+
+
+class Accepted(Sliced):
+    def set_grid(self, frames, size):
+        """Counting is what it means."""
+
+
+class Spreading(Sliced):
+    """As a user would write it for the way out."""
+
+    grid = 8, 32
+
+    def set_grid(self, frames, size):
+        self.grid = frames, size
+
+    def places(self, n, x):
+        t, h = 8 // self.grid[0], 32 // self.grid[1]
+        return self.table.unflatten(1, (8, 4, 4))[:, ::t, ::h, ::h].flatten(1, 3)
+
+
+@pytest.mark.parametrize("model", [Accepted, Spreading])
+def test_a_method_set_grid_takes_it_upon_itself(model):
+    module = script(model())
+    callback = MultigridCallback(short_cycle=ShortCycle((0.5, 1)), long_cycle=LongCycle(((0.5, 0.5), (0.5, 1), (1, 1))))
+    fit(module, callback, max_epochs=1)
+    assert len(set(module.shapes)) > 2

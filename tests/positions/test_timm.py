@@ -1,0 +1,94 @@
+"""Tables of timm's models on a coarse grid, compared with timm's own functions."""
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_multigrid.positions import Following
+
+timm = pytest.importorskip("timm")
+SIZE, COARSE = 64, 32
+
+
+def model(name, **settings):
+    torch.manual_seed(0)
+    settings = {"patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2} | settings
+    return timm.create_model(name, num_classes=4, img_size=SIZE, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "leading"),
+    [
+        ("vit_tiny_patch16_224", {}, 1),
+        ("vit_tiny_patch16_224", {"class_token": False, "global_pool": "avg"}, 0),
+        ("vit_tiny_patch16_224", {"reg_tokens": 3, "no_embed_class": True}, 0),
+        ("eva02_tiny_patch14_224", {}, 1),
+    ],
+)
+def test_tables_are_those_of_timms_function(name, settings, leading):
+    net = model(name, **settings)
+    following = Following(net, 4, SIZE)
+    following.set_grid(4, COARSE)
+    expected = timm.layers.resample_abs_pos_embed(net._parameters["pos_embed"], (4, 4), (8, 8), leading)
+    assert torch.equal(net.pos_embed, expected)
+    net.pos_embed.square().sum().backward()
+    assert net._parameters["pos_embed"].grad.any(dim=-1).all()
+    following.restore()
+    assert net.pos_embed is net._parameters["pos_embed"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["vit_tiny_patch16_224", "eva02_tiny_patch14_224", "vit_small_patch16_rope_224", "vit_small_patch16_dinov3"],
+)
+def test_a_coarse_grid_is_what_timm_makes_of_the_model_for_that_size(name):
+    """`set_input_size` is timm's own way to another size, for good; EVA can spread rotary places by a setting."""
+    net, other = model(name).eval(), model(name).eval()
+    other.load_state_dict(net.state_dict())
+    if "rope" in name:
+        other.rope.ref_feat_shape = (8, 8)
+    other.set_input_size((COARSE, COARSE))
+    following = Following(net, 4, SIZE)
+    following.set_grid(4, COARSE)
+    x = torch.randn(2, 3, COARSE, COARSE)
+    with torch.no_grad():
+        nn.init.normal_(net.head.weight)
+        other.head.load_state_dict(net.head.state_dict())
+        torch.testing.assert_close(net(x), other(x))
+        torch.testing.assert_close(net.forward_features(x), other.forward_features(x))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("kind", ["rope", "rope_mixed"])
+def test_rotary_places_are_spread(kind, dynamic):
+    """Half of the tokens have every second place of the full grid."""
+    net = model(f"vit_small_patch16_{kind}_224", dynamic_img_size=dynamic).eval()
+
+    def embed(tokens):
+        rope = net.rope.get_embed(shape=(tokens, tokens)) if dynamic else net.rope.get_embed()
+        return rope.unflatten(-2, (tokens, tokens)).detach()
+
+    full = embed(8)
+    following = Following(net, 4, SIZE)
+    following.set_grid(4, COARSE)
+    torch.testing.assert_close(embed(4), full[..., ::2, ::2, :])
+    following.restore()
+    assert torch.equal(embed(8), full)
+
+
+def test_hiera_resizes_as_for_images_of_that_size():
+    settings = {
+        "embed_dim": 8,
+        "stages": (1, 1),
+        "q_pool": 1,
+        "mask_unit_size": (2, 2),
+        "mask_unit_attn": (True, False),
+    }
+    torch.manual_seed(0)
+    net, other = (timm.create_model("hiera_tiny_224", img_size=size, **settings).eval() for size in (SIZE, COARSE))
+    table = timm.layers.resample_abs_pos_embed(net.pos_embed, (8, 8), (16, 16), 0)
+    other.load_state_dict(net.state_dict() | {"pos_embed": table})
+    following = Following(net, 4, SIZE)
+    following.set_grid(4, COARSE)
+    x = torch.randn(2, 3, COARSE, COARSE)
+    torch.testing.assert_close(net(x), other(x))
