@@ -129,8 +129,8 @@ def _splits(config: Any) -> Mapping[str, Manifest]:
     for name in ("seed_everything", "ckpt_path", "weights_only"):
         parser.add_argument(f"--{name}", type=Any)
     given = parser.parse_args([f"--config={config.config}"])
-    alone = Namespace(data=given.data)  # type: ignore[no-untyped-call]  # neither the model nor the Trainer
-    data = parser.instantiate_classes(alone).data
+    only_data = Namespace({"data": given.data})  # type: ignore[no-untyped-call]
+    data = parser.instantiate_classes(only_data).data
     if not isinstance(data, VideoDataModule):
         raise ManifestError(
             f"{config.config} has {type(data).__name__} as `data`; a VideoDataModule is required. Give the list or "

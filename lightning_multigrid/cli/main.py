@@ -9,6 +9,7 @@ import sys
 import traceback
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -88,18 +89,10 @@ class _MultigridCLI(LightningCLI):
         if not writers and isinstance(self.model, VideoClassifier) and isinstance(self.datamodule, VideoDataModule):
             trainer.callbacks.append(PredictionWriter())  # type: ignore[attr-defined]
 
-    def plan(
-        self,
-        clips: int | None,
-        devices: int | None,
-        num_nodes: int | None,
-        step_time: float | None,
-        measure: bool,
-        plot: str | None,
-        json: bool,
-        **_: Any,
-    ) -> None:
+    def plan(self, **options: Any) -> None:
         """Does what `_Trainer.plan` documents."""
+        given = SimpleNamespace(**options)
+        clips, step_time, measure = given.clips, given.step_time, given.measure
         callbacks = [c for c in self.trainer.callbacks if isinstance(c, MultigridCallback)]  # type: ignore[attr-defined]
         if not callbacks:
             print("`trainer.callbacks` has no MultigridCallback, so this is the baseline as it is.", file=sys.stderr)
@@ -113,16 +106,17 @@ class _MultigridCLI(LightningCLI):
             raise ValueError(f"`--step_time` must be above 0 and come without `--measure`, got {wrong}. Give either.")
         configured = math.prod(self.configured)
         # `--devices` alone means that many in all, rather than on each of a recipe's nodes.
-        world = (devices or self.configured[0]) * (num_nodes or (1 if devices else self.configured[1]))
+        nodes = given.num_nodes or (1 if given.devices else self.configured[1])
+        world = (given.devices or self.configured[0]) * nodes
         clips = count_clips(self.datamodule) if clips is None else clips
         parts = next(iter(callbacks), None), self.trainer, self.model, self.datamodule
         sync = self.config.plan.trainer.sync_batchnorm
         plan = make_plan(*parts, clips=clips, world=world, configured_world=configured, sync_batchnorm=sync)
         forecast = _forecast(plan, self.model, step_time, self.precision if measure else None)
-        print(json_format.dumps(plan.as_json(forecast), indent=2) if json else plan.table(forecast))
-        if plot is not None:
-            save(plan_figure(plan.schedule, plan.lrs), plot)
-            print(f"Drawn to {plot}.", file=sys.stderr)
+        print(json_format.dumps(plan.as_json(forecast), indent=2) if given.json else plan.table(forecast))
+        if given.plot is not None:
+            save(plan_figure(plan.schedule, plan.lrs), given.plot)
+            print(f"Drawn to {given.plot}.", file=sys.stderr)
 
 
 def _count_devices(devices: int | str | list[int]) -> int:

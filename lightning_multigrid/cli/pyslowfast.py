@@ -289,11 +289,9 @@ def _mvit(config: _Config) -> dict[str, Any]:
     parts = [config[f"MVIT.{name}"] for name in ("CLS_EMBED_ON", "DIM_MUL_IN_ATT", "SEP_POS_EMBED")]
     if built != [16, 96, 1, [[1, 2.0], [3, 2.0], [14, 2.0]]] or parts != [True, second, not second]:
         raise config.refuse("MODEL.ARCH", "is neither MViTv2-S nor MViTv1-B, which torchvision has. Write a model.")
-    arguments = {"num_classes": config["MODEL.NUM_CLASSES"], "dropout": config["MODEL.DROPOUT_RATE"]}
-    return {
-        "class_path": f"torchvision.models.video.mvit_v{'2_s' if second else '1_b'}",
-        "dict_kwargs": {**arguments, "stochastic_depth_prob": config["MVIT.DROPPATH_RATE"]},
-    }
+    names = {"num_classes": "MODEL.NUM_CLASSES", "dropout": "MODEL.DROPOUT_RATE"}
+    arguments = {key: config[name] for key, name in {**names, "stochastic_depth_prob": "MVIT.DROPPATH_RATE"}.items()}
+    return {"class_path": f"torchvision.models.video.mvit_v{'2_s' if second else '1_b'}", "dict_kwargs": arguments}
 
 
 def _augment(config: _Config) -> dict[str, Any]:

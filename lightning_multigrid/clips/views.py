@@ -32,7 +32,7 @@ class Views:
     | Kinetics, 10 views (Sec. 4) | `Views(clips=10)` |
     | Kinetics, 30 views | `Views(clips=10, crops=3, size=256)` |
     | Kinetics, model of 320 pixels | `Views(clips=10, size=320, short_side=352)` |
-    | Something-Something V2 | `Views(clips=1)`, `Views(clips=1, crops=3)` |
+    | Something-Something V2, and as its code base resizes | `Views(clips=1)`, `Views(clips=1, short_side=224)` |
     | Charades, with the maximum over views | `Views(clips=10, crops=3, size=256, positions="charades")` |
 
     `positions` has no effect on a single clip, which is the centre of the video. It has none in the sampling mode
@@ -43,8 +43,8 @@ class Views:
         crops: 1 for the centre; 3 for left, centre and right, or top, centre and bottom of a frame that is taller than
             wide.
         size: Height and width of a view, in pixels (S); None means the size of a baseline clip.
-        short_side: Short side that a frame is resized to before the crop, in pixels. None means that of validation (256
-            for 224 pixels) for one crop, and `size` for three.
+        short_side: Short side that a frame is resized to before the crop, in pixels. None means that of validation for
+            one crop (256 for 224 pixels, in proportion to `size`), and `size` for three.
         positions: How the starts of clips are spread over the d frames that lie before the last possible start:
             `kinetics` takes floor(d i / n) for clip i of n, which never reaches the end; `offset` takes
             i floor(d / (n - 1)), PySlowFast's `USE_OFFSET_SAMPLING`; `charades` takes round(d i / (n - 1)), its last

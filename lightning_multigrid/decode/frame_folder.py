@@ -16,8 +16,7 @@ from torch import Tensor
 
 from lightning_multigrid.decode.index import MAX_PIXELS
 from lightning_multigrid.decode.reader import VideoReader, places_of
-from lightning_multigrid.decode.sequential import Damage
-from lightning_multigrid.decode.video_file import VideoError
+from lightning_multigrid.decode.video_file import Damage, VideoError
 from lightning_multigrid.files import FRAME_SUFFIXES
 from lightning_multigrid.pixels import Box
 
@@ -26,7 +25,7 @@ _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
 
 
 class FrameFolder:
-    """A folder of images as a video, to be used like a `VideoReader`. Its length is the number of images.
+    """A folder of images as a video, with the attributes of a `VideoReader`. Its length is the number of images.
 
     Images are sorted by name, shorter names first, so that `9.jpg` comes before `10.jpg`. Hidden files, other files and
     folders are skipped.

@@ -20,8 +20,7 @@ from lightning_multigrid.decode.frame_pixels import orientation_of
 from lightning_multigrid.decode.index import DROPPABLE, ENTRY, SHOWN, PacketIndex, Seal
 from lightning_multigrid.decode.learned import Learned
 from lightning_multigrid.decode.nal import H264Packets, H265Packets
-from lightning_multigrid.decode.sequential import Damage, sequential
-from lightning_multigrid.decode.video_file import VideoError, VideoFile, demuxed
+from lightning_multigrid.decode.video_file import Damage, VideoError, VideoFile, demuxed
 
 # Frames that are decoded to see whether they come out as the packets say.
 _PROBE = 4
@@ -98,7 +97,7 @@ class _Indexing:
         codec = self.codec
         colours = int(codec.colorspace), int(codec.color_range), int(codec.color_primaries), int(codec.color_trc)
         index = PacketIndex(
-            frames=len(by_time) or sum(1 for _ in sequential(self.file, [], Damage())),
+            frames=len(by_time) or sum(1 for _ in self.file.sequential([], Damage())),
             rate=rate,
             stored_height=probe[0].height,
             stored_width=probe[0].width,

@@ -11,17 +11,11 @@ from lightning_multigrid.decode.index import DROPPABLE, SHOWN, PacketIndex
 
 
 class PacketRange(NamedTuple):
-    """Packets that are decoded in one go, from an entry to the last packet that a wanted frame needs.
+    """Packets that are decoded in one go, from an entry to the last packet that a wanted frame needs."""
 
-    Args:
-        packets: Numbers of the packets to decode, ascending. Packets that nobody needs are left out.
-        shown: Those of them whose frames must come out of the decoder, in this order.
-        wanted: Packet -> frame, for the frames asked for.
-    """
-
-    packets: list[int]
-    shown: list[int]
-    wanted: dict[int, int]
+    packets: list[int]  # numbers of those to decode, ascending; those that nobody needs are left out
+    shown: list[int]  # those of them whose frames must come out of the decoder, in this order
+    wanted: dict[int, int]  # packet -> frame, for the frames asked for
 
 
 def packet_ranges(index: PacketIndex, wanted: Sequence[int]) -> list[PacketRange]:

@@ -32,9 +32,8 @@ from lightning_multigrid.decode.frame_pixels import (
 from lightning_multigrid.decode.index import SHOWN, TIMED, Orientation, PacketIndex
 from lightning_multigrid.decode.indexing import index_of, is_sealed
 from lightning_multigrid.decode.ranges import PacketRange, packet_ranges
-from lightning_multigrid.decode.sequential import Damage, sequential
 from lightning_multigrid.decode.thread_cache import ThreadCache
-from lightning_multigrid.decode.video_file import VideoError, VideoFile, demuxed
+from lightning_multigrid.decode.video_file import Damage, VideoError, VideoFile, demuxed
 from lightning_multigrid.pixels import Box, YuvClip, YuvFormat
 
 # Most bytes of one read, and of a gap between packets that is read along with them.
@@ -344,14 +343,14 @@ class VideoReader:
     def _is_by_time(self) -> bool:
         """Whether times tell frames apart: unless all come out, and in another order than that of their times."""
         met = Damage()
-        numbers = [number for number, _ in sequential(self.file, self.index.shown_times.tolist(), met)]
+        numbers = [number for number, _ in self.file.sequential(self.index.shown_times.tolist(), met)]
         return bool(met.refused) or len(numbers) != len(self) or numbers == list(range(len(self)))
 
     def _sequential(self, times: list[int]) -> Generator[tuple[int, VideoFrame], None, None]:
         """Decodes the file from its beginning. Notes what that costs, and the damage."""
         met = Damage()
         try:
-            yield from sequential(self.file, times, met)
+            yield from self.file.sequential(times, met)
         finally:
             self.packets_fed += met.packets_fed
             self.damage = met or self.damage

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
 import av
 from av.container import InputContainer
 from av.packet import Packet
 from av.stream import Disposition
+from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from lightning_multigrid.decode.file_boxes import claimed_by_samples, promised_size
@@ -41,17 +44,33 @@ class VideoError(ValueError):
         return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+@dataclass
+class Damage:
+    """The frames at which a video is damaged, as far as it was decoded from its beginning. False if there are none."""
+
+    concealed: list[int] = field(default_factory=list)  # FFmpeg marks them as corrupt, or makes up their lost parts
+    refused: list[int] = field(default_factory=list)  # it can't decode their packets, or can't read on after them
+    missing: list[int] = field(default_factory=list)  # listed, but don't come out; known at the end of the file only
+    packets_fed: int = 0  # how many packets the decoder got
+
+    def __bool__(self) -> bool:
+        return bool(self.concealed or self.refused or self.missing)
+
+    def __str__(self) -> str:
+        places = self.concealed + self.refused + self.missing
+        if not places:
+            return "no damage met"
+        return (
+            f"damaged from frame {min(places)} to frame {max(places)} (frames that FFmpeg conceals: "
+            f"{len(self.concealed)}, packets that it can't decode: {len(self.refused)}, frames that don't come out: "
+            f"{len(self.missing)})"
+        )
+
+
 class VideoFile:
-    """An ordinary file, whatever its name looks like, open for reading until `close`.
+    """An ordinary file on disk or at a URL, open until `close`; `bytes` is the file for reads without FFmpeg.
 
-    Raises a `VideoError` if it is missing, empty, no ordinary file, or cannot be read.
-
-    Args:
-        path: A path, or a URL that fsspec knows.
-        timeout: Seconds that a read may take.
-
-    Attributes:
-        bytes: The file for reads without FFmpeg.
+    Raises a `VideoError` if it is missing, empty, no ordinary file, or can't be read. Reads may take `timeout` seconds.
     """
 
     def __init__(self, path: str, timeout: float) -> None:
@@ -86,15 +105,13 @@ class VideoFile:
             # FFmpeg raises one, too, if a header asks for more memory than there can be: a fault of the file.
             if isinstance(error, MemoryError) and not isinstance(error, av.FFmpegError):
                 raise
-            raise self._error(error) from error
+            self.check_reads()
+            reason = _reason(error)
+            if isinstance(error, av.FFmpegError):
+                limit = f", or frames of more than {MAX_PIXELS} pixels" if error.errno == errno.EINVAL else ""
+                reason = f"damaged{limit} ({error.strerror})"
+            raise VideoError(self.path, reason) from error
         self.check_reads()
-
-    def _error(self, error: Exception) -> VideoError:
-        self.check_reads()
-        if isinstance(error, av.FFmpegError):
-            limit = f", or frames of more than {MAX_PIXELS} pixels" if error.errno == errno.EINVAL else ""
-            return VideoError(self.path, f"damaged{limit} ({error.strerror})")
-        return VideoError(self.path, _reason(error))
 
     def check_reads(self) -> None:
         """Raises the error of a read, if there was one: FFmpeg took it for the end of the file."""
@@ -119,6 +136,45 @@ class VideoFile:
         except BaseException:
             container.close()
             raise
+
+    def sequential(self, times: list[int], met: Damage) -> Generator[tuple[int, VideoFrame], None, None]:
+        """Decodes the file from its beginning as FFmpeg does by default: past damage, which is noted in `met`.
+
+        Yields all frames, each with its number by `times`, when frames are shown, ascending: -1 if its time is none of
+        those. If `times` is empty, frames are counted.
+        """
+        missing = set(range(len(times)))
+        count, time = 0, None
+
+        def number(time: int | None) -> int:
+            if not times:
+                return count
+            place = len(times) if time is None else bisect_left(times, time)
+            return place if times[place : place + 1] == [time] else -1
+
+        container, stream = self.open()
+        with container:
+            packets = demuxed(container, stream)
+            while True:
+                try:
+                    packet = next(packets, None)
+                    if packet is None:
+                        break
+                    time = packet.pts
+                    met.packets_fed += packet.size > 0
+                    frames = packet.decode()
+                except av.FFmpegError:
+                    met.refused.append(max(number(time), 0))
+                    continue
+                for frame in frames:
+                    place = number(frame.pts)
+                    if frame.is_corrupt:
+                        met.concealed.append(max(place, 0))
+                    yield place, frame
+                    missing.discard(place)
+                    count += 1
+        if count < len(times):
+            met.missing += sorted(missing)
 
     def _container(self) -> InputContainer:
         # The suffix helps to tell containers apart. More of the name might be taken for a protocol or a pattern.

@@ -7,7 +7,6 @@ reading.
 from lightning_multigrid.files.durable import (
     OutputError,
     new_file,
-    output_error,
     output_errors,
     remove_partial,
     sync_folder,
@@ -36,7 +35,6 @@ __all__ = [
     "is_url",
     "names_at",
     "new_file",
-    "output_error",
     "output_errors",
     "path_argument",
     "quoted",

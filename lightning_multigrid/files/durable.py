@@ -28,13 +28,10 @@ def output_errors(folder: str) -> Iterator[None]:
     except OutputError:
         raise
     except OSError as error:
-        raise output_error(folder, error.errno or 0, error.strerror or str(error)) from error
-
-
-def output_error(folder: str, number: int, text: str) -> OutputError:
-    """Returns the error for an errno of the system and its text."""
-    way_out = "Free some space, or write to another folder" if number in _FULL else "Check the disk and its permissions"
-    return OutputError(number, f"{text} while writing to {folder}. {way_out}.")
+        full = error.errno in _FULL
+        way_out = "Free some space, or write to another folder" if full else "Check the disk and its permissions"
+        text = f"{error.strerror or error} while writing to {folder}. {way_out}."
+        raise OutputError(error.errno or 0, text) from error
 
 
 def temporary_name(folder: str) -> str:

@@ -58,11 +58,7 @@ class Watch:
 
 
 class WatchedFile:
-    """An ordinary file, open for reading.
-
-    Args:
-        path: Where it lies.
-        timeout: Seconds that a read may take.
+    """An ordinary file, open for reading; each read may take `timeout` seconds.
 
     Attributes:
         size: Its bytes.

@@ -8,6 +8,7 @@ trial on shapes follows values, too: those that are made of weights, buffers and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -56,7 +57,7 @@ class FollowedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (len(constant) == len(inputs) > 0 and operation is not _aten.t) or operation in _MAKE | _BY_SHAPE:
             made = self._make(func, args, kwargs, operation in _BY_SHAPE)
         result = func(*args, **kwargs)
-        for tensor, value in zip(_tensors(result), _tensors(made), strict=made is not None):
+        for tensor, value in zip(_tensors(result), _tensors(made), strict=False):
             self._known[id(tensor)] = tensor, value
         if made is None:  # data was written into a constant
             for tensor in _tensors(result):
@@ -80,8 +81,9 @@ class FollowedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _meet(self, operation: Any, constants: Sequence[Tensor]) -> None:
         for tensor in constants:
-            if tensor.ndim and 1 < tensor.numel() <= _MOST:
-                self.places.append(Place(self._layer(), operation.__name__, self._value(tensor)))
+            if tensor.ndim and tensor.numel() > 1:
+                with suppress(Exception):  # as in `_make`
+                    self.places.append(Place(self._layer(), operation.__name__, self._value(tensor)))
 
     def _make(self, func: Any, args: Any, kwargs: Any, by_shape: bool) -> Any:
         """Does for real what is done on shapes; None where that can't be said."""
@@ -97,7 +99,7 @@ class FollowedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         try:
             made = func(*real(args), **{name: real(value) for name, value in kwargs.items()})
-        except (RuntimeError, NotImplementedError, TypeError, IndexError):
+        except Exception:  # whatever an operator or a kind of tensor may raise: its values are not followed
             return None
         return made if all(tensor.numel() <= _MOST for tensor in _tensors(made)) else None
 
@@ -128,10 +130,11 @@ def counted_from_first(full: Sequence[Place], coarse: Sequence[Place], ratios: S
 
 
 def _at_beginning(full: Tensor, coarse: Tensor, ratios: Sequence[float]) -> bool:
-    if full.ndim != coarse.ndim or full.dtype != coarse.dtype or len(torch.unique(coarse)) <= 2:  # a mask
+    axes = [axis for axis in range(full.ndim) if coarse.shape[axis : axis + 1] != full.shape[axis : axis + 1]]
+    if full.ndim != coarse.ndim or not axes or any(coarse.shape[axis] > full.shape[axis] for axis in axes):
         return False
-    axes = [axis for axis in range(full.ndim) if coarse.shape[axis] != full.shape[axis]]
-    if not axes or any(coarse.shape[axis] > full.shape[axis] for axis in axes):
+    full, coarse = ((torch.view_as_real(table) if table.is_complex() else table).double() for table in (full, coarse))
+    if len(torch.unique(coarse)) <= 2:  # a mask
         return False
     if len(axes) == 1:
         return _rows_at_beginning(full.movedim(axes[0], 0), coarse.movedim(axes[0], 0), ratios)
@@ -142,22 +145,24 @@ def _at_beginning(full: Tensor, coarse: Tensor, ratios: Sequence[float]) -> bool
         diagonal = coarse.diagonal(dim1=axes[0], dim2=axes[1])
         if (diagonal == diagonal[..., :1]).all():  # it depends on the distance of two points: Swin's bias, for instance
             return False
-    return bool(axes) and torch.allclose(full, coarse, equal_nan=True)
+    return bool(axes) and torch.allclose(full, coarse, rtol=1e-4, equal_nan=True)
 
 
 def _rows_at_beginning(full: Tensor, coarse: Tensor, ratios: Sequence[float]) -> bool:
     """Whether the rows of a coarse table are rows of the full one, none of them from its end."""
     generator = torch.Generator().manual_seed(0)
     key = torch.randn(full[0].numel(), dtype=torch.float64, generator=generator).to(full.device)
-    rows, known = ((table.flatten(1) if table.ndim > 1 else table[:, None]).double() @ key for table in (coarse, full))
+    rows, known = (table.reshape(len(table), -1) @ key for table in (coarse, full))
+    near = 1e-5 * known.abs().max()
+    ranked, order = known.sort(stable=True)
+    same = (ranked.diff(prepend=ranked[:1]) > near).cumsum(0)  # equal rows, of several clips, for instance, are one
+    first = torch.full_like(order, len(known)).scatter_reduce(0, same, order, "amin")
 
-    def first(keys: Tensor) -> Tensor:  # equal rows, those of several clips, for instance, are one
-        same = torch.isclose(keys[:, None], known, rtol=1e-5, atol=1e-6)
-        return torch.where(same.any(1), same.int().argmax(1), len(known))
+    def furthest(keys: Tensor) -> int:
+        at = torch.searchsorted(ranked, keys - near).clamp(max=len(known) - 1)
+        return int(torch.where((ranked[at] - keys).abs() <= near, first[same[at]], len(known)).max())
 
-    last, places = int(first(known).max()), first(rows)
     share = len(coarse) / len(full)
-    reduced = min((ratio for ratio in ratios if ratio < 1), key=lambda ratio: abs(ratio - share))
+    reduced = min((ratio for ratio in ratios if ratio < 1), key=lambda ratio: abs(ratio - share), default=0.0)
     # Rows that are spread lie further apart: the last of n is (n - 1) / n of the way.
-    furthest = int(places.max())
-    return furthest > 0 and furthest + 1 <= (reduced + 0.1) * (last + 1)
+    return 0 < furthest(rows) < (reduced + 0.1) * (furthest(known) + 1)

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any
 
 from lightning_multigrid.decode import BrokenVideosError
-from lightning_multigrid.files import StrPath, is_url, new_file, output_error, path_argument, size_and_change
+from lightning_multigrid.files import StrPath, is_url, new_file, path_argument, size_and_change
 from lightning_multigrid.prepare.index import write_index
 from lightning_multigrid.prepare.names import names_of
 from lightning_multigrid.prepare.output import Output, PlannedVideo, open_output
@@ -35,44 +35,26 @@ _SAMPLE = 16
 
 @dataclass
 class Progress:
-    """Where a `prepare` is.
+    """Where a `prepare` is."""
 
-    Args:
-        total: Videos to make.
-        total_bytes: Bytes of their sources, from which the remaining time is estimated.
-        done: Videos that are made, or broken.
-        done_bytes: Bytes of their sources.
-        broken: Videos that are broken.
-    """
-
-    total: int
-    total_bytes: int
-    done: int = 0
-    done_bytes: int = 0
-    broken: int = 0
+    total: int  # videos to make
+    total_bytes: int  # of their sources, from which the remaining time is estimated
+    done: int = 0  # videos that are made, or broken
+    done_bytes: int = 0  # of their sources
+    broken: int = 0  # videos that are broken
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a `prepare` did.
+    """What a `prepare` did."""
 
-    Args:
-        manifest: The packed manifest, for `VideoDataModule`; after a part, where `merge` will write it.
-        report: CSV of the broken videos.
-        made: Videos that it made.
-        kept: Videos that were there before.
-        broken: Path and reason of each video that can't be used.
-        source_bytes: Bytes of the sources of all videos that are there now; 0 if those are folders of frames.
-        bytes: Bytes of the videos themselves.
-    """
-
-    manifest: str
-    report: str
-    made: int
-    kept: int
-    broken: dict[str, str]
-    source_bytes: int
-    bytes: int
+    manifest: str  # the packed manifest, for `VideoDataModule`; after a part, where `merge` will write it
+    report: str  # CSV of the broken videos
+    made: int  # videos that it made
+    kept: int  # videos that were there before
+    broken: dict[str, str]  # path and reason of each video that can't be used
+    source_bytes: int  # of the sources of all videos that are there now; 0 if those are folders of frames
+    bytes: int  # of the videos themselves
 
 
 def prepare(
@@ -226,7 +208,7 @@ def _transcode_all(
         for job, result in results:
             video = by_temporary.pop(job.target)
             if isinstance(result, OSError):
-                raise output_error(output.root, result.errno or 0, result.strerror or str(result))
+                raise result
             if isinstance(result, Prepared):
                 result = output.put_in_place(video, result)
             if isinstance(result, TaskFailure):

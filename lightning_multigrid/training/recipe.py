@@ -167,7 +167,7 @@ class Options:
         warmup = stages.warmup_epochs if self.warmup_epochs is None else self.warmup_epochs
         baseline = Baseline(shape, epochs, milestones, stride, warmup)
         schedule = self._plan(baseline, stages.stepwise, patch_divisors(module))
-        if self.lr_scaling == "auto" and _most_scale(schedule) > 1:
+        if self.lr_scaling == "auto" and any(phase.lr_scale > 1 for phase in schedule.phases):
             schedule = replace(schedule, lr_scaling=auto_lr_scaling(optimizers))
         _warn_of_linear_lr(schedule, optimizers)
         return schedule
@@ -233,12 +233,8 @@ def _used(optimizers: Iterable[Optimizer]) -> list[Optimizer]:
     return [optimizer for optimizer in optimizers if optimizer.param_groups]  # Lightning's stand-in has no groups
 
 
-def _most_scale(schedule: MultigridSchedule) -> float:
-    return max(phase.lr_scale for phase in schedule.phases)
-
-
 def _warn_of_linear_lr(schedule: MultigridSchedule, optimizers: Iterable[Optimizer]) -> None:
-    most = _most_scale(schedule)
+    most = max(phase.lr_scale for phase in schedule.phases)
     others = [type(optimizer).__name__ for optimizer in _used(optimizers) if _rule_of(optimizer) == "sqrt"]
     if schedule.lr_scaling == "linear" and most > 1 and others:
         rank_zero_warn(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -360,11 +361,7 @@ def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
     """Returns the LR's factor of each parameter: `decay` to the power of the blocks after it, and the head is one.
 
     The blocks are those of the list, or `nn.Sequential`, that holds most parameters. What the model registers before
-    them is the embedding; what it registers after them is the head. That holds for timm's, transformers' and
-    torchvision's models.
-
-    Raises:
-        ValueError: If the model has no such list.
+    them is the embedding; what it registers after them is the head.
 
     >>> layer_scales(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)), decay=0.5)
     {'0.weight': 0.25, '1.weight': 0.5}
@@ -372,22 +369,17 @@ def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     if decay == 1:
         return dict.fromkeys(sizes, 1.0)
-    held: dict[str, int] = {}
+    held: Counter[str] = Counter()
     for name, size in sizes.items():
-        for number in re.finditer(r"(?<![^.])\d+\.", name):
-            prefix = name[: number.start()]
-            held[prefix] = held.get(prefix, 0) + size
+        held.update({name[: number.start()]: size for number in re.finditer(r"(?<![^.])\d+\.", name)})
     if not held:
         raise ValueError(f"`layer_decay={decay}` needs a list of blocks, and {type(model).__name__} has none.")
-    blocks = max(held, key=lambda prefix: held[prefix])
-    depths, depth = {}, 0
+    blocks, depth, depths = re.escape(held.most_common(1)[0][0]), 0.0, dict[str, float]()
     for name in sizes:
-        block = re.match(rf"{re.escape(blocks)}(\d+)\.", name)
-        if block:
-            depth = int(block[1]) + 1
-        depths[name] = depth if block or not depth else None
-    last = 1 + max(found for found in depths.values() if found is not None)
-    return {name: decay ** (0 if found is None else last - found) for name, found in depths.items()}
+        block = re.match(rf"{blocks}(\d+)\.", name)
+        depths[name] = depth = int(block[1]) + 1 if block else math.inf if depth else 0
+    last = 1 + max(depth for depth in depths.values() if depth < math.inf)
+    return {name: decay ** max(0, last - depth) for name, depth in depths.items()}
 
 
 def _check_schedule(

@@ -1,6 +1,7 @@
 """The command line as a user types it, in this process; one real process as a proof of the installed script."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -310,17 +311,19 @@ def test_help_of_a_class_explains_its_arguments(capsys):
     assert "Temporal stride, in source frames" in capsys.readouterr().out
 
 
-def test_the_module_runs_as_a_program():
-    done = subprocess.run(
-        [sys.executable, "-m", "lightning_multigrid", "--version"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip().endswith("0.1.0")
+def test_the_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out.strip().endswith("0.1.0")
 
 
-def test_torchrun_is_told_the_error(tmp_path, capsys, monkeypatch):
-    """As its summary shows it; `test_launchers.py` runs torchrun itself."""
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
-    assert failure(capsys, ["plan", "--like=nothing"]).startswith("error: `--like` must be one of ")
+def test_the_module_runs_as_a_program_and_torchrun_is_told_its_error(tmp_path):
+    """As torchrun's summary shows it; `test_launchers.py` runs torchrun itself."""
+    told = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(tmp_path / "error.json")}
+    command = [sys.executable, "-m", "lightning_multigrid", "plan", "--like=nothing"]
+    done = subprocess.run(command, env=told, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: `--like` must be one of ")
     said = json.loads((tmp_path / "error.json").read_text())["message"]
     assert said["message"].startswith("ValueError: `--like` must be one of ")
     assert "in _preset" in said["extraInfo"]["py_callstack"]

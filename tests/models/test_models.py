@@ -77,18 +77,16 @@ def test_one_model_takes_every_grid_at_the_published_cost(factory, arguments, co
     model = on_meta(factory, **arguments)
     counted = {}
     for frames, size in costs:
-        model.zero_grad()
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
             logits = model(torch.empty(1, 3, frames, size, size, device="meta"))
         counted[frames, size] = counter.get_total_flops() / 2e9
         assert logits.shape == (1, 400)
-        logits.sum().backward()
-        assert all(parameter.grad is not None for parameter in model.parameters())
     assert counted == pytest.approx(costs, abs=0.006)
 
 
 @pytest.mark.parametrize("factory", [slowfast_r50, i3d_r50, i3d_nl_r50, slow_r50])
 def test_a_training_step_on_an_odd_grid_gives_finite_gradients(factory):
+    """To every parameter, too."""
     model = factory(num_classes=3)
     loss = nn.functional.cross_entropy(model(torch.randn(2, 3, 4, 45, 45)), torch.tensor([0, 2]))
     loss.backward()

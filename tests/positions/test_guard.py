@@ -79,6 +79,13 @@ class Rotated(Tokens):
         return x * torch.cat([sinusoids((ids // 16).float()), sinusoids((ids % 16).float())], -1)[:, ::2]
 
 
+class Complex(Tokens):
+    def placed(self, x):
+        x = torch.view_as_complex(x.flatten(2).transpose(1, 2).unflatten(-1, (-1, 2)).contiguous())
+        angles = torch.arange(x.shape[1], device=x.device)[:, None] / torch.arange(1, 5, device=x.device)
+        return torch.view_as_real(x * torch.polar(torch.ones_like(angles), angles)).flatten(2)
+
+
 class InSpace(Tokens):
     """Tables of rows and columns, for each frame: the corner of the map, which is no beginning of its tokens."""
 
@@ -111,7 +118,8 @@ class Maps(Tokens):
 
 
 COUNTING = [
-    Sliced, Embedded, Numbered, NotTrainedYet, Computed, WrittenInPlace, Rotated, InSpace, InTime, OfEachClip, Maps,
+    Sliced, Embedded, Numbered, NotTrainedYet, Computed, WrittenInPlace, Rotated, Complex, InSpace, InTime, OfEachClip,
+    Maps,
 ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from lightning_multigrid.decode.reader import VideoReader, build_index
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.files.durable import OutputError, new_file, remove_partial, temporary_name
 from lightning_multigrid.prepare.dataset import prepare
-from lightning_multigrid.prepare.journal import Entry, Journal
+from lightning_multigrid.prepare.output import Entry, Journal
 from lightning_multigrid.prepare.transcode import Encoding
 from lightning_multigrid.sources.builder import renamed
 from lightning_multigrid.sources.charades import Charades

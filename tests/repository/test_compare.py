@@ -151,6 +151,21 @@ class TestReport:
         assert figure.stat().st_size < 150_000
 
 
+class TestOpponents:
+    def test_a_baseline_of_equal_time_has_so_many_more_steps_and_its_lr(self, call, compare, tmp_path):
+        """The factor of time is that of the committed runs."""
+        folder = EXAMPLES / "results" / "compare"
+        seconds = {
+            name: mean(run["train_seconds"] / run["steps"] for run in records(folder, name))
+            for name in ("baseline", "multigrid_1.5x")
+        }
+        assert compare["EQUAL_TIME"] == pytest.approx(seconds["multigrid_1.5x"] / seconds["baseline"], abs=0.005)
+        call("--tiny", "--folder", str(tmp_path), "--seeds", "0", "--variants", "short_1.5x_time_lr2")
+        (run,) = records(tmp_path, "short_1.5x_time_lr2")
+        assert run["steps"] == round(compare["EQUAL_TIME"] * compare["TINY"].multigrid_steps())
+        assert compare["OPPONENTS"]["short_1.5x_time_lr2"].lr_factor == 2
+
+
 class TestAblations:
     """Of the task itself, by their plans."""
 
@@ -202,6 +217,7 @@ def test_tables_of_the_committed_results_are_those_of_the_json(name, compare):
     rows = compare["table"](runs, variants).splitlines()
     assert len(rows) > 3
     if name == "compare":
-        rows += compare["table"](runs, compare["ablations"](compare["Task"]()), times=False).splitlines()
+        for variants in (compare["ablations"](compare["Task"]()), compare["OPPONENTS"]):
+            rows += compare["table"](runs, variants, times=False).splitlines()
     text = (EXAMPLES / "results" / "README.md").read_text()
     assert [row for row in rows if row not in text] == []
