@@ -246,7 +246,7 @@ row(MODULES, "frames folded into the batch (TSN)", module=lambda: Script(model=P
 row(MODULES, "a recurrent layer over frames", module=lambda: Script(model=Recurrent))
 row(MODULES, "a pool of a fixed size", module=headed(nn.AvgPool3d((2, 8, 8)), nn.Flatten(), nn.Linear(4, CLASSES)))
 row(MODULES, "a fixed table of positions", module=lambda: Script(model=Positions), refused="cannot take clips",
-    outcome="resize it in a method `set_grid`")  # fmt: skip
+    outcome="interpolate it, in a method `set_grid`")  # fmt: skip
 row(MODULES, "the first rows of a table of positions", module=lambda: Script(model=FirstRows), refused="counts places",
     outcome="they are the places of other frames; spread them in a method `set_grid`")  # fmt: skip
 row(MODULES, "resizes in `forward`", module=Resizes, refused="forward",
