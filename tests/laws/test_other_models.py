@@ -96,10 +96,11 @@ def test_what_cannot_take_a_grid_is_refused_with_the_way_out(config, capsys, tmp
     assert "Use a global pool" in message
 
 
+@pytest.mark.slow
 def test_a_model_with_pools_of_a_fixed_size_trains(config, caplog):
     """S3D ends with a pool of 2 x 7 x 7, the map of 16 x 224 x 224, and pools of 2 frames before."""
     main([*config(torchvision_model("s3d"), frames=16, size=224), "--trainer.fast_dev_run=1"])
-    assert "4 x 4 x 112" in caplog.text
+    assert "16 x 4 x 112" in caplog.text
 
 
 def test_images_are_clips_of_one_frame(tmp_path, monkeypatch):
