@@ -123,7 +123,7 @@ def _splits(config: Any) -> Mapping[str, Manifest]:
     """Reads the videos of each split that a config of `fit` names."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--config", action="config")
-    parser.add_class_arguments(Trainer, "trainer", instantiate=False)
+    parser.add_class_arguments(Trainer, "trainer", instantiate=False, sub_configs=True)
     for name, kind in (("model", LightningModule), ("data", LightningDataModule)):
         parser.add_subclass_arguments(kind, name, instantiate=name == "data", required=name == "data")
     for name in ("seed_everything", "ckpt_path", "weights_only"):

@@ -273,7 +273,7 @@ def make_plan(
         rule = callback.options.lr_rule(schedule, trainer.optimizers)
         lr = takeover.drive_lr(trainer, module, recipe, steps=0, weight_decay=False)
         lrs = tuple(_lr_points(schedule, lr, _places(schedule)))
-        follow = tuple(Following(module, shape.frames, shape.size).names)
+        follow = () if schedule.flat else tuple(Following(module, shape.frames, shape.size).names)
         split = planned, accumulate, data.drop_last
         return Plan(schedule, world, *split, lrs, configured, configured_world, rule, follow)
 

@@ -32,7 +32,8 @@ def _flat(tree: dict[Any, Any]) -> dict[str, Any]:
 _DEFAULTS: dict[str, Any] = _flat(
     yaml.safe_load("""
     AUG: {AA_TYPE: rand-m9-mstd0.5-inc1, ENABLE: false, NUM_SAMPLE: 1, RE_PROB: 0.25}
-    BN: {NUM_BATCHES_PRECISE: 200, USE_PRECISE_STATS: false, WEIGHT_DECAY: 0.0}
+    BN:
+      {NORM_TYPE: batchnorm, NUM_BATCHES_PRECISE: 200, NUM_SYNC_DEVICES: 1, USE_PRECISE_STATS: false, WEIGHT_DECAY: 0.0}
     DATA:
       {ENSEMBLE_METHOD: sum, INV_UNIFORM_SAMPLE: false, MEAN: [0.45, 0.45, 0.45], MULTI_LABEL: false, NUM_FRAMES: 8,
        PATH_PREFIX: '', PATH_TO_DATA_DIR: '', RANDOM_FLIP: true, SAMPLING_RATE: 8, STD: [0.225, 0.225, 0.225],
@@ -172,9 +173,13 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
     validations = config["MULTIGRID.EVAL_FREQ"]
     precise, batches = config["BN.USE_PRECISE_STATS"], config["BN.NUM_BATCHES_PRECISE"]
     if not long and not short:
-        config.notes.append("The baseline as it is. For multigrid add lightning_multigrid.MultigridCallback.")
-        if precise:
-            config.notes.append("Precise BatchNorm is an argument of MultigridCallback, which is not used here.")
+        config.notes.append("The baseline as it is. For multigrid use lightning_multigrid.MultigridCallback.")
+        synced = config["BN.NORM_TYPE"] == "sync_batchnorm"
+        if precise or synced:
+            of_device = config["TRAIN.BATCH_SIZE"] // max(1, config["NUM_GPUS"])
+            share = {"sub_batch": max(1, of_device * (config["BN.NUM_SYNC_DEVICES"] if synced else 1))}
+            share |= {"precise_bn_batches": batches} if precise else {}
+            callbacks.append(_part("MultigridCallback.baseline", **share))
         return callbacks
     arguments: dict[str, Any] = {
         # PySlowFast lengthens the training for the long cycle only.

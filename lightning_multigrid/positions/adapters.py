@@ -107,3 +107,6 @@ class Adapter:
     attributes: Callable[[Any, Grids], Mapping[str, Any]] = lambda module, grids: {}
     tables: Callable[[Any, Grids], Mapping[str, Table]] = lambda module, grids: {}
     divisors: Callable[[Any], tuple[int, int]] | None = None
+
+
+RESIZES_ITSELF = Adapter()  # of a class that brings its tables to the grid of what it gets

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lightning_multigrid.positions.adapters import Grid, Grids, Table
+from lightning_multigrid.positions.adapters import RESIZES_ITSELF, Grid, Grids, Table
 from lightning_multigrid.positions.known import adapter_of
 from lightning_multigrid.positions.pools import POOLS
 
@@ -108,9 +108,10 @@ def _reader(name: str) -> Callable[[nn.Module], Tensor]:
 
 
 def knows_grids(module: nn.Module, layer: str) -> bool:
-    """Whether a layer, or what it is a part of, is told the grid by its own `set_grid`."""
+    """Whether a layer, or what it is a part of, is told the grid by its own `set_grid`, or is known to find it out."""
     names = layer.split(".")
-    return any(_has_set_grid(module.get_submodule(".".join(names[:end]))) for end in range(len(names) + 1))
+    parts = [module.get_submodule(".".join(names[:end])) for end in range(len(names) + 1)]
+    return any(_has_set_grid(part) or adapter_of(part) is RESIZES_ITSELF for part in parts)
 
 
 def _has_set_grid(part: nn.Module) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lightning_multigrid.positions.adapters import Adapter, Grids, Table
+from lightning_multigrid.positions.adapters import RESIZES_ITSELF, Adapter, Grids, Table
 
 
 def _sides(size: Any) -> tuple[int, int]:
@@ -101,6 +101,7 @@ ADAPTERS = {
     "transformers.VivitEmbeddings": Adapter(
         _image_size, lambda module, grids: {"position_embeddings": _vivit_table(module.patch_embeddings, grids)}
     ),
+    "transformers.TimesformerEmbeddings": RESIZES_ITSELF,
     "transformers.TimesformerLayer": Adapter(_timesformer_config),
     "transformers.VJEPA2RopeAttention": Adapter(_vjepa2_ids),
 }

@@ -267,7 +267,7 @@ def begin_fit(
     takeover.replace_loader(trainer, loaders)
     takeover.configure_trainer(trainer, sampler, recipe.epoch)
     rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, sampler.drop_last))
-    if fit.following.names:
+    if fit.following.names and not sampler.schedule.flat:
         rank_zero_info(f"Positions follow the grid: {', '.join(fit.following.names)}.")
     rank_zero_info(options.lr_rule(sampler.schedule, trainer.optimizers))
     return fit

@@ -11,6 +11,7 @@ import lightning as L
 import pytest
 import torch
 import yaml
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataModule
@@ -223,6 +224,24 @@ def test_the_table_says_what_is_known(plan):
     assert f"{steps} steps instead of {baseline_steps}" in text
     faster = float(re.search(r"([\d.]+)x faster if the data keep up", text)[1])
     assert faster == pytest.approx(baseline_steps / steps, rel=0.03)
+
+
+def test_the_table_says_which_multiples_and_places_follow_the_model(videos):
+    class Patches(nn.Conv3d):
+        def set_grid(self, frames, size):
+            pass
+
+    patches = Patches(3, 4, (2, 4, 4), stride=(2, 4, 4))
+    module = VideoClassifier(nn.Sequential(patches, nn.AdaptiveAvgPool3d(1), nn.Flatten()), num_classes=4)
+
+    def text(callback):
+        plan = make_plan(callback, trainer(), module, data_of(videos), clips=VIDEOS, world=1, configured_world=1)
+        return plan.table(Forecast(plan.schedule, {}, {}, 1))
+
+    multigrid = text(MultigridCallback())
+    assert "frames are multiples of 2 and sizes are multiples of 4" in multigrid
+    assert "Positions follow the grid: Patches." in multigrid
+    assert "Positions" not in text(None)  # the baseline, without the callback
 
 
 def test_without_costs_and_times_the_table_is_shorter(plan):

@@ -162,9 +162,25 @@ def test_without_multigrid_the_baseline_is_translated(tmp_path, capsys):
     text = translated(tmp_path, changed(KINETICS, MULTIGRID={"SHORT_CYCLE": False, "LONG_CYCLE": False}))
 
     assert "The baseline as it is" in text
-    assert "Precise BatchNorm is an argument of MultigridCallback" in text
-    assert yaml.safe_load(text)["trainer"]["callbacks"] == []
+    [callback] = yaml.safe_load(text)["trainer"]["callbacks"]
+    assert callback["class_path"] == "lightning_multigrid.MultigridCallback.baseline"
+    assert callback["init_args"] == {"sub_batch": 8, "precise_bn_batches": 100}  # 64 clips on 8 GPUs
     assert plan(tmp_path, text, capsys)["epochs"] == 239
+
+
+@pytest.mark.parametrize(
+    ("norm", "expected"),
+    [
+        ({}, None),
+        ({"NORM_TYPE": "sync_batchnorm", "NUM_SYNC_DEVICES": 2}, {"sub_batch": 8}),
+        ({"NUM_SYNC_DEVICES": 2}, None),  # without effect on plain BatchNorm
+        ({"USE_PRECISE_STATS": True}, {"sub_batch": 4, "precise_bn_batches": 200}),
+    ],
+)
+def test_the_batch_statistics_of_a_baseline_are_those_of_the_config(norm, expected, tmp_path):
+    """8 clips on 2 GPUs: each normalises over its 4, unless both share them."""
+    callbacks = yaml.safe_load(translated(tmp_path, changed(SMALL, BN=norm)))["trainer"]["callbacks"]
+    assert [callback["init_args"] for callback in callbacks] == ([expected] if expected else [])
 
 
 @pytest.mark.parametrize(

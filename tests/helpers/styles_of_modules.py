@@ -211,6 +211,11 @@ class Positions(nn.Module):
         return self.net(clips + self.places)
 
 
+class FirstRows(Positions):
+    def forward(self, clips: Any) -> Any:
+        return self.net(clips + self.places[:, :, : clips.shape[2], :1, :1])
+
+
 class Resizes(Script):
     def forward(self, clips: Any) -> Any:
         return self.net(nn.functional.interpolate(clips, (FRAMES, SIZE, SIZE)))
@@ -239,10 +244,11 @@ row(MODULES, "frozen BatchNorm", module=swapped(lambda: nn.BatchNorm3d(4).eval()
 row(MODULES, "dropout", module=headed(nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Dropout(0.3), nn.Linear(4, CLASSES)))
 row(MODULES, "frames folded into the batch (TSN)", module=lambda: Script(model=PerFrame))
 row(MODULES, "a recurrent layer over frames", module=lambda: Script(model=Recurrent))
-row(MODULES, "a pool of a fixed size", refused="cannot take clips", outcome="use a global pool",
-    module=headed(nn.AvgPool3d((2, 8, 8)), nn.Flatten(), nn.Linear(4, CLASSES)))  # fmt: skip
+row(MODULES, "a pool of a fixed size", module=headed(nn.AvgPool3d((2, 8, 8)), nn.Flatten(), nn.Linear(4, CLASSES)))
 row(MODULES, "a fixed table of positions", module=lambda: Script(model=Positions), refused="cannot take clips",
-    outcome="interpolate it, as `ResizedPositions` does")  # fmt: skip
+    outcome="interpolate it, in a method `set_grid`")  # fmt: skip
+row(MODULES, "the first rows of a table of positions", module=lambda: Script(model=FirstRows), refused="counts places",
+    outcome="they are the places of other frames; spread them in a method `set_grid`")  # fmt: skip
 row(MODULES, "resizes in `forward`", module=Resizes, refused="forward",
     outcome="it would undo the grid; resize in the dataset")  # fmt: skip
 row(MODULES, "resizes in `on_after_batch_transfer`", module=ResizesOnDevice,

@@ -76,22 +76,30 @@ def test_mvit_trains_with_resized_positions(name, config, caplog):
     assert "16 x 2 x 16" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("name", "layer", "way_out"),
-    [
-        ("s3d", r"`model\.\S+` \((Avg|Max)Pool3d\) fails with RuntimeError", "factors that keep the clips larger"),
-        ("mvit_v1_b", r"`model\.pos_encoding` \(PositionalEncoding\) fails with RuntimeError", "`ResizedPositions`"),
-        ("mvit_v2_s", r"`model\.\S+` \(\w+\) fails with RuntimeError", "`ResizedPositions`"),
-    ],
-)
-def test_what_cannot_take_a_grid_is_refused_with_the_way_out(name, layer, way_out, config, capsys):
-    model = torchvision_model(name)
+FLAT = """
+from torch import nn
+
+class Flat(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(3 * 8 * 32 * 32, 3))
+"""
+
+
+def test_what_cannot_take_a_grid_is_refused_with_the_way_out(config, capsys, tmp_path, monkeypatch):
+    (tmp_path / "flat_model.py").write_text(FLAT)
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SystemExit):
-        main(config(model, frames=16, size=224))
+        main(config("{class_path: flat_model.Flat}", frames=8, size=32))
     message = capsys.readouterr().err
-    assert "VideoClassifier cannot take clips of 4 x 112 x 112 (frames x height x width)" in message
-    assert re.search(layer, message), message
-    assert way_out in message
+    assert "VideoClassifier cannot take clips of 2 x 16 x 16 (frames x height x width)" in message
+    assert re.search(r"`model\.1` \(Linear\) fails with RuntimeError", message), message
+    assert "Use a global pool" in message
+
+
+def test_a_model_with_pools_of_a_fixed_size_trains(config, caplog):
+    """S3D ends with a pool of 2 x 7 x 7, the map of 16 x 224 x 224, and pools of 2 frames before."""
+    main([*config(torchvision_model("s3d"), frames=16, size=224), "--trainer.fast_dev_run=1"])
+    assert "4 x 4 x 112" in caplog.text
 
 
 def test_images_are_clips_of_one_frame(tmp_path, monkeypatch):

@@ -87,7 +87,7 @@ def test_with_momentum_a_lower_lr_would_not_undo_a_tail():
             weight.grad = torch.full((1,), float(gradient_scale) if step == 0 else 0.0)
             optimizer.param_groups[0]["lr"] = lr_scale if step == 0 else 1.0
             optimizer.step()
-        return -float(weight)
+        return -weight.item()
 
     assert moved(1, 1) == pytest.approx(10)
     assert moved(1 / 8, 1) == pytest.approx(10 - 7 / 8)
