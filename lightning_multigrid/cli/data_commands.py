@@ -1,7 +1,5 @@
 """The subcommands `prepare` and `check`: they need videos, and neither a model nor a Trainer."""
 
-from __future__ import annotations
-
 import os
 import sys
 from argparse import RawDescriptionHelpFormatter

@@ -4,8 +4,6 @@ FLOPs and activations are those of the real model, found by shapes alone on the 
 known step time and the FLOPs, or from step times of every grid that were measured on clips of noise.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping, Sequence

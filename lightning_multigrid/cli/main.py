@@ -1,7 +1,5 @@
 """The command line: Lightning's subcommands, `plan`, `prepare` and `check`, and `migrate`."""
 
-from __future__ import annotations
-
 import json as json_format
 import math
 import os

@@ -1,7 +1,5 @@
 """The plan of a config, without data or GPU: what `lightning-multigrid plan` says."""
 
-from __future__ import annotations
-
 import math
 import os
 import sys

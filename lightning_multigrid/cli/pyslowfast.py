@@ -3,8 +3,6 @@
 Source of keys and defaults: `slowfast/config/defaults.py` of PySlowFast.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -9,8 +9,6 @@ is for evaluation, and `loading/fixed_clips.py` reduces the clips of a user's ow
 Legend: T frames and S size of a baseline clip; t frames of a coarser one.
 """
 
-from __future__ import annotations
-
 import random
 from bisect import bisect_right
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The boxes of mp4 and Matroska files: how long a file claims to be, and where its tables lie."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from lightning_multigrid.files import ReadableFile

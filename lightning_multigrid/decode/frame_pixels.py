@@ -3,8 +3,6 @@
 A frame is *stored* as the decoder gives it out, and *shown* with its rotation applied.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from fractions import Fraction

@@ -4,8 +4,6 @@ A decoder that starts in the middle of a stream has not seen the headers, tables
 which starts at the beginning would know there. Codecs that are not named here are decoded from their beginning.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from lightning_multigrid.decode.nal import nal_units

@@ -1,7 +1,5 @@
 """Which packets are decoded for some frames: as few as give exactly these frames."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What a thread keeps from one video to the next: indices, decoders and scalers."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator

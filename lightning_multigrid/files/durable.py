@@ -1,7 +1,5 @@
 """Files that are written whole or not at all, even if the machine or the process dies."""
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

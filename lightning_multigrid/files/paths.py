@@ -1,7 +1,5 @@
 """Paths from users and lists, and the suffixes of videos and images."""
 
-from __future__ import annotations
-
 import os
 
 StrPath = str | os.PathLike[str]

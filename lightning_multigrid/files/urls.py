@@ -4,8 +4,6 @@
 FFmpeg never sees a URL.
 """
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re

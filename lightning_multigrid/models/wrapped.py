@@ -1,7 +1,5 @@
 """Models of transformers, and image models, as models of clips: B x 3 x T x H x W in, logits B x classes out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn

@@ -3,8 +3,6 @@
 Legend: N clips of a rank, C channels, `*` the other axes, R ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any

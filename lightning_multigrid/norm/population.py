@@ -1,7 +1,5 @@
 """Sets BatchNorm's running statistics to those of many clips (precise BatchNorm), or to their average over ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias, cast

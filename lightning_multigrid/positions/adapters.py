@@ -4,8 +4,6 @@ A clip on a coarser grid spans the same time and space with fewer points (Sec. 3
 k N / n of the N of the full grid, and it gets what the model knows of that place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

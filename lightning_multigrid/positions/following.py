@@ -1,7 +1,5 @@
 """Tells the parts of a module the grid of each mini-batch, and puts everything back afterwards."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack

@@ -5,8 +5,6 @@ table, or positions 0, 1, 2 ... of its tokens, reads them as the beginning of th
 trial on shapes follows values, too: those that are made of weights, buffers and constants only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple

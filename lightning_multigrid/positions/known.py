@@ -1,7 +1,5 @@
 """The adapters of all libraries, and what they and the first convolution say of a model."""
 
-from __future__ import annotations
-
 from math import lcm
 
 from torch import nn

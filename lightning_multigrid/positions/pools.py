@@ -4,8 +4,6 @@ Its kernel is the feature map of the baseline's grid, and a coarser grid has a s
 there. On a map as large as its kernel it is as it was.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

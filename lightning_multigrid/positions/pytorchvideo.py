@@ -3,8 +3,6 @@
 Its tables are those of MViT v1: resized bilinearly in space and linearly in time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
 from typing import Any

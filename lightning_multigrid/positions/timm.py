@@ -6,8 +6,6 @@ the number of tokens; where they count tokens, they are spread, so that token k 
 what timm's `ref_feat_shape` is for.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass

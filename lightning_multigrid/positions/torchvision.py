@@ -8,8 +8,6 @@ torchvision numbers the pairs of tokens as if their rows were as wide as the win
 distances. On the baseline's grid that stays as it is. On others, each pair reads what the same distance reads there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any

@@ -10,8 +10,6 @@ the first tokens. To align the centres instead would add the same constant to al
 differences.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable
 from math import prod

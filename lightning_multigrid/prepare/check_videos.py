@@ -1,7 +1,5 @@
 """Whether the videos of a manifest can be read, without writing anything."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

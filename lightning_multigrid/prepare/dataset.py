@@ -6,8 +6,6 @@ command knows later what is done; and `lock`, which keeps a second `prepare` out
 an index and a lock of its own in `parts/K-of-N`.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import os

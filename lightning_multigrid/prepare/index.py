@@ -1,7 +1,5 @@
 """The packet indices of prepared videos, in one file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache

@@ -1,7 +1,5 @@
 """Names of prepared videos: those of their sources, unless two would share a name."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import unicodedata

@@ -5,8 +5,6 @@ groups of pictures, many pictures that no other one refers to (they are decoded 
 tools that cost a decoder most (arithmetic coding, loop filter, weighted prediction).
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ that they outlive a parent that is killed. These are fresh interpreters, each wi
 else; one whose parent is gone ends with its next sign of life.
 """
 
-from __future__ import annotations
-
 import os
 import pkgutil
 import signal

@@ -4,8 +4,6 @@ There are more epochs than in the script, and their numbers of steps differ. The
 have many more clips. `docs/differences.md` lists everything; a run says what its script really uses.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

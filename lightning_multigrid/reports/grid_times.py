@@ -1,7 +1,5 @@
 """Times of the steps on each grid, measured and predicted, and the lines that a run prints."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Follows a run: how long the rest takes, whether the loader slows it down, and how fast it was in the end."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

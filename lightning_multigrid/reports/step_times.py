@@ -10,8 +10,6 @@ ahead of the device, so the moments are events in the device's stream: recording
 read after the device has passed them.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,7 +1,5 @@
 """What a user chooses: the baseline recipe and the factors of the long and the short cycle (Sec. 3.2)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction

@@ -5,8 +5,6 @@ same answer. Positions count epochs from 0, and intervals are half open: [start,
 because 5.9999999 instead of 6 would be in the wrong phase.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a schedule consists of: phases, and the mini-batches of an epoch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 

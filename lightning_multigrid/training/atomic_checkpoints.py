@@ -5,8 +5,6 @@ that is atomic, but from a local `/tmp` to a network drive it is a copy: if the 
 remains under the name of the last checkpoint. Besides, torch loads a corrupted file without complaint.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import zipfile

@@ -1,7 +1,5 @@
 """Tries a model on grids without computing anything: shapes only, on the meta device."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import re

@@ -4,8 +4,6 @@ By itself, `torch.compile` compiles in the middle of training whenever it meets 
 with a warning, and runs the model uncompiled. Multigrid training has about 10 shapes.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

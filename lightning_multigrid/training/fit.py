@@ -1,7 +1,5 @@
 """One `fit`: how it is planned and started, how its LR and validations are set, and how it answers its loader."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from fractions import Fraction

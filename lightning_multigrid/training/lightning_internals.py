@@ -6,8 +6,6 @@ Lightning changes. Documented hooks and properties count as public, and so do at
 like one of its arguments, such as `limit_train_batches`.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import sys

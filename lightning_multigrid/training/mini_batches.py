@@ -1,7 +1,5 @@
 """Mini-batches as `training_step` is given them, made or moved outside of Lightning's loop."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

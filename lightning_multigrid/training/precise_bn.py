@@ -7,8 +7,6 @@ weights, on the baseline's grid: the mean and variance of all values that a laye
 Legend: N clips, C channels, `*` the other axes.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What a script says: about the baseline (`Recipe`), and about the schedule that it wants (`Options`)."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence, Sized

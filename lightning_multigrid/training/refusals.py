@@ -3,8 +3,6 @@
 Functions named `refuse_` raise a `MisconfigurationException`.
 """
 
-from __future__ import annotations
-
 import copy
 from inspect import signature
 from typing import Any

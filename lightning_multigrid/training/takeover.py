@@ -1,7 +1,5 @@
 """What the callback changes in the Trainer and the module during `fit`, and puts back afterwards."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -3,8 +3,6 @@
 The test of an entry is `test_<name>` in `tests/training/test_torch_internals.py`; it fails when torch changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -5,8 +5,6 @@ This module does not know multigrid training: the callback reads the recipe from
 Legend: B clips or videos, V views of each video, C classes; clips are B x 3 x T x H x W of any T, H, W.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
