@@ -1,7 +1,6 @@
 """Exact frames of a video file: those of a full sequential decode, found through an index of its packets.
 
-It imports PyAV, torch, NumPy and Pillow, `files` and `pixels`, but neither grids nor Lightning. Begin with the drawing
-in its `README.md`, then `ranges.py` (which packets some frames need) and `reader.py` (decodes them).
+Begin with its `README.md`, then `ranges.py` (which packets some frames need) and `reader.py` (decodes them).
 """
 
 from lightning_multigrid.decode.frame_folder import FrameFolder, open_video

@@ -4,11 +4,9 @@ from typing import NamedTuple
 
 from lightning_multigrid.files import ReadableFile
 
-# Most boxes that are looked at: a day of fragments. A hostile file could have millions.
-_MOST = 100_000
+_MOST = 100_000  # boxes that are looked at: a day of fragments; a hostile file could have millions
 _OF_SAMPLES = (b"moov", b"trak", b"mdia", b"minf", b"stbl")
-# Larger tables belong to videos of days; they are not looked at.
-_LARGEST_TABLE = 1 << 26
+_LARGEST_TABLE = 1 << 26  # larger ones belong to videos of days; they are not looked at
 _KINDS = (b"ftyp", b"moov", b"mdat", b"moof", b"free", b"skip", b"wide", b"sidx", b"styp", b"uuid")
 
 
@@ -54,10 +52,7 @@ def promised_size(file: ReadableFile) -> int:
 
 
 def claimed_by_samples(file: ReadableFile) -> int:
-    """Bytes that the samples of an mp4 track claim if all have one size; 0 if there is no such track.
-
-    Such samples need no table, so a few bytes can claim billions of them. FFmpeg would allocate memory for each.
-    """
+    """Bytes that samples of one size, which need no table, claim in an mp4 track: FFmpeg allocates memory for each."""
     claimed = 0
     for box in outermost_boxes(file):
         if box.kind != b"moov" or box.size > _LARGEST_TABLE:

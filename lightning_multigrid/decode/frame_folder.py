@@ -1,7 +1,4 @@
-"""Folders of images as videos: read like a `VideoReader`.
-
-T frames, H W pixels of a frame.
-"""
+"""Folders of images as videos: read like a `VideoReader`. T frames, H W pixels of a frame."""
 
 from __future__ import annotations
 
@@ -28,18 +25,11 @@ class FrameFolder:
     """A folder of images as a video, with the attributes of a `VideoReader`. Its length is the number of images.
 
     Images are sorted by name, shorter names first, so that `9.jpg` comes before `10.jpg`. Hidden files, other files and
-    folders are skipped.
+    folders are skipped. A `VideoError` if there is no such folder, it holds no images, or the first can't be read.
 
     Args:
         path: The folder.
         rate: Frames per second.
-
-    Raises:
-        VideoError: If there is no such folder, it holds no images, or the first can't be read.
-
-    >>> FrameFolder("no_such_folder", rate=24)
-    Traceback (most recent call last):
-    lightning_multigrid.decode.video_file.VideoError: no_such_folder: no folder of frames (No such file or directory)
     """
 
     def __init__(self, path: str | os.PathLike[str], rate: float) -> None:

@@ -1,7 +1,4 @@
-"""From a decoded frame to its pixels: boxes, rotation, RGB, and planes of luma and chroma.
-
-A frame is *stored* as the decoder gives it out, and *shown* with its rotation applied.
-"""
+"""From a frame as it is *stored* in the decoder to its pixels as they are *shown*, with the rotation applied."""
 
 import math
 import struct

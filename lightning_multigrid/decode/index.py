@@ -1,7 +1,4 @@
-"""The index of a video file as plain data: its packets in decoding order, and what the decoder needs besides them.
-
-`indexing.py` builds an index once per file; then it is kept, in memory and on disk. Nothing here opens a video.
-"""
+"""The index of a video file as plain data: its packets in decoding order, and what the decoder needs besides them."""
 
 from __future__ import annotations
 
@@ -39,8 +36,7 @@ _BODY = struct.Struct("<QIIB?dQ4iBIQ")
 _SEAL = struct.Struct("<QI")
 _WIDTHS = ("<i1", "<i2", "<i4", "<i8")
 _LIMIT = 2**62
-# Bytes that all seals may have together: they are read at each use.
-_MOST_SEALED = 1 << 23
+_MOST_SEALED = 1 << 23  # bytes that all seals may have together: they are read at each use
 
 _Integers = npt.NDArray[np.int64]
 
@@ -70,7 +66,7 @@ class PacketIndex:
     """The index of a video file. Its length is the number of frames.
 
     Times are in ticks of the stream's own clock. Each array has one element per packet, in decoding order. The arrays
-    are empty if frames can only be found by counting what the decoder gives out.
+    are empty if frames can only be found by counting what the decoder gives out. Contradictory values are a ValueError.
 
     Args:
         frames: Number of frames.
@@ -78,23 +74,18 @@ class PacketIndex:
         stored_height: Rows of a stored frame.
         stored_width: Columns of a stored frame.
         orientation: How to show a stored frame.
-        direct: Whether the file holds the packets as the decoder takes them, so that they can be read without FFmpeg's
-            container.
+        direct: Whether the file holds the packets as the decoder takes them, so that FFmpeg's container is not needed.
         extradata: Parameter sets for the decoder; empty unless `direct`.
         colours: Matrix, range, primaries and transfer as the container states them; zeros unless `direct`.
         file_size: Bytes of the file.
         seals: Where the bytes lie that tell the file from others: its table of packets, or its two ends.
-        digest: Hash of the sealed bytes and of all other values here. It shows that the index is intact and belongs to
-            the file. It is no signature: anyone can compute it.
+        digest: Hash of the sealed bytes and of all other values here. It is no signature: anyone can compute it.
         positions: Where packets begin in the file.
         sizes: Bytes of the packets.
         times: When packets are shown (pts).
         decoding_times: When packets are decoded (dts).
         flags: `ENTRY`, `SHOWN`, `DROPPABLE`, `TIMED`.
         checksums: CRC-32 of the packets' bytes.
-
-    Raises:
-        ValueError: If the values contradict each other.
     """
 
     frames: int
@@ -175,10 +166,7 @@ class PacketIndex:
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame to another one, or to the end of the last if `frame` is the number of frames.
 
-        Frames need not last equally long. Where they can only be counted, all are taken to.
-
-        Raises:
-            ZeroDivisionError: If the rate is unknown.
+        Frames that can only be counted are taken to last equally long. An unknown rate is a ZeroDivisionError.
         """
         if len(self.times) < 2 or not 0 < frame < self.frames:
             return frame / self.rate
@@ -223,11 +211,7 @@ class PacketIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> PacketIndex:
-        """Unpacks what `to_bytes` packed.
-
-        Raises:
-            ValueError: If the bytes are anything else.
-        """
+        """Unpacks what `to_bytes` packed; any other bytes are a ValueError."""
         try:
             return cls._unpacked(memoryview(data))
         except (struct.error, ValueError, OverflowError, IndexError) as error:

@@ -28,10 +28,6 @@ class IndexStore:
     It takes as long to open for a few videos as for millions. It is pickled as its path, for workers. It does not check
     that a video is still the one that was indexed: `VideoReader` does.
 
-    >>> IndexStore("no_such.index")
-    Traceback (most recent call last):
-    FileNotFoundError: [Errno 2] No such file or directory: 'no_such.index'
-
     Args:
         path: A file that `write` has made.
 
@@ -64,11 +60,7 @@ class IndexStore:
         return IndexStore, (self.path,)
 
     def get(self, name: str) -> PacketIndex | None:
-        """Looks up the index of a video by the name that `write` was given; None if there is none.
-
-        Raises:
-            ValueError: If the store is damaged there.
-        """
+        """Looks up the index of a video by its name; None if there is none, a ValueError if the store is damaged."""
         encoded = _encoded(name)
         # As the type of the table: for another type, NumPy would convert the whole table at each call.
         key = np.uint64(_hash(encoded))
@@ -103,10 +95,7 @@ class IndexStore:
     def write(path: str | os.PathLike[str], entries: Iterable[tuple[str, PacketIndex]]) -> None:
         """Writes a store from the name and the index of each video. If a name comes again, the last index counts.
 
-        At any moment the file is the old one or the new one, never a part.
-
-        Raises:
-            OutputError: If it cannot be written, for instance because the disk is full.
+        The file is the old one or the new one at any moment. An `OutputError` if it cannot be written.
         """
         with new_file(path) as file:
             file.write(_HEAD.pack(_MAGIC, 0, 0))

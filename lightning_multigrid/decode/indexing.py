@@ -22,14 +22,10 @@ from lightning_multigrid.decode.learned import Learned
 from lightning_multigrid.decode.nal import H264Packets, H265Packets
 from lightning_multigrid.decode.video_file import Damage, VideoError, VideoFile, demuxed
 
-# Frames that are decoded to see whether they come out as the packets say.
-_PROBE = 4
-# What the rows of its table hold, in order.
-_COLUMNS = ("positions", "sizes", "times", "decoding_times", "flags", "checksums")
-# Bytes at each end that are sealed if the file has no single table of its packets.
-_END = 4096
-# The largest table that is sealed, and so compared at each use: that of a few hours.
-_MOST_SEALED = 1 << 22
+_PROBE = 4  # frames that are decoded to see whether they come out as the packets say
+_COLUMNS = ("positions", "sizes", "times", "decoding_times", "flags", "checksums")  # the rows of its table
+_END = 4096  # bytes at each end that are sealed if the file has no single table of its packets
+_MOST_SEALED = 1 << 22  # the largest table that is sealed, and so compared at each use: that of a few hours
 
 
 def index_of(file: VideoFile) -> PacketIndex:

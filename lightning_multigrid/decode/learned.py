@@ -1,15 +1,13 @@
 """What a decoder learns from packets beyond pictures: a packet is an entry only if it brings what any packet brings.
 
-A decoder that starts in the middle of a stream has not seen the headers, tables and notes of the encoder that a decoder
-which starts at the beginning would know there. Codecs that are not named here are decoded from their beginning.
+A decoder that starts at a later packet has not seen those before. Codecs not named here are decoded from the beginning.
 """
 
 from collections.abc import Callable, Iterator
 
 from lightning_multigrid.decode.nal import nal_units
 
-# What a unit replaces in the decoder, and the unit.
-_Unit = tuple[tuple[int, ...] | bytes, bytes]
+_Unit = tuple[tuple[int, ...] | bytes, bytes]  # what a unit replaces in the decoder, and the unit
 
 # Codecs whose packets bring nothing that outlasts the next entry, or whose units are looked at elsewhere (`nal.py`).
 _NOTHING_LEARNED = {
@@ -25,11 +23,7 @@ _QUANT_TABLES, _HUFFMAN_TABLES, _SCAN = 0xDB, 0xC4, 0xDA  # JPEG; ITU-T T.81, ta
 
 
 class Learned:
-    """Looks at the packets of a stream, one after the other. The decoder `codec` knows `extradata` before them.
-
-    Attributes:
-        sizes: Sizes of frames in sequence headers of MPEG-1 and 2. Where the size changes, FFmpeg drops a frame.
-    """
+    """Looks at the packets of a stream, one after the other. The decoder `codec` knows `extradata` before them."""
 
     def __init__(self, codec: str, extradata: bytes) -> None:
         self._units = _UNITS.get(codec)
@@ -37,6 +31,7 @@ class Learned:
         self._given = dict(self._units(extradata)) if self._units else {}
         self._keys: list[frozenset[tuple[int, ...] | bytes]] = []
         self._brought: set[tuple[int, ...] | bytes] = set()
+        # Of frames, in sequence headers of MPEG-1 and 2. Where the size changes, FFmpeg drops a frame.
         self.sizes: set[bytes] = set()
 
     def look(self, packet: bytes) -> None:
@@ -47,10 +42,7 @@ class Learned:
         self._keys.append(frozenset(units))
 
     def safe(self) -> list[bool]:
-        """For each packet, whether it brings all that any packet brings and the extradata lack.
-
-        Also what a later packet brings: a decoder that has seen it keeps it when it goes back.
-        """
+        """Whether each packet brings all that any, even a later one, brings: a decoder that goes back keeps that."""
         if not self._is_listed:
             return [not number for number in range(len(self._keys))]
         return [self._brought <= keys for keys in self._keys]

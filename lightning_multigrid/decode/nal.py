@@ -1,7 +1,4 @@
-"""The units of H.264 and H.265 packets (NAL units): where decoding can begin, and which pictures nobody refers to.
-
-Packets are looked at in decoding order, as bytes; nothing is decoded. Section numbers are those of the standards.
-"""
+"""The units of H.264 and H.265 packets (NAL units): where decoding can begin, and which pictures nobody refers to."""
 
 from __future__ import annotations
 
@@ -11,16 +8,13 @@ from typing import NamedTuple
 
 from lightning_multigrid.decode.index import DROPPABLE, ENTRY, TIMED
 
-# The part of a slice that holds the order of its picture.
-_HEADER_BYTES = 48
-# The part of a sequence parameter set that is read here; it may hold scaling lists of 2,000 bytes.
-_SET_BYTES = 4096
+_HEADER_BYTES = 48  # the part of a slice that holds the order of its picture
+_SET_BYTES = 4096  # of a sequence parameter set that are read here; it may hold scaling lists of 2,000 bytes
 # How x264 names its build to decoders. FFmpeg knows two faults: of direct prediction, and of 4:4:4 with 8x8 transforms.
 _X264, _LAST_OF_DIRECT_FAULT, _LAST_OF_444_FAULT = re.compile(rb"x264 - core ([0-9]{1,9})"), 33, 150
 # Profiles whose sequence parameter sets state chroma and bit depth; 7.3.2.1.1.
 _HIGH_PROFILES = {44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244}
-# Video, sequence and picture parameter sets of H.265; table 7-1.
-_H265_SETS = {32, 33, 34}
+_H265_SETS = {32, 33, 34}  # video, sequence and picture parameter sets; table 7-1
 
 
 class _Sequence(NamedTuple):
@@ -35,22 +29,14 @@ class _Sequence(NamedTuple):
 
 
 class H264Packets:
-    """The packets of an H.264 stream, looked at one after the other.
-
-    Args:
-        extradata: The stream's parameter sets, in the form of mp4 ("avcC") or behind start codes.
-
-    Attributes:
-        orders: For each packet the number of IDR pictures so far, and its picture order count since then.
-        sure: Whether the orders are known. A new sequence parameter set, or a rare way to count pictures, ends that.
-        sets_in_band: Whether packets hold parameter sets that are not in the extradata.
-    """
+    """The packets of an H.264 stream in decoding order. `extradata` is that of mp4 ("avcC") or has start codes."""
 
     def __init__(self, extradata: bytes) -> None:
+        # For each packet the number of IDR pictures so far, and its picture order count since then.
         self.orders: list[tuple[int, int]] = []
         self._builds: set[int] = set()  # of x264
-        self.sure = True
-        self.sets_in_band = False
+        self.sure = True  # of the orders, until a new sequence parameter set or a rare way to count pictures
+        self.sets_in_band = False  # whether packets hold parameter sets that are not in the extradata
         self._length = length_bytes(extradata, 4)
         self._sets = set(_parameter_sets(extradata))
         self._sequence: _Sequence | None = None
@@ -130,19 +116,11 @@ class H264Packets:
 
 
 class H265Packets:
-    """The packets of an H.265 stream, looked at one after the other.
-
-    Args:
-        extradata: The stream's parameter sets, in the form of mp4 ("hvcC") or behind start codes.
-
-    Attributes:
-        sets_in_band: Whether packets hold parameter sets that are not in the extradata.
-        whole: Numbers of the packets that hold parameter sets of all three kinds.
-    """
+    """The packets of an H.265 stream in decoding order. `extradata` is that of mp4 ("hvcC") or has start codes."""
 
     def __init__(self, extradata: bytes) -> None:
-        self.sets_in_band = False
-        self.whole: list[int] = []
+        self.sets_in_band = False  # whether packets hold parameter sets that are not in the extradata
+        self.whole: list[int] = []  # numbers of the packets that hold parameter sets of all three kinds
         self._extradata = extradata
         self._length = length_bytes(extradata, 21)
         self._packets = 0

@@ -17,10 +17,7 @@ class PacketRange(NamedTuple):
 
 
 def packet_ranges(index: PacketIndex, wanted: Sequence[int]) -> list[PacketRange]:
-    """The packets to decode for the frames `wanted` (ascending). Ranges that touch or overlap become one.
-
-    Raises a ValueError if the index contradicts itself.
-    """
+    """Packets to decode for `wanted` (ascending), in ranges that don't touch; a ValueError if the index is wrong."""
     packets = index.by_time[np.asarray(wanted, np.int64)]
     starts = index.entries[np.searchsorted(index.times[index.entries], index.times[packets], "right") - 1]
     spans: list[tuple[int, int, dict[int, int]]] = []  # first and last packet, and the wanted ones

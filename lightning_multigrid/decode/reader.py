@@ -1,7 +1,4 @@
-"""Frames of a video file by their number: exactly the frames asked for, in presentation order; see `README.md`.
-
-T frames, H W pixels of a frame as it is shown, that is with its rotation applied.
-"""
+"""Frames of a video file by their number; see `README.md`. T frames, H W pixels of a frame as it is shown."""
 
 from __future__ import annotations
 
@@ -36,8 +33,7 @@ from lightning_multigrid.decode.thread_cache import ThreadCache
 from lightning_multigrid.decode.video_file import Damage, VideoError, VideoFile, demuxed
 from lightning_multigrid.pixels import Box, YuvClip, YuvFormat
 
-# Most bytes of one read, and of a gap between packets that is read along with them.
-_PIECE, _GAP = 1 << 22, 1 << 16
+_PIECE, _GAP = 1 << 22, 1 << 16  # most bytes of one read, and of a gap that is read along with packets
 
 _Place = tuple[int, int, int, int]
 
@@ -55,15 +51,8 @@ def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[
 def read_frames(path: str | os.PathLike[str], indices: Sequence[int]) -> Tensor:
     """Reads frames of a video as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
 
-    Frames are counted from 0 in presentation order; repeats and any order are allowed.
-
-    >>> read_frames("no_such_video.mp4", [0])
-    Traceback (most recent call last):
-    lightning_multigrid.decode.video_file.VideoError: no_such_video.mp4: there is no such file
-
-    Raises:
-        IndexError: If the video has no such frame.
-        VideoError: If the file cannot be read as a video, or a frame cannot be decoded.
+    Frames are counted from 0 in presentation order; repeats and any order are allowed. It is a `VideoError` if the file
+    can't be read as a video or a frame can't be decoded, and an IndexError if the video has no such frame.
     """
     with VideoReader(path) as video:
         return video.read(indices)
@@ -77,6 +66,9 @@ def build_index(path: str | os.PathLike[str], *, read_timeout: float = 60.0) -> 
 
 class VideoReader:
     """A video file, open for reading until `close` or the end of a `with`. Its length is its number of frames.
+
+    A `VideoError` if the file is missing, damaged, cut short, no video, can't be read in time, or has frames of more
+    than 67 megapixels.
 
     Args:
         path: An ordinary file on disk, whatever its name looks like, or a URL that fsspec knows (`s3://bucket/a.mp4`).
@@ -92,10 +84,6 @@ class VideoReader:
         rate: Mean frames per second, 0.0 if unknown.
         packets_fed: Packets given to the decoder so far: the cost of decoding, free of noise.
         damage: What FFmpeg reported where the file had to be decoded from its beginning, as damaged ones have to be.
-
-    Raises:
-        VideoError: If the file is missing, damaged, cut short, no video, cannot be read in time, or has frames of more
-            than 67 megapixels.
     """
 
     def __init__(

@@ -15,12 +15,9 @@ _Kind = tuple[bytes, tuple[int, int, int, int], int, int]
 FileKey = tuple[str, int, int]
 """What tells a file from others, and from itself before a change: path, time of change, size in bytes."""
 
-# Most bytes of all kept indices together: those of 4,000 videos of 10 seconds.
-_MOST_BYTES = 1 << 24
-# Most pixels of the kept decoders, one frame of each: a dozen of 340 x 256, which take some 30 MB.
-_MOST_PIXELS = 1 << 20
-# Most files of which it is remembered whether their times tell frames apart.
-_MOST_REMEMBERED = 10_000
+_MOST_BYTES = 1 << 24  # of all kept indices together: those of 4,000 videos of 10 seconds
+_MOST_PIXELS = 1 << 20  # of the kept decoders, one frame of each: a dozen of 340 x 256, which take some 30 MB
+_MOST_REMEMBERED = 10_000  # files of which it is kept whether their times tell frames apart
 
 
 class ThreadCache(threading.local):

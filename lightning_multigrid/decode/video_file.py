@@ -27,12 +27,7 @@ _CONTAINERS += ",apng,rm,nut,mxf,dv,obu,h261,h263,swf"
 
 
 class VideoError(ValueError):
-    """A file that cannot be read as a video, or a frame that cannot be decoded. Its text is one line: "path: reason".
-
-    Args:
-        path: The file, as it was given.
-        reason: What is wrong, in words.
-    """
+    """A file that can't be read as a video, or a frame that can't be decoded: the `path` as given, and the `reason`."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -68,14 +63,11 @@ class Damage:
 
 
 class VideoFile:
-    """An ordinary file on disk or at a URL, open until `close`; `bytes` is the file for reads without FFmpeg.
-
-    Raises a `VideoError` if it is missing, empty, no ordinary file, or can't be read. Reads may take `timeout` seconds.
-    """
+    """An ordinary file on disk or at a URL, open until `close`; it is a `VideoError` if it can't be opened."""
 
     def __init__(self, path: str, timeout: float) -> None:
         self.path = path
-        self.bytes: ReadableFile
+        self.bytes: ReadableFile  # for reads without FFmpeg, of at most `timeout` seconds
         try:
             self.bytes = RemoteFile(path, timeout) if is_url(path) else WatchedFile(path, timeout)
         except FileNotFoundError as error:
@@ -140,8 +132,7 @@ class VideoFile:
     def sequential(self, times: list[int], met: Damage) -> Generator[tuple[int, VideoFrame], None, None]:
         """Decodes the file from its beginning as FFmpeg does by default: past damage, which is noted in `met`.
 
-        Yields all frames, each with its number by `times`, when frames are shown, ascending: -1 if its time is none of
-        those. If `times` is empty, frames are counted.
+        Yields each frame with the place of its time in `times`, ascending (-1 if none); if that is empty, its count.
         """
         missing = set(range(len(times)))
         count, time = 0, None

@@ -1,7 +1,6 @@
 """Files on drives that may fail: writes that are all or nothing, reads with a time limit, URLs, paths from users.
 
-It imports only the standard library, and fsspec for URLs. Begin with `durable.py` for writing and `watched.py` for
-reading.
+Begin with `durable.py` for writing and `watched.py` for reading.
 """
 
 from lightning_multigrid.files.durable import (

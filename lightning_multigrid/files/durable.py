@@ -39,11 +39,7 @@ def temporary_name(folder: str) -> str:
 
 @contextmanager
 def new_file(path: StrPath) -> Iterator[BinaryIO]:
-    """Opens a new file, which replaces `path` when the block ends without an error, and not before.
-
-    Raises:
-        OutputError: If the file can't be written.
-    """
+    """Opens a file that replaces `path` when the block ends without an error; an `OutputError` if it can't do that."""
     folder = os.path.dirname(os.path.abspath(path))
     temporary = temporary_name(folder)
     try:

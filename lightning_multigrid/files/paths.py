@@ -26,12 +26,7 @@ def quoted(text: str) -> str:
 
 
 def path_argument(name: str, value: StrPath) -> str:
-    """Returns the path given as the argument `name`, as text.
-
-    Raises:
-        TypeError: If the value is not a path.
-        PathError: If it is empty, or can't be the name of a file.
-    """
+    """Returns the argument `name` as text: a TypeError if it is no path, a `PathError` if no file can be named so."""
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(path, str):
         raise TypeError(f"`{name}` must be a path (str or os.PathLike), got {value!r}.")

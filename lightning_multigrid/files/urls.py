@@ -1,8 +1,4 @@
-"""Videos at URLs such as `s3://bucket/a.mp4`, read through fsspec.
-
-`RemoteRoot` is the folder of a list's videos, `RemoteFile` is one video: it fetches only the bytes that are asked for.
-FFmpeg never sees a URL.
-"""
+"""Videos at URLs such as `s3://bucket/a.mp4`, read through fsspec: FFmpeg never sees a URL."""
 
 import os
 import posixpath
@@ -51,10 +47,7 @@ def _check_readable(url: str) -> None:
 
 
 class RemoteRoot:
-    """A folder at a URL; its `url` is the one given, without slashes at its end.
-
-    Raises:
-        RemoteRootError: If such URLs cannot be read.
+    """A folder at a URL, without slashes at its end; a `RemoteRootError` if such URLs cannot be read.
 
     >>> root = RemoteRoot("memory://bucket/videos/")
     >>> root.key("run/a.mp4"), root.key("memory://bucket/videos/a.mp4"), root.key("../secret.mp4")
@@ -77,13 +70,7 @@ class RemoteRoot:
 
 
 class RemoteFile:
-    """A file at a URL, with the interface of a `WatchedFile`; `modified` changes if its store reports a change.
-
-    Raises:
-        OSError: If the file is missing or cannot be read.
-        HangError: If looking it up takes too long.
-        RemoteRootError: If fsspec cannot read such URLs.
-    """
+    """A file at a URL, with the interface of a `WatchedFile`; `modified` changes if its store reports a change."""
 
     def __init__(self, url: str, timeout: float) -> None:
         _check_readable(url)
@@ -123,11 +110,7 @@ class RemoteFile:
 
 
 def size_and_change(path: str, timeout: float = 60.0) -> tuple[int, int]:
-    """Returns the size in bytes of a file on disk or at a URL, and a number that changes when the file does.
-
-    Raises:
-        OSError: If the file is missing or cannot be looked up.
-    """
+    """Returns the bytes of a file on disk or at a URL, and a number that changes when it does; or raises an OSError."""
     if is_url(path):
         file = RemoteFile(path, timeout)
         return file.size, file.modified

@@ -1,17 +1,8 @@
 """A file whose reads end: a read that hangs, as on a network drive that is gone, becomes an error.
 
-A thread that waits for a dead drive can't be interrupted, so a thread that reads has another one do the waiting::
-
-    caller                             its reader, a thread
-    jobs.put(read)  -----------------> jobs.get()
-    results.get(timeout)               os.pread(...)            may hang for ever
-      in time:      <----------------- results.put(bytes)
-        keeps the reader for its next read
-      too late:
-        HangError; drops the reader    ends when its read does
-
-Bytes that the system holds in memory are read without a reader: with the flag RWF_NOWAIT, Linux returns what is in
-memory and never waits for a drive. A read of 30 kB then takes 7 microseconds instead of 30 to 40.
+A thread that waits for a dead drive can't be interrupted, so another one does the waiting, and is dropped if it hangs.
+Bytes in memory are read without it: with RWF_NOWAIT, Linux never waits for a drive. A read of 30 kB then takes 7
+microseconds instead of 30 to 40.
 """
 
 from __future__ import annotations
@@ -27,12 +18,9 @@ if TYPE_CHECKING:
     from lightning_multigrid.files.urls import RemoteFile
 
 _Result = TypeVar("_Result")
-# A `Cursor` reads at least this much at once, so a few megabytes are one or two dozen reads.
-_CHUNK = 1 << 18
-# Largest buffer that a thread keeps between reads.
-_MOST_ROOM = 1 << 23
-# 0 where the system does not have the flag. Network drives refuse it.
-_NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_CHUNK = 1 << 18  # a `Cursor` reads at least this much at once
+_MOST_ROOM = 1 << 23  # the largest buffer that a thread keeps between reads
+_NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)  # 0 where the system lacks it; network drives refuse it
 
 
 class HangError(OSError):
@@ -58,21 +46,11 @@ class Watch:
 
 
 class WatchedFile:
-    """An ordinary file, open for reading; each read may take `timeout` seconds.
-
-    Attributes:
-        size: Its bytes.
-        modified: When it was changed last, in nanoseconds.
-        failure: The error of a read through a `Cursor`, which can't raise it.
-
-    Raises:
-        OSError: If the file is missing or may not be read.
-        HangError: If opening it takes too long.
-    """
+    """An ordinary file, open for reading; opening it and each read may take `timeout` seconds, else a `HangError`."""
 
     def __init__(self, path: str, timeout: float) -> None:
         self._watch = Watch(timeout)
-        self.failure: OSError | None = None
+        self.failure: OSError | None = None  # of a read through a `Cursor`, which can't raise it
         self._descriptor = -1
         self._descriptor, found = self._watch.run(lambda: _open(path))
         self.size, self.modified = found.st_size, found.st_mtime_ns
@@ -88,11 +66,7 @@ class WatchedFile:
         self.close()
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Returns the bytes at each (position, size); fewer where the file ends.
-
-        Raises:
-            OSError: If they cannot be read.
-        """
+        """Returns the bytes at each (position, size), fewer where the file ends; an OSError if they can't be read."""
         descriptor = self._descriptor
         if descriptor < 0:
             raise ValueError("read of a closed file")
@@ -104,10 +78,9 @@ class WatchedFile:
 
 
 class Cursor:
-    """A file with a current position, as PyAV reads it.
+    """A file with a current position, as PyAV reads it; FFmpeg sees `name` as its name.
 
-    An error ends the file here and is kept in `WatchedFile.failure`. PyAV would raise it later, perhaps while it works
-    on another file. FFmpeg sees `name` as the name of the file.
+    An error ends the file and is kept in its `failure`: PyAV would raise it later, perhaps for another file.
     """
 
     def __init__(self, file: WatchedFile | RemoteFile, name: str) -> None:

@@ -18,13 +18,11 @@ from torch.nn import functional as F
 class SharedStatistics(torch.autograd.Function):
     """Statistics of the clips of a group of ranks, and the gradients that flow through the statistics.
 
-    `x`, `weight` and `bias` pass through unchanged; a BatchNorm with given statistics follows. The backward of that
-    BatchNorm takes the statistics for constants, and its gradients arrive here. The gradients of `weight` and `bias`
-    are sums over clips. The ranks need exactly these sums to add the part of the gradient that flows through the
-    statistics.
+    `x`, `weight` and `bias` pass through unchanged; a BatchNorm with given statistics follows. Its backward takes the
+    statistics for constants, and its gradients arrive here. Those of `weight` and `bias` are sums over clips: exactly
+    what the ranks need to add the part of the gradient that flows through the statistics.
 
-    The gradients are those of the sum of the ranks' losses. For `x` they are complete; for `weight` and `bias` they are
-    this rank's part, as for every parameter of a replica.
+    The gradients are those of the sum of the ranks' losses: for `x` complete, for `weight` and `bias` this rank's part.
     """
 
     @staticmethod
@@ -89,11 +87,8 @@ def ranks_needed(clips: int, sub_batch: int) -> int:
 
 
 def make_groups(clips_and_sub_batches: Iterable[tuple[int, int]]) -> None:
-    """Makes the groups of ranks that share statistics, for mini-batches of these clips per rank and sub-mini-batch.
-
-    All ranks must call it with the same numbers. A layer makes a missing group in its forward, but on NCCL that may
-    hang while other operations of the ranks are under way.
-    """
+    """Makes the groups of ranks that share statistics. All ranks must call it with the same numbers."""
+    # A layer makes a missing group in its forward, but on NCCL that may hang while other operations are under way.
     for least in sorted({ranks_needed(clips, sub_batch) for clips, sub_batch in clips_and_sub_batches} - {1}):
         neighbours(least)
 
@@ -116,9 +111,5 @@ def neighbours(least: int) -> dist.ProcessGroup:
 
 
 def _partition(world: int, least: int) -> list[list[int]]:
-    """Groups of `least` neighbouring ranks; the remaining ranks join the last group.
-
-    >>> _partition(world=5, least=2)
-    [[0, 1], [2, 3, 4]]
-    """
+    """Groups of `least` neighbouring ranks; the remaining ranks join the last group."""
     return [list(range(*ends)) for ends in pairwise([*range(0, world - least + 1, least), world])]

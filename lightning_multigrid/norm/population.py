@@ -14,11 +14,7 @@ BatchNorm: TypeAlias = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 
 def tracking_layers(module: nn.Module) -> dict[str, BatchNorm]:
-    """The BatchNorm layers of a module that keep running statistics, by name.
-
-    >>> list(tracking_layers(nn.Sequential(nn.BatchNorm2d(4), nn.BatchNorm2d(4, track_running_stats=False))))
-    ['0']
-    """
+    """The BatchNorm layers of a module that keep running statistics, by name."""
     return {
         name: layer
         for name, layer in module.named_modules()
@@ -28,11 +24,7 @@ def tracking_layers(module: nn.Module) -> dict[str, BatchNorm]:
 
 @contextmanager
 def observed_moments(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Tensor]]]:
-    """Collects the moments of every input of the layers while the context is open.
-
-    Yields for each layer, by name, one tensor 3 x C per input: number of values, mean and (biased) variance of each
-    channel.
-    """
+    """Collects a 3 x C tensor for each input of a layer, by name: number of values, mean and (biased) variance."""
     moments: dict[str, list[Tensor]] = {name: [] for name in layers}
 
     def observe(name: str, x: Tensor) -> None:
@@ -54,10 +46,7 @@ def observed_moments(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list
 
 
 def write_statistics(layers: Mapping[str, BatchNorm], moments: Mapping[str, Sequence[Tensor]]) -> None:
-    """Sets running statistics to those of all values on all ranks, by the law of total variance.
-
-    Needs one all-reduce for all layers. A layer without a value on any rank keeps its statistics.
-    """
+    """Sets running statistics to those of all values on all ranks, by the law of total variance, in one all-reduce."""
     # Sums of values and of squares are exact enough in float64 even for a small variance.
     sums = []
     for name, layer in layers.items():
@@ -75,11 +64,7 @@ def write_statistics(layers: Mapping[str, BatchNorm], moments: Mapping[str, Sequ
 
 
 def average_statistics(layers: Mapping[str, BatchNorm]) -> None:
-    """Sets running statistics to their average over ranks, in one all-reduce.
-
-    Without it `DistributedDataParallel` would keep those of rank 0 only: ranks that don't share batch statistics have
-    different running statistics.
-    """
+    """Sets running statistics to their average over ranks, in one all-reduce: DDP would keep those of rank 0 only."""
     buffers = _buffers(layers)
     if world_size() == 1 or not buffers:
         return

@@ -1,12 +1,8 @@
 """BatchNorm with statistics over sub-mini-batches (Sec. 3.2, Batch Normalization).
 
-A multigrid mini-batch has many times the clips of the baseline's. Statistics over all of them would regularise less,
-so each group of about `sub_batch` clips has its own. `convert_sub_batchnorm` changes the *class* of a model's BatchNorm
-layers and nothing else: checkpoints, optimizers, averaged copies and wrappers, made before or after the conversion,
-find the same parameters and buffers under the same names.
-
-A device with fewer clips than a sub-mini-batch shares statistics with its neighbours. This needs no setting: a forward
-in training knows its clips, and `torch.distributed` knows the ranks. `SubBatchNorm3d` says more.
+A multigrid mini-batch has many times the clips of the baseline's. Statistics over all of them would regularise less, so
+each group of about `sub_batch` clips has its own. Only the *class* of a layer changes: whatever was made before or
+after the conversion finds the same parameters and buffers under the same names.
 
 Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups of n clips; R ranks.
 """
@@ -168,21 +164,13 @@ class _SubBatchNorm(nn.Module):
 
 
 class SubBatchNorm1d(_SubBatchNorm, nn.BatchNorm1d):
-    """`nn.BatchNorm1d` over sub-mini-batches, for inputs N x C or N x C x L. See `SubBatchNorm3d`.
-
-    >>> SubBatchNorm1d(4, sub_batch=2)(torch.randn(6, 4)).shape
-    torch.Size([6, 4])
-    """
+    """`nn.BatchNorm1d` over sub-mini-batches, for inputs N x C or N x C x L. See `SubBatchNorm3d`."""
 
     _input_dims = (2, 3)
 
 
 class SubBatchNorm2d(_SubBatchNorm, nn.BatchNorm2d):
-    """`nn.BatchNorm2d` over sub-mini-batches, for inputs N x C x H x W. See `SubBatchNorm3d`.
-
-    >>> SubBatchNorm2d(4, sub_batch=2)(torch.randn(6, 4, 3, 3)).shape
-    torch.Size([6, 4, 3, 3])
-    """
+    """`nn.BatchNorm2d` over sub-mini-batches, for inputs N x C x H x W. See `SubBatchNorm3d`."""
 
     _input_dims = (4,)
 
@@ -320,20 +308,12 @@ def set_sub_batch(module: nn.Module, clips: int, of: int | None = None, baseline
 
 
 def sub_batchnorm_layers(module: nn.Module) -> list[_SubBatchNorm]:
-    """The converted layers of `module`, itself included.
-
-    >>> len(sub_batchnorm_layers(convert_sub_batchnorm(nn.Sequential(nn.BatchNorm2d(4), nn.ReLU()))))
-    1
-    """
+    """The converted layers of `module`, itself included."""
     return [layer for layer in module.modules() if isinstance(layer, _SubBatchNorm)]
 
 
 def restore_batchnorm(module: Module) -> Module:
-    """Undoes `convert_sub_batchnorm` in place: every converted layer becomes plain BatchNorm again. Returns `module`.
-
-    >>> type(restore_batchnorm(convert_sub_batchnorm(nn.BatchNorm1d(4)))) is nn.BatchNorm1d
-    True
-    """
+    """Undoes `convert_sub_batchnorm` in place: each converted layer becomes plain BatchNorm again. Returns `module`."""
     for layer in module.modules():
         if type(layer) in _PLAIN_CLASSES:
             for name in _ADDED & vars(layer).keys():
@@ -350,15 +330,13 @@ def _plain(layer: nn.Module) -> nn.Module:
 
 
 class _Lent:
-    """Marks a layer that a `Loan` will give back: deep copies of the layer are lent as well, and pickles are plain.
-
-    Not by `__deepcopy__` of the layer: that would also answer for a compiled layer, which asks its original.
-    """
+    """Marks a layer that a `Loan` will give back: deep copies of the layer are lent as well, and pickles are plain."""
 
     def __init__(self, layer: nn.Module, layers: WeakSet[nn.Module]) -> None:
         self._layer, self._layers = ref(layer), layers
         layers.add(layer)
 
+    # Not a `__deepcopy__` of the layer: it would also answer for a compiled layer, which asks its original.
     def __deepcopy__(self, memo: dict[int, Any]) -> _Lent:
         layer = self._layer()
         copied = memo[id(layer)]  # plain until here
@@ -371,18 +349,9 @@ class _Lent:
 
 
 class Loan:
-    """Converts BatchNorm layers for a time, and at its end also gives back the copies that were made meanwhile.
+    """Converts BatchNorm layers for a time, and at its end also gives back the copies that were made meanwhile."""
 
-    Until then deep copies normalise as their originals do. Pickles and scripts hold plain BatchNorm.
-
-    >>> from copy import deepcopy
-    >>> loan, layer = Loan(), nn.BatchNorm3d(4)
-    >>> loan.convert(layer); copied = deepcopy(layer); type(copied).__name__
-    'SubBatchNorm3d'
-    >>> loan.end(); type(layer) is type(copied) is nn.BatchNorm3d
-    True
-    """
-
+    # Until then deep copies normalise as their originals do. Pickles and scripts hold plain BatchNorm.
     def __init__(self) -> None:
         self._layers: WeakSet[nn.Module] = WeakSet()
 

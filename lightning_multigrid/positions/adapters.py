@@ -29,11 +29,7 @@ class Grids:
     now: Grid
 
     def frames(self, built: int) -> int:
-        """The frames that a module sees now which was built for so many.
-
-        >>> Grids(baseline=Grid(16, 224), now=Grid(8, 112)).frames(16)
-        8
-        """
+        """The frames that a module sees now which was built for so many."""
         return max(1, round(built * self.now.frames / self.baseline.frames))
 
     def size(self, built: int) -> int:
@@ -43,20 +39,12 @@ class Grids:
 
 @dataclass(frozen=True)
 class Table:
-    """How a table with a row per token becomes one for another grid: in space, then linearly in time.
+    """How a table with a row per token becomes one for another grid: in space, then linearly in time."""
 
-    Args:
-        full: Tokens of the whole table: frames x rows x columns, rows x columns, or frames.
-        now: Tokens of the current grid along the same axes.
-        leading: Rows before those of the tokens, which have no place: that of a class token, for instance.
-        mode: How the model's authors resize it in space: a mode of `torch.nn.functional.interpolate`.
-        antialias: The same function's argument.
-    """
-
-    full: tuple[int, ...]
-    now: tuple[int, ...]
-    leading: int = 0
-    mode: str = "bicubic"
+    full: tuple[int, ...]  # tokens of the whole table: frames x rows x columns, rows x columns, or frames
+    now: tuple[int, ...]  # those of the current grid along the same axes
+    leading: int = 0  # rows before those of the tokens, which have no place: that of a class token, for instance
+    mode: str = "bicubic"  # how the model's authors resize it in space, as `torch.nn.functional.interpolate`
     antialias: bool = False
 
     def resized(self, values: Tensor) -> Tensor:
@@ -91,15 +79,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Adapter:
-    """What has to change in a module of a class on a grid that is not the baseline's.
+    """What has to change in a module of a class on a grid that is not the baseline's, by names of attributes.
 
-    Args:
-        attributes: Values of attributes by name: of what is neither a parameter nor a buffer. They are asked for once
-            for each grid, set for its mini-batches, and given back afterwards.
-        tables: How parameters and buffers are resized, by name. Whoever reads them while a mini-batch of the grid is
-            under way gets the resized ones, and the gradient flows to the whole ones.
-        divisors: The multiples of frames and of pixels that a model with this module needs, if its first convolution
-            does not say so.
+    `attributes` are neither parameters nor buffers; they are set for the mini-batches of a grid, and given back
+    afterwards. `tables` says how parameters and buffers are resized for whoever reads them meanwhile; the gradient
+    flows to the whole ones. `divisors` are the multiples of frames and pixels that the model needs, if its first
+    convolution doesn't say so.
     """
 
     attributes: Callable[[Any, Grids], Mapping[str, Any]] = lambda module, grids: {}

@@ -29,14 +29,10 @@ class Place(NamedTuple):
 
 
 class FollowedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows the values of what a run on shapes makes without the data, and notes where they meet the data.
-
-    Args:
-        real: The tensors that the tensors of shapes stand for, by the `id` of these.
-        layer: Returns the name of the layer that is running.
-    """
+    """Follows the values of what a run on shapes makes without the data, and notes where they meet the data."""
 
     def __init__(self, real: Mapping[int, Tensor], layer: Callable[[], str]) -> None:
+        # `real` has what tensors of shapes stand for, by the `id` of these; `layer` names the one that is running.
         super().__init__()  # type: ignore[no-untyped-call]
         self.places: list[Place] = []
         self._real, self._layer = real, layer
@@ -111,13 +107,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def counted_from_first(full: Sequence[Place], coarse: Sequence[Place], ratios: Sequence[float]) -> str | None:
-    """Returns the first layer whose places on a coarse grid lie at the beginning of the baseline's; None without one.
-
-    Args:
-        full: What met the data on the baseline's grid.
-        coarse: What did on a coarser one.
-        ratios: Frames and size of the coarser grid relative to the baseline's.
-    """
+    """The first layer whose places on a coarse grid lie at the beginning of the baseline's; None without one."""
+    # `ratios` are the frames and the size of the coarser grid relative to the baseline's.
     waiting: dict[tuple[str, str], list[Tensor]] = {}
     for place in full:
         waiting.setdefault(place[:2], []).append(place.values)

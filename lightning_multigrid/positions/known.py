@@ -18,10 +18,7 @@ ADAPTERS: dict[str, Adapter] = {
 
 
 def adapter_of(module: nn.Module) -> Adapter | None:
-    """Returns the adapter of a module, by the class of the module or one that it inherits from.
-
-    Only the names of the library and of the class count: the path between them differs from version to version.
-    """
+    """The adapter of a module by its library and class, or one it inherits from: the paths between are not stable."""
     names = (f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in type(module).__mro__)
     return next((ADAPTERS[name] for name in names if name in ADAPTERS), None)
 

@@ -1,9 +1,8 @@
 """Adapters for timm's transformers of images, which a video model calls for each frame: ViT, EVA and Hiera.
 
-Tables are resized as timm does for fine-tuning and for `dynamic_img_size`: `resample_abs_pos_embed`, bicubic with
-antialiasing. Models with `dynamic_img_size` resize their tables themselves. Rotary positions are computed by timm for
-the number of tokens; where they count tokens, they are spread, so that token k of n has the place k N / n, which is
-what timm's `ref_feat_shape` is for.
+Tables are resized as timm's `resample_abs_pos_embed` does, bicubic with antialiasing; models with `dynamic_img_size` do
+it themselves. Rotary positions that count tokens are spread, so that token k of n has the place k N / n, which is what
+timm's `ref_feat_shape` is for.
 """
 
 import copy

@@ -1,11 +1,10 @@
 """Adapters for torchvision's video transformers, MViT and Swin3D.
 
-MViT v1 has tables of places, which are resized bilinearly in space and linearly in time. v2 has tables of distances,
-which torchvision interpolates itself once it knows the grid.
+MViT v1 has tables of places. v2 has tables of distances, which torchvision interpolates itself once it knows the grid.
 
 Swin3D counts distances in tokens, and needs no adapter for time. But where a map is smaller than the window in space,
 torchvision numbers the pairs of tokens as if their rows were as wide as the window, and reads the biases of other
-distances. On the baseline's grid that stays as it is. On others, each pair reads what the same distance reads there.
+distances. On the baseline's grid that stays. On others, each pair reads what the same distance reads there.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,13 +1,9 @@
 """Adapters for the video models of `transformers`: VideoMAE, TimeSformer, ViViT and V-JEPA 2.
 
-VideoMAE's and ViViT's tables are resized as VideoMAE's authors do for fine-tuning on other clips, and as ViViT's
-`interpolate_pos_encoding` does in space: bicubic in space, then linear in time. TimeSformer resizes its tables itself.
-
-V-JEPA 2 has no tables: its rotary attention turns the number of a token into frame, row and column, which are integers
-on every grid. On a coarser grid they are multiplied, so that token k of n has the place k N / n of the N tokens along
-that axis, as the authors do for other resolutions (`vjepa2`, action-conditioned predictor). That aligns the corners of
-the first tokens. To align the centres instead would add the same constant to all places, and rotary attention sees only
-differences.
+VideoMAE's and ViViT's tables are resized as their authors do: bicubic in space, then linear in time. TimeSformer
+resizes its tables itself. V-JEPA 2's rotary attention computes integer places from the number of a token. On a coarser
+grid they are multiplied, so that token k of n has the place k N / n, as the authors do for other resolutions (`vjepa2`,
+action-conditioned predictor). Centres need no alignment: that adds a constant, and rotary attention sees differences.
 """
 
 import copy
@@ -38,9 +34,6 @@ def _table(frames: int, size: Any, patch: tuple[int, int, int], grids: Grids, le
     return Table(tokens[0], tokens[1], leading)
 
 
-# --- VideoMAE and ViViT ---
-
-
 def _image_size(module: Any, grids: Grids) -> dict[str, Any]:
     """What clips are compared with."""
     return {"image_size": _sides_now(module.image_size, grids)} if hasattr(module, "image_size") else {}
@@ -64,17 +57,11 @@ def _vivit_patches(module: Any, grids: Grids) -> dict[str, Any]:
     return {**_image_size(module, grids), "num_patches": prod(_vivit_table(module, grids).now)}
 
 
-# --- TimeSformer ---
-
-
 def _timesformer_config(module: Any, grids: Grids) -> dict[str, Any]:
     """Divided attention tells frames from rows and columns by the config, which the whole model shares."""
     config = copy.copy(module.config)
     config.num_frames, config.image_size = grids.frames(config.num_frames), grids.size(config.image_size)
     return {"config": config}
-
-
-# --- V-JEPA 2 ---
 
 
 def _vjepa2_ids(module: Any, grids: Grids) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Re-encodes a dataset so that it decodes several times faster, and checks that every video can be read.
 
-It imports PyAV, `sources`, `decode` and `files`, but neither grids nor Lightning. Begin with `dataset.py` (`prepare`
-itself, and the list of what it writes), then `transcode.py` (one video) and `output.py` (puts finished videos in place,
-journal, lock).
+Begin with `dataset.py` (`prepare` itself, and the list of what it writes), then `transcode.py` (one video) and
+`output.py` (puts finished videos in place, journal, lock).
 """
 
 from lightning_multigrid.prepare.check_videos import check

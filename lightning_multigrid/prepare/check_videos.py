@@ -7,8 +7,7 @@ from lightning_multigrid.decode import FrameFolder, VideoError, VideoReader, ope
 from lightning_multigrid.prepare.workers import TaskFailure, run_tasks
 from lightning_multigrid.sources import Manifest
 
-# Frames that are decoded at a time: 1080p is 6 MB a frame.
-_AT_ONCE = 8
+_AT_ONCE = 8  # frames that are decoded at a time: 1080p is 6 MB a frame
 
 
 @dataclass(frozen=True)
@@ -23,11 +22,7 @@ class CheckJob:
 def check_video(job: CheckJob, beat: Callable[[], None] = lambda: None) -> str | None:
     """Returns why a video is broken or what is damaged in it, or None if it can be read.
 
-    If damage is met, the video is read whole, to say how much is damaged, and where. With `frames`, damage is met only
-    in these frames, and between them and the keyframes before them.
-
-    >>> check_video(CheckJob("no_such_video.mp4", frames=4))
-    'there is no such file'
+    With `frames`, only these and what they need are read. If damage is met, all frames are, to say how much and where.
     """
     try:
         with open_video(job.path, job.frame_rate) as video:
@@ -52,7 +47,7 @@ def check_video(job: CheckJob, beat: Callable[[], None] = lambda: None) -> str |
 def check(
     manifest: Manifest, *, frames: int | None = 4, workers: int = 0, timeout: float = 300.0
 ) -> Iterator[tuple[str, str | None]]:
-    """Reads every video of a manifest once.
+    """Reads every video of a manifest once; an argument outside its range is a ValueError.
 
     Args:
         manifest: The videos.
@@ -62,9 +57,6 @@ def check(
 
     Yields:
         Path of a video, and why it is broken or None, in the order in which they finish.
-
-    Raises:
-        ValueError: If an argument is outside its range.
     """
     if workers < 0 or timeout <= 0 or (frames is not None and frames < 1):
         raise ValueError(

@@ -27,8 +27,7 @@ from lightning_multigrid.prepare.workers import TaskFailure, run_tasks
 from lightning_multigrid.sources import INDEX_NAME, MANIFEST_NAME, Manifest, renamed, save_manifest
 
 REPORT_NAME = "report.csv"
-# Videos from which the space for all is estimated.
-_SAMPLE = 16
+_SAMPLE = 16  # videos from which the space for all is estimated
 
 
 @dataclass
@@ -86,8 +85,7 @@ def prepare(
     Raises:
         BrokenVideosError: If too many videos are broken; the others are there nevertheless, and so is the report.
         OutputError: If the disk is too small or full, or refuses something.
-        ValueError: If an argument is outside its range, another `prepare` is at work in the folder, or there are parts
-            to be done before `merge`.
+        ValueError: If an argument is outside its range, another `prepare` holds the folder, or `merge` lacks parts.
     """
     if part is not None and merge:
         raise ValueError(f"`part` and `merge` exclude each other, got part={part!r}. Merge when all parts are done.")

@@ -13,8 +13,7 @@ def write_index(
 ) -> None:
     """Writes the index of all videos (name to path), in their order, so that the same videos make the same file.
 
-    Videos that were kept (name to an older index file, and bytes) are not read again if that file has them. `run` works
-    as `run_tasks`.
+    Videos in `kept` (name to an older index file, and bytes) are not read again if that has them. `run` is `run_tasks`.
     """
 
     @cache

@@ -9,13 +9,7 @@ from lightning_multigrid.files import is_url
 
 
 def names_of(sources: Sequence[str], root: str) -> dict[str, str]:
-    """Returns a path for each source, different for all, relative to the folder of prepared videos and never out of it.
-
-    Sources are whole paths or URLs, most of them in `root`.
-
-    >>> names_of(["/data/a/1.avi", "/data/a/1.mp4", "/other/2.mp4"], root="/data")["/data/a/1.avi"]
-    'a/1.avi.mp4'
-    """
+    """Returns a path for each source (whole path or URL), all different, below the folder of prepared videos."""
     names: dict[str, str] = {}
     taken: set[str] = set()
     for source in dict.fromkeys(sources):

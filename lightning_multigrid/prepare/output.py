@@ -1,9 +1,8 @@
 """The folder that `prepare` writes: what is done, where each file belongs, and how to go on after an error.
 
-Every file is there whole or not at all: it is written under a temporary name, flushed to disk, and then renamed. Only
-the main process renames. Nothing rests on the locks, which some network file systems don't have: two processes that
-make the same video make the same bytes. Each part has a folder for its journal and its unfinished files, so no part
-touches what another one writes.
+Files are written under a temporary name, flushed to disk, and then renamed, by the main process only. Nothing rests on
+the locks, which some network file systems lack: two processes that make the same video make the same bytes. Each part
+has a folder for its journal and its unfinished files.
 """
 
 from __future__ import annotations
@@ -32,18 +31,14 @@ from lightning_multigrid.prepare.workers import TaskFailure
 
 # Part of what makes two prepared files equal; raise it when `transcode` makes other files of the same settings.
 _VERSION = 1
-# What a file system without locks says.
-_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}  # of a file system without locks
 # Finished videos are written to the journal in groups of this many seconds: waiting for the disk is slow.
 _COMMIT_SECONDS = 1.0
 
 
 @dataclass
 class PlannedVideo:
-    """A source, its size in bytes, and its place in the output: `name` in the folder of all prepared videos.
-
-    `place` is its place among all videos. A worker writes to `temporary`.
-    """
+    """A source of `size` bytes, its `name` in the folder of all, its `place` among them, and where a worker writes."""
 
     source: str
     name: str
@@ -93,20 +88,16 @@ def _lock(folder: str, *, shared: bool) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Entry:
-    """A prepared video and its source: if any of this has changed, the video is prepared again.
+    """A prepared video and its source, sizes in bytes: if any of this has changed, the video is prepared again."""
 
-    `video` is relative to the folder of all; sizes are in bytes. The time of the prepared file is not kept: in a copy
-    of the dataset it is another one. `broken` says why there is no prepared file.
-    """
-
-    video: str
+    video: str  # relative to the folder of all
     source: str
     source_size: int
     source_mtime_ns: int
     settings: str
-    size: int
+    size: int  # of the prepared file. Its time is not kept: in a copy of the dataset it is another one
     frames: int
-    broken: str = ""
+    broken: str = ""  # why there is no prepared file
 
 
 class Journal:
@@ -146,16 +137,14 @@ def _parsed(line: bytes) -> Entry | None:
 
 
 class Output:
-    """The prepared videos of a folder; those that were encoded otherwise are re-encoded.
+    """The prepared videos of a folder. `work` is where the journal, the report and the index of this `prepare` lie.
 
-    Those whose sources are damaged count as not there unless `keep_damaged`.
-
-    `work` is the folder for the journal, the report and the index of this `prepare`; `made` has what it made, by name.
+    Those that were encoded otherwise, or from damaged sources without `keep_damaged`, count as not there.
     """
 
     def __init__(self, root: str, work: str, encoding: Encoding, keep_damaged: bool) -> None:
         self.root, self.work, self.videos = root, work, os.path.join(root, "videos")
-        self.made: dict[str, Entry] = {}
+        self.made: dict[str, Entry] = {}  # by this `prepare`, by name
         self._settings = json.dumps({"version": _VERSION, **asdict(encoding)}, sort_keys=True)
         self._of_damaged = f"{self._settings} damaged"
         # What is broken without `keep_damaged` may be kept with it.

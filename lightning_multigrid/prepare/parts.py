@@ -21,11 +21,7 @@ class Part:
 
     @staticmethod
     def parse(text: str) -> Part:
-        """Reads `K/N`, or raises a ValueError if there is no such part.
-
-        >>> Part.parse("3/64")
-        Part(number=3, parts=64)
-        """
+        """Reads `K/N`, or raises a ValueError if there is no such part."""
         match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
         number, parts = map(int, match.groups()) if match else (0, 0)
         if not 1 <= number <= parts:

@@ -1,8 +1,7 @@
 """Re-encodes a video so that clips of it decode fast: same frames, same times, upright, small.
 
-Pushing packets through the decoder is what costs time (see `decode`), so the encoding makes them few and cheap: short
-groups of pictures, many pictures that no other one refers to (they are decoded only if wanted), and none of the coding
-tools that cost a decoder most (arithmetic coding, loop filter, weighted prediction).
+Packets cost time (see `decode`), so they become few and cheap: short groups of pictures, many pictures that no other
+one refers to, and no costly coding tools (arithmetic coding, loop filter, weighted prediction).
 """
 
 import errno
@@ -29,15 +28,13 @@ from lightning_multigrid.decode import (
 from lightning_multigrid.files import sync_to_disk
 from lightning_multigrid.prepare.workers import TaskFailure
 
-# Ticks per second of the output's clock, at most. A coarser clock of a source is kept.
-_FINEST_CLOCK = 90_000
-# A longer break between two frames comes from a wrong time stamp; mp4 could not hold it.
-_LONGEST_BREAK_SECONDS = 3600
+_FINEST_CLOCK = 90_000  # ticks per second of the output's clock, at most; a coarser clock of a source is kept
+_LONGEST_BREAK_SECONDS = 3600  # a longer one comes from a wrong time stamp; mp4 could not hold it
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How videos are encoded (H.264, yuv420p, without sound).
+    """How videos are encoded (H.264, yuv420p, without sound). An argument outside its range is a ValueError.
 
     Args:
         short_side: Pixels of the shorter side, even. Smaller videos keep their size, up to a row or column that makes
@@ -46,9 +43,6 @@ class Encoding:
         preset: How much time x264 may take. It hardly matters to decoding.
         gop: Frames from one keyframe to the next.
         b_frames: Frames between two that others refer to; no frame refers to these.
-
-    Raises:
-        ValueError: If an argument is outside its range.
     """
 
     short_side: int = 256
@@ -70,11 +64,7 @@ class Encoding:
             raise ValueError(f"`b_frames` must be from 0 to 16, the limits of x264, got {self.b_frames}.")
 
     def size(self, height: int, width: int) -> tuple[int, int]:
-        """Returns the height and width for a video of this size: the short side scaled down, both even.
-
-        >>> Encoding().size(360, 640), Encoding().size(1920, 1080), Encoding().size(239, 427)
-        ((256, 456), (456, 256), (238, 426))
-        """
+        """Returns the height and width for a video of this size: the short side scaled down, both even."""
         scale = min(Fraction(1), Fraction(self.short_side, min(height, width)))
         # To the nearest even number, but not beyond the source.
         high, wide = (max(2, min(int(side * scale / 2 + Fraction(1, 2)), side // 2) * 2) for side in (height, width))
@@ -103,16 +93,13 @@ _PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "s
 
 @dataclass(frozen=True)
 class TranscodeJob:
-    """A video to re-encode, or a folder of frames if `frame_rate` is given. `target` is new, and its folder exists.
-
-    With `keep_damaged` a damaged video is written as FFmpeg decodes it, without the frames that don't come out.
-    """
+    """A video, or with `frame_rate` a folder of frames, and its new `target`, whose folder exists."""
 
     source: str
     target: str
     encoding: Encoding
     frame_rate: float | None = None
-    keep_damaged: bool = False
+    keep_damaged: bool = False  # write a damaged video as FFmpeg decodes it, without the frames that don't come out
 
 
 @dataclass(frozen=True)
@@ -128,8 +115,7 @@ class Prepared:
 def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Prepared | TaskFailure | OSError:
     """Re-encodes a video: frame i of the target is frame i of the source, shown at the same time after the first.
 
-    When this returns `Prepared`, the target is complete and on the disk; otherwise it is not there. An OSError is that
-    of the disk, not of the video. Equal sources make equal bytes. `beat` is called after every frame.
+    With a `Prepared` the target is complete and on the disk, else it is not there. An OSError is that of the disk.
     """
     failure: TaskFailure | OSError
     try:

@@ -1,8 +1,7 @@
 """Calls a function for many tasks in worker processes: one that dies or hangs costs its task, not the others.
 
-`multiprocessing` would import the user's main module in every worker, and its workers hold each other's pipes open, so
-that they outlive a parent that is killed. These are fresh interpreters, each with two pipes to the parent and nothing
-else; one whose parent is gone ends with its next sign of life.
+`multiprocessing` would import the user's main module in every worker, and its workers outlive a parent that is killed.
+These are fresh interpreters with two pipes to the parent each; one without a parent ends with its next sign of life.
 """
 
 import os
@@ -19,8 +18,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 _BEAT_SECONDS = 0.5
-# A worker may take so long to start.
-_START_SECONDS = 300.0
+_START_SECONDS = 300.0  # a worker may take so long to start
 # Workers find modules where the parent does, and not in the folder that they start in.
 _START = (
     "import sys; sys.path[:] = sys.argv[2:]; from lightning_multigrid.prepare.workers import serve; serve(sys.argv[1])"
@@ -40,8 +38,7 @@ def run_tasks(
     """Calls a function for each task, and yields (task, result) as they finish; a result may be a `TaskFailure`.
 
     The function, "package.module:name", takes a task, and a function to call as a sign of life. A worker that gives
-    none for `timeout` seconds is ended. Tasks are taken one by one, as workers become free; they and the results must
-    be picklable. With 0 workers the function is called here, without a timeout.
+    none for `timeout` seconds is ended. Tasks are taken as workers become free. With 0 workers it is called here.
     """
     if not workers:
         call = pkgutil.resolve_name(function)

@@ -51,20 +51,12 @@ class BatchShape:
 
     @property
     def points(self) -> int:
-        """Points of the mini-batch, b t s^2; its FLOPs are proportional to them (Sec. 3).
-
-        >>> BatchShape(clips=2, frames=4, size=10).points
-        800
-        """
+        """Points of the mini-batch, b t s^2; its FLOPs are proportional to them (Sec. 3)."""
         return self.clips * self.frames * self.size**2
 
     @property
     def clip(self) -> BatchShape:
-        """The shape of a single clip. It identifies the grid also of an epoch's last mini-batch, which may be smaller.
-
-        >>> BatchShape(clips=2, frames=4, size=10).clip
-        BatchShape(clips=1, frames=4, size=10)
-        """
+        """The shape of a single clip: it identifies the grid also of an epoch's last mini-batch, if that is smaller."""
         return BatchShape(1, self.frames, self.size)
 
     def rescaled(self, frames: int, size: int) -> BatchShape:

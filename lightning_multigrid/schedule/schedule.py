@@ -123,12 +123,7 @@ class MultigridSchedule:
 
     @property
     def grids_of_statistics(self) -> list[tuple[BatchShape, int]]:
-        """Every pair (shape, sub-mini-batch) once: under `torch.compile` each needs a graph of its own.
-
-        >>> schedule = MultigridSchedule(Baseline(BatchShape(4, 32, 224), epochs=239, milestones=(94, 154, 196)))
-        >>> len(schedule.grids), len(schedule.grids_of_statistics)
-        (8, 10)
-        """
+        """Every pair (shape, sub-mini-batch) once: under `torch.compile` each needs a graph of its own."""
         return list(dict.fromkeys(pair for cycle in self._cycles for pair in cycle))
 
     def baseline_batches_of(self, shape: BatchShape, sub_batch: int) -> float:
@@ -215,12 +210,7 @@ class MultigridSchedule:
         return _interpolated(self._clock, exact(position))
 
     def position_of(self, baseline_epoch: Epochs) -> Fraction:
-        """The position at an epoch of the baseline, both from 0: the inverse of `baseline_epoch`.
-
-        >>> schedule = MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196)))
-        >>> schedule.baseline_epoch(schedule.position_of(100))
-        Fraction(100, 1)
-        """
+        """The position at an epoch of the baseline, both from 0: the inverse of `baseline_epoch`."""
         return _interpolated([(baseline, position) for position, baseline in self._clock], exact(baseline_epoch))
 
     # --- Steps ---
@@ -271,15 +261,10 @@ class MultigridSchedule:
     def gradient_scale(self, step: Sequence[Step]) -> float:
         """Factor of the gradient of an optimizer step, given its mini-batches: below 1 with the tail of an epoch.
 
-        The gradient is a mean over clips, and the LR is for whole mini-batches. So without the factor, a tail of one
-        clip would count for as many clips as a whole mini-batch. With it, the tail follows the rule of the LR
-        (`lr_scaling`), but counts at least for a step of the baseline, which trains tails as they are. The factor is of
-        the gradient rather than the LR, because momentum carries a gradient into later steps.
-
-        >>> schedule = MultigridSchedule(Baseline(BatchShape(2, 4, 32), epochs=4, milestones=(2,)))
-        >>> tail = schedule.steps(0, clips=129)[-1]
-        >>> str(tail.shape), tail.lr_scale, schedule.gradient_scale([tail])
-        ('1 x 1 x 16', 8.0, 0.125)
+        The gradient is a mean over clips, and the LR is for whole mini-batches, so a tail of one clip would count for
+        as many clips as a whole mini-batch. With the factor, the tail follows the rule of the LR (`lr_scaling`), but
+        counts at least for a step of the baseline. The factor is not of the LR, because momentum carries a gradient
+        into later steps.
         """
         phase = self.phases[step[-1].phase]
         if step[-1].baseline_batches * self.baseline.shape.clips >= phase.shape.clips:
@@ -289,11 +274,9 @@ class MultigridSchedule:
     def _blocks(
         self, epoch: int, clips: Clips, accumulate: int, drop_last: bool
     ) -> Iterator[tuple[int, list[tuple[BatchShape, int]], int]]:
-        """An epoch as blocks (phase, mini-batches, times): the mini-batches repeated so many times, block by block.
-
-        A block is whole short cycles where they fit into the rest of the phase, else a single optimizer step. So an
-        epoch has a few blocks per phase, and its steps are counted without making them.
-        """
+        """An epoch as blocks (phase, mini-batches, times): the mini-batches repeated so many times, block by block."""
+        # A block is whole short cycles where they fit into the rest of the phase, else a single optimizer step. So an
+        # epoch has a few blocks per phase, and its steps are counted without making them.
         whole = math.floor(clips)
         share = self.phases[-1].end_epoch - epoch
         if 0 < share < 1:  # of a flat plan, all of whose mini-batches have the same number of clips
@@ -350,10 +333,7 @@ class MultigridSchedule:
         return round(self.baseline.epochs * (math.ceil(clips) // batch if drop_last else math.ceil(clips / batch)))
 
     def validation_epochs(self, per_phase: int) -> frozenset[int]:
-        """The epochs, from 0, after which to validate so that each phase is validated about `per_phase` times.
-
-        They divide each phase evenly and include the phase's last epoch.
-        """
+        """The epochs, from 0, after which to validate: about `per_phase` in each phase, evenly, with its last one."""
         return frozenset(
             math.ceil(phase.start_epoch + (phase.end_epoch - phase.start_epoch) * part / per_phase) - 1
             for phase in self.phases
@@ -365,8 +345,7 @@ class MultigridSchedule:
     def reduction(self, cost: Callable[[BatchShape], float]) -> float:
         """The baseline's cost over this schedule's, on a dataset so large that rounding doesn't matter.
 
-        Args:
-            cost: The cost of a mini-batch of a shape, in any unit.
+        `cost` is that of a mini-batch of a shape, in any unit.
         """
 
         def of_clip(cycle: Sequence[BatchShape]) -> Fraction:
@@ -377,12 +356,7 @@ class MultigridSchedule:
 
     @property
     def iteration_reduction(self) -> float:
-        """The baseline's iterations over this schedule's, on a dataset so large that rounding doesn't matter.
-
-        >>> kinetics = Baseline(BatchShape(4, 32, 224), epochs=239, milestones=(94, 154, 196))
-        >>> round(MultigridSchedule(kinetics).iteration_reduction, 2)
-        3.43
-        """
+        """The baseline's iterations over this schedule's, on a dataset so large that rounding doesn't matter."""
         return self.reduction(lambda shape: 1)
 
     @property
@@ -412,10 +386,7 @@ class MultigridSchedule:
         return f"{self.phase_table(columns)}\n{', '.join(savings)}."
 
     def phase_table(self, columns: Mapping[str, Sequence[str]], where: str = "") -> str:
-        """A title, and a line per phase: its base shape and short cycle, then `columns` (heading: a cell per phase).
-
-        `where` ends the title.
-        """
+        """A title that `where` ends, and a line per phase: its shapes, then `columns` (heading: a cell per phase)."""
         common = {
             "phase": [str(index) for index in range(len(self.phases))],
             "stage": [str(phase.stage) for phase in self.phases],

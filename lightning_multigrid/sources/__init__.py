@@ -1,7 +1,6 @@
 """Which videos there are and what they show: each dataset's official files, lists and folders, as a `Manifest`.
 
-It opens no video and does not import PyAV; of the other sub-packages it imports only `files`. Begin with the file of a
-dataset, or `video_list.py` for the user's own videos, then read `manifest.py`.
+It opens no video. Begin with the file of a dataset, or `video_list.py` for the user's own videos, then `manifest.py`.
 """
 
 from lightning_multigrid.sources.builder import renamed

@@ -19,13 +19,9 @@ _MOST_LABELS = 2**31 - 1  # labels are packed in 32 bits
 
 
 class ManifestBuilder:
-    """Collects checked rows for a `Manifest`.
+    """Collects checked rows for a `Manifest`; errors name `origin`. The other arguments are those of `VideoList`.
 
-    A listed path may not lead out of the root, by `..` or as an absolute path elsewhere; without a root, absolute paths
-    may lead anywhere. Only the text of a path is judged. Links on the way to it are followed: the owner of the disk
-    made them, not the author of the list.
-
-    `origin` is the file or folder that is read; errors name it. The other arguments are those of `VideoList`.
+    Only the text of a path is judged. Links are followed: the owner of the disk made them, not the author of the list.
     """
 
     def __init__(
@@ -61,11 +57,7 @@ class ManifestBuilder:
     def add(
         self, path: str, labels: Sequence[int] = (), *, where: str, spans: Sequence[tuple[float, float]] = ()
     ) -> None:
-        """Adds a video, if its path and labels are allowed.
-
-        `where` is its place in the origin, for messages: "line 3". `spans` has the (start, end) of every label in
-        seconds, half-open, or is empty.
-        """
+        """Adds a checked video from `where` ("line 3"); `spans` has [start, end) of each label in s, if any."""
         name = self._checked_path(path, where)
         self._check_labels(labels, where)
         try:
@@ -166,18 +158,7 @@ class ManifestBuilder:
 def renamed(
     manifest: Manifest, paths: Sequence[str | None], origin: StrPath, root: StrPath, classes: Sequence[str] = ()
 ) -> Manifest:
-    """Returns a manifest with the labels and spans of another one, but other paths.
-
-    Args:
-        manifest: The manifest with the labels.
-        paths: A path for each row; None leaves the row out.
-        origin: The file that the new manifest belongs to.
-        root: Folder that relative paths start from.
-        classes: Names of the classes, if `manifest` has none.
-
-    Raises:
-        ManifestError: If no row is left, or a path leads out of the root.
-    """
+    """Returns the manifest with other `paths`, without the rows of None; `classes` count if it has none itself."""
     builder = ManifestBuilder(
         origin,
         root,

@@ -40,8 +40,7 @@ class Charades:
     def read(self, classes: Sequence[str] = ()) -> Manifest:
         """Reads the videos of the split; the classes are always those of the file of classes.
 
-        Raises:
-            ManifestError: If a file can't be read, or an action is not like `c092 11.90 21.20`.
+        A `ManifestError` if a file can't be read, or an action is not like `c092 11.90 21.20`.
         """
         path = path_argument("annotations", self.annotations)
         beside = os.path.join(os.path.dirname(path), "Charades_v1_classes.txt")
@@ -93,8 +92,7 @@ class FrameList:
     def read(self, classes: Sequence[str] = ()) -> Manifest:
         """Reads the folders of frames in the list; `classes` count only if the source has none itself.
 
-        Raises:
-            ManifestError: If the list can't be read, or frames are left out or out of order.
+        A `ManifestError` if the list can't be read, or frames are left out or out of order.
         """
         path = path_argument("annotations", self.annotations)
         builder = ManifestBuilder(

@@ -11,11 +11,7 @@ _SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test"
 
 
 class ClassFolders:
-    """Lists the videos of `source`, a folder that holds a folder per class.
-
-    With `frames`, a video is a folder of images instead of a file. With `follow_links`, links may lead out of `source`.
-    The attribute `classes` has the sorted names of the class folders.
-    """
+    """Lists the videos of `source`, a folder that holds a folder per class; with `frames`, a video is a folder, too."""
 
     def __init__(self, source: str, *, frames: bool, follow_links: bool) -> None:
         self._source = source

@@ -39,8 +39,7 @@ class Kinetics:
     def read(self, classes: Sequence[str] = ()) -> Manifest:
         """Reads the videos of the split; `classes` count only if the source has none itself.
 
-        Raises:
-            ManifestError: If a file can't be read, a label is not among the classes, or the classes are unknown.
+        A `ManifestError` if a file can't be read, a label is not among the classes, or the classes are unknown.
         """
         path = path_argument("annotations", self.annotations)
         root, folder, replaced = self._places()

@@ -12,11 +12,7 @@ from lightning_multigrid.sources.text import ManifestError
 
 
 class Rows(NamedTuple):
-    """The paths and labels of a manifest.
-
-    The path of row i is bytes [path_offsets[i], path_offsets[i + 1]) of `paths`; its labels are found in the same way.
-    Either every label has a start and an end in seconds, or none has.
-    """
+    """Path i is `paths[path_offsets[i] : path_offsets[i + 1]]`, labels likewise; spans in s, of all or none."""
 
     paths: Tensor
     path_offsets: Tensor
@@ -28,11 +24,10 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Manifest:
-    """Paths and labels of videos: read-only, and the same memory in every worker.
+    """Paths and labels of videos: read-only, and the same memory in every worker. `ManifestBuilder` makes manifests.
 
     A few tensors hold everything. Python objects, one per row, would be copied in each forked worker, which writes to
     their reference counts; tensors are not, and torch passes them to spawned workers as shared memory.
-    `ManifestBuilder` makes manifests.
 
     Args:
         origin: The file or folder it was read from.
@@ -43,12 +38,6 @@ class Manifest:
         missing: How many listed videos were left out because they are not on disk (`existing_only`).
         rows: Paths and labels.
         index: File of the videos' packet indices, if `prepare` wrote one.
-
-    >>> from lightning_multigrid.sources.builder import ManifestBuilder
-    >>> builder = ManifestBuilder("train.csv", root="/data", classes=["run", "swim"])
-    >>> builder.add("a b.mp4", labels=[1], where="line 1")
-    >>> builder.build()
-    Manifest('train.csv': 1 video, 2 classes, root='/data')
     """
 
     origin: str
@@ -94,11 +83,7 @@ class Manifest:
         return int(self.rows.labels.max()) + 1
 
     def path(self, index: int) -> str:
-        """Returns the absolute path or URL of the video, or the path of its folder of frames.
-
-        Raises:
-            IndexError: If there is no such row, as in all methods that take an index.
-        """
+        """Returns the absolute path or URL of a video or a folder of frames; an IndexError if there is no such row."""
         path = self.rows.paths[self._row(self.rows.path_offsets, index)].numpy().tobytes()
         return os.path.join(self.root, path.decode("utf-8", "surrogateescape"))
 
@@ -107,11 +92,7 @@ class Manifest:
         return tuple(sorted(set(self.spans(index)[0])))
 
     def label(self, index: int) -> int:
-        """Returns the label of a video that has exactly one.
-
-        Raises:
-            ManifestError: If it has none or several.
-        """
+        """Returns the label of a video that has exactly one; none or several are a `ManifestError`."""
         labels = self.labels(index)
         if len(labels) != 1:
             raise ManifestError(
@@ -121,25 +102,17 @@ class Manifest:
         return labels[0]
 
     def labels_between(self, index: int, start: float, end: float) -> tuple[int, ...]:
-        """Returns the labels whose span overlaps [start, end), ascending, each once.
+        """Returns the labels of a row whose span overlaps [start, end), in seconds, ascending, each once.
 
         Spans are half-open, too: an action in [2, 5) is seen in [4.9, 6) and not in [5, 6), and one in [2, 2) never. A
-        label without a span is valid for the whole video.
-
-        Args:
-            index: Row of the video.
-            start: Start of the clip, in seconds.
-            end: End of the clip's last frame (not its start), in seconds.
-
-        Raises:
-            ValueError: If `end` does not come after `start`.
+        label without a span is valid for the whole video. `end` is where the clip's last frame ends; it is a
+        ValueError if that does not come after `start`.
         """
         if not start < end:
             raise ValueError(f"`end` must come after `start`, got {start} to {end} s. A clip ends with its last frame.")
         labels, spans = self.spans(index)
         if not spans:
             return self.labels(index)
-        # They overlap from the later start to the earlier end.
         overlaps = [max(first, start) < min(last, end) for first, last in spans]
         return tuple(sorted(set(compress(labels, overlaps))))
 

@@ -1,7 +1,6 @@
 """A manifest as one file that is read at once: no text to take apart, no folder to list.
 
-The file holds the arrays of `Manifest` as they are in memory, each at a multiple of 8 bytes, so that they can be used
-without a copy. It comes from a disk, so nothing in it is believed: every offset, label and path is checked first.
+The arrays of `Manifest` are used without a copy. Nothing is believed: every offset, label and path is checked first.
 
     bytes   what (numbers are little-endian)
     8       magic
@@ -39,12 +38,7 @@ _TYPES = {"path_offsets": "<i8", "label_offsets": "<i8", "starts": "<f8", "ends"
 
 
 def save_manifest(manifest: Manifest, path: StrPath) -> None:
-    """Writes a manifest whose videos lie below the folder of the file; folder and videos may then move together.
-
-    Raises:
-        ValueError: If a video lies elsewhere, or is a folder of frames.
-        OutputError: If the file can't be written.
-    """
+    """Writes a manifest of video files below the folder of `path`, to be moved together; others are a ValueError."""
     folder = os.path.dirname(os.path.abspath(path))
     root = os.path.relpath(manifest.root, folder)
     if root.split(os.sep)[0] == os.pardir or manifest.frame_rate is not None:

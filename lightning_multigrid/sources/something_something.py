@@ -32,8 +32,7 @@ class SomethingSomething:
     def read(self, classes: Sequence[str] = ()) -> Manifest:
         """Reads the videos of the split; the classes are always those of the labels file.
 
-        Raises:
-            ManifestError: If a file can't be read, or a template is not among the labels.
+        A `ManifestError` if a file can't be read, or a template is not among the labels.
         """
         path = path_argument("annotations", self.annotations)
         beside = sibling(path, "validation|train|test", "labels")

@@ -1,7 +1,4 @@
-"""What `VideoDataModule` accepts as the videos of a split.
-
-Each dataset is a frozen dataclass, which says in Python or YAML what to read and where; nothing is read before `read`.
-"""
+"""What `VideoDataModule` accepts as the videos of a split: frozen dataclasses, which read nothing before `read`."""
 
 import os
 from collections.abc import Sequence
@@ -15,14 +12,11 @@ class VideoSource(Protocol):
     """Anything that the videos of a split can be read from: any class with this method, your own ones, too."""
 
     def read(self, classes: Sequence[str] = ()) -> Manifest:
-        """Reads paths and labels; no video is opened.
+        """Reads paths and labels; no video is opened. What can't be read is a `ManifestError`.
 
         Args:
             classes: Names of the training split's classes in the order of their labels, for sources whose own files
                 lack them.
-
-        Raises:
-            ManifestError: If something can't be read.
         """
 
 

@@ -11,8 +11,7 @@ from typing import Any, TextIO
 from lightning_multigrid.files import PathError, StrPath, quoted
 from lightning_multigrid.files import path_argument as _path_argument
 
-# No annotation file has longer lines; a binary or a JSON file may be one line of gigabytes.
-_LONGEST_LINE = 2**17
+_LONGEST_LINE = 2**17  # annotation files have no longer ones; a binary or a JSON file may be one of gigabytes
 
 
 class ManifestError(PathError):
@@ -33,11 +32,7 @@ def file_or(default: str, name: str, value: StrPath | None) -> str:
 
 
 def parse_labels(text: str) -> tuple[int, ...] | None:
-    """Returns the labels of a field such as `3`, `1,5` or `1;5`; None if it holds anything but whole numbers from 0.
-
-    >>> parse_labels("1;5"), parse_labels(""), parse_labels("run")
-    ((1, 5), (), None)
-    """
+    """Returns the labels of a field such as `3`, `1,5` or `1;5`; None if it holds anything but whole numbers from 0."""
     if not text:
         return ()
     parts = [part.strip() for part in text.replace(";", ",").split(",")]
@@ -90,10 +85,7 @@ def text_lines(path: str) -> Iterator[str]:
 
 
 def csv_rows(path: str, separator: str, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """Yields the rows of separated values that are not blank, each with the number of its last line.
-
-    `strict` refuses text after a closing quote and a quote that is never closed, and skips spaces before a field.
-    """
+    """Yields the rows that are not blank, each with the number of its last line; `strict` refuses faulty quotes."""
     reader = csv.reader(text_lines(path), delimiter=separator, strict=strict, skipinitialspace=strict)
     try:
         for row in reader:
@@ -107,10 +99,7 @@ def csv_rows(path: str, separator: str, *, strict: bool = False) -> Iterator[tup
 
 
 def csv_table(path: str, required: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields the records of a comma-separated file with the `required` columns, each with the number of its last line.
-
-    The first row names the columns.
-    """
+    """Yields the records below a header that has the `required` columns, each with the number of its last line."""
     header: list[str] | None = None
     for line, row in csv_rows(path, ","):
         if header is None:
@@ -131,10 +120,7 @@ def csv_table(path: str, required: tuple[str, ...]) -> Iterator[tuple[int, dict[
 
 
 def numbered_names(path: str, number: str, first: int) -> list[str]:
-    """Returns the names in a file that numbers them from `first` on, in order.
-
-    `number` is the format of a number: `c{:03d}` for the line `c000 Holding some clothes`.
-    """
+    """Returns the names that a file numbers from `first` on: `c000 Holding some clothes` if `number` is `c{:03d}`."""
     names: list[str] = []
     for line in filter(None, map(str.strip, text_lines(path))):
         required = number.format(first + len(names))

@@ -32,8 +32,7 @@ class UCF101:
     def read(self, classes: Sequence[str] = ()) -> Manifest:
         """Reads the videos of the list; the classes are always those of the file of classes.
 
-        Raises:
-            ManifestError: If a file can't be read, or a class is unknown.
+        A `ManifestError` if a file can't be read, or a class is unknown.
         """
         path = path_argument("annotations", self.annotations)
         beside = os.path.join(os.path.dirname(path), "classInd.txt")
@@ -80,8 +79,7 @@ class HMDB51:
     def read(self, classes: Sequence[str] = ()) -> Manifest:
         """Reads the videos of the subset; the classes are always those of the names of the files.
 
-        Raises:
-            ManifestError: If a file can't be read, or the folder has no files of this split.
+        A `ManifestError` if a file can't be read, or the folder has no files of this split.
         """
         folder = path_argument("annotations", self.annotations)
         if self.subset not in ("train", "test"):

@@ -63,9 +63,7 @@ class VideoList:
     def read(self, classes: Sequence[str] = ()) -> Manifest:
         """Reads the videos of the list or the folder; `classes` count only if the source has none itself.
 
-        Raises:
-            ManifestError: If something can't be read; it names the line.
-            TypeError: If an argument is of a wrong kind.
+        A `ManifestError` that names the line if something can't be read; a TypeError if an argument is of a wrong kind.
         """
         source, root = path_argument("source", self.source), self.root
         classes = self.classes or classes
@@ -107,12 +105,7 @@ def read_manifest(
     existing_only: bool = False,
     allow_outside_root: bool = False,
 ) -> Manifest:
-    """Reads a list, a folder per class or a prepared folder in one call; the arguments are those of `VideoList`.
-
-    Raises:
-        ManifestError: If something can't be read; it names the line.
-        TypeError: If an argument is of a wrong kind.
-    """
+    """Reads a list, a folder per class or a prepared folder at once; arguments and errors are those of `VideoList`."""
     return VideoList(source, root, (), multi_label, frame_rate, existing_only, allow_outside_root).read(classes)
 
 

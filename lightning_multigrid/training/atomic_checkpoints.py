@@ -1,8 +1,7 @@
 """Checkpoint files that are whole or absent: written in one move, and read only if no byte has changed.
 
-Lightning writes a checkpoint to the system's folder for temporary files and moves it from there. Within a file system
-that is atomic, but from a local `/tmp` to a network drive it is a copy: if the process is killed meanwhile, half a file
-remains under the name of the last checkpoint. Besides, torch loads a corrupted file without complaint.
+Lightning moves a checkpoint from the system's temporary folder. To a network drive that is a copy, and a process that
+is killed meanwhile leaves half a file under its name. Besides, torch loads a corrupted file without complaint.
 """
 
 import os
@@ -73,12 +72,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         map_location: Callable[..., Any] | None = lambda storage, _: storage,
         weights_only: bool | None = None,
     ) -> dict[str, Any]:
-        """Loads a checkpoint.
-
-        Args:
-            path: The file.
-            map_location: As in `torch.load`.
-            weights_only: Only False allows the file to run code.
+        """Loads a file, to `map_location` as `torch.load` does. Only `weights_only=False` allows the file to run code.
 
         Raises:
             FileNotFoundError: If there is no such file.
@@ -129,11 +123,7 @@ def check_checkpoint(path: str | os.PathLike[str]) -> None:
 
 
 def last_whole_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
-    """Returns the newest checkpoint of a folder that has not changed since it was written; None if there is none.
-
-    >>> last_whole_checkpoint("no/such/folder") is None
-    True
-    """
+    """Returns the newest checkpoint of a folder that has not changed since it was written; None if there is none."""
     files = Path(folder).glob("*.ckpt")
     for path in sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True):
         with suppress(DamagedCheckpointError, OSError):

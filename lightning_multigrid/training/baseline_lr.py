@@ -35,27 +35,17 @@ _NAMES = {"lr": "LR", "weight_decay": "weight decay"}
 
 @dataclass(frozen=True)
 class BaselineEpoch:
-    """An epoch of the baseline on one device.
-
-    Args:
-        batches: Mini-batches.
-        accumulate: Mini-batches per optimizer step; the last step of an epoch may have fewer.
-    """
+    """An epoch of the baseline on one device, in mini-batches."""
 
     batches: int
-    accumulate: int = 1
+    accumulate: int = 1  # mini-batches per optimizer step; the last step of an epoch may have fewer
 
     @property
     def optimizer_steps(self) -> int:
-        """Optimizer steps of an epoch."""
         return math.ceil(self.batches / self.accumulate)
 
     def after_optimizer_steps(self, steps: int) -> Fraction:
-        """Returns the baseline epoch at which this many optimizer steps are done.
-
-        >>> BaselineEpoch(batches=10, accumulate=4).after_optimizer_steps(5)
-        Fraction(9, 5)
-        """
+        """Returns the baseline epoch at which this many optimizer steps are done."""
         return self.after_ticks(steps, "step", frequency=1)
 
     def _tick_every(self, frequency: int) -> int:
@@ -68,11 +58,7 @@ class BaselineEpoch:
         return self.batches // self._tick_every(frequency) + early
 
     def ticks(self, epoch: Fraction, interval: str, frequency: int) -> int:
-        """Returns the ticks that a scheduler has had by a baseline epoch.
-
-        >>> BaselineEpoch(batches=10, accumulate=4).ticks(Fraction(9, 5), "step", frequency=1)
-        5
-        """
+        """Returns the ticks that a scheduler has had by a baseline epoch."""
         whole = math.floor(epoch)
         if interval == "epoch":
             return whole // frequency
@@ -101,11 +87,8 @@ class LRStages(NamedTuple):
 
 
 def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch, epochs: Fraction) -> LRStages:
-    """Returns the LR stages of the user's schedulers, else those of the paper's Kinetics recipe, in proportion.
-
-    `MultiStepLR` and `StepLR` have milestones, a rising `LinearLR` or `ConstantLR` is a warm-up, also inside
-    `SequentialLR` and `ChainedScheduler`. The first scheduler with milestones wins. `epochs` is the baseline's length.
-    """
+    """Returns the LR stages of the user's schedulers, else those of the paper's Kinetics recipe, in proportion."""
+    # The first scheduler with milestones wins; a rising one is a warm-up. `epochs` is the baseline's length.
     warmup = Fraction(0)
     for config in configs:
         milestones, stepwise = set[Fraction](), True
@@ -173,19 +156,12 @@ def _baseline_of(lr: Any) -> Any:
 class BaselineLR:
     """Keeps the schedulers on the baseline's clock and the LR of every parameter group at the phase's scale.
 
-    `param_groups["lr"]` is the LR in use at each optimizer step, also if the script adds a group or writes an LR: what
-    it writes is the baseline's LR, unless it is computed from the LR in use. Beside it, each group keeps the baseline's
-    LR. `state_dict` of an optimizer has the baseline's LR alone, so that checkpoints also fit a plain training.
-    The same holds for the weight decay, if it is scaled.
+    `param_groups["lr"]` is the LR in use at each optimizer step, also if the script adds a group or writes an LR.
+    Beside it, each group keeps the baseline's LR, and `state_dict` of an optimizer has only that one, so that
+    checkpoints also fit a plain training. The same holds for the weight decay, if it is scaled.
 
-    Args:
-        configs: The schedulers as Lightning holds them. `ReduceLROnPlateau` is left to Lightning, or to the script.
-        optimizers: The optimizers whose parameter groups are scaled.
-        epoch: An epoch of the baseline.
-        tick: Steps a scheduler once, as the module would.
-        baseline: What the Trainer answers in the baseline run, by the names of its properties.
-        run: What it answers in this run, where it differs from what Lightning would answer.
-        weight_decay: Whether the weight decay is scaled, too.
+    `tick` steps a scheduler once, as the module would. `baseline` is what the Trainer answers in the baseline run, by
+    the names of its properties, and `run` what it answers in this run, where Lightning would answer something else.
     """
 
     def __init__(
@@ -334,11 +310,7 @@ class BaselineLR:
     # --- Manual optimization: the script's own calls of `scheduler.step()` ---
 
     def called(self, scheduler: Any, arguments: bool, epoch: int, batch: int, last: bool) -> None:
-        """Notes that the script calls a scheduler's `step` during or after a mini-batch. The call does nothing else.
-
-        Raises:
-            MisconfigurationException: If Lightning would not call it there by the scheduler's interval and frequency.
-        """
+        """Notes a script's call of a scheduler's `step`, which does nothing else; refuses one at the wrong time."""
         place = next(place for place, config in enumerate(self.configs) if config.scheduler is scheduler)
         frequency = self.configs[place].frequency
         if (epoch, batch, last, self.ticks[place], frequency) == (0, 0, False, 0, 1) and not _has_stages(scheduler):

@@ -1,8 +1,6 @@
 """`MultigridCallback`: multigrid training as one line on a baseline script.
 
-Its hooks say when something is done, and `fit.py` does the work. A change of phase is no event: every step sets its own
-shape, LR and sub-mini-batch. Shapes come from `schedule`, the order of the clips from `loading`, and batch statistics
-from `norm`.
+Its hooks say when something is done, and `fit.py` does the work. Every step sets its own shape, LR and sub-mini-batch.
 """
 
 from __future__ import annotations
@@ -134,13 +132,7 @@ class MultigridCallback(Callback):
 
         Both cycles are off, and there are as many epochs as in the script: the mini-batches, steps and LRs of the
         script without a callback. But `sub_batch` clips share statistics, if need be those of several devices, and
-        `precise_bn_batches` re-estimates them.
-
-        Args:
-            arguments: Other arguments of the class.
-
-        >>> MultigridCallback.baseline(precise_bn_batches=200).options.epoch_factor
-        1
+        `precise_bn_batches` re-estimates them. `arguments` are other arguments of the class.
         """
         return MultigridCallback(
             epoch_factor=1, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)), **arguments
@@ -157,8 +149,6 @@ class MultigridCallback(Callback):
         """What is known of the times of that `fit`."""
         return self.fit.report
 
-    # --- Before training ---
-
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -172,8 +162,6 @@ class MultigridCallback(Callback):
             checkpoint, state = self._checkpoint, self._state_in(self._checkpoint)
             self._fit = begin_fit(self.options, trainer, pl_module, self._takeover, checkpoint, state)
             self._checkpoint = None  # it holds a whole model
-
-    # --- While training ---
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -225,8 +213,6 @@ class MultigridCallback(Callback):
         if trainer.is_last_batch:
             self.fit.judge_calls()
 
-    # --- Afterwards ---
-
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._takeover.close()
@@ -236,8 +222,6 @@ class MultigridCallback(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         # There is no `teardown` after an exception. `_fit` stays: `ModelCheckpoint` may still ask for our state.
         self.teardown(trainer, pl_module, "fit")
-
-    # --- Checkpoints ---
 
     @override
     def state_dict(self) -> dict[str, Any]:

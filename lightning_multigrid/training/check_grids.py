@@ -68,11 +68,7 @@ class PointsOnPlan:
         self._real: set[BatchShape] = set()
 
     def check(self, place: str, grid: BatchShape, shapes: Sequence[Sequence[int]], clips: int) -> None:
-        """Compares clips at a place with the first ones there.
-
-        Raises:
-            ValueError: If all tensors that may be the clips are off the plan.
-        """
+        """Compares clips with the first ones at a place; refuses them if no tensor that may be clips is on the plan."""
         excess = self.excess(place, grid, shapes, clips)
         other = self._first[place][0]
         if excess > _MOST or (excess < 1 / _MOST and other in self._real):
@@ -201,14 +197,11 @@ def _try(run: Callable[[Any], Any], batch: Any, module: nn.Module, real: Mapping
 def check_grids(
     module: LightningModule, grids: Sequence[BatchShape], handlers: Sequence[Handler], plan: PointsOnPlan
 ) -> dict[BatchShape, float]:
-    """Refuses grids that a script cannot take, before the training starts.
+    """Refuses grids that a script cannot take; returns the multiply-adds of a clip of each grid, if they are known.
 
-    A mini-batch of `TRIED_CLIPS` clips goes through the handlers, and then `training_step` is tried on it. Where that
-    fails on the first grid, the baseline's (it reads a value, or needs its Trainer), `forward` is tried on the clips. A
-    handler or a model that does not pass on the baseline's grid can't be tried, and is accepted.
-
-    Returns:
-        Multiply-adds of a forward for a clip of each grid (`BatchShape.clip`); empty where they can't be counted.
+    A mini-batch of `TRIED_CLIPS` clips goes through the handlers and `training_step`. Where that fails on the
+    baseline's grid (it reads a value, or needs its Trainer), `forward` is tried on the clips. What does not pass there
+    either can't be tried, and is accepted.
     """
     baseline = grids[0].clip
     flops: dict[BatchShape, float] = {}

@@ -1,8 +1,4 @@
-"""`torch.compile` with one graph for each grid, all of them made before training starts.
-
-By itself, `torch.compile` compiles in the middle of training whenever it meets a new shape. After 8 shapes it gives up
-with a warning, and runs the model uncompiled. Multigrid training has about 10 shapes.
-"""
+"""`torch.compile` with one graph for each grid, all of them made before training starts."""
 
 import time
 from collections.abc import Iterator
@@ -27,9 +23,9 @@ from lightning_multigrid.training.torch_internals import count_graphs, raised_li
 class CompileGrids(Callback):
     """Compiles a model for every grid of a multigrid training, before it starts.
 
-    Give it to the Trainer after `MultigridCallback`::
-
-        Trainer(callbacks=[MultigridCallback(), CompileGrids()])
+    Give it to the Trainer after `MultigridCallback`: `Trainer(callbacks=[MultigridCallback(), CompileGrids()])`. By
+    itself, `torch.compile` compiles in the middle of training, and after 8 shapes it runs the model uncompiled.
+    Multigrid training has about 10.
 
     On each grid, `training_step` runs once, forward and backward, on a mini-batch that repeats one clip. Meanwhile
     `log` does nothing. Buffers, gradients and random state are put back, but other effects of `training_step` remain.

@@ -57,10 +57,7 @@ from lightning_multigrid.training.takeover import Takeover
 
 
 class Fit:
-    """What one `fit` keeps from hook to hook. To the loader it is the `Host`.
-
-    It must be made while the Trainer still has its script's settings.
-    """
+    """What one `fit` keeps from hook to hook. It must be made while the Trainer still has its script's settings."""
 
     def __init__(
         self,
@@ -81,7 +78,6 @@ class Fit:
         self._validations_per_phase, self._validate_every = validations_per_phase, trainer.check_val_every_n_epoch
 
     def step(self, batch: int) -> Step:
-        """Returns a step of the current epoch."""
         return self.sampler.steps(self._trainer.current_epoch)[batch]
 
     # --- LR and validation ---
@@ -161,7 +157,6 @@ class Fit:
     # --- What the loader asks ---
 
     def epoch(self) -> int:
-        """Returns the current epoch."""
         return self._trainer.current_epoch
 
     def start(self) -> tuple[int, int]:
@@ -211,11 +206,8 @@ class Fit:
 
 
 def log_values(trainer: Trainer, module: LightningModule, values: Mapping[str, float]) -> None:
-    """Logs values where anyone sees them: in steps that loggers get, and at the end of an epoch.
-
-    In other steps, logging would cost more than all the rest of the callback. At the end of an epoch, `EarlyStopping`
-    and `ModelCheckpoint` may monitor the values.
-    """
+    """Logs values in steps that loggers get, and at the end of an epoch, where callbacks may monitor them."""
+    # In other steps, logging would cost more than all the rest of the callback.
     seen = step_is_logged(trainer) or trainer.is_last_batch or trainer.should_stop
     if (seen or trainer.fast_dev_run) and not trainer.barebones:  # type: ignore[attr-defined]
         # As tensors of the CPU: Lightning would send numbers to the device, and wait for it.
@@ -233,12 +225,8 @@ def begin_fit(
     checkpoint: dict[str, Any] | None,
     state: dict[str, Any] | None,
 ) -> Fit:
-    """Plans the training of a script, tries the plan on the model, and takes the Trainer over.
-
-    It is called at `on_fit_start`: `configure_optimizers` has run and has seen the baseline only. Lightning restores
-    loops, optimizers and schedulers of the checkpoint that this `fit` resumes after that hook, so this function may
-    change Lightning's counters in it. `state` is the callback's state in the checkpoint.
-    """
+    """Plans the training of a script, tries the plan on the model, and takes the Trainer over, at `on_fit_start`."""
+    # Lightning restores the checkpoint's loops and optimizers only after that hook, so its counters may change here.
     takeover.convert_batchnorm(module, options.sub_batch)  # layers that were made after `setup`
     refuse_sync_batchnorm(module)
     refuse_sharded_batchnorm(module)

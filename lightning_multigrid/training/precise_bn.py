@@ -1,10 +1,8 @@
 """Precise BatchNorm: running statistics over the training data instead of a moving average of recent mini-batches.
 
-Training normalises by the statistics of mini-batches, and keeps a moving average of them for evaluation. In multigrid
-training that average mixes the grids of the short cycle. This module re-estimates the statistics with the current
-weights, on the baseline's grid: the mean and variance of all values that a layer sees, over mini-batches and ranks.
-
-Legend: N clips, C channels, `*` the other axes.
+In multigrid training that average mixes the grids of the short cycle. This module re-estimates the statistics with the
+current weights, on the baseline's grid: the mean and variance of all values that a layer sees, over mini-batches and
+ranks.
 """
 
 import warnings
@@ -44,11 +42,8 @@ _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
 
 
 def population_sampler(training: MultigridSampler, batches: int) -> MultigridSampler:
-    """Samples mini-batches of the baseline's shape from the clips of a training epoch, in another order.
-
-    The order is a pure function of (seed, epoch), and ranks share a global mini-batch as in training. Each rank gets
-    `batches` mini-batches, or fewer if an epoch has fewer whole ones.
-    """
+    """Samples up to `batches` whole mini-batches of the baseline's shape from the clips of a training epoch."""
+    # The order is another pure function of (seed, epoch), and ranks share a global mini-batch as in training.
     baseline = training.schedule.baseline
     flat: dict[str, Any] = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "whole_epochs": True}
     alone = MultigridSchedule(baseline, **flat, sub_batch=training.schedule.sub_batch)
@@ -112,10 +107,7 @@ class PopulationEstimate:
         )
 
     def write(self, trainer: Trainer, module: LightningModule, epoch: int, modes: Mapping[str, bool]) -> None:
-        """Sets the running statistics of the layers that train to those of the population, and changes nothing else.
-
-        The clips are those of the epoch (from 0). `modes` says whether each part of the module trains, by its name.
-        """
+        """Sets statistics of the layers that train (`modes`, by name) to the population's, on the clips of an epoch."""
         training, replica, schedule = _training_layers(module, modes), _replica(module, modes), self.sampler.schedule
         set_sub_batch(replica, schedule.sub_batch, of=schedule.baseline.shape.clips)
         self.sampler.set_epoch(epoch)
@@ -162,15 +154,12 @@ def _replica(module: LightningModule, modes: Mapping[str, bool]) -> LightningMod
 class EvaluationStatistics(Callback):
     """Gives validations and checkpoints the running statistics of the population, or the average over ranks.
 
-    `MultigridCallback` puts this callback last while it fits. So if another callback swaps averaged weights in for a
-    validation, the statistics are those of the averaged weights.
+    While it fits it is the last callback: if another one swaps averaged weights in for a validation, the statistics are
+    theirs. Training's moving average continues from these values.
 
-    Checkpoints that callbacks write at the end of a step or an epoch get these statistics, too, and hold what was
-    validated. Other checkpoints (on a signal, after an error, or saved by the script) keep the current moving average:
-    ranks may be at different places then, and waiting for one another could deadlock.
-
-    The statistics overwrite training's moving average, which then continues from these values. Without an
-    `estimate`, they are the average over the ranks.
+    Checkpoints that callbacks write at the end of a step or an epoch hold what was validated. Others (on a signal,
+    after an error, or saved by the script) keep the moving average: ranks may be at different places, and waiting could
+    deadlock.
     """
 
     def __init__(self, estimate: PopulationEstimate | None) -> None:

@@ -36,18 +36,10 @@ _GROWTH = {"linear": "grows with", "sqrt": "grows with the square root of", "non
 
 @dataclass(frozen=True)
 class Recipe:
-    """The baseline on one device, as a Lightning script states it.
+    """The baseline on one device, as a Lightning script states it."""
 
-    Args:
-        clips: Clips of this rank in an epoch, with the limit of `limit_train_batches` or `overfit_batches`.
-        available: Clips of this rank without that limit; a fraction where the ranks can't share them evenly.
-        epoch: An epoch of the baseline.
-        epochs: Length of the baseline, in epochs.
-        drop_last: Whether the last mini-batch of an epoch is dropped if it is incomplete.
-    """
-
-    clips: Fraction
-    available: Fraction
+    clips: Fraction  # of this rank in an epoch, with the limit of `limit_train_batches` or `overfit_batches`
+    available: Fraction  # without that limit; a fraction where the ranks can't share them evenly
     epoch: BaselineEpoch
     epochs: Fraction
     drop_last: bool
@@ -144,12 +136,7 @@ class Options:
         optimizers: Iterable[Optimizer],
         module: nn.Module,
     ) -> MultigridSchedule:
-        """Returns the schedule for a baseline: the given one, else one that these options and the model shape.
-
-        Raises:
-            MisconfigurationException: If the LR of its optimizers should grow in different ways.
-            ValueError: If the given schedule is for another shape or length.
-        """
+        """Returns the schedule for a baseline: the given one, else one that these options and the model shape."""
         if self.schedule is not None:
             given = self.schedule.baseline
             if (given.shape, given.epochs) != (shape, epochs):
@@ -189,18 +176,11 @@ class Options:
 
 
 def auto_lr_scaling(optimizers: Iterable[Optimizer]) -> LRScaling:
-    """Returns how the LR of optimizers grows with the clips of a mini-batch.
+    """Returns how the LR of optimizers grows with the clips of a mini-batch; refuses optimizers of both kinds.
 
     Steps of SGD are as long as the gradient, so the LR grows linearly (Sec. 3.2). Adam and its kin divide their steps
     by the size of past gradients, of which noise is a part that falls with the clips: the LR grows with the square root
     (Malladi et al. 2022, arXiv 2205.10287; LAMB by its authors).
-
-    Raises:
-        MisconfigurationException: If there are optimizers of both kinds.
-
-    >>> import torch
-    >>> auto_lr_scaling([torch.optim.AdamW([torch.zeros(1)])])
-    'sqrt'
     """
     rules: dict[LRScaling, str] = {}
     for optimizer in _used(optimizers):
@@ -262,12 +242,7 @@ def _clips_of_stream(loader: DataLoader[Any], trainer: Trainer, clips_per_epoch:
 
 
 def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = None) -> DataLoader[Any]:
-    """Returns the user's training loader, over a map-style dataset.
-
-    Raises:
-        TypeError: If it can't be rebuilt with other shapes of mini-batches.
-        ValueError: If nothing says how long an epoch of a stream is.
-    """
+    """Returns the user's training loader, over a map-style dataset; refuses one that can't be rebuilt."""
     if not isinstance(loaders, DataLoader):
         raise TypeError(
             f"MultigridCallback needs one `torch.utils.data.DataLoader` for training, got {type(loaders).__name__}. "
@@ -325,11 +300,8 @@ def baseline_epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:
 
 
 def read_recipe(trainer: Trainer, loader: DataLoader[Any], world: int) -> Recipe:
-    """Reads the baseline off a Trainer, which has the settings of its script, and the user's training loader.
-
-    As every number in the script, `limit_train_batches` and `overfit_batches` count mini-batches of the baseline, and
-    so say how many clips an epoch has. `world` is the number of devices.
-    """
+    """Reads the baseline off a Trainer, which has the settings of its script, and the user's training loader."""
+    # As all numbers of the script, `limit_train_batches` and `overfit_batches` count mini-batches of the baseline.
     size = cast("int", loader.batch_size)
     if isinstance(loader.sampler, DistributedSampler):  # the user's own, which cuts the data among the ranks
         of_rank, available = len(loader.sampler), Fraction(len(cast("Sized", loader.dataset)), world)

@@ -1,7 +1,4 @@
-"""Refuses what the multigrid method can't follow in a Lightning script, and says what to do instead.
-
-Functions named `refuse_` raise a `MisconfigurationException`.
-"""
+"""Refuses (`refuse_`) what the multigrid method can't follow in a Lightning script, and says what to do instead."""
 
 import copy
 from inspect import signature
@@ -97,10 +94,7 @@ def refuse_other_seed(state: dict[str, Any] | None, seed: int) -> None:
 
 
 def warn_of_own_state(loader: DataLoader[Any], multigrid: MultigridLoader) -> None:
-    """Warns of a script's sampler or dataset that gives other values when it is asked twice with one seed.
-
-    What a sampler counts in its attributes is counted in a copy of it.
-    """
+    """Warns of a sampler (tried as a copy) or dataset that gives other values when it is asked twice with one seed."""
     sampler, clips, names = loader.sampler, multigrid.clips, []
     if not type(sampler).__module__.startswith(("torch.", "lightning")):
         order = order_of(same_loader(loader, sampler=copy.copy(sampler)), seed=0)

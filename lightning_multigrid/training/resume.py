@@ -1,8 +1,8 @@
 """Where a run was when it wrote a checkpoint, and where this run continues.
 
-Plain resume needs almost none of this: Lightning keeps the position, and everything else is a function of position and
-seed (see `Fit.start`). This module is for checkpoints of another number of devices, of another batch size, or of the
-baseline. Positions are compared in clips, over all ranks, and on the baseline's clock.
+Lightning keeps the position, and everything else is a function of position and seed (`Fit.start`). This module is for
+checkpoints of other devices, of another batch size, or of the baseline: it compares positions in clips, over all ranks,
+and on the baseline's clock.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ from lightning_multigrid.training.lightning_internals import LoopCounters, Place
 
 
 def describe_run(sampler: MultigridSampler, epoch: BaselineEpoch) -> dict[str, Any]:
-    """Returns what distinguishes a run from others, as plain values: checkpoints are loaded with `weights_only`.
-
-    `epoch` is the epoch of the baseline that the run's LR schedulers count in.
-    """
+    """Returns what distinguishes a run from others, as plain values: checkpoints are loaded with `weights_only`."""
     return {
         "version": 2,
         "schedule": str(sampler.schedule),
@@ -82,18 +79,8 @@ def take_up(
     epoch: BaselineEpoch,
     configs: Sequence[LRSchedulerConfig],
 ) -> Continuation:
-    """Finds where this run continues a checkpoint, and changes Lightning's counters in it accordingly.
-
-    Args:
-        checkpoint: As Lightning has loaded it, before Lightning reads the counters.
-        state: The callback's state in the checkpoint; None if a run without the callback wrote it.
-        sampler: This run's sampler.
-        epoch: An epoch of its baseline.
-        configs: Its LR schedulers.
-
-    Raises:
-        MisconfigurationException: If no place in this run corresponds to the checkpoint's.
-    """
+    """Finds where this run continues a checkpoint, and changes the counters in it before Lightning reads them."""
+    # `state` is None if a run without the callback wrote the checkpoint.
     counters = LoopCounters(checkpoint)
     if state is None:
         found = _from_baseline(counters, sampler, epoch, configs)

@@ -65,10 +65,7 @@ class Takeover(ExitStack):
     def drive_lr(
         self, trainer: Trainer, module: LightningModule, recipe: Recipe, steps: int, weight_decay: bool
     ) -> BaselineLR:
-        """Takes the LR and the ticks of its schedulers away from Lightning; returns what drives them instead.
-
-        `steps` is the number of optimizer steps that this run will take, `weight_decay` whether that is scaled, too.
-        """
+        """Takes the LR and the ticks of its schedulers away from Lightning, for a run of `steps` optimizer steps."""
         baseline = {
             "max_epochs": trainer.max_epochs,
             "max_steps": trainer.max_steps,

@@ -26,10 +26,7 @@ def scheduler_parts(scheduler: Any, offset: int = 0) -> list[tuple[Any, int]]:
 
 
 def forget_hooks(module: nn.Module) -> None:
-    """Removes all forward hooks of a module and of its parts.
-
-    torch 2.6 to 2.15 (`nn/modules/module.py`): only who registered a hook can remove it.
-    """
+    """Removes all forward hooks: torch 2.6 to 2.15 (`nn/modules/module.py`) lets only who registered a hook do it."""
     for part in module.modules():
         part._forward_hooks.clear()
         part._forward_pre_hooks.clear()
