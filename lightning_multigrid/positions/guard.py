@@ -154,4 +154,6 @@ def _rows_at_beginning(full: Tensor, coarse: Tensor, ratios: Sequence[float]) ->
     share = len(coarse) / len(full)
     reduced = min((ratio for ratio in ratios if ratio < 1), key=lambda ratio: abs(ratio - share), default=0.0)
     # Rows that are spread lie further apart: the last of n is (n - 1) / n of the way.
-    return 0 < furthest(rows) < (reduced + 0.1) * (furthest(known) + 1)
+    distinct = 1 + int((rows.sort().values.diff() > near).sum())
+    count = furthest(known) + 1
+    return 0 < furthest(rows) < min((reduced + 0.1) * count, count - count / distinct)

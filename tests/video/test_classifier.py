@@ -568,7 +568,7 @@ class TestErrors:
 
     def test_the_shape_check_names_the_layer_of_the_model(self):
         """On the meta device labels have no values to check, so the check falls back to the model."""
-        model = nn.Sequential(nn.AvgPool3d((4, 1, 1)), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, CLASSES))
+        model = nn.Sequential(nn.Conv3d(3, 3, (4, 1, 1)), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, CLASSES))
         grids = [BatchShape(1, 8, 16), BatchShape(1, 2, 16)]
 
         def make_batch(grid):
@@ -576,7 +576,7 @@ class TestErrors:
 
         handlers = [Handler("the dataset", make_batch)]
         with pytest.raises(
-            ValueError, match=r"VideoClassifier cannot take clips of 2 x 16 x 16.*`model.0` \(AvgPool3d\)"
+            ValueError, match=r"VideoClassifier cannot take clips of 2 x 16 x 16.*`model.0` \(Conv3d\)"
         ):
             check_grids(VideoClassifier(model, CLASSES), grids, handlers, PointsOnPlan())
 
