@@ -26,6 +26,9 @@ class Detector(L.LightningModule):
         self.heat_and_size = nn.Conv3d(24, 3, 1)
         self.epochs = epochs
 
+    def set_grid(self, frames, size):
+        """Says that this module knows of grids: it counts in pixels of the clip at hand, and the boxes follow it."""
+
     def forward(self, video):
         """Boxes of the frames, B x T x 4, in pixels."""
         heat, width, height = self.heat_and_size(self.features(video)).unbind(1)  # B x T x H/4 x W/4 each

@@ -29,8 +29,6 @@ def _no_command_line(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _log_level_of_lightning():
-    # Scripts of `examples`, run in this process, make Lightning quiet, for as long as the process lives.
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    yield
-    logger.setLevel(level)
+    # Scripts of `examples`, run in this process, make Lightning quiet, for as long as the process lives. They also run
+    # in fixtures of a whole class, which begin before this one.
+    logging.getLogger("lightning.pytorch").setLevel(logging.INFO)

@@ -575,9 +575,7 @@ class TestErrors:
             return torch.zeros(2, 3, grid.frames, grid.size, grid.size), torch.zeros(2, dtype=torch.long)
 
         handlers = [Handler("the dataset", make_batch)]
-        with pytest.raises(
-            ValueError, match=r"VideoClassifier cannot take clips of 2 x 16 x 16.*`model.0` \(Conv3d\)"
-        ):
+        with pytest.raises(ValueError, match=r"VideoClassifier cannot take clips of 2 x 16 x 16.*`model.0` \(Conv3d\)"):
             check_grids(VideoClassifier(model, CLASSES), grids, handlers, PointsOnPlan())
 
     def test_batches_that_are_not_pairs(self):
