@@ -168,11 +168,8 @@ def measure_steps(
     """Returns seconds of a step (forward, backward, SGD) on each shape, the median of several rounds.
 
     The shapes take turns, so a machine whose speed drifts favours none of them. The first round, which chooses kernels
-    and takes memory, does not count. Afterwards the module, which takes clips B x 3 x T x H x W, is on the CPU. Each
-    shape comes with the clips that share BN statistics. Every `precision` that is not mixed is measured at 32 bits.
-
-    Raises:
-        ValueError: If a shape does not fit into the device's memory.
+    and takes memory, does not count. Each shape comes with the clips that share BN statistics. Every `precision` that
+    is not mixed is measured at 32 bits.
     """
     state = {name: value.detach().clone() for name, value in module.state_dict().items()}
     training = module.training

@@ -222,21 +222,11 @@ def make_plan(
     configured_world: int,
     sync_batchnorm: bool = False,
 ) -> Plan:
-    """Returns the plan of what `fit` does on this many devices; Trainer and module are afterwards as before.
+    """Returns the plan of what `fit` does on this many devices (`world`); Trainer and module are afterwards as before.
 
-    Args:
-        callback: Its arguments shape the schedule; None for a baseline without the callback.
-        trainer: A Trainer on one device, outside of `fit`.
-        module: Its `configure_optimizers` is called as in `fit`.
-        data: The baseline's clips and shape.
-        clips: Training videos, over all devices; None if they are not known.
-        world: Devices.
-        configured_world: Devices that the LR of the config is for.
-        sync_batchnorm: Whether all devices share BatchNorm statistics, if there is no callback.
-
-    Raises:
-        MisconfigurationException: If the LR scheduler counts steps and the training videos are not known.
-        ValueError: If there are too few training videos for the first mini-batch.
+    `configured_world` is the number of devices that the LR of the config is for. `callback` is None for a baseline
+    without one, and then `sync_batchnorm` says whether all devices share BatchNorm statistics. Too few videos for the
+    first mini-batch, and a scheduler that counts steps of an unknown number of videos, are refused.
     """
     with Takeover() as takeover:
         takeover.attach(trainer, module)

@@ -20,14 +20,7 @@ from lightning_multigrid.pixels import YuvClip, YuvFormat, to_device
 
 @dataclass(frozen=True)
 class BrokenVideo:
-    """A video that can't be read, or a damaged one.
-
-    Args:
-        path: The video.
-        reason: What is wrong with it.
-        substitute: Whether it was tried in place of another broken one.
-        kept: Whether it is only damaged, and its frames were taken.
-    """
+    """A video that can't be read, perhaps tried as a `substitute`; or a damaged one whose frames were `kept`."""
 
     path: str
     reason: str
@@ -71,20 +64,10 @@ class Clip:
 class PixelBatch:
     """Decoded pixels on their way to the device, moved and pinned like a tensor: flat bytes, and what they mean.
 
-    Not a dataclass: Lightning's half and double precision look into dataclasses, and refuse frozen ones.
-
-    Args:
-        blocks: Frames x height x width x 3 each, uint8, or YUV planes.
-        samples: The clip, or the video with its views, that each block is of: its `size`, `labels` and `index`.
-        broken: Videos that could not be read.
-
-    Attributes:
-        pieces: The bytes of the blocks, one after the other: one flat tensor, which is cheap to hand over, from each
-            worker that read a part.
-        formats: What the bytes of each block mean.
-        size: Height and width to resample the blocks to, in pixels (S).
-        labels: Class ids of each block.
-        indices: Index in the dataset of each block's video.
+    Not a dataclass: Lightning's half and double precision look into dataclasses, and refuse frozen ones. The `pieces`
+    are the bytes of the blocks, one flat tensor from each worker that read a part, which is cheap to hand over.
+    `formats`, `labels` and `indices` (of the videos in the dataset) have an entry for each block, which is frames x
+    height x width x 3, uint8, or YUV planes; `size` is the height and width to resample to, in pixels (S).
     """
 
     def __init__(
@@ -169,16 +152,9 @@ def _copied_aside(pieces: Sequence[Tensor], device: torch.device) -> tuple[Tenso
 
 
 class ClipBatch(PixelBatch):
-    """Clips of one length, a block each.
+    """Clips of one length and size, a block each, with the `flips` and `seeds` of each clip.
 
     `resample_clips(batch.crops(), batch.size, flips=batch.flips)` makes it the model's input.
-
-    Args:
-        clips: All of one length and size.
-
-    Attributes:
-        flips: Whether to mirror each clip.
-        seeds: Seed of what is drawn for each clip on the device.
     """
 
     def __init__(self, clips: Sequence[Clip]) -> None:

@@ -11,13 +11,7 @@ Video = VideoReader | FrameFolder
 
 
 def open_video(manifest: Manifest, path: str, read_timeout: float = 60.0) -> Video:
-    """Opens a video of a manifest, or its folder of frames, for use in a `with`.
-
-    A read of a video file may take `read_timeout` seconds.
-
-    Raises:
-        VideoError: If it cannot be read.
-    """
+    """Opens a video of a manifest, or its folder of frames, for a `with`; a read may take `read_timeout` seconds."""
     if manifest.frame_rate is not None:
         return FrameFolder(path, manifest.frame_rate)
     return VideoReader(path, prepared_index(manifest, path), read_timeout=read_timeout)

@@ -32,9 +32,6 @@ def draw_frames(lengths: Mapping[K, int], frames: int, seed: int) -> dict[K, Seq
 
     >>> {name: list(taken) for name, taken in draw_frames({"fast": 16, "slow": 4}, frames=8, seed=1).items()}
     {'fast': [8, 9, 10, 11, 12, 13, 14, 15], 'slow': [2, 3]}
-
-    Raises:
-        ValueError: If the longest clip has fewer frames, or the ratio of the frames can't be kept.
     """
     longest = max(lengths.values())
     if frames > longest:
@@ -91,14 +88,7 @@ def changes(clips: Mapping[K, Clip], request: ClipRequest) -> dict[K, "Change"]:
 
 @dataclass(frozen=True)
 class Change:
-    """How a clip, and what follows it, come to a grid.
-
-    Args:
-        before: Lengths of the clip's axes T, H and W.
-        frames: Indices of the frames that stay.
-        height: H afterwards.
-        width: W afterwards.
-    """
+    """How a clip of `before` (T, H, W), and what follows it, come to `frames` (indices) of `height` x `width`."""
 
     before: Mapping[str, int]
     frames: Sequence[int]

@@ -44,12 +44,7 @@ def clip_layout(shape: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class SampleParts:
-    """Which parts of a sample are clips, and which ones follow them; see these arguments of `MultigridCallback`.
-
-    Raises:
-        ValueError: If axes are invalid.
-        TypeError: If `clips` is a single name.
-    """
+    """Which parts of a sample are clips, and which ones follow them; see these arguments of `MultigridCallback`."""
 
     layout: str | None = None
     clips: Sequence[Name] | Mapping[Name, str] | None = None
@@ -144,9 +139,6 @@ class SampleParts:
         Frames are taken at one random integer stride from one random start, both drawn from the request's seed. Clips
         are resized bilinearly: the shorter of H and W becomes the request's size, and the aspect ratio stays. The grid
         may not be finer than the clip. What is on the grid stays the same object.
-
-        Raises:
-            ValueError: If a part is missing, or what follows doesn't have the frames and pixels of a clip.
         """
         clips = self.find_clips(sample)
         if not clips:

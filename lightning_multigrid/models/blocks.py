@@ -40,9 +40,6 @@ class MaxPool(nn.Module):
     """`nn.MaxPool3d` over space or time alone, computed as 2D pooling, to the bit, without a copy.
 
     On CUDA the backward of 3D pooling adds in no fixed order, and `deterministic=True` refuses it.
-
-    >>> MaxPool((1, 3, 3), (1, 2, 2), (0, 1, 1))(torch.zeros(2, 8, 4, 6, 6)).shape
-    torch.Size([2, 8, 4, 3, 3])
     """
 
     def __init__(self, kernel: Triple, stride: Triple | None = None, padding: Triple = (0, 0, 0)) -> None:

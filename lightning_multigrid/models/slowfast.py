@@ -54,12 +54,8 @@ class SlowFast(nn.Module):
     """SlowFast over clips, which it splits into its pathways itself.
 
     H and W shrink to 1/32, rounded up. T must be a multiple of alpha, else `forward` raises ValueError.
-
     `temporal_kernels` are, for the slow and the fast pathway, those of the blocks of res2, res3, res4 and res5. The
     other arguments are those of `slowfast_r50`.
-
-    Raises:
-        ValueError: If alpha is below 1, `beta` is no multiple of 1/64 up to 1, or `fusion_kernel` is not odd.
     """
 
     def __init__(
