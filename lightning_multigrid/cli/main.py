@@ -212,11 +212,7 @@ def _run(args: ArgsType) -> None:
 
 
 def main(args: ArgsType = None) -> None:
-    """Runs a command line. An error that a user can fix is printed as one paragraph.
-
-    Args:
-        args: Arguments to use instead of the process's.
-    """
+    """Runs a command line, that of the process if `args` is None. An error that a user can fix is one paragraph."""
     run = _run
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         # Then torchrun shows in its summary which error ended the rank that failed first.

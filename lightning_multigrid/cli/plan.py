@@ -63,7 +63,6 @@ class Plan:
         return points[0].lr, points[-1].lr
 
     def table(self, forecast: Forecast) -> str:
-        """Returns the plan as text."""
         phases, steps = self.schedule.phases, self.steps
         lrs = [dict.fromkeys(f"{lr:.3g}" for lr in self.phase_lrs(index)) for index in range(len(phases))]
         columns = {"LR": [" to ".join(ends) for ends in lrs], "BN clips": [self._bn(phase) for phase in phases]}

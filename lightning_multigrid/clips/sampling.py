@@ -3,9 +3,6 @@
 Resizing a frame from a short side of h pixels to a drawn one of h', and then cropping it to S x S, is the same as
 cropping S h/h' source pixels and resampling them to S x S. So frames and one crop of them define a clip.
 
-The ranges that are drawn from are in `schedule/grid.py`. This module is for random training clips of videos; `views.py`
-is for evaluation, and `loading/fixed_clips.py` reduces the clips of a user's own dataset.
-
 Legend: T frames and S size of a baseline clip; t frames of a coarser one.
 """
 

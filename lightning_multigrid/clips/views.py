@@ -52,9 +52,6 @@ class Views:
 
     Raises:
         ValueError: If one of them is out of range.
-
-    >>> Views(clips=2, crops=3).per_video
-    6
     """
 
     clips: int = 10
@@ -177,12 +174,7 @@ def cut_out(pixels: Tensor | YuvClip, grid: SourceGrid) -> Tensor | YuvClip:
 
 
 class ViewBatch(PixelBatch):
-    """Videos with their views, on the way from a worker to the device.
-
-    Args:
-        videos: At least one, all with the same number of views.
-        broken: Videos that could not be read.
-    """
+    """Videos with equally many views each, on the way from a worker to the device."""
 
     def __init__(self, videos: Sequence[VideoViews], broken: tuple[BrokenVideo, ...]) -> None:
         super().__init__([video.pixels for video in videos], videos, broken)
@@ -212,18 +204,7 @@ class VideoBatch(Sequence[Any]):
     A sequence of two, so that scripts unpack it and Lightning finds the batch size; not a tuple, because the clips are
     made when they are asked for. They are all views at once, B V x 3 x T x S x S with the views of a video next to
     each other. The labels are those of each view's video; without labels, its path. `chunks` are the same clips, a few
-    at a time.
-
-    Args:
-        views: The pixels.
-        resample: Makes clips of crops, T x h x w x 3 each, and a size in pixels.
-        labels: Labels of the videos, B or B x C; None in prediction.
-        paths: Paths of the videos.
-        classes: Names of the classes; empty if they are not known.
-
-    Attributes:
-        indices: Index in the dataset of each video: B, int64.
-        per_video: Views of each video (V).
+    at a time. The attribute `labels` is B or B x C, None in prediction; `indices` is B, int64; `per_video` is V.
     """
 
     def __init__(

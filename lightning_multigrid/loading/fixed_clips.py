@@ -1,10 +1,7 @@
 """Clips of a fixed size, from a user's own dataset, resampled to the grid of a request.
 
-The clips of the baseline are finer than any grid of the schedule, so a grid takes some of their frames and resizes
-their pixels. Both happen per sample in the worker. So a coarse mini-batch never holds more than it needs, in memory or
-on the way to the device, and the user's `collate_fn` and transfer hooks see ordinary samples.
-
-An image is a clip of one frame: its axes are C x H x W, and only its pixels are resized.
+A grid takes some of the baseline's frames and resizes their pixels. Both happen per sample in the worker, so the user's
+`collate_fn` and transfer hooks see ordinary samples. An image is a clip of one frame, and only its pixels are resized.
 """
 
 from collections.abc import Mapping, Sequence, Sized

@@ -46,15 +46,13 @@ class MultigridLoader(DataLoader[Any]):
     """Loads the mini-batches of a `MultigridSampler`.
 
     If the `collate_fn` has a method `join`, which makes one mini-batch of several, all workers read each mini-batch
-    together, one piece each. So the first mini-batch of a phase is not held up by one worker, and only a few are
-    buffered in total. A `collate_fn` without `join` may need all samples of a mini-batch, so a single worker reads
-    them. `prefetch_factor` counts what one worker reads: pieces or mini-batches.
+    together, one piece each, so that only a few are buffered in total. Without `join` it may need all samples, so a
+    single worker reads them. `prefetch_factor` counts what one worker reads: pieces or mini-batches.
 
     Args:
         dataset: The clips.
         sampler: The order and the shapes.
-        like: A loader with the `collate_fn`, the workers, the pinning and so on to use. Its order and batch size are
-            ignored.
+        like: A loader whose `collate_fn`, workers, pinning and so on are used; its order and batch size are not.
         host: The training loop, which knows the position; None starts at the sampler's own.
 
     Attributes:
@@ -129,9 +127,8 @@ class MultigridLoader(DataLoader[Any]):
 class ScriptLoader(DataLoader[Any]):
     """The training loader that a script sees (`trainer.train_dataloader`) while Lightning iterates a `MultigridLoader`.
 
-    Its attributes are those of the script's own loader, and its length is that of the current epoch. Iterating it gives
-    the mini-batches of the current epoch, from the first one on. Each pass reads them by a loader and workers of its
-    own, so it changes nothing in the run.
+    Its attributes are those of the script's own loader; its length and its mini-batches are those of the current epoch,
+    from the first one on. Each pass reads them by a loader and workers of its own, so it changes nothing in the run.
 
     Args:
         user: The script's own loader.

@@ -24,14 +24,9 @@ def epoch_order(seed: int, epoch: int, length: int) -> list[int]:
 
 
 def order_of(loader: DataLoader[Any], seed: int) -> Order:
-    """The order in which a user's loader goes through its dataset, as a pure function of the epoch.
+    """The order in which a user's loader goes through its dataset, the same on every rank and after every restart.
 
-    A loader that shuffles gets `epoch_order`, and one that doesn't keeps the order of the dataset. Any other sampler is
-    told the epoch, if it has `set_epoch`, and asked for its indices while the global random state, and generators that
-    the sampler holds, are set by (seed, epoch). So every rank and every restart gets the same indices.
-
-    Raises:
-        ValueError: If the sampler deals an order of its own to the ranks, which no rank can see as a whole.
+    A sampler of the user's own draws it from random states, global and its own, that are set by (seed, epoch).
     """
     sampler, length = loader.sampler, len(loader.dataset)  # type: ignore[arg-type]
     if hasattr(sampler, "order_of_all_ranks"):  # `RepeatSampler`

@@ -53,11 +53,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def own_generators(owner: Any) -> list[Any]:
-    """Finds the random generators of Python, NumPy and torch that a dataset or a sampler holds.
-
-    They are attributes of the object itself, or of datasets and callables (transforms) that it holds, also in lists,
-    tuples and dicts of at most 100 entries.
-    """
+    """Finds the random generators of Python, NumPy and torch that a dataset or a sampler, or a part of it, holds."""
     found, seen, left = [], set(), [*vars(owner).values()] if hasattr(owner, "__dict__") else []
     while left:
         part = left.pop(0)

@@ -25,8 +25,6 @@ _STAY = "ABDEFG"  # letters for axes that stay
 def clip_layout(shape: Sequence[int]) -> str:
     """Names the axes of a clip: the first of `CTHW`, `TCHW`, `THWC` with 1 or 3 channels; of an image: `CHW`, `HWC`.
 
-    Three axes without 1 or 3 channels are refused: they may be those of a clip without channels.
-
     >>> clip_layout((3, 16, 112, 112)), clip_layout((16, 3, 112, 112)), clip_layout((3, 224, 224))
     ('CTHW', 'TCHW', 'CHW')
     """

@@ -78,7 +78,6 @@ class CollateAtOnce:
         return samples
 
     def join(self, pieces: list[list[Any]]) -> Any:
-        """Collates the samples of all pieces."""
         return self.collate_fn([sample for piece in pieces for sample in piece])
 
 

@@ -14,11 +14,7 @@ from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 
 
 def clip_dataset(dataset: Dataset[Any]) -> ClipDataset | None:
-    """The dataset as a `ClipDataset`; None if it is neither one nor made of clip datasets only.
-
-    Raises:
-        ValueError: If the datasets of a `ConcatDataset` differ in frames, size or stride.
-    """
+    """The dataset as a `ClipDataset`; None if it is neither one nor made of clip datasets only."""
     if isinstance(dataset, ClipDataset):
         return dataset
     parts = [dataset.dataset] if isinstance(dataset, Subset) else []

@@ -69,10 +69,7 @@ class MaxPool(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Residual block: t x 1 x 1, then 1 x 3 x 3 with the spatial stride, then 1 x 1 x 1 convolution.
-
-    The inner width is a quarter of `out_channels`.
-    """
+    """Residual block: t x 1 x 1, then 1 x 3 x 3 with the spatial stride, then 1 x 1 x 1 convolution."""
 
     def __init__(self, in_channels: int, out_channels: int, temporal_kernel: int, stride: int) -> None:
         super().__init__()
@@ -153,7 +150,6 @@ class Pathways(nn.ModuleDict):
                 self.steps.append((pathway, f"pathway{pathway}_{name}"))
 
     def forward(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Takes and returns one tensor per pathway."""
         outputs = list(inputs)
         for pathway, name in self.steps:
             outputs[pathway] = self[name](outputs[pathway])

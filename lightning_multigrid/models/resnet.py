@@ -70,10 +70,6 @@ def slow_r50(num_classes: int = 400, *, dropout: float = 0.5) -> VideoResNet:
     """Slow R50: the slow pathway of SlowFast alone, with temporal kernels in res4 and res5 only. 32.5 M parameters.
 
     The arguments are those of `VideoResNet`.
-
-    >>> import torch
-    >>> slow_r50(num_classes=5).eval()(torch.zeros(1, 3, 2, 32, 32)).shape
-    torch.Size([1, 5])
     """
     return VideoResNet(num_classes, stem_kernel=1, temporal_kernels=_SLOW_R50, dropout=dropout)
 
@@ -82,10 +78,6 @@ def i3d_r50(num_classes: int = 400, *, dropout: float = 0.5) -> VideoResNet:
     """I3D R50 (Carreira and Zisserman 2017; Wang et al. 2018): T is halved after res2. 28.0 M parameters.
 
     The arguments are those of `VideoResNet`.
-
-    >>> import torch
-    >>> i3d_r50(num_classes=5).eval()(torch.zeros(1, 3, 2, 32, 32)).shape
-    torch.Size([1, 5])
     """
     return VideoResNet(num_classes, stem_kernel=5, temporal_kernels=_I3D_R50, temporal_pool=2, dropout=dropout)
 
@@ -102,10 +94,6 @@ def i3d_nl_r50(
     `instantiation` says how the blocks weigh a pair of positions; the paper uses the dot product, and the published
     weights of PySlowFast are for "softmax". `key_pool` is the spatial max-pool of the positions that the blocks gather
     from, 1 for none. The other arguments are those of `VideoResNet`.
-
-    >>> import torch
-    >>> i3d_nl_r50(num_classes=5).eval()(torch.zeros(1, 3, 2, 32, 32)).shape
-    torch.Size([1, 5])
     """
     res3 = {block: NonLocal(512, instantiation, key_pool) for block in (1, 3)}
     res4 = {block: NonLocal(1024, instantiation, key_pool) for block in (1, 3, 5)}

@@ -34,12 +34,6 @@ class Augmentation:
 
     Raises:
         ValueError: If an argument is outside its range.
-
-    >>> labels = Augmentation(mixup=0.8).apply(
-    ...     torch.zeros(2, 3, 4, 8, 8), torch.tensor([0, 1]), seeds=[5, 6], num_classes=2, mean=[0] * 3, std=[1] * 3
-    ... )[1]
-    >>> labels.shape
-    torch.Size([2, 2])
     """
 
     mixup: float = 0.0

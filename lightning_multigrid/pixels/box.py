@@ -13,11 +13,7 @@ class Box(NamedTuple):
 
     @staticmethod
     def of(box: "Box | None", height: int, width: int) -> "Box":
-        """Checks a box of a frame of `height` x `width` pixels. None is the whole frame.
-
-        Raises:
-            ValueError: If the box is empty or does not lie within the frame.
-        """
+        """Checks a box of a frame of `height` x `width` pixels. None is the whole frame."""
         box = Box(0, 0, height, width) if box is None else Box(*box)
         empty = not box.height or not box.width
         if min(box) < 0 or empty or box.top + box.height > height or box.left + box.width > width:

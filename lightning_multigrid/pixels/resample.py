@@ -143,11 +143,7 @@ def _sides(crop: Tensor | YuvClip) -> tuple[int, int]:
 
 
 def check_normalisation(mean: Sequence[float], std: Sequence[float]) -> None:
-    """Checks the mean and the deviation of three channels.
-
-    Raises:
-        ValueError: If there are not three of each, or a deviation is not above 0.
-    """
+    """Checks the mean and the deviation of three channels."""
     if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
         raise ValueError(f"`mean` and `std` must have 3 entries, `std` above 0; got {mean=} and {std=}.")
 

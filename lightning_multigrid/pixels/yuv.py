@@ -117,9 +117,6 @@ def colours(clips: Sequence[YuvClip]) -> Tensor:
 
     H and W have room for the largest clip. The first pixel of a clip is at (`top`, `left`) of its format; the pixels
     around the clip mean nothing. See `YuvClip.rgb`.
-
-    >>> colours([YuvFormat(2, 4, side).view(torch.zeros(24 * side // 2, dtype=torch.uint8)) for side in (4, 6)]).shape
-    torch.Size([2, 3, 2, 4, 6])
     """
     device, frames = clips[0].device, len(clips[0])
     rows, columns = (max(sides) for sides in zip(*(clip.format.chroma for clip in clips), strict=True))

@@ -1,7 +1,6 @@
 """What of a script means something else under multigrid training, and can't be converted.
 
-There are more epochs than in the script, and their numbers of steps differ. There are fewer steps, and most of them
-have many more clips. `docs/differences.md` lists everything; a run says what its script really uses.
+`docs/differences.md` lists everything; a run says what its script really uses.
 """
 
 import re

@@ -62,12 +62,7 @@ def _new_figure(width: float, height: float) -> Figure:
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Writes a figure in the format that the suffix of the path asks for.
-
-    Raises:
-        ValueError: If matplotlib has no such format.
-        OSError: If the file cannot be written.
-    """
+    """Writes a figure in the format that the suffix of the path asks for."""
     formats = figure.canvas.get_supported_filetypes()
     suffix = os.path.splitext(path)[1].lstrip(".").lower()
     if suffix not in formats:

@@ -54,8 +54,6 @@ class RunReport:
                 left[-1][shape] += steps
         return left[::-1]
 
-    # --- Steps ---
-
     def started(self, epoch: int, batch: int) -> None:
         """Notes that the loader starts to yield mini-batches, and from which position on."""
         steps, clips = self._sampler.steps(epoch), self._sampler.clips
@@ -101,8 +99,6 @@ class RunReport:
                 rank_zero_info(self._limit_sentence(step_time.step.phase, limit))
         return taken
 
-    # --- What is left ---
-
     @property
     def bar(self) -> dict[str, str]:
         """The items of the progress bar."""
@@ -139,8 +135,6 @@ class RunReport:
         largest = max(schedule.cycle(schedule.phases[index].shape), key=lambda shape: shape.clips)
         unlimited = schedule.reduction(self.times.stepping)
         return limit.sentence(largest, schedule.reduction(limited), unlimited, self._ways_out)
-
-    # --- At the end ---
 
     def finish(self, trainer: Trainer) -> None:
         """Says how fast the run was, in a table and as speed-up; loggers get scalars, and their folder figures."""

@@ -38,7 +38,6 @@ class Clock:
         self._device = device if device.type == "cuda" else None
 
     def now(self) -> Any:
-        """Notes a moment."""
         if self._device is None:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -46,7 +45,6 @@ class Clock:
         return event
 
     def passed(self, moment: Any) -> bool:
-        """Returns whether the device has passed a moment."""
         return self._device is None or bool(moment.query())
 
     def seconds(self, start: Any, end: Any) -> float:
@@ -54,7 +52,6 @@ class Clock:
         return float(end - start if self._device is None else start.elapsed_time(end) / 1000)
 
     def wait(self, moment: Any) -> None:
-        """Waits until the device has passed a moment."""
         if self._device is not None:
             moment.synchronize()
 
@@ -107,10 +104,7 @@ class StepTimer:
             self._asked = self._clock.now()
 
     def ended(self, step: Step) -> None:
-        """Notes the end of the step with the mini-batch that was handed over last.
-
-        On a device, the whole step is then in its queue.
-        """
+        """Notes the end of the step with the mini-batch handed over last; a device has then all of it in its queue."""
         self._pending.append((step, self._batch, self._asked, self._handed, self._clock.now()))
 
     def take(self, wait: bool = False) -> Iterator[StepTime]:

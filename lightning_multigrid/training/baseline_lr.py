@@ -292,8 +292,8 @@ class BaselineLR:
             for place, config in enumerate(self.configs):
                 for _ in range(self.epoch.ticks(epoch, self.intervals[place], config.frequency) - self.ticks[place]):
                     self._tick(place)
-            for name, value in zip(self.scales, (scale, weight_decay_scale), strict=False):
-                self.scales[name] = value
+            scales = {"lr": scale, "weight_decay": weight_decay_scale}
+            self.scales = {name: scales[name] for name in self.scales}
 
     def _tick(self, place: int) -> None:
         config, ticks = self.configs[place], self.ticks[place] + 1

@@ -1,7 +1,4 @@
-"""Broken and damaged videos: each is named once, and too many broken ones end the run.
-
-The substitute is chosen in `clips/dataset.py`.
-"""
+"""Broken and damaged videos: each is named once, and too many broken ones end the run."""
 
 import math
 import warnings
@@ -33,10 +30,7 @@ class BrokenVideos:
         self.reasons: dict[str, str] = {}
 
     def report(self, split: str, broken: Sequence[BrokenVideo], videos: int, trainer: Trainer) -> None:
-        """Warns of videos that were not known to be broken; raises if too many of the split's `videos` are by now.
-
-        It also warns of those that are kept though they are damaged, and does not count them.
-        """
+        """Warns of each broken or damaged video once; raises if too many of the split's `videos` are broken by now."""
         for video in broken:
             if video.kept:
                 if video.path not in self._damaged:

@@ -58,11 +58,9 @@ class VideoDataModule(LightningDataModule):
     video, on the baseline's grid; test and prediction see `test_views`. Their mini-batches are a `VideoBatch`, which
     unpacks into the same pairs, and also says which clips belong to which video.
 
-    A broken video does not stop the run: `BrokenVideoWarning` names it once, and `broken` collects all of them. In
-    training another video takes its place; elsewhere it is left out. Too many broken ones are an error.
-
-    The LightningModule's own `on_after_batch_transfer`, if it has one, gets the finished mini-batch, although Lightning
-    warns that the data module's hook takes its place.
+    `BrokenVideoWarning` names a broken video once, and `broken` collects all of them. In training another video takes
+    its place; elsewhere it is left out. The LightningModule's own `on_after_batch_transfer`, if it has one, gets the
+    finished mini-batch, although Lightning warns that the data module's hook takes its place.
 
     Args:
         train: Training videos: a list of `path label`, a folder with a folder per class (see `VideoList`), what

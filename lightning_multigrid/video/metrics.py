@@ -52,13 +52,7 @@ class VideoMetric(Metric):
 
 
 class VideoMean(VideoMetric):
-    """Mean of a value per video, such as the loss.
-
-    >>> metric = VideoMean()
-    >>> metric.update(torch.tensor([4.0, 1.0, 4.0]), videos=torch.tensor([1, 0, 1]))
-    >>> metric.compute()
-    tensor(2.5000)
-    """
+    """Mean of a value per video, such as the loss."""
 
     kept = ("values",)
     values: list[Tensor]
@@ -77,11 +71,6 @@ class VideoAccuracy(VideoMetric):
 
     Of equally probable classes the one with the smaller id comes first, and NaN is never right: a model that gives the
     same answer for everything scores as chance does, and one that diverged scores 0.
-
-    >>> metric = VideoAccuracy(top_k=1)
-    >>> metric.update(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]), videos=torch.tensor([0, 1]))
-    >>> metric.compute()
-    tensor(0.5000)
     """
 
     higher_is_better = True

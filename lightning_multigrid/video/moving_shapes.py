@@ -1,7 +1,4 @@
-"""Videos of moving shapes that the package draws and encodes itself, so that nothing is downloaded.
-
-The quick start trains on the easy ones; training methods are compared on the hard ones.
-"""
+"""Videos of moving shapes that the package draws and encodes itself, so that nothing is downloaded."""
 
 import os
 import sys
@@ -30,11 +27,7 @@ _RATE = 12
 
 @dataclass(frozen=True)
 class MovingShapes:
-    """The videos; the arguments are those of `MovingShapesDataModule`.
-
-    Raises:
-        ValueError: If an argument is out of range.
-    """
+    """The videos; the arguments are those of `MovingShapesDataModule`."""
 
     root: StrPath
     train_per_class: int = 94

@@ -50,10 +50,6 @@ def draw_clip(shape: Shape, direction: Direction, rng: np.random.Generator, diff
 
     A hard clip has the shapes, places and directions of an easy one. In addition its contrast is low, its speed
     changes, its background has a texture that moves on its own, discs cross it, and bars cover parts of it.
-
-    >>> right, left = (draw_clip("ring", direction, np.random.default_rng(0)) for direction in ("right", "left"))
-    >>> bool((right == left[::-1]).all())
-    True
     """
     clutter = _CLUTTER[difficulty]
     time = np.arange(FRAMES) - (FRAMES - 1) / 2

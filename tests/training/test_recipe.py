@@ -142,6 +142,20 @@ def test_the_timescale_of_the_weight_decay_stays(lr_scaling, tmp_path):
     assert resumed.lrs == module.lrs[-len(resumed.lrs) :]
 
 
+@pytest.mark.parametrize("lr_scaling", ["sqrt", "none"])
+def test_a_run_that_resumes_within_an_epoch_has_the_weight_decay_of_its_place(lr_scaling, tmp_path):
+    module, arguments = Decaying(), {"lr_scaling": lr_scaling, "weight_decay_scaling": "timescale"}
+    saver = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    fit(module, MultigridCallback(**arguments), saver, enable_checkpointing=True)
+    # Steps within an epoch whose weight decay is scaled.
+    scaled = [step for step, (_, batch, *_) in enumerate(module.seen) if batch and module.decays[step] > 0.11]
+    for step in (scaled[0], scaled[-1]):
+        resumed = Decaying()
+        fit(resumed, MultigridCallback(**arguments), ckpt_path=tmp_path / f"step={step}.ckpt")
+        assert resumed.decays == module.decays[step:]
+        assert resumed.lrs == module.lrs[step:]
+
+
 def test_a_bad_weight_decay_scaling_is_refused():
     with pytest.raises(ValueError, match="`weight_decay_scaling` must be none or timescale, got 'linear'"):
         MultigridCallback(weight_decay_scaling="linear")
