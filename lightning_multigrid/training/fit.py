@@ -25,18 +25,9 @@ from lightning_multigrid.norm import make_groups, sub_batchnorm_layers, tracking
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import Clock, RunReport, tell_changed_meaning, tell_few_steps, ways_out
 from lightning_multigrid.schedule import BatchShape, Step
+from lightning_multigrid.training import lightning_internals as internals
 from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
-from lightning_multigrid.training.lightning_internals import (
-    LoopCounters,
-    Place,
-    batch_index,
-    global_seed,
-    loader_with_front,
-    reload_every,
-    step_is_logged,
-    training_source,
-)
 from lightning_multigrid.training.mini_batches import handlers
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.recipe import Options, Recipe, read_recipe, user_loader
@@ -119,7 +110,7 @@ class Fit:
 
     def scale_gradient(self, optimizer: Optimizer) -> None:
         """Scales the gradient of an optimizer step with the tail of an epoch (`MultigridSchedule.gradient_scale`)."""
-        batch, accumulate = batch_index(self._trainer), self.sampler.accumulate
+        batch, accumulate = internals.batch_index(self._trainer), self.sampler.accumulate
         start = batch - batch % accumulate
         steps = self.sampler.steps(self._trainer.current_epoch)[start : start + accumulate]
         scale = self.sampler.schedule.gradient_scale(steps)
@@ -163,9 +154,9 @@ class Fit:
         """Prepares the current epoch, or the rest of it; returns the epoch and its first batch."""
         # Lightning knows the position in every case of resuming only when it asks for the first batch, and after a
         # resume in mid-epoch it does not call `on_train_epoch_start`.
-        epoch, batch = self._trainer.current_epoch, batch_index(self._trainer) + 1
+        epoch, batch = self._trainer.current_epoch, internals.batch_index(self._trainer) + 1
         # Lightning has just requested the training loader. It must not request those for validation again.
-        reload_every(self._trainer, 0)
+        internals.reload_every(self._trainer, 0)
         self.choose_validation()
         self.judge_calls()
         self._whole_epoch = epoch if batch == 0 else None
@@ -194,12 +185,12 @@ class Fit:
             "seed": self.sampler.seed,
             "ticks": list(self.lr.ticks),
             "intervals": list(self.lr.intervals),
-            "lr_scale": self.lr.scale,
+            "lr_scale": self.lr.scales["lr"],
         }
 
     def complete_checkpoint(self, checkpoint: dict[str, Any], state: dict[str, Any]) -> None:
         """Adds the position to the state of the callback in a checkpoint."""
-        counters = LoopCounters(checkpoint)
+        counters = internals.LoopCounters(checkpoint)
         state.update(describe_stand(self.sampler, counters.place))
         if counters.place.batch == 0:
             counters.forget_loader()
@@ -208,7 +199,7 @@ class Fit:
 def log_values(trainer: Trainer, module: LightningModule, values: Mapping[str, float]) -> None:
     """Logs values in steps that loggers get, and at the end of an epoch, where callbacks may monitor them."""
     # In other steps, logging would cost more than all the rest of the callback.
-    seen = step_is_logged(trainer) or trainer.is_last_batch or trainer.should_stop
+    seen = internals.step_is_logged(trainer) or trainer.is_last_batch or trainer.should_stop
     if (seen or trainer.fast_dev_run) and not trainer.barebones:  # type: ignore[attr-defined]
         # As tensors of the CPU: Lightning would send numbers to the device, and wait for it.
         module.log_dict({name: torch.tensor(float(value)) for name, value in values.items()}, batch_size=1)
@@ -230,7 +221,7 @@ def begin_fit(
     takeover.convert_batchnorm(module, options.sub_batch)  # layers that were made after `setup`
     refuse_sync_batchnorm(module)
     refuse_sharded_batchnorm(module)
-    own = training_source(trainer).dataloader()
+    own = internals.training_source(trainer).dataloader()
     loader = user_loader(own, trainer, options.clips_per_epoch)
     streamed = isinstance(loader.dataset, StreamSamples)
     if streamed and options.precise_bn_batches is not None:
@@ -248,7 +239,8 @@ def begin_fit(
         tell_few_steps(trainer, len(sampler.steps(0)), sampler.schedule.phases[0].lr_scale)
     takeover.show_on_bar(trainer, fit.report)
     takeover.add_last_callback(trainer, fit.statistics)
-    loaders = loader_with_front(trainer, multigrid, ScriptLoader(own if streamed else loader, multigrid, fit.epoch))
+    front = ScriptLoader(own if streamed else loader, multigrid, fit.epoch)
+    loaders = internals.loader_with_front(trainer, multigrid, front)
     takeover.callback(setattr, loaders, "front", own)
     takeover.replace_loader(trainer, loaders)
     takeover.configure_trainer(trainer, sampler, recipe.epoch)
@@ -276,7 +268,7 @@ def _make_loader(
     if isinstance(dataset, FixedClips):
         for grid in schedule.grids:
             dataset.check(grid.frames)
-    seed = global_seed(trainer) if seed is None else seed
+    seed = internals.global_seed(trainer) if seed is None else seed
     in_order = range(int(recipe.available * trainer.world_size))
     sampler = MultigridSampler(
         schedule,
@@ -310,7 +302,7 @@ def _make_fit(
     if options.precise_bn_batches is not None:
         estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)
         estimate.check(trainer, module)
-    steps = optimizer_steps_before(sampler, Place(sampler.schedule.epochs, 0))
+    steps = optimizer_steps_before(sampler, internals.Place(sampler.schedule.epochs, 0))
     lr = takeover.drive_lr(trainer, module, recipe, steps, options.weight_decay_scaling == "timescale")
     report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), Clock(module.device))
     following = Following(module, grids[0].frames, grids[0].size)

@@ -284,7 +284,7 @@ def baseline_epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:
     if trainer.max_epochs is not None and trainer.max_epochs != -1:
         lengths.append(Fraction(trainer.max_epochs))
     if trainer.max_steps != -1:
-        lengths.append(epoch.after_optimizer_steps(trainer.max_steps))
+        lengths.append(epoch.after_ticks(trainer.max_steps, "step", frequency=1))
     if not lengths:
         raise MisconfigurationException(
             "MultigridCallback plans the whole training, but the Trainer has no end. Give `max_epochs` or `max_steps`."
