@@ -1,6 +1,6 @@
 """Translates configs of PySlowFast into configs of this package; comments name what could not be carried over.
 
-Source of keys and defaults: `slowfast/config/defaults.py` of PySlowFast.
+`pyslowfast.yaml` has the names and defaults of PySlowFast.
 """
 
 import math
@@ -8,6 +8,7 @@ import os
 import re
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -26,54 +27,8 @@ def _flat(tree: dict[Any, Any]) -> dict[str, Any]:
     return flat
 
 
-# Values of what a config leaves out, as PySlowFast writes its configs.
-_DEFAULTS: dict[str, Any] = _flat(
-    yaml.safe_load("""
-    AUG: {AA_TYPE: rand-m9-mstd0.5-inc1, ENABLE: false, NUM_SAMPLE: 1, RE_PROB: 0.25}
-    BN:
-      {NORM_TYPE: batchnorm, NUM_BATCHES_PRECISE: 200, NUM_SYNC_DEVICES: 1, USE_PRECISE_STATS: false, WEIGHT_DECAY: 0.0}
-    DATA:
-      {ENSEMBLE_METHOD: sum, INV_UNIFORM_SAMPLE: false, MEAN: [0.45, 0.45, 0.45], MULTI_LABEL: false, NUM_FRAMES: 8,
-       PATH_PREFIX: '', PATH_TO_DATA_DIR: '', RANDOM_FLIP: true, SAMPLING_RATE: 8, STD: [0.225, 0.225, 0.225],
-       TARGET_FPS: 30, TEST_CROP_SIZE: 256, TRAIN_CROP_SIZE: 224, TRAIN_JITTER_SCALES: [256, 320],
-       USE_OFFSET_SAMPLING: false}
-    DATA_LOADER: {NUM_WORKERS: 8}
-    MIXUP: {ALPHA: 0.8, CUTMIX_ALPHA: 1.0, ENABLE: false, LABEL_SMOOTH_VALUE: 0.1}
-    MODEL: {ARCH: slowfast, DROPOUT_RATE: 0.5, LOSS_FUNC: cross_entropy, NUM_CLASSES: 400}
-    MULTIGRID:
-      {BN_BASE_SIZE: 8, EPOCH_FACTOR: 1.5, EVAL_FREQ: 3, LONG_CYCLE: false, SHORT_CYCLE: false,
-       LONG_CYCLE_FACTORS: [[0.25, 0.7071067811865476], [0.5, 0.7071067811865476], [0.5, 1], [1, 1]],
-       SHORT_CYCLE_FACTORS: [0.5, 0.7071067811865476]}
-    MVIT:
-      {CLS_EMBED_ON: true, DEPTH: 16, DIM_MUL: [], DIM_MUL_IN_ATT: false, DROPPATH_RATE: 0.1, EMBED_DIM: 96,
-       NUM_HEADS: 1, REL_POS_SPATIAL: false, REL_POS_TEMPORAL: false, RESIDUAL_POOLING: false, SEP_POS_EMBED: false}
-    NONLOCAL: {INSTANTIATION: dot_product, LOCATION: [[[]], [[]], [[]], [[]]]}
-    NUM_GPUS: 1
-    NUM_SHARDS: 1
-    OUTPUT_DIR: .
-    RESNET: {DEPTH: 50}
-    RNG_SEED: 1
-    SLOWFAST: {ALPHA: 8, BETA_INV: 8, FUSION_KERNEL_SZ: 5}
-    SOLVER:
-      {BASE_LR: 0.1, BASE_LR_SCALE_NUM_SHARDS: false, CLIP_GRAD_L2NORM: null, CLIP_GRAD_VAL: null, LRS: [],
-       LR_POLICY: cosine, MAX_EPOCH: 300, MOMENTUM: 0.9, NESTEROV: true, OPTIMIZING_METHOD: sgd, STEPS: [],
-       WARMUP_EPOCHS: 0.0, WARMUP_START_LR: 0.01, WEIGHT_DECAY: 0.0001, ZERO_WD_1D_PARAM: false}
-    TEST: {NUM_ENSEMBLE_VIEWS: 10, NUM_SPATIAL_CROPS: 3}
-    TRAIN:
-      {BATCH_SIZE: 64, CHECKPOINT_FILE_PATH: '', DATASET: kinetics, EVAL_PERIOD: 10, MIXED_PRECISION: false}
-    """)
-)
-# Not worth a comment: this package says it in another way, or the choice of the model settles it.
-_SETTLED = frozenset(
-    """
-    DATA.DECODING_BACKEND DATA.INPUT_CHANNEL_NUM DATA.REVERSE_INPUT_CHANNEL DATA_LOADER.ENABLE_MULTI_THREAD_DECODE
-    DATA_LOADER.PIN_MEMORY TEST.BATCH_SIZE TEST.DATASET TEST.ENABLE TRAIN.AUTO_RESUME TRAIN.CHECKPOINT_INFLATE
-    TRAIN.CHECKPOINT_PERIOD TRAIN.CHECKPOINT_TYPE TRAIN.ENABLE BN.NORM_TYPE BN.NUM_SPLITS BN.NUM_SYNC_DEVICES
-    MODEL.HEAD_ACT MODEL.MODEL_NAME NONLOCAL.GROUP RESNET.NUM_BLOCK_TEMP_KERNEL RESNET.NUM_GROUPS RESNET.TRANS_FUNC
-    RESNET.SPATIAL_DILATIONS RESNET.SPATIAL_STRIDES RESNET.STRIDE_1X1 RESNET.WIDTH_PER_GROUP RESNET.ZERO_INIT_FINAL_BN
-    SLOWFAST.FUSION_CONV_CHANNEL_RATIO SOLVER.COSINE_AFTER_WARMUP MVIT LOG_MODEL_INFO LOG_PERIOD TENSORBOARD
-    """.split()  # noqa: SIM905
-)
+_KNOWN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_DEFAULTS, _SETTLED = _flat(_KNOWN["defaults"]), frozenset(_KNOWN["settled"])
 
 
 class PySlowFastError(ValueError):
