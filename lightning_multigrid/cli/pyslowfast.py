@@ -67,6 +67,10 @@ class _Config:
             raise PySlowFastError(f"{self.path}: `{name}` must be a {kind}, got {value!r}.")
         return value
 
+    def same(self, part: str) -> dict[str, Any]:
+        """The arguments of a part of a config of `fit` that only have other names in PySlowFast."""
+        return {name: self[theirs] for name, theirs in _KNOWN["same"][part].items()}
+
     def refuse(self, name: str, why: str) -> PySlowFastError:
         return PySlowFastError(f"{self.path}: `{name}: {self.given.get(name, _DEFAULTS.get(name))}` {why}")
 
@@ -86,15 +90,7 @@ def translate_pyslowfast(path: StrPath) -> str:
     """
     config = _Config(path)
     gpus, nodes = config["NUM_GPUS"], config["NUM_SHARDS"]
-    trainer: dict[str, Any] = {
-        "accelerator": "gpu",
-        "devices": gpus,
-        "num_nodes": nodes,
-        "max_epochs": config["SOLVER.MAX_EPOCH"],
-        "check_val_every_n_epoch": config["TRAIN.EVAL_PERIOD"],
-        "default_root_dir": config["OUTPUT_DIR"],
-        "callbacks": _callbacks(config),
-    }
+    trainer = {"accelerator": "gpu", **config.same("trainer"), "callbacks": _callbacks(config)}
     if config["TRAIN.MIXED_PRECISION"]:
         trainer["precision"] = "16-mixed"
     if config["SOLVER.CLIP_GRAD_L2NORM"] is not None:
@@ -171,12 +167,9 @@ def _classifier(config: _Config, nodes: int) -> dict[str, Any]:
     lr = config["SOLVER.BASE_LR"] * (nodes if config["SOLVER.BASE_LR_SCALE_NUM_SHARDS"] else 1)
     arguments: dict[str, Any] = {
         "model": _model(config),
-        "num_classes": config["MODEL.NUM_CLASSES"],
         "loss": losses[config["MODEL.LOSS_FUNC"]],
         "lr": lr,
-        "momentum": config["SOLVER.MOMENTUM"],
-        "nesterov": config["SOLVER.NESTEROV"],
-        "weight_decay": config["SOLVER.WEIGHT_DECAY"],
+        **config.same("model"),
         "norm_weight_decay": 0.0 if config["SOLVER.ZERO_WD_1D_PARAM"] else config["BN.WEIGHT_DECAY"],
         **_lr_policy(config),
         "view_fusion": "max" if config["DATA.ENSEMBLE_METHOD"] == "max" else "mean",
@@ -268,13 +261,8 @@ def _data(config: _Config, gpus: int) -> dict[str, Any]:
     batch = config["TRAIN.BATCH_SIZE"]
     if gpus > 1 and batch % gpus:
         raise config.refuse("TRAIN.BATCH_SIZE", f"must be a multiple of `NUM_GPUS: {gpus}`.")
-    size, views = config["DATA.TRAIN_CROP_SIZE"], config["TEST.NUM_ENSEMBLE_VIEWS"]
     dataset = config["TRAIN.DATASET"].lower()
-    test: dict[str, Any] = {
-        "clips": views,
-        "crops": config["TEST.NUM_SPATIAL_CROPS"],
-        "size": config["DATA.TEST_CROP_SIZE"],
-    }
+    test = config.same("test_views")
     if test["crops"] not in (1, 3):
         raise config.refuse("TEST.NUM_SPATIAL_CROPS", "is not supported; 1 and 3 are.")
     if test["crops"] == 1 and dataset == "kinetics":
@@ -289,23 +277,16 @@ def _data(config: _Config, gpus: int) -> dict[str, Any]:
     augment = _augment(config)
     return {
         **_sources(config, dataset),
-        "num_classes": config["MODEL.NUM_CLASSES"],
+        **config.same("data"),
         **({"multi_label": True} if config["DATA.MULTI_LABEL"] and dataset == "kinetics" else {}),
         "batch_size": batch // max(1, gpus) * augment.get("repeats", 1),
-        "frames": config["DATA.NUM_FRAMES"],
-        "size": size,
         # One frame from each of T segments; the rate has no effect, as in PySlowFast.
         **({"sampling": "segments"} if dataset == "ssv2" else {"stride": config["DATA.SAMPLING_RATE"]}),
-        "short_side": config["DATA.TRAIN_JITTER_SCALES"],
         **({"short_side_sampling": "inverse_uniform"} if config["DATA.INV_UNIFORM_SAMPLE"] else {}),
         # PySlowFast counts the frames of folders (Charades), and equal parts of the video (Something-Something V2).
         **({"frame_rate": config["DATA.TARGET_FPS"]} if dataset == "kinetics" else {}),
-        "flip": config["DATA.RANDOM_FLIP"],
         **augment,
-        "mean": config["DATA.MEAN"],
-        "std": config["DATA.STD"],
         "test_views": test,
-        "num_workers": config["DATA_LOADER.NUM_WORKERS"],
     }
 
 
