@@ -11,6 +11,7 @@ from lightning_multigrid.files.durable import (
     sync_folder,
     sync_to_disk,
     temporary_name,
+    write_csv,
 )
 from lightning_multigrid.files.paths import FRAME_SUFFIXES, VIDEO_SUFFIXES, PathError, StrPath, path_argument, quoted
 from lightning_multigrid.files.urls import RemoteFile, RemoteRoot, RemoteRootError, is_url, names_at, size_and_change
@@ -21,4 +22,4 @@ ReadableFile = RemoteFile | WatchedFile
 __all__ = ["FRAME_SUFFIXES", "VIDEO_SUFFIXES", "Cursor", "HangError", "OutputError", "PathError", "ReadableFile"]
 __all__ += ["RemoteFile", "RemoteRoot", "RemoteRootError", "StrPath", "WatchedFile"]
 __all__ += ["is_url", "names_at", "new_file", "output_errors", "path_argument", "quoted", "remove_partial"]
-__all__ += ["size_and_change", "sync_folder", "sync_to_disk", "temporary_name"]
+__all__ += ["size_and_change", "sync_folder", "sync_to_disk", "temporary_name", "write_csv"]

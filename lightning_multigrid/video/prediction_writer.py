@@ -1,7 +1,5 @@
 """`PredictionWriter`: predictions as a table, a row per video."""
 
-import csv
-import io
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_multigrid.clips import VideoBatch
-from lightning_multigrid.files import new_file
+from lightning_multigrid.files import write_csv
 from lightning_multigrid.lightning import BasePredictionWriter, LightningModule, MisconfigurationException, Trainer
 
 Row = list[str]
@@ -106,7 +104,4 @@ class PredictionWriter(BasePredictionWriter):
     def _write(self, rows: list[Row]) -> None:
         columns = (max(map(len, rows), default=1) - 1) // 2
         header = ["path", *(f"{name}_{place + 1}" for place in range(columns) for name in ("class", "probability"))]
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([header, *rows])
-        with new_file(self.path) as file:
-            file.write(text.getvalue().encode("utf-8", "surrogateescape"))
+        write_csv(self.path, [header, *rows])
