@@ -26,6 +26,7 @@ from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import Clock, RunReport, tell_changed_meaning, tell_few_steps, ways_out
 from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training import lightning_internals as internals
+from lightning_multigrid.training import resume
 from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.mini_batches import handlers
@@ -36,13 +37,6 @@ from lightning_multigrid.training.refusals import (
     refuse_sharded_batchnorm,
     refuse_sync_batchnorm,
     warn_of_own_state,
-)
-from lightning_multigrid.training.resume import (
-    Continuation,
-    describe_run,
-    describe_stand,
-    optimizer_steps_before,
-    take_up,
 )
 from lightning_multigrid.training.takeover import Takeover
 
@@ -64,7 +58,7 @@ class Fit:
         self.sampler, self.lr, self.report, self.statistics = sampler, lr, report, statistics
         self.points, self.following, self._trainer = points, following, trainer
         self._early_stoppings = [c for c in trainer.callbacks if is_a(c, "callbacks.EarlyStopping")]  # type: ignore[attr-defined]
-        self._resumed: Continuation | None = None
+        self._resumed: resume.Continuation | None = None
         self._whole_epoch: int | None = None  # the last epoch that has run from its first mini-batch
         self._validations_per_phase, self._validate_every = validations_per_phase, trainer.check_val_every_n_epoch
 
@@ -75,7 +69,7 @@ class Fit:
 
     def resume(self, checkpoint: dict[str, Any], state: dict[str, Any] | None) -> None:
         """Continues from a checkpoint, in which `state` is the callback's, before Lightning reads its counters."""
-        self._resumed = take_up(checkpoint, state, self.sampler, self.lr.epoch, self.lr.configs)
+        self._resumed = resume.take_up(checkpoint, state, self.sampler, self.lr.epoch, self.lr.configs)
         self.lr.epoch = self._resumed.epoch
         if self.lr.run:
             self.lr.run["estimated_stepping_batches"] += self._resumed.steps_elsewhere
@@ -181,7 +175,7 @@ class Fit:
     def state_dict(self) -> dict[str, Any]:
         """Returns what can't be computed again, as plain values: checkpoints are loaded with `weights_only`."""
         return {
-            **describe_run(self.sampler, self.lr.epoch),
+            **resume.describe_run(self.sampler, self.lr.epoch),
             "seed": self.sampler.seed,
             "ticks": list(self.lr.ticks),
             "intervals": list(self.lr.intervals),
@@ -191,7 +185,7 @@ class Fit:
     def complete_checkpoint(self, checkpoint: dict[str, Any], state: dict[str, Any]) -> None:
         """Adds the position to the state of the callback in a checkpoint."""
         counters = internals.LoopCounters(checkpoint)
-        state.update(describe_stand(self.sampler, counters.place))
+        state.update(resume.describe_stand(self.sampler, counters.place))
         if counters.place.batch == 0:
             counters.forget_loader()
 
@@ -302,7 +296,7 @@ def _make_fit(
     if options.precise_bn_batches is not None:
         estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)
         estimate.check(trainer, module)
-    steps = optimizer_steps_before(sampler, internals.Place(sampler.schedule.epochs, 0))
+    steps = resume.optimizer_steps_before(sampler, internals.Place(sampler.schedule.epochs, 0))
     lr = takeover.drive_lr(trainer, module, recipe, steps, options.weight_decay_scaling == "timescale")
     report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), Clock(module.device))
     following = Following(module, grids[0].frames, grids[0].size)

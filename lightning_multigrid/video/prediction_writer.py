@@ -98,10 +98,7 @@ class PredictionWriter(BasePredictionWriter):
             torch.distributed.all_gather_object(ranks, self._rows)
         if trainer.is_global_zero:
             rows = {index: row for of_rank in ranks for index, row in of_rank.items()}
-            self._write([rows[index] for index in sorted(rows)])
+            columns = (max(map(len, rows.values()), default=1) - 1) // 2
+            names = (f"{name}_{place + 1}" for place in range(columns) for name in ("class", "probability"))
+            write_csv(self.path, [["path", *names], *(rows[index] for index in sorted(rows))])
             rank_zero_info(f"Predictions of {len(rows):,} videos: {self.path}")
-
-    def _write(self, rows: list[Row]) -> None:
-        columns = (max(map(len, rows), default=1) - 1) // 2
-        header = ["path", *(f"{name}_{place + 1}" for place in range(columns) for name in ("class", "probability"))]
-        write_csv(self.path, [header, *rows])
