@@ -69,7 +69,7 @@ class Fit:
 
     def resume(self, checkpoint: dict[str, Any], state: dict[str, Any] | None) -> None:
         """Continues from a checkpoint, in which `state` is the callback's, before Lightning reads its counters."""
-        self._resumed = resume.take_up(checkpoint, state, self.sampler, self.lr.epoch, self.lr.configs)
+        self._resumed = resume.take_up(checkpoint, state, self.sampler, self.lr)
         self.lr.epoch = self._resumed.epoch
         if self.lr.run:
             self.lr.run["estimated_stepping_batches"] += self._resumed.steps_elsewhere
@@ -205,13 +205,13 @@ def log_values(trainer: Trainer, module: LightningModule, values: Mapping[str, f
 def begin_fit(
     options: Options,
     trainer: Trainer,
-    module: LightningModule,
     takeover: Takeover,
     checkpoint: dict[str, Any] | None,
     state: dict[str, Any] | None,
 ) -> Fit:
     """Plans the training of a script, tries the plan on the model, and takes the Trainer over, at `on_fit_start`."""
     # Lightning restores the checkpoint's loops and optimizers only after that hook, so its counters may change here.
+    module = trainer.lightning_module
     takeover.convert_batchnorm(module, options.sub_batch)  # layers that were made after `setup`
     refuse_sync_batchnorm(module)
     refuse_sharded_batchnorm(module)
@@ -222,9 +222,9 @@ def begin_fit(
         refuse_precise_bn_of_streams()
     recipe = read_recipe(trainer, loader, trainer.world_size)
     seed = (state or {}).get("seed") if options.seed is None else options.seed
-    multigrid = _make_loader(options, trainer, module, recipe, loader, seed)
+    multigrid = _make_loader(options, trainer, recipe, loader, seed)
     sampler = multigrid.sampler
-    fit = multigrid.host = _make_fit(options, trainer, module, takeover, recipe, loader, multigrid)
+    fit = multigrid.host = _make_fit(options, trainer, takeover, recipe, multigrid)
     if checkpoint is not None:
         fit.resume(checkpoint, state)
     warn_of_own_state(loader, multigrid)
@@ -246,19 +246,15 @@ def begin_fit(
 
 
 def _make_loader(
-    options: Options,
-    trainer: Trainer,
-    module: LightningModule,
-    recipe: Recipe,
-    loader: DataLoader[Any],
-    seed: int | None,
+    options: Options, trainer: Trainer, recipe: Recipe, loader: DataLoader[Any], seed: int | None
 ) -> MultigridLoader:
     """Plans the training of a recipe on this device; returns the loader of its mini-batches."""
     dataset = options.clips_of(loader.dataset)
     shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
     epochs = options.epochs_of_try if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
     configs, optimizers = trainer.lr_scheduler_configs, trainer.optimizers
-    schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, configs, optimizers, module)
+    model = trainer.lightning_module
+    schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, configs, optimizers, model)
     if isinstance(dataset, FixedClips):
         for grid in schedule.grids:
             dataset.check(grid.frames)
@@ -279,16 +275,10 @@ def _make_loader(
 
 
 def _make_fit(
-    options: Options,
-    trainer: Trainer,
-    module: LightningModule,
-    takeover: Takeover,
-    recipe: Recipe,
-    loader: DataLoader[Any],
-    multigrid: MultigridLoader,
+    options: Options, trainer: Trainer, takeover: Takeover, recipe: Recipe, multigrid: MultigridLoader
 ) -> Fit:
     """Tries the plan on the model, and takes over the LR and what knows places."""
-    clips, sampler = multigrid.clips, multigrid.sampler
+    module, clips, sampler, loader = trainer.lightning_module, multigrid.clips, multigrid.sampler, multigrid.like
     grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
     points = PointsOnPlan()
     flops = check_grids(module, grids, handlers(trainer, module, multigrid), points)
