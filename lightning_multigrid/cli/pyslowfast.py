@@ -209,23 +209,18 @@ def _lr_policy(config: _Config) -> dict[str, Any]:
 
 
 def _model(config: _Config) -> dict[str, Any]:
-    arch, depth, classes = config["MODEL.ARCH"], config["RESNET.DEPTH"], config["MODEL.NUM_CLASSES"]
-    arguments: dict[str, Any] = {"num_classes": classes, "dropout": config["MODEL.DROPOUT_RATE"]}
-    places = config["NONLOCAL.LOCATION"]
+    arch, depth, places = config["MODEL.ARCH"], config["RESNET.DEPTH"], config["NONLOCAL.LOCATION"]
+    arguments = config.same("any model")
     non_local = any(blocks for stage in places for blocks in stage)
     if arch == "slowfast" and depth in (50, 101) and not non_local:
-        arguments.update(
-            alpha=config["SLOWFAST.ALPHA"],
-            beta=1 / config["SLOWFAST.BETA_INV"],
-            fusion_kernel=config["SLOWFAST.FUSION_KERNEL_SZ"],
-        )
+        arguments.update(config.same("slowfast"), beta=1 / config["SLOWFAST.BETA_INV"])
         return _part(f"models.slowfast_r{depth}", **arguments)
     if arch in ("i3d", "slow") and depth == 50 and not non_local:
         return _part(f"models.{arch}_r50", **arguments)
     if arch == "i3d" and depth == 50 and places == [[[]], [[1, 3]], [[1, 3, 5]], [[]]]:
         return _part("models.i3d_nl_r50", **arguments, instantiation=config["NONLOCAL.INSTANTIATION"])
     if arch == "mvit":
-        return _mvit(config)
+        return _mvit(config, arguments)
     raise config.refuse(
         "MODEL.ARCH",
         f"with depth {depth}{' and these non-local blocks' if non_local else ''} is not among the models here: "
@@ -233,15 +228,14 @@ def _model(config: _Config) -> dict[str, Any]:
     )
 
 
-def _mvit(config: _Config) -> dict[str, Any]:
+def _mvit(config: _Config, arguments: dict[str, Any]) -> dict[str, Any]:
     """The MViT of torchvision that a config describes: v2-S, or v1-B."""
     second = config["MVIT.REL_POS_SPATIAL"] and config["MVIT.REL_POS_TEMPORAL"] and config["MVIT.RESIDUAL_POOLING"]
     built = [config[f"MVIT.{name}"] for name in ("DEPTH", "EMBED_DIM", "NUM_HEADS", "DIM_MUL")]
     parts = [config[f"MVIT.{name}"] for name in ("CLS_EMBED_ON", "DIM_MUL_IN_ATT", "SEP_POS_EMBED")]
     if built != [16, 96, 1, [[1, 2.0], [3, 2.0], [14, 2.0]]] or parts != [True, second, not second]:
         raise config.refuse("MODEL.ARCH", "is neither MViTv2-S nor MViTv1-B, which torchvision has. Write a model.")
-    names = {"num_classes": "MODEL.NUM_CLASSES", "dropout": "MODEL.DROPOUT_RATE"}
-    arguments = {key: config[name] for key, name in {**names, "stochastic_depth_prob": "MVIT.DROPPATH_RATE"}.items()}
+    arguments["stochastic_depth_prob"] = config["MVIT.DROPPATH_RATE"]
     return {"class_path": f"torchvision.models.video.mvit_v{'2_s' if second else '1_b'}", "dict_kwargs": arguments}
 
 

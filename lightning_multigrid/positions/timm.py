@@ -96,15 +96,12 @@ def _hiera_tables(model: Any, grids: Grids) -> Mapping[str, Any]:
     return {"pos_embed": Table(tuple(model.tokens_spatial_shape), tuple(_hiera_tokens(model, grids)), antialias=True)}
 
 
+def _hiera_divisors(model: Any) -> tuple[int, int]:
+    return 1, lcm(*(a * b for a, b in zip(model.patch_stride, model.mask_unit_size, strict=True)))
+
+
 ADAPTERS = {
     "timm.VisionTransformer": Adapter(_vit_attributes, _vit_tables),
     "timm.Eva": Adapter(_eva_attributes, _eva_tables),
-    "timm.Hiera": Adapter(
-        _hiera_attributes,
-        _hiera_tables,
-        divisors=lambda model: (
-            1,
-            lcm(*(a * b for a, b in zip(model.patch_stride, model.mask_unit_size, strict=True))),
-        ),
-    ),
+    "timm.Hiera": Adapter(_hiera_attributes, _hiera_tables, _hiera_divisors),
 }
