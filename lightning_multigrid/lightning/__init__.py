@@ -30,9 +30,20 @@ else:
     from lightning.pytorch.trainer.states import TrainerFn
     from lightning.pytorch.utilities.types import LRSchedulerConfig, OptimizerLRScheduler
 
-__all__ = ["BasePredictionWriter", "Callback", "LRSchedulerConfig", "LightningDataModule", "LightningModule"]
-__all__ += ["MisconfigurationException", "OptimizerLRScheduler", "TorchCheckpointIO", "Trainer", "TrainerFn"]
-__all__ += ["is_a", "is_overridden"]
+__all__ = [
+    "BasePredictionWriter",
+    "Callback",
+    "LRSchedulerConfig",
+    "LightningDataModule",
+    "LightningModule",
+    "MisconfigurationException",
+    "OptimizerLRScheduler",
+    "TorchCheckpointIO",
+    "Trainer",
+    "TrainerFn",
+    "is_a",
+    "is_overridden",
+]
 
 
 def _classes(name: str) -> tuple[type, ...]:

@@ -19,6 +19,15 @@ from lightning_multigrid.training.compile_grids import CompileGrids
 from lightning_multigrid.training.recipe import read_recipe
 from lightning_multigrid.training.takeover import Takeover
 
-__all__ = ["AtomicCheckpointIO", "BaselineEpoch", "BaselineLR", "CompileGrids", "DamagedCheckpointError"]
-__all__ += ["MultigridCallback", "Takeover"]
-__all__ += ["last_whole_checkpoint", "meta_copy", "read_recipe"]
+__all__ = [
+    "AtomicCheckpointIO",
+    "BaselineEpoch",
+    "BaselineLR",
+    "CompileGrids",
+    "DamagedCheckpointError",
+    "MultigridCallback",
+    "Takeover",
+    "last_whole_checkpoint",
+    "meta_copy",
+    "read_recipe",
+]
