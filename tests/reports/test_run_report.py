@@ -5,7 +5,6 @@ import re
 import time
 
 import pytest
-import torch
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
@@ -303,7 +302,7 @@ def test_lightnings_bars_show_it(make, capsys):
     assert re.search(r"grid[=:]", printed.out + printed.err)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.cuda
 def test_on_cuda_times_are_the_devices():
     host = fit(Module(schedulers), MultigridCallback(), accelerator="gpu", devices=1)
     times = host.callbacks[0].report.times
