@@ -43,3 +43,4 @@ def _log_level_of_lightning():
     # Scripts of `examples`, run in this process, make Lightning quiet, for as long as the process lives. They also run
     # in fixtures of a whole class, which begin before this one.
     logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
+    logging.disable(logging.NOTSET)
