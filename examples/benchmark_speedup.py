@@ -156,7 +156,13 @@ class Bench:
         labels = torch.zeros(shape.clips, dtype=torch.long, device=self.device)
         if self.sampling is not None:
             crops, flips = self.crops(shape)
-            return lambda: resample_clips(crops, shape.size, flips=flips).contiguous(memory_format=self.format), labels
+            together = {"fewer": None, "together": True, "one-by-one": False}[self.options.resampling]
+
+            def make() -> torch.Tensor:
+                clips = resample_clips(crops, shape.size, flips=flips, together=together)
+                return clips.contiguous(memory_format=self.format)
+
+            return make, labels
         clips = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=self.device)
         clips = clips.contiguous(memory_format=self.format)
         return lambda: clips, labels
@@ -410,6 +416,12 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--grids", nargs="+", choices=["all", "baseline", "coarse", "fine"], default=["all"])
     parser.add_argument("--fused", action="store_true", help="the optimizer's fused implementation")
     parser.add_argument("--resample", action="store_true", help="a step also makes its clips, of crops on the device")
+    parser.add_argument(
+        "--resampling",
+        choices=["fewer", "together", "one-by-one"],
+        default="fewer",
+        help="how --resample takes crops; by default together on a GPU, with fewer operations, one by one on a CPU",
+    )
     parser.add_argument("--clips", type=int, help="clips of the baseline on a device, instead of the paper's")
     parser.add_argument("--frames", type=int, help="frames of the baseline, instead of the setting's")
     parser.add_argument("--size", type=int, help="height and width of the baseline, instead of the setting's")

@@ -54,6 +54,26 @@ def test_norm_compares_like_with_like(script, memory_format):
     assert_close(ours, expected)
 
 
+def test_operations_are_counted_and_resampling_together_has_fewer(script, tmp_path, capsys):
+    file = tmp_path / "operations.json"
+    script("count_operations")["main"](["--model", "small", "--shape", "32x4x32", "--json", str(file)])
+    report, printed = json.loads(file.read_text()), capsys.readouterr().out
+    assert [row["memory_format"] for row in report["rows"]] == ["contiguous", "channels_last_3d"]
+    for row in report["rows"]:
+        assert row["copies"] == 0
+        assert f"{row['ratio']['bytes']:.3f}" in printed
+    ways = {way: found["operations"] for way, found in report["resampling"].items()}
+    assert ways["rgb, together"] < ways["rgb, one by one"]
+    assert ways["yuv, together"] < ways["yuv, one by one"]
+
+
+@pytest.mark.parametrize("shape", ["4x4", "4x0x4", "a x b"])
+def test_operations_names_a_bad_shape(script, shape, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        script("count_operations")["main"](["--shape", shape])
+    assert f"'{shape}' is not of the form clips x frames x size, such as 64x8x158" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("shape", ["4x4", "4x4x4x4x0", "a x b"])
 def test_norm_names_a_bad_shape(script, shape, capsys):
     with pytest.raises(SystemExit, match="2"):
