@@ -32,12 +32,7 @@ from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.mini_batches import handlers
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.recipe import Options, Recipe, read_recipe, user_loader
-from lightning_multigrid.training.refusals import (
-    refuse_precise_bn_of_streams,
-    refuse_sharded_batchnorm,
-    refuse_sync_batchnorm,
-    warn_of_own_state,
-)
+from lightning_multigrid.training.refusals import refuse_batchnorm, refuse_precise_bn_of_streams, warn_of_own_state
 from lightning_multigrid.training.takeover import Takeover
 
 
@@ -213,8 +208,7 @@ def begin_fit(
     # Lightning restores the checkpoint's loops and optimizers only after that hook, so its counters may change here.
     module = trainer.lightning_module
     takeover.convert_batchnorm(module, options.sub_batch)  # layers that were made after `setup`
-    refuse_sync_batchnorm(module)
-    refuse_sharded_batchnorm(module)
+    refuse_batchnorm(module)
     own = internals.training_source(trainer).dataloader()
     loader = user_loader(own, trainer, options.clips_per_epoch)
     streamed = isinstance(loader.dataset, StreamSamples)
