@@ -16,7 +16,24 @@ from lightning_multigrid.loading.samples import SampleParts
 from lightning_multigrid.loading.streams import StreamSamples, stream_loader
 from lightning_multigrid.loading.subsets import clip_dataset
 
-__all__ = ["ClipDataset", "ClipRequest", "FixedClips", "MultigridLoader", "MultigridSampler", "RepeatSampler"]
-__all__ += ["SampleParts", "ScriptLoader", "StreamSamples", "WorkerError"]
-__all__ += ["clip_dataset", "derive_seed", "epoch_order", "order_of", "reseed", "same_loader", "seeded"]
-__all__ += ["stream_loader", "visits"]
+__all__ = [
+    "ClipDataset",
+    "ClipRequest",
+    "FixedClips",
+    "MultigridLoader",
+    "MultigridSampler",
+    "RepeatSampler",
+    "SampleParts",
+    "ScriptLoader",
+    "StreamSamples",
+    "WorkerError",
+    "clip_dataset",
+    "derive_seed",
+    "epoch_order",
+    "order_of",
+    "reseed",
+    "same_loader",
+    "seeded",
+    "stream_loader",
+    "visits",
+]

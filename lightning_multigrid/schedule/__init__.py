@@ -10,6 +10,21 @@ from lightning_multigrid.schedule.schedule import Clips, LRScaling, MultigridSch
 from lightning_multigrid.schedule.steps import Phase, Step
 from lightning_multigrid.schedule.tables import duration, text_table
 
-__all__ = ["Baseline", "BatchShape", "Clips", "Epochs", "LRScaling", "LongCycle", "MultigridSchedule", "Phase"]
-__all__ += ["ShortCycle", "Step"]
-__all__ += ["duration", "frame_indices", "short_side_range", "span", "stride_range", "text_table"]
+__all__ = [
+    "Baseline",
+    "BatchShape",
+    "Clips",
+    "Epochs",
+    "LRScaling",
+    "LongCycle",
+    "MultigridSchedule",
+    "Phase",
+    "ShortCycle",
+    "Step",
+    "duration",
+    "frame_indices",
+    "short_side_range",
+    "span",
+    "stride_range",
+    "text_table",
+]

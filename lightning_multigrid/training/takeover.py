@@ -7,15 +7,28 @@ from functools import wraps
 from types import new_class
 from typing import Any
 
+from rich.progress import BarColumn, ProgressColumn, TextColumn
 from torch import nn
 
-from lightning_multigrid.lightning import Callback, LightningModule, LRSchedulerConfig, Trainer, is_a
+from lightning_multigrid.lightning import Callback, LightningModule, LRSchedulerConfig, Trainer, above_bar, is_a
 from lightning_multigrid.loading import MultigridSampler
 from lightning_multigrid.norm import Loan
-from lightning_multigrid.reports import RunReport
+from lightning_multigrid.reports import ClosingWords, RunReport
 from lightning_multigrid.training import lightning_internals as internals
 from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR, is_plateau
 from lightning_multigrid.training.recipe import Recipe
+
+_LIGHTNINGS = "lightning.", "pytorch_lightning."
+
+
+def _narrow_columns(theme: Any) -> list[ProgressColumn]:
+    """The columns of Lightning's bar of Rich that leave room for ours on 80 characters, without times of the epoch."""
+    style, done = theme.progress_bar, theme.progress_bar_finished
+    return [
+        TextColumn("{task.description}"),
+        BarColumn(14, complete_style=style, finished_style=done, pulse_style=theme.progress_bar_pulse),
+        TextColumn("{task.completed:.0f}/{task.total}", style=theme.batch_progress),
+    ]
 
 
 class Takeover(ExitStack):
@@ -129,18 +142,25 @@ class Takeover(ExitStack):
         owner.__class__ = new_class(own.__name__, (own,), exec_body=lambda space: space.update(names | members))
 
     def show_on_bar(self, trainer: Trainer, report: RunReport) -> None:
-        """Shows items of a report on the progress bar."""
-        bar = trainer.progress_bar_callback
+        """Shows items of a report on the progress bar; until the bar is gone, messages appear above it."""
+        bar: Any = trainer.progress_bar_callback
+        messages = ExitStack()
+        messages.enter_context(above_bar(bar))
+        trainer.callbacks.append(ClosingWords(report, messages))  # type: ignore[attr-defined]  # see `add_last_callback`
         if bar is None:
             return
         own = bar.get_metrics
 
         @wraps(own)
         def get_metrics(trainer: Trainer, module: LightningModule) -> dict[str, Any]:
-            return {**own(trainer, module), **report.bar}
+            # Metrics of the sanity check say nothing, and the logger's version would not leave room for the script's.
+            of_script = {} if trainer.sanity_checking else own(trainer, module)
+            return {**report.bar, **{name: value for name, value in of_script.items() if name != "v_num"}}
 
         # Items that are text can only come from this method; what is logged for the bar must be a number.
         self._override(bar, "get_metrics", get_metrics)
+        if is_a(bar, "callbacks.RichProgressBar") and type(bar).__module__.startswith(_LIGHTNINGS):
+            self._override(bar, "configure_columns", lambda trainer: _narrow_columns(bar.theme))
 
     def add_last_callback(self, trainer: Trainer, callback: Callback) -> None:
         """Adds a callback after all others."""

@@ -1,0 +1,54 @@
+"""Which of Lightning's two packages this process uses, and what it has of them.
+
+It is `pytorch_lightning` if the script has imported that one only, else `lightning.pytorch`. The other one is not
+imported: that takes a second, and moves the messages of both to the logger of the last.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from lightning_utilities.core import overrides
+
+_PACKAGES = "lightning.pytorch", "pytorch_lightning"
+
+if not TYPE_CHECKING and "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+    from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
+    from pytorch_lightning.callbacks import BasePredictionWriter
+    from pytorch_lightning.plugins.io import TorchCheckpointIO
+    from pytorch_lightning.trainer.states import TrainerFn
+    from pytorch_lightning.utilities.exceptions import MisconfigurationException
+    from pytorch_lightning.utilities.types import LRSchedulerConfig, OptimizerLRScheduler
+else:
+    from lightning.fabric.utilities.exceptions import MisconfigurationException as MisconfigurationException
+    from lightning.pytorch import Callback as Callback
+    from lightning.pytorch import LightningDataModule as LightningDataModule
+    from lightning.pytorch import LightningModule as LightningModule
+    from lightning.pytorch import Trainer as Trainer
+    from lightning.pytorch.callbacks import BasePredictionWriter as BasePredictionWriter
+    from lightning.pytorch.plugins.io import TorchCheckpointIO as TorchCheckpointIO
+    from lightning.pytorch.trainer.states import TrainerFn as TrainerFn
+    from lightning.pytorch.utilities.types import LRSchedulerConfig as LRSchedulerConfig
+    from lightning.pytorch.utilities.types import OptimizerLRScheduler as OptimizerLRScheduler
+
+
+def _classes(name: str) -> tuple[type, ...]:
+    found = []
+    for package in _PACKAGES:
+        with suppress(KeyError, AttributeError):  # not imported, or of a version without this class
+            found.append(attrgetter(name)(sys.modules[package]))
+    return tuple(found)
+
+
+def is_a(thing: object, *names: str) -> bool:
+    """Returns whether something is of a class with one of these names, of either package."""
+    return any(isinstance(thing, _classes(name)) for name in names)
+
+
+def is_overridden(method: str, owner: Any) -> bool:
+    """Returns whether a module or a data module, of either package, has its own version of a method."""
+    parents = (*_classes("LightningModule"), *_classes("LightningDataModule"))
+    return overrides.is_overridden(method, owner, next(parent for parent in parents if isinstance(owner, parent)))
