@@ -194,7 +194,7 @@ def test_other_devices_than_the_cpu_have_the_same_clips() -> None:
     assert (clips.shape, clips.device.type) == ((8, 3, 2, 16, 16), "meta")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 @pytest.mark.parametrize("antialias", [False, True])
 def test_gpu_equals_cpu(antialias: bool) -> None:
     crops = mixed_crops()
