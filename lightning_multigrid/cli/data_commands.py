@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from lightning_multigrid.cli.explain import explained
 from lightning_multigrid.prepare import Encoding, Progress, Summary, check, prepare, write_report
 from lightning_multigrid.sources import MANIFEST_NAME, Manifest, ManifestError, Source, VideoList, VideoSource
 from lightning_multigrid.video import VideoDataModule
@@ -53,7 +54,8 @@ def run_data_command(args: Sequence[str]) -> None:
     """
     command = args[0]
     parser = _parser(command)
-    config = parser.instantiate_classes(parser.parse_args(list(args[1:])))
+    with explained(parser):
+        config = parser.instantiate_classes(parser.parse_args(list(args[1:])))
     if (config.source is None) == (config.config is None):
         raise ArgumentError(
             None,
@@ -89,7 +91,7 @@ def _parser(command: str) -> ArgumentParser:
     add("--multi_label", **flag, help="Whether videos may have several labels.")
     add("--existing_only", **flag, help="Leave out what is listed but not on disk.")
     add("--allow_outside_root", **flag, help="Accept lists whose paths lead out of the root.")
-    add("--workers", type=int, default=_cores(), help="Processes; 0 works in this one, without `timeout`.")
+    add("--workers", type=int, default=cores(), help="Processes; 0 works in this one, without `timeout`.")
     add("--timeout", type=float, default=300.0, help="Seconds without a frame after which a video is broken.")
     if command == "prepare":
         add("--output", type=str, required=True, help="Folder for all that is written.")
@@ -105,7 +107,8 @@ def _parser(command: str) -> ArgumentParser:
     return parser
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Returns how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -39,8 +39,8 @@ VIDEOS = {
 }
 PROGRAM = {
     "cli": (
-        ("files", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
-        ("jsonargparse", "lightning", "rich", "torch", "yaml"),
+        ("decode", "files", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
+        ("jsonargparse", "lightning", "lightning_utilities", "rich", "torch", "yaml"),
     ),
 }
 PACKAGES = {**MULTIGRID, **VIDEOS, **PROGRAM}

@@ -1,0 +1,168 @@
+"""`init`: a first config for a folder or a list of videos, whose comments say why."""
+
+import csv
+import json
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from string import Template
+from typing import NamedTuple
+
+import torch
+from jsonargparse import ArgumentParser
+
+from lightning_multigrid.cli.data_commands import cores
+from lightning_multigrid.cli.explain import explained
+from lightning_multigrid.decode import VideoError, build_index
+from lightning_multigrid.files import new_file
+from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule
+from lightning_multigrid.sources import Manifest, ManifestError, read_manifest
+
+_LOOKED_AT = 32  # videos; the index of each is made, which reads the file once
+_STEPS = 4000  # of the baseline, as far as 10 to 100 epochs allow
+
+
+class _Look(NamedTuple):
+    """What a video is like: frames, frames per second, and the short side in pixels."""
+
+    frames: int
+    rate: float
+    short_side: int
+
+
+def init(args: Sequence[str]) -> None:
+    """Runs `init`, which is the first of the arguments, with the others."""
+    parser = ArgumentParser(
+        prog="lightning-multigrid init",
+        description="Looks at videos, and writes a config of `fit` for them, whose comments say why.",
+        exit_on_error=False,
+    )
+    kinds = "A folder with a folder per class, or with `train` and `val` of that kind, or a list of `path label`."
+    parser.add_argument("source", type=str, help=kinds)
+    parser.add_argument("--val", type=str | None, help="Validation videos; by default a fifth of each class.")
+    parser.add_argument("--output", type=str, default="multigrid.yaml", help="The config to write.")
+    with explained(parser):
+        given = parser.parse_args(list(args[1:]))
+    output, source, val = Path(given.output), given.source, given.val
+    if output.exists():
+        raise ValueError(f"{output} exists already. Remove it, or give another `--output`.")
+    splits = {name: os.path.join(source, name) for name in ("train", "val")}
+    if val is None and all(map(os.path.isdir, splits.values())):
+        source, val = splits["train"], splits["val"]
+    manifest = read_manifest(source)
+    labels = [manifest.label(row) for row in range(len(manifest))]
+    rows, held = _held_out(manifest, labels) if val is None else (list(range(len(manifest))), [])
+    looks = _look(manifest)
+    values = _choose(len(rows), looks) | _words(manifest, looks)
+    lists = {name: str(output.with_suffix("").absolute()) + f"_{name}.csv" for name in ("train", "val")}
+    values["why_val"] = "Labels count the classes."
+    if val is None:
+        for name, chosen in (("train", rows), ("val", held)):
+            _write_list(lists[name], [(manifest.path(row), labels[row]) for row in chosen])
+        values["why_val"] = "The last fifth of each class, by name, is for validation: neighbours may be of one scene."
+    sources = lists if val is None else {"train": os.path.abspath(source), "val": os.path.abspath(val)}
+    values |= {"path": str(output), **{name: json.dumps(path) for name, path in sources.items()}}
+    text = Template((Path(__file__).parent / "starter.yaml").read_text()).substitute(values)
+    with new_file(str(output)) as file:
+        file.write(text.encode("utf-8", "surrogateescape"))
+    print(f"{len(manifest):,} videos of {manifest.num_classes} classes{values['found']}.\nWritten to {output}. Next:\n")
+    print(f"    lightning-multigrid plan --config {output}\n    lightning-multigrid fit --config {output}")
+
+
+def _held_out(manifest: Manifest, labels: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Returns the rows for training, and those for validation: the last fifth of each class, by name."""
+    by_class = defaultdict(list)
+    for row in sorted(range(len(manifest)), key=manifest.path):
+        by_class[labels[row]].append(row)
+    held = [row for rows in by_class.values() for row in rows[len(rows) - len(rows) // 5 :]]
+    if not held:
+        raise ManifestError(
+            f"No class of {manifest.origin} has 5 videos, so none can be held out for validation. Give `--val`."
+        )
+    return sorted(set(range(len(manifest))) - set(held)), sorted(held)
+
+
+def _look(manifest: Manifest) -> list[_Look]:
+    looks, reason = [], ""
+    number = min(_LOOKED_AT, len(manifest))
+    for place in range(number):
+        path = manifest.path(place * len(manifest) // number)
+        try:
+            index = build_index(path)
+        except VideoError as error:
+            reason = str(error)
+        else:
+            seconds = index.time_of(len(index) - 1) - index.time_of(0)
+            rate = (len(index) - 1) / seconds if seconds else 30.0
+            looks.append(_Look(len(index), rate, min(index.height, index.width)))
+    if not looks:
+        raise ManifestError(f"None of {number} videos can be read. The last: {reason}")
+    return looks
+
+
+def _choose(videos: int, looks: Sequence[_Look]) -> dict[str, object]:
+    """Returns the baseline for so many training videos, and why."""
+    gpu = torch.cuda.is_available()
+    length, rate, short = (median(column) for column in zip(*looks, strict=True))
+    shortest = sorted(look.frames for look in looks)[len(looks) // 10]
+    frames = next((number for number in (16, 8, 4) if number <= shortest and (gpu or number < 16)), 2)
+    stride = max(1, min(round(2 * rate / frames), int(shortest) // frames))
+    largest = 112 if gpu else 64
+    size = max(32, min(largest, int(short * 7 / 8) // 16 * 16))
+    batch = next((clips for clips in (8, 4, 2, 1) if _fits(BatchShape(clips, frames, size), videos)), None)
+    if batch is None:
+        raise ManifestError(f"There are {videos} training videos, too few for the large mini-batches of multigrid.")
+    epochs = max(10, min(100, round(_STEPS * batch / videos)))
+    reason = "enough videos for mini-batches 16 times as large" if batch == 8 else "so few, as mini-batches grow"
+    return {
+        "why_model": "A ResNet with 33 M parameters."
+        if gpu
+        else "A small CNN, as this machine has no GPU that torch "
+        "can use; on one, take torchvision.models.video.r3d_18.",
+        "model": "torchvision.models.video.r3d_18" if gpu else "lightning_multigrid.models.small_cnn",
+        "lr": f"{(0.01 if gpu else 0.05) * batch / 8:.3g}",
+        "batch_size": batch,
+        "why_batch": reason,
+        "frames": frames,
+        "stride": stride,
+        "why_stride": f"so that a clip lasts {frames * stride / rate:.1f} s of a video's {length / rate:.1f} s",
+        "size": size,
+        "why_size": f"of videos with a short side of {short:.0f}" + ("" if gpu else "; 112 and more are for GPUs"),
+        "workers": max(1, min(8, cores() - 1)),
+        "cores": cores(),
+        "epochs": epochs,
+        "steps": epochs * videos // batch,
+        "precise": max(1, min(10, videos // batch)),
+    }
+
+
+def _fits(shape: BatchShape, videos: int) -> bool:
+    try:
+        MultigridSchedule(Baseline(shape, epochs=10)).steps(0, videos)
+    except ValueError:  # the first mini-batch has more clips
+        return False
+    return True
+
+
+def _words(manifest: Manifest, looks: Sequence[_Look]) -> dict[str, object]:
+    sided = any(word in name.lower() for name in manifest.classes for word in ("left", "right"))
+    sides = sorted({look.short_side for look in looks})
+    unread = min(_LOOKED_AT, len(manifest)) - len(looks)
+    broken = f"; {unread} of {len(looks) + unread} can't be read, and `lightning-multigrid check` says why"
+    return {
+        "videos": len(manifest),
+        "classes": manifest.num_classes,
+        "names": json.dumps(list(manifest.classes), ensure_ascii=False),
+        "found": f", short side {sides[0]}{f' to {sides[-1]}' if len(sides) > 1 else ''} pixels, "
+        f"{median(look.frames for look in looks):.0f} frames at {median(look.rate for look in looks):.3g} per second"
+        + (broken if unread else ""),
+        "flip": str(not sided).lower(),
+        "why_flip": "classes tell left from right" if sided else "turn it off if a class tells left from right",
+    }
+
+
+def _write_list(path: str, rows: Sequence[tuple[str, int]]) -> None:
+    with open(path, "x", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([("path", "label"), *rows])
