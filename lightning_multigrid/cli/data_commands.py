@@ -127,7 +127,7 @@ def _splits(config: Any) -> Mapping[str, Manifest]:
     parser.add_class_arguments(Trainer, "trainer", instantiate=False, sub_configs=True)
     for name, kind in (("model", LightningModule), ("data", LightningDataModule)):
         parser.add_subclass_arguments(kind, name, instantiate=name == "data", required=name == "data")
-    for name in ("seed_everything", "ckpt_path", "weights_only"):
+    for name in ("seed_everything", "ckpt_path", "weights_only", "threads", "about", "next"):
         parser.add_argument(f"--{name}", type=Any)
     given = parser.parse_args([f"--config={config.config}"])
     only_data = Namespace({"data": given.data})  # type: ignore[no-untyped-call]

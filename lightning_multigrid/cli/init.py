@@ -140,7 +140,7 @@ def _choose(videos: int, looks: Sequence[_Look]) -> dict[str, object]:
 
 def _fits(shape: BatchShape, videos: int) -> bool:
     try:
-        MultigridSchedule(Baseline(shape, epochs=10)).steps(0, videos)
+        MultigridSchedule(Baseline(shape, epochs=10, milestones=(4, 6, 8))).steps(0, videos)
     except ValueError:  # the first mini-batch has more clips
         return False
     return True

@@ -89,8 +89,12 @@ class _MultigridCLI(LightningCLI):
         return {**LightningCLI.subcommands(), "plan": set()}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds nothing; keeps the parser of each subcommand for the words that it knows."""
+        """Adds what a config may say beside its parts; keeps the parser of each subcommand for the words it knows."""
         self.__dict__.setdefault("known", []).append(parser)
+        threads = "Threads that torch computes with on a CPU; null is as many as it has cores."
+        parser.add_argument("--threads", type=int | None, default=None, help=threads)
+        for name, when in (("about", "before"), ("next", "after")):
+            parser.add_argument(f"--{name}", type=str | None, help=f"Text to show {when} `fit`.")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parses the command line."""
@@ -98,6 +102,9 @@ class _MultigridCLI(LightningCLI):
             super().parse_arguments(parser, args)
 
     def before_instantiate_classes(self) -> None:
+        threads = self.config[self.subcommand].threads
+        if threads is not None:
+            torch.set_num_threads(threads)
         if self.subcommand == "plan":  # it needs no GPU, and logs nothing
             trainer = self.config.plan.trainer
             self.configured = (_count_devices(trainer.devices), trainer.num_nodes)
@@ -106,9 +113,18 @@ class _MultigridCLI(LightningCLI):
             trainer.devices = trainer.num_nodes = 1
 
     def before_fit(self) -> None:
-        """Says how large the model is; Lightning's table of it is for modules with many parts."""
+        """Says what the config is about, and how large the model is; Lightning's table is for modules of many parts."""
+        self._say("about")
         model = getattr(self.model, "model", self.model)
-        rank_zero_info(f"{type(model).__name__}: {sum(p.numel() for p in model.parameters()) / 1e6:.3g} M parameters.")
+        rank_zero_info(f"{type(model).__name__}: {sum(p.numel() for p in model.parameters()):,} parameters.")
+
+    def after_fit(self) -> None:
+        """Says what comes next."""
+        self._say("next")
+
+    def _say(self, name: str) -> None:
+        if self.config.fit[name] is not None:
+            rank_zero_info(self.config.fit[name].rstrip())
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Makes a Trainer with `AtomicCheckpointIO`, unless the config has another `CheckpointIO`."""
@@ -174,12 +190,15 @@ def _raised_here(error: BaseException | None) -> BaseException | None:
     """Returns the error, or the cause of it, that this package or Lightning raised: an error that a user can fix."""
     raised = error
     while error is not None:
-        innermost = list(traceback.walk_tb(error.__traceback__))[-1][0]
-        if str(innermost.f_globals.get("__name__")).startswith("lightning_multigrid."):
+        if _raiser(error).startswith("lightning_multigrid."):
             return error
         error = error.__cause__ or error.__context__
-    by_lightning = isinstance(raised, (MisconfigurationException, FileNotFoundError, PermissionError))
-    return raised if by_lightning else None
+    known = isinstance(raised, (MisconfigurationException, FileNotFoundError, PermissionError))
+    return raised if raised is not None and (known or _raiser(raised).startswith("lightning.")) else None
+
+
+def _raiser(error: BaseException) -> str:
+    return str(list(traceback.walk_tb(error.__traceback__))[-1][0].f_globals.get("__name__"))
 
 
 @contextmanager
@@ -275,7 +294,7 @@ def _run(args: ArgsType) -> None:
 
 def main(args: ArgsType = None) -> None:
     """Runs a command line, that of the process if `args` is None. An error that a user can fix is one paragraph."""
-    run = _run
+    run, threads = _run, torch.get_num_threads()
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         # Then torchrun shows in its summary which error ended the rank that failed first.
         from torch.distributed.elastic.multiprocessing.errors import record
@@ -298,3 +317,5 @@ def main(args: ArgsType = None) -> None:
         advice = " Give `--trainer.accelerator=cpu`, or auto." if "backend found" in str(ours) else ""
         print(f"error: {ours}{advice}", file=sys.stderr)
         raise SystemExit(1) from None
+    finally:
+        torch.set_num_threads(threads)

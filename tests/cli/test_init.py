@@ -20,7 +20,7 @@ def videos(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_fit_works_with_what_init_writes(videos, capsys):
+def test_fit_works_with_what_init_writes(videos, capsys, caplog):
     main(["init", "videos"])
     said = capsys.readouterr().out
     assert said.startswith("24 videos of 3 classes, short side 48 pixels, 10 frames at 30 per second.\n")
@@ -36,8 +36,13 @@ def test_fit_works_with_what_init_writes(videos, capsys):
     ]
     assert len({row["path"] for split in rows.values() for row in split}) == 24
     quick = ["--trainer.max_epochs=2", "--trainer.logger=false", "--trainer.enable_progress_bar=false"]
-    main(["fit", "--config", "multigrid.yaml", *quick, "--data.num_workers=0", "--trainer.enable_checkpointing=false"])
-    main(["predict", "--config", "multigrid.yaml", *quick, "--data.num_workers=0", "--data.predict=multigrid_val.csv"])
+    quick += ["--data.num_workers=0"]
+    said = ["--threads=1", "--about=This is a first try.", "--next=Then another one."]
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        main(["fit", "--config", "multigrid.yaml", *quick, *said, "--trainer.enable_checkpointing=false"])
+    assert caplog.messages.index("This is a first try.") < caplog.messages.index("SmallCNN: 48,099 parameters.")
+    assert caplog.messages[-1] == "Then another one."
+    main(["predict", "--config", "multigrid.yaml", *quick, "--data.predict=multigrid_val.csv"])
     assert "turn left" in (videos / "predictions.csv").read_text()  # the names of the folders
 
 
