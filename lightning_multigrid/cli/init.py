@@ -1,6 +1,5 @@
 """`init`: a first config for a folder or a list of videos, whose comments say why."""
 
-import csv
 import json
 import os
 from collections import defaultdict
@@ -13,10 +12,9 @@ from typing import NamedTuple
 import torch
 from jsonargparse import ArgumentParser
 
-from lightning_multigrid.cli.data_commands import cores
 from lightning_multigrid.cli.explain import explained
 from lightning_multigrid.decode import VideoError, build_index
-from lightning_multigrid.files import new_file
+from lightning_multigrid.files import new_file, write_csv
 from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule
 from lightning_multigrid.sources import Manifest, ManifestError, read_manifest
 
@@ -60,7 +58,7 @@ def init(args: Sequence[str]) -> None:
     values["why_val"] = "Labels count the classes."
     if val is None:
         for name, chosen in (("train", rows), ("val", held)):
-            _write_list(lists[name], [(manifest.path(row), labels[row]) for row in chosen])
+            write_csv(lists[name], [("path", "label"), *((manifest.path(row), str(labels[row])) for row in chosen)])
         values["why_val"] = "The last fifth of each class, by name, is for validation: neighbours may be of one scene."
     sources = lists if val is None else {"train": os.path.abspath(source), "val": os.path.abspath(val)}
     values |= {"path": str(output), **{name: json.dumps(path) for name, path in sources.items()}}
@@ -105,6 +103,7 @@ def _look(manifest: Manifest) -> list[_Look]:
 def _choose(videos: int, looks: Sequence[_Look]) -> dict[str, object]:
     """Returns the baseline for so many training videos, and why."""
     gpu = torch.cuda.is_available()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     length, rate, short = (median(column) for column in zip(*looks, strict=True))
     shortest = sorted(look.frames for look in looks)[len(looks) // 10]
     frames = next((number for number in (16, 8, 4) if number <= shortest and (gpu or number < 16)), 2)
@@ -130,8 +129,8 @@ def _choose(videos: int, looks: Sequence[_Look]) -> dict[str, object]:
         "why_stride": f"so that a clip lasts {frames * stride / rate:.1f} s of a video's {length / rate:.1f} s",
         "size": size,
         "why_size": f"of videos with a short side of {short:.0f}" + ("" if gpu else "; 112 and more are for GPUs"),
-        "workers": max(1, min(8, cores() - 1)),
-        "cores": cores(),
+        "workers": max(1, min(8, cores - 1)),
+        "cores": cores,
         "epochs": epochs,
         "steps": epochs * videos // batch,
         "precise": max(1, min(10, videos // batch)),
@@ -161,8 +160,3 @@ def _words(manifest: Manifest, looks: Sequence[_Look]) -> dict[str, object]:
         "flip": str(not sided).lower(),
         "why_flip": "classes tell left from right" if sided else "turn it off if a class tells left from right",
     }
-
-
-def _write_list(path: str, rows: Sequence[tuple[str, int]]) -> None:
-    with open(path, "x", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([("path", "label"), *rows])

@@ -14,14 +14,8 @@ from lightning_multigrid.lightning import Callback, LightningModule, LRScheduler
 from lightning_multigrid.loading import MultigridSampler
 from lightning_multigrid.norm import Loan
 from lightning_multigrid.reports import ClosingWords, RunReport
+from lightning_multigrid.training import lightning_internals as internals
 from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR, is_plateau
-from lightning_multigrid.training.lightning_internals import (
-    attach,
-    batch_index,
-    loop_limits,
-    reload_every,
-    training_source,
-)
 from lightning_multigrid.training.recipe import Recipe
 
 _LIGHTNINGS = "lightning.", "pytorch_lightning."
@@ -59,15 +53,15 @@ class Takeover(ExitStack):
         for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *parts):
             self.callback(vars(owner).update, dict(vars(owner)))
             self.callback(vars(owner).clear)  # comes before `update`
-        attach(trainer, module)
+        internals.attach(trainer, module)
 
     def replace_loader(self, trainer: Trainer, loader: Any) -> None:
         """Gives Lightning another training loader, which it requests at the next opportunity."""
-        self.set_attribute(training_source(trainer), "instance", loader)
+        self.set_attribute(internals.training_source(trainer), "instance", loader)
         # Lightning fixes the number of batches when it requests the loader (`FitLoop.setup_data`), and
         # `configure_optimizers` may have made it do that already.
-        self.callback(reload_every, trainer, 0)
-        reload_every(trainer, -1)
+        self.callback(internals.reload_every, trainer, 0)
+        internals.reload_every(trainer, -1)
 
     def convert_batchnorm(self, module: nn.Module, sub_batch: int) -> None:
         """Converts plain BatchNorm layers to those over sub-mini-batches."""
@@ -132,7 +126,7 @@ class Takeover(ExitStack):
                     with lr.on_baseline():
                         getattr(super(type(scheduler), scheduler), name)(*args, **kwargs)
                 else:
-                    place = trainer.current_epoch, batch_index(trainer), trainer.is_last_batch
+                    place = trainer.current_epoch, internals.batch_index(trainer), trainer.is_last_batch
                     lr.called(scheduler, bool(args or kwargs), *place)
 
             return call
@@ -180,7 +174,7 @@ class Takeover(ExitStack):
         schedule = sampler.schedule
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             # The plan already has `limit_train_batches`; Lightning would apply it to our batches once more.
-            for owner, name, value in loop_limits(trainer, schedule.epochs):
+            for owner, name, value in internals.loop_limits(trainer, schedule.epochs):
                 self.set_attribute(owner, name, value)
         interval = trainer.val_check_interval
         if isinstance(interval, int) and not isinstance(interval, bool):

@@ -40,7 +40,7 @@ def test_fit_works_with_what_init_writes(videos, capsys, caplog):
     said = ["--threads=1", "--about=This is a first try.", "--next=Then another one."]
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         main(["fit", "--config", "multigrid.yaml", *quick, *said, "--trainer.enable_checkpointing=false"])
-    assert caplog.messages.index("This is a first try.") < caplog.messages.index("SmallCNN: 48,099 parameters.")
+    assert caplog.messages.index("This is a first try.") < caplog.messages.index("SmallCNN: 48,563 parameters.")
     assert caplog.messages[-1] == "Then another one."
     main(["predict", "--config", "multigrid.yaml", *quick, "--data.predict=multigrid_val.csv"])
     assert "turn left" in (videos / "predictions.csv").read_text()  # the names of the folders

@@ -5,7 +5,6 @@ import re
 import time
 
 import pytest
-import torch
 from lightning.pytorch.callbacks import LearningRateMonitor, ProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
@@ -306,7 +305,7 @@ def test_the_bar_shows_grid_and_time_left_and_is_put_back():
     assert "get_metrics" not in vars(bar)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.cuda
 def test_on_cuda_times_are_the_devices():
     host = fit(Module(schedulers), MultigridCallback(), accelerator="gpu", devices=1)
     times = host.callbacks[0].report.times
