@@ -2,32 +2,23 @@
 
 import json
 import os
-from collections import defaultdict
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from statistics import median
 from string import Template
-from typing import NamedTuple
 
 import torch
 from jsonargparse import ArgumentParser
 
 from lightning_multigrid.cli.explain import explained
-from lightning_multigrid.decode import VideoError, build_index
 from lightning_multigrid.files import new_file, write_csv
+from lightning_multigrid.prepare import Look, look_at
 from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule
 from lightning_multigrid.sources import Manifest, ManifestError, read_manifest
 
 _LOOKED_AT = 32  # videos; the index of each is made, which reads the file once
 _STEPS = 4000  # of the baseline, as far as 10 to 100 epochs allow
-
-
-class _Look(NamedTuple):
-    """What a video is like: frames, frames per second, and the short side in pixels."""
-
-    frames: int
-    rate: float
-    short_side: int
 
 
 def init(args: Sequence[str]) -> None:
@@ -52,7 +43,7 @@ def init(args: Sequence[str]) -> None:
     manifest = read_manifest(source)
     labels = [manifest.label(row) for row in range(len(manifest))]
     rows, held = _held_out(manifest, labels) if val is None else (list(range(len(manifest))), [])
-    looks = _look(manifest)
+    looks = look_at(manifest, _LOOKED_AT)
     values = _choose(len(rows), looks) | _words(manifest, looks)
     lists = {name: str(output.with_suffix("").absolute()) + f"_{name}.csv" for name in ("train", "val")}
     values["why_val"] = "Labels count the classes."
@@ -71,10 +62,9 @@ def init(args: Sequence[str]) -> None:
 
 def _held_out(manifest: Manifest, labels: Sequence[int]) -> tuple[list[int], list[int]]:
     """Returns the rows for training, and those for validation: the last fifth of each class, by name."""
-    by_class = defaultdict(list)
-    for row in sorted(range(len(manifest)), key=manifest.path):
-        by_class[labels[row]].append(row)
-    held = [row for rows in by_class.values() for row in rows[len(rows) - len(rows) // 5 :]]
+    ordered = sorted(range(len(manifest)), key=lambda row: (labels[row], manifest.path(row)))
+    by_class = [list(rows) for _, rows in groupby(ordered, key=lambda row: labels[row])]
+    held = [row for rows in by_class for row in rows[len(rows) - len(rows) // 5 :]]
     if not held:
         raise ManifestError(
             f"No class of {manifest.origin} has 5 videos, so none can be held out for validation. Give `--val`."
@@ -82,25 +72,7 @@ def _held_out(manifest: Manifest, labels: Sequence[int]) -> tuple[list[int], lis
     return sorted(set(range(len(manifest))) - set(held)), sorted(held)
 
 
-def _look(manifest: Manifest) -> list[_Look]:
-    looks, reason = [], ""
-    number = min(_LOOKED_AT, len(manifest))
-    for place in range(number):
-        path = manifest.path(place * len(manifest) // number)
-        try:
-            index = build_index(path)
-        except VideoError as error:
-            reason = str(error)
-        else:
-            seconds = index.time_of(len(index) - 1) - index.time_of(0)
-            rate = (len(index) - 1) / seconds if seconds else 30.0
-            looks.append(_Look(len(index), rate, min(index.height, index.width)))
-    if not looks:
-        raise ManifestError(f"None of {number} videos can be read. The last: {reason}")
-    return looks
-
-
-def _choose(videos: int, looks: Sequence[_Look]) -> dict[str, object]:
+def _choose(videos: int, looks: Sequence[Look]) -> dict[str, object]:
     """Returns the baseline for so many training videos, and why."""
     gpu = torch.cuda.is_available()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -145,18 +117,15 @@ def _fits(shape: BatchShape, videos: int) -> bool:
     return True
 
 
-def _words(manifest: Manifest, looks: Sequence[_Look]) -> dict[str, object]:
+def _words(manifest: Manifest, looks: Sequence[Look]) -> dict[str, object]:
     sided = any(word in name.lower() for name in manifest.classes for word in ("left", "right"))
     sides = sorted({look.short_side for look in looks})
-    unread = min(_LOOKED_AT, len(manifest)) - len(looks)
-    broken = f"; {unread} of {len(looks) + unread} can't be read, and `lightning-multigrid check` says why"
     return {
         "videos": len(manifest),
         "classes": manifest.num_classes,
         "names": json.dumps(list(manifest.classes), ensure_ascii=False),
         "found": f", short side {sides[0]}{f' to {sides[-1]}' if len(sides) > 1 else ''} pixels, "
-        f"{median(look.frames for look in looks):.0f} frames at {median(look.rate for look in looks):.3g} per second"
-        + (broken if unread else ""),
+        f"{median(look.frames for look in looks):.0f} frames at {median(look.rate for look in looks):.3g} per second",
         "flip": str(not sided).lower(),
         "why_flip": "classes tell left from right" if sided else "turn it off if a class tells left from right",
     }

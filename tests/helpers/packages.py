@@ -39,7 +39,7 @@ VIDEOS = {
 }
 PROGRAM = {
     "cli": (
-        ("decode", "files", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
+        ("files", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
         ("jsonargparse", "lightning", "lightning_utilities", "rich", "torch", "yaml"),
     ),
 }
