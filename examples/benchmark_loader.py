@@ -1,6 +1,7 @@
 """How many clips per second a `DataLoader` with workers gives, in mini-batches that are ready for the device.
 
     python examples/benchmark_loader.py video1.mp4 video2.mp4 --json loader.json
+    python examples/benchmark_loader.py --made 4 --methods ours --workers 16      # without videos of your own
 
 Three loaders take turns on the same videos, with the same draws of frames and crops:
 
@@ -25,13 +26,13 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
 import av
 import torch
-from measuring import prepared_copy, write_json
+from measuring import made_videos, prepared_copies, write_json
 from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
@@ -43,7 +44,7 @@ from lightning_multigrid.sources import read_manifest
 
 FRAMES, SIZE, STRIDE = 32, 224, 2  # the baseline
 SAMPLING = ClipSampling(FRAMES, SIZE, STRIDE)
-GRIDS = {"coarse 8 x 112": (8, 112), "full 32 x 224": (32, 224)}
+GRIDS = {"coarse": (8, 112), "full": (32, 224)}  # frames, size
 
 
 class Peer(Dataset):
@@ -169,8 +170,8 @@ def first_batches(paths: list[str], options: argparse.Namespace) -> Iterator[dic
         }
 
 
-def compare(sources: dict[str, list[str]], options: argparse.Namespace) -> Iterator[dict]:
-    """A row per grid and source."""
+def compare(sources: dict[str, list[str]], options: argparse.Namespace) -> Iterator[list[dict]]:
+    """After each round, a row per grid and source."""
     methods = [m for m in options.methods if m != "torchcodec" or importlib.util.find_spec("torchcodec")]
     cells = [(grid, source, method) for grid in options.grids for source in sources for method in methods]
     seen: dict[tuple, list[tuple[float, float, float]]] = {cell: [] for cell in cells}
@@ -184,9 +185,18 @@ def compare(sources: dict[str, list[str]], options: argparse.Namespace) -> Itera
     for _ in range(options.rounds):
         for cell in random.sample(cells, len(cells)):
             seen[cell].append(turn(cell[2], *loaders[cell]))
+        yield list(rows_of(seen, methods, sources, options))
+
+
+def rows_of(
+    seen: dict[tuple, list[tuple[float, float, float]]],
+    methods: list[str],
+    sources: dict[str, list[str]],
+    options: argparse.Namespace,
+) -> Iterator[dict]:
     for grid in options.grids:
         for source in sources:
-            row: dict = {"grid": grid, "videos": source}
+            row: dict = {"grid": "{} {} x {}".format(grid, *GRIDS[grid]), "videos": source}
             for method in methods:
                 rates = seen[grid, source, method]
                 row[f"{method}: clips/s"] = round(median(rate for rate, _, _ in rates), 1)
@@ -205,36 +215,42 @@ def compare(sources: dict[str, list[str]], options: argparse.Namespace) -> Itera
             yield row
 
 
-def main() -> None:
+def main(args: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("videos", type=Path, nargs="+")
+    parser.add_argument("videos", type=Path, nargs="*")
+    parser.add_argument("--made", type=int, metavar="NUMBER", help="draw so many videos instead, of 340 x 256")
+    parser.add_argument("--seconds", type=float, default=10, help="of each of these (default: %(default)s)")
     parser.add_argument(
         "--clips", type=int, default=8, help="of the baseline; a coarse mini-batch has 16 times as many"
     )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--methods", nargs="+", default=["ours", "torchcodec", "pyslowfast"])
-    parser.add_argument("--grids", nargs="+", default=list(GRIDS))
+    parser.add_argument("--grids", nargs="+", choices=GRIDS, default=list(GRIDS))
     parser.add_argument("--pixels", choices=["rgb", "yuv"], default="yuv", help="of ours")
     parser.add_argument("--turn", type=int, default=256, help="clips of each turn, and at least a mini-batch")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--first", action="store_true", help="measure the first mini-batch of a phase instead")
     parser.add_argument("--json", type=Path, help="write the numbers to this file, too")
-    options = parser.parse_args()
+    options = parser.parse_args(args)
+    if bool(options.videos) == bool(options.made):
+        parser.error("give videos, or --made with a number of them")
     torch.set_num_threads(1)
-    original = [str(path.resolve()) for path in options.videos]
     with tempfile.TemporaryDirectory() as folder:
+        videos = made_videos(Path(folder), options.made, options.seconds) if options.made else options.videos
+        original = [str(path.resolve()) for path in videos]
         start = time.process_time()
-        prepared = [str(prepared_copy(Path(path), Path(folder) / f"{n}.mp4")) for n, path in enumerate(original)]
+        prepared = prepared_copies(original, Path(folder))
         sizes = [sum(Path(path).stat().st_size for path in paths) for paths in (prepared, original)]
         about = {"seconds": time.process_time() - start, "bytes, prepared / original": sizes[0] / sizes[1]}
         print(f"prepared {len(prepared)} videos in {about['seconds']:.1f} CPU s")
         sources = {"original": original, "prepared": prepared}
-        rows = list(first_batches(prepared, options)) if options.first else list(compare(sources, options))
+        names = ("clips", "workers", "pixels", "turn", "rounds", "first", "made")
+        given = {"device": "cpu"} | {name: vars(options)[name] for name in names}
+        rows: list[dict] = []
+        for rows in [list(first_batches(prepared, options))] if options.first else compare(sources, options):
+            write_json(options.json, "loader", given, {"prepared": about, "rows": rows}, ["av", "torchcodec"])
     for row in rows:
         print("\n".join(f"{name:45}{value}" for name, value in row.items()), end="\n\n")
-    names = ("clips", "workers", "pixels", "turn", "rounds", "first")
-    given = {"device": "cpu"} | {name: vars(options)[name] for name in names}
-    write_json(options.json, "loader", given, {"prepared": about, "rows": rows}, ["av", "torchcodec"])
 
 
 if __name__ == "__main__":

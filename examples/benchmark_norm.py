@@ -135,6 +135,7 @@ def main(args: list[str] | None = None) -> None:
     print(machine_line(machine(device)))
     columns = [f"{name} ms" for name in LAYERS] + [f"{name}/plain" for name in LAYERS[1:]]
     print(table_line("N x C x T x H x W", "variant", *columns))
+    shown = {key: value for key, value in vars(options).items() if key not in ("json", "shapes")}
     rows = []
     for variant, dtype, memory_format in VARIANTS:
         for shape in shapes:
@@ -145,8 +146,7 @@ def main(args: list[str] | None = None) -> None:
             numbers = [times.get(name) for name in LAYERS] + [ratios.get(name) for name in LAYERS[1:]]
             texts = ["-" if number is None else f"{number:.2f}" for number in numbers]
             print(table_line(" x ".join(map(str, shape)), variant, *texts), flush=True)
-    shown = {key: value for key, value in vars(options).items() if key not in ("json", "shapes")}
-    write_json(options.json, "norm", shown, {"rows": rows})
+            write_json(options.json, "norm", shown, {"rows": rows})
 
 
 if __name__ == "__main__":

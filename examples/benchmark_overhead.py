@@ -275,14 +275,15 @@ def main(args: Sequence[str] | None = None) -> None:
         f"{changes['worker_processes']} worker processes in all."
     )
     results = {"loops": loops, "changes": changes}
+    shown = {key: value for key, value in vars(options).items() if key != "json"}
+    write_json(options.json, "overhead", shown, results)
     if options.import_rounds:
         results["imports"] = imports = import_times(options.import_rounds)
         print(
             f"Import: {imports['seconds']['lightning_multigrid']:.2f} s with the package, "
             f"{imports['seconds']['lightning']:.2f} s Lightning alone: {imports['ratio']:.3f}."
         )
-    shown = {key: value for key, value in vars(options).items() if key != "json"}
-    write_json(options.json, "overhead", shown, results)
+        write_json(options.json, "overhead", shown, results)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,10 @@ sub-mini-batches).
 
 With the ratio of the times the script prints the ratio of the FLOPs, which times can exceed only if larger mini-batches
 run more efficiently, and the paper's ratio, which was measured on P100 GPUs.
+
+The JSON file is written after the warm-up of each grid and after each round, so that a run that is cut off has lost
+nothing. Totals are there as soon as every grid has been measured. `--grids baseline coarse` measures fewer grids, for
+settings that take minutes to warm up, and has no totals.
 """
 
 import argparse
@@ -32,8 +36,6 @@ from torch.optim import SGD
 from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, convert_sub_batchnorm, resample_clips
-from lightning_multigrid.clips import ClipSampling
-from lightning_multigrid.clips.batch import RgbFormat
 from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
 from lightning_multigrid.norm import restore_batchnorm, set_sub_batch
 from lightning_multigrid.pixels import YuvClip, YuvFormat
@@ -120,23 +122,33 @@ def flops_per_clip(setting: Setting, grids: Sequence[Grid]) -> dict[tuple[int, i
     return flops
 
 
+def _sampling(setting: Setting, shape: BatchShape) -> Any:
+    from lightning_multigrid.clips import ClipSampling  # it needs PyAV, which the other ways do without
+
+    return ClipSampling(shape.frames, shape.size, setting.baseline.stride)
+
+
 class Bench:
     """Runs steps of a model and its optimizer on any grid."""
 
     def __init__(self, setting: Setting, shape: BatchShape, options: argparse.Namespace, device: torch.device) -> None:
         torch.manual_seed(options.seed)
-        stride = setting.baseline.stride
-        self.sampling = ClipSampling(shape.frames, shape.size, stride) if options.resample else None
+        self.sampling = _sampling(setting, shape) if options.resample else None
         self.device, self.options = device, options
         self.autocast = torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16")
+        # Torch's own defaults are TF32 for convolutions and 32 bits for matrix products.
+        torch.backends.cudnn.allow_tf32 = options.precision != "fp32"
+        torch.set_float32_matmul_precision("highest" if options.precision == "fp32" else "high")
         self.format = torch.channels_last_3d if options.channels_last else torch.contiguous_format
         self.model = setting.make().to(device, memory_format=self.format)
         # An LR so small that the values stay those of a new model.
         self.optimizer = SGD(
             self.model.parameters(), lr=1e-6, momentum=0.9, weight_decay=1e-4, fused=options.fused or None
         )
+        self.graphs: dict[Grid, torch.cuda.CUDAGraph] = {}
+        self.pool: Any = None
         if options.compile:
-            self.model.compile(dynamic=False)
+            self.model.compile(dynamic=False, mode=options.compile)
 
     def batch(self, grid: Grid) -> tuple[Callable[[], torch.Tensor], torch.Tensor]:
         """Returns a function that makes the clips of a step, and their labels."""
@@ -144,13 +156,21 @@ class Bench:
         labels = torch.zeros(shape.clips, dtype=torch.long, device=self.device)
         if self.sampling is not None:
             crops, flips = self.crops(shape)
-            return lambda: resample_clips(crops, shape.size, flips=flips).contiguous(memory_format=self.format), labels
+            together = {"fewer": None, "together": True, "one-by-one": False}[self.options.resampling]
+
+            def make() -> torch.Tensor:
+                clips = resample_clips(crops, shape.size, flips=flips, together=together)
+                return clips.contiguous(memory_format=self.format)
+
+            return make, labels
         clips = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=self.device)
         clips = clips.contiguous(memory_format=self.format)
         return lambda: clips, labels
 
     def crops(self, shape: BatchShape) -> tuple[list[torch.Tensor | YuvClip], list[bool]]:
         """Crops as in training, of videos whose shorter side is the least that the baseline draws."""
+        from lightning_multigrid.clips.batch import RgbFormat
+
         assert self.sampling is not None
         short = round(self.sampling.short_side_range(self.sampling.size)[0])
         draws = random.Random(self.options.seed)
@@ -191,30 +211,68 @@ class Bench:
             if cuda and number < 2:  # in the first step cuDNN tries kernels, some with far more memory
                 torch.cuda.reset_peak_memory_stats(self.device)
             self.step(*batch)
+        if self.options.cuda_graphs:
+            self.capture(grid, batch)
+        if cuda:
+            torch.cuda.synchronize(self.device)
         return torch.cuda.max_memory_allocated(self.device) if cuda else None
+
+    def capture(self, grid: Grid, batch: tuple[Callable[[], torch.Tensor], torch.Tensor]) -> None:
+        """Records a step as a CUDA graph, with which the host launches all of its kernels at once.
+
+        The graphs share memory, so a replay leaves gradients that the next replay of another grid overwrites.
+        """
+        self.optimizer.zero_grad()
+        aside = torch.cuda.Stream()  # torch asks for a few steps on another stream before it records one
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            self.step(*batch)
+        torch.cuda.current_stream().wait_stream(aside)
+        self.optimizer.zero_grad()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            self.step(*batch)
+        self.pool = graph.pool()
+        self.graphs[grid] = graph
 
     def seconds(self, grid: Grid, steps: int) -> float:
         """Mean seconds of a step: between events on a GPU, process time on the CPU."""
         self.set(grid)
-        batch = self.batch(grid)
+        batch = None if grid in self.graphs else self.batch(grid)
+
+        def step() -> None:
+            if batch is None:
+                self.graphs[grid].replay()
+            else:
+                self.step(*batch)
+
         if self.device.type == "cuda":
-            self.step(*batch)  # after a change of shape the allocator has to find memory again
+            step()  # after a change of shape the allocator has to find memory again
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             for _ in range(steps):
-                self.step(*batch)
+                step()
             end.record()
             end.synchronize()
             return start.elapsed_time(end) / 1000 / steps
         clock = make_clock(self.device)
         began = clock()
         for _ in range(steps):
-            self.step(*batch)
+            step()
         return (clock() - began) / steps
 
 
-def measure(setting: Setting, options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Measures the grids of a setting, and computes the times of both trainings."""
+def choose_grids(steps: dict[Grid, float], names: Sequence[str], plain: Grid) -> list[Grid]:
+    """The grids of these names: all, or the baseline's with plain BatchNorm, the coarsest, and the finest."""
+    multigrid = sorted((grid for grid in steps if grid is not plain), key=lambda grid: grid.shape.clip.points)
+    named = {"all": list(steps), "baseline": [plain], "coarse": multigrid[:1], "fine": multigrid[-1:]}
+    return list(dict.fromkeys(grid for name in names for grid in named[name]))
+
+
+def measure(
+    setting: Setting, options: argparse.Namespace, device: torch.device, save: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """Measures the grids of a setting, and computes the times of both trainings; saves what it has at each turn."""
     shape = setting.baseline.shape
     shape = BatchShape(options.clips or shape.clips, options.frames or shape.frames, options.size or shape.size)
     given = setting.baseline
@@ -225,56 +283,74 @@ def measure(setting: Setting, options: argparse.Namespace, device: torch.device)
     steps = {plain: float(baseline.epochs) * clips / shape.clips, **plan_steps(schedule, clips)}
     of_clip = flops_per_clip(setting, list(steps))
     flops = {grid: grid.shape.clips * of_clip[grid.shape.frames, grid.shape.size] for grid in steps}
-
-    bench = Bench(setting, shape, options, device)
-    began = time.perf_counter()
-    peak = {grid: bench.warm_up(grid, options.warm_up) for grid in steps}
-    warmed = time.perf_counter() - began
-    times: dict[Grid, list[float]] = {grid: [] for grid in steps}
-    for _ in range(options.rounds):
-        for grid, spent in times.items():
-            spent.append(bench.seconds(grid, options.steps))
-    seconds = {grid: median(spent) for grid, spent in times.items()}
-
-    multigrid = [grid for grid in steps if grid is not plain]
-    total = {
-        "baseline_hours": steps[plain] * seconds[plain] / 3600,
-        "multigrid_hours": sum(steps[grid] * seconds[grid] for grid in multigrid) / 3600,
-    }
-    # The ratio of each round shows the spread.
-    ratios = [
-        steps[plain] * times[plain][turn] / sum(steps[grid] * times[grid][turn] for grid in multigrid)
-        for turn in range(options.rounds)
-    ]
-    epochs = schedule.epochs
-    return {
+    chosen = choose_grids(steps, options.grids, plain)
+    result: dict[str, Any] = {
         "baseline": str(shape),
         "devices": setting.devices,
-        "grids": [
+        "flops_bound": steps[plain] * flops[plain] / sum(steps[grid] * flops[grid] for grid in steps if grid.sub_batch),
+        "fewer_steps": steps[plain] / sum(steps[grid] for grid in steps if grid.sub_batch),
+        # The paper's figures are for its own shapes.
+        "published": setting.published if shape == given.shape else None,
+        "published_days": setting.days if shape == given.shape else None,
+        "grids": [],
+    }
+
+    bench = Bench(setting, shape, options, device)
+    for grid in chosen:
+        began = time.perf_counter()
+        peak = bench.warm_up(grid, options.warm_up)
+        result["grids"].append(
             {
                 "shape": str(grid.shape),
                 "sub_batch": grid.sub_batch,
                 "steps": steps[grid],
-                "ms": 1000 * seconds[grid],
-                "relative_time": seconds[grid] / seconds[plain],
                 "relative_flops": flops[grid] / flops[plain],
-                "clips_per_second": grid.shape.clips / seconds[grid],
-                "tflops_per_second": flops[grid] / seconds[grid] / 1e12,
-                "peak_gib": None if peak[grid] is None else peak[grid] / 2**30,
+                "tflop": flops[grid] / 1e12,
+                "peak_gib": None if peak is None else peak / 2**30,
+                "warm_up_seconds": time.perf_counter() - began,
             }
-            for grid in steps
-        ],
-        **total,
-        "speedup": total["baseline_hours"] / total["multigrid_hours"],
+        )
+        save(result)
+    times: dict[Grid, list[float]] = {grid: [] for grid in chosen}
+    for _ in range(options.rounds):
+        for grid, spent in times.items():
+            spent.append(bench.seconds(grid, options.steps))
+        add_times(result, times)
+        if len(times) == len(steps):
+            add_totals(result, steps, times, schedule.epochs * clips)
+        save(result)
+    return result
+
+
+def add_times(result: dict[str, Any], times: dict[Grid, list[float]]) -> None:
+    """Adds the medians over the rounds so far to the grids, which are in the same order."""
+    first = median(next(iter(times.values())))
+    for grid, (shape, spent) in zip(result["grids"], times.items(), strict=True):
+        seconds = median(spent)
+        grid["ms"] = 1000 * seconds
+        grid["ms_of_rounds"] = [1000 * of for of in spent]
+        grid["relative_time"] = seconds / first
+        grid["clips_per_second"] = shape.shape.clips / seconds
+        grid["tflops_per_second"] = grid["tflop"] / seconds
+
+
+def add_totals(result: dict[str, Any], steps: dict[Grid, float], times: dict[Grid, list[float]], clips: float) -> None:
+    """Adds the times of both trainings; `clips` are all of a multigrid training on a device."""
+    seconds = {grid: median(spent) for grid, spent in times.items()}
+    plain, *multigrid = steps
+    hours = sum(steps[grid] * seconds[grid] for grid in multigrid) / 3600
+    # The ratio of each round shows the spread.
+    ratios = [
+        steps[plain] * times[plain][turn] / sum(steps[grid] * times[grid][turn] for grid in multigrid)
+        for turn in range(len(times[plain]))
+    ]
+    result |= {
+        "baseline_hours": steps[plain] * seconds[plain] / 3600,
+        "multigrid_hours": hours,
+        "speedup": steps[plain] * seconds[plain] / 3600 / hours,
         "speedup_of_rounds": ratios,
-        "flops_bound": steps[plain] * flops[plain] / sum(steps[grid] * flops[grid] for grid in multigrid),
-        "fewer_steps": steps[plain] / sum(steps[grid] for grid in multigrid),
-        # The paper's figures are for its own shapes.
-        "published": setting.published if shape == given.shape else None,
-        "published_days": setting.days if shape == given.shape else None,
-        "clips_per_second_mean": epochs * clips / 3600 / total["multigrid_hours"],
+        "clips_per_second_mean": clips / 3600 / hours,
         "clips_per_second_most": max(grid.shape.clips / seconds[grid] for grid in multigrid),
-        "warm_up_seconds": warmed,
     }
 
 
@@ -298,6 +374,8 @@ def show(name: str, result: dict[str, Any]) -> None:
         for grid in result["grids"]
     ]
     print(text_table(columns, rows))
+    if "speedup" not in result:
+        return
     published = "" if result["published"] is None else f"; the paper's ratio, on P100 GPUs: {result['published']:.2g}x"
     spread = result["speedup_of_rounds"]
     print(
@@ -325,17 +403,33 @@ def main(args: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setting", nargs="+", choices=SETTINGS, default=["small"], help="default: small")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16: by autocast")
+    parser.add_argument("--precision", choices=["fp32", "tf32", "bf16"], default="fp32", help="bf16: by autocast")
     parser.add_argument("--channels-last", action="store_true", help="model and clips in channels_last_3d")
-    parser.add_argument("--compile", action="store_true", help="torch.compile, one graph for each grid")
+    parser.add_argument(
+        "--compile",
+        nargs="?",
+        const="default",
+        metavar="MODE",
+        help="torch.compile, one graph for each grid; `reduce-overhead` also makes CUDA graphs",
+    )
+    parser.add_argument("--cuda-graphs", action="store_true", help="a CUDA graph of the whole step, for each grid")
+    parser.add_argument("--grids", nargs="+", choices=["all", "baseline", "coarse", "fine"], default=["all"])
     parser.add_argument("--fused", action="store_true", help="the optimizer's fused implementation")
     parser.add_argument("--resample", action="store_true", help="a step also makes its clips, of crops on the device")
+    parser.add_argument(
+        "--resampling",
+        choices=["fewer", "together", "one-by-one"],
+        default="fewer",
+        help="how --resample takes crops; by default together on a GPU, with fewer operations, one by one on a CPU",
+    )
     parser.add_argument("--clips", type=int, help="clips of the baseline on a device, instead of the paper's")
     parser.add_argument("--frames", type=int, help="frames of the baseline, instead of the setting's")
     parser.add_argument("--size", type=int, help="height and width of the baseline, instead of the setting's")
     parser.add_argument("--epoch-factor", type=float, default=1.5)
     parser.add_argument("--size-divisor", type=int, default=1, help="sizes are rounded to multiples of this")
-    parser.add_argument("--kernels", type=int, default=10, help="that cuDNN tries for a convolution, as torch does")
+    parser.add_argument(
+        "--kernels", type=int, default=10, help="that cuDNN tries for a convolution, as torch does; 0: none"
+    )
     parser.add_argument("--warm-up", type=int, default=3, help="steps of each grid that are not counted")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each grid")
     parser.add_argument("--steps", type=int, help="steps in a turn (default: 1 on a CPU, 5 on a GPU)")
@@ -348,19 +442,24 @@ def main(args: Sequence[str] | None = None) -> None:
     options.steps = options.steps or (5 if device.type == "cuda" else 1)
     torch.set_num_threads(options.threads)
     # Each shape is met thousands of times, so looking for its fastest convolution pays (`Trainer(benchmark=True)`).
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = options.kernels > 0
     torch.backends.cudnn.benchmark_limit = options.kernels
+    if options.cuda_graphs and (device.type != "cuda" or options.resample):
+        parser.error("--cuda-graphs needs a GPU, and clips that are there already: leave out --resample")
+    shown = {key: value for key, value in vars(options).items() if key != "json"}
 
     print(machine_line(machine(device)))
-    results = {}
+    results: dict[str, Any] = {}
+
+    def save(name: str, result: dict[str, Any]) -> None:
+        write_json(options.json, "speedup", shown, {"settings": results | {name: result}})
+
     with raised_limits(graphs=64):
         for name in options.setting:
-            results[name] = measure(SETTINGS[name], options, device)
+            results[name] = measure(SETTINGS[name], options, device, lambda result, name=name: save(name, result))
             show(name, results[name])
             if device.type == "cuda":
                 torch.cuda.empty_cache()
-    shown = {key: value for key, value in vars(options).items() if key != "json"}
-    write_json(options.json, "speedup", shown, {"settings": results})
 
 
 if __name__ == "__main__":

@@ -186,6 +186,7 @@ TRANSFORMERS = {
     "unscaled": Variant("Multigrid 1.5x, LR not scaled", {"lr_scaling": "none"}),
     "timescale": Variant("Multigrid 1.5x, weight decay scaled, too", {"weight_decay_scaling": "timescale"}),
     "multigrid_2.5x": Variant("Multigrid 2.5x", {"epoch_factor": 2.5}),
+    "short_2.5x": Variant("Baseline, steps of multigrid 2.5x", steps_of="multigrid_2.5x"),
     "all_shapes": Variant("Multigrid 1.5x, long cycle of 4 shapes", {"long_cycle": LongCycle()}),
 }
 
@@ -394,7 +395,12 @@ def draw(runs: dict[str, list[dict[str, Any]]], file: Path) -> None:
             "o",
             (-7, 6),
         ),
-        "Baseline training": (["short_1.0x", "short_1.5x", "short_2.0x", "baseline"], "tab:blue", "s", (-7, 4)),
+        "Baseline training": (
+            ["short_1.0x", "short_1.5x", "short_2.0x", "short_2.5x", "baseline"],
+            "tab:blue",
+            "s",
+            (-7, 4),
+        ),
     }
     for label, (names, colour, marker, offset) in curves.items():
         present = [name for name in names if name in runs]

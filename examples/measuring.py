@@ -5,6 +5,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
@@ -73,6 +74,23 @@ def prepared_copy(path: Path, target: Path) -> Path:
     return target
 
 
+def prepared_copies(paths: Sequence[str], folder: Path) -> list[str]:
+    """Copies of videos in a folder, made on all cores."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        targets = [folder / f"{number}.mp4" for number in range(len(paths))]
+        return [str(path) for path in pool.map(prepared_copy, map(Path, paths), targets)]
+
+
+def made_videos(folder: Path, number: int, seconds: float) -> list[Path]:
+    """Draws videos of 340 x 256 in a folder, on all cores."""
+    from benchmark_decode import make_footage
+
+    paths = [folder / f"made_{seed}.mp4" for seed in range(number)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda seed: make_footage(paths[seed], seconds, 256, 340, seed), range(number)))
+    return paths
+
+
 def choose_device(name: str, refuse: Callable[[str], Any]) -> torch.device:
     """The device for a `--device` option; calls `refuse` with a message if there is none."""
     if name == "auto":
@@ -85,10 +103,20 @@ def choose_device(name: str, refuse: Callable[[str], Any]) -> torch.device:
 def write_json(
     path: Path | None, benchmark: str, options: dict[str, Any], results: dict[str, Any], packages: Sequence[str] = ()
 ) -> None:
-    """Writes a run as JSON if there is a path: the benchmark, the machine, the options, the results."""
+    """Writes a run as JSON if there is a path: the benchmark, the machine, the options, the results.
+
+    The file is replaced at once, so a reader finds either the results before or all of these.
+    """
     if path is None:
         return
     of = machine(torch.device(options["device"]), packages)
     report = {"benchmark": benchmark, "machine": of, "options": options, **results}
+    replace_json(path, report)
+
+
+def replace_json(path: Path, content: Any) -> None:
+    """Writes a JSON file at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside.write_text(json.dumps(content, indent=1) + "\n")
+    beside.replace(path)

@@ -5,13 +5,24 @@ import sys
 
 import pytest
 import torch
-from hypothesis import settings
 
-# How long an example takes depends on what else the machine does; a test that hangs ends by pytest's own time limit.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
+try:
+    from hypothesis import settings
+except ModuleNotFoundError:  # tests for a GPU run without it
+    pass
+else:
+    # How long an example takes depends on what else the machine does; a test that hangs ends by pytest's own limit.
+    settings.register_profile("patient", deadline=None)
+    settings.load_profile("patient")
 # Two test processes on two cores: more threads would only wait for each other.
 torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items):
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +43,4 @@ def _log_level_of_lightning():
     # Scripts of `examples`, run in this process, make Lightning quiet, for as long as the process lives. They also run
     # in fixtures of a whole class, which begin before this one.
     logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
+    logging.disable(logging.NOTSET)

@@ -94,6 +94,28 @@ def overhead(reports: dict[str, Report]) -> str:
     return markdown(columns, rows)
 
 
+def operations(reports: dict[str, Report]) -> str:
+    columns = ["run", "model", "memory format", "copies", "bytes, plain, GB", "ours", "operations, plain", "ours"]
+    columns += ["with views, plain", "ours"]
+    rows = [
+        [
+            f"`{name}`",
+            row["model"],
+            row["memory_format"],
+            f"{row['copies']}",
+            f"{row['plain']['gb']:.1f}",
+            f"**{row['ratio']['bytes']:.3f}**",
+            f"{row['plain']['operations']}",
+            f"**{row['ratio']['operations']:.2f}**",
+            f"{row['plain']['calls']}",
+            f"{row['ratio']['calls']:.2f}",
+        ]
+        for name, report in reports.items()
+        for row in report["rows"]
+    ]
+    return markdown(columns, rows)
+
+
 def _methods(report: Report) -> list[str]:
     return [method for file in report["files"].values() for method in file["table"]]
 
@@ -132,6 +154,10 @@ def _loaders(row: dict[str, Any], peer: str, source: str) -> str:
 KINDS: dict[str, tuple[str, Callable[[dict[str, Report]], str]]] = {
     "speedup": ("Baseline against multigrid, compute alone (`benchmark_speedup.py`)", speedup),
     "norm": ("BatchNorm over sub-mini-batches (`benchmark_norm.py`)", norm),
+    "operations": (
+        "What a step asks of a GPU, counted; ours as ratios to plain BatchNorm (`count_operations.py`)",
+        operations,
+    ),
     "decode": ("Decoding: CPU time of a clip, relative to ours (`benchmark_decode.py`)", decode),
     "loader": (
         "Mini-batches ready for the device: clips per second, and in brackets per CPU second (`benchmark_loader.py`)",

@@ -41,7 +41,7 @@ def test_a_mini_batch_moves_as_a_whole_and_the_original_stays() -> None:
     assert batch.device.type == "cpu"
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_a_pinned_mini_batch_arrives_on_the_gpu() -> None:
     clips = [clip(5, 1), clip(8, 2)]
     pinned = collate_clips(clips).pin_memory()

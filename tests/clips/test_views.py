@@ -260,7 +260,7 @@ def test_a_mini_batch_moves_as_a_whole() -> None:
     assert batch.device.type == "cpu"
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_views_on_the_gpu_are_those_on_the_cpu() -> None:
     batch = collate_views([video_views(0), video_views(1, height=9)])
     moved = batch.pin_memory().to("cuda")

@@ -12,7 +12,7 @@ import torch
 from lightning_multigrid import MovingShapesDataModule, MultigridCallback, VideoClassifier
 from lightning_multigrid.models import small_cnn
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.cuda
 
 
 class NoWaiting(L.Callback):

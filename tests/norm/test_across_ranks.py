@@ -523,7 +523,10 @@ def test_compiled_across_ranks(tmp_path):
         pytest.param(
             backend,
             devices,
-            marks=pytest.mark.skipif(torch.cuda.device_count() < devices, reason=f"needs {devices} CUDA device(s)"),
+            marks=[
+                pytest.mark.cuda,
+                pytest.mark.skipif(torch.cuda.device_count() < devices, reason=f"needs {devices} CUDA device(s)"),
+            ],
         )
         for backend, devices in (("gloo", 1), ("nccl", 2))
     ],

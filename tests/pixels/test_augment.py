@@ -188,7 +188,7 @@ def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
         Augmentation(**arguments)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_a_device_gives_what_the_cpu_gives() -> None:
     everything = Augmentation(mixup=1, cutmix=1, rand_augment=2, erasing=0.5)
     before = torch.cuda.get_rng_state()

@@ -177,6 +177,13 @@ def test_a_crop_without_room_is_a_chunk_of_its_own(monkeypatch: pytest.MonkeyPat
     assert list(resample._chunks(mixed_crops()[:2])) == [slice(0, 1), slice(1, 2)]
 
 
+def test_both_ways_have_the_same_clips() -> None:
+    crops, flips = mixed_crops(), [True, False] * 4
+    alone, together = (resample_clips(crops, 16, flips=flips, together=way) for way in (False, True))
+    torch.testing.assert_close(together, alone, atol=1e-3, rtol=0)
+    assert torch.equal(alone, resample_clips(crops, 16, flips=flips)), "the way of a CPU"
+
+
 def test_other_devices_than_the_cpu_have_the_same_clips() -> None:
     """By their shapes alone; with values where there is a GPU."""
     crops = [
@@ -187,7 +194,7 @@ def test_other_devices_than_the_cpu_have_the_same_clips() -> None:
     assert (clips.shape, clips.device.type) == ((8, 3, 2, 16, 16), "meta")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 @pytest.mark.parametrize("antialias", [False, True])
 def test_gpu_equals_cpu(antialias: bool) -> None:
     crops = mixed_crops()
@@ -203,6 +210,7 @@ def test_gpu_equals_cpu(antialias: bool) -> None:
     ("arguments", "message"),
     [
         ({"crops": []}, "`crops` is empty; at least one crop is needed"),
+        ({"together": True, "antialias": True}, "cannot be resampled together with `antialias`; leave `together` out"),
         ({"size": 0}, "`size` must be at least 1, got 0"),
         ({"flips": [True]}, "`flips` must have one entry per crop: got 1 for 2 crops"),
         ({"std": (0.2, 0.2, 0.0)}, "`std` above 0; got mean=.* and std=.*0.0"),

@@ -183,7 +183,7 @@ def test_a_dataset_of_yuv_has_the_clips_of_one_of_rgb(tmp_path: Path) -> None:
         VideoDataset(both[0].manifest, sampling, "nv12")  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_a_gpu_computes_the_same_colours(tmp_path: Path) -> None:
     clip, _ = read_both(coloured(tmp_path / "video.mp4", 1, 1), [0, 5], Box(3, 5, 17, 31))
     on_gpu = clip.format.view(clip.data.cuda())

@@ -78,7 +78,7 @@ def test_a_clock_of_the_process():
     assert 0.02 <= clock.seconds(start, clock.now()) < 1
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.cuda
 def test_a_cuda_clock_sees_what_the_device_does_and_not_when_it_was_asked_to():
     device = torch.device("cuda", torch.cuda.current_device())
     clock = Clock(device)

@@ -1,10 +1,8 @@
 """The benchmarks run, compare like with like, and write what they print. Their times are not tested."""
 
 import json
-import os
 import re
 import runpy
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -56,6 +54,26 @@ def test_norm_compares_like_with_like(script, memory_format):
     assert_close(ours, expected)
 
 
+def test_operations_are_counted_and_resampling_together_has_fewer(script, tmp_path, capsys):
+    file = tmp_path / "operations.json"
+    script("count_operations")["main"](["--model", "small", "--shape", "32x4x32", "--json", str(file)])
+    report, printed = json.loads(file.read_text()), capsys.readouterr().out
+    assert [row["memory_format"] for row in report["rows"]] == ["contiguous", "channels_last_3d"]
+    for row in report["rows"]:
+        assert row["copies"] == 0
+        assert f"{row['ratio']['bytes']:.3f}" in printed
+    ways = {way: found["operations"] for way, found in report["resampling"].items()}
+    assert ways["rgb, together"] < ways["rgb, one by one"]
+    assert ways["yuv, together"] < ways["yuv, one by one"]
+
+
+@pytest.mark.parametrize("shape", ["4x4", "4x0x4", "a x b"])
+def test_operations_names_a_bad_shape(script, shape, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        script("count_operations")["main"](["--shape", shape])
+    assert f"'{shape}' is not of the form clips x frames x size, such as 64x8x158" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("shape", ["4x4", "4x4x4x4x0", "a x b"])
 def test_norm_names_a_bad_shape(script, shape, capsys):
     with pytest.raises(SystemExit, match="2"):
@@ -92,6 +110,28 @@ def test_speedup(script, tmp_path, capsys):
     clips = sum(grid["steps"] * int(grid["shape"].split()[0]) for grid in multigrid)
     assert clips == pytest.approx(1.5 * 28 * 1536)
     assert 2.5 < result["flops_bound"] < result["fewer_steps"] * 1.1
+
+
+def test_speedup_of_few_grids_saves_at_each_turn(script, tmp_path, monkeypatch):
+    """A run that is cut off has lost nothing: each grid's warm-up and each round are in a file that was written."""
+    benchmark = script("benchmark_speedup")
+    saved = []
+    monkeypatch.setitem(benchmark["main"].__globals__, "write_json", lambda *args: saved.append(json.dumps(args[3])))
+    arguments = ["--clips", "2", "--size", "16", "--frames", "4", "--rounds", "2", "--warm-up", "1", "--kernels", "0"]
+    benchmark["main"](["--device", "cpu", *arguments, "--grids", "coarse", "baseline", "--precision", "tf32"])
+    assert not torch.backends.cudnn.benchmark
+    files = [json.loads(text)["settings"]["small"] for text in saved]
+    assert [len(file["grids"]) for file in files] == [1, 2, 2, 2]
+    assert [len(file["grids"][0].get("ms_of_rounds", [])) for file in files] == [0, 0, 1, 2]
+    assert [grid["shape"] for grid in files[-1]["grids"]] == ["32 x 1 x 8", "2 x 4 x 16"]
+    assert files[-1]["grids"][1]["relative_flops"] == 1
+    assert "speedup" not in files[-1]  # not all grids are known
+
+
+def test_cuda_graphs_without_a_gpu(script, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        script("benchmark_speedup")["main"](["--device", "cpu", "--cuda-graphs"])
+    assert "--cuda-graphs needs a GPU" in capsys.readouterr().err
 
 
 def test_speedup_compiled_fused_and_of_crops(script, tmp_path):
@@ -152,39 +192,6 @@ def test_overhead(script, tmp_path, capsys):
     assert report["changes"]["changes_of_base_shape"] > 0
     assert "imports" not in report  # a fresh process takes seconds
     assert f"{report['loops']['callback_ratio']:.4f}" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("quick", ["", "1"])
-def test_the_script_of_all_asks_for_what_there_is(script, device, quick, tmp_path, capsys):
-    """A stand-in for Python records its calls; each benchmark must have the options and settings that they name."""
-    stand_in, calls = tmp_path / "python", tmp_path / "calls"
-    stand_in.write_text(f'#!/usr/bin/env bash\necho "$@" >> "{calls}"\n')
-    stand_in.chmod(0o755)
-    given = os.environ | {"PYTHON": str(stand_in), "DEVICE": device, "QUICK": quick, "RESULTS": str(tmp_path)}
-    subprocess.run([EXAMPLES / "benchmark_all.sh"], env=given, check=True, capture_output=True)
-    if device == "cuda":
-        subprocess.run([EXAMPLES / "benchmark_all.sh", "compile"], env=given, check=True, capture_output=True)
-    lines = calls.read_text().splitlines()
-    assert {line.split()[0] for line in lines} == {
-        f"examples/benchmark_{name}.py" for name in ("speedup", "norm", "overhead")
-    }
-    for line in lines:
-        name, *arguments = line.split()
-        options = [argument for argument in arguments if argument.startswith("--")]
-        assert all(f'"{option}"' in (EXAMPLES / Path(name).name).read_text() for option in options)
-        with pytest.raises(SystemExit) as left:  # `--help` last: after it has read all the others
-            script(Path(name).stem)["main"]([*arguments, "--help"])
-        assert left.value.code == 0, capsys.readouterr().err
-
-
-def test_a_part_that_is_none_is_named():
-    call = [EXAMPLES / "benchmark_all.sh", "speedup", "gap"]
-    outcome = subprocess.run(call, env=os.environ | {"DEVICE": "cpu"}, capture_output=True, text=True, check=False)
-    assert (outcome.returncode, outcome.stderr) == (
-        2,
-        "no part gap on cpu; there are speedup, norm and overhead, and on a GPU gap and compile\n",
-    )
 
 
 def test_tables_are_those_of_the_json(script):

@@ -77,6 +77,7 @@ class Snapshots(Callback):
 def test_every_validation_has_the_statistics_of_all_clips(workers):
     seen = Snapshots()
     module = Module()
+    before = set(multiprocessing.active_children())  # of other tests
     fit(
         module,
         MultigridCallback(precise_bn_batches=ALL),
@@ -92,7 +93,7 @@ def test_every_validation_has_the_statistics_of_all_clips(workers):
     fit(Module(), MultigridCallback(), without, train=train(), val=val())
     worst = max(((f - e) / e).abs().max() for f, e in zip(without.found[-1], without.expected[-1], strict=True))
     assert worst > 0.02
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= before
 
 
 class TwoLayers(Module):
