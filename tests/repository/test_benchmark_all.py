@@ -48,6 +48,12 @@ def test_a_sample_of_the_parts_runs(tmp_path, load):
     waiting = [grid["ms waiting"] for grid in parts["fit"]["result"]["grids"]]
     assert len(waiting) >= 4
     assert min(waiting) >= 0
+    # Its tables are those of the parts.
+    made = runpy.run_path(str(EXAMPLES / "results" / "tables.py"))
+    tables = made["with_tables"](f"{made['START']}\n{made['END']}", tmp_path)
+    for part in ("machine", "norm", "fit", "loader"):
+        assert f"| `all.json: {part}` |" in tables
+    assert "slowfast_8_compiled_graphs` |" not in tables  # too few grids for a speed-up
     # A second call has nothing left to do.
     again = run_dry(tmp_path / "all.json", "--parts", *SAMPLE)
     assert "==" not in again.stdout
