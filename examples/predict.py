@@ -1,6 +1,6 @@
 """What the paper's settings will take on GPUs, predicted from counted operations and data sheets: nothing is measured.
 
-    python examples/predict.py --json examples/results/predicted.json          # counts; some minutes on one core
+    python examples/predict.py --json examples/results/predicted.json --documents    # counts; ten minutes on one core
     python examples/predict.py --counted examples/results/predicted.json       # the tables, from these counts
     python examples/predict.py --counted examples/results/predicted.json --setting slowfast --clips 8 --gpu h200 --grids
 
@@ -11,6 +11,7 @@ The clips are taken to be there; the last column says how many a GPU's loader mu
 
 import argparse
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ CLIPS = {
     "slowfast_t64": (4,),
     "slowfast_320": (4,),
 }
+EXAMPLES = Path(__file__).parent
+DOCUMENTS = EXAMPLES.parent / "docs" / "speed.md", EXAMPLES / "results" / "README.md"
 Counts = dict[Grid, StepCount]
 # Assumptions: seconds of a process until its first step, of choosing a kernel for a convolution by cuDNN's own guess
 # and of trying one; how much longer a step takes than the roofline. Then, steps in a turn.
@@ -100,7 +103,7 @@ def rows(counted: dict[str, dict[str, Any]], gpus: Iterable[str]) -> list[list[s
             told = predict(setting, int(clips), found["counts"], gpu, half=found["half"])
             before, after = gpu_hours(setting, told)
             most = max(shape.clips / step.stepping for (shape, _), step in told.steps.items())
-            hours = f"{before:,.0f}", f"{after:,.0f}", f"{before / after:.1f}x"
+            hours = *(f"{of:,.0f}" if of >= 10 else f"{of:.1f}" for of in (before, after)), f"{before / after:.1f}x"
             paper = "-" if setting.published is None else f"{setting.published:.2g}x"
             rest = bounds(told), str(told.clips_beyond_host), f"{most:,.0f}"
             table.append([name, clips, GPUS[gpu].name, *hours, paper, *rest])
@@ -158,10 +161,10 @@ def as_counts(plain: list[list[Any]]) -> Counts:
     return {(BatchShape(*shape), sub): StepCount(**found) for shape, sub, found in plain}
 
 
-def main(args: Sequence[str] | None = None) -> None:
+def predict_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setting", nargs="+", choices=SETTINGS, default=list(CLIPS))
-    parser.add_argument("--clips", nargs="+", type=int, help="of the baseline on a GPU; default: the paper's, 8 and 32")
+    parser.add_argument("--clips", nargs="+", type=int, help="of the baseline on a GPU; default: the paper's, and more")
     parser.add_argument("--gpu", nargs="+", choices=GPUS, default=list(GPUS))
     parser.add_argument("--precision", choices=["bf16", "tf32"], default="bf16")
     parser.add_argument("--workers", type=int, default=16, help="of a GPU's loader, for --grids")
@@ -169,10 +172,15 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--parts", action="store_true", help="how long the parts of benchmark_all.py should take")
     parser.add_argument("--counted", type=Path, metavar="FILE", help="take the counts of this file")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the counts there, after each setting")
-    options = parser.parse_args(args)
+    parser.add_argument("--documents", action="store_true", help="also make the tables of the documentation again")
+    return parser
+
+
+def get_counts(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Takes counts from a file, or makes and saves them."""
     half = options.precision == "bf16"
     known = json.loads(options.counted.read_text())["counted"] if options.counted else {}
-    counted = {}
+    counted: dict[str, dict[str, Any]] = {}
     for name in options.setting:
         for clips in options.clips or CLIPS.get(name, (SETTINGS[name].baseline.shape.clips,)):
             key = f"{name} {clips}"
@@ -183,18 +191,45 @@ def main(args: Sequence[str] | None = None) -> None:
             counted[key] = {"half": half, "counts": counts}
             saved = {key: found | {"counts": as_plain(found["counts"])} for key, found in counted.items()}
             write_json(options.json, "predicted", {"device": "cpu", "precision": options.precision}, {"counted": saved})
+    return counted
+
+
+def answer(options: argparse.Namespace) -> str:
+    """What the script prints."""
+    counted = get_counts(options)
     if options.parts:
-        print(parts_table(counted))
-        return
+        return parts_table(counted)
     if not options.grids:
-        print(markdown(COLUMNS, rows(counted, options.gpu)))
-        return
+        return markdown(COLUMNS, rows(counted, options.gpu))
+    tables = []
     for key, found in counted.items():
         name, clips = key.split()
         for gpu in options.gpu:
-            told = predict(SETTINGS[name], int(clips), found["counts"], gpu, half=half, workers=options.workers)
+            told = predict(
+                SETTINGS[name], int(clips), found["counts"], gpu, half=found["half"], workers=options.workers
+            )
             where = f"{GPUS[gpu].name}, {options.precision}, {options.workers} workers"
-            print(f"\n{name}, {clips} clips, {where}, predicted:\n{told.table()}")
+            tables.append(f"{name}, {clips} clips, {where}, predicted:\n{told.table()}")
+    return "\n\n".join(tables)
+
+
+def with_tables(text: str, counted: Path) -> str:
+    """Makes the tables of a document again, with the options that stand before each."""
+
+    def table(found: re.Match[str]) -> str:
+        options = predict_parser().parse_args([*found[2].split(), "--counted", str(counted)])
+        return f"{found[1]}\n\n{answer(options)}\n\n<!-- end -->"
+
+    return re.sub(
+        r"(<!-- made by predict\.py([^\n]*): -->)\n.*?\n<!-- end -->", table, text, flags=re.DOTALL | re.ASCII
+    )
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    options = predict_parser().parse_args(args)
+    print(answer(options))
+    for document in DOCUMENTS if options.documents else ():
+        document.write_text(with_tables(document.read_text(), options.json or options.counted))
 
 
 if __name__ == "__main__":
