@@ -186,6 +186,7 @@ TRANSFORMERS = {
     "unscaled": Variant("Multigrid 1.5x, LR not scaled", {"lr_scaling": "none"}),
     "timescale": Variant("Multigrid 1.5x, weight decay scaled, too", {"weight_decay_scaling": "timescale"}),
     "multigrid_2.5x": Variant("Multigrid 2.5x", {"epoch_factor": 2.5}),
+    "short_2.5x": Variant("Baseline, steps of multigrid 2.5x", steps_of="multigrid_2.5x"),
     "all_shapes": Variant("Multigrid 1.5x, long cycle of 4 shapes", {"long_cycle": LongCycle()}),
 }
 
@@ -392,10 +393,16 @@ def draw(runs: dict[str, list[dict[str, Any]]], file: Path) -> None:
             ["multigrid_1.0x", "multigrid_1.5x", "multigrid_2.0x", "multigrid_2.5x", "multigrid_3.0x"],
             "tab:red",
             "o",
+            (-7, 6),
         ),
-        "Baseline training": (["short_1.0x", "short_1.5x", "short_2.0x", "baseline"], "tab:blue", "s"),
+        "Baseline training": (
+            ["short_1.0x", "short_1.5x", "short_2.0x", "short_2.5x", "baseline"],
+            "tab:blue",
+            "s",
+            (-7, 4),
+        ),
     }
-    for label, (names, colour, marker) in curves.items():
+    for label, (names, colour, marker, offset) in curves.items():
         present = [name for name in names if name in runs]
         seconds, accuracy = (
             [[record[key] for record in runs[name]] for name in present] for key in ("train_seconds", "top1")
@@ -415,8 +422,10 @@ def draw(runs: dict[str, list[dict[str, Any]]], file: Path) -> None:
                 f"{epochs:.1f}x",
                 (mean(x) / 60, 100 * mean(y)),
                 textcoords="offset points",
-                xytext=(7, -13),
+                xytext=offset,  # left of the point: the curves go to the right, the deviations up and down
+                horizontalalignment="right",
                 color=colour,
+                bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"},
             )
     axes.set(xlabel="training time (CPU minutes)", ylabel="top-1 accuracy (%)")
     axes.margins(0.12)

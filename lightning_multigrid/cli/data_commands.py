@@ -78,6 +78,7 @@ def _parser(command: str) -> ArgumentParser:
     )
     add = parser.add_argument
     flag: dict[str, Any] = {"action": "store_true"}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     add(
         "--source",
         type=Source | None,
@@ -89,7 +90,7 @@ def _parser(command: str) -> ArgumentParser:
     add("--multi_label", **flag, help="Whether videos may have several labels.")
     add("--existing_only", **flag, help="Leave out what is listed but not on disk.")
     add("--allow_outside_root", **flag, help="Accept lists whose paths lead out of the root.")
-    add("--workers", type=int, default=_cores(), help="Processes; 0 works in this one, without `timeout`.")
+    add("--workers", type=int, default=cores, help="Processes; 0 works in this one, without `timeout`.")
     add("--timeout", type=float, default=300.0, help="Seconds without a frame after which a video is broken.")
     if command == "prepare":
         add("--output", type=str, required=True, help="Folder for all that is written.")
@@ -103,10 +104,6 @@ def _parser(command: str) -> ArgumentParser:
         add("--full", **flag, help="Decode all frames, and so find all damage.")
         add("--report", type=str | None, help="File to write: a CSV of the broken videos.")
     return parser
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read(config: Any) -> Manifest:

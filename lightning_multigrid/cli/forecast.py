@@ -21,7 +21,7 @@ from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, s
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import Clock
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Phase
-from lightning_multigrid.training import meta_copy
+from lightning_multigrid.training import TRIED_CLIPS, Handler, PointsOnPlan, check_grids, meta_copy
 
 _CLIPS = 2  # BatchNorm needs more than one value per channel
 _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
@@ -53,9 +53,16 @@ def clip_costs(module: LightningModule, grids: Sequence[BatchShape]) -> dict[Bat
             for clip in dict.fromkeys(grid.clip for grid in grids):
                 following.set_grid(clip.frames, clip.size)
                 costs[clip] = _clip_cost(probe, clip)
-    except Exception:  # whatever a user's model may raise; `fit` tries the model again and names the error
+    except Exception:  # whatever a user's model may raise
+        check_grids(
+            module, grids, [Handler("a clip", _clips_of)], PointsOnPlan()
+        )  # names a grid that the model refuses
         return {}
     return costs if all(cost.flops for cost in costs.values()) else {}
+
+
+def _clips_of(grid: BatchShape) -> Tensor:
+    return torch.empty(TRIED_CLIPS, 3, grid.frames, grid.size, grid.size, device="meta")
 
 
 class _KeepsInput(torch.autograd.Function):
@@ -128,6 +135,12 @@ class Forecast:
         """Returns bytes of the activations that a step keeps for the backward, at 32 bits; None if not known."""
         cost = self.costs.get(shape.clip)
         return None if cost is None else shape.clips * cost.saved_bytes
+
+    @property
+    def flops_unit(self) -> tuple[float, str]:
+        """The unit in which a clip of the baseline has 1 to 999 multiply-adds, or more GFLOPs, and its name."""
+        flops = self.flops(self.schedule.baseline.shape) / self.schedule.baseline.shape.clips
+        return next((u for u in ((1e9, "GFLOPs"), (1e6, "MFLOPs")) if flops >= u[0]), (1e3, "KFLOPs"))
 
     def memory(self, phase: Phase) -> float | None:
         """Returns the activations of a phase's largest step over those of a baseline step; None if not known."""

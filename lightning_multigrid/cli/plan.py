@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from lightning_multigrid.cli.forecast import Forecast, rank_group
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import LRPoint
-from lightning_multigrid.schedule import BatchShape, Clips, MultigridSchedule, Phase, duration
+from lightning_multigrid.schedule import BatchShape, Clips, MultigridSchedule, Phase, duration, text_table
 from lightning_multigrid.sources import ManifestError, VideoSource
 from lightning_multigrid.training import BaselineEpoch, BaselineLR, MultigridCallback, Takeover, read_recipe
 from lightning_multigrid.video import VideoClassifier, VideoDataModule
@@ -65,17 +65,26 @@ class Plan:
     def table(self, forecast: Forecast) -> str:
         phases, steps = self.schedule.phases, self.steps
         lrs = [dict.fromkeys(f"{lr:.3g}" for lr in self.phase_lrs(index)) for index in range(len(phases))]
-        columns = {"LR": [" to ".join(ends) for ends in lrs], "BN clips": [self._bn(phase) for phase in phases]}
-        if forecast.costs:
-            columns["GFLOPs/clip"] = [f"{forecast.clip_flops(phase) / 1e9:.1f}" for phase in phases]
-            columns["memory"] = [f"{forecast.memory(phase):.2f}x" for phase in phases]
+        columns = {"LR": [" to ".join(ends) for ends in lrs]}
         if steps:
             columns["steps"] = [str(number) for number in steps]
-        if forecast.step_seconds:
-            columns["ms/step"] = [f"{1000 * (forecast.phase_step_seconds(phase) or 0):.0f}" for phase in phases]
-            columns["clips/s"] = [f"{forecast.clips_per_second(phase):.0f}" for phase in phases]
         where = f" on each of {self.world} devices" if self.world > 1 else ""
-        table = self.schedule.phase_table(columns, where)
+        table = self.schedule.phase_table(columns, where, narrow=True)
+        phases = tuple({phase.shape: phase for phase in phases}.values())
+        needs = {
+            "base shape": [str(phase.shape).replace(" ", "") for phase in phases],
+            "BN clips": [self._bn(phase) for phase in phases],
+        }
+        if forecast.costs:
+            unit, name = forecast.flops_unit
+            needs[f"{name}/clip"] = [f"{forecast.clip_flops(phase) / unit:.1f}" for phase in phases]
+            needs["memory"] = [f"{forecast.memory(phase):.2f}x" for phase in phases]
+        if forecast.step_seconds:
+            seconds = [forecast.phase_step_seconds(phase) or 0.0 for phase in phases]
+            in_ms = max(seconds) < 10
+            needs["ms/step" if in_ms else "s/step"] = [three_digits(1000 * s if in_ms else s) for s in seconds]
+            needs["clips/s"] = [three_digits(forecast.clips_per_second(phase) or 0.0) for phase in phases]
+        table += f"\n\n{text_table(list(needs), list(zip(*needs.values(), strict=True)))}\n"
         follow = [f"Positions follow the grid: {', '.join(self.follow)}."] if self.follow else []
         return "\n".join([table, *self._totals(forecast), *follow, *_legend(forecast)])
 
@@ -98,7 +107,7 @@ class Plan:
             baseline = self.baseline_steps * forecast.step_seconds[schedule.baseline.shape]
             lines.append(
                 f"About {duration(seconds)} of steps instead of {duration(baseline)}, {baseline / seconds:.2f}x faster "
-                "if the data keep up; validation and start-up come on top."
+                "if the data keep up;\nvalidation and start-up come on top."
             )
         lines.append(self.lr_rule)
         if self.world > 1 or self.configured_world > 1:
@@ -179,18 +188,28 @@ def _giga(forecast: Forecast, shape: BatchShape) -> float | None:
     return forecast.costs[shape.clip].flops / 1e9 if forecast.costs else None
 
 
+def three_digits(value: float) -> str:
+    """Returns a number with three digits, and with all digits before the point.
+
+    >>> three_digits(0.04567), three_digits(45.67), three_digits(4567.8)
+    ('0.0457', '45.7', '4568')
+    """
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
 def _legend(forecast: Forecast) -> list[str]:
     lines = []
     if forecast.costs:
-        saved = (forecast.saved_bytes(forecast.schedule.baseline.shape) or 0) / 2**30
+        saved = forecast.saved_bytes(forecast.schedule.baseline.shape) or 0
+        memory = f"{saved / 2**30:.2f} GiB" if saved >= 2**30 else f"{saved / 2**20:.1f} MiB"
         lines += [
-            "GFLOPs: multiply-adds of a forward, 10^9. Memory: activations kept for the backward in a phase's largest "
-            f"step,\nrelative to the {saved:.2f} GiB of a baseline step (32 bits); weights and kernels' workspace come "
-            "on top."
+            f"{forecast.flops_unit[1]}: multiply-adds of a forward. Memory: activations kept for the backward in the "
+            f"largest step,\nrelative to the {memory} of a baseline step (32 bits); weights and kernels' workspace "
+            "come on top."
         ]
     if forecast.step_seconds:
         how = "measured here on noise" if len(forecast.step_seconds) > 1 else "the given one, others by FLOPs"
-        lines.append(f"ms/step: {how}. clips/s: what all loaders together must give for no device to wait.")
+        lines.append(f"Time of a step: {how}.\nclips/s: what all loaders together must give for no device to wait.")
     return lines
 
 
@@ -198,6 +217,8 @@ def count_clips(data: VideoDataModule) -> int | None:
     """Counts the training videos of a data module, if their list, folder or annotation file is on this machine."""
     source = data.sources["train"]
     if source is None or (not isinstance(source, VideoSource) and not os.path.exists(source)):
+        missing = "`train` is not given" if source is None else f"{source} does not exist"
+        print(f"warning: {missing}, so steps are not counted. `--clips` says how many videos it has.", file=sys.stderr)
         return None
     try:
         data.setup("fit")
@@ -205,7 +226,7 @@ def count_clips(data: VideoDataModule) -> int | None:
         # Only reading a source shows whether its files are here.
         if not isinstance(source, VideoSource):
             raise
-        print(f"The training videos are not counted: {error}", file=sys.stderr)
+        print(f"warning: The training videos are not counted: {error}", file=sys.stderr)
         return None
     return len(data.train_dataloader().dataset)  # type: ignore[arg-type]
 

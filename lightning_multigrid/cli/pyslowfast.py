@@ -1,6 +1,6 @@
 """Translates configs of PySlowFast into configs of this package; comments name what could not be carried over.
 
-Source of keys and defaults: `slowfast/config/defaults.py` of PySlowFast.
+`pyslowfast.yaml` has the names and defaults of PySlowFast.
 """
 
 import math
@@ -8,6 +8,7 @@ import os
 import re
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -26,54 +27,8 @@ def _flat(tree: dict[Any, Any]) -> dict[str, Any]:
     return flat
 
 
-# Values of what a config leaves out, as PySlowFast writes its configs.
-_DEFAULTS: dict[str, Any] = _flat(
-    yaml.safe_load("""
-    AUG: {AA_TYPE: rand-m9-mstd0.5-inc1, ENABLE: false, NUM_SAMPLE: 1, RE_PROB: 0.25}
-    BN:
-      {NORM_TYPE: batchnorm, NUM_BATCHES_PRECISE: 200, NUM_SYNC_DEVICES: 1, USE_PRECISE_STATS: false, WEIGHT_DECAY: 0.0}
-    DATA:
-      {ENSEMBLE_METHOD: sum, INV_UNIFORM_SAMPLE: false, MEAN: [0.45, 0.45, 0.45], MULTI_LABEL: false, NUM_FRAMES: 8,
-       PATH_PREFIX: '', PATH_TO_DATA_DIR: '', RANDOM_FLIP: true, SAMPLING_RATE: 8, STD: [0.225, 0.225, 0.225],
-       TARGET_FPS: 30, TEST_CROP_SIZE: 256, TRAIN_CROP_SIZE: 224, TRAIN_JITTER_SCALES: [256, 320],
-       USE_OFFSET_SAMPLING: false}
-    DATA_LOADER: {NUM_WORKERS: 8}
-    MIXUP: {ALPHA: 0.8, CUTMIX_ALPHA: 1.0, ENABLE: false, LABEL_SMOOTH_VALUE: 0.1}
-    MODEL: {ARCH: slowfast, DROPOUT_RATE: 0.5, LOSS_FUNC: cross_entropy, NUM_CLASSES: 400}
-    MULTIGRID:
-      {BN_BASE_SIZE: 8, EPOCH_FACTOR: 1.5, EVAL_FREQ: 3, LONG_CYCLE: false, SHORT_CYCLE: false,
-       LONG_CYCLE_FACTORS: [[0.25, 0.7071067811865476], [0.5, 0.7071067811865476], [0.5, 1], [1, 1]],
-       SHORT_CYCLE_FACTORS: [0.5, 0.7071067811865476]}
-    MVIT:
-      {CLS_EMBED_ON: true, DEPTH: 16, DIM_MUL: [], DIM_MUL_IN_ATT: false, DROPPATH_RATE: 0.1, EMBED_DIM: 96,
-       NUM_HEADS: 1, REL_POS_SPATIAL: false, REL_POS_TEMPORAL: false, RESIDUAL_POOLING: false, SEP_POS_EMBED: false}
-    NONLOCAL: {INSTANTIATION: dot_product, LOCATION: [[[]], [[]], [[]], [[]]]}
-    NUM_GPUS: 1
-    NUM_SHARDS: 1
-    OUTPUT_DIR: .
-    RESNET: {DEPTH: 50}
-    RNG_SEED: 1
-    SLOWFAST: {ALPHA: 8, BETA_INV: 8, FUSION_KERNEL_SZ: 5}
-    SOLVER:
-      {BASE_LR: 0.1, BASE_LR_SCALE_NUM_SHARDS: false, CLIP_GRAD_L2NORM: null, CLIP_GRAD_VAL: null, LRS: [],
-       LR_POLICY: cosine, MAX_EPOCH: 300, MOMENTUM: 0.9, NESTEROV: true, OPTIMIZING_METHOD: sgd, STEPS: [],
-       WARMUP_EPOCHS: 0.0, WARMUP_START_LR: 0.01, WEIGHT_DECAY: 0.0001, ZERO_WD_1D_PARAM: false}
-    TEST: {NUM_ENSEMBLE_VIEWS: 10, NUM_SPATIAL_CROPS: 3}
-    TRAIN:
-      {BATCH_SIZE: 64, CHECKPOINT_FILE_PATH: '', DATASET: kinetics, EVAL_PERIOD: 10, MIXED_PRECISION: false}
-    """)
-)
-# Not worth a comment: this package says it in another way, or the choice of the model settles it.
-_SETTLED = frozenset(
-    """
-    DATA.DECODING_BACKEND DATA.INPUT_CHANNEL_NUM DATA.REVERSE_INPUT_CHANNEL DATA_LOADER.ENABLE_MULTI_THREAD_DECODE
-    DATA_LOADER.PIN_MEMORY TEST.BATCH_SIZE TEST.DATASET TEST.ENABLE TRAIN.AUTO_RESUME TRAIN.CHECKPOINT_INFLATE
-    TRAIN.CHECKPOINT_PERIOD TRAIN.CHECKPOINT_TYPE TRAIN.ENABLE BN.NORM_TYPE BN.NUM_SPLITS BN.NUM_SYNC_DEVICES
-    MODEL.HEAD_ACT MODEL.MODEL_NAME NONLOCAL.GROUP RESNET.NUM_BLOCK_TEMP_KERNEL RESNET.NUM_GROUPS RESNET.TRANS_FUNC
-    RESNET.SPATIAL_DILATIONS RESNET.SPATIAL_STRIDES RESNET.STRIDE_1X1 RESNET.WIDTH_PER_GROUP RESNET.ZERO_INIT_FINAL_BN
-    SLOWFAST.FUSION_CONV_CHANNEL_RATIO SOLVER.COSINE_AFTER_WARMUP MVIT LOG_MODEL_INFO LOG_PERIOD TENSORBOARD
-    """.split()  # noqa: SIM905
-)
+_KNOWN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_DEFAULTS, _SETTLED = _flat(_KNOWN["defaults"]), frozenset(_KNOWN["settled"])
 
 
 class PySlowFastError(ValueError):
@@ -112,6 +67,10 @@ class _Config:
             raise PySlowFastError(f"{self.path}: `{name}` must be a {kind}, got {value!r}.")
         return value
 
+    def same(self, part: str) -> dict[str, Any]:
+        """The arguments of a part of a config of `fit` that only have other names in PySlowFast."""
+        return {name: self[theirs] for name, theirs in _KNOWN["same"][part].items()}
+
     def refuse(self, name: str, why: str) -> PySlowFastError:
         return PySlowFastError(f"{self.path}: `{name}: {self.given.get(name, _DEFAULTS.get(name))}` {why}")
 
@@ -131,15 +90,7 @@ def translate_pyslowfast(path: StrPath) -> str:
     """
     config = _Config(path)
     gpus, nodes = config["NUM_GPUS"], config["NUM_SHARDS"]
-    trainer: dict[str, Any] = {
-        "accelerator": "gpu",
-        "devices": gpus,
-        "num_nodes": nodes,
-        "max_epochs": config["SOLVER.MAX_EPOCH"],
-        "check_val_every_n_epoch": config["TRAIN.EVAL_PERIOD"],
-        "default_root_dir": config["OUTPUT_DIR"],
-        "callbacks": _callbacks(config),
-    }
+    trainer = {"accelerator": "gpu", **config.same("trainer"), "callbacks": _callbacks(config)}
     if config["TRAIN.MIXED_PRECISION"]:
         trainer["precision"] = "16-mixed"
     if config["SOLVER.CLIP_GRAD_L2NORM"] is not None:
@@ -216,12 +167,9 @@ def _classifier(config: _Config, nodes: int) -> dict[str, Any]:
     lr = config["SOLVER.BASE_LR"] * (nodes if config["SOLVER.BASE_LR_SCALE_NUM_SHARDS"] else 1)
     arguments: dict[str, Any] = {
         "model": _model(config),
-        "num_classes": config["MODEL.NUM_CLASSES"],
         "loss": losses[config["MODEL.LOSS_FUNC"]],
         "lr": lr,
-        "momentum": config["SOLVER.MOMENTUM"],
-        "nesterov": config["SOLVER.NESTEROV"],
-        "weight_decay": config["SOLVER.WEIGHT_DECAY"],
+        **config.same("model"),
         "norm_weight_decay": 0.0 if config["SOLVER.ZERO_WD_1D_PARAM"] else config["BN.WEIGHT_DECAY"],
         **_lr_policy(config),
         "view_fusion": "max" if config["DATA.ENSEMBLE_METHOD"] == "max" else "mean",
@@ -261,23 +209,18 @@ def _lr_policy(config: _Config) -> dict[str, Any]:
 
 
 def _model(config: _Config) -> dict[str, Any]:
-    arch, depth, classes = config["MODEL.ARCH"], config["RESNET.DEPTH"], config["MODEL.NUM_CLASSES"]
-    arguments: dict[str, Any] = {"num_classes": classes, "dropout": config["MODEL.DROPOUT_RATE"]}
-    places = config["NONLOCAL.LOCATION"]
+    arch, depth, places = config["MODEL.ARCH"], config["RESNET.DEPTH"], config["NONLOCAL.LOCATION"]
+    arguments = config.same("any model")
     non_local = any(blocks for stage in places for blocks in stage)
     if arch == "slowfast" and depth in (50, 101) and not non_local:
-        arguments.update(
-            alpha=config["SLOWFAST.ALPHA"],
-            beta=1 / config["SLOWFAST.BETA_INV"],
-            fusion_kernel=config["SLOWFAST.FUSION_KERNEL_SZ"],
-        )
+        arguments.update(config.same("slowfast"), beta=1 / config["SLOWFAST.BETA_INV"])
         return _part(f"models.slowfast_r{depth}", **arguments)
     if arch in ("i3d", "slow") and depth == 50 and not non_local:
         return _part(f"models.{arch}_r50", **arguments)
     if arch == "i3d" and depth == 50 and places == [[[]], [[1, 3]], [[1, 3, 5]], [[]]]:
         return _part("models.i3d_nl_r50", **arguments, instantiation=config["NONLOCAL.INSTANTIATION"])
     if arch == "mvit":
-        return _mvit(config)
+        return _mvit(config, arguments)
     raise config.refuse(
         "MODEL.ARCH",
         f"with depth {depth}{' and these non-local blocks' if non_local else ''} is not among the models here: "
@@ -285,15 +228,14 @@ def _model(config: _Config) -> dict[str, Any]:
     )
 
 
-def _mvit(config: _Config) -> dict[str, Any]:
+def _mvit(config: _Config, arguments: dict[str, Any]) -> dict[str, Any]:
     """The MViT of torchvision that a config describes: v2-S, or v1-B."""
     second = config["MVIT.REL_POS_SPATIAL"] and config["MVIT.REL_POS_TEMPORAL"] and config["MVIT.RESIDUAL_POOLING"]
     built = [config[f"MVIT.{name}"] for name in ("DEPTH", "EMBED_DIM", "NUM_HEADS", "DIM_MUL")]
     parts = [config[f"MVIT.{name}"] for name in ("CLS_EMBED_ON", "DIM_MUL_IN_ATT", "SEP_POS_EMBED")]
     if built != [16, 96, 1, [[1, 2.0], [3, 2.0], [14, 2.0]]] or parts != [True, second, not second]:
         raise config.refuse("MODEL.ARCH", "is neither MViTv2-S nor MViTv1-B, which torchvision has. Write a model.")
-    names = {"num_classes": "MODEL.NUM_CLASSES", "dropout": "MODEL.DROPOUT_RATE"}
-    arguments = {key: config[name] for key, name in {**names, "stochastic_depth_prob": "MVIT.DROPPATH_RATE"}.items()}
+    arguments["stochastic_depth_prob"] = config["MVIT.DROPPATH_RATE"]
     return {"class_path": f"torchvision.models.video.mvit_v{'2_s' if second else '1_b'}", "dict_kwargs": arguments}
 
 
@@ -313,13 +255,8 @@ def _data(config: _Config, gpus: int) -> dict[str, Any]:
     batch = config["TRAIN.BATCH_SIZE"]
     if gpus > 1 and batch % gpus:
         raise config.refuse("TRAIN.BATCH_SIZE", f"must be a multiple of `NUM_GPUS: {gpus}`.")
-    size, views = config["DATA.TRAIN_CROP_SIZE"], config["TEST.NUM_ENSEMBLE_VIEWS"]
     dataset = config["TRAIN.DATASET"].lower()
-    test: dict[str, Any] = {
-        "clips": views,
-        "crops": config["TEST.NUM_SPATIAL_CROPS"],
-        "size": config["DATA.TEST_CROP_SIZE"],
-    }
+    test = config.same("test_views")
     if test["crops"] not in (1, 3):
         raise config.refuse("TEST.NUM_SPATIAL_CROPS", "is not supported; 1 and 3 are.")
     if test["crops"] == 1 and dataset == "kinetics":
@@ -334,23 +271,16 @@ def _data(config: _Config, gpus: int) -> dict[str, Any]:
     augment = _augment(config)
     return {
         **_sources(config, dataset),
-        "num_classes": config["MODEL.NUM_CLASSES"],
+        **config.same("data"),
         **({"multi_label": True} if config["DATA.MULTI_LABEL"] and dataset == "kinetics" else {}),
         "batch_size": batch // max(1, gpus) * augment.get("repeats", 1),
-        "frames": config["DATA.NUM_FRAMES"],
-        "size": size,
         # One frame from each of T segments; the rate has no effect, as in PySlowFast.
         **({"sampling": "segments"} if dataset == "ssv2" else {"stride": config["DATA.SAMPLING_RATE"]}),
-        "short_side": config["DATA.TRAIN_JITTER_SCALES"],
         **({"short_side_sampling": "inverse_uniform"} if config["DATA.INV_UNIFORM_SAMPLE"] else {}),
         # PySlowFast counts the frames of folders (Charades), and equal parts of the video (Something-Something V2).
         **({"frame_rate": config["DATA.TARGET_FPS"]} if dataset == "kinetics" else {}),
-        "flip": config["DATA.RANDOM_FLIP"],
         **augment,
-        "mean": config["DATA.MEAN"],
-        "std": config["DATA.STD"],
         "test_views": test,
-        "num_workers": config["DATA_LOADER.NUM_WORKERS"],
     }
 
 

@@ -11,6 +11,7 @@ from lightning_multigrid.files.durable import (
     sync_folder,
     sync_to_disk,
     temporary_name,
+    write_csv,
 )
 from lightning_multigrid.files.paths import FRAME_SUFFIXES, VIDEO_SUFFIXES, PathError, StrPath, path_argument, quoted
 from lightning_multigrid.files.urls import RemoteFile, RemoteRoot, RemoteRootError, is_url, names_at, size_and_change
@@ -42,4 +43,5 @@ __all__ = [
     "sync_folder",
     "sync_to_disk",
     "temporary_name",
+    "write_csv",
 ]

@@ -1,10 +1,12 @@
 """Files that are written whole or not at all, even if the machine or the process dies."""
 
+import csv
 import errno
+import io
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
@@ -53,6 +55,14 @@ def new_file(path: StrPath) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):
             os.remove(temporary)
+
+
+def write_csv(path: StrPath, rows: Iterable[Sequence[str]]) -> None:
+    """Writes a CSV as `new_file` does. Names of files that aren't valid text keep their bytes."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    with new_file(path) as file:
+        file.write(text.getvalue().encode("utf-8", "surrogateescape"))
 
 
 def sync_to_disk(path: str) -> None:

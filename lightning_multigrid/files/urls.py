@@ -64,8 +64,9 @@ class RemoteRoot:
     def key(self, path: str) -> str | None:
         """Returns a path relative to the root; None if it leads out of the root, as text or as a server may read it."""
         key = path.removeprefix(f"{self.url}/")
-        if any(map(_leads_out, (key, unquote(key), key.replace("\\", "/")))):
-            return None
+        for read in (key, unquote(key), key.replace("\\", "/")):
+            if is_url(read) or "::" in read or read.startswith("/") or posixpath.pardir in read.split("/"):
+                return None
         return posixpath.normpath(key)
 
 
@@ -116,10 +117,6 @@ def size_and_change(path: str, timeout: float = 60.0) -> tuple[int, int]:
         return file.size, file.modified
     found = os.stat(path)
     return found.st_size, found.st_mtime_ns
-
-
-def _leads_out(key: str) -> bool:
-    return is_url(key) or "::" in key or key.startswith("/") or posixpath.pardir in key.split("/")
 
 
 def names_at(folder: str) -> frozenset[str]:

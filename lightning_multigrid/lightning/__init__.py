@@ -18,6 +18,7 @@ from lightning_multigrid.lightning.package import (
     is_a,
     is_overridden,
 )
+from lightning_multigrid.lightning.terminal import above_bar
 
 __all__ = [
     "BasePredictionWriter",
@@ -30,6 +31,7 @@ __all__ = [
     "TorchCheckpointIO",
     "Trainer",
     "TrainerFn",
+    "above_bar",
     "is_a",
     "is_overridden",
 ]

@@ -24,7 +24,9 @@ class FixedClips:
     Args:
         dataset: A sample is a clip of four axes or an image of three axes, or a tuple, list, dict or namedtuple that
             holds clips.
-        layout, clips, follow: See these arguments of `MultigridCallback`.
+        layout: As `MultigridCallback` takes it; so are the next two.
+        clips: The parts that are clips.
+        follow: The parts that follow them.
 
     Attributes:
         first: Index of the first sample that is not None, out of which the grids are tried.

@@ -71,7 +71,7 @@ class MultigridLoader(DataLoader[Any]):
         changes = {
             "dataset": _Batches(dataset, like.dataset, cast("Any", like.collate_fn)),
             **{"batch_size": None, "sampler": sampler, "drop_last": False, "collate_fn": _as_is},
-            "timeout": like.timeout * max(1, most / sampler.baseline_clips),
+            "timeout": like.timeout * max(1, most / sampler.schedule.baseline.shape.clips),
             # Without its own generator the loader would draw from torch's, more often with more workers, and dropout
             # depends on that generator's state.
             "generator": torch.Generator(),

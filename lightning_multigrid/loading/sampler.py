@@ -70,11 +70,6 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
             partial(schedule.steps, clips=clips, accumulate=accumulate, drop_last=drop_last)
         )
 
-    @property
-    def baseline_clips(self) -> int:
-        """Clips of a baseline mini-batch."""
-        return self.schedule.baseline.shape.clips
-
     def steps(self, epoch: int) -> Sequence[Step]:
         """This rank's steps of an epoch, from 0."""
         return self._steps(epoch)

@@ -5,12 +5,11 @@ PySlowFast's names, so that published weights fit. Begin with `resnet.py` and `s
 published weights to a model, `weight_files.py` reads the files, and `wrapped.py` takes models of other libraries.
 """
 
-from lightning_multigrid.models.mvit import ResizedPositions
 from lightning_multigrid.models.resnet import VideoResNet, i3d_nl_r50, i3d_r50, slow_r50
 from lightning_multigrid.models.slowfast import SlowFast, slowfast_r50, slowfast_r101
 from lightning_multigrid.models.small import SmallCNN, small_cnn
 from lightning_multigrid.models.weights import WeightsReport, export_weights, load_weights
-from lightning_multigrid.models.wrapped import FramesFirst, PerFrame, hugging_face
+from lightning_multigrid.models.wrapped import FramesFirst, PerFrame, ResizedPositions, hugging_face
 
 __all__ = [
     "FramesFirst",

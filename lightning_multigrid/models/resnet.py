@@ -97,11 +97,7 @@ def i3d_nl_r50(
     """
     res3 = {block: NonLocal(512, instantiation, key_pool) for block in (1, 3)}
     res4 = {block: NonLocal(1024, instantiation, key_pool) for block in (1, 3, 5)}
+    added: Sequence[Mapping[int, NonLocal]] = ({}, res3, res4, {})
     return VideoResNet(
-        num_classes,
-        stem_kernel=5,
-        temporal_kernels=_I3D_R50,
-        temporal_pool=2,
-        nonlocal_blocks=({}, res3, res4, {}),
-        dropout=dropout,
+        num_classes, stem_kernel=5, temporal_kernels=_I3D_R50, temporal_pool=2, nonlocal_blocks=added, dropout=dropout
     )

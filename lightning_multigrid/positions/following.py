@@ -24,7 +24,8 @@ class Following:
 
     Args:
         module: The module whose parts follow.
-        frames, size: The baseline's grid, for which the module was made.
+        frames: Those of the baseline's grid, for which the module was made.
+        size: That of the same grid.
     """
 
     def __init__(self, module: nn.Module, frames: int, size: int) -> None:

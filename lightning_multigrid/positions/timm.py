@@ -6,7 +6,7 @@ timm's `ref_feat_shape` is for.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import lcm, prod
 from typing import Any
@@ -17,23 +17,10 @@ from lightning_multigrid.positions.adapters import Adapter, Grids, Table
 
 
 @dataclass(frozen=True)
-class _Computed:
-    """A table that is computed for the current grid, not resized."""
+class _Made:
+    """A table that a function makes for the current grid, instead of being resized."""
 
-    values: Tensor
-
-    def resized(self, values: Tensor) -> Tensor:
-        return self.values.to(values)
-
-
-@dataclass(frozen=True)
-class _Scaled:
-    """Frequencies for places that are further apart."""
-
-    by: float
-
-    def resized(self, values: Tensor) -> Tensor:
-        return values * self.by
+    resized: Callable[[Tensor], Tensor]
 
 
 def _tokens(model: Any, grids: Grids) -> tuple[int, ...]:
@@ -79,9 +66,10 @@ def _eva_tables(model: Any, grids: Grids) -> Mapping[str, Any]:
         if _counts_tokens(rope):
             other.ref_feat_shape = rope.feat_shape
         other.update_feat_shape(_tokens(model, grids))
-        tables |= {f"rope.{name}": _Computed(values) for name, values in other.named_buffers()}
+        tables |= {f"rope.{name}": _Made(values.to) for name, values in other.named_buffers()}
     if hasattr(rope, "freqs"):  # learned, with places that count tokens
-        tables["rope.freqs"] = _Scaled(model.patch_embed.grid_size[0] / _tokens(model, grids)[0])
+        further = model.patch_embed.grid_size[0] / _tokens(model, grids)[0]
+        tables["rope.freqs"] = _Made(lambda frequencies: frequencies * further)
     return tables
 
 
@@ -108,15 +96,12 @@ def _hiera_tables(model: Any, grids: Grids) -> Mapping[str, Any]:
     return {"pos_embed": Table(tuple(model.tokens_spatial_shape), tuple(_hiera_tokens(model, grids)), antialias=True)}
 
 
+def _hiera_divisors(model: Any) -> tuple[int, int]:
+    return 1, lcm(*(a * b for a, b in zip(model.patch_stride, model.mask_unit_size, strict=True)))
+
+
 ADAPTERS = {
     "timm.VisionTransformer": Adapter(_vit_attributes, _vit_tables),
     "timm.Eva": Adapter(_eva_attributes, _eva_tables),
-    "timm.Hiera": Adapter(
-        _hiera_attributes,
-        _hiera_tables,
-        divisors=lambda model: (
-            1,
-            lcm(*(a * b for a, b in zip(model.patch_stride, model.mask_unit_size, strict=True))),
-        ),
-    ),
+    "timm.Hiera": Adapter(_hiera_attributes, _hiera_tables, _hiera_divisors),
 }

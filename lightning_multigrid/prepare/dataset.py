@@ -6,8 +6,6 @@ command knows later what is done; and `lock`, which keeps a second `prepare` out
 an index and a lock of its own in `parts/K-of-N`.
 """
 
-import csv
-import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -17,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from lightning_multigrid.decode import BrokenVideosError
-from lightning_multigrid.files import StrPath, is_url, new_file, path_argument, size_and_change
+from lightning_multigrid.files import StrPath, is_url, path_argument, size_and_change, write_csv
 from lightning_multigrid.prepare.index import write_index
 from lightning_multigrid.prepare.names import names_of
 from lightning_multigrid.prepare.output import Output, PlannedVideo, open_output
@@ -134,12 +132,7 @@ def prepare(
 
 def write_report(path: str, broken: dict[str, str]) -> None:
     """Writes which videos are broken and why, as a CSV with the columns `path` and `reason`."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("path", "reason"))
-    writer.writerows(sorted(broken.items()))
-    with new_file(path) as file:
-        file.write(text.getvalue().encode("utf-8", "surrogateescape"))
+    write_csv(path, [("path", "reason"), *sorted(broken.items())])
 
 
 def _planned(

@@ -6,12 +6,13 @@ where each step is noted. `step_count.py` counts what a step asks of a device.
 
 from lightning_multigrid.reports.changed_meaning import tell_changed_meaning, tell_few_steps
 from lightning_multigrid.reports.figures import LRPoint, plan_figure, save
-from lightning_multigrid.reports.run_report import RunReport, step_values, ways_out
+from lightning_multigrid.reports.run_report import ClosingWords, RunReport, step_values, ways_out
 from lightning_multigrid.reports.step_count import CountedOperations, StepCount, count_step, count_training_step
 from lightning_multigrid.reports.step_times import Clock
 
 __all__ = [
     "Clock",
+    "ClosingWords",
     "CountedOperations",
     "LRPoint",
     "RunReport",

@@ -49,6 +49,12 @@ class LRCurve:
                 self.points.append(previous)  # so that a figure shows a jump where it is
         self.points.append(point)
 
+    @property
+    def last(self) -> float:
+        """The LR of the last step."""
+        assert self._previous is not None
+        return self._previous.lr
+
 
 def _new_figure(width: float, height: float) -> Figure:
     try:

@@ -105,15 +105,15 @@ class ShapeTimes:
             counts = str(total.steps), str(total.clips), f"{total.seconds:.1f}"
             cells.append([name, *counts, step, waiting, by_flops, speed])
         times = ["seconds", "ms/step", "ms waiting", "ms by FLOPs", "clips/s"]
-        return text_table(["clips x frames x size", "steps", "clips", *times], cells)
+        return text_table(["", "steps", "clips", *times], cells)
 
 
 def phase_line(schedule: MultigridSchedule, index: int, left: float | None = None) -> str:
     """Returns the line that announces a phase, with the seconds that are left of the training, if known."""
     phase = schedule.phases[index]
     return (
-        f"Phase {index} of {len(schedule.phases) - 1}: {phase.shape} (clips x frames x size), epochs "
-        f"{float(phase.start_epoch):.2f} - {float(phase.end_epoch):.2f}, LR scale {phase.lr_scale:g}."
+        f"Phase {index} of {len(schedule.phases) - 1}: {phase.shape}, epochs {float(phase.start_epoch):.2f} - "
+        f"{float(phase.end_epoch):.2f}, LR scale {phase.lr_scale:g}."
         + ("" if left is None else f" About {duration(left)} left.")
     )
 
@@ -129,7 +129,9 @@ def stopped_line(schedule: MultigridSchedule, index: int, position: float) -> st
     )
 
 
-def last_metrics(metrics: Mapping[str, Tensor]) -> str:
-    """Returns the line that says the metrics at the end of a run."""
-    values = [f"{name} {float(value):.4g}" for name, value in metrics.items() if not name.startswith("multigrid/")]
-    return f"At the end: {', '.join(values) or 'no metrics'}."
+def last_metrics(metrics: Mapping[str, Tensor], lr: float) -> str:
+    """Returns the line that says the metrics and the LR at the end of a run."""
+    values = {name: float(value) for name, value in metrics.items() if not name.startswith("multigrid/")}
+    # Short names are for the progress bar if there is a longer one.
+    shown = [f"{name} {values[name]:.4g}" for name in values if not any(n.endswith(f"/{name}") for n in values)]
+    return f"At the end: {', '.join([*shown, f'lr {lr:.4g}'])}."

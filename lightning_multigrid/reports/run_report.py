@@ -5,12 +5,15 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from fractions import Fraction
 from functools import cached_property
 
 from lightning_utilities.core.rank_zero import rank_zero_info
+from torch import Tensor
+from typing_extensions import override
 
-from lightning_multigrid.lightning import Trainer, is_a
+from lightning_multigrid.lightning import Callback, LightningModule, Trainer, is_a
 from lightning_multigrid.loading import ClipDataset, MultigridSampler
 from lightning_multigrid.reports.figures import LRCurve, LRPoint, plan_figure, save, times_figure
 from lightning_multigrid.reports.grid_times import ShapeTimes, last_metrics, phase_line, stopped_line
@@ -41,6 +44,7 @@ class RunReport:
         self._estimate: tuple[float, float | None] = -1.0, None  # when it was made, and what it was
         self.times = ShapeTimes(flops)
         self.lr_curve = LRCurve(self._schedule.epochs)
+        self._closing: list[str] = []  # messages for the time when the progress bar is gone
 
     @cached_property
     def _left_from(self) -> list[Counter[BatchShape]]:
@@ -101,9 +105,15 @@ class RunReport:
 
     @property
     def bar(self) -> dict[str, str]:
-        """The items of the progress bar."""
+        """The items of the progress bar, which are as wide in all steps of a run."""
         left = self.seconds_left
-        return {"grid": str(self._shape), **({} if left is None else {"left": duration(left)})}
+        minutes, seconds = divmod(round(left or 0), 60)
+        clock = "-:--:--" if left is None else f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+        return {"grid": _compact(self._shape).ljust(self._widest), "left": clock}
+
+    @cached_property
+    def _widest(self) -> int:
+        return max(len(_compact(shape)) for shape in (self._schedule.baseline.shape, *self._schedule.grids))
 
     @property
     def seconds_left(self) -> float | None:
@@ -137,15 +147,17 @@ class RunReport:
         return limit.sentence(largest, schedule.reduction(limited), unlimited, self._ways_out)
 
     def finish(self, trainer: Trainer) -> None:
-        """Says how fast the run was, in a table and as speed-up; loggers get scalars, and their folder figures."""
+        """Computes how fast the run was, which `close` says; loggers get scalars, and their folder figures."""
         self._take(wait=True)
         if +self._left and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            rank_zero_info(stopped_line(self._schedule, self._phase, float(self._position)))
+            self._closing.append(stopped_line(self._schedule, self._phase, float(self._position)))
         if not self.times:
             return
-        rank_zero_info(f"Time per shape of mini-batch, on one device:\n{self.times.table()}")
-        speedup = self._speedup(trainer)
-        rank_zero_info(last_metrics(trainer.callback_metrics))
+        self._closing.append(
+            f"Time per shape of mini-batch (clips x frames x size), on one device:\n{self.times.table()}"
+        )
+        speedup = self._speedup()
+        self._closing.append(last_metrics(_metrics(trainer), self.lr_curve.last))
         scalars = {f"multigrid/ms_per_step/{row.shape}".replace(" ", ""): 1000 * row.step for row in self.times.rows}
         if speedup is not None:
             scalars["multigrid/speedup"] = speedup
@@ -155,14 +167,19 @@ class RunReport:
         if trainer.is_global_zero and folder is not None:
             self._draw(trainer, folder)
 
-    def _speedup(self, trainer: Trainer) -> float | None:
+    def close(self) -> None:
+        """Says what `finish` has computed."""
+        while self._closing:
+            rank_zero_info(self._closing.pop(0))
+
+    def _speedup(self) -> float | None:
         baseline = self._schedule.baseline.shape
         whole = self._began is not None and self._began[1] == 0 and not +self._left
         if not whole or not self.times.measured(baseline):
             return None
         steps = self._schedule.baseline_steps(self._sampler.clips, self._sampler.drop_last)
         step = self.times.step_seconds(baseline)
-        rank_zero_info(
+        self._closing.append(
             f"{steps * step / self.times.seconds:.2f}x faster than the baseline, which would take {steps} steps of "
             f"{1000 * step:.1f} ms, as measured on its grid, {duration(steps * step)} instead of "
             f"{duration(self.times.seconds)}: steps and waiting, without validation."
@@ -180,10 +197,41 @@ class RunReport:
             return
         except OSError as error:  # a finished training must not fail because of a picture
             log.warning("The figures cannot be written to %s: %s", folder, error)
+        else:
+            names = " and ".join(f"multigrid_{name}.png" for name in figures)
+            self._closing.append(f"Logged to {folder.removeprefix(os.getcwd() + os.sep)}, with {names}.")
         for logger in trainer.loggers:
             if is_a(logger, "loggers.TensorBoardLogger"):
                 for name, figure in figures.items():
                     logger.experiment.add_figure(f"multigrid/{name}", figure, trainer.global_step)  # type: ignore[attr-defined]
+
+
+class ClosingWords(Callback):
+    """Closes a report when the progress bar is gone, after all other callbacks. Until then, `messages` may be open."""
+
+    def __init__(self, report: RunReport, messages: ExitStack) -> None:
+        self._report, self._messages = report, messages
+
+    @override
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        trainer.callbacks.remove(self)  # type: ignore[attr-defined]
+        self._messages.close()
+        self._report.close()
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.teardown(trainer, pl_module, "fit")
+
+
+def _metrics(trainer: Trainer) -> dict[str, Tensor]:
+    """The newest metrics of a script; `LearningRateMonitor` has written LRs among them when it last logged."""
+    monitors = [callback for callback in trainer.callbacks if is_a(callback, "callbacks.LearningRateMonitor")]  # type: ignore[attr-defined]
+    lrs = {name for monitor in monitors for name in monitor.lrs}
+    return {name: value for name, value in trainer.callback_metrics.items() if name not in lrs}
+
+
+def _compact(shape: BatchShape) -> str:
+    return str(shape).replace(" ", "")
 
 
 def ways_out(dataset: ClipDataset) -> str:

@@ -385,7 +385,7 @@ class MultigridSchedule:
         savings.append(f"{self.flop_reduction:.2f}x fewer FLOPs (b t s^2)")
         return f"{self.phase_table(columns)}\n{', '.join(savings)}."
 
-    def phase_table(self, columns: Mapping[str, Sequence[str]], where: str = "") -> str:
+    def phase_table(self, columns: Mapping[str, Sequence[str]], where: str = "", narrow: bool = False) -> str:
         """A title that `where` ends, and a line per phase: its shapes, then `columns` (heading: a cell per phase)."""
         common = {
             "phase": [str(index) for index in range(len(self.phases))],
@@ -394,6 +394,9 @@ class MultigridSchedule:
             "clips x frames x size": [str(phase.shape) for phase in self.phases],
             "short cycle": [", ".join(f"{shape.clips} x {shape.size}" for shape, _ in cycle) for cycle in self._cycles],
         }
+        if narrow:
+            common["base shape"] = [shape.replace(" ", "") for shape in common.pop("clips x frames x size")]
+            common["short cycle"] = [c.replace(" ", "").replace(",", " ") for c in common.pop("short cycle")]
         every = {**common, **columns}
         title = f"Multigrid schedule for a baseline of {self.baseline.shape} (clips x frames x size){where}"
         multiples = {"frames": self.frames_divisor, "sizes": self.size_divisor}

@@ -159,13 +159,8 @@ def renamed(
     manifest: Manifest, paths: Sequence[str | None], origin: StrPath, root: StrPath, classes: Sequence[str] = ()
 ) -> Manifest:
     """Returns the manifest with other `paths`, without the rows of None; `classes` count if it has none itself."""
-    builder = ManifestBuilder(
-        origin,
-        root,
-        classes=manifest.classes or classes,
-        multi_label=manifest.multi_label,
-        frame_rate=manifest.frame_rate,
-    )
+    names, multi_label = manifest.classes or classes, manifest.multi_label
+    builder = ManifestBuilder(origin, root, classes=names, multi_label=multi_label, frame_rate=manifest.frame_rate)
     for row, path in enumerate(paths):
         if path is not None:
             labels, spans = manifest.spans(row)

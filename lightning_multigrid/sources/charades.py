@@ -45,13 +45,9 @@ class Charades:
         path = path_argument("annotations", self.annotations)
         beside = os.path.join(os.path.dirname(path), "Charades_v1_classes.txt")
         names = numbered_names(file_or(beside, "classes_file", self.classes_file), "c{:03d}", 0)
+        videos = path_argument("videos", self.videos)
         builder = ManifestBuilder(
-            path,
-            path_argument("videos", self.videos),
-            classes=names,
-            multi_label=True,
-            frame_rate=self.frame_rate,
-            existing_only=self.existing_only,
+            path, videos, classes=names, multi_label=True, frame_rate=self.frame_rate, existing_only=self.existing_only
         )
         suffix = ".mp4" if self.frame_rate is None else ""
         for line, row in csv_table(path, ("id", "actions")):
@@ -95,13 +91,9 @@ class FrameList:
         A `ManifestError` if the list can't be read, or frames are left out or out of order.
         """
         path = path_argument("annotations", self.annotations)
+        videos, names = path_argument("videos", self.videos), self.classes or classes
         builder = ManifestBuilder(
-            path,
-            path_argument("videos", self.videos),
-            classes=self.classes or classes,
-            multi_label=True,
-            frame_rate=self.frame_rate,
-            existing_only=self.existing_only,
+            path, videos, classes=names, multi_label=True, frame_rate=self.frame_rate, existing_only=self.existing_only
         )
         seen = set()
         for video, group in groupby(_frames(builder, path), key=attrgetter("video")):

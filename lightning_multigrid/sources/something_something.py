@@ -41,12 +41,9 @@ class SomethingSomething:
         entries = read_json(path)
         if not isinstance(entries, list):
             raise ManifestError(f"{path} holds no list of videos. Give the official train, validation or test file.")
+        videos, names = path_argument("videos", self.videos), sorted(labels, key=labels.__getitem__)
         builder = ManifestBuilder(
-            path,
-            path_argument("videos", self.videos),
-            classes=sorted(labels, key=labels.__getitem__),
-            frame_rate=self.frame_rate,
-            existing_only=self.existing_only,
+            path, videos, classes=names, frame_rate=self.frame_rate, existing_only=self.existing_only
         )
         suffix = ".webm" if self.frame_rate is None else ""
         for number, entry in enumerate(entries, start=1):

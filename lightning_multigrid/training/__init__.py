@@ -14,19 +14,24 @@ from lightning_multigrid.training.atomic_checkpoints import (
 )
 from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR
 from lightning_multigrid.training.callback import MultigridCallback
-from lightning_multigrid.training.check_grids import meta_copy
+from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids, meta_copy
 from lightning_multigrid.training.compile_grids import CompileGrids
+from lightning_multigrid.training.mini_batches import TRIED_CLIPS, Handler
 from lightning_multigrid.training.recipe import read_recipe
 from lightning_multigrid.training.takeover import Takeover
 
 __all__ = [
+    "TRIED_CLIPS",
     "AtomicCheckpointIO",
     "BaselineEpoch",
     "BaselineLR",
     "CompileGrids",
     "DamagedCheckpointError",
+    "Handler",
     "MultigridCallback",
+    "PointsOnPlan",
     "Takeover",
+    "check_grids",
     "last_whole_checkpoint",
     "meta_copy",
     "read_recipe",

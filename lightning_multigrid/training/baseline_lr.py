@@ -44,10 +44,6 @@ class BaselineEpoch:
     def optimizer_steps(self) -> int:
         return math.ceil(self.batches / self.accumulate)
 
-    def after_optimizer_steps(self, steps: int) -> Fraction:
-        """Returns the baseline epoch at which this many optimizer steps are done."""
-        return self.after_ticks(steps, "step", frequency=1)
-
     def _tick_every(self, frequency: int) -> int:
         # Lightning: `(batch_idx + 1) % frequency == 0`, and only after optimizer steps.
         return math.lcm(frequency, self.accumulate)
@@ -185,11 +181,6 @@ class BaselineLR:
         self.forget_calls()
         self._warned: set[str] = set()
 
-    @property
-    def scale(self) -> float:
-        """The scale of the LR."""
-        return self.scales["lr"]
-
     def _groups(self) -> list[dict[str, Any]]:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
@@ -248,7 +239,7 @@ class BaselineLR:
         for group, name in self._scaled():
             group[_kept(name)] = baseline = float(group[name])
             _set(group, name, ScaledLR(baseline * self.scales[name], baseline))
-        self.now = next((group[_kept("lr")] * self.scale for group in self._groups()), 0.0)
+        self.now = next((group[_kept("lr")] * self.scales["lr"] for group in self._groups()), 0.0)
 
     def _scale_written(self) -> None:
         values = ((group[name], group.get(_kept(name))) for group, name in self._scaled())

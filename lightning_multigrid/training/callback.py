@@ -160,7 +160,7 @@ class MultigridCallback(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.limit_train_batches != 0:
             checkpoint, state = self._checkpoint, self._state_in(self._checkpoint)
-            self._fit = begin_fit(self.options, trainer, pl_module, self._takeover, checkpoint, state)
+            self._fit = begin_fit(self.options, trainer, self._takeover, checkpoint, state)
             self._checkpoint = None  # it holds a whole model
 
     @override

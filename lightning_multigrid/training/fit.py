@@ -25,18 +25,10 @@ from lightning_multigrid.norm import make_groups, sub_batchnorm_layers, tracking
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import Clock, RunReport, tell_changed_meaning, tell_few_steps, ways_out
 from lightning_multigrid.schedule import BatchShape, Step
+from lightning_multigrid.training import lightning_internals as internals
+from lightning_multigrid.training import resume
 from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
-from lightning_multigrid.training.lightning_internals import (
-    LoopCounters,
-    Place,
-    batch_index,
-    global_seed,
-    loader_with_front,
-    reload_every,
-    step_is_logged,
-    training_source,
-)
 from lightning_multigrid.training.mini_batches import handlers
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.recipe import Options, Recipe, read_recipe, user_loader
@@ -45,13 +37,6 @@ from lightning_multigrid.training.refusals import (
     refuse_sharded_batchnorm,
     refuse_sync_batchnorm,
     warn_of_own_state,
-)
-from lightning_multigrid.training.resume import (
-    Continuation,
-    describe_run,
-    describe_stand,
-    optimizer_steps_before,
-    take_up,
 )
 from lightning_multigrid.training.takeover import Takeover
 
@@ -73,7 +58,7 @@ class Fit:
         self.sampler, self.lr, self.report, self.statistics = sampler, lr, report, statistics
         self.points, self.following, self._trainer = points, following, trainer
         self._early_stoppings = [c for c in trainer.callbacks if is_a(c, "callbacks.EarlyStopping")]  # type: ignore[attr-defined]
-        self._resumed: Continuation | None = None
+        self._resumed: resume.Continuation | None = None
         self._whole_epoch: int | None = None  # the last epoch that has run from its first mini-batch
         self._validations_per_phase, self._validate_every = validations_per_phase, trainer.check_val_every_n_epoch
 
@@ -84,7 +69,7 @@ class Fit:
 
     def resume(self, checkpoint: dict[str, Any], state: dict[str, Any] | None) -> None:
         """Continues from a checkpoint, in which `state` is the callback's, before Lightning reads its counters."""
-        self._resumed = take_up(checkpoint, state, self.sampler, self.lr.epoch, self.lr.configs)
+        self._resumed = resume.take_up(checkpoint, state, self.sampler, self.lr)
         self.lr.epoch = self._resumed.epoch
         if self.lr.run:
             self.lr.run["estimated_stepping_batches"] += self._resumed.steps_elsewhere
@@ -119,7 +104,7 @@ class Fit:
 
     def scale_gradient(self, optimizer: Optimizer) -> None:
         """Scales the gradient of an optimizer step with the tail of an epoch (`MultigridSchedule.gradient_scale`)."""
-        batch, accumulate = batch_index(self._trainer), self.sampler.accumulate
+        batch, accumulate = internals.batch_index(self._trainer), self.sampler.accumulate
         start = batch - batch % accumulate
         steps = self.sampler.steps(self._trainer.current_epoch)[start : start + accumulate]
         scale = self.sampler.schedule.gradient_scale(steps)
@@ -163,9 +148,9 @@ class Fit:
         """Prepares the current epoch, or the rest of it; returns the epoch and its first batch."""
         # Lightning knows the position in every case of resuming only when it asks for the first batch, and after a
         # resume in mid-epoch it does not call `on_train_epoch_start`.
-        epoch, batch = self._trainer.current_epoch, batch_index(self._trainer) + 1
+        epoch, batch = self._trainer.current_epoch, internals.batch_index(self._trainer) + 1
         # Lightning has just requested the training loader. It must not request those for validation again.
-        reload_every(self._trainer, 0)
+        internals.reload_every(self._trainer, 0)
         self.choose_validation()
         self.judge_calls()
         self._whole_epoch = epoch if batch == 0 else None
@@ -190,17 +175,17 @@ class Fit:
     def state_dict(self) -> dict[str, Any]:
         """Returns what can't be computed again, as plain values: checkpoints are loaded with `weights_only`."""
         return {
-            **describe_run(self.sampler, self.lr.epoch),
+            **resume.describe_run(self.sampler, self.lr.epoch),
             "seed": self.sampler.seed,
             "ticks": list(self.lr.ticks),
             "intervals": list(self.lr.intervals),
-            "lr_scale": self.lr.scale,
+            "lr_scale": self.lr.scales["lr"],
         }
 
     def complete_checkpoint(self, checkpoint: dict[str, Any], state: dict[str, Any]) -> None:
         """Adds the position to the state of the callback in a checkpoint."""
-        counters = LoopCounters(checkpoint)
-        state.update(describe_stand(self.sampler, counters.place))
+        counters = internals.LoopCounters(checkpoint)
+        state.update(resume.describe_stand(self.sampler, counters.place))
         if counters.place.batch == 0:
             counters.forget_loader()
 
@@ -208,7 +193,7 @@ class Fit:
 def log_values(trainer: Trainer, module: LightningModule, values: Mapping[str, float]) -> None:
     """Logs values in steps that loggers get, and at the end of an epoch, where callbacks may monitor them."""
     # In other steps, logging would cost more than all the rest of the callback.
-    seen = step_is_logged(trainer) or trainer.is_last_batch or trainer.should_stop
+    seen = internals.step_is_logged(trainer) or trainer.is_last_batch or trainer.should_stop
     if (seen or trainer.fast_dev_run) and not trainer.barebones:  # type: ignore[attr-defined]
         # As tensors of the CPU: Lightning would send numbers to the device, and wait for it.
         module.log_dict({name: torch.tensor(float(value)) for name, value in values.items()}, batch_size=1)
@@ -220,26 +205,26 @@ def log_values(trainer: Trainer, module: LightningModule, values: Mapping[str, f
 def begin_fit(
     options: Options,
     trainer: Trainer,
-    module: LightningModule,
     takeover: Takeover,
     checkpoint: dict[str, Any] | None,
     state: dict[str, Any] | None,
 ) -> Fit:
     """Plans the training of a script, tries the plan on the model, and takes the Trainer over, at `on_fit_start`."""
     # Lightning restores the checkpoint's loops and optimizers only after that hook, so its counters may change here.
+    module = trainer.lightning_module
     takeover.convert_batchnorm(module, options.sub_batch)  # layers that were made after `setup`
     refuse_sync_batchnorm(module)
     refuse_sharded_batchnorm(module)
-    own = training_source(trainer).dataloader()
+    own = internals.training_source(trainer).dataloader()
     loader = user_loader(own, trainer, options.clips_per_epoch)
     streamed = isinstance(loader.dataset, StreamSamples)
     if streamed and options.precise_bn_batches is not None:
         refuse_precise_bn_of_streams()
     recipe = read_recipe(trainer, loader, trainer.world_size)
     seed = (state or {}).get("seed") if options.seed is None else options.seed
-    multigrid = _make_loader(options, trainer, module, recipe, loader, seed)
+    multigrid = _make_loader(options, trainer, recipe, loader, seed)
     sampler = multigrid.sampler
-    fit = multigrid.host = _make_fit(options, trainer, module, takeover, recipe, loader, multigrid)
+    fit = multigrid.host = _make_fit(options, trainer, takeover, recipe, multigrid)
     if checkpoint is not None:
         fit.resume(checkpoint, state)
     warn_of_own_state(loader, multigrid)
@@ -248,7 +233,8 @@ def begin_fit(
         tell_few_steps(trainer, len(sampler.steps(0)), sampler.schedule.phases[0].lr_scale)
     takeover.show_on_bar(trainer, fit.report)
     takeover.add_last_callback(trainer, fit.statistics)
-    loaders = loader_with_front(trainer, multigrid, ScriptLoader(own if streamed else loader, multigrid, fit.epoch))
+    front = ScriptLoader(own if streamed else loader, multigrid, fit.epoch)
+    loaders = internals.loader_with_front(trainer, multigrid, front)
     takeover.callback(setattr, loaders, "front", own)
     takeover.replace_loader(trainer, loaders)
     takeover.configure_trainer(trainer, sampler, recipe.epoch)
@@ -260,23 +246,19 @@ def begin_fit(
 
 
 def _make_loader(
-    options: Options,
-    trainer: Trainer,
-    module: LightningModule,
-    recipe: Recipe,
-    loader: DataLoader[Any],
-    seed: int | None,
+    options: Options, trainer: Trainer, recipe: Recipe, loader: DataLoader[Any], seed: int | None
 ) -> MultigridLoader:
     """Plans the training of a recipe on this device; returns the loader of its mini-batches."""
     dataset = options.clips_of(loader.dataset)
     shape = BatchShape(cast("int", loader.batch_size), dataset.frames, dataset.size)
     epochs = options.epochs_of_try if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
     configs, optimizers = trainer.lr_scheduler_configs, trainer.optimizers
-    schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, configs, optimizers, module)
+    model = trainer.lightning_module
+    schedule = options.infer_schedule(shape, dataset.stride, recipe.epoch, epochs, configs, optimizers, model)
     if isinstance(dataset, FixedClips):
         for grid in schedule.grids:
             dataset.check(grid.frames)
-    seed = global_seed(trainer) if seed is None else seed
+    seed = internals.global_seed(trainer) if seed is None else seed
     in_order = range(int(recipe.available * trainer.world_size))
     sampler = MultigridSampler(
         schedule,
@@ -293,16 +275,10 @@ def _make_loader(
 
 
 def _make_fit(
-    options: Options,
-    trainer: Trainer,
-    module: LightningModule,
-    takeover: Takeover,
-    recipe: Recipe,
-    loader: DataLoader[Any],
-    multigrid: MultigridLoader,
+    options: Options, trainer: Trainer, takeover: Takeover, recipe: Recipe, multigrid: MultigridLoader
 ) -> Fit:
     """Tries the plan on the model, and takes over the LR and what knows places."""
-    clips, sampler = multigrid.clips, multigrid.sampler
+    module, clips, sampler, loader = trainer.lightning_module, multigrid.clips, multigrid.sampler, multigrid.like
     grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
     points = PointsOnPlan()
     flops = check_grids(module, grids, handlers(trainer, module, multigrid), points)
@@ -310,7 +286,7 @@ def _make_fit(
     if options.precise_bn_batches is not None:
         estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)
         estimate.check(trainer, module)
-    steps = optimizer_steps_before(sampler, Place(sampler.schedule.epochs, 0))
+    steps = resume.optimizer_steps_before(sampler, internals.Place(sampler.schedule.epochs, 0))
     lr = takeover.drive_lr(trainer, module, recipe, steps, options.weight_decay_scaling == "timescale")
     report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), Clock(module.device))
     following = Following(module, grids[0].frames, grids[0].size)

@@ -168,15 +168,14 @@ class LoopCounters:
         return int(progress["optimizer"]["step"]["total"]["completed"])
 
     def close_finished_epoch(self) -> None:
-        """Makes Lightning close an epoch whose last `on_train_batch_end` wrote the checkpoint.
+        """Makes Lightning go on with the next epoch if the last `on_train_batch_end` of one wrote the checkpoint.
 
-        Unless that batch counts as completed, Lightning compares the batches of that epoch with the length of the
-        *next* one, which differs here (`loops/training_epoch_loop.py`, `reset`).
+        Lightning compares the batches of that epoch with the length of the *next* one, which differs here
+        (`loops/training_epoch_loop.py`, `reset`). As without the callback, the epoch's validation is left out.
         """
         current = self._batches["current"]
         if self._batches["is_last_batch"] and current["completed"] + 1 == current["processed"] == current["ready"]:
-            current["completed"] += 1
-            self._batches["total"]["completed"] += 1
+            current["completed"] = sys.maxsize  # at least as many as any epoch has; Lightning sets it to 0
 
     def forget_loader(self) -> None:
         """Drops the (empty) state of our loader, so that a training without the callback can continue, too."""

@@ -80,10 +80,9 @@ class Options:
 
     def __post_init__(self) -> None:
         SampleParts(self.layout, self.clips, self.follow or {})  # refuses bad values where they are written
-        if self.validations_per_phase is not None and self.validations_per_phase < 1:
-            raise ValueError(f"`validations_per_phase` must be at least 1, got {self.validations_per_phase}.")
-        if self.clips_per_epoch is not None and self.clips_per_epoch < 1:
-            raise ValueError(f"`clips_per_epoch` must be at least 1, got {self.clips_per_epoch}.")
+        for name in ("validations_per_phase", "clips_per_epoch"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
         if self.precise_bn_batches is not None and self.precise_bn_batches < 1:
             raise ValueError(
                 f"`precise_bn_batches` must be at least 1, got {self.precise_bn_batches}. Leave it out to keep the "
@@ -284,7 +283,7 @@ def baseline_epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:
     if trainer.max_epochs is not None and trainer.max_epochs != -1:
         lengths.append(Fraction(trainer.max_epochs))
     if trainer.max_steps != -1:
-        lengths.append(epoch.after_optimizer_steps(trainer.max_steps))
+        lengths.append(epoch.after_ticks(trainer.max_steps, "step", frequency=1))
     if not lengths:
         raise MisconfigurationException(
             "MultigridCallback plans the whole training, but the Trainer has no end. Give `max_epochs` or `max_steps`."

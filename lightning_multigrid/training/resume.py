@@ -19,7 +19,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from lightning_multigrid.lightning import LRSchedulerConfig, MisconfigurationException
 from lightning_multigrid.loading import MultigridSampler
 from lightning_multigrid.schedule import LongCycle, LRScaling, MultigridSchedule, ShortCycle
-from lightning_multigrid.training.baseline_lr import BaselineEpoch
+from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR
 from lightning_multigrid.training.lightning_internals import LoopCounters, Place
 
 # --- What a checkpoint says ---
@@ -32,7 +32,9 @@ def describe_run(sampler: MultigridSampler, epoch: BaselineEpoch) -> dict[str, A
         "schedule": str(sampler.schedule),
         "plan": _plan_key(sampler.schedule),
         "baseline_plan": _plan_key(_without_cycles(sampler.schedule)),
-        "clips": sampler.baseline_clips * sampler.world * sampler.accumulate,  # of a baseline optimizer step
+        "clips": sampler.schedule.baseline.shape.clips
+        * sampler.world
+        * sampler.accumulate,  # of a baseline optimizer step
         "split": [sampler.world, sampler.accumulate],
         "samples": int(sampler.clips * sampler.world),
         "baseline_epoch_batches": [epoch.batches, epoch.accumulate],
@@ -73,19 +75,15 @@ def _window_start(place: Place, accumulate: int) -> Place:
 
 
 def take_up(
-    checkpoint: dict[str, Any],
-    state: dict[str, Any] | None,
-    sampler: MultigridSampler,
-    epoch: BaselineEpoch,
-    configs: Sequence[LRSchedulerConfig],
+    checkpoint: dict[str, Any], state: dict[str, Any] | None, sampler: MultigridSampler, lr: BaselineLR
 ) -> Continuation:
     """Finds where this run continues a checkpoint, and changes the counters in it before Lightning reads them."""
     # `state` is None if a run without the callback wrote the checkpoint.
     counters = LoopCounters(checkpoint)
     if state is None:
-        found = _from_baseline(counters, sampler, epoch, configs)
+        found = _from_baseline(counters, sampler, lr.epoch, lr.configs)
     else:
-        found = _from_multigrid(state, counters.place, sampler, epoch)
+        found = _from_multigrid(state, counters.place, sampler, lr.epoch)
     elsewhere = counters.optimizer_steps - optimizer_steps_before(sampler, found.place)
     if found.place == counters.place:
         counters.close_finished_epoch()

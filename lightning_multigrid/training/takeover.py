@@ -7,21 +7,28 @@ from functools import wraps
 from types import new_class
 from typing import Any
 
+from rich.progress import BarColumn, ProgressColumn, TextColumn
 from torch import nn
 
-from lightning_multigrid.lightning import Callback, LightningModule, LRSchedulerConfig, Trainer, is_a
+from lightning_multigrid.lightning import Callback, LightningModule, LRSchedulerConfig, Trainer, above_bar, is_a
 from lightning_multigrid.loading import MultigridSampler
 from lightning_multigrid.norm import Loan
-from lightning_multigrid.reports import RunReport
+from lightning_multigrid.reports import ClosingWords, RunReport
+from lightning_multigrid.training import lightning_internals as internals
 from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR, is_plateau
-from lightning_multigrid.training.lightning_internals import (
-    attach,
-    batch_index,
-    loop_limits,
-    reload_every,
-    training_source,
-)
 from lightning_multigrid.training.recipe import Recipe
+
+_LIGHTNINGS = "lightning.", "pytorch_lightning."
+
+
+def _narrow_columns(theme: Any) -> list[ProgressColumn]:
+    """The columns of Lightning's bar of Rich that leave room for ours on 80 characters, without times of the epoch."""
+    style, done = theme.progress_bar, theme.progress_bar_finished
+    return [
+        TextColumn("{task.description}"),
+        BarColumn(14, complete_style=style, finished_style=done, pulse_style=theme.progress_bar_pulse),
+        TextColumn("{task.completed:.0f}/{task.total}", style=theme.batch_progress),
+    ]
 
 
 class Takeover(ExitStack):
@@ -46,15 +53,15 @@ class Takeover(ExitStack):
         for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *parts):
             self.callback(vars(owner).update, dict(vars(owner)))
             self.callback(vars(owner).clear)  # comes before `update`
-        attach(trainer, module)
+        internals.attach(trainer, module)
 
     def replace_loader(self, trainer: Trainer, loader: Any) -> None:
         """Gives Lightning another training loader, which it requests at the next opportunity."""
-        self.set_attribute(training_source(trainer), "instance", loader)
+        self.set_attribute(internals.training_source(trainer), "instance", loader)
         # Lightning fixes the number of batches when it requests the loader (`FitLoop.setup_data`), and
         # `configure_optimizers` may have made it do that already.
-        self.callback(reload_every, trainer, 0)
-        reload_every(trainer, -1)
+        self.callback(internals.reload_every, trainer, 0)
+        internals.reload_every(trainer, -1)
 
     def convert_batchnorm(self, module: nn.Module, sub_batch: int) -> None:
         """Converts plain BatchNorm layers to those over sub-mini-batches."""
@@ -119,7 +126,7 @@ class Takeover(ExitStack):
                     with lr.on_baseline():
                         getattr(super(type(scheduler), scheduler), name)(*args, **kwargs)
                 else:
-                    place = trainer.current_epoch, batch_index(trainer), trainer.is_last_batch
+                    place = trainer.current_epoch, internals.batch_index(trainer), trainer.is_last_batch
                     lr.called(scheduler, bool(args or kwargs), *place)
 
             return call
@@ -135,18 +142,25 @@ class Takeover(ExitStack):
         owner.__class__ = new_class(own.__name__, (own,), exec_body=lambda space: space.update(names | members))
 
     def show_on_bar(self, trainer: Trainer, report: RunReport) -> None:
-        """Shows items of a report on the progress bar."""
-        bar = trainer.progress_bar_callback
+        """Shows items of a report on the progress bar; until the bar is gone, messages appear above it."""
+        bar: Any = trainer.progress_bar_callback
+        messages = ExitStack()
+        messages.enter_context(above_bar(bar))
+        trainer.callbacks.append(ClosingWords(report, messages))  # type: ignore[attr-defined]  # see `add_last_callback`
         if bar is None:
             return
         own = bar.get_metrics
 
         @wraps(own)
         def get_metrics(trainer: Trainer, module: LightningModule) -> dict[str, Any]:
-            return {**own(trainer, module), **report.bar}
+            # Metrics of the sanity check say nothing, and the logger's version would not leave room for the script's.
+            of_script = {} if trainer.sanity_checking else own(trainer, module)
+            return {**report.bar, **{name: value for name, value in of_script.items() if name != "v_num"}}
 
         # Items that are text can only come from this method; what is logged for the bar must be a number.
         self._override(bar, "get_metrics", get_metrics)
+        if is_a(bar, "callbacks.RichProgressBar") and type(bar).__module__.startswith(_LIGHTNINGS):
+            self._override(bar, "configure_columns", lambda trainer: _narrow_columns(bar.theme))
 
     def add_last_callback(self, trainer: Trainer, callback: Callback) -> None:
         """Adds a callback after all others."""
@@ -160,7 +174,7 @@ class Takeover(ExitStack):
         schedule = sampler.schedule
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             # The plan already has `limit_train_batches`; Lightning would apply it to our batches once more.
-            for owner, name, value in loop_limits(trainer, schedule.epochs):
+            for owner, name, value in internals.loop_limits(trainer, schedule.epochs):
                 self.set_attribute(owner, name, value)
         interval = trainer.val_check_interval
         if isinstance(interval, int) and not isinstance(interval, bool):

@@ -31,7 +31,7 @@ class VideoClassifier(LightningModule):
     Mini-batches are `(clips, labels)`: clips B x 3 x T x H x W of any length and size, and one class index per clip, or
     0/1 labels B x C with `loss="bce"`; in training, clips that were mixed have probabilities of classes, B x C. Logs
     `train/loss`, and `val/` or `test/` `loss` with `top1` and, with more than five classes, `top5`; or with `map`. No
-    step waits for a GPU: there the progress bar shows `train/newest_loss`, the loss of the last step that is finished.
+    step waits for a GPU: there the progress bar shows the loss of the last step that is finished.
     Prediction returns probabilities, B x C.
 
     Evaluation on a `VideoDataModule` counts every video once, over any number of ranks: it fuses the probabilities of
@@ -155,16 +155,16 @@ class VideoClassifier(LightningModule):
         logits = self(clips)
         mixed = self.loss == "cross_entropy" and self._are_probabilities(labels, logits.shape)
         loss = (self._mixed_loss if mixed else self._compute_loss)(logits, labels)
-        self.log("train/loss", loss, prog_bar=not loss.is_cuda, batch_size=len(clips))
-        if loss.is_cuda:
-            self._show(loss.detach(), len(clips))
+        self.log("train/loss", loss, batch_size=len(clips))
+        self._show(loss.detach(), len(clips))
         return loss
 
     def _show(self, loss: Tensor, clips: int) -> None:
         """Shows the newest loss that the GPU has finished in the bar: for that of this step, Lightning would wait."""
         if self._newest_loss is None:
-            self._newest_loss = torch.full_like(loss, math.nan, device="cpu", pin_memory=True)
-        self.log("train/newest_loss", self._newest_loss, prog_bar=True, logger=False, batch_size=clips)
+            self._newest_loss = torch.full_like(loss, math.nan, device="cpu", pin_memory=loss.is_cuda)
+        shown = self._newest_loss if loss.is_cuda else loss
+        self.log("loss", shown, prog_bar=True, logger=False, batch_size=clips)
         self._newest_loss.copy_(loss, non_blocking=True)
 
     def on_train_epoch_end(self) -> None:
@@ -275,7 +275,9 @@ class VideoClassifier(LightningModule):
         self.val_metrics.reset()
 
     def on_validation_epoch_end(self) -> None:
-        self.log_dict(self.val_metrics, prog_bar=True)
+        self.log_dict(self.val_metrics)
+        name = "map" if self.loss == "bce" else "top1"
+        self.log(name, self.val_metrics[f"val/{name}"], prog_bar=True, logger=False)
 
     def on_test_epoch_start(self) -> None:
         self.test_metrics.reset()

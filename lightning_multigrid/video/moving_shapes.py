@@ -4,7 +4,6 @@ import os
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import cast, get_args
@@ -13,7 +12,6 @@ import numpy as np
 from rich.progress import track
 from typing_extensions import override
 
-from lightning_multigrid.files import StrPath
 from lightning_multigrid.video.datamodule import VideoDataModule
 from lightning_multigrid.video.shape_clips import DIRECTIONS, HEIGHT, SHAPES, WIDTH, Difficulty, Image, draw_clip
 
@@ -23,73 +21,6 @@ MOVING_SHAPES = tuple(f"{shape}-{direction}" for shape, direction in product(SHA
 # Part of the folder's name: raise it whenever a pixel changes.
 _VERSIONS: dict[Difficulty, str] = {"easy": "v1", "hard": "hard-v1"}
 _RATE = 12
-
-
-@dataclass(frozen=True)
-class MovingShapes:
-    """The videos; the arguments are those of `MovingShapesDataModule`."""
-
-    root: StrPath
-    train_per_class: int = 94
-    val_per_class: int = 25
-    seed: int = 0
-    difficulty: Difficulty = "easy"
-
-    def __post_init__(self) -> None:
-        for name, least in (("train_per_class", 1), ("val_per_class", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
-        if self.difficulty not in get_args(Difficulty):
-            raise ValueError(f"`difficulty` must be one of {', '.join(get_args(Difficulty))}, got {self.difficulty!r}.")
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the dataset, whose name has all that determines the pixels. `train` and `val` lie in it."""
-        numbers = f"{self.train_per_class}-{self.val_per_class}-seed{self.seed}"
-        return Path(self.root, f"moving-shapes-{_VERSIONS[self.difficulty]}-{numbers}")
-
-    def write(self) -> Path:
-        """Writes the videos with a progress bar, unless they are there already, and returns their folder.
-
-        They appear all at once: an interrupted call leaves nothing that a later one takes for the dataset, and
-        processes that write at the same time end with the same files.
-        """
-        folder = self.folder
-        if folder.is_dir():
-            return folder
-        with _temporary_folder(folder) as temporary:
-            unfinished = Path(temporary, folder.name)
-            self._write_videos(unfinished)
-            try:
-                os.replace(unfinished, folder)
-            except OSError:
-                if not folder.is_dir():  # else another process has written the same videos first
-                    raise
-        return folder
-
-    def _write_videos(self, folder: Path) -> None:
-        classes = list(product(SHAPES, DIRECTIONS))
-        seeds = [
-            (self.seed, split, label, index)
-            for split, number in enumerate((self.train_per_class, self.val_per_class))
-            for label in range(len(classes))
-            for index in range(number)
-        ]
-
-        def write(seeds: tuple[int, int, int, int]) -> None:
-            _, split, label, index = seeds
-            clip = draw_clip(*classes[label], np.random.default_rng(seeds), self.difficulty)
-            class_folder = folder / ("train", "val")[split] / "-".join(classes[label])
-            class_folder.mkdir(parents=True, exist_ok=True)
-            _encode(class_folder / f"{index:04}", clip, self.difficulty)
-
-        # Threads are enough: NumPy and the encoder release the interpreter.
-        pool = ThreadPoolExecutor(os.cpu_count())
-        try:
-            for _ in track(pool.map(write, seeds), "Writing the moving shapes", total=len(seeds)):
-                pass
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def _temporary_folder(folder: Path) -> tempfile.TemporaryDirectory[str]:
@@ -185,9 +116,19 @@ class MovingShapesDataModule(VideoDataModule):
         stride: int = 1,
         num_workers: int = 2,
     ) -> None:
+        for name, value, least in (
+            ("train_per_class", train_per_class, 1),
+            ("val_per_class", val_per_class, 1),
+            ("seed", seed, 0),
+        ):
+            if value < least:
+                raise ValueError(f"`{name}` must be at least {least}, got {value}.")
+        if difficulty not in get_args(Difficulty):
+            raise ValueError(f"`difficulty` must be one of {', '.join(get_args(Difficulty))}, got {difficulty!r}.")
+        self._per_class, self._seed, self._difficulty = (train_per_class, val_per_class), seed, difficulty
+        numbers = f"{train_per_class}-{val_per_class}-seed{seed}"  # the name has all that determines the pixels
         root_folder = cache_folder() if root is None else Path(root)
-        self.shapes = MovingShapes(root_folder, train_per_class, val_per_class, seed, difficulty)
-        folder = self.shapes.folder
+        self.folder = folder = root_folder / f"moving-shapes-{_VERSIONS[difficulty]}-{numbers}"
         super().__init__(
             folder / "train",
             folder / "val",
@@ -202,4 +143,43 @@ class MovingShapesDataModule(VideoDataModule):
 
     @override
     def prepare_data(self) -> None:
-        self.shapes.write()
+        """Writes the videos with a progress bar, unless they are there already.
+
+        They appear all at once: an interrupted call leaves nothing that a later one takes for the dataset, and
+        processes that write at the same time end with the same files.
+        """
+        folder = self.folder
+        if folder.is_dir():
+            return
+        with _temporary_folder(folder) as temporary:
+            unfinished = Path(temporary, folder.name)
+            self._write_videos(unfinished)
+            try:
+                os.replace(unfinished, folder)
+            except OSError:
+                if not folder.is_dir():  # else another process has written the same videos first
+                    raise
+
+    def _write_videos(self, folder: Path) -> None:
+        classes = list(product(SHAPES, DIRECTIONS))
+        seeds = [
+            (self._seed, split, label, index)
+            for split, number in enumerate(self._per_class)
+            for label in range(len(classes))
+            for index in range(number)
+        ]
+
+        def write(seeds: tuple[int, int, int, int]) -> None:
+            _, split, label, index = seeds
+            clip = draw_clip(*classes[label], np.random.default_rng(seeds), self._difficulty)
+            class_folder = folder / ("train", "val")[split] / "-".join(classes[label])
+            class_folder.mkdir(parents=True, exist_ok=True)
+            _encode(class_folder / f"{index:04}", clip, self._difficulty)
+
+        # Threads are enough: NumPy and the encoder release the interpreter.
+        pool = ThreadPoolExecutor(os.cpu_count())
+        try:
+            for _ in track(pool.map(write, seeds), "Writing the moving shapes", total=len(seeds)):
+                pass
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -1,7 +1,5 @@
 """`PredictionWriter`: predictions as a table, a row per video."""
 
-import csv
-import io
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_multigrid.clips import VideoBatch
-from lightning_multigrid.files import new_file
+from lightning_multigrid.files import write_csv
 from lightning_multigrid.lightning import BasePredictionWriter, LightningModule, MisconfigurationException, Trainer
 
 Row = list[str]
@@ -100,13 +98,7 @@ class PredictionWriter(BasePredictionWriter):
             torch.distributed.all_gather_object(ranks, self._rows)
         if trainer.is_global_zero:
             rows = {index: row for of_rank in ranks for index, row in of_rank.items()}
-            self._write([rows[index] for index in sorted(rows)])
+            columns = (max(map(len, rows.values()), default=1) - 1) // 2
+            names = (f"{name}_{place + 1}" for place in range(columns) for name in ("class", "probability"))
+            write_csv(self.path, [["path", *names], *(rows[index] for index in sorted(rows))])
             rank_zero_info(f"Predictions of {len(rows):,} videos: {self.path}")
-
-    def _write(self, rows: list[Row]) -> None:
-        columns = (max(map(len, rows), default=1) - 1) // 2
-        header = ["path", *(f"{name}_{place + 1}" for place in range(columns) for name in ("class", "probability"))]
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([header, *rows])
-        with new_file(self.path) as file:
-            file.write(text.getvalue().encode("utf-8", "surrogateescape"))

@@ -457,8 +457,8 @@ def test_damaged_files_of_the_matrix(here: Connection, tmp_path: Path, shown: Ca
     assert not faults
 
 
-def test_the_readme_states_how_large_the_matrix_is() -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text()
+def test_the_page_on_evidence_states_how_large_the_matrix_is() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "evidence.md").read_text()
     stated = re.search(r"([\d,]+) files of (\d+) codings .* in (\d+) containers", text, re.DOTALL)
     assert stated is not None
     files, codings, containers = (int(number.replace(",", "")) for number in stated.groups())

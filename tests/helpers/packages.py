@@ -10,12 +10,15 @@ PACKAGE = Path(lightning_multigrid.__file__).parent
 # In reading order, with the sub-packages and the libraries that each may import. Whoever changes this changes the
 # structure: say why in the commit.
 MULTIGRID = {
-    "lightning": ((), ("lightning", "lightning_utilities", "pytorch_lightning")),
+    "lightning": ((), ("lightning", "lightning_utilities", "pytorch_lightning", "tqdm")),
     "schedule": ((), ()),
     "norm": ((), ("torch",)),
     "positions": ((), ("torch",)),
     "loading": (("schedule",), ("numpy", "torch")),
-    "reports": (("lightning", "loading", "schedule"), ("lightning_utilities", "matplotlib", "torch")),
+    "reports": (
+        ("lightning", "loading", "schedule"),
+        ("lightning_utilities", "matplotlib", "torch", "typing_extensions"),
+    ),
     "training": (
         ("files", "lightning", "loading", "norm", "positions", "reports", "schedule"),
         ("fsspec", "lightning_utilities", "numpy", "rich", "torch", "typing_extensions"),

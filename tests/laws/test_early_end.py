@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
 from lightning_multigrid import MultigridCallback
 from tests.helpers.tiny import Module, fit, loader
@@ -90,3 +90,16 @@ def test_a_checkpoint_of_a_held_early_stopping_is_an_ordinary_one(tmp_path):
     saved = next(value for key, value in state.items() if key.startswith("EarlyStopping"))
     assert saved["patience"] == 3
     assert -2 <= saved["wait_count"] <= 0
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_a_run_goes_on_after_the_last_step_of_an_epoch(tmp_path):
+    """That epoch's validation is left out, as without the callback, so there is no metric to judge by."""
+    saver = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    val = loader(shuffle=False, number=4)
+    whole, resumed = Constant(), Constant()
+    fit(whole, MultigridCallback(), EarlyStopping("val"), saver, val=val, max_epochs=2, enable_checkpointing=True)
+    steps = [epoch for epoch, *_ in whole.seen].count(0)
+    path = tmp_path / f"step={steps}.ckpt"
+    fit(resumed, MultigridCallback(), EarlyStopping("val"), val=val, max_epochs=2, ckpt_path=path)
+    assert resumed.seen == whole.seen[steps:]

@@ -13,7 +13,7 @@ from torchvision.models.video.mvit import MSBlockConfig
 from torchvision.models.video.swin_transformer import SwinTransformer3d
 
 from lightning_multigrid import MultigridCallback
-from tests.helpers.tiny import Module, clips, fit
+from tests.helpers.tiny import SMALL_HIERA, Module, clips, fit
 
 FRAMES, SIZE = 8, 32
 
@@ -48,14 +48,7 @@ def vit(name="vit_tiny_patch16_224", **settings):
 
 
 def hiera(name):
-    settings = {
-        "embed_dim": 8,
-        "stages": (1, 1),
-        "q_pool": 1,
-        "mask_unit_size": (2, 2),
-        "mask_unit_attn": (True, False),
-    }
-    return PerFrame(name, **settings)
+    return PerFrame(name, **SMALL_HIERA)
 
 
 def pytorchvideo(module, builder, **settings):

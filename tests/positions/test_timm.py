@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from lightning_multigrid.positions import Following
+from tests.helpers.tiny import SMALL_HIERA
 
 timm = pytest.importorskip("timm")
 SIZE, COARSE = 64, 32
@@ -77,15 +78,8 @@ def test_rotary_places_are_spread(kind, dynamic):
 
 
 def test_hiera_resizes_as_for_images_of_that_size():
-    settings = {
-        "embed_dim": 8,
-        "stages": (1, 1),
-        "q_pool": 1,
-        "mask_unit_size": (2, 2),
-        "mask_unit_attn": (True, False),
-    }
     torch.manual_seed(0)
-    net, other = (timm.create_model("hiera_tiny_224", img_size=size, **settings).eval() for size in (SIZE, COARSE))
+    net, other = (timm.create_model("hiera_tiny_224", img_size=size, **SMALL_HIERA).eval() for size in (SIZE, COARSE))
     table = timm.layers.resample_abs_pos_embed(net.pos_embed, (8, 8), (16, 16), 0)
     other.load_state_dict(net.state_dict() | {"pos_embed": table})
     following = Following(net, 4, SIZE)

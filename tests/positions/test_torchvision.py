@@ -5,7 +5,7 @@ import torch
 from torchvision.models.video.mvit import MSBlockConfig, MViT
 from torchvision.models.video.swin_transformer import SwinTransformer3d
 
-from lightning_multigrid.models.mvit import ResizedPositions
+from lightning_multigrid.models.wrapped import ResizedPositions
 from lightning_multigrid.positions import Following
 
 

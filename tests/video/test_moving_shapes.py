@@ -14,7 +14,6 @@ from lightning_multigrid.video import moving_shapes as moving_shapes
 from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.moving_shapes import (
     MOVING_SHAPES,
-    MovingShapes,
     MovingShapesDataModule,
     cache_folder,
 )
@@ -36,10 +35,17 @@ def digests(folder):
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+def written(root, **arguments):
+    """The folder of the dataset, written if it isn't there."""
+    data = MovingShapesDataModule(str(root), **arguments)
+    data.prepare_data()
+    return data.folder
+
+
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
     """2 training videos and 1 validation video of each class."""
-    return MovingShapes(tmp_path_factory.mktemp("videos"), train_per_class=2, val_per_class=1).write()
+    return written(tmp_path_factory.mktemp("videos"), train_per_class=2, val_per_class=1)
 
 
 class TestFiles:
@@ -74,17 +80,17 @@ class TestFiles:
         assert len(np.unique(np.round(backgrounds, -1), axis=0)) > 0.8 * len(backgrounds)
 
     def test_the_same_seed_gives_the_same_bytes(self, dataset, tmp_path):
-        again = MovingShapes(tmp_path, train_per_class=2, val_per_class=1).write()
+        again = written(tmp_path, train_per_class=2, val_per_class=1)
         assert digests(again) == digests(dataset)
 
     def test_another_seed_gives_other_videos_in_another_folder(self, dataset):
-        other = MovingShapes(dataset.parent, train_per_class=2, val_per_class=1, seed=1).write()
+        other = written(dataset.parent, train_per_class=2, val_per_class=1, seed=1)
         assert other != dataset
         assert not set(digests(other).values()) & set(digests(dataset).values())
 
     def test_hard_videos_are_others_and_of_frames_that_are_decoded_one_by_one(self, dataset):
-        hard = MovingShapes(dataset.parent, train_per_class=1, val_per_class=1, difficulty="hard").write()
-        again = MovingShapes(dataset.parent / "again", train_per_class=1, val_per_class=1, difficulty="hard").write()
+        hard = written(dataset.parent, train_per_class=1, val_per_class=1, difficulty="hard")
+        again = written(dataset.parent / "again", train_per_class=1, val_per_class=1, difficulty="hard")
         assert hard.parent == dataset.parent
         assert hard != dataset
         assert digests(hard) == digests(again)
@@ -95,7 +101,7 @@ class TestFiles:
                 assert all(packet.is_keyframe for packet in container.demux(video=0) if packet.size)
 
     def test_more_videos_begin_with_the_same_ones(self, dataset):
-        more = MovingShapes(dataset.parent, train_per_class=2, val_per_class=2).write()
+        more = written(dataset.parent, train_per_class=2, val_per_class=2)
         assert digests(dataset).items() <= digests(more).items()
 
 
@@ -107,7 +113,7 @@ class TestCache:
         monkeypatch.setattr(moving_shapes, "DIRECTIONS", ("up",))
 
     def write(self, root):
-        return MovingShapes(root, train_per_class=4, val_per_class=1).write()
+        return written(root, train_per_class=4, val_per_class=1)
 
     def test_written_once(self, small, tmp_path, monkeypatch, capsys):
         folder = self.write(tmp_path)
@@ -163,7 +169,7 @@ class TestCache:
     )
     def test_numbers_out_of_range(self, tmp_path, arguments, message):
         with pytest.raises(ValueError, match=message):
-            MovingShapes(tmp_path, **arguments).write()
+            written(tmp_path, **arguments)
         assert list(tmp_path.iterdir()) == []
 
     def test_another_difficulty_is_refused_where_it_is_written(self):
@@ -173,7 +179,7 @@ class TestCache:
     def test_a_folder_that_cannot_be_written(self, tmp_path):
         (tmp_path / "file").touch()
         with pytest.raises(OSError, match=r"cannot be written to .*file.*`root`, or as.*LIGHTNING_MULTIGRID_CACHE"):
-            MovingShapes(tmp_path / "file" / "root").write()
+            written(tmp_path / "file" / "root")
 
     @pytest.mark.parametrize(
         ("platform", "environment", "expected"),

@@ -9,7 +9,7 @@ from torchvision.models.video import MViT, mvit_v1_b, mvit_v2_s
 from torchvision.models.video.mvit import MSBlockConfig
 
 from lightning_multigrid import MultigridCallback, VideoClassifier
-from lightning_multigrid.models.mvit import ResizedPositions
+from lightning_multigrid.models.wrapped import ResizedPositions
 from lightning_multigrid.positions import mvit_tables
 from tests.helpers.tiny import clips, trainer
 

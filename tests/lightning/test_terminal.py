@@ -1,0 +1,78 @@
+"""What a person sees on a terminal: every message whole, once and in order, and a bar that keeps its place."""
+
+import json
+import logging
+import re
+import warnings
+
+import pytest
+from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
+
+from lightning_multigrid import MultigridCallback
+from tests.helpers.terminal import on_terminal
+from tests.helpers.tiny import Module, fit, loader
+
+BROKEN = "The video /videos/of/a/long/folder/whose/name/does/not/end/before/the/line/does/abcdefgh.mp4 is broken."
+
+
+class Warns(Module):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("now", loss.detach(), prog_bar=True, logger=False)
+        if self._trainer is not None and (self.current_epoch, batch_idx) == (1, 1):
+            warnings.warn(BROKEN, UserWarning, stacklevel=1)
+        return loss
+
+
+def train(bar, told):
+    """Trains with a bar; notes in a file what was said, in order."""
+    said = []
+
+    class Noting(logging.Handler):
+        def emit(self, record):
+            said.append(record.getMessage())
+
+    logging.getLogger("lightning.pytorch").addHandler(Noting())
+    show = warnings.showwarning
+
+    def noting(message, category, filename, lineno, file=None, line=None):
+        said.append(warnings.formatwarning(message, category, filename, lineno, line))
+        show(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = noting
+    shown = {"enable_progress_bar": bar is not None, "max_epochs": 2, "num_sanity_val_steps": 1}
+    bars = [] if bar is None else [bar()]
+    fit(Warns(), MultigridCallback(), *bars, val=loader(number=8, shuffle=False), **shown)
+    told.write_text(json.dumps(said))
+
+
+def squeezed(lines):
+    return "".join("".join(lines).split())
+
+
+WIDTHS = (60, 80, 100, 160, 230)
+
+
+@pytest.mark.parametrize(
+    ("bar", "columns"), [*((bar, width) for bar in (RichProgressBar, TQDMProgressBar) for width in WIDTHS), (None, 100)]
+)
+def test_a_person_sees_every_message_whole_once_and_in_order(bar, columns, tmp_path):
+    seen = on_terminal(lambda: train(bar, tmp_path / "said"), columns, watch=re.compile("Epoch.*grid.*left.*").match)
+    assert seen.status == 0, seen.lines
+    bars = [index for index, line in enumerate(seen.lines) if line.startswith("Epoch ")]
+    messages = [line for line in seen.lines if not re.match(r"Epoch |\s+now: ", line)]  # 60 columns need two lines
+    said = json.loads((tmp_path / "said").read_text())
+    assert squeezed(messages) == squeezed(said)
+    assert [message for message in said if BROKEN in message]
+    report = next(index for index, line in enumerate(seen.lines) if line.startswith("Time per shape of mini-batch"))
+    assert "Attheend:" in squeezed(seen.lines[report:])
+    assert len(bars) == (bar is not None)
+    assert all(index < report for index in bars)  # the report comes when the bar is gone
+    shown = [line for lines in seen.watched for line in lines]
+    if bar is RichProgressBar and columns >= 80:
+        places = {tuple(line.index(item) for item in ("grid: ", "left: ", "now: ")) for line in shown if "now" in line}
+        assert len(places) == 1
+        assert {line.index("grid: ") for line in shown} == {place[0] for place in places}
+        assert re.search(r"left: \d:\d\d:\d\d now: \d\.\d{3}$", shown[-1])
+    if bar is TQDMProgressBar and columns >= 100:
+        assert re.search(r"grid=\S+, left=\d:\d\d:\d\d, now=\d\.\d+\]$", shown[-1])
