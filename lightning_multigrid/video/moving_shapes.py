@@ -12,6 +12,7 @@ import numpy as np
 from rich.progress import track
 from typing_extensions import override
 
+from lightning_multigrid.files import require
 from lightning_multigrid.video.datamodule import VideoDataModule
 from lightning_multigrid.video.shape_clips import DIRECTIONS, HEIGHT, SHAPES, WIDTH, Difficulty, Image, draw_clip
 
@@ -21,18 +22,6 @@ MOVING_SHAPES = tuple(f"{shape}-{direction}" for shape, direction in product(SHA
 # Part of the folder's name: raise it whenever a pixel changes.
 _VERSIONS: dict[Difficulty, str] = {"easy": "v1", "hard": "hard-v1"}
 _RATE = 12
-
-
-def _temporary_folder(folder: Path) -> tempfile.TemporaryDirectory[str]:
-    """Makes a folder next to another one, so that moving it there is a single step of the file system."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent)
-    except OSError as error:
-        raise OSError(
-            f"The moving shapes cannot be written to {folder.parent}: {error}. Give another folder as `root`, or as "
-            "the environment variable LIGHTNING_MULTIGRID_CACHE."
-        ) from error
 
 
 # Equal bytes each time need one thread, whose number is part of an H.264 file, and no macroblock tree, through which
@@ -118,10 +107,9 @@ class MovingShapesDataModule(VideoDataModule):
     ) -> None:
         given = {"train_per_class": (train_per_class, 1), "val_per_class": (val_per_class, 1), "seed": (seed, 0)}
         for name, (value, least) in given.items():
-            if value < least:
-                raise ValueError(f"`{name}` must be at least {least}, got {value}.")
-        if difficulty not in get_args(Difficulty):
-            raise ValueError(f"`difficulty` must be one of {', '.join(get_args(Difficulty))}, got {difficulty!r}.")
+            require(value >= least, name, value, f"at least {least}")
+        known = get_args(Difficulty)
+        require(difficulty in known, "difficulty", difficulty, f"one of {', '.join(known)}")
         self._per_class, self._seed, self._difficulty = (train_per_class, val_per_class), seed, difficulty
         numbers = f"{train_per_class}-{val_per_class}-seed{seed}"  # the name has all that determines the pixels
         root_folder = cache_folder() if root is None else Path(root)
@@ -148,7 +136,16 @@ class MovingShapesDataModule(VideoDataModule):
         folder = self.folder
         if folder.is_dir():
             return
-        with _temporary_folder(folder) as temporary:
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            # Beside its place, so that moving it there is a single step of the file system.
+            unfinished_folder = tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent)
+        except OSError as error:
+            raise OSError(
+                f"The moving shapes cannot be written to {folder.parent}: {error}. Give another folder as `root`, or "
+                "as the environment variable LIGHTNING_MULTIGRID_CACHE."
+            ) from error
+        with unfinished_folder as temporary:
             unfinished = Path(temporary, folder.name)
             self._write_videos(unfinished)
             try:
