@@ -37,23 +37,17 @@ class LRCurve:
     def __init__(self, epochs: int) -> None:
         self.points: list[LRPoint] = []
         self._distance = epochs / _POINTS
-        self._previous: LRPoint | None = None  # the last point, whether it was kept or not
+        self.newest = LRPoint(0.0, 0.0, 0.0)  # whether it was kept or not
 
     def add(self, point: LRPoint) -> None:
-        previous, self._previous = self._previous, point
-        if previous is not None:
+        previous, self.newest = self.newest, point
+        if self.points:
             last = self.points[-1]
             if math.isclose(point.lr, last.lr, rel_tol=0.02) and point.position - last.position < self._distance:
                 return
             if previous is not last:
                 self.points.append(previous)  # so that a figure shows a jump where it is
         self.points.append(point)
-
-    @property
-    def last(self) -> float:
-        """The LR of the last step."""
-        assert self._previous is not None
-        return self._previous.lr
 
 
 def _new_figure(width: float, height: float) -> Figure:

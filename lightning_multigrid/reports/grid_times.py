@@ -45,19 +45,15 @@ class ShapeTimes:
     def __init__(self, flops: Mapping[BatchShape, float]) -> None:
         self._flops = flops
         self._grids: dict[BatchShape, _GridTotals] = {}
-        self._all = StepTotals()
+        self.all = StepTotals()
 
     def add(self, time: StepTime) -> None:
         shape = time.step.shape
         self._grids.setdefault(shape.clip, _GridTotals(shape)).add(time)
-        self._all.add(time)
+        self.all.add(time)
 
     def __bool__(self) -> bool:
         return bool(self._grids)
-
-    @property
-    def seconds(self) -> float:
-        return self._all.seconds
 
     def measured(self, shape: BatchShape) -> bool:
         """Returns whether steps were measured on the grid of a shape beyond the first."""
@@ -80,8 +76,8 @@ class ShapeTimes:
         if grid:
             return stepping + shape.clips * grid.all.waiting / grid.all.clips
         # If steps wait at all, the loader sets the pace.
-        waits = 20 * self._all.waiting > self.seconds
-        return max(stepping, shape.clips * self.seconds / self._all.clips) if waits else stepping
+        waits = 20 * self.all.waiting > self.all.seconds
+        return max(stepping, shape.clips * self.all.seconds / self.all.clips) if waits else stepping
 
     def _cost(self, clip: BatchShape) -> float:
         return self._flops.get(clip, 0.0) or clip.points
@@ -96,10 +92,9 @@ class ShapeTimes:
         return found
 
     def table(self) -> str:
-        """Returns a line per shape, coarse to fine, and a line for all of them."""
         cells = []
         lines = [(str(row.shape), row.total, f"{1000 * row.predicted:.1f}") for row in self.rows]
-        for name, total, by_flops in [*lines, ("all", self._all, "")]:
+        for name, total, by_flops in [*lines, ("all", self.all, "")]:
             step, waiting = (f"{1000 * seconds / total.steps:.1f}" for seconds in (total.stepping, total.waiting))
             speed = f"{total.clips / total.seconds:.1f}" if total.seconds else ""
             counts = str(total.steps), str(total.clips), f"{total.seconds:.1f}"

@@ -41,6 +41,7 @@ class RunReport:
         self._began: tuple[float, Fraction] | None = None  # when and where the run started
         self._phase = -1  # the phase that was announced last
         self._shape = self._schedule.baseline.shape
+        self._widest = max(len(_compact(shape)) for shape in (self._shape, *self._schedule.grids))
         self._estimate: tuple[float, float | None] = -1.0, None  # when it was made, and what it was
         self.times = ShapeTimes(flops)
         self.lr_curve = LRCurve(self._schedule.epochs)
@@ -111,10 +112,6 @@ class RunReport:
         clock = "-:--:--" if left is None else f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
         return {"grid": _compact(self._shape).ljust(self._widest), "left": clock}
 
-    @cached_property
-    def _widest(self) -> int:
-        return max(len(_compact(shape)) for shape in (self._schedule.baseline.shape, *self._schedule.grids))
-
     @property
     def seconds_left(self) -> float | None:
         """The estimated time until the end, with validation and the like; None before the first measurement."""
@@ -131,7 +128,7 @@ class RunReport:
         since, start = self._began
         done = self._position - start
         # Validation, checkpoints and starts of epochs take time in proportion to the epochs.
-        other = max(0.0, time.perf_counter() - since - self.times.seconds)
+        other = max(0.0, time.perf_counter() - since - self.times.all.seconds)
         return steps + (other * float((self._schedule.epochs - self._position) / done) if done > 0 else 0.0)
 
     def _limit_sentence(self, index: int, limit: LoaderLimit) -> str:
@@ -157,7 +154,7 @@ class RunReport:
             f"Time per shape of mini-batch (clips x frames x size), on one device:\n{self.times.table()}"
         )
         speedup = self._speedup()
-        self._closing.append(last_metrics(_metrics(trainer), self.lr_curve.last))
+        self._closing.append(last_metrics(_metrics(trainer), self.lr_curve.newest.lr))
         scalars = {f"multigrid/ms_per_step/{row.shape}".replace(" ", ""): 1000 * row.step for row in self.times.rows}
         if speedup is not None:
             scalars["multigrid/speedup"] = speedup
@@ -168,7 +165,6 @@ class RunReport:
             self._draw(trainer, folder)
 
     def close(self) -> None:
-        """Says what `finish` has computed."""
         while self._closing:
             rank_zero_info(self._closing.pop(0))
 
@@ -180,11 +176,11 @@ class RunReport:
         steps = self._schedule.baseline_steps(self._sampler.clips, self._sampler.drop_last)
         step = self.times.step_seconds(baseline)
         self._closing.append(
-            f"{steps * step / self.times.seconds:.2f}x faster than the baseline, which would take {steps} steps of "
+            f"{steps * step / self.times.all.seconds:.2f}x faster than the baseline, which would take {steps} steps of "
             f"{1000 * step:.1f} ms, as measured on its grid, {duration(steps * step)} instead of "
-            f"{duration(self.times.seconds)}: steps and waiting, without validation."
+            f"{duration(self.times.all.seconds)}: steps and waiting, without validation."
         )
-        return steps * step / self.times.seconds
+        return steps * step / self.times.all.seconds
 
     def _draw(self, trainer: Trainer, folder: str) -> None:
         files = {name: os.path.join(folder, f"multigrid_{name}.png") for name in ("plan", "times")}

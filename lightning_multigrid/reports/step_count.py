@@ -3,6 +3,7 @@
 Nothing is computed there, so any model and any mini-batch can be counted in seconds.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -95,7 +96,5 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 def _nbytes(tensor: Tensor) -> int:
     """Bytes of a tensor, where expanded dimensions count once."""
-    values = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        values *= size if stride else 1
-    return values * tensor.element_size()
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return math.prod(size for size, stride in sizes if stride) * tensor.element_size()
