@@ -4,8 +4,10 @@ import os
 import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import yaml
 from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter, Namespace
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from rich import filesize
@@ -22,25 +24,7 @@ DATA_COMMANDS = ("prepare", "check")
 # The options of `prepare` that go to the function as they are.
 _OPTIONS = ("part", "merge", "workers", "timeout", "max_bad_fraction", "keep_damaged")
 
-_PREPARE = """\
-Transcodes a dataset for training: small videos that decode several times faster, their list and their index.
-
-    lightning-multigrid prepare --source videos/train.csv --output prepared/train
-    lightning-multigrid prepare --config recipe.yaml --output prepared
-
-The first prepares one list or folder of videos. The second prepares all splits that a config of `fit` names, each into
-a folder of its own, and says what to change in the config. If it was stopped, the same command continues from there.
-Broken and damaged videos are left out, and `report.csv` names them with the reason.
-
-Several machines share the work with `--part 1/64` to `--part 64/64`, in any order or at once, into one folder. Then
-`--merge`, with the same other options, writes the list and the index that one machine would have written."""
-_CHECK = """\
-Reads every video of a dataset, and says which are broken or damaged, and how. Exits with 1 if any is.
-
-Four frames of each are decoded, from the keyframes before them. Damage elsewhere is found by --full only.
-
-    lightning-multigrid check --source videos/train.csv
-    lightning-multigrid check --config recipe.yaml --full --report broken.csv"""
+_DESCRIPTIONS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
 class _Help(RawDescriptionHelpFormatter, DefaultHelpFormatter):
@@ -74,7 +58,7 @@ def run_data_command(args: Sequence[str]) -> None:
 def _parser(command: str) -> ArgumentParser:
     parser = ArgumentParser(
         prog=f"lightning-multigrid {command}",
-        description=_PREPARE if command == "prepare" else _CHECK,
+        description=_DESCRIPTIONS[command],
         exit_on_error=False,
         formatter_class=_Help,
     )

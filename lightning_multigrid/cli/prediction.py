@@ -7,12 +7,15 @@ takes as long as the one of them that needs longest. Each is taken at its best, 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 
+from lightning_multigrid.cli.forecast import clips_of
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import StepCount, count_training_step
@@ -37,15 +40,8 @@ class Gpu:
     terabytes: float
 
 
-GPUS = {
-    # NVIDIA's data sheets of the H200 and the H100 (SXM), which give the rates with sparsity: twice these.
-    "h200": Gpu("H200", 989.5, 494.7, 4.8),
-    "h100": Gpu("H100", 989.5, 494.7, 3.35),
-    # NVIDIA's data sheet of the A100 (SXM, 80 GB).
-    "a100": Gpu("A100", 312.0, 156.0, 2.039),
-    # NVIDIA's white paper on the Ada architecture, appendix A; bfloat16 is accumulated at 32 bits.
-    "rtx4090": Gpu("RTX 4090", 165.2, 82.6, 1.008),
-}
+_DATA_SHEETS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+GPUS = {key: Gpu(**values) for key, values in _DATA_SHEETS.items()}
 
 
 def find_gpu(name: str) -> Gpu:
@@ -72,7 +68,6 @@ class StepPrediction:
 
     @property
     def bound(self) -> str:
-        """Which part needs longest."""
         return max(asdict(self).items(), key=lambda part: part[1])[0]
 
 
@@ -95,8 +90,8 @@ def count_grids(module: nn.Module, grids: Iterable[Grid], *, half: bool) -> dict
             restore_batchnorm(probe)
             if sub_batch:
                 set_sub_batch(convert_sub_batchnorm(probe), sub_batch, of=shape.clips)
-            clips = torch.empty(shape.clips, 3, shape.frames, shape.size, shape.size, device="meta", dtype=dtype)
-            counts[shape, sub_batch] = _with_weights(count_training_step(probe, clips), probe, half)
+            step = count_training_step(probe, clips_of(shape, shape.clips, dtype))
+            counts[shape, sub_batch] = _with_weights(step, probe, half)
     except Exception as error:  # whatever a user's model may raise
         raise MisconfigurationException(
             f"`--gpu` can't count {type(module).__name__} on shapes alone ({error}). Use `--step_time` or `--measure`."
