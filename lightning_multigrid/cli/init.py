@@ -9,6 +9,7 @@ from statistics import median
 from string import Template
 
 import torch
+import yaml
 from jsonargparse import ArgumentParser
 
 from lightning_multigrid.cli.explain import explained
@@ -17,6 +18,7 @@ from lightning_multigrid.prepare import Look, look_at
 from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule
 from lightning_multigrid.sources import Manifest, ManifestError, read_manifest
 
+_MACHINES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _LOOKED_AT = 32  # videos; the index of each is made, which reads the file once
 _STEPS = 4000  # of the baseline, as far as 10 to 100 epochs allow
 
@@ -74,33 +76,29 @@ def _held_out(manifest: Manifest, labels: Sequence[int]) -> tuple[list[int], lis
 
 def _choose(videos: int, looks: Sequence[Look]) -> dict[str, object]:
     """Returns the baseline for so many training videos, and why."""
-    gpu = torch.cuda.is_available()
+    machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     length, rate, short = (median(column) for column in zip(*looks, strict=True))
     shortest = sorted(look.frames for look in looks)[len(looks) // 10]
-    frames = next((number for number in (16, 8, 4) if number <= shortest and (gpu or number < 16)), 2)
+    frames = next((number for number in (16, 8, 4) if number <= min(shortest, machine["frames"])), 2)
     stride = max(1, min(round(2 * rate / frames), int(shortest) // frames))
-    largest = 112 if gpu else 64
-    size = max(32, min(largest, int(short * 7 / 8) // 16 * 16))
+    size = max(32, min(machine["size"], int(short * 7 / 8) // 16 * 16))
     batch = next((clips for clips in (8, 4, 2, 1) if _fits(BatchShape(clips, frames, size), videos)), None)
     if batch is None:
         raise ManifestError(f"There are {videos} training videos, too few for the large mini-batches of multigrid.")
     epochs = max(10, min(100, round(_STEPS * batch / videos)))
     reason = "enough videos for mini-batches 16 times as large" if batch == 8 else "so few, as mini-batches grow"
     return {
-        "why_model": "A ResNet with 33 M parameters."
-        if gpu
-        else "A small CNN, as this machine has no GPU that torch "
-        "can use; on one, take torchvision.models.video.r3d_18.",
-        "model": "torchvision.models.video.r3d_18" if gpu else "lightning_multigrid.models.small_cnn",
-        "lr": f"{(0.01 if gpu else 0.05) * batch / 8:.3g}",
+        "model": machine["model"],
+        "why_model": machine["why_model"],
+        "lr": f"{machine['lr'] * batch / 8:.3g}",
         "batch_size": batch,
         "why_batch": reason,
         "frames": frames,
         "stride": stride,
         "why_stride": f"so that a clip lasts {frames * stride / rate:.1f} s of a video's {length / rate:.1f} s",
         "size": size,
-        "why_size": f"of videos with a short side of {short:.0f}" + ("" if gpu else "; 112 and more are for GPUs"),
+        "why_size": f"of videos with a short side of {short:.0f}{machine['about_size']}",
         "workers": max(1, min(8, cores - 1)),
         "cores": cores,
         "epochs": epochs,
