@@ -75,11 +75,8 @@ class _Config:
         return PySlowFastError(f"{self.path}: `{name}: {self.given.get(name, _DEFAULTS.get(name))}` {why}")
 
     def left_over(self) -> list[str]:
-        return sorted(
-            name
-            for name in self.given
-            if name not in self.asked and name not in _SETTLED and name.split(".")[0] not in _SETTLED
-        )
+        left = self.given.keys() - self.asked - _SETTLED
+        return sorted(name for name in left if name.split(".")[0] not in _SETTLED)
 
 
 def translate_pyslowfast(path: StrPath) -> str:
@@ -116,36 +113,29 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
     if weights:
         callbacks.append(_part("PretrainedWeights", path=weights))
     long, short = config["MULTIGRID.LONG_CYCLE"], config["MULTIGRID.SHORT_CYCLE"]
-    # Asked for, so that they are not named as left over when they have no effect.
-    factors = config["MULTIGRID.LONG_CYCLE_FACTORS"], config["MULTIGRID.SHORT_CYCLE_FACTORS"]
-    epoch_factor, sub_batch = config["MULTIGRID.EPOCH_FACTOR"], config["MULTIGRID.BN_BASE_SIZE"]
-    validations = config["MULTIGRID.EVAL_FREQ"]
-    precise, batches = config["BN.USE_PRECISE_STATS"], config["BN.NUM_BATCHES_PRECISE"]
+    precise = {"precise_bn_batches": config["BN.NUM_BATCHES_PRECISE"]} if config["BN.USE_PRECISE_STATS"] else {}
     if not long and not short:
         config.notes.append("The baseline as it is. For multigrid use lightning_multigrid.MultigridCallback.")
         synced = config["BN.NORM_TYPE"] == "sync_batchnorm"
         if precise or synced:
             of_device = config["TRAIN.BATCH_SIZE"] // max(1, config["NUM_GPUS"])
             share = {"sub_batch": max(1, of_device * (config["BN.NUM_SYNC_DEVICES"] if synced else 1))}
-            share |= {"precise_bn_batches": batches} if precise else {}
-            callbacks.append(_part("MultigridCallback.baseline", **share))
+            callbacks.append(_part("MultigridCallback.baseline", **share, **precise))
         return callbacks
     arguments: dict[str, Any] = {
         # PySlowFast lengthens the training for the long cycle only.
-        "epoch_factor": epoch_factor if long else 1.0,
-        "sub_batch": sub_batch,
+        "epoch_factor": config["MULTIGRID.EPOCH_FACTOR"] if long else 1.0,
+        "sub_batch": config["MULTIGRID.BN_BASE_SIZE"],
         "whole_epochs": True,
-        "validations_per_phase": validations,
-        **({"precise_bn_batches": batches} if precise else {}),
+        "validations_per_phase": config["MULTIGRID.EVAL_FREQ"],
+        **precise,
     }
-    if not long:
-        arguments.update(long_cycle={"factors": [[1, 1]]})
-    elif factors[0] != _DEFAULTS["MULTIGRID.LONG_CYCLE_FACTORS"]:
-        arguments["long_cycle"] = {"factors": factors[0]}
-    if not short:
-        arguments["short_cycle"] = {"factors": [1]}
-    elif factors[1] != _DEFAULTS["MULTIGRID.SHORT_CYCLE_FACTORS"]:
-        arguments["short_cycle"] = {"factors": [*factors[1], 1]}
+    factors = config["MULTIGRID.LONG_CYCLE_FACTORS"] if long else [[1, 1]]
+    if factors != _DEFAULTS["MULTIGRID.LONG_CYCLE_FACTORS"]:
+        arguments["long_cycle"] = {"factors": factors}
+    factors = config["MULTIGRID.SHORT_CYCLE_FACTORS"] if short else []
+    if factors != _DEFAULTS["MULTIGRID.SHORT_CYCLE_FACTORS"]:
+        arguments["short_cycle"] = {"factors": [*factors, 1]}
     callbacks.append(_part("MultigridCallback", **arguments))
     config.notes.append(
         "The phases are PySlowFast's, of whole epochs; without whole_epochs they are the paper's, of equal iterations."
@@ -288,27 +278,18 @@ def _sources(config: _Config, dataset: str) -> dict[str, Any]:
     folder, prefix = config["DATA.PATH_TO_DATA_DIR"] or ".", config["DATA.PATH_PREFIX"]
     if folder == ".":
         config.notes.append("DATA.PATH_TO_DATA_DIR is not in the config: lists are read from the working folder.")
-    lists = {split: os.path.join(folder, f"{split}.csv") for split in ("train", "val", "test")}
     if dataset == "kinetics":
+        lists = {split: os.path.join(folder, f"{split}.csv") for split in ("train", "val", "test")}
         return {**lists, **({"root": prefix} if prefix else {})}
-    if dataset == "charades":
-        return {
-            split: _part("sources.FrameList", annotations=lists[name], videos=prefix or ".", frame_rate=24.0)
-            for split, name in (("train", "train"), ("val", "val"), ("test", "val"))
-        }
-    if dataset == "ssv2":
-        names = {"train": "train", "val": "validation", "test": "validation"}
-        return {
-            split: _part(
-                "sources.SomethingSomething",
-                annotations=os.path.join(folder, f"something-something-v2-{name}.json"),
-                videos=prefix or ".",
-                labels_file=os.path.join(folder, "something-something-v2-labels.json"),
-                frame_rate=30.0,  # the folders of frames that PySlowFast's lists name
-            )
-            for split, name in names.items()
-        }
-    raise config.refuse("TRAIN.DATASET", "is not supported; kinetics, ssv2 and charades are.")
+    known = _KNOWN["sources"].get(dataset)
+    if known is None:
+        raise config.refuse("TRAIN.DATASET", "is not supported; kinetics, ssv2 and charades are.")
+    shared = {name: os.path.join(folder, file) for name, file in known["files"].items()}
+    shared |= {"videos": prefix or ".", "frame_rate": known["frame_rate"]}
+    return {
+        split: _part(known["source"], annotations=os.path.join(folder, file), **shared)
+        for split, file in known["annotations"].items()
+    }
 
 
 def _part(name: str, **arguments: Any) -> dict[str, Any]:
