@@ -54,15 +54,15 @@ def clip_costs(module: LightningModule, grids: Sequence[BatchShape]) -> dict[Bat
                 following.set_grid(clip.frames, clip.size)
                 costs[clip] = _clip_cost(probe, clip)
     except Exception:  # whatever a user's model may raise
-        check_grids(
-            module, grids, [Handler("a clip", _clips_of)], PointsOnPlan()
-        )  # names a grid that the model refuses
+        # Names a grid that the model refuses.
+        check_grids(module, grids, [Handler("a clip", lambda grid: clips_of(grid, TRIED_CLIPS))], PointsOnPlan())
         return {}
     return costs if all(cost.flops for cost in costs.values()) else {}
 
 
-def _clips_of(grid: BatchShape) -> Tensor:
-    return torch.empty(TRIED_CLIPS, 3, grid.frames, grid.size, grid.size, device="meta")
+def clips_of(grid: BatchShape, number: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Returns so many clips of a grid, on the meta device."""
+    return torch.empty(number, 3, grid.frames, grid.size, grid.size, device="meta", dtype=dtype)
 
 
 class _KeepsInput(torch.autograd.Function):
@@ -84,12 +84,9 @@ def _clip_cost(probe: LightningModule, clip: BatchShape) -> ClipCost:
             saved[id(storage)] = storage
         return tensor
 
-    clips = torch.empty(_CLIPS, 3, clip.frames, clip.size, clip.size, device="meta")
-    with (
-        FlopCounterMode(display=False) as counter,
-        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-    ):
-        output = probe(clips)
+    keeping = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with FlopCounterMode(display=False) as counter, keeping:
+        output = probe(clips_of(clip, _CLIPS))
     saved_bytes = sum(storage.nbytes() for storage in saved.values())
     del output
     return ClipCost(counter.get_total_flops() / 2 / _CLIPS, saved_bytes / _CLIPS)

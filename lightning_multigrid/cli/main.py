@@ -100,7 +100,6 @@ class _MultigridCLI(LightningCLI):
             parser.add_argument(f"--{name}", type=str | None, help=f"Text to show {when} `fit`.")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Parses the command line."""
         with explained(*self.known):
             super().parse_arguments(parser, args)
 
@@ -122,7 +121,6 @@ class _MultigridCLI(LightningCLI):
         rank_zero_info(f"{type(model).__name__}: {sum(p.numel() for p in model.parameters()):,} parameters.")
 
     def after_fit(self) -> None:
-        """Says what comes next."""
         self._say("next")
 
     def _say(self, name: str) -> None:

@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, cast
@@ -58,7 +58,6 @@ class Plan:
         return list(shapes.items())
 
     def phase_lrs(self, index: int) -> tuple[float, float]:
-        """Returns the LR at the start and at the end of a phase."""
         points = self.lrs[index * _POINTS_PER_PHASE : (index + 1) * _POINTS_PER_PHASE]
         return points[0].lr, points[-1].lr
 
@@ -280,7 +279,7 @@ def make_plan(
         configured = float(group.get("initial_lr", group["lr"]))  # torch's name for it, if there is a scheduler
         rule = callback.options.lr_rule(schedule, trainer.optimizers)
         lr = takeover.drive_lr(trainer, module, recipe, steps=0, weight_decay=False)
-        lrs = tuple(_lr_points(schedule, lr, _places(schedule)))
+        lrs = tuple(_lr_points(schedule, lr))
         follow = () if schedule.flat else tuple(Following(module, shape.frames, shape.size).names)
         split = planned, accumulate, data.drop_last
         return Plan(schedule, world, *split, lrs, configured, configured_world, rule, follow)
@@ -297,20 +296,14 @@ def _configure(trainer: Trainer) -> None:
         trainer.strategy.setup_optimizers(trainer)
 
 
-def _places(schedule: MultigridSchedule) -> Iterator[tuple[Fraction, float]]:
-    """Yields positions at which a plan tells the LR, each with the LR scale there."""
-    for phase in schedule.phases:
-        for part in range(_POINTS_PER_PHASE):
-            # The last point is just before the end, as the next phase starts there.
-            share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - Fraction(1, 10**6))
-            yield phase.start_epoch + share * (phase.end_epoch - phase.start_epoch), phase.lr_scale
-
-
-def _lr_points(
-    schedule: MultigridSchedule, lr: BaselineLR, places: Iterable[tuple[Fraction, float]]
-) -> Iterator[LRPoint]:
+def _lr_points(schedule: MultigridSchedule, lr: BaselineLR) -> Iterator[LRPoint]:
+    """Yields the LR at `_POINTS_PER_PHASE` positions of each phase."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a scheduler's step before the first of its optimizer
-        for position, scale in places:
-            lr.sync(schedule.baseline_epoch(position), scale)
-            yield LRPoint(float(position), lr.now, lr.now / scale)
+        for phase in schedule.phases:
+            for part in range(_POINTS_PER_PHASE):
+                # The last point is just before the end, as the next phase starts there.
+                share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - Fraction(1, 10**6))
+                position = phase.start_epoch + share * (phase.end_epoch - phase.start_epoch)
+                lr.sync(schedule.baseline_epoch(position), phase.lr_scale)
+                yield LRPoint(float(position), lr.now, lr.now / phase.lr_scale)
