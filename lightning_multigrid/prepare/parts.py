@@ -36,7 +36,6 @@ class Part:
         return place % self.parts == self.number - 1
 
     def folder(self, root: str) -> str:
-        """The folder for the journal, the report and the index of this part."""
         return os.path.join(root, _FOLDER, f"{self.number}-of-{self.parts}")
 
 

@@ -79,8 +79,6 @@ def run_tasks(
 
 
 class _Worker:
-    """A process, and its task."""
-
     def __init__(self, function: str, timeout: float) -> None:
         self._timeout, self._patience = timeout, max(timeout, _START_SECONDS)
         tasks, self._input = Pipe(duplex=False)

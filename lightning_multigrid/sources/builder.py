@@ -77,7 +77,6 @@ class ManifestBuilder:
         self._ends.extend(end for _, end in spans)
 
     def build(self) -> Manifest:
-        """Returns the manifest of all rows; there must be at least one."""
         rows = len(self._path_offsets) - 1
         if not rows and self._missing:
             raise ManifestError(

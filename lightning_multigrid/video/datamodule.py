@@ -214,12 +214,11 @@ class VideoDataModule(LightningDataModule):
             if split != "predict":
                 self.num_classes = self._given_num_classes or (train or manifest).num_classes
                 self._check_labels(split, manifest, classes)
+            videos = manifest, self.clip_sampling
             if split == "train":
-                self._datasets[split] = VideoDataset(
-                    manifest, self.clip_sampling, self._pixels(), self.read_timeout, self.damaged
-                )
+                self._datasets[split] = VideoDataset(*videos, self._pixels(), self.read_timeout, self.damaged)
             else:
-                self._datasets[split] = ViewDataset(manifest, self.clip_sampling, self._views(split), self.read_timeout)
+                self._datasets[split] = ViewDataset(*videos, self._views(split), self.read_timeout)
 
     def manifests(self) -> dict[Split, Manifest]:
         """The videos of each split that has a source; no video is opened.
