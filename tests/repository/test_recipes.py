@@ -26,8 +26,7 @@ CASES = [(name,) for name in RECIPES] + [
     for model in ("slowfast", "r3d18")
     for kind in ("baseline", "multigrid")
 ]
-# A model of the paper, one with files that change it, and a transformer; the others run with
-# `-m slow`.
+# A model of the paper, one with files that change it, and a transformer; the others run with `-m slow`.
 SAMPLE = [
     ("slowfast_multigrid",),
     ("ucf101_r3d18_multigrid", "_hmdb51", "_24gb"),
