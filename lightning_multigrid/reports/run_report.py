@@ -194,7 +194,8 @@ class RunReport:
             os.makedirs(folder, exist_ok=True)
             for name, figure in figures.items():
                 save(figure, files[name])
-        except ModuleNotFoundError:  # matplotlib
+        except ModuleNotFoundError as error:  # matplotlib
+            self._closing.append(str(error))
             return
         except OSError as error:  # a finished training must not fail because of a picture
             log.warning("The figures cannot be written to %s: %s", folder, error)

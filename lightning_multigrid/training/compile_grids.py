@@ -39,13 +39,21 @@ class CompileGrids(Callback):
         module: Name of the part of the LightningModule to compile; it is compiled in place (`torch.nn.Module.compile`)
             and stays compiled. None if the script compiles something itself, with `dynamic=False`.
         backend: The backend of `torch.compile`.
+        mode: Its mode. `"reduce-overhead"` records CUDA graphs, one for each grid, for steps that are bound by the
+            host. The next step overwrites what they made: clone what a module shall keep of a step's outputs.
 
     Raises:
-        MisconfigurationException: If there is no MultigridCallback before this callback, or no module of that name.
+        MisconfigurationException: If there is no MultigridCallback before this callback, or no module of that name; or
+            if there is a `mode`, but nothing to compile.
     """
 
-    def __init__(self, module: str | None = "model", *, backend: str = "inductor") -> None:
-        self.module, self.backend = module, backend
+    def __init__(self, module: str | None = "model", *, backend: str = "inductor", mode: str | None = None) -> None:
+        if module is None and mode is not None:
+            raise MisconfigurationException(
+                f"CompileGrids(None, mode={mode!r}) compiles nothing, so it has no use for a mode. Give the mode to "
+                "`torch.compile` where the script calls it, or name the module to compile."
+            )
+        self.module, self.backend, self.mode = module, backend, mode
         self._undo = ExitStack()
         self._grids: frozenset[tuple[BatchShape, int]] = frozenset()
         self._graphs = 0
@@ -86,7 +94,7 @@ class CompileGrids(Callback):
                 "one of them: `CompileGrids(module=...)`."
             ) from error
         # One graph for each shape: graphs for any shape are slower, and the number of shapes is known.
-        module.compile(dynamic=False, backend=self.backend)
+        module.compile(dynamic=False, backend=self.backend, mode=self.mode)
 
     def _try_all(
         self, trainer: Trainer, pl_module: LightningModule, loader: MultigridLoader, grids: list[tuple[BatchShape, int]]
@@ -116,6 +124,10 @@ class CompileGrids(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         step = self._step(trainer, batch_idx)
         self._run_eagerly((step.shape, step.sub_batch) not in self._grids)
+        if (
+            batch_idx % trainer.accumulate_grad_batches == 0
+        ):  # CUDA graphs hold the gradients until the optimizer's step
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         self._graphs = count_graphs()
 
     @override

@@ -61,7 +61,8 @@ def multigrid_sampler(host):
 
 def run(*callbacks, **arguments):
     module = Deterministic()
-    host = fit(module, *callbacks, max_epochs=2, **{"train": loader(number=72, drop_last=True)} | arguments)
+    given = {"max_epochs": 2, "train": loader(number=72, drop_last=True)} | arguments
+    host = fit(module, *callbacks, **given)
     return module, host
 
 
@@ -81,6 +82,81 @@ def test_a_graph_for_each_grid_no_other_and_the_losses_of_eager():
     assert steps == len(eager.seen)
     assert_close(compiled.state_dict(), eager.state_dict())
     assert list(compiled.state_dict()) == list(eager.state_dict())
+
+
+def test_ddp_makes_no_graph_more():
+    backend = Counted()
+    compiled, host = run(multigrid(), CompileGrids("net", backend=backend), strategy="ddp", devices=1)
+    assert backend.graphs == len(multigrid_sampler(host).schedule.grids_of_statistics)
+    assert backend.calls == len(compiled.seen)
+
+
+def test_precise_batchnorm_and_validation_make_a_graph_each_and_training_none():
+    """A graph that a training step makes would be warned of, and a warning fails."""
+
+    class Note(L.Callback):
+        def __init__(self):
+            self.graphs = []
+
+        def on_validation_end(self, host, module):
+            self.graphs.append(backend.graphs)
+
+    backend, note = Counted(), Note()
+    _, host = run(
+        multigrid(precise_bn_batches=1),
+        CompileGrids("net", backend=backend),
+        note,
+        max_epochs=3,
+        val=loader(number=24, shuffle=False),
+    )
+    grids = len(multigrid_sampler(host).schedule.grids_of_statistics)
+    assert note.graphs[-1] == note.graphs[-2] == backend.graphs == grids + 2
+
+
+def test_a_resumed_run_makes_its_graphs_before_its_first_step(tmp_path):
+    class Save(L.Callback):
+        def on_train_batch_end(self, host, module, outputs, batch, batch_idx):
+            if host.global_step == 5 and not file.exists():
+                host.save_checkpoint(file)
+
+    def counted(**arguments):
+        torch.compiler.reset()
+        backend = Counted()
+        compiled, host = run(multigrid(), CompileGrids("net", backend=backend), Save(), **arguments)
+        assert backend.graphs == len(multigrid_sampler(host).schedule.grids_of_statistics)
+        return [loss for *_, loss in compiled.seen[backend.graphs :]]
+
+    file = tmp_path / "five.ckpt"
+    whole = counted()
+    assert_close(counted(ckpt_path=file), whole[5:])
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_mode_reaches_the_backend_and_cuda_graphs_know_where_steps_begin(accumulate, monkeypatch):
+    """CUDA graphs may reuse the memory of gradients only after the optimizer's step."""
+    modes, begun = [], []
+
+    def backend(graph, inputs, mode):
+        modes.append(mode)
+        return graph.forward
+
+    class Note(L.Callback):
+        def on_before_optimizer_step(self, host, module, optimizer):
+            steps.append(len(begun))
+
+    steps = []
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: begun.append(None))
+    compiling = CompileGrids("net", backend=backend, mode="reduce-overhead")
+    _, host = run(multigrid(), compiling, Note(), accumulate_grad_batches=accumulate)
+    assert modes == ["reduce-overhead"] * len(multigrid_sampler(host).schedule.grids_of_statistics)
+    assert steps == list(range(1, host.global_step + 1))
+
+
+def test_a_mode_of_nothing_is_refused():
+    with pytest.raises(
+        MisconfigurationException, match=r"CompileGrids\(None, mode='reduce-overhead'\) compiles nothing"
+    ):
+        CompileGrids(None, mode="reduce-overhead")
 
 
 def test_more_grids_than_torch_allows_graphs_by_itself():

@@ -1,0 +1,67 @@
+"""`Trainer(deterministic=True)` on CUDA refuses operations that add in no fixed order: no model of ours has one."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from lightning_multigrid import convert_sub_batchnorm, models
+from lightning_multigrid.reports import CountedOperations
+
+# The operations that `torch.use_deterministic_algorithms(True)` refuses on CUDA, from its documentation (torch 2.6 to
+# 2.15), by their names in autograd.
+REFUSED = {
+    *(f"{kind}_pool3d_backward" for kind in ("avg", "adaptive_avg", "adaptive_max", "fractional_max")),
+    *(f"{kind}_pool2d_backward" for kind in ("adaptive_avg", "adaptive_max", "fractional_max")),
+    *("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", "max_pool3d_with_indices_backward"),
+    *("max_unpool2d", "max_unpool3d"),
+    *(f"upsample_{kind}_backward" for kind in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d")),
+    *(f"{kind}_pad{n}d_backward" for kind in ("reflection", "replication") for n in (1, 2, 3)),
+    *("nll_loss2d_forward", "nll_loss2d_backward", "_ctc_loss_backward", "_embedding_bag_dense_backward"),
+    *("put_", "histc", "bincount", "kthvalue", "median", "cumsum", "scatter_reduce", "scatter_reduce_"),
+    *("grid_sampler_2d_backward", "grid_sampler_3d_backward", "resize_"),
+}
+# The others have the layers of these.
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("slow_r50", "i3d_r50", "slowfast_r101")]
+MODELS = ["small_cnn", "i3d_nl_r50", "slowfast_r50", *OTHERS]
+
+
+def calls(model, clips):
+    with CountedOperations() as counted:
+        labels = torch.zeros(len(clips), dtype=torch.long, device="meta")
+        cross_entropy(model(clips), labels).backward()
+    return {name.split(".")[1] for name in counted.calls}
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_of_a_model_has_no_operation_that_cuda_refuses(name, memory_format):
+    with torch.device("meta"):
+        model = convert_sub_batchnorm(getattr(models, name)(4), clips=2)
+        clips = torch.empty(4, 3, 16, 224, 224).contiguous(memory_format=memory_format)
+    called = calls(model, clips)
+    assert "convolution_backward" in called
+    assert not called & REFUSED
+
+
+def test_the_table_knows_3d_pooling():
+    with torch.device("meta"):
+        net = torch.nn.Sequential(torch.nn.MaxPool3d(2), torch.nn.AdaptiveAvgPool3d(2), torch.nn.Flatten())
+        clips = torch.empty(2, 3, 8, 8, 8, requires_grad=True)
+    assert calls(net, clips) & REFUSED == {"max_pool3d_with_indices_backward", "_adaptive_avg_pool3d_backward"}
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+def test_deterministic_steps_repeat_to_the_bit(memory_format):
+    """As far as a CPU can tell."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        found = []
+        for _ in range(2):
+            torch.manual_seed(0)
+            model = convert_sub_batchnorm(models.small_cnn(4), clips=2)
+            clips = torch.randn(5, 3, 4, 16, 16).contiguous(memory_format=memory_format)
+            cross_entropy(model(clips), torch.arange(5) % 4).backward()
+            found.append([*(p.grad for p in model.parameters()), *model.buffers()])
+        assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    finally:
+        torch.use_deterministic_algorithms(False)
