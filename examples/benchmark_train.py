@@ -121,7 +121,9 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--fused", action="store_true", help="the optimizer's fused implementation")
     parser.add_argument("--benchmark", action="store_true", help="cuDNN tries kernels")
-    parser.add_argument("--compile", action="store_true", help="with CompileGrids")
+    parser.add_argument(
+        "--compile", nargs="?", const="default", metavar="MODE", help="with CompileGrids, such as reduce-overhead"
+    )
     parser.add_argument("--baseline", action="store_true", help="without MultigridCallback")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args(args)
@@ -162,7 +164,7 @@ def fit(run: Run, data: VideoDataModule, device: torch.device) -> None:
         fused_optimizer=options.fused,
     )
     callbacks: list[L.Callback] = [] if options.baseline else [MultigridCallback(seed=0)]
-    callbacks += [CompileGrids()] if options.compile else []
+    callbacks += [CompileGrids(mode=options.compile)] if options.compile else []
     trainer = L.Trainer(
         max_epochs=options.epochs,
         accelerator="cpu" if device.type == "cpu" else "gpu",

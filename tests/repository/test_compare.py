@@ -199,6 +199,16 @@ class TestAblations:
         assert grids("short_cycle_2") == [(4, 28), (8, 28), (8, 40), (16, 28), (16, 40)]
 
 
+@pytest.mark.slow
+def test_fine_tunings_start_from_one_training(call, tmp_path, capsys):
+    for seed in ("0", "1"):
+        call("--fine-tuning", "--tiny", "--folder", str(tmp_path), "--seeds", seed, "--variants", "multigrid_1.5x")
+    assert capsys.readouterr().out.count("Training on easy shapes") == 1
+    [first, second] = records(tmp_path, "multigrid_1.5x")
+    assert first["task"] == second["task"]
+    assert first["task"]["fine_tunes"]
+
+
 @pytest.mark.parametrize("folder", sorted((EXAMPLES / "results").glob("compare*/")), ids=lambda folder: folder.name)
 def test_committed_results_are_of_one_task_and_machine(folder, compare):
     files = sorted(folder.glob("*.json"))
