@@ -3,8 +3,8 @@
     python examples/animation.py training.gif
 
 The clips come from the data module, at the shapes that the schedule plans: all clips of a mini-batch, each with as many
-pixels as the model gets, playing as long as a clip of the baseline does. The GIF
-shows each size of the short cycle once per phase, and leaves out the noise of the videos.
+pixels as the model gets, playing as long as a clip of the baseline does. The GIF shows each size of the short cycle
+once per phase, and leaves out the noise of the videos.
 """
 
 import argparse
@@ -114,24 +114,10 @@ def pictures_of(schedule, videos, fonts):
                 yield image, MILLISECONDS // shown
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--milestones", type=float, nargs="*", default=[40, 70])
-    parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--clips", type=int, default=8)
-    parser.add_argument("--frames", type=int, default=16)
-    given = parser.parse_args()
-    baseline = Baseline(BatchShape(given.clips, given.frames, 40), given.epochs, tuple(given.milestones))
-    schedule = MultigridSchedule(baseline)
+def animate(schedule, videos, file):
+    """Writes the animation of a schedule, with clips of a dataset such as that of `VideoDataModule`."""
     fonts = ImageFont.load_default(26), ImageFont.load_default(15)
-    with tempfile.TemporaryDirectory() as folder:
-        data = MovingShapesDataModule(
-            folder, batch_size=8, frames=given.frames, size=40, train_per_class=10, val_per_class=1, num_workers=0
-        )
-        data.prepare_data()
-        data.setup("fit")
-        pictures, durations = zip(*pictures_of(schedule, data.train_dataloader().dataset, fonts), strict=True)
+    pictures, durations = zip(*pictures_of(schedule, videos, fonts), strict=True)
     # One palette for all, so that a picture stores only what moves.
     sample = Image.new("RGB", (WIDTH, HEIGHT * 3))
     for n, place in enumerate((0, len(pictures) // 2, len(pictures) - 1)):
@@ -140,8 +126,25 @@ def main():
         sample.paste(colour, (100 * n, 0, 100 * n + 100, 100))
     palette = sample.quantize(COLOURS_IN_FILE)
     small = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
-    small[0].save(given.file, save_all=True, append_images=small[1:], duration=list(durations), loop=0)
-    print(f"{given.file}: {len(small)} pictures, {given.file.stat().st_size / 1e6:.2f} MB")
+    small[0].save(file, save_all=True, append_images=small[1:], duration=list(durations), loop=0)
+    return len(small)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--milestones", type=float, nargs="*", default=[40, 70])
+    parser.add_argument("--epochs", type=int, default=100)
+    given = parser.parse_args()
+    schedule = MultigridSchedule(Baseline(BatchShape(8, 16, 40), given.epochs, tuple(given.milestones)))
+    with tempfile.TemporaryDirectory() as folder:
+        data = MovingShapesDataModule(
+            folder, batch_size=8, frames=16, size=40, train_per_class=10, val_per_class=1, num_workers=0
+        )
+        data.prepare_data()
+        data.setup("fit")
+        pictures = animate(schedule, data.train_dataloader().dataset, given.file)
+    print(f"{given.file}: {pictures} pictures, {given.file.stat().st_size / 1e6:.2f} MB")
 
 
 if __name__ == "__main__":

@@ -312,7 +312,8 @@ def main(args: Sequence[str] | None = None) -> int:
         return 0
 
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asks for devices without taking one
-    if not options.fresh:
+    left = [part for part in parts if options.again or not results.whole(part.name)]
+    if left and not options.fresh:
         import lightning  # noqa: F401
 
         import lightning_multigrid.training  # noqa: F401
@@ -320,11 +321,9 @@ def main(args: Sequence[str] | None = None) -> int:
         runner = Runner(results, options, Path(folder))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, runner.stop)
-        for part in parts:
+        for part in left:
             if runner.stopped:
                 break
-            if results.whole(part.name) and not options.again:
-                continue
             print(f"== {part.name}: {part.script} {part.options}", flush=True)
             status = runner.run(part)
             found = results.parts[part.name]

@@ -146,6 +146,7 @@ class Bench:
             self.model.parameters(), lr=1e-6, momentum=0.9, weight_decay=1e-4, fused=options.fused or None
         )
         self.graphs: dict[Grid, torch.cuda.CUDAGraph] = {}
+        self.inputs: dict[Grid, Any] = {}  # a graph reads them at each replay
         self.pool: Any = None
         if options.compile:
             self.model.compile(dynamic=False, mode=options.compile)
@@ -233,7 +234,7 @@ class Bench:
         with torch.cuda.graph(graph, pool=self.pool):
             self.step(*batch)
         self.pool = graph.pool()
-        self.graphs[grid] = graph
+        self.graphs[grid], self.inputs[grid] = graph, batch
 
     def seconds(self, grid: Grid, steps: int) -> float:
         """Mean seconds of a step: between events on a GPU, process time on the CPU."""
@@ -399,7 +400,7 @@ def _duration(hours: float) -> str:
     return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
 
 
-def main(args: Sequence[str] | None = None) -> None:
+def speedup_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setting", nargs="+", choices=SETTINGS, default=["small"], help="default: small")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
@@ -436,6 +437,11 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
+    return parser
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    parser = speedup_parser()
     options = parser.parse_args(args)
     device = choose_device(options.device, parser.error)
     options.device = device.type

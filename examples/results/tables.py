@@ -48,6 +48,29 @@ def speedup(reports: dict[str, Report]) -> str:
         ]
         for name, report in reports.items()
         for setting, result in report["settings"].items()
+        if "speedup" in result  # a run that was cut off, or of few grids, has no totals
+    ]
+    return markdown(columns, rows)
+
+
+def train(reports: dict[str, Report]) -> str:
+    columns = ["run", "baseline", "grid", "steps", "ms/step", "ms waiting", "clips/s"]
+    rows = [
+        [f"`{name}`", "{clips} x {frames} x {size}".format(**report["options"]), grid["shape"], f"{grid['steps']:.0f}"]
+        + [f"{grid[key]:.1f}" for key in ("ms/step", "ms waiting", "clips/s")]
+        for name, report in reports.items()
+        for grid in report["grids"]
+    ]
+    return markdown(columns, rows)
+
+
+def device(reports: dict[str, Report]) -> str:
+    columns = ["run", "copies, TB/s", "bf16, TFLOP/s", "TF32", "FP32", "host, us per operation"]
+    rows = [
+        [f"`{name}`", f"{report['copy_terabytes_per_second']:.2f}"]
+        + [f"{report['product_teraflops'][key]:.1f}" for key in ("bf16", "tf32", "fp32")]
+        + [f"{report['host_microseconds']['an operation']:.1f}"]
+        for name, report in reports.items()
     ]
     return markdown(columns, rows)
 
@@ -164,16 +187,25 @@ KINDS: dict[str, tuple[str, Callable[[dict[str, Report]], str]]] = {
         loader,
     ),
     "overhead": ("What the callback costs (`benchmark_overhead.py`)", overhead),
+    "train": ("A real `fit`: steps and waiting for clips (`benchmark_train.py`)", train),
+    "machine": ("The device's ceilings (`benchmark_machine.py`)", device),
 }
+
+
+def parts_of(name: str, report: Report) -> list[tuple[str, Report]]:
+    """The reports in a file: one, or those of the parts of `benchmark_all.py`."""
+    if report.get("benchmark") != "all":
+        return [(name, report)]
+    return [(f"{name}: {part}", found["result"]) for part, found in report["parts"].items() if "result" in found]
 
 
 def with_tables(text: str, folder: Path) -> str:
     """Replaces the tables between the marks in the text by those of a folder's JSON files."""
     kinds: dict[str, dict[str, Report]] = {kind: {} for kind in KINDS}
     for path in sorted(folder.glob("*.json")):
-        report = json.loads(path.read_text())
-        if report.get("benchmark") in kinds:
-            kinds[report["benchmark"]][path.name] = report
+        for name, report in parts_of(path.name, json.loads(path.read_text())):
+            if report.get("benchmark") in kinds:
+                kinds[report["benchmark"]][name] = report
     parts = []
     for kind, reports in kinds.items():
         if reports:

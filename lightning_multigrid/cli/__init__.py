@@ -1,4 +1,4 @@
-"""The command line: Lightning's subcommands, `plan`, `prepare`, `check` and `migrate`.
+"""The command line: Lightning's subcommands, `plan`, `init`, `prepare`, `check` and `migrate`.
 
 It ties the other sub-packages together; none of them imports it. Begin with `main.py`.
 """

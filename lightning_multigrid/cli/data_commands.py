@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from lightning_multigrid.cli.explain import explained
 from lightning_multigrid.prepare import Encoding, Progress, Summary, check, prepare, write_report
 from lightning_multigrid.sources import MANIFEST_NAME, Manifest, ManifestError, Source, VideoList, VideoSource
 from lightning_multigrid.video import VideoDataModule
@@ -53,7 +54,8 @@ def run_data_command(args: Sequence[str]) -> None:
     """
     command = args[0]
     parser = _parser(command)
-    config = parser.instantiate_classes(parser.parse_args(list(args[1:])))
+    with explained(parser):
+        config = parser.instantiate_classes(parser.parse_args(list(args[1:])))
     if (config.source is None) == (config.config is None):
         raise ArgumentError(
             None,
@@ -121,7 +123,7 @@ def _splits(config: Any) -> Mapping[str, Manifest]:
     parser.add_class_arguments(Trainer, "trainer", instantiate=False, sub_configs=True)
     for name, kind in (("model", LightningModule), ("data", LightningDataModule)):
         parser.add_subclass_arguments(kind, name, instantiate=name == "data", required=name == "data")
-    for name in ("seed_everything", "ckpt_path", "weights_only"):
+    for name in ("seed_everything", "ckpt_path", "weights_only", "threads", "about", "next"):
         parser.add_argument(f"--{name}", type=Any)
     given = parser.parse_args([f"--config={config.config}"])
     only_data = Namespace({"data": given.data})  # type: ignore[no-untyped-call]

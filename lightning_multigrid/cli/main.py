@@ -1,26 +1,34 @@
-"""The command line: Lightning's subcommands, `plan`, `prepare` and `check`, and `migrate`."""
+"""The command line: Lightning's subcommands, `plan`, `init`, `prepare` and `check`, and `migrate`."""
 
 import json as json_format
+import logging
 import math
 import os
+import re
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
-from lightning.pytorch.cli import ArgsType, LightningCLI
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid import __version__
 from lightning_multigrid.cli.data_commands import DATA_COMMANDS, run_data_command
+from lightning_multigrid.cli.explain import explained
 from lightning_multigrid.cli.forecast import Forecast, clip_costs, measure_steps
+from lightning_multigrid.cli.init import init
 from lightning_multigrid.cli.plan import Plan, count_clips, make_plan
 from lightning_multigrid.cli.prediction import Prediction, count_grids, find_gpu, predict_step
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
@@ -28,6 +36,9 @@ from lightning_multigrid.reports import plan_figure, save
 from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
 
+_USAGE = "lightning-multigrid %s --config CONFIG [options]"
+_DESCRIPTION = """Multigrid training of video models. Other commands, with a --help of their own: `init` writes a config
+for a folder of videos, `prepare` and `check` make a dataset ready, `migrate` translates a config of PySlowFast."""
 _PRESETS = Path(__file__).parent / "presets"
 
 
@@ -63,18 +74,60 @@ class _Trainer(Trainer):
         """
 
 
+class _Parser(LightningArgumentParser):
+    """The help of a subcommand begins with its own options."""
+
+    def format_help(self, *args: Any, **kwargs: Any) -> str:
+        start, *groups = re.split(r"\n\n(?=\S)", str(super().format_help(*args, **kwargs)).rstrip())
+        if len(groups) > 3:  # after its description and `--config`
+            groups.insert(2, groups.pop())
+        return "\n\n".join([start, *groups]) + "\n"
+
+
 class _MultigridCLI(LightningCLI):
+    known: list[LightningArgumentParser]
+
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         return {**LightningCLI.subcommands(), "plan": set()}
 
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds what a config may say beside its parts; keeps the parser of each subcommand for the words it knows."""
+        self.__dict__.setdefault("known", []).append(parser)
+        threads = "Threads that torch computes with on a CPU; null is as many as it has cores."
+        parser.add_argument("--threads", type=int | None, default=None, help=threads)
+        for name, when in (("about", "before"), ("next", "after")):
+            parser.add_argument(f"--{name}", type=str | None, help=f"Text to show {when} `fit`.")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parses the command line."""
+        with explained(*self.known):
+            super().parse_arguments(parser, args)
+
     def before_instantiate_classes(self) -> None:
+        threads = self.config[self.subcommand].threads
+        if threads is not None:
+            torch.set_num_threads(threads)
         if self.subcommand == "plan":  # it needs no GPU, and logs nothing
             trainer = self.config.plan.trainer
             self.configured = (_count_devices(trainer.devices), trainer.num_nodes)
             self.precision = str(trainer.precision)
             trainer.accelerator, trainer.strategy, trainer.precision, trainer.logger = "cpu", "auto", None, False
             trainer.devices = trainer.num_nodes = 1
+
+    def before_fit(self) -> None:
+        """Says what the config is about, and how large the model is; Lightning's table is for modules of many parts."""
+        self._say("about")
+        model = getattr(self.model, "model", self.model)
+        rank_zero_info(f"{type(model).__name__}: {sum(p.numel() for p in model.parameters()):,} parameters.")
+
+    def after_fit(self) -> None:
+        """Says what comes next."""
+        self._say("next")
+
+    def _say(self, name: str) -> None:
+        if self.config.fit[name] is not None:
+            rank_zero_info(self.config.fit[name].rstrip())
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Makes a Trainer with `AtomicCheckpointIO`, unless the config has another `CheckpointIO`."""
@@ -147,13 +200,39 @@ def _forecast(plan: Plan, module: LightningModule, step_time: float | None, meas
 
 
 def _raised_here(error: BaseException | None) -> BaseException | None:
-    """Returns the error, or the cause of it, that this package raised: an error that a user can fix."""
+    """Returns the error, or the cause of it, that this package or Lightning raised: an error that a user can fix."""
+    raised = error
     while error is not None:
-        innermost = list(traceback.walk_tb(error.__traceback__))[-1][0]
-        if str(innermost.f_globals.get("__name__")).startswith("lightning_multigrid."):
+        if _raiser(error).startswith("lightning_multigrid."):
             return error
         error = error.__cause__ or error.__context__
-    return None
+    known = isinstance(raised, (MisconfigurationException, FileNotFoundError, PermissionError))
+    return raised if raised is not None and (known or _raiser(raised).startswith("lightning.")) else None
+
+
+def _raiser(error: BaseException) -> str:
+    return str(list(traceback.walk_tb(error.__traceback__))[-1][0].f_globals.get("__name__"))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Within it, advertisements and what a user of the command line can't act on is not shown."""
+
+    def of_use(record: logging.LogRecord) -> bool:
+        return re.match("💡|TPU available", str(record.msg)) is None
+
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    logger.addFilter(of_use)
+    try:
+        with warnings.catch_warnings():
+            if not sys.warnoptions:
+                for of_other_packages in (DeprecationWarning, FutureWarning):
+                    warnings.simplefilter("ignore", of_other_packages)
+                # Our report says when the loader is too slow, and the callback sets how often is logged.
+                warnings.filterwarnings("ignore", ".*(does not have many workers|smaller than the logging interval)")
+            yield
+    finally:
+        logger.removeFilter(of_use)
 
 
 def _with_values(args: list[str]) -> list[str]:
@@ -187,19 +266,18 @@ def _migrate(args: list[str]) -> None:
         exit_on_error=False,
     )
     parser.add_argument("config", type=str, help="A YAML file of PySlowFast.")
-    print(translate_pyslowfast(parser.parse_args(args).config), end="")
+    with explained(parser):
+        print(translate_pyslowfast(parser.parse_args(args[1:]).config), end="")
 
 
 def _run(args: ArgsType) -> None:
     words = sys.argv[1:] if args is None else args
-    # Otherwise a mistake in one argument prints the names of all arguments.
-    one_line = {"exit_on_error": False}
-    if isinstance(words, list) and words and words[0] in DATA_COMMANDS:
-        run_data_command(words)
+    own = {**dict.fromkeys(DATA_COMMANDS, run_data_command), "migrate": _migrate, "init": init}
+    if isinstance(words, list) and words and words[0] in own:
+        own[words[0]](words)
         return
-    if isinstance(words, list) and words[:1] == ["migrate"]:
-        _migrate(words[1:])
-        return
+    with suppress(ImportError, TypeError):  # older ones always offer `--print_shtab`
+        set_parsing_settings(add_print_completion_argument=True)
     if args is None:
         sys.argv[1:] = _with_values(sys.argv[1:])
     elif isinstance(args, list):
@@ -213,12 +291,15 @@ def _run(args: ArgsType) -> None:
         auto_configure_optimizers=False,
         seed_everything_default=0,
         save_config_kwargs={"overwrite": True},
+        trainer_defaults={"enable_model_summary": False},
+        parser_class=_Parser,
         parser_kwargs={
+            "prog": "lightning-multigrid",
             "version": __version__,
-            "description": "Multigrid training of video models. More commands, with a --help of their own: "
-            "`prepare` and `check` make a dataset ready, `migrate` translates a config of PySlowFast.",
-            **one_line,
-            **dict.fromkeys(_MultigridCLI.subcommands(), one_line),
+            "description": _DESCRIPTION,
+            # Otherwise a mistake in one argument prints the names of all arguments.
+            "exit_on_error": False,
+            **{name: {"exit_on_error": False, "usage": _USAGE % name} for name in _MultigridCLI.subcommands()},
         },
         args=args,
     )
@@ -226,20 +307,28 @@ def _run(args: ArgsType) -> None:
 
 def main(args: ArgsType = None) -> None:
     """Runs a command line, that of the process if `args` is None. An error that a user can fix is one paragraph."""
-    run = _run
+    run, threads = _run, torch.get_num_threads()
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         # Then torchrun shows in its summary which error ended the rank that failed first.
         from torch.distributed.elastic.multiprocessing.errors import record
 
         run = record(_run)
     try:
-        run(args)
+        with _quiet():
+            run(args)
     except ArgumentError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except torch.OutOfMemoryError as error:
+        said = str(error).partition(". ")[0]
+        print(f"error: {said}. Give a smaller `--data.batch_size`, or `--trainer.precision=16-mixed`.", file=sys.stderr)
+        raise SystemExit(1) from None
     except (ValueError, OSError, ModuleNotFoundError, MisconfigurationException) as error:
         ours = _raised_here(error)
         if ours is None:
             raise
-        print(f"error: {ours}", file=sys.stderr)
+        advice = " Give `--trainer.accelerator=cpu`, or auto." if "backend found" in str(ours) else ""
+        print(f"error: {ours}{advice}", file=sys.stderr)
         raise SystemExit(1) from None
+    finally:
+        torch.set_num_threads(threads)

@@ -99,7 +99,7 @@ def count_grids(module: nn.Module, grids: Iterable[Grid], *, half: bool) -> dict
             counts[shape, sub_batch] = _with_weights(count_training_step(probe, clips), probe, half)
     except Exception as error:  # whatever a user's model may raise
         raise MisconfigurationException(
-            f"`--gpu` can't count {type(module).__name__} on shapes alone: {error}. Use `--step_time` or `--measure`."
+            f"`--gpu` can't count {type(module).__name__} on shapes alone ({error}). Use `--step_time` or `--measure`."
         ) from error
     return counts
 

@@ -93,11 +93,8 @@ class Views:
         size, short_side = self.pixels(sampling)
         side = crop_side(height, width, size, short_side)
         boxes = [Box(top, left, side, side) for top, left in self._corners(height - side, width - side)]
-        return tuple(
-            SourceGrid(tuple(self._frames(sampling, length, clip)), box, flip=False)
-            for clip in range(self.clips)
-            for box in boxes
-        )
+        clips = [tuple(self._frames(sampling, length, clip)) for clip in range(self.clips)]
+        return tuple(SourceGrid(indices, box, flip=False) for indices in clips for box in boxes)
 
     def _corners(self, spare_rows: int, spare_columns: int) -> list[tuple[int, int]]:
         top, left = spare_rows // 2, spare_columns // 2

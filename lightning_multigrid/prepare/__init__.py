@@ -4,8 +4,8 @@ Begin with `dataset.py` (`prepare` itself, and the list of what it writes), then
 `output.py` (puts finished videos in place, journal, lock).
 """
 
-from lightning_multigrid.prepare.check_videos import check
+from lightning_multigrid.prepare.check_videos import Look, check, look_at
 from lightning_multigrid.prepare.dataset import REPORT_NAME, Progress, Summary, prepare, write_report
 from lightning_multigrid.prepare.transcode import Encoding
 
-__all__ = ["REPORT_NAME", "Encoding", "Progress", "Summary", "check", "prepare", "write_report"]
+__all__ = ["REPORT_NAME", "Encoding", "Look", "Progress", "Summary", "check", "look_at", "prepare", "write_report"]

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from lightning_multigrid.decode import FrameFolder, VideoError, VideoReader, open_video
+from lightning_multigrid.decode import FrameFolder, VideoError, VideoReader, build_index, open_video
 from lightning_multigrid.prepare.workers import TaskFailure, run_tasks
-from lightning_multigrid.sources import Manifest
+from lightning_multigrid.sources import Manifest, ManifestError
 
 _AT_ONCE = 8  # frames that are decoded at a time: 1080p is 6 MB a frame
 
@@ -68,3 +69,29 @@ def check(
     jobs = (CheckJob(path, frames, manifest.frame_rate) for path in paths)
     for job, result in run_tasks("lightning_multigrid.prepare.check_videos:check_video", jobs, workers, timeout):
         yield job.path, result.reason if isinstance(result, TaskFailure) else result
+
+
+class Look(NamedTuple):
+    """What a video is like: frames, frames per second, and the short side in pixels."""
+
+    frames: int
+    rate: float
+    short_side: int
+
+
+def look_at(manifest: Manifest, most: int) -> list[Look]:
+    """Looks at up to so many videos, evenly spaced, by their indices; broken ones are left out."""
+    looks, error = [], None
+    number = min(most, len(manifest))
+    for place in range(number):
+        try:
+            index = build_index(manifest.path(place * len(manifest) // number))
+        except VideoError as met:
+            error = met
+        else:
+            seconds = index.time_of(len(index) - 1) - index.time_of(0)
+            rate = (len(index) - 1) / seconds if seconds else 30.0
+            looks.append(Look(len(index), rate, min(index.height, index.width)))
+    if not looks:
+        raise ManifestError(f"None of {number} videos can be read. The last: {error}")
+    return looks

@@ -187,16 +187,19 @@ class RunReport:
         return steps * step / self.times.seconds
 
     def _draw(self, trainer: Trainer, folder: str) -> None:
+        files = {name: os.path.join(folder, f"multigrid_{name}.png") for name in ("plan", "times")}
         try:
             plan = plan_figure(self._schedule, self.lr_curve.points)
             figures = {"plan": plan, "times": times_figure(self.times.rows)}
             os.makedirs(folder, exist_ok=True)
             for name, figure in figures.items():
-                save(figure, os.path.join(folder, f"multigrid_{name}.png"))
-        except ModuleNotFoundError:  # matplotlib
+                save(figure, files[name])
+        except ModuleNotFoundError as error:  # matplotlib
+            self._closing.append(str(error))
             return
         except OSError as error:  # a finished training must not fail because of a picture
             log.warning("The figures cannot be written to %s: %s", folder, error)
+            files.clear()
         else:
             names = " and ".join(f"multigrid_{name}.png" for name in figures)
             self._closing.append(f"Logged to {folder.removeprefix(os.getcwd() + os.sep)}, with {names}.")
@@ -204,6 +207,9 @@ class RunReport:
             if is_a(logger, "loggers.TensorBoardLogger"):
                 for name, figure in figures.items():
                     logger.experiment.add_figure(f"multigrid/{name}", figure, trainer.global_step)  # type: ignore[attr-defined]
+            elif is_a(logger, "loggers.WandbLogger"):
+                for name, file in files.items():
+                    logger.log_image(f"multigrid/{name}", [file], trainer.global_step)  # type: ignore[attr-defined]
 
 
 class ClosingWords(Callback):

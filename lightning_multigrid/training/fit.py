@@ -27,40 +27,44 @@ from lightning_multigrid.reports import Clock, RunReport, tell_changed_meaning, 
 from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training import lightning_internals as internals
 from lightning_multigrid.training import resume
-from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.mini_batches import handlers
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.recipe import Options, Recipe, read_recipe, user_loader
-from lightning_multigrid.training.refusals import (
-    refuse_precise_bn_of_streams,
-    refuse_sharded_batchnorm,
-    refuse_sync_batchnorm,
-    warn_of_own_state,
-)
+from lightning_multigrid.training.refusals import refuse_batchnorm, refuse_precise_bn_of_streams, warn_of_own_state
 from lightning_multigrid.training.takeover import Takeover
 
 
 class Fit:
-    """What one `fit` keeps from hook to hook. It must be made while the Trainer still has its script's settings."""
+    """What one `fit` keeps from hook to hook. It must be made while the Trainer still has its script's settings.
+
+    Making it tries the plan on the model, and takes over the LR and what knows places.
+    """
 
     def __init__(
-        self,
-        trainer: Trainer,
-        sampler: MultigridSampler,
-        lr: BaselineLR,
-        report: RunReport,
-        statistics: EvaluationStatistics,
-        points: PointsOnPlan,
-        following: Following,
-        validations_per_phase: int | None,
+        self, options: Options, trainer: Trainer, takeover: Takeover, recipe: Recipe, multigrid: MultigridLoader
     ) -> None:
-        self.sampler, self.lr, self.report, self.statistics = sampler, lr, report, statistics
-        self.points, self.following, self._trainer = points, following, trainer
+        module, clips, sampler, loader = trainer.lightning_module, multigrid.clips, multigrid.sampler, multigrid.like
+        grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
+        self._trainer, self.sampler, self.points = trainer, sampler, PointsOnPlan()
+        flops = check_grids(module, grids, handlers(trainer, module, multigrid), self.points)
+        estimate = None
+        if options.precise_bn_batches is not None:
+            estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)
+            estimate.check(trainer, module)
+        self.statistics = EvaluationStatistics(estimate)
+        steps = resume.optimizer_steps_before(sampler, internals.Place(sampler.schedule.epochs, 0))
+        self.lr = takeover.drive_lr(trainer, module, recipe, steps, options.weight_decay_scaling == "timescale")
+        self.report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), Clock(module.device))
+        self.following = Following(module, grids[0].frames, grids[0].size)
+        takeover.callback(self.following.restore)
         self._early_stoppings = [c for c in trainer.callbacks if is_a(c, "callbacks.EarlyStopping")]  # type: ignore[attr-defined]
         self._resumed: resume.Continuation | None = None
         self._whole_epoch: int | None = None  # the last epoch that has run from its first mini-batch
-        self._validations_per_phase, self._validate_every = validations_per_phase, trainer.check_val_every_n_epoch
+        self._validations_per_phase, self._validate_every = (
+            options.validations_per_phase,
+            trainer.check_val_every_n_epoch,
+        )
 
     def step(self, batch: int) -> Step:
         return self.sampler.steps(self._trainer.current_epoch)[batch]
@@ -213,8 +217,7 @@ def begin_fit(
     # Lightning restores the checkpoint's loops and optimizers only after that hook, so its counters may change here.
     module = trainer.lightning_module
     takeover.convert_batchnorm(module, options.sub_batch)  # layers that were made after `setup`
-    refuse_sync_batchnorm(module)
-    refuse_sharded_batchnorm(module)
+    refuse_batchnorm(module)
     own = internals.training_source(trainer).dataloader()
     loader = user_loader(own, trainer, options.clips_per_epoch)
     streamed = isinstance(loader.dataset, StreamSamples)
@@ -224,7 +227,7 @@ def begin_fit(
     seed = (state or {}).get("seed") if options.seed is None else options.seed
     multigrid = _make_loader(options, trainer, recipe, loader, seed)
     sampler = multigrid.sampler
-    fit = multigrid.host = _make_fit(options, trainer, takeover, recipe, multigrid)
+    fit = multigrid.host = Fit(options, trainer, takeover, recipe, multigrid)
     if checkpoint is not None:
         fit.resume(checkpoint, state)
     warn_of_own_state(loader, multigrid)
@@ -272,24 +275,3 @@ def _make_loader(
     )
     sampler.steps(0)  # refuses too few clips for the first mini-batch
     return MultigridLoader(dataset, sampler, loader)
-
-
-def _make_fit(
-    options: Options, trainer: Trainer, takeover: Takeover, recipe: Recipe, multigrid: MultigridLoader
-) -> Fit:
-    """Tries the plan on the model, and takes over the LR and what knows places."""
-    module, clips, sampler, loader = trainer.lightning_module, multigrid.clips, multigrid.sampler, multigrid.like
-    grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
-    points = PointsOnPlan()
-    flops = check_grids(module, grids, handlers(trainer, module, multigrid), points)
-    estimate = None
-    if options.precise_bn_batches is not None:
-        estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)
-        estimate.check(trainer, module)
-    steps = resume.optimizer_steps_before(sampler, internals.Place(sampler.schedule.epochs, 0))
-    lr = takeover.drive_lr(trainer, module, recipe, steps, options.weight_decay_scaling == "timescale")
-    report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), Clock(module.device))
-    following = Following(module, grids[0].frames, grids[0].size)
-    takeover.callback(following.restore)
-    statistics = EvaluationStatistics(estimate)
-    return Fit(trainer, sampler, lr, report, statistics, points, following, options.validations_per_phase)

@@ -168,14 +168,19 @@ class LoopCounters:
         return int(progress["optimizer"]["step"]["total"]["completed"])
 
     def close_finished_epoch(self) -> None:
-        """Makes Lightning go on with the next epoch if the last `on_train_batch_end` of one wrote the checkpoint.
+        """Makes Lightning begin the next epoch if the last `on_train_batch_end` of one wrote the checkpoint.
 
-        Lightning compares the batches of that epoch with the length of the *next* one, which differs here
-        (`loops/training_epoch_loop.py`, `reset`). As without the callback, the epoch's validation is left out.
+        Lightning itself compares the batches of that epoch with the length of the *next* one, which differs here
+        (`loops/training_epoch_loop.py`, `reset`), and leaves out the next `on_train_epoch_start` (`loops/fit_loop.py`).
+        As without the callback, the validation of the finished epoch is left out.
         """
         current = self._batches["current"]
         if self._batches["is_last_batch"] and current["completed"] + 1 == current["processed"] == current["ready"]:
-            current["completed"] = sys.maxsize  # at least as many as any epoch has; Lightning sets it to 0
+            # As many batches as no epoch has: Lightning sets them to 0.
+            current.update(dict.fromkeys(current, sys.maxsize))
+            self._batches["is_last_batch"] = False
+            for epochs in (self._epochs["total"], self._epochs["current"]):
+                epochs.update(processed=epochs["started"], completed=epochs["started"])
 
     def forget_loader(self) -> None:
         """Drops the (empty) state of our loader, so that a training without the callback can continue, too."""

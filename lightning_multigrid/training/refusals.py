@@ -42,18 +42,14 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
         )
 
 
-def refuse_sync_batchnorm(module: LightningModule) -> None:
-    """Refuses layers that share statistics among all ranks."""
-    if any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
-        raise MisconfigurationException(
-            "MultigridCallback sets the clips that share BatchNorm statistics itself, but the model has "
-            "SyncBatchNorm layers. Remove `sync_batchnorm=True` from the Trainer."
-        )
-
-
-def refuse_sharded_batchnorm(module: nn.Module) -> None:
-    """Refuses BatchNorm layers that `fully_shard` was called on: it changes their class, as our conversion does."""
+def refuse_batchnorm(module: nn.Module) -> None:
+    """Refuses layers that share statistics among all ranks, or are sharded: `fully_shard` changes their class, too."""
     for name, layer in module.named_modules():
+        if isinstance(layer, nn.SyncBatchNorm):
+            raise MisconfigurationException(
+                "MultigridCallback sets the clips that share BatchNorm statistics itself, but the model has "
+                "SyncBatchNorm layers. Remove `sync_batchnorm=True` from the Trainer."
+            )
         if isinstance(layer, BatchNorm) and type(layer).__name__.startswith("FSDP"):
             raise MisconfigurationException(
                 f"MultigridCallback can't set the clips that share statistics in `{name}`, because `fully_shard` was "

@@ -263,12 +263,8 @@ class VideoClassifier(LightningModule):
         # The loss comes first, because it checks the labels.
         labels_of_views = labels.repeat_interleave(logits.shape[1], dim=0)
         losses = self._compute_loss(logits.flatten(0, 1), labels_of_views, reduction="none")
-        metrics.update(
-            values=losses.float().view(logits.shape[:2]).mean(dim=1),
-            probabilities=self._fuse(logits),
-            labels=labels,
-            videos=videos,
-        )
+        values = losses.float().view(logits.shape[:2]).mean(dim=1)
+        metrics.update(values=values, probabilities=self._fuse(logits), labels=labels, videos=videos)
 
     # The metrics are logged once an epoch: in each step, Lightning would walk through all the rows that they keep.
     def on_validation_epoch_start(self) -> None:

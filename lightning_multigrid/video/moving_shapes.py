@@ -116,11 +116,8 @@ class MovingShapesDataModule(VideoDataModule):
         stride: int = 1,
         num_workers: int = 2,
     ) -> None:
-        for name, value, least in (
-            ("train_per_class", train_per_class, 1),
-            ("val_per_class", val_per_class, 1),
-            ("seed", seed, 0),
-        ):
+        given = {"train_per_class": (train_per_class, 1), "val_per_class": (val_per_class, 1), "seed": (seed, 0)}
+        for name, (value, least) in given.items():
             if value < least:
                 raise ValueError(f"`{name}` must be at least {least}, got {value}.")
         if difficulty not in get_args(Difficulty):

@@ -11,7 +11,13 @@ from typing_extensions import override
 
 from lightning_multigrid.clips import VideoBatch
 from lightning_multigrid.files import write_csv
-from lightning_multigrid.lightning import BasePredictionWriter, LightningModule, MisconfigurationException, Trainer
+from lightning_multigrid.lightning import (
+    BasePredictionWriter,
+    LightningModule,
+    MisconfigurationException,
+    Trainer,
+    above_bar,
+)
 
 Row = list[str]
 
@@ -26,7 +32,8 @@ class PredictionWriter(BasePredictionWriter):
     The module's `predict_step` must return a probability for each video and class, B x C, as `VideoClassifier` does.
 
     Args:
-        path: The file; an existing one is replaced.
+        path: The file; an existing one is replaced. None means `predictions.csv` in the folder of the Trainer's logger,
+            or in the current folder without one.
         top_k: Classes per video; all, if there are fewer.
 
     Raises:
@@ -35,16 +42,21 @@ class PredictionWriter(BasePredictionWriter):
             do not come from a `VideoDataModule`, or the predictions are no probabilities.
     """
 
-    def __init__(self, path: str = "predictions.csv", top_k: int = 5) -> None:
+    def __init__(self, path: str | None = None, top_k: int = 5) -> None:
         super().__init__(write_interval="batch")
         if top_k < 1:
             raise ValueError(f"`top_k` must be at least 1, got {top_k}.")
-        self.path, self.top_k = os.path.abspath(path), top_k
+        self.path, self.top_k = os.path.abspath(path or "predictions.csv"), top_k
+        self._beside_logs = path is None
         self._rows: dict[int, Row] = {}
 
     @override
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._rows = {}
+        logs = trainer.log_dir if self._beside_logs and trainer.loggers else None  # all ranks must ask
+        if logs is not None:
+            os.makedirs(logs, exist_ok=True)
+            self.path = os.path.abspath(os.path.join(logs, "predictions.csv"))
         folder = os.path.dirname(self.path)
         if os.path.isdir(self.path) or not os.access(folder, os.W_OK | os.X_OK):
             raise MisconfigurationException(
@@ -101,4 +113,5 @@ class PredictionWriter(BasePredictionWriter):
             columns = (max(map(len, rows.values()), default=1) - 1) // 2
             names = (f"{name}_{place + 1}" for place in range(columns) for name in ("class", "probability"))
             write_csv(self.path, [["path", *names], *(rows[index] for index in sorted(rows))])
-            rank_zero_info(f"Predictions of {len(rows):,} videos: {self.path}")
+            with above_bar(trainer.progress_bar_callback):
+                rank_zero_info(f"Predictions of {len(rows):,} videos: {self.path}")

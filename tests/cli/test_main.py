@@ -1,18 +1,22 @@
 """The command line as a user types it, in this process; one real process as a proof of the installed script."""
 
 import json
+import logging
 import os
 import re
 import subprocess
 import sys
+import warnings
 
 import pytest
+import torch
 import yaml
 
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
+from tests.helpers.tiny import Module
 from tests.helpers.videos import numbered_frames, write_video
 
 KINETICS = MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196), stride=2))
@@ -265,7 +269,16 @@ def test_predict_leaves_the_table_that_the_config_asks_for(videos):
         (["--data.size=0"], "`size` must be at least 1, got 0"),
         (["--model.num_classes=1"], "`num_classes` must be at least 2, got 1"),
         (["--trainer.callbacks.epoch_factor=0"], "`epoch_factor` must be positive, got 0"),
-        (["--data.nonsense=3"], "'nonsense' is not accepted"),
+        (["--data.nonsense=3"], "lightning_multigrid.VideoDataModule has no argument `nonsense`.\n"),
+        (["--data.batchsize=3"], "VideoDataModule has no argument `batchsize`. Did you mean `batch_size`?\n"),
+        (["--trainer.callbacks.epochfactor=1"], "has no argument `epochfactor`. Did you mean `epoch_factor`?\n"),
+        (["--trainer.acelerator=gpu"], "no option `--trainer.acelerator`. Did you mean `trainer.accelerator`?\n"),
+        (["--trainer.strategy=nonsense"], "nonsense"),
+        pytest.param(
+            ["--trainer.accelerator=gpu"],
+            "No supported gpu backend found! Give `--trainer.accelerator=cpu`, or auto.\n",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
         (["--trainer.max_epochs=many"], "many"),
         (["--config=missing.yaml"], "missing.yaml"),
         ([], "train.csv does not exist"),
@@ -289,6 +302,37 @@ def test_errors_of_manifests_are_one_paragraph(tmp_path, capsys, lines, message)
     assert message in failure(capsys, ["fit", "--config", config(tmp_path)])
 
 
+def test_a_command_that_comes_close(capsys):
+    assert "There is no command `predct`." in (said := failure(capsys, ["predct"]))
+    assert said.endswith("Did you mean `predict`?\n")
+    assert "no option `--sorce`. Did you mean `source`?" in failure(capsys, ["prepare", "--sorce=x", "--output=y"])
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_of_shells(shell, capsys):
+    pytest.importorskip("shtab")
+    with pytest.raises(SystemExit, match="0"):
+        main([f"--print_completion=shtab-{shell}"])
+    assert "--step_time" in capsys.readouterr().out
+
+
+def advertise():
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    logger.info("💡 Tip: try this.")
+    logger.info("GPU available: False")
+    warnings.warn("An interface will change.", FutureWarning, stacklevel=1)
+    return Module()
+
+
+def test_advertisements_are_left_out_by_the_command_line_only(tmp_path, capsys, caplog):
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        main(["plan", "--config", config(tmp_path), "--model=tests.cli.test_main.Advertises", "--clips=8000"])
+    assert "GPU available: False" in caplog.messages
+    assert not [message for message in caplog.messages if "💡" in message]
+    with pytest.warns(FutureWarning, match="will change"):
+        advertise()
+
+
 def test_unknown_keys_in_a_config(tmp_path, capsys):
     path = tmp_path / "config.yaml"
     config(tmp_path)
@@ -308,7 +352,8 @@ def test_help(command, capsys):
     assert exit_info.value.code == 0
     text = capsys.readouterr().out
     if command == ["plan"]:
-        assert "Training videos, over all devices" in text
+        assert text.startswith("usage: lightning-multigrid plan --config CONFIG [options]\n\nPrints the multigrid")
+        assert text.index("Training videos, over all devices") < text.index("--trainer.")
     if not command:
         assert all(name in text for name in ("fit", "validate", "test", "predict", "plan"))
 
@@ -339,10 +384,6 @@ def test_the_module_runs_as_a_program_and_torchrun_is_told_its_error(tmp_path):
 
 # --- Classes that the tests above name ---
 
-import torch  # noqa: E402
-
-from tests.helpers.tiny import Module  # noqa: E402
-
 
 class StepScheduled(Module):
     def __init__(self):
@@ -352,6 +393,12 @@ class StepScheduled(Module):
                 "interval": "step",
             }
         )
+
+
+class Advertises(Module):
+    def __init__(self):
+        super().__init__()
+        advertise()
 
 
 class Deep(Module):

@@ -40,7 +40,7 @@ VIDEOS = {
 PROGRAM = {
     "cli": (
         ("files", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
-        ("jsonargparse", "lightning", "rich", "torch", "yaml"),
+        ("jsonargparse", "lightning", "lightning_utilities", "rich", "torch", "yaml"),
     ),
 }
 PACKAGES = {**MULTIGRID, **VIDEOS, **PROGRAM}

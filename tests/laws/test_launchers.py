@@ -13,7 +13,7 @@ from torch import nn
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.refusals import refuse_other_seed, refuse_sharded_batchnorm, refuse_split_models
+from lightning_multigrid.training.refusals import refuse_batchnorm, refuse_other_seed, refuse_split_models
 from tests.helpers.launchers import by_lightning, by_slurm, by_torchrun, of_sharded
 from tests.helpers.on_ranks import NUMBER
 
@@ -43,8 +43,8 @@ def check_ranks(folder, world):
     ("launch", "world", "options"),
     [
         (by_lightning, 2, {"find_unused_parameters": True}),
-        (by_torchrun, 2, {"static_graph": True}),
         # The same with other launchers and numbers of ranks, a minute each.
+        pytest.param(by_torchrun, 2, {"static_graph": True}, marks=pytest.mark.slow),
         pytest.param(by_slurm, 2, {}, marks=pytest.mark.slow),
         pytest.param(by_torchrun, 3, {"find_unused_parameters": True}, marks=pytest.mark.slow),
         pytest.param(by_lightning, 3, {"gradient_as_bucket_view": True}, marks=pytest.mark.slow),
@@ -136,7 +136,7 @@ def test_a_batchnorm_layer_that_is_sharded_itself_is_refused():
     layer = nn.BatchNorm3d(3)
     layer.__class__ = type("FSDPBatchNorm3d", (nn.BatchNorm3d,), {})  # as `fully_shard` does
     with pytest.raises(MisconfigurationException, match="in `1`, because `fully_shard` was called on this BatchNorm"):
-        refuse_sharded_batchnorm(nn.Sequential(nn.BatchNorm3d(3), layer))
+        refuse_batchnorm(nn.Sequential(nn.BatchNorm3d(3), layer))
 
 
 def test_the_seed_of_a_checkpoint_that_is_loaded_late():

@@ -1,12 +1,13 @@
 """What a run says of itself: what is left, how predictions compare with measurements, and where it all goes."""
 
 import csv
+import os
 import re
 import time
 
 import pytest
 from lightning.pytorch.callbacks import LearningRateMonitor, ProgressBar
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
 
 from lightning_multigrid import MultigridCallback
@@ -241,6 +242,45 @@ def test_scalars_and_figures_reach_the_loggers(tmp_path, monkeypatch):
     left = [float(row["multigrid/hours_left"]) for row in rows if row["multigrid/hours_left"]]
     assert left[0] > left[-1] == 0
     assert all(0 <= float(row["multigrid/waiting"]) <= 1 for row in rows if row["multigrid/waiting"])
+
+
+class Wandb(WandbLogger):
+    """Weights & Biases without its package: keeps what it is given."""
+
+    name, version, save_dir, experiment = "run", "0", property(lambda self: self.folder), None
+
+    def __init__(self, folder):
+        self.folder, self.images = str(folder), {}
+
+    def log_metrics(self, metrics, step=None):
+        """Nowhere."""
+
+    def log_hyperparams(self, params=None):
+        """Nowhere."""
+
+    def finalize(self, status):
+        """Nowhere."""
+
+    def log_image(self, key, images, step=None, **keywords):
+        self.images[key] = images, step
+
+
+def test_weights_and_biases_gets_the_figures(tmp_path):
+    logger = Wandb(tmp_path / "runs")
+    host = fit(Module(schedulers), MultigridCallback(), logger=logger)
+    for name in ("plan", "times"):
+        images, step = logger.images[f"multigrid/{name}"]
+        assert images == [str(tmp_path / "runs" / f"multigrid_{name}.png")]
+        assert os.path.getsize(images[0]) > 0
+        assert step == host.global_step
+
+
+def test_figures_that_cannot_be_written_are_not_sent(tmp_path, caplog):
+    (tmp_path / "file").touch()
+    logger = Wandb(tmp_path / "file" / "folder")
+    fit(Module(schedulers), MultigridCallback(), logger=logger)
+    assert "The figures cannot be written" in caplog.text
+    assert logger.images == {}
 
 
 def test_without_a_logger_nothing_is_written(tmp_path, monkeypatch):

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SAMPLE = ["machine", "norm", "fit", "loader", "slowfast_8_compiled_graphs"]
 
 
 @pytest.fixture
@@ -22,46 +22,59 @@ def load(monkeypatch):
     return lambda name: runpy.run_path(str(EXAMPLES / f"{name}.py"))
 
 
-def run_dry(path, *options, **settings):
-    environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    call = [EXAMPLES / "benchmark_all.sh", "--dry", "--results", str(path), *options]
-    return subprocess.run(call, env=environment, capture_output=True, text=True, check=False, **settings)
+@pytest.fixture
+def sample(load, tmp_path, monkeypatch):
+    """Runs dry parts in this process: a new one takes ten seconds to import torch."""
+    threads = torch.get_num_threads()
+    module, parts = load("benchmark_all"), {}
+    for part in map(module["dry"], module["GPU"]):
+        if part.name in ("machine", "fit", "loader"):
+            file = tmp_path / f"{part.name}.json"
+            device = [] if part.name == "loader" else ["--device", "cpu"]
+            load(part.script)["main"]([*part.options.split(), "--json", str(file), *device])
+            parts[part.name] = {"status": "done", "seconds": 1.0, "result": json.loads(file.read_text())}
+    torch.set_num_threads(threads)
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / "all.json").write_text(json.dumps({"benchmark": "all", "parts": parts}))
+    return tmp_path / "all" / "all.json"
 
 
-def check_dry(path, names):
-    parts = json.loads(path.read_text())["parts"]
-    assert list(parts) == names
-    assert {name: part["status"] for name, part in parts.items()} == dict.fromkeys(names, "done"), parts
-    for part in parts.values():
-        assert part["result"]["machine"]["device"]
-        assert part["seconds"] < part["limit_seconds"]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_sample_of_the_parts_runs(tmp_path, load):
-    outcome = run_dry(tmp_path / "all.json", "--parts", *SAMPLE)
-    assert outcome.returncode == 0, outcome.stdout
-    known = [part.name for part in load("benchmark_all")["GPU"]]
-    check_dry(tmp_path / "all.json", sorted(SAMPLE, key=known.index))
-    parts = json.loads((tmp_path / "all.json").read_text())["parts"]
-    assert parts["slowfast_8_compiled_graphs"]["result"]["options"]["compile"] == "reduce-overhead"
+def test_a_sample_of_the_parts_and_their_tables(sample, load, capsys):
+    parts = json.loads(sample.read_text())["parts"]
     waiting = [grid["ms waiting"] for grid in parts["fit"]["result"]["grids"]]
     assert len(waiting) >= 4
     assert min(waiting) >= 0
+    assert parts["fit"]["result"]["steps"] > 4
+    assert parts["machine"]["result"]["copy_terabytes_per_second"] > 0
+    made = runpy.run_path(str(EXAMPLES / "results" / "tables.py"))
+    tables = made["with_tables"](f"{made['START']}\n{made['END']}", sample.parent)
+    assert all(f"| `all.json: {part}` |" in tables for part in parts)
     # A second call has nothing left to do.
-    again = run_dry(tmp_path / "all.json", "--parts", *SAMPLE)
-    assert "==" not in again.stdout
-    assert re.search(r"^norm +25 +\d+  done$", again.stdout, re.MULTILINE)
+    capsys.readouterr()
+    assert load("benchmark_all")["main"](["--dry", "--results", str(sample), "--parts", *parts]) == 0
+    printed = capsys.readouterr().out
+    assert "==" not in printed
+    assert re.search(r"^loader +45 +1  done$", printed, re.MULTILINE)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_every_part_runs(tmp_path, load):
-    assert run_dry(tmp_path / "all.json").returncode == 0
-    check_dry(tmp_path / "all.json", [part.name for part in load("benchmark_all")["GPU"]])
-    tests = json.loads((tmp_path / "all.json").read_text())["parts"]["cuda_tests"]["result"]
+    environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    call = [EXAMPLES / "benchmark_all.sh", "--dry", "--results", str(tmp_path / "all.json")]
+    outcome = subprocess.run(call, env=environment, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stdout
+    names = [part.name for part in load("benchmark_all")["GPU"]]
+    parts = json.loads((tmp_path / "all.json").read_text())["parts"]
+    assert {name: part["status"] for name, part in parts.items()} == dict.fromkeys(names, "done"), parts
+    assert list(parts) == names
+    for part in parts.values():
+        assert part["result"]["machine"]["device"]
+        assert part["seconds"] < part["limit_seconds"]
+    tests = parts["cuda_tests"]["result"]
     assert set(tests["counts"]) <= {"passed", "skipped"}
     assert len(tests["tests"]) > 8
+    assert parts["slowfast_8_compiled_graphs"]["result"]["options"]["compile"] == "reduce-overhead"
 
 
 def test_every_option_of_every_part_is_one(load, capsys):

@@ -35,8 +35,8 @@ async function look(page) {
   const wider = {};
   for (const width of [1280, 390]) {
     frame.width = width;
-    await pause(50);
-    wider[width] = shown.documentElement.scrollWidth - width;
+    await pause(200);
+    wider[width] = shown.querySelector(".md-main").scrollWidth - width;  // the header is still moving
   }
   const text = shown.querySelector(".md-content").cloneNode(true);
   text.querySelectorAll("code, pre, math").forEach(element => element.remove());

@@ -1,24 +1,58 @@
-"""The notebook runs from top to bottom."""
+"""The notebook runs from top to bottom: with few videos in the ordinary tests, as it is in a slow one."""
 
 import os
+import re
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-ROOT = Path(__file__).parents[2]
+EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the notebook's own machinery
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the notebook's own machinery
-def test_the_tour_runs_and_shows_its_figures(tmp_path, monkeypatch):
+@pytest.fixture
+def outputs(tmp_path, monkeypatch):
+    """Runs the notebook, with other parameters if some are given, and returns what it shows."""
     monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    notebook = nbformat.read(ROOT / "examples" / "tour.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    paths = [str(EXAMPLES), str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
 
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    assert sum("image/png" in output.get("data", {}) for output in outputs) == 4
+    def run(parameters=None):
+        notebook = nbformat.read(EXAMPLES / "tour.ipynb", as_version=4)
+        (cell,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
+        cell.source = parameters or cell.source
+        NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+        return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+    return run
+
+
+def check(outputs):
+    """All pictures and tables are there, and no red box. Returns the accuracies and steps of both trainings."""
+    shown = [output.get("data", {}) for output in outputs]
+    assert sum("image/png" in data for data in shown) == 2
+    assert sum("image/gif" in data for data in shown) == 1
+    assert [output["text"] for output in outputs if output.get("name") == "stderr"] == []
     printed = "".join(output.get("text", "") for output in outputs)
     assert "steps instead of 1792500" in printed  # of the plan: 239 epochs of 240,000 videos in mini-batches of 8 x 4
-    assert "Time per shape of mini-batch" in printed
+    assert "Multigrid schedule for a baseline of 8 x 16 x 40" in printed
+    both, times = [data["text/html"] for data in shown if "text/html" in data and "<table>" in data["text/html"]]
+    assert "by its FLOPs" in times
+    steps = [int(number) for number in re.findall(r"(?:baseline|multigrid)</td><td>(\d+)<", both)]
+    return [float(number) for number in re.findall(r"<td>([\d.]+)%", both)], steps
+
+
+def test_the_tour_runs_and_shows_its_figures(outputs):
+    accuracies, steps = check(outputs("EPOCHS, VIDEOS, WORKERS = 2, 4, 0"))
+    assert len(accuracies) == 2
+    assert steps == [2 * 8, steps[1]]
+    assert steps[1] < steps[0]
+
+
+@pytest.mark.slow
+def test_both_trainings_of_the_tour_learn(outputs):
+    accuracies, steps = check(outputs())
+    assert min(accuracies) > 60  # chance is 6.2
+    assert steps[0] > 2.5 * steps[1]

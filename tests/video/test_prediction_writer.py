@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 
 from lightning_multigrid.clips.views import Views
@@ -177,3 +178,13 @@ def test_predictions_that_are_no_probabilities_are_refused(
 def test_no_classes_are_no_table() -> None:
     with pytest.raises(ValueError, match="`top_k` must be at least 1, got 0"):
         PredictionWriter(top_k=0)
+
+
+def test_the_table_lies_beside_the_files_of_the_logger(folder: Path, tmp_path: Path) -> None:
+    writer = PredictionWriter()
+    host = L.Trainer(logger=CSVLogger(tmp_path), callbacks=[writer], enable_progress_bar=False, accelerator="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        host.predict(VideoClassifier(Colours(), 7), make_data(folder))
+    assert writer.path == str(tmp_path / "lightning_logs" / "version_0" / "predictions.csv")
+    assert len(Path(writer.path).read_text().splitlines()) == 1 + 4

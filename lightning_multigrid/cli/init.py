@@ -1,0 +1,131 @@
+"""`init`: a first config for a folder or a list of videos, whose comments say why."""
+
+import json
+import os
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+from string import Template
+
+import torch
+from jsonargparse import ArgumentParser
+
+from lightning_multigrid.cli.explain import explained
+from lightning_multigrid.files import new_file, write_csv
+from lightning_multigrid.prepare import Look, look_at
+from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule
+from lightning_multigrid.sources import Manifest, ManifestError, read_manifest
+
+_LOOKED_AT = 32  # videos; the index of each is made, which reads the file once
+_STEPS = 4000  # of the baseline, as far as 10 to 100 epochs allow
+
+
+def init(args: Sequence[str]) -> None:
+    """Runs `init`, which is the first of the arguments, with the others."""
+    parser = ArgumentParser(
+        prog="lightning-multigrid init",
+        description="Looks at videos, and writes a config of `fit` for them, whose comments say why.",
+        exit_on_error=False,
+    )
+    kinds = "A folder with a folder per class, or with `train` and `val` of that kind, or a list of `path label`."
+    parser.add_argument("source", type=str, help=kinds)
+    parser.add_argument("--val", type=str | None, help="Validation videos; by default a fifth of each class.")
+    parser.add_argument("--output", type=str, default="multigrid.yaml", help="The config to write.")
+    with explained(parser):
+        given = parser.parse_args(list(args[1:]))
+    output, source, val = Path(given.output), given.source, given.val
+    if output.exists():
+        raise ValueError(f"{output} exists already. Remove it, or give another `--output`.")
+    splits = {name: os.path.join(source, name) for name in ("train", "val")}
+    if val is None and all(map(os.path.isdir, splits.values())):
+        source, val = splits["train"], splits["val"]
+    manifest = read_manifest(source)
+    labels = [manifest.label(row) for row in range(len(manifest))]
+    rows, held = _held_out(manifest, labels) if val is None else (list(range(len(manifest))), [])
+    looks = look_at(manifest, _LOOKED_AT)
+    values = _choose(len(rows), looks) | _words(manifest, looks)
+    lists = {name: str(output.with_suffix("").absolute()) + f"_{name}.csv" for name in ("train", "val")}
+    values["why_val"] = "Labels count the classes."
+    if val is None:
+        for name, chosen in (("train", rows), ("val", held)):
+            write_csv(lists[name], [("path", "label"), *((manifest.path(row), str(labels[row])) for row in chosen)])
+        values["why_val"] = "The last fifth of each class, by name, is for validation: neighbours may be of one scene."
+    sources = lists if val is None else {"train": os.path.abspath(source), "val": os.path.abspath(val)}
+    values |= {"path": str(output), **{name: json.dumps(path) for name, path in sources.items()}}
+    text = Template((Path(__file__).parent / "starter.yaml").read_text()).substitute(values)
+    with new_file(str(output)) as file:
+        file.write(text.encode("utf-8", "surrogateescape"))
+    print(f"{len(manifest):,} videos of {manifest.num_classes} classes{values['found']}.\nWritten to {output}. Next:\n")
+    print(f"    lightning-multigrid plan --config {output}\n    lightning-multigrid fit --config {output}")
+
+
+def _held_out(manifest: Manifest, labels: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Returns the rows for training, and those for validation: the last fifth of each class, by name."""
+    ordered = sorted(range(len(manifest)), key=lambda row: (labels[row], manifest.path(row)))
+    by_class = [list(rows) for _, rows in groupby(ordered, key=lambda row: labels[row])]
+    held = [row for rows in by_class for row in rows[len(rows) - len(rows) // 5 :]]
+    if not held:
+        raise ManifestError(
+            f"No class of {manifest.origin} has 5 videos, so none can be held out for validation. Give `--val`."
+        )
+    return sorted(set(range(len(manifest))) - set(held)), sorted(held)
+
+
+def _choose(videos: int, looks: Sequence[Look]) -> dict[str, object]:
+    """Returns the baseline for so many training videos, and why."""
+    gpu = torch.cuda.is_available()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    length, rate, short = (median(column) for column in zip(*looks, strict=True))
+    shortest = sorted(look.frames for look in looks)[len(looks) // 10]
+    frames = next((number for number in (16, 8, 4) if number <= shortest and (gpu or number < 16)), 2)
+    stride = max(1, min(round(2 * rate / frames), int(shortest) // frames))
+    largest = 112 if gpu else 64
+    size = max(32, min(largest, int(short * 7 / 8) // 16 * 16))
+    batch = next((clips for clips in (8, 4, 2, 1) if _fits(BatchShape(clips, frames, size), videos)), None)
+    if batch is None:
+        raise ManifestError(f"There are {videos} training videos, too few for the large mini-batches of multigrid.")
+    epochs = max(10, min(100, round(_STEPS * batch / videos)))
+    reason = "enough videos for mini-batches 16 times as large" if batch == 8 else "so few, as mini-batches grow"
+    return {
+        "why_model": "A ResNet with 33 M parameters."
+        if gpu
+        else "A small CNN, as this machine has no GPU that torch "
+        "can use; on one, take torchvision.models.video.r3d_18.",
+        "model": "torchvision.models.video.r3d_18" if gpu else "lightning_multigrid.models.small_cnn",
+        "lr": f"{(0.01 if gpu else 0.05) * batch / 8:.3g}",
+        "batch_size": batch,
+        "why_batch": reason,
+        "frames": frames,
+        "stride": stride,
+        "why_stride": f"so that a clip lasts {frames * stride / rate:.1f} s of a video's {length / rate:.1f} s",
+        "size": size,
+        "why_size": f"of videos with a short side of {short:.0f}" + ("" if gpu else "; 112 and more are for GPUs"),
+        "workers": max(1, min(8, cores - 1)),
+        "cores": cores,
+        "epochs": epochs,
+        "steps": epochs * videos // batch,
+        "precise": max(1, min(10, videos // batch)),
+    }
+
+
+def _fits(shape: BatchShape, videos: int) -> bool:
+    try:
+        MultigridSchedule(Baseline(shape, epochs=10, milestones=(4, 6, 8))).steps(0, videos)
+    except ValueError:  # the first mini-batch has more clips
+        return False
+    return True
+
+
+def _words(manifest: Manifest, looks: Sequence[Look]) -> dict[str, object]:
+    sided = any(word in name.lower() for name in manifest.classes for word in ("left", "right"))
+    sides = sorted({look.short_side for look in looks})
+    return {
+        "videos": len(manifest),
+        "classes": manifest.num_classes,
+        "names": json.dumps(list(manifest.classes), ensure_ascii=False),
+        "found": f", short side {sides[0]}{f' to {sides[-1]}' if len(sides) > 1 else ''} pixels, "
+        f"{median(look.frames for look in looks):.0f} frames at {median(look.rate for look in looks):.3g} per second",
+        "flip": str(not sided).lower(),
+        "why_flip": "classes tell left from right" if sided else "turn it off if a class tells left from right",
+    }
