@@ -45,9 +45,9 @@ def check(outputs):
 
 
 def test_the_tour_runs_and_shows_its_figures(outputs):
-    accuracies, steps = check(outputs("EPOCHS, VIDEOS, WORKERS = 2, 4, 0"))
+    accuracies, steps = check(outputs("EPOCHS, VIDEOS, WORKERS = 2, 8, 0"))
     assert len(accuracies) == 2
-    assert steps == [2 * 8, steps[1]]
+    assert steps == [2 * 16, steps[1]]
     assert steps[1] < steps[0]
 
 
