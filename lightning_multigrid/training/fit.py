@@ -10,7 +10,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.lightning import LightningModule, Trainer, is_a
+from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer, is_a
 from lightning_multigrid.loading import (
     FixedClips,
     MultigridLoader,
@@ -31,7 +31,7 @@ from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.mini_batches import handlers
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.recipe import Options, Recipe, read_recipe, user_loader
-from lightning_multigrid.training.refusals import refuse_batchnorm, refuse_precise_bn_of_streams, warn_of_own_state
+from lightning_multigrid.training.refusals import refuse_batchnorm, warn_of_own_state
 from lightning_multigrid.training.takeover import Takeover
 
 
@@ -61,10 +61,8 @@ class Fit:
         self._early_stoppings = [c for c in trainer.callbacks if is_a(c, "callbacks.EarlyStopping")]  # type: ignore[attr-defined]
         self._resumed: resume.Continuation | None = None
         self._whole_epoch: int | None = None  # the last epoch that has run from its first mini-batch
-        self._validations_per_phase, self._validate_every = (
-            options.validations_per_phase,
-            trainer.check_val_every_n_epoch,
-        )
+        self._validations_per_phase = options.validations_per_phase
+        self._validate_every = trainer.check_val_every_n_epoch
 
     def step(self, batch: int) -> Step:
         return self.sampler.steps(self._trainer.current_epoch)[batch]
@@ -222,7 +220,9 @@ def begin_fit(
     loader = user_loader(own, trainer, options.clips_per_epoch)
     streamed = isinstance(loader.dataset, StreamSamples)
     if streamed and options.precise_bn_batches is not None:
-        refuse_precise_bn_of_streams()
+        raise MisconfigurationException(
+            "`precise_bn_batches` reads clips of the epoch again, which an iterable dataset can't give. Leave it out."
+        )
     recipe = read_recipe(trainer, loader, trainer.world_size)
     seed = (state or {}).get("seed") if options.seed is None else options.seed
     multigrid = _make_loader(options, trainer, recipe, loader, seed)
