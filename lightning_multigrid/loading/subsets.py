@@ -50,7 +50,6 @@ class _Parts:
         located = [(bisect_right(self.ends, request.index), request) for request in moved]
         for place, group in groupby(located, key=itemgetter(0)):
             start = self.ends[place - 1] if place else 0
-            clips += read_clips(
-                self.parts[place], [replace(request, index=request.index - start) for _, request in group]
-            )
+            inside = [replace(request, index=request.index - start) for _, request in group]
+            clips += read_clips(self.parts[place], inside)
         return clips

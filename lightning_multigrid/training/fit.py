@@ -44,18 +44,18 @@ class Fit:
     def __init__(
         self, options: Options, trainer: Trainer, takeover: Takeover, recipe: Recipe, multigrid: MultigridLoader
     ) -> None:
-        module, clips, sampler, loader = trainer.lightning_module, multigrid.clips, multigrid.sampler, multigrid.like
+        module, sampler = trainer.lightning_module, multigrid.sampler
         grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
         self._trainer, self.sampler, self.points = trainer, sampler, PointsOnPlan()
         flops = check_grids(module, grids, handlers(trainer, module, multigrid), self.points)
         estimate = None
         if options.precise_bn_batches is not None:
-            estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)
+            estimate = PopulationEstimate(multigrid, options.precise_bn_batches)
             estimate.check(trainer, module)
         self.statistics = EvaluationStatistics(estimate)
         steps = resume.optimizer_steps_before(sampler, internals.Place(sampler.schedule.epochs, 0))
         self.lr = takeover.drive_lr(trainer, module, recipe, steps, options.weight_decay_scaling == "timescale")
-        self.report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), Clock(module.device))
+        self.report = RunReport(sampler, flops, multigrid.num_workers, ways_out(multigrid.clips), Clock(module.device))
         self.following = Following(module, grids[0].frames, grids[0].size)
         takeover.callback(self.following.restore)
         self._early_stoppings = [c for c in trainer.callbacks if is_a(c, "callbacks.EarlyStopping")]  # type: ignore[attr-defined]
@@ -77,7 +77,6 @@ class Fit:
             self.lr.run["estimated_stepping_batches"] += self._resumed.steps_elsewhere
 
     def start_lr(self) -> None:
-        """Sets the LR before the first step."""
         if self._resumed is not None:
             # The LR at the time of the checkpoint; Lightning does not know the position yet.
             self.lr.resume(self._resumed.ticks, self._resumed.intervals, self._resumed.lr_scale)
@@ -185,7 +184,6 @@ class Fit:
         }
 
     def complete_checkpoint(self, checkpoint: dict[str, Any], state: dict[str, Any]) -> None:
-        """Adds the position to the state of the callback in a checkpoint."""
         counters = internals.LoopCounters(checkpoint)
         state.update(resume.describe_stand(self.sampler, counters.place))
         if counters.place.batch == 0:

@@ -15,7 +15,6 @@ TRIED_CLIPS = 2  # clips of a small mini-batch: BatchNorm needs more than one va
 
 
 def _clips_in(batch: Any) -> list[Tensor]:
-    """All tensors of a mini-batch that may be clips or images."""
     found: list[Tensor] = []
     apply_to_collection(batch, Tensor, found.append)
     return [tensor for tensor in found if tensor.ndim in (4, 5)]

@@ -59,7 +59,6 @@ class Takeover(ExitStack):
         internals.reload_every(trainer, -1)
 
     def convert_batchnorm(self, module: nn.Module, sub_batch: int) -> None:
-        """Converts plain BatchNorm layers to those over sub-mini-batches."""
         loan = Loan()
         loan.convert(module, sub_batch)
         self.callback(loan.end)
@@ -83,9 +82,8 @@ class Takeover(ExitStack):
             else:
                 super(type(scheduler), scheduler).step()  # type: ignore[misc]  # its own: see `_take_calls`
 
-        lr = BaselineLR(
-            trainer.lr_scheduler_configs, trainer.optimizers, recipe.epoch, tick, baseline, run, weight_decay
-        )
+        configs = trainer.lr_scheduler_configs
+        lr = BaselineLR(configs, trainer.optimizers, recipe.epoch, tick, baseline, run, weight_decay)
         self.callback(lr.remove_scale)
         for optimizer in trainer.optimizers:
             self.callback(optimizer.register_step_pre_hook(lr.before_step).remove)
@@ -101,7 +99,7 @@ class Takeover(ExitStack):
 
         self.set_attribute(module, "lr_scheduler_step", lr_scheduler_step)
         if not module.automatic_optimization:
-            for config in trainer.lr_scheduler_configs:
+            for config in configs:
                 self._take_calls(trainer, config, lr)
 
         def answer(name: str) -> property:
@@ -158,7 +156,6 @@ class Takeover(ExitStack):
             self.set_attribute(bar, "configure_columns", lambda trainer: _narrow_columns(bar.theme))
 
     def add_last_callback(self, trainer: Trainer, callback: Callback) -> None:
-        """Adds a callback after all others."""
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         # Lightning is iterating over this list. If its end changes, Lightning skips no callback.
         callbacks.append(callback)
