@@ -14,9 +14,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Literal, get_args
 
-from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, ShortCycle, exact
+from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, Phase, ShortCycle, Step, exact
 from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.steps import Phase, Step
 from lightning_multigrid.schedule.tables import text_table
 
 Clips = int | Fraction
