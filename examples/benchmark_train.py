@@ -97,11 +97,10 @@ class Run:
 def grid_table(lines: Sequence[str]) -> list[dict[str, Any]]:
     """Reads the table that a run prints at its end: a row per shape."""
     tables = [text for text in lines if text.startswith("Time per shape")]
-    if not tables:
-        return []
-    rows = [re.split(r"\s{2,}", line.strip()) for line in tables[-1].splitlines()[1:]]
-    header, *rows = [row for row in rows if row[0] != "all"]
-    return [{"shape": shape} | dict(zip(header[1:], map(float, row), strict=True)) for shape, *row in rows]
+    rows = [re.split(r"\s{2,}", line.strip()) for line in tables[-1].splitlines()[1:]] if tables else []
+    shapes = [row for row in rows if re.fullmatch(r"\d+ x \d+ x \d+", row[0])]
+    # The first column may have no name.
+    return [{"shape": row[0]} | dict(zip(rows[0][-len(row) + 1 :], map(float, row[1:]), strict=True)) for row in shapes]
 
 
 def main(args: Sequence[str] | None = None) -> None:

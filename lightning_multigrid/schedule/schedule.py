@@ -14,9 +14,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Literal, get_args
 
-from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, ShortCycle, exact
+from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, Phase, ShortCycle, Step, exact
 from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.steps import Phase, Step
 from lightning_multigrid.schedule.tables import text_table
 
 Clips = int | Fraction
@@ -111,10 +110,8 @@ class MultigridSchedule:
     @cached_property
     def _cycles(self) -> list[list[tuple[BatchShape, int]]]:
         """For each phase its short cycle: pairs (shape, sub-mini-batch)."""
-        return [
-            [(shape, self.sub_batch_of(shape, phase.shape)) for shape in self.cycle(phase.shape)]
-            for phase in self.phases
-        ]
+        bases = [phase.shape for phase in self.phases]
+        return [[(shape, self.sub_batch_of(shape, base)) for shape in self.cycle(base)] for base in bases]
 
     @property
     def grids(self) -> list[BatchShape]:
@@ -134,11 +131,9 @@ class MultigridSchedule:
     @property
     def flat(self) -> bool:
         """Whether every mini-batch has the baseline's shape. Such a plan of `epoch_factor=1` is the baseline itself."""
-        bases = [
-            *(self._base_shapes() if self.baseline.milestones or not self.fine_tuning else ()),
-            self.baseline.shape,
-        ]
-        return {shape for base in bases for shape in self.cycle(base)} == {self.baseline.shape}
+        fine = self.baseline.shape
+        coarse = self._base_shapes() if self.baseline.milestones or not self.fine_tuning else []
+        return {shape for base in (*coarse, fine) for shape in self.cycle(base)} == {fine}
 
     # --- Phases and the baseline clock ---
 
