@@ -11,6 +11,7 @@ import numpy.typing as npt
 from av.filter import Graph
 from av.sidedata.sidedata import Type
 from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
 from torch import Tensor
 
 from lightning_multigrid.decode.index import Orientation
@@ -73,7 +74,7 @@ def show(clip: Tensor, turn: Orientation) -> Tensor:
     return (clip.flip(axes) if axes else clip).contiguous()
 
 
-def rgb_options(frame: VideoFrame) -> dict[str, int]:
+def _rgb_options(frame: VideoFrame) -> dict[str, int]:
     """Arguments with which PyAV's scaler makes RGB of a frame."""
     if _ASKS_FRAMES:
         return ONE_THREAD
@@ -106,12 +107,18 @@ def yuv_format(frame: VideoFrame, frames: int, box: Box) -> YuvFormat | None:
 def yuv_planes(frame: VideoFrame, box: Box) -> tuple[Pixels, Pixels, Pixels]:
     """Luma and both planes of chroma under a box, as views of the frame."""
     bottom, right = box.top + box.height, box.left + box.width
-    luma, cb, cr = (plane_pixels(plane, plane.height, plane.width) for plane in frame.planes)
+    luma, cb, cr = (_plane_pixels(plane, plane.height, plane.width) for plane in frame.planes)
     rows, columns = slice(box.top // 2, (bottom + 1) // 2), slice(box.left // 2, (right + 1) // 2)
     return luma[box.top : bottom, box.left : right], cb[rows, columns], cr[rows, columns]
 
 
-def plane_pixels(plane: Any, height: int, width: int, *channels: int) -> Pixels:
+def rgb_pixels(frame: VideoFrame, scaler: VideoReformatter, height: int, width: int) -> Pixels:
+    """The pixels of a frame as RGB, scaled to a size."""
+    rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **_rgb_options(frame))
+    return _plane_pixels(rgb.planes[0], height, width, 3)
+
+
+def _plane_pixels(plane: Any, height: int, width: int, *channels: int) -> Pixels:
     """The bytes of a plane, in place. For so few bytes, NumPy copies faster than torch, whose calls cost more."""
     strides = (plane.line_size, *channels, 1)
     pixels: Pixels = np.ndarray((height, width, *channels), np.uint8, plane, strides=strides)

@@ -108,20 +108,20 @@ class PacketIndex:
 
     def __post_init__(self) -> None:
         columns = [self.positions, self.sizes, self.times, self.decoding_times, self.flags, self.checksums]
-        if len({len(column) for column in columns}) != 1:
-            raise ValueError("the columns differ in length")
-        if min(self.stored_height, self.stored_width) <= 0 or self.stored_height * self.stored_width > MAX_PIXELS:
-            raise ValueError("the size of the frames is impossible")
-        if not (0 <= self.frames < _LIMIT and 0 <= self.file_size < _LIMIT):
-            raise ValueError("the number of frames or the size of the file is impossible")
-        if not (math.isfinite(self.rate) and self.rate >= 0):
-            raise ValueError("the rate is impossible")
-        if len(self.digest) != _DIGEST:
-            raise ValueError("the digest is missing")
-        if any(seal.position + seal.size > self.file_size for seal in self.seals):
-            raise ValueError("a seal lies beyond the end of the file")
-        if sum(seal.size for seal in self.seals) > _MOST_SEALED:
-            raise ValueError("the seals are too large")
+        height, width = self.stored_height, self.stored_width
+        is_countable = 0 <= self.frames < _LIMIT and 0 <= self.file_size < _LIMIT
+        faults = {
+            "the columns differ in length": len({len(column) for column in columns}) != 1,
+            "the size of the frames is impossible": min(height, width) <= 0 or height * width > MAX_PIXELS,
+            "the number of frames or the size of the file is impossible": not is_countable,
+            "the rate is impossible": not (math.isfinite(self.rate) and self.rate >= 0),
+            "the digest is missing": len(self.digest) != _DIGEST,
+            "a seal lies beyond the end of the file": any(at + size > self.file_size for at, size in self.seals),
+            "the seals are too large": sum(seal.size for seal in self.seals) > _MOST_SEALED,
+        }
+        for fault, is_there in faults.items():
+            if is_there:
+                raise ValueError(fault)
         if not len(self.times):
             return
         if any(int(column.min()) < -_LIMIT or int(column.max()) > _LIMIT for column in columns):
@@ -205,7 +205,8 @@ class PacketIndex:
         head = self.frames, *size, turns, *file, *self.colours, *counts
         body = [_BODY.pack(*head), *(_SEAL.pack(*seal) for seal in self.seals), self.extradata]
         for column in columns:
-            code = _narrowest(column)
+            least, most = (int(column.min()), int(column.max())) if len(column) else (0, 0)
+            code = next(n for n in range(4) if -(1 << (8 << n) - 1) <= least and most < 1 << (8 << n) - 1)
             body += [bytes([code]), column.astype(_WIDTHS[code]).tobytes()]
         return b"".join(body)
 
@@ -262,8 +263,3 @@ class PacketIndex:
         )
         object.__setattr__(index, "_body", body)  # spares `digest_for` packing it again
         return index
-
-
-def _narrowest(column: _Integers) -> int:
-    least, most = (int(column.min()), int(column.max())) if len(column) else (0, 0)
-    return next(code for code in range(4) if -(1 << (8 << code) - 1) <= least and most < 1 << (8 << code) - 1)

@@ -17,20 +17,13 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from torch import Tensor
 
-from lightning_multigrid.decode.frame_pixels import (
-    Pixels,
-    plane_pixels,
-    rgb_options,
-    show,
-    stored,
-    yuv_format,
-    yuv_planes,
-)
+from lightning_multigrid.decode.frame_pixels import Pixels, rgb_pixels, show, stored, yuv_format, yuv_planes
 from lightning_multigrid.decode.index import SHOWN, TIMED, Orientation, PacketIndex
 from lightning_multigrid.decode.indexing import index_of, is_sealed
 from lightning_multigrid.decode.ranges import PacketRange, packet_ranges
 from lightning_multigrid.decode.thread_cache import ThreadCache
 from lightning_multigrid.decode.video_file import Damage, VideoError, VideoFile, demuxed
+from lightning_multigrid.files import StrPath
 from lightning_multigrid.pixels import Box, YuvClip, YuvFormat
 
 _PIECE, _GAP = 1 << 22, 1 << 16  # most bytes of one read, and of a gap that is read along with packets
@@ -48,7 +41,7 @@ def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[
     return places
 
 
-def read_frames(path: str | os.PathLike[str], indices: Sequence[int]) -> Tensor:
+def read_frames(path: StrPath, indices: Sequence[int]) -> Tensor:
     """Reads frames of a video as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
 
     Frames are counted from 0 in presentation order; repeats and any order are allowed. It is a `VideoError` if the file
@@ -58,7 +51,7 @@ def read_frames(path: str | os.PathLike[str], indices: Sequence[int]) -> Tensor:
         return video.read(indices)
 
 
-def build_index(path: str | os.PathLike[str], *, read_timeout: float = 60.0) -> PacketIndex:
+def build_index(path: StrPath, *, read_timeout: float = 60.0) -> PacketIndex:
     """Builds the index of a video file, for `VideoReader`. Arguments and errors are those of `VideoReader`."""
     with closing(VideoFile(os.fspath(path), read_timeout)) as file:
         return index_of(file)
@@ -86,9 +79,7 @@ class VideoReader:
         damage: What FFmpeg reported where the file had to be decoded from its beginning, as damaged ones have to be.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], index: PacketIndex | None = None, *, read_timeout: float = 60.0
-    ) -> None:
+    def __init__(self, path: StrPath, index: PacketIndex | None = None, *, read_timeout: float = 60.0) -> None:
         self.file = VideoFile(os.fspath(path), read_timeout)
         self._key = self.file.path, self.file.bytes.modified, self.file.bytes.size
         self._demuxer: tuple[InputContainer, VideoStream] | None = None
@@ -114,7 +105,6 @@ class VideoReader:
         return len(self.index)
 
     def close(self) -> None:
-        """Closes the file."""
         self._close_demuxer()
         self.file.close()
 
@@ -195,10 +185,8 @@ class VideoReader:
 
     def _rgb(self, frame: VideoFrame) -> Pixels:
         """Pixels of a stored frame, scaled to the size of the first frame if it has another."""
-        height, width = self.index.stored_height, self.index.stored_width
         scaler = _cache.scalers[frame.format.name]
-        rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **rgb_options(frame))
-        return plane_pixels(rgb.planes[0], height, width, 3)
+        return rgb_pixels(frame, scaler, self.index.stored_height, self.index.stored_width)
 
     def _refuse_other_turn(self, index: int, frame: VideoFrame) -> None:
         """Raises a `VideoError` if a frame is to be turned otherwise than the first; all are shown as that is."""

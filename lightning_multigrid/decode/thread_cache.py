@@ -34,7 +34,6 @@ class ThreadCache(threading.local):
         self._decoders: dict[_Kind, VideoCodecContext] = {}
 
     def index(self, key: FileKey, build: Callable[[], PacketIndex]) -> PacketIndex:
-        """Gets the index of a file, built if it is not kept."""
         data = self._indices.pop(key, None)
         index = build() if data is None else PacketIndex.from_bytes(data)
         if data is None:

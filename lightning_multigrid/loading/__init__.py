@@ -5,7 +5,7 @@ not import Lightning. Begin with `requests.py`, then `order.py`, `sampler.py` an
 repeated augmentation, `streams.py` for iterable datasets.
 """
 
-from lightning_multigrid.loading.fixed_clips import FixedClips
+from lightning_multigrid.loading.fixed_clips import FixedClips, clip_dataset
 from lightning_multigrid.loading.loader import MultigridLoader, ScriptLoader, WorkerError, same_loader
 from lightning_multigrid.loading.order import epoch_order, order_of
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
@@ -14,7 +14,6 @@ from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.loading.samples import SampleParts
 from lightning_multigrid.loading.streams import StreamSamples, stream_loader
-from lightning_multigrid.loading.subsets import clip_dataset
 
 __all__ = [
     "ClipDataset",

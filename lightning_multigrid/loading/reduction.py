@@ -61,7 +61,6 @@ class Clip:
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Lengths of the axes T, H and W."""
         return {axis: length for axis, length in zip(self.axes, self.values.shape, strict=True) if axis in "THW"}
 
 

@@ -66,9 +66,8 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         self._drawn: tuple[int, Sequence[int]] = (-1, ())  # the epoch that is iterated, and its order
         self._peeks = False
         # Lightning asks for an epoch's length many times. At the boundary of two epochs both are in use.
-        self._steps = lru_cache(maxsize=2)(
-            partial(schedule.steps, clips=clips, accumulate=accumulate, drop_last=drop_last)
-        )
+        steps = partial(schedule.steps, clips=clips, accumulate=accumulate, drop_last=drop_last)
+        self._steps = lru_cache(maxsize=2)(steps)
 
     def steps(self, epoch: int) -> Sequence[Step]:
         """This rank's steps of an epoch, from 0."""

@@ -179,7 +179,6 @@ def _parts(sample: Any) -> Mapping[Any, Any]:
 
 
 def _tensors(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The tensors and arrays of a sample, with their places."""
     if isinstance(sample, (Tensor, np.ndarray)):
         yield path, sample
     for key, part in _parts(sample).items():

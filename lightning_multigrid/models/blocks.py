@@ -156,7 +156,7 @@ class Pathways(nn.ModuleDict):
         return outputs
 
 
-def residual_blocks(
+def bottlenecks(
     in_channels: int,
     out_channels: int,
     temporal_kernels: Sequence[int],

@@ -8,16 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from lightning_multigrid.models.blocks import (
-    WIDTHS,
-    Head,
-    MaxPool,
-    NonLocal,
-    Pathways,
-    initialize,
-    residual_blocks,
-    stem,
-)
+from lightning_multigrid.models.blocks import WIDTHS, Head, MaxPool, NonLocal, Pathways, bottlenecks, initialize, stem
 
 # Temporal kernels of res2 to res5, block by block.
 _SLOW_R50 = ((1,) * 3, (1,) * 4, (3,) * 6, (3,) * 3)
@@ -52,7 +43,7 @@ class VideoResNet(nn.Module):
         super().__init__()
         self.s1 = Pathways({"stem": stem(WIDTHS[0], stem_kernel)})
         stages = [
-            Pathways(residual_blocks(WIDTHS[stage], WIDTHS[stage + 1], kernels, 1 if stage == 0 else 2, nonlocals))
+            Pathways(bottlenecks(WIDTHS[stage], WIDTHS[stage + 1], kernels, 1 if stage == 0 else 2, nonlocals))
             for stage, (kernels, nonlocals) in enumerate(zip(temporal_kernels, nonlocal_blocks, strict=True))
         ]
         self.s2, self.s3, self.s4, self.s5 = stages

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lightning_multigrid.models.blocks import WIDTHS, Head, Pathways, initialize, residual_blocks, stem
+from lightning_multigrid.models.blocks import WIDTHS, Head, Pathways, bottlenecks, initialize, stem
 
 # The fast pathway is widened by this factor on its way into the slow one.
 _FUSION_RATIO = 2
@@ -39,9 +39,7 @@ class Fusion(nn.Module):
     def __init__(self, channels: int, kernel: int, alpha: int) -> None:
         super().__init__()
         fused = _FUSION_RATIO * channels
-        self.conv_f2s = nn.Conv3d(
-            channels, fused, (kernel, 1, 1), (alpha, 1, 1), padding=(kernel // 2, 0, 0), bias=False
-        )
+        self.conv_f2s = nn.Conv3d(channels, fused, (kernel, 1, 1), (alpha, 1, 1), (kernel // 2, 0, 0), bias=False)
         self.bn = nn.BatchNorm3d(fused)
         self.relu = nn.ReLU(inplace=True)
 
@@ -81,8 +79,8 @@ class SlowFast(nn.Module):
         fusions = [Fusion(channels, fusion_kernel, alpha) for channels in fast[:-1]]
         stages = [
             Pathways(
-                residual_blocks(slow[i] + _FUSION_RATIO * fast[i], slow[i + 1], slow_kernels, 1 if i == 0 else 2),
-                residual_blocks(fast[i], fast[i + 1], fast_kernels, 1 if i == 0 else 2),
+                bottlenecks(slow[i] + _FUSION_RATIO * fast[i], slow[i + 1], slow_kernels, 1 if i == 0 else 2),
+                bottlenecks(fast[i], fast[i + 1], fast_kernels, 1 if i == 0 else 2),
             )
             for i, (slow_kernels, fast_kernels) in enumerate(zip(*temporal_kernels, strict=True))
         ]

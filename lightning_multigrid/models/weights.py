@@ -128,10 +128,8 @@ def _match(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict
                 inflated.append(name)
     # Not every library stores counters of batches, and no layer of ours reads them.
     found = fitting.keys() | mismatched.keys()
-    missing = [name for name in own if name not in found and not name.endswith("num_batches_tracked")]
-    return fitting, WeightsReport(
-        naming, tuple(fitting), tuple(inflated), tuple(missing), tuple(unexpected), mismatched
-    )
+    missing = tuple(name for name in own if name not in found and not name.endswith("num_batches_tracked"))
+    return fitting, WeightsReport(naming, tuple(fitting), tuple(inflated), missing, tuple(unexpected), mismatched)
 
 
 def _recognise(given: Mapping[str, Tensor], own: Iterable[str]) -> tuple[str, str, dict[str, str]]:
@@ -151,7 +149,6 @@ def _prefixes(name: str, table: Mapping[str, str]) -> list[str]:
 
 
 def _fit(tensor: Tensor, shape: torch.Size) -> Tensor | None:
-    """The tensor in the model's shape, or None."""
     if tensor.shape == shape:
         return tensor
     if tensor.dim() == 4 and len(shape) == 5 and tensor.shape == (*shape[:2], *shape[3:]):
@@ -162,6 +159,5 @@ def _fit(tensor: Tensor, shape: torch.Size) -> Tensor | None:
 
 
 def _some(names: Iterable[str]) -> str:
-    """The first of the names, for a message."""
     shown = [f"`{name}`" for name in names]
     return ", ".join(shown[:3] + ["..."] * (len(shown) > 3)) or "none"

@@ -362,7 +362,6 @@ class Loan:
                 vars(convert_sub_batchnorm(layer, clips))["_lent"] = _Lent(layer, self._layers)
 
     def end(self) -> None:
-        """Makes them plain BatchNorm again."""
         for layer in [*self._layers]:
             restore_batchnorm(layer)
 

@@ -44,7 +44,6 @@ class Following:
         return list(dict.fromkeys(type(part).__name__ for part in parts))
 
     def set_grid(self, frames: int, size: int) -> None:
-        """Tells all parts a grid."""
         grid = Grid(frames, size)
         if grid == self._grid:
             return

@@ -17,7 +17,6 @@ from lightning_multigrid.positions.adapters import RESIZES_ITSELF, Adapter, Grid
 
 
 def _sides(size: Any) -> tuple[int, int]:
-    """Height and width, of a number or a pair."""
     return tuple(size) if isinstance(size, Iterable) else (size, size)
 
 

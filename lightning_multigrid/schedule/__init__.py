@@ -4,10 +4,9 @@ It imports only the standard library, and every rank and every restart computes 
 shape is, Eq. 1), then `cycles.py` (what a user chooses) and `schedule.py` (which step has which shape).
 """
 
-from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, ShortCycle
+from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, Phase, ShortCycle, Step
 from lightning_multigrid.schedule.grid import BatchShape, frame_indices, short_side_range, span, stride_range
 from lightning_multigrid.schedule.schedule import Clips, LRScaling, MultigridSchedule
-from lightning_multigrid.schedule.steps import Phase, Step
 from lightning_multigrid.schedule.tables import duration, text_table
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What a user chooses: the baseline recipe and the factors of the long and the short cycle (Sec. 3.2)."""
+"""What a user chooses: the baseline and the cycles (Sec. 3.2). What becomes of it: phases and mini-batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,3 +99,44 @@ class ShortCycle:
     def __post_init__(self) -> None:
         object.__setattr__(self, "factors", tuple(self.factors))
         _check_factors("short_cycle", self.factors)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the training with one base shape in one LR stage.
+
+    Args:
+        stage: LR stage, from 0.
+        shape: Base shape.
+        start_epoch: Start, in epochs.
+        end_epoch: End, in epochs; not included.
+        lr_scale: Factor of the baseline's LR (Sec. 3.2, Learning Rate Scaling).
+    """
+
+    stage: int
+    shape: BatchShape
+    start_epoch: Fraction
+    end_epoch: Fraction
+    lr_scale: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """One mini-batch of the plan.
+
+    Args:
+        shape: Shape; the last mini-batch of an epoch may have fewer clips than the schedule asks for.
+        phase: Index of the phase.
+        offset: Clips of this rank in the epoch before this mini-batch.
+        lr_scale: Factor of the baseline's LR.
+        sub_batch: Clips that share BN statistics (Sec. 3.2, Batch Normalization).
+        baseline_batches: Mini-batches of the baseline for which this one counts: the clips of its phase's base shape
+            over the baseline's. A tail of an epoch counts by its clips, but at least for one, as in the baseline.
+    """
+
+    shape: BatchShape
+    phase: int
+    offset: int
+    lr_scale: float
+    sub_batch: int
+    baseline_batches: float = 1.0

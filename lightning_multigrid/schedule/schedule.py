@@ -14,9 +14,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Literal, get_args
 
-from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, ShortCycle, exact
+from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, Phase, ShortCycle, Step, exact
 from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.steps import Phase, Step
 from lightning_multigrid.schedule.tables import text_table
 
 Clips = int | Fraction
@@ -111,10 +110,8 @@ class MultigridSchedule:
     @cached_property
     def _cycles(self) -> list[list[tuple[BatchShape, int]]]:
         """For each phase its short cycle: pairs (shape, sub-mini-batch)."""
-        return [
-            [(shape, self.sub_batch_of(shape, phase.shape)) for shape in self.cycle(phase.shape)]
-            for phase in self.phases
-        ]
+        bases = [phase.shape for phase in self.phases]
+        return [[(shape, self.sub_batch_of(shape, base)) for shape in self.cycle(base)] for base in bases]
 
     @property
     def grids(self) -> list[BatchShape]:
@@ -134,11 +131,9 @@ class MultigridSchedule:
     @property
     def flat(self) -> bool:
         """Whether every mini-batch has the baseline's shape. Such a plan of `epoch_factor=1` is the baseline itself."""
-        bases = [
-            *(self._base_shapes() if self.baseline.milestones or not self.fine_tuning else ()),
-            self.baseline.shape,
-        ]
-        return {shape for base in bases for shape in self.cycle(base)} == {self.baseline.shape}
+        fine = self.baseline.shape
+        coarse = self._base_shapes() if self.baseline.milestones or not self.fine_tuning else []
+        return {shape for base in (*coarse, fine) for shape in self.cycle(base)} == {fine}
 
     # --- Phases and the baseline clock ---
 
@@ -366,13 +361,16 @@ class MultigridSchedule:
 
     # --- As text ---
 
-    def table(self, clips: Clips | None = None, accumulate: int = 1, drop_last: bool = False) -> str:
+    def table(
+        self, clips: Clips | None = None, accumulate: int = 1, drop_last: bool = False, narrow: bool = False
+    ) -> str:
         """The schedule as text: a line per phase, then what it saves.
 
         Args:
             clips: Clips of this rank in an epoch; None leaves out the numbers of steps.
             accumulate: Micro-batches per optimizer step.
             drop_last: Drop the last mini-batch of an epoch if it is incomplete.
+            narrow: Write shapes without blanks, for a terminal of 80 columns.
         """
         columns = {"LR scale": [f"{phase.lr_scale:g}" for phase in self.phases]}
         savings = []
@@ -383,7 +381,7 @@ class MultigridSchedule:
         savings.append(f"{self.epochs} epochs instead of {float(self.baseline.epochs):g}")
         savings.append(f"{self.iteration_reduction:.2f}x fewer iterations")
         savings.append(f"{self.flop_reduction:.2f}x fewer FLOPs (b t s^2)")
-        return f"{self.phase_table(columns)}\n{', '.join(savings)}."
+        return f"{self.phase_table(columns, narrow=narrow)}\n{', '.join(savings)}."
 
     def phase_table(self, columns: Mapping[str, Sequence[str]], where: str = "", narrow: bool = False) -> str:
         """A title that `where` ends, and a line per phase: its shapes, then `columns` (heading: a cell per phase)."""

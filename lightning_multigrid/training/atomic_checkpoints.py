@@ -17,7 +17,7 @@ import torch
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from typing_extensions import override
 
-from lightning_multigrid.files import sync_folder
+from lightning_multigrid.files import StrPath, sync_folder
 from lightning_multigrid.lightning import TorchCheckpointIO
 
 
@@ -40,9 +40,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self.fall_back = fall_back
 
     @override
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
-    ) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: StrPath, storage_options: Any = None) -> None:
         if storage_options is not None or not _is_local(path):
             super().save_checkpoint(checkpoint, os.fspath(path), storage_options)
             return
@@ -68,7 +66,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     @override
     def load_checkpoint(
         self,
-        path: str | os.PathLike[str],
+        path: StrPath,
         map_location: Callable[..., Any] | None = lambda storage, _: storage,
         weights_only: bool | None = None,
     ) -> dict[str, Any]:
@@ -105,7 +103,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return checkpoint
 
 
-def check_checkpoint(path: str | os.PathLike[str]) -> None:
+def check_checkpoint(path: StrPath) -> None:
     """Reads a whole checkpoint of `torch.save`, and refuses one with a part that differs from its checksum."""
     with open(path, "rb") as file:
         try:
@@ -122,7 +120,7 @@ def check_checkpoint(path: str | os.PathLike[str]) -> None:
         raise DamagedCheckpointError(f"The checkpoint {path} is damaged: {damaged} has changed.")
 
 
-def last_whole_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
+def last_whole_checkpoint(folder: StrPath) -> Path | None:
     """Returns the newest checkpoint of a folder that has not changed since it was written; None if there is none."""
     files = Path(folder).glob("*.ckpt")
     for path in sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True):
@@ -132,7 +130,7 @@ def last_whole_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
     return None
 
 
-def _is_local(path: str | os.PathLike[str]) -> bool:
+def _is_local(path: StrPath) -> bool:
     return "://" not in os.fspath(path)
 
 

@@ -127,7 +127,6 @@ class ScaledLR(float):
     baseline: float
 
     def __new__(cls, value: float, baseline: float) -> ScaledLR:
-        """Makes an LR out of both values."""
         lr = super().__new__(cls, value)
         lr.baseline = baseline
         return lr
@@ -198,7 +197,6 @@ class BaselineLR:
             self._apply_scale()
 
     def remove_scale(self) -> None:
-        """Gives every group the baseline's LR."""
         for group, name in self._scaled():
             _set(group, name, self._baseline(group, name))
             group.pop(_kept(name), None)
@@ -312,7 +310,6 @@ class BaselineLR:
         self._calls[place] += 1
 
     def forget_calls(self) -> None:
-        """Counts anew."""
         self._calls = [0] * len(self.configs)
 
     def judge_calls(self, epoch: int, batches: int) -> None:

@@ -168,7 +168,6 @@ class _Trial:
 
 
 def _try(run: Callable[[Any], Any], batch: Any, module: nn.Module, real: Mapping[int, Tensor]) -> _Trial:
-    """Runs a mini-batch."""
     entered: list[str] = []
     handles = []
     trial = _Trial()
@@ -259,11 +258,7 @@ def _runnable(
     except Exception as reason:  # modules may hold anything, also what cannot be copied
         log.debug("The grids can't be tried, because the module can't be copied: %s", reason)
         return None, module
-    ways: list[Callable[[Any], Any]] = [
-        lambda batch: probe.training_step(batch, 0),
-        lambda batch: probe(first_clips(batch)),
-    ]
-    for run in ways:
+    for run in (lambda batch: probe.training_step(batch, 0), lambda batch: probe(first_clips(batch))):
         error = _try(run, batch, probe, real).error
         if error is None:
             return run, probe

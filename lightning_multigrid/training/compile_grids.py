@@ -16,7 +16,7 @@ from lightning_multigrid.loading import MultigridLoader, ScriptLoader, seeded
 from lightning_multigrid.norm import set_sub_batch, sub_batchnorm_layers
 from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training.fit import Fit
-from lightning_multigrid.training.mini_batches import batch_maker
+from lightning_multigrid.training.mini_batches import on_device, read_on_grid
 from lightning_multigrid.training.torch_internals import count_graphs, raised_limits
 
 
@@ -99,7 +99,7 @@ class CompileGrids(Callback):
     def _try_all(
         self, trainer: Trainer, pl_module: LightningModule, loader: MultigridLoader, grids: list[tuple[BatchShape, int]]
     ) -> None:
-        make, following = batch_maker(trainer, pl_module, loader), cast("Fit", loader.host).following
+        following = cast("Fit", loader.host).following
         devices = [pl_module.device] if pl_module.device.type == "cuda" else []
         quiet = trainer.progress_bar_callback is None or not trainer.is_global_zero
         with torch.random.fork_rng(devices), seeded(0), _without_traces(pl_module):
@@ -107,8 +107,10 @@ class CompileGrids(Callback):
                 count = loader.sampler.schedule.baseline_batches_of(shape, sub_batch)
                 set_sub_batch(pl_module, sub_batch, of=shape.clips, baseline_batches=count)
                 following.set_grid(shape.frames, shape.size)
+                with seeded(0):
+                    batch = on_device(trainer, pl_module, read_on_grid(loader, shape, shape.clips))
                 # As in training, through DDP: it cuts the graphs where a bucket of gradients can be sent.
-                output = trainer.strategy.training_step(make(shape), 0)
+                output = trainer.strategy.training_step(batch, 0)
                 loss = output["loss"] if isinstance(output, dict) else output
                 if isinstance(loss, Tensor):  # a step may be skipped
                     loss.backward()  # type: ignore[no-untyped-call]
@@ -124,9 +126,7 @@ class CompileGrids(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         step = self._step(trainer, batch_idx)
         self._run_eagerly((step.shape, step.sub_batch) not in self._grids)
-        if (
-            batch_idx % trainer.accumulate_grad_batches == 0
-        ):  # CUDA graphs hold the gradients until the optimizer's step
+        if batch_idx % trainer.accumulate_grad_batches == 0:  # CUDA graphs hold gradients until the optimizer's step
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         self._graphs = count_graphs()
 

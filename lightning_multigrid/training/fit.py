@@ -10,7 +10,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.lightning import LightningModule, Trainer, is_a
+from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer, is_a
 from lightning_multigrid.loading import (
     FixedClips,
     MultigridLoader,
@@ -31,7 +31,7 @@ from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.mini_batches import handlers
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.recipe import Options, Recipe, read_recipe, user_loader
-from lightning_multigrid.training.refusals import refuse_batchnorm, refuse_precise_bn_of_streams, warn_of_own_state
+from lightning_multigrid.training.refusals import refuse_batchnorm, warn_of_own_state
 from lightning_multigrid.training.takeover import Takeover
 
 
@@ -44,27 +44,25 @@ class Fit:
     def __init__(
         self, options: Options, trainer: Trainer, takeover: Takeover, recipe: Recipe, multigrid: MultigridLoader
     ) -> None:
-        module, clips, sampler, loader = trainer.lightning_module, multigrid.clips, multigrid.sampler, multigrid.like
+        module, sampler = trainer.lightning_module, multigrid.sampler
         grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
         self._trainer, self.sampler, self.points = trainer, sampler, PointsOnPlan()
         flops = check_grids(module, grids, handlers(trainer, module, multigrid), self.points)
         estimate = None
         if options.precise_bn_batches is not None:
-            estimate = PopulationEstimate(clips, sampler, loader, options.precise_bn_batches)
+            estimate = PopulationEstimate(multigrid, options.precise_bn_batches)
             estimate.check(trainer, module)
         self.statistics = EvaluationStatistics(estimate)
         steps = resume.optimizer_steps_before(sampler, internals.Place(sampler.schedule.epochs, 0))
         self.lr = takeover.drive_lr(trainer, module, recipe, steps, options.weight_decay_scaling == "timescale")
-        self.report = RunReport(sampler, flops, loader.num_workers, ways_out(clips), Clock(module.device))
+        self.report = RunReport(sampler, flops, multigrid.num_workers, ways_out(multigrid.clips), Clock(module.device))
         self.following = Following(module, grids[0].frames, grids[0].size)
         takeover.callback(self.following.restore)
         self._early_stoppings = [c for c in trainer.callbacks if is_a(c, "callbacks.EarlyStopping")]  # type: ignore[attr-defined]
         self._resumed: resume.Continuation | None = None
         self._whole_epoch: int | None = None  # the last epoch that has run from its first mini-batch
-        self._validations_per_phase, self._validate_every = (
-            options.validations_per_phase,
-            trainer.check_val_every_n_epoch,
-        )
+        self._validations_per_phase = options.validations_per_phase
+        self._validate_every = trainer.check_val_every_n_epoch
 
     def step(self, batch: int) -> Step:
         return self.sampler.steps(self._trainer.current_epoch)[batch]
@@ -79,7 +77,6 @@ class Fit:
             self.lr.run["estimated_stepping_batches"] += self._resumed.steps_elsewhere
 
     def start_lr(self) -> None:
-        """Sets the LR before the first step."""
         if self._resumed is not None:
             # The LR at the time of the checkpoint; Lightning does not know the position yet.
             self.lr.resume(self._resumed.ticks, self._resumed.intervals, self._resumed.lr_scale)
@@ -187,7 +184,6 @@ class Fit:
         }
 
     def complete_checkpoint(self, checkpoint: dict[str, Any], state: dict[str, Any]) -> None:
-        """Adds the position to the state of the callback in a checkpoint."""
         counters = internals.LoopCounters(checkpoint)
         state.update(resume.describe_stand(self.sampler, counters.place))
         if counters.place.batch == 0:
@@ -222,7 +218,9 @@ def begin_fit(
     loader = user_loader(own, trainer, options.clips_per_epoch)
     streamed = isinstance(loader.dataset, StreamSamples)
     if streamed and options.precise_bn_batches is not None:
-        refuse_precise_bn_of_streams()
+        raise MisconfigurationException(
+            "`precise_bn_batches` reads clips of the epoch again, which an iterable dataset can't give. Leave it out."
+        )
     recipe = read_recipe(trainer, loader, trainer.world_size)
     seed = (state or {}).get("seed") if options.seed is None else options.seed
     multigrid = _make_loader(options, trainer, recipe, loader, seed)
@@ -241,7 +239,7 @@ def begin_fit(
     takeover.callback(setattr, loaders, "front", own)
     takeover.replace_loader(trainer, loaders)
     takeover.configure_trainer(trainer, sampler, recipe.epoch)
-    rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, sampler.drop_last))
+    rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, sampler.drop_last, narrow=True))
     if fit.following.names and not sampler.schedule.flat:
         rank_zero_info(f"Positions follow the grid: {', '.join(fit.following.names)}.")
     rank_zero_info(options.lr_rule(sampler.schedule, trainer.optimizers))

@@ -151,7 +151,6 @@ class LoopCounters:
 
     @property
     def place(self) -> Place:
-        """Where Lightning continues."""
         epochs, batches = self._epochs["current"], self._batches["current"]
         if epochs["started"] == epochs["processed"]:
             return Place(epochs["processed"], 0)

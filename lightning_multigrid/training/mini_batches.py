@@ -8,14 +8,13 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lightning_multigrid.lightning import LightningModule, Trainer, is_overridden
-from lightning_multigrid.loading import ClipRequest, MultigridLoader, seeded
+from lightning_multigrid.loading import ClipRequest, MultigridLoader
 from lightning_multigrid.schedule import BatchShape
 
 TRIED_CLIPS = 2  # clips of a small mini-batch: BatchNorm needs more than one value per channel
 
 
 def _clips_in(batch: Any) -> list[Tensor]:
-    """All tensors of a mini-batch that may be clips or images."""
     found: list[Tensor] = []
     apply_to_collection(batch, Tensor, found.append)
     return [tensor for tensor in found if tensor.ndim in (4, 5)]
@@ -52,16 +51,6 @@ def _owner(name: str, trainer: Trainer, module: LightningModule) -> Any:
 def read_on_grid(loader: MultigridLoader, grid: BatchShape, clips: int) -> Any:
     """Makes a mini-batch of some clips on a grid out of one clip, as a worker does."""
     return loader.read([ClipRequest(getattr(loader.clips, "first", 0), grid.frames, grid.size, seed=0)] * clips)
-
-
-def batch_maker(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> Callable[[BatchShape], Any]:
-    """Returns a function that makes a mini-batch on a grid, out of one clip, on the device."""
-
-    def make(grid: BatchShape) -> Any:
-        with seeded(0):
-            return on_device(trainer, module, read_on_grid(loader, grid, grid.clips))
-
-    return make
 
 
 def handlers(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> list[Handler]:

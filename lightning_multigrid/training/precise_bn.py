@@ -12,19 +12,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_multigrid.lightning import Callback, LightningModule, MisconfigurationException, Trainer
-from lightning_multigrid.loading import (
-    ClipDataset,
-    MultigridLoader,
-    MultigridSampler,
-    derive_seed,
-    epoch_order,
-    reseed,
-    seeded,
-)
+from lightning_multigrid.loading import MultigridLoader, MultigridSampler, derive_seed, epoch_order, reseed, seeded
 from lightning_multigrid.norm import (
     BatchNorm,
     average_statistics,
@@ -65,9 +56,9 @@ class PopulationEstimate:
     Trainer, `forward` is run on the clips instead. A loader is made `like` the user's each time, with new workers.
     """
 
-    def __init__(self, dataset: ClipDataset, training: MultigridSampler, like: DataLoader[Any], batches: int) -> None:
-        self.sampler = population_sampler(training, batches)
-        self._dataset, self._like = dataset, like
+    def __init__(self, training: MultigridLoader, batches: int) -> None:
+        self.sampler = population_sampler(training.sampler, batches)
+        self._dataset, self._like = training.clips, training.like
         self._runs_step = True
 
     def check(self, trainer: Trainer, module: LightningModule) -> None:

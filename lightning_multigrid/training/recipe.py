@@ -15,15 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 from lightning_multigrid.lightning import LRSchedulerConfig, MisconfigurationException, Trainer
 from lightning_multigrid.loading import ClipDataset, FixedClips, SampleParts, clip_dataset, same_loader, stream_loader
 from lightning_multigrid.positions import patch_divisors
-from lightning_multigrid.schedule import (
-    Baseline,
-    BatchShape,
-    Epochs,
-    LongCycle,
-    LRScaling,
-    MultigridSchedule,
-    ShortCycle,
-)
+from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, LRScaling, MultigridSchedule, ShortCycle
 from lightning_multigrid.training.baseline_lr import BaselineEpoch, lr_stages
 
 # Their loaders add states for resuming; the mini-batches are those of a plain `DataLoader`.
@@ -116,7 +108,6 @@ class Options:
         )
 
     def clips_of(self, dataset: Dataset[Any]) -> ClipDataset:
-        """Returns a dataset as one of clips that answers requests."""
         known = clip_dataset(dataset)
         if known is not None and (self.clips or self.follow):
             raise ValueError(
@@ -147,9 +138,9 @@ class Options:
             _warn_of_linear_lr(self.schedule, optimizers)
             return self.schedule
         stages = lr_stages(configs, epoch, epochs)
-        milestones: tuple[Epochs, ...] = stages.milestones if self.milestones is None else tuple(self.milestones)
+        own = None if self.milestones is None else tuple(self.milestones)
         warmup = stages.warmup_epochs if self.warmup_epochs is None else self.warmup_epochs
-        baseline = Baseline(shape, epochs, milestones, stride, warmup)
+        baseline = Baseline(shape, epochs, stages.milestones if own is None else own, stride, warmup)
         schedule = self._plan(baseline, stages.stepwise, patch_divisors(module))
         if self.lr_scaling == "auto" and any(phase.lr_scale > 1 for phase in schedule.phases):
             schedule = replace(schedule, lr_scaling=auto_lr_scaling(optimizers))

@@ -73,13 +73,6 @@ def refuse_split_models(strategy: Any) -> None:
             )
 
 
-def refuse_precise_bn_of_streams() -> None:
-    """Refuses to estimate statistics on clips of an iterable dataset."""
-    raise MisconfigurationException(
-        "`precise_bn_batches` reads clips of the epoch again, which an iterable dataset can't give. Leave it out."
-    )
-
-
 def refuse_other_seed(state: dict[str, Any] | None, seed: int) -> None:
     """Refuses a checkpoint whose order of clips is another one, where it is loaded too late to take its seed."""
     if state is not None and state["seed"] != seed:

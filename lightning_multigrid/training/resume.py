@@ -32,9 +32,8 @@ def describe_run(sampler: MultigridSampler, epoch: BaselineEpoch) -> dict[str, A
         "schedule": str(sampler.schedule),
         "plan": _plan_key(sampler.schedule),
         "baseline_plan": _plan_key(_without_cycles(sampler.schedule)),
-        "clips": sampler.schedule.baseline.shape.clips
-        * sampler.world
-        * sampler.accumulate,  # of a baseline optimizer step
+        # Of a baseline optimizer step.
+        "clips": sampler.schedule.baseline.shape.clips * sampler.world * sampler.accumulate,
         "split": [sampler.world, sampler.accumulate],
         "samples": int(sampler.clips * sampler.world),
         "baseline_epoch_batches": [epoch.batches, epoch.accumulate],

@@ -26,7 +26,7 @@ def _narrow_columns(theme: Any) -> list[ProgressColumn]:
     style, done = theme.progress_bar, theme.progress_bar_finished
     return [
         TextColumn("{task.description}"),
-        BarColumn(14, complete_style=style, finished_style=done, pulse_style=theme.progress_bar_pulse),
+        BarColumn(8, complete_style=style, finished_style=done, pulse_style=theme.progress_bar_pulse),
         TextColumn("{task.completed:.0f}/{task.total}", style=theme.batch_progress),
     ]
 
@@ -35,17 +35,12 @@ class Takeover(ExitStack):
     """A stack of temporary changes. `close` undoes them in reverse order, and carries on if undoing one fails."""
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
-        """Sets an attribute until `close`."""
-        self.callback(setattr, owner, name, getattr(owner, name))
-        setattr(owner, name, value)
-
-    def _override(self, owner: Any, name: str, method: Callable[..., Any]) -> None:
-        """Replaces a method of one object."""
-        if name in vars(owner):  # the script overrides the method of this object, too
-            self.set_attribute(owner, name, method)
+        """Sets an attribute until `close`; then a method that comes from the class is the class's again."""
+        if name in vars(owner):
+            self.callback(setattr, owner, name, getattr(owner, name))
         else:
-            setattr(owner, name, method)
             self.callback(delattr, owner, name)
+        setattr(owner, name, value)
 
     def attach(self, trainer: Trainer, module: LightningModule) -> None:
         """Makes a Trainer answer `configure_optimizers` as in `fit`, without one. The command `plan` uses it."""
@@ -64,7 +59,6 @@ class Takeover(ExitStack):
         internals.reload_every(trainer, -1)
 
     def convert_batchnorm(self, module: nn.Module, sub_batch: int) -> None:
-        """Converts plain BatchNorm layers to those over sub-mini-batches."""
         loan = Loan()
         loan.convert(module, sub_batch)
         self.callback(loan.end)
@@ -88,9 +82,8 @@ class Takeover(ExitStack):
             else:
                 super(type(scheduler), scheduler).step()  # type: ignore[misc]  # its own: see `_take_calls`
 
-        lr = BaselineLR(
-            trainer.lr_scheduler_configs, trainer.optimizers, recipe.epoch, tick, baseline, run, weight_decay
-        )
+        configs = trainer.lr_scheduler_configs
+        lr = BaselineLR(configs, trainer.optimizers, recipe.epoch, tick, baseline, run, weight_decay)
         self.callback(lr.remove_scale)
         for optimizer in trainer.optimizers:
             self.callback(optimizer.register_step_pre_hook(lr.before_step).remove)
@@ -104,9 +97,9 @@ class Takeover(ExitStack):
                 with lr.on_baseline():
                     own(scheduler, metric)
 
-        self._override(module, "lr_scheduler_step", lr_scheduler_step)
+        self.set_attribute(module, "lr_scheduler_step", lr_scheduler_step)
         if not module.automatic_optimization:
-            for config in trainer.lr_scheduler_configs:
+            for config in configs:
                 self._take_calls(trainer, config, lr)
 
         def answer(name: str) -> property:
@@ -158,12 +151,11 @@ class Takeover(ExitStack):
             return {**report.bar, **{name: value for name, value in of_script.items() if name != "v_num"}}
 
         # Items that are text can only come from this method; what is logged for the bar must be a number.
-        self._override(bar, "get_metrics", get_metrics)
+        self.set_attribute(bar, "get_metrics", get_metrics)
         if is_a(bar, "callbacks.RichProgressBar") and type(bar).__module__.startswith(_LIGHTNINGS):
-            self._override(bar, "configure_columns", lambda trainer: _narrow_columns(bar.theme))
+            self.set_attribute(bar, "configure_columns", lambda trainer: _narrow_columns(bar.theme))
 
     def add_last_callback(self, trainer: Trainer, callback: Callback) -> None:
-        """Adds a callback after all others."""
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         # Lightning is iterating over this list. If its end changes, Lightning skips no callback.
         callbacks.append(callback)

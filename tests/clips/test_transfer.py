@@ -22,12 +22,12 @@ from lightning_multigrid.clips.batch import Clip, ClipBatch, collate_clips
 from lightning_multigrid.clips.dataset import VideoDataset
 from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.decode.reader import VideoReader
+from lightning_multigrid.loading import clip_dataset
 from lightning_multigrid.loading.loader import MultigridLoader, WorkerError
 from lightning_multigrid.loading.order import epoch_order, order_of
 from lightning_multigrid.loading.repeats import RepeatedOrder, RepeatSampler, read_clips, visits
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.loading.sampler import MultigridSampler
-from lightning_multigrid.loading.subsets import clip_dataset
 from lightning_multigrid.pixels.yuv import YuvFormat
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape

@@ -16,10 +16,10 @@ from lightning_multigrid.reports import run_report as run_report
 from lightning_multigrid.reports.grid_times import ShapeTimes, phase_line
 from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.reports.step_times import StepTime
+from lightning_multigrid.schedule import Step
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.schedule.steps import Step
 from tests.helpers.fake_clock import FakeClock
 from tests.helpers.tiny import Module, fit
 

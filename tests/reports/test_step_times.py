@@ -18,9 +18,9 @@ from lightning_multigrid.reports.step_times import (
     StepTime,
     StepTimer,
 )
+from lightning_multigrid.schedule import Step
 from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.steps import Step
 from tests.helpers.fake_clock import FakeClock
 from tests.helpers.tiny import trainer
 
