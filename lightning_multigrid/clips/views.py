@@ -40,8 +40,7 @@ class Views:
 
     Args:
         clips: Temporal positions.
-        crops: 1 for the centre; 3 for left, centre and right, or top, centre and bottom of a frame that is taller than
-            wide.
+        crops: 1 for the centre; 3 for left, centre and right, or top, centre and bottom of an upright frame.
         size: Height and width of a view, in pixels (S); None means the size of a baseline clip.
         short_side: Short side that a frame is resized to before the crop, in pixels. None means that of validation for
             one crop (256 for 224 pixels, in proportion to `size`), and `size` for three.

@@ -60,8 +60,7 @@ def build_index(path: StrPath, *, read_timeout: float = 60.0) -> PacketIndex:
 class VideoReader:
     """A video file, open for reading until `close` or the end of a `with`. Its length is its number of frames.
 
-    A `VideoError` if the file is missing, damaged, cut short, no video, can't be read in time, or has frames of more
-    than 67 megapixels.
+    A `VideoError` if the file is missing, damaged, cut short, no video, too slow, or has frames above 67 megapixels.
 
     Args:
         path: An ordinary file on disk, whatever its name looks like, or a URL that fsspec knows (`s3://bucket/a.mp4`).

@@ -100,8 +100,7 @@ class SlowFast(nn.Module):
         pathways = self.s2_fuse(self.s2(pathways))
         pathways = self.s3_fuse(self.s3(pathways))
         pathways = self.s4_fuse(self.s4(pathways))
-        logits: Tensor = self.head(self.s5(pathways))
-        return logits
+        return self.head(self.s5(pathways))  # type: ignore[no-any-return]
 
 
 def slowfast_r50(

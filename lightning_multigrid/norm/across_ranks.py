@@ -67,8 +67,7 @@ class SharedStatistics(torch.autograd.Function):
         return grad_x, grad_weight.to(weight.dtype), grad_bias.to(weight.dtype), None, None
 
 
-# This rank's groups: default group -> least number of ranks -> group. They are dropped with the default group, at
-# `destroy_process_group`.
+# This rank's groups: default group -> least number of ranks -> group. They last as long as the default group.
 _groups: WeakKeyDictionary[dist.ProcessGroup, dict[int, dist.ProcessGroup]] = WeakKeyDictionary()
 
 

@@ -210,14 +210,9 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
     All replicas take over the running statistics of rank 0, as with plain BatchNorm: rank 0's buffers are sent to all
     ranks before each forward (`broadcast_buffers`, the default).
 
+    The other arguments are those of `nn.BatchNorm3d`.
+
     Args:
-        num_features: Channels (C).
-        eps: Added to the variance.
-        momentum: Weight of a mini-batch in the running statistics; None for a cumulative average.
-        affine: Whether to learn a scale and a shift for each channel.
-        track_running_stats: Whether to keep running statistics.
-        device: Device of parameters and buffers.
-        dtype: Type of parameters and buffers.
         sub_batch: Clips that share statistics. The attribute may change between two mini-batches.
 
     Raises:

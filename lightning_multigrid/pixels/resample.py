@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate
 
-from lightning_multigrid.pixels.to_device import to_device
-from lightning_multigrid.pixels.yuv import YuvClip, colours
+from lightning_multigrid.pixels.yuv import YuvClip, colours, to_device
 
 # Mean and deviation of the channels, in units of the whole range: those of the paper's code base.
 MEAN = (0.45, 0.45, 0.45)

@@ -235,7 +235,13 @@ def check_grids(
             ratios = grid.frames / baseline.frames, grid.size / baseline.size
             layer = counted_from_first(places, trial.places, ratios)
             if layer is not None and not knows_grids(probe, layer):
-                raise _refused_places(module, grid, _name(probe, layer))
+                raise ValueError(
+                    f"{type(module).__name__} counts places from the first: on the grid of {grid.frames} x "
+                    f"{grid.size} x {grid.size} (frames x height x width), {_name(probe, layer)} gives its points the "
+                    "places of the beginning of the baseline's grid, but the clips are spread over all of it. Give "
+                    "that layer, or the module, a method `set_grid(self, frames, size)`, which is called before each "
+                    "mini-batch, and let it spread the places. If they shall be counted, let the method do nothing."
+                )
             # Both, as a first convolution may take one frame at a time, and a model may cost the same on all grids.
             convolved, first = [trial.convolved] * bool(trial.convolved), flops[baseline]
             costs = trial.flops / first / (grid.points / baseline.points) if first else 1.0
@@ -268,16 +274,6 @@ def _runnable(
 
 def _name(module: nn.Module, layer: str) -> str:
     return f"`{layer}` ({type(module.get_submodule(layer)).__name__})" if layer else "a step"
-
-
-def _refused_places(module: nn.Module, grid: BatchShape, where: str) -> ValueError:
-    return ValueError(
-        f"{type(module).__name__} counts places from the first: on the grid of {grid.frames} x {grid.size} x "
-        f"{grid.size} (frames x height x width), {where} gives its points the places of the beginning of the "
-        "baseline's grid, but the clips are spread over all of it. Give that layer, or the module, a method "
-        "`set_grid(self, frames, size)`, which is called before each mini-batch, and let it spread the places. If "
-        "they shall be counted, let the method do nothing."
-    )
 
 
 def _refusal(module: nn.Module, grid: BatchShape, where: str, error: Exception) -> ValueError:

@@ -148,7 +148,6 @@ class Options:
         return schedule
 
     def lr_rule(self, schedule: MultigridSchedule, optimizers: Iterable[Optimizer]) -> str:
-        """Says how the LR grows with the clips, and why."""
         if all(phase.shape.clips == schedule.baseline.shape.clips for phase in schedule.phases):
             return "The LR is the baseline's: every base shape has its clips."
         auto = self.schedule is None and self.lr_scaling == "auto"
