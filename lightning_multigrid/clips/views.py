@@ -186,8 +186,7 @@ class ViewBatch(PixelBatch):
 def collate_views(videos: Sequence[VideoViews]) -> ViewBatch:
     """Makes the mini-batch of some videos without the substitutes, so that metrics leave broken videos out.
 
-    If all are substitutes, one stays, because a model needs at least one video. Metrics see from its index that they
-    have counted it elsewhere.
+    If all are substitutes, one stays, as a model needs one. Metrics see from its index that it counts elsewhere.
     """
     broken = tuple(tried for video in videos for tried in video.broken)
     own = [video for video in videos if all(tried.kept for tried in video.broken)]

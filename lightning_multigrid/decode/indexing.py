@@ -49,8 +49,7 @@ class _Indexing:
     def __init__(self, file: VideoFile, container: InputContainer, stream: VideoStream) -> None:
         self.file, self.container, self.stream = file, container, stream
         self.codec: VideoCodecContext = stream.codec_context
-        # Whether packets tell frames apart. A program stream has one time per pack. FFmpeg makes up the others, and not
-        # the same ones after a seek.
+        # Whether packets tell frames apart. A program stream has one time per pack; FFmpeg makes up others anew.
         self.regular = container.format.name != "mpeg"
         # AVI has no times of presentation, nor does all MXF. FFmpeg makes them up, wrongly if H.264 or H.265 reorders.
         self.has_made_up_times = container.format.name in ("avi", "mxf")

@@ -64,8 +64,7 @@ class VideoReader:
 
     Args:
         path: An ordinary file on disk, whatever its name looks like, or a URL that fsspec knows (`s3://bucket/a.mp4`).
-        index: The file's index from `build_index`. If it is None, or the file has changed since, the reader builds
-            one, which the thread keeps for a while.
+        index: The file's index from `build_index`. If it is None, or the file has changed, the reader builds one.
         read_timeout: Seconds that a read of the file may take before it is an error.
 
     Attributes:

@@ -38,8 +38,7 @@ class SharedStatistics(torch.autograd.Function):
             local[1] *= (values - 1) / values
         else:
             local[0] = x.flatten()
-        # Each rank fills its own row, so the reduced tensor has the same bits on all ranks, and no small variance is
-        # computed as the difference of large sums.
+        # Each rank fills a row: the result has the same bits on all, and no variance is a difference of large sums.
         rows = local.new_zeros(dist.get_world_size(group), 2 * channels + 1)
         rows[dist.get_rank(group)] = torch.cat([*local, local.new_full((1,), values)])
         dist.all_reduce(rows, group=group)

@@ -35,8 +35,7 @@ class MultigridSchedule:
         long_cycle: Base shapes of a stage.
         short_cycle: Spatial sizes of successive iterations.
         epoch_factor: Epochs relative to the baseline's.
-        sub_batch: Clips that share BN statistics on a base shape. The larger mini-batches of the short cycle have
-            proportionally larger sub-mini-batches.
+        sub_batch: Clips that share BN statistics on a base shape; in the short cycle, in proportion to the clips.
         size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels.
         stepwise: Whether the baseline's LR is constant within a stage. If so, the first half of the fine-tuning phase
             keeps the LR of the stage before; otherwise the baseline clock runs evenly through that phase.

@@ -199,8 +199,7 @@ def check_grids(
     """Refuses grids that a script cannot take; returns the multiply-adds of a clip of each grid, if they are known.
 
     A mini-batch of `TRIED_CLIPS` clips goes through the handlers and `training_step`. Where that fails on the
-    baseline's grid (it reads a value, or needs its Trainer), `forward` is tried on the clips. What does not pass there
-    either can't be tried, and is accepted.
+    baseline's grid (it reads a value, or needs its Trainer), `forward` is tried; where that fails too, all is accepted.
     """
     baseline = grids[0].clip
     flops: dict[BatchShape, float] = {}

@@ -261,8 +261,7 @@ def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = No
         return stream_loader(loaders, _clips_of_stream(loaders, trainer, clips_per_epoch))
     if loaders.batch_size is not None:
         return loaders
-    read = {"batch_size": batches.batch_size, "sampler": batches.sampler, "drop_last": batches.drop_last}
-    return same_loader(loaders, **read)
+    return same_loader(loaders, batch_size=batches.batch_size, sampler=batches.sampler, drop_last=batches.drop_last)
 
 
 def baseline_epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:

@@ -1,8 +1,7 @@
 """Where a run was when it wrote a checkpoint, and where this run continues.
 
 Lightning keeps the position, and everything else is a function of position and seed (`Fit.start`). This module is for
-checkpoints of other devices, of another batch size, or of the baseline: it compares positions in clips, over all ranks,
-and on the baseline's clock.
+checkpoints of other devices or batch sizes, or of the baseline: it compares clips of all ranks, and baseline epochs.
 """
 
 from __future__ import annotations
