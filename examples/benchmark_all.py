@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from measuring import replace_json
+from json_files import replace_json
 from preflight import missing_packages, preflight
 
 EXAMPLES = Path(__file__).parent

@@ -6,4 +6,7 @@
 #     examples/benchmark_all.sh --dry              # a try of every part in a minute
 set -euo pipefail
 cd "$(dirname "$0")/.."
-PYTHONPATH="examples${PYTHONPATH:+:$PYTHONPATH}" exec "${PYTHON:-python3}" examples/benchmark_all.py "$@"
+python=${PYTHON:-python3}
+# The package that is installed, else that of this folder.
+(cd / && "$python" -c 'import lightning_multigrid' 2> /dev/null) || PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+PYTHONPATH="$PWD/examples${PYTHONPATH:+:$PYTHONPATH}" exec "$python" examples/benchmark_all.py "$@"

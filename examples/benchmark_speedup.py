@@ -195,6 +195,8 @@ class Bench:
 
     def step(self, make_clips: Callable[[], torch.Tensor], labels: torch.Tensor) -> None:
         clips = make_clips()
+        if self.options.compile:
+            torch.compiler.cudagraph_mark_step_begin()  # what the graphs of the step before made may be overwritten
         with self.autocast:
             loss = cross_entropy(self.model(clips), labels)
         self.optimizer.zero_grad()

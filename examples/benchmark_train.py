@@ -97,11 +97,10 @@ class Run:
 def grid_table(lines: Sequence[str]) -> list[dict[str, Any]]:
     """Reads the table that a run prints at its end: a row per shape."""
     tables = [text for text in lines if text.startswith("Time per shape")]
-    if not tables:
-        return []
-    rows = [re.split(r"\s{2,}", line.strip()) for line in tables[-1].splitlines()[1:]]
-    header, *rows = [row for row in rows if row[0] != "all"]
-    return [{"shape": shape} | dict(zip(header[1:], map(float, row), strict=True)) for shape, *row in rows]
+    rows = [re.split(r"\s{2,}", line.strip()) for line in tables[-1].splitlines()[1:]] if tables else []
+    shapes = [row for row in rows if re.fullmatch(r"\d+ x \d+ x \d+", row[0])]
+    # The first column may have no name.
+    return [{"shape": row[0]} | dict(zip(rows[0][-len(row) + 1 :], map(float, row[1:]), strict=True)) for row in shapes]
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -121,7 +120,9 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--fused", action="store_true", help="the optimizer's fused implementation")
     parser.add_argument("--benchmark", action="store_true", help="cuDNN tries kernels")
-    parser.add_argument("--compile", action="store_true", help="with CompileGrids")
+    parser.add_argument(
+        "--compile", nargs="?", const="default", metavar="MODE", help="with CompileGrids, such as reduce-overhead"
+    )
     parser.add_argument("--baseline", action="store_true", help="without MultigridCallback")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args(args)
@@ -162,7 +163,7 @@ def fit(run: Run, data: VideoDataModule, device: torch.device) -> None:
         fused_optimizer=options.fused,
     )
     callbacks: list[L.Callback] = [] if options.baseline else [MultigridCallback(seed=0)]
-    callbacks += [CompileGrids()] if options.compile else []
+    callbacks += [CompileGrids(mode=options.compile)] if options.compile else []
     trainer = L.Trainer(
         max_epochs=options.epochs,
         accelerator="cpu" if device.type == "cpu" else "gpu",

@@ -4,6 +4,7 @@
     python examples/compare.py --ablations      # the same for the variants of the paper's Table 1
     python examples/compare.py --opponents      # the same for shortened baselines with other LRs and more steps
     python examples/compare.py --model transformer   # a video transformer and AdamW, in results/compare_transformer
+    python examples/compare.py --fine-tuning    # that transformer, trained on easy shapes, then fine-tuned on hard ones
     python examples/compare.py --report         # trains nothing: prints the tables and draws the figure
     python examples/compare.py --width 32 --folder wide   # a CNN of twice the width, whose steps outlast decoding
     python examples/compare.py --tiny --folder tiny   # seconds; its accuracy says nothing
@@ -78,12 +79,14 @@ class Task:
     weight_decay: float = 1e-4
     model: str = "cnn"
     multigrid: dict[str, Any] = field(default_factory=dict)
+    difficulty: str = "hard"
+    fine_tunes: bool = False
 
     @property
     def described(self) -> dict[str, Any]:
-        """Its values for the JSON file, without those that only a transformer has."""
+        """Its values for the JSON file, without those that the CNN's task does not change."""
         plain = asdict(Task())
-        own = ("weight_decay", "model", "multigrid")
+        own = ("weight_decay", "model", "multigrid", "difficulty", "fine_tunes")
         return {name: value for name, value in asdict(self).items() if name not in own or value != plain[name]}
 
     @property
@@ -145,6 +148,9 @@ TRANSFORMER = Task(
     model="transformer",
     multigrid={"size_divisor": PATCH, "long_cycle": LongCycle(SHAPES[1:])},
 )
+# Where a fine-tuning starts is trained like this; its head is not taken.
+PRETRAINED = {"difficulty": "easy", "epochs": TRANSFORMER.epochs, "lr": TRANSFORMER.lr, "fine_tunes": False}
+FINE_TUNING = replace(TRANSFORMER, epochs=5, lr=3e-4, fine_tunes=True)
 
 
 @dataclass(frozen=True)
@@ -190,6 +196,10 @@ TRANSFORMERS = {
     "all_shapes": Variant("Multigrid 1.5x, long cycle of 4 shapes", {"long_cycle": LongCycle()}),
 }
 
+FINE_TUNINGS = {
+    name: TRANSFORMERS[name] for name in ("baseline", "multigrid_1.5x", "short_1.5x", "multigrid_2.5x", "short_2.5x")
+}
+
 # A step of multigrid 1.5x takes 1.14 times as long as a step of the baseline (results/compare, CPU time), so a baseline
 # with 1.14 times its steps takes as long. The LRs are those of the search for its best one.
 EQUAL_TIME = 1.14
@@ -229,6 +239,8 @@ def ablations(task: Task) -> dict[str, Variant]:
 
 def variants_of(task: Task) -> dict[str, Variant]:
     """Every way to train that there is for a task."""
+    if task.fine_tunes:
+        return FINE_TUNINGS
     return TRANSFORMERS if task.model == "transformer" else COMPARISON | OPPONENTS | ablations(task)
 
 
@@ -252,8 +264,13 @@ class Clock(L.Callback):
         self.wall = time.perf_counter() - self._wall
 
 
-def train(task: Task, variant: Variant, variants: dict[str, Variant], seed: int, workers: int = 1) -> dict[str, Any]:
-    """Trains a model from a seed; returns the measurements."""
+def train(
+    task: Task, variant: Variant, variants: dict[str, Variant], seed: int, workers: int = 1, weights: Path | None = None
+) -> dict[str, Any]:
+    """Trains a model from a seed; returns the measurements.
+
+    `weights` are where a fine-tuning starts; other trainings write theirs there.
+    """
     L.seed_everything(seed, verbose=False)
     share, callbacks = 1.0, [Clock()]
     if variant.multigrid is not None:
@@ -262,10 +279,13 @@ def train(task: Task, variant: Variant, variants: dict[str, Variant], seed: int,
         steps = variant.steps_factor * task.multigrid_steps(**(variants[variant.steps_of].multigrid or {}))
         share = steps / (task.steps * task.epochs)
     model = task.module(share, variant.lr_factor)
+    if task.fine_tunes:
+        start = torch.load(weights, weights_only=True)
+        model.load_state_dict({name: value for name, value in start.items() if "head" not in name}, strict=False)
     data = MovingShapesDataModule(
         train_per_class=task.train_per_class,
         val_per_class=task.val_per_class,
-        difficulty="hard",
+        difficulty=task.difficulty,
         batch_size=task.clips,
         frames=task.frames,
         size=task.size,
@@ -276,6 +296,8 @@ def train(task: Task, variant: Variant, variants: dict[str, Variant], seed: int,
     trainer.fit(model, data)
     decoding = children_seconds() - decoding
     steps = trainer.global_step
+    if weights is not None and not task.fine_tunes:
+        torch.save(model.state_dict(), weights)
     validation = make_trainer([], 1).validate(model, data, verbose=False)[0]
     clock = callbacks[0]
     return {
@@ -315,12 +337,17 @@ def run(names: Sequence[str], seeds: Sequence[int], task: Task, folder: Path, wo
     torch.set_num_threads(1)
     variants = variants_of(task)
     runs = [(seed, name, folder / f"{name}-seed{seed}.json") for seed in seeds for name in names]
+    weights = folder / "pretrained.pt" if task.fine_tunes else None
+    if weights is not None and not all(file.exists() or weights.exists() for *_, file in runs):
+        folder.mkdir(parents=True, exist_ok=True)
+        print("Training on easy shapes, whose weights the fine-tuning starts from.", flush=True)
+        train(replace(task, **PRETRAINED), TRANSFORMERS["baseline"], variants, 0, workers, weights)
     for number, (seed, name, file) in enumerate(runs, 1):
         if file.exists():
             print(f"Run {number} of {len(runs)}: {file.name} is there.")
             continue
         print(f"Run {number} of {len(runs)}: {variants[name].label}, seed {seed}.", flush=True)
-        measured = train(task, variants[name], variants, seed, workers)
+        measured = train(task, variants[name], variants, seed, workers, weights)
         about = {"task": task.described, "machine": machine(torch.device("cpu"), ["av"])}
         record = {"variant": name, "seed": seed} | measured | about
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -439,8 +466,8 @@ def draw(runs: dict[str, list[dict[str, Any]]], file: Path) -> None:
 def report(folder: Path, task: Task) -> None:
     runs = load(folder)
     if task.model == "transformer":
-        print(table(runs, TRANSFORMERS))
-        for name, variant in TRANSFORMERS.items():
+        print(table(runs, variants_of(task)))
+        for name, variant in variants_of(task).items():
             if variant.multigrid is not None and {name, "baseline"} <= runs.keys():
                 seconds = {key: mean(run["train_seconds"] for run in runs[key]) for key in (name, "baseline")}
                 print(
@@ -473,6 +500,7 @@ def main() -> None:
     choices = dict.fromkeys([*variants_of(Task()), *TRANSFORMERS])
     parser.add_argument("--variants", nargs="+", choices=choices, help="only these")
     parser.add_argument("--model", choices=["cnn", "transformer"], default="cnn")
+    parser.add_argument("--fine-tuning", action="store_true", help="a transformer that was trained on easy shapes")
     parser.add_argument("--ablations", action="store_true", help="the variants of Table 1 instead of the comparison")
     parser.add_argument("--opponents", action="store_true", help="shortened baselines with other LRs and more steps")
     parser.add_argument("--report", action="store_true", help="train nothing")
@@ -481,18 +509,20 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=Task.width, help="channels of the CNN's first layer")
     parser.add_argument("--folder", type=Path, help="of the JSON files")
     args = parser.parse_args()
-    transforms = args.model == "transformer"
+    transforms = args.model == "transformer" or args.fine_tuning
     task = TINY if args.tiny else Task(width=args.width)
     if transforms:
-        task = replace(TRANSFORMER, train_per_class=4, val_per_class=1, epochs=4) if args.tiny else TRANSFORMER
-    if task not in (Task(), TRANSFORMER) and args.folder is None:
+        task = FINE_TUNING if args.fine_tuning else TRANSFORMER
+        task = replace(task, train_per_class=4, val_per_class=1, epochs=4) if args.tiny else task
+    if task not in (Task(), TRANSFORMER, FINE_TUNING) and args.folder is None:
         parser.error(
             "`--tiny` and `--width` need a `--folder` of their own, so that their runs are not taken for others."
         )
-    folder = args.folder or (RESULTS.with_name("compare_transformer") if transforms else RESULTS)
+    results = "compare_fine_tuning" if args.fine_tuning else "compare_transformer" if transforms else "compare"
+    folder = args.folder or RESULTS.with_name(results)
     if not args.report:
         group = ablations(task) if args.ablations else OPPONENTS if args.opponents else COMPARISON
-        names = args.variants or list(TRANSFORMERS if transforms else group)
+        names = args.variants or list(variants_of(task) if transforms else group)
         run(names, args.seeds, task, folder, args.workers)
     report(folder, task)
 

@@ -1,6 +1,5 @@
 """Shared by the benchmarks: clocks, the description of the machine, and the JSON file of a run."""
 
-import json
 import os
 import platform
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from json_files import replace_json
 
 import lightning_multigrid
 
@@ -112,11 +112,3 @@ def write_json(
     of = machine(torch.device(options["device"]), packages)
     report = {"benchmark": benchmark, "machine": of, "options": options, **results}
     replace_json(path, report)
-
-
-def replace_json(path: Path, content: Any) -> None:
-    """Writes a JSON file at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(content, indent=1) + "\n")
-    beside.replace(path)

@@ -9,14 +9,14 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
+from jsonargparse import ArgumentError, ArgumentParser
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
@@ -276,8 +276,6 @@ def _run(args: ArgsType) -> None:
     if isinstance(words, list) and words and words[0] in own:
         own[words[0]](words)
         return
-    with suppress(ImportError, TypeError):  # older ones always offer `--print_shtab`
-        set_parsing_settings(add_print_completion_argument=True)
     if args is None:
         sys.argv[1:] = _with_values(sys.argv[1:])
     elif isinstance(args, list):

@@ -3,6 +3,7 @@
 Begin with `durable.py` for writing and `watched.py` for reading.
 """
 
+from lightning_multigrid.files.arguments import require
 from lightning_multigrid.files.durable import (
     OutputError,
     new_file,
@@ -39,6 +40,7 @@ __all__ = [
     "path_argument",
     "quoted",
     "remove_partial",
+    "require",
     "size_and_change",
     "sync_folder",
     "sync_to_disk",

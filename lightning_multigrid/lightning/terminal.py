@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from lightning_multigrid.lightning.package import is_a
@@ -12,11 +12,24 @@ from lightning_multigrid.lightning.package import is_a
 _LOGGERS = None, "lightning", "lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric"
 
 
+def drawing(bar: Any) -> AbstractContextManager[Any]:
+    """Within it, a bar of Rich is not drawn by Lightning's thread: it would overwrite the last line of a message.
+
+    Rich 13 to 15 (`live.py`, `Live.refresh`): the lock of a `Live` is not public.
+    """
+    lock: AbstractContextManager[Any] | None = getattr(getattr(bar.progress, "live", None), "_lock", None)
+    return lock or nullcontext()
+
+
 class _Newest:
     """The stream that is `sys.stderr` or `sys.stdout` at the moment of writing."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, bar: Any) -> None:
+        self._name, self._bar = name, bar
+
+    def write(self, text: str) -> int:
+        with drawing(self._bar) if hasattr(self._bar, "progress") else nullcontext():
+            return int(getattr(sys, self._name).write(text))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(getattr(sys, self._name), name)
@@ -55,7 +68,7 @@ def above_bar(bar: Any) -> Iterator[None]:
                 held = next((name for name in ("stderr", "stdout") if stream is getattr(sys, name)), "")
                 if isinstance(handler, logging.StreamHandler) and held and handler.stream.isatty():
                     undo.callback(handler.setStream, stream)
-                    handler.setStream(_Newest(held))
+                    handler.setStream(_Newest(held, bar))
         if is_a(bar, "callbacks.TQDMProgressBar") and sys.stderr.isatty():
             undo.callback(setattr, sys, "stderr", sys.stderr)
             sys.stderr = _AboveBar(sys.stderr)

@@ -31,16 +31,11 @@ class SharedStatistics(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         """Returns `x`, `weight`, `bias`; the group's mean and (biased) variance per channel; its number of values."""
         channels = x.shape[1]
-        values = x.numel() // channels
-        local = torch.zeros(2, channels, device=x.device, dtype=torch.promote_types(x.dtype, torch.float32))
-        if values > 1:
-            F.batch_norm(x, local[0], local[1], training=True, momentum=1.0, eps=eps)
-            local[1] *= (values - 1) / values
-        else:
-            local[0] = x.flatten()
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        local = torch.stack(torch.var_mean(wide, [0, *range(2, x.dim())], correction=0)[::-1])
         # Each rank fills a row: the result has the same bits on all, and no variance is a difference of large sums.
         rows = local.new_zeros(dist.get_world_size(group), 2 * channels + 1)
-        rows[dist.get_rank(group)] = torch.cat([*local, local.new_full((1,), values)])
+        rows[dist.get_rank(group)] = torch.cat([*local, local.new_full((1,), x.numel() // channels)])
         dist.all_reduce(rows, group=group)
         means, variances, counts = rows.tensor_split((channels, 2 * channels), dim=1)
         count = counts.sum()  # stays on the device, as reading it would wait for the device

@@ -25,7 +25,7 @@ from lightning_multigrid.decode import (
     is_full_range,
     open_video,
 )
-from lightning_multigrid.files import sync_to_disk
+from lightning_multigrid.files import require, sync_to_disk
 from lightning_multigrid.prepare.workers import TaskFailure
 
 _FINEST_CLOCK = 90_000  # ticks per second of the output's clock, at most; a coarser clock of a source is kept
@@ -52,16 +52,12 @@ class Encoding:
     b_frames: int = 15
 
     def __post_init__(self) -> None:
-        if self.short_side < 16 or self.short_side % 2:
-            raise ValueError(f"`short_side` must be an even number of at least 16 pixels, got {self.short_side}.")
-        if not 0 <= self.crf <= 51:
-            raise ValueError(f"`crf` must be from 0 (lossless) to 51 (worst), got {self.crf}.")
-        if self.preset not in _PRESETS:
-            raise ValueError(f"`preset` must be one of {', '.join(_PRESETS)}, got {self.preset!r}.")
-        if self.gop < 1:
-            raise ValueError(f"`gop` must be at least 1 frame, got {self.gop}.")
-        if not 0 <= self.b_frames <= 16:
-            raise ValueError(f"`b_frames` must be from 0 to 16, the limits of x264, got {self.b_frames}.")
+        even = self.short_side >= 16 and self.short_side % 2 == 0
+        require(even, "short_side", self.short_side, "an even number of at least 16 pixels")
+        require(0 <= self.crf <= 51, "crf", self.crf, "from 0 (lossless) to 51 (worst)")
+        require(self.preset in _PRESETS, "preset", self.preset, f"one of {', '.join(_PRESETS)}")
+        require(self.gop >= 1, "gop", self.gop, "at least 1 frame")
+        require(0 <= self.b_frames <= 16, "b_frames", self.b_frames, "from 0 to 16, the limits of x264")
 
     def size(self, height: int, width: int) -> tuple[int, int]:
         """Returns the height and width for a video of this size: the short side scaled down, both even."""

@@ -150,7 +150,7 @@ class RunReport:
         """Computes how fast the run was, which `close` says; loggers get scalars, and their folder figures."""
         self._take(wait=True)
         if +self._left and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            self._closing.append(stopped_line(self._schedule, self._phase, float(self._position)))
+            self.stopped()
         if not self.times:
             return
         self._closing.append(
@@ -166,6 +166,10 @@ class RunReport:
         folder = trainer.log_dir if trainer.loggers else None  # all ranks must ask
         if trainer.is_global_zero and folder is not None:
             self._draw(trainer, folder)
+
+    def stopped(self) -> None:
+        """Notes that the run ends before its plan."""
+        self._closing.append(stopped_line(self._schedule, self._phase, float(self._position)))
 
     def close(self) -> None:
         """Says what `finish` has computed."""
@@ -226,6 +230,8 @@ class ClosingWords(Callback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if isinstance(exception, KeyboardInterrupt):
+            self._report.stopped()
         self.teardown(trainer, pl_module, "fit")
 
 

@@ -73,16 +73,17 @@ class CountedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _in_memory_format_of(func: Any, args: Any, outputs: Any) -> Any:
     """Gives what a 3D convolution makes the memory format that it has on a GPU; on the meta device it is lost."""
-    if func.overloadpacket not in (_aten.convolution, _aten.convolution_backward):
+    forward = func.overloadpacket is _aten.convolution
+    if not forward and func.overloadpacket is not _aten.convolution_backward:
         return outputs
-    *_, x, weight = args[: 2 if func.overloadpacket is _aten.convolution else 3]
-    formats = torch.channels_last_3d, torch.contiguous_format
-    last = any(t.ndim == 5 and t.is_contiguous(memory_format=formats[0]) and not t.is_contiguous() for t in (x, weight))
-    made = [
-        tensor.contiguous(memory_format=formats[0]) if last and tensor is not None and tensor.ndim == 5 else tensor
-        for tensor in (outputs if isinstance(outputs, tuple) else (outputs,))
-    ]
-    return tuple(made) if isinstance(outputs, tuple) else made[0]
+    inputs = [tensor for tensor in args[:3] if tensor is not None and tensor.ndim == 5 and not tensor.is_contiguous()]
+    if any(tensor.is_contiguous(memory_format=torch.channels_last_3d) for tensor in inputs):
+        made = [
+            t if t is None or t.ndim < 5 else t.to(memory_format=torch.channels_last_3d)
+            for t in ([outputs] if forward else outputs)
+        ]
+        return made[0] if forward else tuple(made)
+    return outputs
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

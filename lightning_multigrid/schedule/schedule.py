@@ -354,13 +354,16 @@ class MultigridSchedule:
 
     # --- As text ---
 
-    def table(self, clips: Clips | None = None, accumulate: int = 1, drop_last: bool = False) -> str:
+    def table(
+        self, clips: Clips | None = None, accumulate: int = 1, drop_last: bool = False, narrow: bool = False
+    ) -> str:
         """The schedule as text: a line per phase, then what it saves.
 
         Args:
             clips: Clips of this rank in an epoch; None leaves out the numbers of steps.
             accumulate: Micro-batches per optimizer step.
             drop_last: Drop the last mini-batch of an epoch if it is incomplete.
+            narrow: Write shapes without blanks, for a terminal of 80 columns.
         """
         columns = {"LR scale": [f"{phase.lr_scale:g}" for phase in self.phases]}
         savings = []
@@ -371,7 +374,7 @@ class MultigridSchedule:
         savings.append(f"{self.epochs} epochs instead of {float(self.baseline.epochs):g}")
         savings.append(f"{self.iteration_reduction:.2f}x fewer iterations")
         savings.append(f"{self.flop_reduction:.2f}x fewer FLOPs (b t s^2)")
-        return f"{self.phase_table(columns)}\n{', '.join(savings)}."
+        return f"{self.phase_table(columns, narrow=narrow)}\n{', '.join(savings)}."
 
     def phase_table(self, columns: Mapping[str, Sequence[str]], where: str = "", narrow: bool = False) -> str:
         """A title that `where` ends, and a line per phase: its shapes, then `columns` (heading: a cell per phase)."""

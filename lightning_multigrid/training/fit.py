@@ -239,7 +239,7 @@ def begin_fit(
     takeover.callback(setattr, loaders, "front", own)
     takeover.replace_loader(trainer, loaders)
     takeover.configure_trainer(trainer, sampler, recipe.epoch)
-    rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, sampler.drop_last))
+    rank_zero_info(sampler.schedule.table(sampler.clips, sampler.accumulate, sampler.drop_last, narrow=True))
     if fit.following.names and not sampler.schedule.flat:
         rank_zero_info(f"Positions follow the grid: {', '.join(fit.following.names)}.")
     rank_zero_info(options.lr_rule(sampler.schedule, trainer.optimizers))

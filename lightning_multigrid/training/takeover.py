@@ -26,7 +26,7 @@ def _narrow_columns(theme: Any) -> list[ProgressColumn]:
     style, done = theme.progress_bar, theme.progress_bar_finished
     return [
         TextColumn("{task.description}"),
-        BarColumn(14, complete_style=style, finished_style=done, pulse_style=theme.progress_bar_pulse),
+        BarColumn(8, complete_style=style, finished_style=done, pulse_style=theme.progress_bar_pulse),
         TextColumn("{task.completed:.0f}/{task.total}", style=theme.batch_progress),
     ]
 

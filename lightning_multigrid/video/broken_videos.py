@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from lightning_multigrid.clips import BrokenVideo
 from lightning_multigrid.decode import BrokenVideosError
+from lightning_multigrid.files import require
 from lightning_multigrid.lightning import Trainer
 
 
@@ -22,8 +23,7 @@ class BrokenVideos:
     """The broken videos that this process met; a larger share of a split than `max_bad_fraction` is an error."""
 
     def __init__(self, max_bad_fraction: float) -> None:
-        if not 0 <= max_bad_fraction <= 1:
-            raise ValueError(f"`max_bad_fraction` must be a share in [0, 1], got {max_bad_fraction}.")
+        require(0 <= max_bad_fraction <= 1, "max_bad_fraction", max_bad_fraction, "a share in [0, 1]")
         self._most = max_bad_fraction
         self._damaged: set[str] = set()
         self._missed: defaultdict[str, set[str]] = defaultdict(set)

@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, M
 from torchmetrics import Metric, MetricCollection
 
 from lightning_multigrid.clips import VideoBatch
+from lightning_multigrid.files import require
 from lightning_multigrid.lightning import LightningModule, MisconfigurationException, OptimizerLRScheduler, TrainerFn
 from lightning_multigrid.video.metrics import MeanAveragePrecision, VideoAccuracy, VideoMean
 
@@ -103,18 +104,17 @@ class VideoClassifier(LightningModule):
         layer_decay: float = 1.0,
     ) -> None:
         super().__init__()
-        _require(num_classes >= 2, "num_classes", num_classes, "at least 2")
-        _require(loss in ("cross_entropy", "bce"), "loss", loss, "'cross_entropy' or 'bce'")
-        _require(0 <= label_smoothing < 1, "label_smoothing", label_smoothing, "in [0, 1)")
-        _require(lr > 0, "lr", lr, "above 0")
-        _require(0 <= momentum < 1, "momentum", momentum, "in [0, 1)")
-        _require(weight_decay >= 0, "weight_decay", weight_decay, "at least 0")
-        _require(norm_weight_decay >= 0, "norm_weight_decay", norm_weight_decay, "at least 0")
-        _require(0 < layer_decay <= 1, "layer_decay", layer_decay, "in (0, 1]")
-        _require(view_fusion in ("mean", "max"), "view_fusion", view_fusion, "'mean' or 'max'")
-        _require(views_per_forward >= 1, "views_per_forward", views_per_forward, "at least 1")
-        if loss == "bce" and label_smoothing:
-            raise ValueError(f"`label_smoothing` must be 0 with `loss='bce'`, got {label_smoothing}.")
+        require(num_classes >= 2, "num_classes", num_classes, "at least 2")
+        require(loss in ("cross_entropy", "bce"), "loss", loss, "'cross_entropy' or 'bce'")
+        require(0 <= label_smoothing < 1, "label_smoothing", label_smoothing, "in [0, 1)")
+        require(lr > 0, "lr", lr, "above 0")
+        require(0 <= momentum < 1, "momentum", momentum, "in [0, 1)")
+        require(weight_decay >= 0, "weight_decay", weight_decay, "at least 0")
+        require(norm_weight_decay >= 0, "norm_weight_decay", norm_weight_decay, "at least 0")
+        require(0 < layer_decay <= 1, "layer_decay", layer_decay, "in (0, 1]")
+        require(view_fusion in ("mean", "max"), "view_fusion", view_fusion, "'mean' or 'max'")
+        require(views_per_forward >= 1, "views_per_forward", views_per_forward, "at least 1")
+        require(loss != "bce" or not label_smoothing, "label_smoothing", label_smoothing, "0 with `loss='bce'`")
         if nesterov and not momentum:
             raise ValueError("`nesterov=True` needs a momentum, got `momentum=0`. Set one of them otherwise.")
         _check_schedule(schedule, milestones, gamma, warmup_epochs, warmup_start_factor)
@@ -381,12 +381,12 @@ def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
 def _check_schedule(
     schedule: str, milestones: Sequence[float], gamma: float, warmup_epochs: float, warmup_start_factor: float
 ) -> None:
-    _require(schedule in ("steps", "cosine", "constant"), "schedule", schedule, "'steps', 'cosine' or 'constant'")
-    _require(gamma > 0, "gamma", gamma, "above 0")
-    _require(warmup_epochs >= 0, "warmup_epochs", warmup_epochs, "at least 0")
-    _require(0 < warmup_start_factor <= 1, "warmup_start_factor", warmup_start_factor, "in (0, 1]")
+    require(schedule in ("steps", "cosine", "constant"), "schedule", schedule, "'steps', 'cosine' or 'constant'")
+    require(gamma > 0, "gamma", gamma, "above 0")
+    require(warmup_epochs >= 0, "warmup_epochs", warmup_epochs, "at least 0")
+    require(0 < warmup_start_factor <= 1, "warmup_start_factor", warmup_start_factor, "in (0, 1]")
     increasing = all(earlier < later for earlier, later in pairwise((0, *milestones)))
-    _require(increasing, "milestones", list(milestones), "above 0 and increasing")
+    require(increasing, "milestones", list(milestones), "above 0 and increasing")
     if (schedule == "steps") != bool(milestones):
         raise ValueError(
             f"`schedule='steps'` and `milestones` belong together, got `schedule={schedule!r}` and "
@@ -397,8 +397,3 @@ def _check_schedule(
             f"`warmup_epochs={warmup_epochs}` must end before the first of `milestones={list(milestones)}`. "
             "Shorten the warm-up."
         )
-
-
-def _require(fulfilled: bool, name: str, value: object, requirement: str) -> None:
-    if not fulfilled:
-        raise ValueError(f"`{name}` must be {requirement}, got {value!r}.")

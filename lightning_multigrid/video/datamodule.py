@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from lightning_multigrid.clips import (
     collate_clips,
     collate_views,
 )
+from lightning_multigrid.files import require
 from lightning_multigrid.lightning import LightningDataModule, Trainer
 from lightning_multigrid.loading import RepeatSampler
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
@@ -41,11 +42,8 @@ _SPLITS: dict[str, tuple[Split, ...]] = {
 
 
 def _current_split(trainer: Trainer) -> Split:
-    if trainer.testing:
-        return "test"
-    if trainer.predicting:
-        return "predict"
-    return "val" if trainer.validating or trainer.sanity_checking else "train"
+    stage = trainer.state.stage
+    return "train" if stage is None else cast("Split", stage.dataloader_prefix)
 
 
 class VideoDataModule(LightningDataModule):
@@ -158,20 +156,14 @@ class VideoDataModule(LightningDataModule):
         read_timeout: float = 60.0,
     ) -> None:
         super().__init__()
-        if batch_size < 1:
-            raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
-        if num_workers < 0:
-            raise ValueError(f"`num_workers` must be at least 0, got {num_workers}. 0 decodes in the main process.")
-        if pixels not in ("auto", "rgb", "yuv"):
-            raise ValueError(f"`pixels` must be 'auto', 'rgb' or 'yuv', got {pixels!r}.")
-        if damaged not in ("keep", "replace"):
-            raise ValueError(f"`damaged` must be 'keep' or 'replace', got {damaged!r}.")
-        if repeats < 1:
-            raise ValueError(f"`repeats` must be at least 1, got {repeats}. 1 takes one clip of a video at a time.")
-        if not read_timeout > 0:  # also for NaN
-            raise ValueError(f"`read_timeout` must be above 0 (seconds), got {read_timeout}.")
-        if num_classes is not None and num_classes < 1:
-            raise ValueError(f"`num_classes` must be at least 1, or None to count them, got {num_classes}.")
+        require(batch_size >= 1, "batch_size", batch_size, "at least 1")
+        require(num_workers >= 0, "num_workers", num_workers, "at least 0", " 0 decodes in the main process.")
+        require(pixels in ("auto", "rgb", "yuv"), "pixels", pixels, "'auto', 'rgb' or 'yuv'")
+        require(damaged in ("keep", "replace"), "damaged", damaged, "'keep' or 'replace'")
+        require(repeats >= 1, "repeats", repeats, "at least 1", " 1 takes one clip of a video at a time.")
+        require(read_timeout > 0, "read_timeout", read_timeout, "above 0 (seconds)")
+        countable = num_classes is None or num_classes >= 1
+        require(countable, "num_classes", num_classes, "at least 1, or None to count them")
         check_normalisation(mean, std)
         self.sources: dict[Split, Source | None] = {"train": train, "val": val, "test": test, "predict": predict}
         self.root, self.multi_label, self.allow_outside_root = root, multi_label, allow_outside_root

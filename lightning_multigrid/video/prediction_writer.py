@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_multigrid.clips import VideoBatch
-from lightning_multigrid.files import write_csv
+from lightning_multigrid.files import require, write_csv
 from lightning_multigrid.lightning import (
     BasePredictionWriter,
     LightningModule,
@@ -44,8 +44,7 @@ class PredictionWriter(BasePredictionWriter):
 
     def __init__(self, path: str | None = None, top_k: int = 5) -> None:
         super().__init__(write_interval="batch")
-        if top_k < 1:
-            raise ValueError(f"`top_k` must be at least 1, got {top_k}.")
+        require(top_k >= 1, "top_k", top_k, "at least 1")
         self.path, self.top_k = os.path.abspath(path or "predictions.csv"), top_k
         self._beside_logs = path is None
         self._rows: dict[int, Row] = {}

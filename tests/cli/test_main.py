@@ -272,7 +272,7 @@ def test_predict_leaves_the_table_that_the_config_asks_for(videos):
         (["--data.nonsense=3"], "lightning_multigrid.VideoDataModule has no argument `nonsense`.\n"),
         (["--data.batchsize=3"], "VideoDataModule has no argument `batchsize`. Did you mean `batch_size`?\n"),
         (["--trainer.callbacks.epochfactor=1"], "has no argument `epochfactor`. Did you mean `epoch_factor`?\n"),
-        (["--trainer.acelerator=gpu"], "no option `--trainer.acelerator`. Did you mean `trainer.accelerator`?\n"),
+        (["--trainer.acceleratr=gpu"], "no option `--trainer.acceleratr`. Did you mean `trainer.accelerator`?\n"),
         (["--trainer.strategy=nonsense"], "nonsense"),
         pytest.param(
             ["--trainer.accelerator=gpu"],
@@ -306,14 +306,6 @@ def test_a_command_that_comes_close(capsys):
     assert "There is no command `predct`." in (said := failure(capsys, ["predct"]))
     assert said.endswith("Did you mean `predict`?\n")
     assert "no option `--sorce`. Did you mean `source`?" in failure(capsys, ["prepare", "--sorce=x", "--output=y"])
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion_of_shells(shell, capsys):
-    pytest.importorskip("shtab")
-    with pytest.raises(SystemExit, match="0"):
-        main([f"--print_completion=shtab-{shell}"])
-    assert "--step_time" in capsys.readouterr().out
 
 
 def advertise():

@@ -1,6 +1,7 @@
 """Trainings that end before their plan: what holds them, and what they say."""
 
 import re
+import signal
 
 import pytest
 import torch
@@ -79,6 +80,22 @@ def test_a_run_that_anything_else_stops_says_where(caplog):
     assert [
         r for r in caplog.records if re.search(r"Stopped in phase \d+ of \d+, at epoch 13.00 of 14", r.getMessage())
     ]
+
+
+class Interrupts(Callback):
+    def on_train_epoch_end(self, trainer, pl_module):
+        if trainer.current_epoch == 1:
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_says_where_it_stopped(caplog):
+    handler = signal.getsignal(signal.SIGINT)  # Lightning ignores it from then on
+    try:
+        with pytest.raises(SystemExit):
+            trained(Interrupts())
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert [record for record in caplog.records if "Stopped in phase 0 of" in record.getMessage()]
 
 
 def test_a_checkpoint_of_a_held_early_stopping_is_an_ordinary_one(tmp_path):

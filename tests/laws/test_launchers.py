@@ -43,8 +43,8 @@ def check_ranks(folder, world):
     ("launch", "world", "options"),
     [
         (by_lightning, 2, {"find_unused_parameters": True}),
-        (by_torchrun, 2, {"static_graph": True}),
         # The same with other launchers and numbers of ranks, a minute each.
+        pytest.param(by_torchrun, 2, {"static_graph": True}, marks=pytest.mark.slow),
         pytest.param(by_slurm, 2, {}, marks=pytest.mark.slow),
         pytest.param(by_torchrun, 3, {"find_unused_parameters": True}, marks=pytest.mark.slow),
         pytest.param(by_lightning, 3, {"gradient_as_bucket_view": True}, marks=pytest.mark.slow),

@@ -127,6 +127,7 @@ def prepare(cluster, *arguments, **variables):
     return subprocess.Popen(command, env=shared, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.mark.slow
 def test_an_array_prepares_what_one_machine_does(cluster, tmp_path):
     videos(tmp_path / "in", ["a.mp4", "b.mp4", "c.mp4"])
     source = tmp_path / "in" / "list.csv"

@@ -2,12 +2,10 @@
 
 import hashlib
 import itertools
-import re
 
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import video
 
@@ -298,30 +296,3 @@ def test_pools_are_3d_pools_to_the_bit(arguments, memory_format):
 def test_pools_over_space_and_time_are_refused():
     with pytest.raises(ValueError, match="`kernel` must be 1 x k x k or t x 1 x 1, got \\(2, 2, 2\\)"):
         MaxPool((2, 2, 2))
-
-
-class Operations(TorchDispatchMode):
-    """Notes the names of all operations, those of the backward included."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.add(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
-@pytest.mark.parametrize("factory", [slowfast_r50, i3d_r50, i3d_nl_r50, slow_r50, small_cnn])
-def test_deterministic_training_is_not_refused_on_cuda(factory, memory_format):
-    """No operation of a step is one of those that the documentation of `use_deterministic_algorithms` excludes."""
-    model = on_meta(factory, num_classes=5).to(memory_format=memory_format)
-    clips = torch.empty(2, 3, 4, 64, 64, device="meta").contiguous(memory_format=memory_format)
-    with Operations() as operations:
-        nn.functional.cross_entropy(model(clips), torch.zeros(2, dtype=torch.long, device="meta")).backward()
-    assert any(name.startswith("convolution_backward") for name in operations.names)
-    refused = re.compile(
-        r"(max|avg)_pool3d.*backward|adaptive_.*backward|upsample.*backward|.*pad.*backward|put_|histc"
-    )
-    assert not [name for name in operations.names if refused.fullmatch(name.strip("_")) or name == "cumsum"]

@@ -408,6 +408,7 @@ def test_a_run_that_is_killed(tmp_path):
     kill_and_run_again(tmp_path, 2, workers=0, seed=0)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_with_its_workers(tmp_path):
     kill_and_run_again(tmp_path, 1, workers=1, seed=1, number=3, seconds=4)
 

@@ -51,6 +51,7 @@ def test_a_worker_that_dies_when_it_is_through_costs_no_task():
     assert list(run_tasks(MISBEHAVE, tasks(), 1, timeout=60)) == [("last breath", "last breath"), (1, 1)]
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_given_up_and_one_that_works_is_not():
     results = dict(run_tasks(MISBEHAVE, ["hang", "work", 1], 2, timeout=2))
     assert results == {"hang": TaskFailure("no sign of life for 2 s"), "work": "work", 1: 1}

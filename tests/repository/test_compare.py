@@ -16,6 +16,8 @@ from lightning_multigrid.schedule.schedule import MultigridSchedule
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ["baseline", "multigrid_1.5x", "short_1.5x"]
+# One test process: the comparison is made once for all tests.
+pytestmark = pytest.mark.xdist_group("compare")
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +197,16 @@ class TestAblations:
         assert grids("long_2") == [(8, 20), (8, 28), (8, 40), (16, 20), (16, 28), (16, 40)]
         assert grids("short_cycle_1") == [(4, 28), (8, 28), (8, 40), (16, 40)]
         assert grids("short_cycle_2") == [(4, 28), (8, 28), (8, 40), (16, 28), (16, 40)]
+
+
+@pytest.mark.slow
+def test_fine_tunings_start_from_one_training(call, tmp_path, capsys):
+    for seed in ("0", "1"):
+        call("--fine-tuning", "--tiny", "--folder", str(tmp_path), "--seeds", seed, "--variants", "multigrid_1.5x")
+    assert capsys.readouterr().out.count("Training on easy shapes") == 1
+    [first, second] = records(tmp_path, "multigrid_1.5x")
+    assert first["task"] == second["task"]
+    assert first["task"]["fine_tunes"]
 
 
 @pytest.mark.parametrize("folder", sorted((EXAMPLES / "results").glob("compare*/")), ids=lambda folder: folder.name)

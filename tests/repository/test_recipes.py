@@ -26,10 +26,8 @@ CASES = [(name,) for name in RECIPES] + [
     for model in ("slowfast", "r3d18")
     for kind in ("baseline", "multigrid")
 ]
-# A model of the paper, one with several labels, one with files that change it, and a transformer; the others run with
-# `-m slow`.
+# A model of the paper, one with files that change it, and a transformer; the others run with `-m slow`.
 SAMPLE = [
-    ("charades_multigrid",),
     ("slowfast_multigrid",),
     ("ucf101_r3d18_multigrid", "_hmdb51", "_24gb"),
     ("videomae_kinetics_multigrid",),

@@ -23,7 +23,7 @@ def outputs(tmp_path, monkeypatch):
         notebook = nbformat.read(EXAMPLES / "tour.ipynb", as_version=4)
         (cell,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
         cell.source = parameters or cell.source
-        NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+        NotebookClient(notebook, timeout=1200, resources={"metadata": {"path": str(tmp_path)}}).execute()
         return [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
     return run
@@ -45,13 +45,14 @@ def check(outputs):
 
 
 def test_the_tour_runs_and_shows_its_figures(outputs):
-    accuracies, steps = check(outputs("EPOCHS, VIDEOS, WORKERS = 2, 4, 0"))
+    accuracies, steps = check(outputs("EPOCHS, VIDEOS, WORKERS = 2, 8, 0"))
     assert len(accuracies) == 2
-    assert steps == [2 * 8, steps[1]]
+    assert steps == [2 * 16, steps[1]]
     assert steps[1] < steps[0]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_both_trainings_of_the_tour_learn(outputs):
     accuracies, steps = check(outputs())
     assert min(accuracies) > 60  # chance is 6.2
