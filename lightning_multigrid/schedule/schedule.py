@@ -183,7 +183,6 @@ class MultigridSchedule:
         knots = [(Fraction(0), Fraction(0))]
         warmup = exact(self.baseline.warmup_epochs)
         if warmup:
-            # The warm-up takes as many epochs as the baseline's, but at most the same share of its stage.
             knots.append((min(warmup, warmup * positions[0] / ends[0]), warmup))
         if self.fine_tuning and self.stepwise and len(ends) > 1 and not self.flat:
             # The first half of the fine-tuning phase keeps the LR of the stage before (Sec. 3.2, Fine-tuning Phase).
