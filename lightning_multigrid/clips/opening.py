@@ -20,8 +20,7 @@ def open_video(manifest: Manifest, path: str, read_timeout: float = 60.0) -> Vid
 def prepared_index(manifest: Manifest, path: str) -> PacketIndex | None:
     """Returns the index that `prepare` wrote for a video, or None; the reader then builds its own.
 
-    This does not touch the video, not even to ask for its size: its drive may hang, and only the reader's calls have
-    a timeout.
+    This does not even ask for the video's size: its drive may hang, and only the reader's calls have a timeout.
     """
     store = None if manifest.index is None else _store(manifest.index)
     try:

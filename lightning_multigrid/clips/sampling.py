@@ -51,8 +51,7 @@ class ClipSampling:
         flip: Whether half of the training clips are mirrored; turn it off where left and right have a meaning.
         short_side_sampling: Whether the short side is drawn uniformly, as in the paper, or its inverse is, so that the
             side of the crop is uniform in source pixels (PySlowFast's `INV_UNIFORM_SAMPLE`).
-        frame_rate: Frames per second in which `stride` counts (PySlowFast: 30); None counts the video's own frames, as
-            the paper does (footnote 5).
+        frame_rate: Frames per second in which `stride` counts (PySlowFast: 30); None, the video's own (footnote 5).
 
     Raises:
         ValueError: If one of them is out of range.

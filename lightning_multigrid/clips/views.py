@@ -40,8 +40,7 @@ class Views:
 
     Args:
         clips: Temporal positions.
-        crops: 1 for the centre; 3 for left, centre and right, or top, centre and bottom of a frame that is taller than
-            wide.
+        crops: 1 for the centre; 3 for left, centre and right, or top, centre and bottom of an upright frame.
         size: Height and width of a view, in pixels (S); None means the size of a baseline clip.
         short_side: Short side that a frame is resized to before the crop, in pixels. None means that of validation for
             one crop (256 for 224 pixels, in proportion to `size`), and `size` for three.
@@ -187,8 +186,7 @@ class ViewBatch(PixelBatch):
 def collate_views(videos: Sequence[VideoViews]) -> ViewBatch:
     """Makes the mini-batch of some videos without the substitutes, so that metrics leave broken videos out.
 
-    If all are substitutes, one stays, because a model needs at least one video. Metrics see from its index that they
-    have counted it elsewhere.
+    If all are substitutes, one stays, as a model needs one. Metrics see from its index that it counts elsewhere.
     """
     broken = tuple(tried for video in videos for tried in video.broken)
     own = [video for video in videos if all(tried.kept for tried in video.broken)]

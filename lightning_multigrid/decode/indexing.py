@@ -49,11 +49,9 @@ class _Indexing:
     def __init__(self, file: VideoFile, container: InputContainer, stream: VideoStream) -> None:
         self.file, self.container, self.stream = file, container, stream
         self.codec: VideoCodecContext = stream.codec_context
-        # Whether packets tell frames apart. A program stream has one time per pack. FFmpeg makes up the others, and not
-        # the same ones after a seek.
+        # Whether packets tell frames apart. A program stream has one time per pack; FFmpeg makes up others anew.
         self.regular = container.format.name != "mpeg"
-        # AVI has no times of presentation, and MXF not always. FFmpeg makes them up, wrongly where frames of H.264 or
-        # H.265 are reordered.
+        # AVI has no times of presentation, nor does all MXF. FFmpeg makes them up, wrongly if H.264 or H.265 reorders.
         self.has_made_up_times = container.format.name in ("avi", "mxf")
         self.rows = array("q")  # six numbers per packet; as objects they would take six times the memory
         self.h264 = H264Packets(self.codec.extradata or b"") if self.codec.name == "h264" else None

@@ -60,13 +60,11 @@ def build_index(path: StrPath, *, read_timeout: float = 60.0) -> PacketIndex:
 class VideoReader:
     """A video file, open for reading until `close` or the end of a `with`. Its length is its number of frames.
 
-    A `VideoError` if the file is missing, damaged, cut short, no video, can't be read in time, or has frames of more
-    than 67 megapixels.
+    A `VideoError` if the file is missing, damaged, cut short, no video, too slow, or has frames above 67 megapixels.
 
     Args:
         path: An ordinary file on disk, whatever its name looks like, or a URL that fsspec knows (`s3://bucket/a.mp4`).
-        index: The file's index from `build_index`. If it is None, or the file has changed since, the reader builds
-            one, which the thread keeps for a while.
+        index: The file's index from `build_index`. If it is None, or the file has changed, the reader builds one.
         read_timeout: Seconds that a read of the file may take before it is an error.
 
     Attributes:

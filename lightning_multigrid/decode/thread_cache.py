@@ -24,8 +24,7 @@ class ThreadCache(threading.local):
     """The cache of each thread. Scalers and decoders are not thread-safe, so threads share nothing."""
 
     def __init__(self) -> None:
-        # One per pixel format. They hold megabytes, so there is not one per file. Before PyAV 17 a scaler for several
-        # formats confuses full and limited range.
+        # They hold megabytes. One per pixel format, as before PyAV 17 a scaler for several confuses the ranges.
         self.scalers: defaultdict[str, VideoReformatter] = defaultdict(VideoReformatter)
         # Whether times tell frames apart, for files whose decoder disagrees with an index that was just built.
         self.by_time: dict[FileKey, bool] = {}

@@ -40,13 +40,16 @@ def temporary_name(folder: str) -> str:
 
 
 @contextmanager
-def new_file(path: StrPath) -> Iterator[BinaryIO]:
-    """Opens a file that replaces `path` when the block ends without an error; an `OutputError` if it can't do that."""
+def new_file(path: StrPath, part: StrPath | None = None) -> Iterator[BinaryIO]:
+    """Opens a file that replaces `path` when the block ends without an error; an `OutputError` if it can't do that.
+
+    Until then it is at `part`, in the same folder; by default at a new path that `remove_partial` recognises.
+    """
     folder = os.path.dirname(os.path.abspath(path))
-    temporary = temporary_name(folder)
+    temporary = part or temporary_name(folder)
     try:
         with output_errors(folder):
-            with open(temporary, "xb") as file:
+            with open(temporary, "xb" if part is None else "wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

@@ -28,11 +28,8 @@ class FixedClips:
     transforms hold. So what they draw depends on neither workers nor ranks. Samples that are None stay None.
 
     Args:
-        dataset: A sample is a clip of four axes or an image of three axes, or a tuple, list, dict or namedtuple that
-            holds clips.
-        layout: As `MultigridCallback` takes it; so are the next two.
-        clips: The parts that are clips.
-        follow: The parts that follow them.
+        dataset: A sample is a clip of four axes, an image of three, or a tuple, list, dict or namedtuple of them.
+        layout: As `MultigridCallback` takes it; so are `clips` and `follow`.
 
     Attributes:
         first: Index of the first sample that is not None, out of which the grids are tried.

@@ -72,8 +72,7 @@ class MultigridLoader(DataLoader[Any]):
             "dataset": _Batches(dataset, like.dataset, cast("Any", like.collate_fn)),
             **{"batch_size": None, "sampler": sampler, "drop_last": False, "collate_fn": _as_is},
             "timeout": like.timeout * max(1, most / sampler.schedule.baseline.shape.clips),
-            # Without its own generator the loader would draw from torch's, more often with more workers, and dropout
-            # depends on that generator's state.
+            # Its own, else it would draw from torch's, more often with more workers, and change the dropout.
             "generator": torch.Generator(),
         }
         super().__init__(**_arguments(like, **changes))
@@ -162,8 +161,7 @@ class ScriptLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         like = self.multigrid.like
         if threading.get_ident() != self._thread or isinstance(like.dataset, StreamSamples):
-            # Threads share one random state, which reading in this process would change under the training's feet. And
-            # a stream gives a sample only once.
+            # Reading here would change the random state, which threads share; and a stream gives a sample only once.
             like = same_loader(like, num_workers=max(1, like.num_workers))
         return iter(MultigridLoader(self.multigrid.clips, self.multigrid.sampler.peek(self._epoch()), like))
 

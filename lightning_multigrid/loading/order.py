@@ -19,8 +19,7 @@ def epoch_order(seed: int, epoch: int, length: int) -> list[int]:
     ([0, 1, 2, 3], False)
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
-    order: list[int] = torch.randperm(length, generator=generator).tolist()
-    return order
+    return torch.randperm(length, generator=generator).tolist()
 
 
 def order_of(loader: DataLoader[Any], seed: int) -> Order:
@@ -30,8 +29,7 @@ def order_of(loader: DataLoader[Any], seed: int) -> Order:
     """
     sampler, length = loader.sampler, len(loader.dataset)  # type: ignore[arg-type]
     if hasattr(sampler, "order_of_all_ranks"):  # `RepeatSampler`
-        whole: Order = sampler.order_of_all_ranks(seed)
-        return whole
+        return sampler.order_of_all_ranks(seed)  # type: ignore[no-any-return]
     if isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is not DistributedSampler.__iter__:
         raise ValueError(
             f"The training data has a {type(sampler).__name__}, a DistributedSampler with an order of its own; the "

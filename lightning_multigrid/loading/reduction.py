@@ -71,7 +71,10 @@ def baseline_grid(clips: Mapping[Any, Clip]) -> tuple[int, int]:
 
 
 def changes(clips: Mapping[K, Clip], request: ClipRequest) -> dict[K, "Change"]:
-    """Returns how each clip of a sample comes to the grid of a request, which is that of the longest clip."""
+    """Returns how each clip of a sample comes to the grid of a request, which is that of the longest clip (Sec. 3.1).
+
+    The shorter of H and W becomes the request's size, and the aspect ratio stays.
+    """
     lengths = {key: clip.lengths for key, clip in clips.items()}
     in_time = {key: before["T"] for key, before in lengths.items() if "T" in before}
     taken = draw_frames(in_time, request.frames, request.seed) if in_time else {}

@@ -75,8 +75,7 @@ class RepeatSampler(DistributedSampler[Any]):
 def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[Any]:
     """Returns for each request what `read_clip` does, by a `read_clips` of the dataset if it reads several at once."""
     if hasattr(dataset, "read_clips"):
-        clips: list[Any] = dataset.read_clips(requests)
-        return clips
+        return dataset.read_clips(requests)  # type: ignore[no-any-return]
     return [dataset.read_clip(request) for request in requests]
 
 

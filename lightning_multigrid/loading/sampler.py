@@ -43,8 +43,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         drop_last: Drop the last mini-batch of an epoch if it is incomplete.
 
     Attributes:
-        pieces: About how many lists each mini-batch's requests are split into. A list never splits a visit. 1 unless a
-            `MultigridLoader` sets it.
+        pieces: About how many lists, of whole visits, a mini-batch is split into. 1 unless a `MultigridLoader` sets it.
     """
 
     def __init__(

@@ -132,12 +132,7 @@ class SampleParts:
         return found
 
     def reduced(self, sample: Any, request: ClipRequest) -> Any:
-        """Returns a sample with its clips, and what follows them, on the grid of a request (Sec. 3.1).
-
-        Frames are taken at one random integer stride from one random start, both drawn from the request's seed. Clips
-        are resized bilinearly: the shorter of H and W becomes the request's size, and the aspect ratio stays. The grid
-        may not be finer than the clip. What is on the grid stays the same object.
-        """
+        """Returns a sample with its clips, and what follows them, on the grid of a request; see `changes`."""
         clips = self.find_clips(sample)
         if not clips:
             return sample

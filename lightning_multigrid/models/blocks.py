@@ -193,8 +193,7 @@ class Head(nn.Module):
 def initialize(model: nn.Module) -> None:
     """Initialises convolutions as He et al. 2015 (fan out), and the classifier with N(0, 0.01).
 
-    The last BN of every residual and non-local block starts at 0, so that each block starts as the identity (Goyal et
-    al. 2017).
+    The last BN of a residual or non-local block starts at 0, so the block starts as the identity (Goyal et al. 2017).
     """
     for module in model.modules():
         if isinstance(module, nn.Conv3d):

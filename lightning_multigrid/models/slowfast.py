@@ -52,8 +52,7 @@ class SlowFast(nn.Module):
     """SlowFast over clips, which it splits into its pathways itself.
 
     H and W shrink to 1/32, rounded up. T must be a multiple of alpha, else `forward` raises ValueError.
-    `temporal_kernels` are, for the slow and the fast pathway, those of the blocks of res2, res3, res4 and res5. The
-    other arguments are those of `slowfast_r50`.
+    `temporal_kernels` are those of the slow and fast pathway, by block of res2 to res5; for others see `slowfast_r50`.
     """
 
     def __init__(
@@ -100,8 +99,7 @@ class SlowFast(nn.Module):
         pathways = self.s2_fuse(self.s2(pathways))
         pathways = self.s3_fuse(self.s3(pathways))
         pathways = self.s4_fuse(self.s4(pathways))
-        logits: Tensor = self.head(self.s5(pathways))
-        return logits
+        return self.head(self.s5(pathways))  # type: ignore[no-any-return]
 
 
 def slowfast_r50(

@@ -32,8 +32,7 @@ class WeightsReport:
         inflated: Those of `loaded` that were image kernels, repeated over time.
         missing: Tensors of the model that the weights lack; they keep their values.
         unexpected: Tensors of the weights that the model lacks, by their names in the weights.
-        mismatched: Tensors of the model with another shape in the weights, each with (shape in the weights, shape in
-            the model); they keep their values.
+        mismatched: Tensors of another shape, as (shape in the weights, shape in the model); they keep their values.
     """
 
     naming: str

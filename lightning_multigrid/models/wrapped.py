@@ -55,8 +55,7 @@ class ResizedPositions(nn.Module):
     """An MViT (v1 or v2) of torchvision for clips of any grid, not only the one it was built for.
 
     The absolute embeddings of v1 are resized bilinearly in space and linearly in time; gradients reach the tables. v2
-    interpolates its tables of relative positions itself, once it knows the grid. On the grid it was built for, MViT is
-    called unchanged.
+    interpolates its tables of relative positions itself, once it knows the grid. On its own grid, MViT is unchanged.
 
     Args:
         model: `torchvision.models.video.mvit_v1_b` or `mvit_v2_s`, which are built for 16 x 224 x 224 and keep to it

@@ -33,8 +33,7 @@ class SharedStatistics(torch.autograd.Function):
         channels = x.shape[1]
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         local = torch.stack(torch.var_mean(wide, [0, *range(2, x.dim())], correction=0)[::-1])
-        # Each rank fills its own row, so the reduced tensor has the same bits on all ranks, and no small variance is
-        # computed as the difference of large sums.
+        # Each rank fills a row: the result has the same bits on all, and no variance is a difference of large sums.
         rows = local.new_zeros(dist.get_world_size(group), 2 * channels + 1)
         rows[dist.get_rank(group)] = torch.cat([*local, local.new_full((1,), x.numel() // channels)])
         dist.all_reduce(rows, group=group)
@@ -62,8 +61,7 @@ class SharedStatistics(torch.autograd.Function):
         return grad_x, grad_weight.to(weight.dtype), grad_bias.to(weight.dtype), None, None
 
 
-# This rank's groups: default group -> least number of ranks -> group. They are dropped with the default group, at
-# `destroy_process_group`.
+# This rank's groups: default group -> least number of ranks -> group. They last as long as the default group.
 _groups: WeakKeyDictionary[dist.ProcessGroup, dict[int, dist.ProcessGroup]] = WeakKeyDictionary()
 
 

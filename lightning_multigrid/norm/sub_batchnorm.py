@@ -202,22 +202,16 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
     mini-batch would wait for the others forever. All ranks of the default group must be replicas of the model. A step
     has one all-reduce forward, of (2 C + 1) values per rank of the group, and one backward, of 2 C. Ranks with
     sub_batch clips or more send nothing, and neither does evaluation. The groups (`torch.distributed.new_group`) last
-    as long as the default group. The callback makes them before the first step; elsewhere the first forward that needs
-    a new number of ranks does.
+    as long as the default group. The callback makes them before the first step; elsewhere a forward that needs them.
 
     `DistributedDataParallel` needs no change. Each rank's gradient is that of the sum of all losses with respect to its
     own clips, so the average over ranks is the gradient of the mean loss. Running statistics are equal within a group.
     All replicas take over the running statistics of rank 0, as with plain BatchNorm: rank 0's buffers are sent to all
     ranks before each forward (`broadcast_buffers`, the default).
 
+    The other arguments are those of `nn.BatchNorm3d`.
+
     Args:
-        num_features: Channels (C).
-        eps: Added to the variance.
-        momentum: Weight of a mini-batch in the running statistics; None for a cumulative average.
-        affine: Whether to learn a scale and a shift for each channel.
-        track_running_stats: Whether to keep running statistics.
-        device: Device of parameters and buffers.
-        dtype: Type of parameters and buffers.
         sub_batch: Clips that share statistics. The attribute may change between two mini-batches.
 
     Raises:

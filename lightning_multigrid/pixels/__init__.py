@@ -6,8 +6,7 @@ It imports torch and torchvision, and no other sub-package. Begin with `resample
 from lightning_multigrid.pixels.augment import Augmentation
 from lightning_multigrid.pixels.box import Box
 from lightning_multigrid.pixels.resample import MEAN, STD, check_normalisation, resample_clips
-from lightning_multigrid.pixels.to_device import to_device
-from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat
+from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat, to_device
 
 __all__ = [
     "MEAN",

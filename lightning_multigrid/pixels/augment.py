@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_multigrid.pixels.to_device import to_device
+from lightning_multigrid.pixels.yuv import to_device
 
 _MAGNITUDES = 31  # of RandAugment, from 0 to 30
 

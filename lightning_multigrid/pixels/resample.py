@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate
 
-from lightning_multigrid.pixels.to_device import to_device
-from lightning_multigrid.pixels.yuv import YuvClip, colours
+from lightning_multigrid.pixels.yuv import YuvClip, colours, to_device
 
 # Mean and deviation of the channels, in units of the whole range: those of the paper's code base.
 MEAN = (0.45, 0.45, 0.45)
@@ -42,14 +41,12 @@ def resample_clips(
     Pixels are areas, so the corners of crop and clip coincide (`align_corners=False`).
 
     Args:
-        crops: For each clip a T x h x w x 3 uint8 tensor or a `YuvClip`, whose colours are computed first. h and w may
-            differ from clip to clip.
+        crops: For each clip a T x h x w x 3 uint8 tensor, or a `YuvClip`. h and w may differ from clip to clip.
         size: Height and width of the clips, in pixels (S).
         flips: Which clips to mirror left to right; none if not given.
         mean: Per channel, in units of the range 0 to 1.
         std: Per channel, in units of the range 0 to 1.
-        antialias: Whether to average over all source pixels between two points of the grid if the grid is coarser than
-            the source. The paper does not.
+        antialias: Whether to average over all source pixels between two points of a coarser grid; the paper does not.
         together: Whether to resample many crops in a few operations instead of one by one; not with `antialias`. By
             default on GPUs, for which each operation has to be launched, but not on CPUs, whose caches hold one crop.
 

@@ -17,8 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from lightning_multigrid.pixels.to_device import to_device
-
 # Weights of red and blue in the luma: ITU-R BT.601 (2.5.1) and BT.709 (3.2).
 _WEIGHTS = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}
 
@@ -148,3 +146,16 @@ def _weights(format: YuvFormat) -> tuple[float, ...]:
     luma, chroma, black = (1, 1, 0) if format.full_range else (255 / 219, 255 / 224, 16)
     cb_blue, cr_red = 2 * (1 - blue) * chroma, 2 * (1 - red) * chroma
     return luma, -black * luma, cr_red, -cr_red * red / green, -cb_blue * blue / green, cb_blue
+
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Copies a tensor from the CPU to a device, without waiting for the device to finish its work.
+
+    `torch.tensor(values, device="cuda")` and `.to("cuda")` would wait, at every step. Pixels: `PixelBatch.to`.
+
+    >>> to_device(torch.zeros(2), torch.device("meta")).device
+    device(type='meta')
+    """
+    if device.type != "cuda":
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)

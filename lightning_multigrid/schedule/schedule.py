@@ -35,20 +35,17 @@ class MultigridSchedule:
         long_cycle: Base shapes of a stage.
         short_cycle: Spatial sizes of successive iterations.
         epoch_factor: Epochs relative to the baseline's.
-        sub_batch: Clips that share BN statistics on a base shape. The larger mini-batches of the short cycle have
-            proportionally larger sub-mini-batches.
+        sub_batch: Clips that share BN statistics on a base shape; in the short cycle, in proportion to the clips.
         size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels.
         stepwise: Whether the baseline's LR is constant within a stage. If so, the first half of the fine-tuning phase
             keeps the LR of the stage before; otherwise the baseline clock runs evenly through that phase.
         lr_scaling: How the LR grows with the clips of the base shape: `linear` (the paper), `sqrt` or `none`.
-        whole_epochs: Round the ends of the phases to whole epochs, as the published code does. Phases that become
-            empty are left out.
+        whole_epochs: Round the ends of the phases to whole epochs, as published. Empty phases are left out.
         frames_divisor: Frames other than the baseline's are rounded to a multiple of this number.
         fine_tuning: Whether the last LR stage becomes the fine-tuning phase. If not, it takes the long cycle, too.
 
     Raises:
-        ValueError: If `epoch_factor` is not positive, `sub_batch` or a divisor is below 1, or `lr_scaling` is not one
-            of the three.
+        ValueError: If `epoch_factor` is not positive, `sub_batch` or a divisor below 1, or `lr_scaling` something else.
 
     >>> MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196))).epochs
     358
@@ -162,8 +159,7 @@ class MultigridSchedule:
             parts.append((len(starts) - 1, fine, last * self._mean_clips(fine) / saved))
 
         wanted = exact(self.baseline.epochs) * exact(self.epoch_factor)
-        # A baseline that `max_steps` ends within an epoch is not rounded, as it is what a multigrid training is
-        # compared with.
+        # A baseline that `max_steps` ends within an epoch is not rounded: multigrid trainings are compared with it.
         total = wanted if self.whole_epochs else max(Fraction(1), wanted if self.flat else Fraction(round(wanted)))
         stretch = total / sum(length for _, _, length in parts)
         phases = []
@@ -187,7 +183,6 @@ class MultigridSchedule:
         knots = [(Fraction(0), Fraction(0))]
         warmup = exact(self.baseline.warmup_epochs)
         if warmup:
-            # The warm-up takes as many epochs as the baseline's, but at most the same share of its stage.
             knots.append((min(warmup, warmup * positions[0] / ends[0]), warmup))
         if self.fine_tuning and self.stepwise and len(ends) > 1 and not self.flat:
             # The first half of the fine-tuning phase keeps the LR of the stage before (Sec. 3.2, Fine-tuning Phase).
@@ -199,8 +194,7 @@ class MultigridSchedule:
         """The baseline's epoch at a position, both from 0: the LR at the position is the baseline's at that epoch.
 
         The clock is linear in epochs within each LR stage. The warm-up takes as many epochs as the baseline's, but at
-        most the same share of its stage. In a *stepwise* schedule the last stage but one extends to the middle of the
-        fine-tuning phase.
+        most the same share of its stage. If `stepwise`, the last stage but one ends in the middle of the fine-tuning.
         """
         return _interpolated(self._clock, exact(position))
 
@@ -218,9 +212,8 @@ class MultigridSchedule:
 
         Args:
             epoch: The epoch, from 0.
-            clips: Clips of this rank in this epoch. A fraction if the dataset doesn't divide evenly among the ranks:
-                the rank gets the whole clips, and the fraction lets phases change at the same clip of the dataset on
-                any number of ranks.
+            clips: Clips of this rank in this epoch. A fraction if the ranks can't share the dataset evenly: a rank gets
+                whole clips, and the fraction lets phases change at the same clip on any number of ranks.
             accumulate: Micro-batches per optimizer step.
             drop_last: Drop the last mini-batch of the epoch if it has fewer clips than its shape asks for.
 
@@ -258,8 +251,7 @@ class MultigridSchedule:
 
         The gradient is a mean over clips, and the LR is for whole mini-batches, so a tail of one clip would count for
         as many clips as a whole mini-batch. With the factor, the tail follows the rule of the LR (`lr_scaling`), but
-        counts at least for a step of the baseline. The factor is not of the LR, because momentum carries a gradient
-        into later steps.
+        counts at least for a step of the baseline. It is no factor of the LR, as momentum carries gradients further.
         """
         phase = self.phases[step[-1].phase]
         if step[-1].baseline_batches * self.baseline.shape.clips >= phase.shape.clips:

@@ -17,7 +17,7 @@ import torch
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from typing_extensions import override
 
-from lightning_multigrid.files import StrPath, sync_folder
+from lightning_multigrid.files import StrPath, new_file
 from lightning_multigrid.lightning import TorchCheckpointIO
 
 
@@ -50,14 +50,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         # takes every file with "ckpt_" in its name for one of SLURM's checkpoints (`_CheckpointConnector`).
         part = target.with_name(f".{target.stem.replace('ckpt_', '')}.part")
         try:
-            with open(part, "wb") as file:
+            with new_file(target, part) as file:
                 torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, target)
-            sync_folder(os.fspath(target.parent))
         except (OSError, RuntimeError) as error:  # torch turns the errors of a file into its own
-            part.unlink(missing_ok=True)
             raise OSError(
                 f"The checkpoint {target} could not be written: {_reason(error)}. What was there before is untouched. "
                 "Make room, and continue with `ckpt_path='last'`."

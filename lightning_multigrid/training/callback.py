@@ -76,8 +76,7 @@ class MultigridCallback(Callback):
             and w are pixels of the width, y and h pixels of the height, from the frame's corner; others stay.
         clips_per_epoch: Clips of an epoch on all devices, for an iterable dataset. By default its `len` on each
             device, or the mini-batches of an integer `limit_train_batches`.
-        validations_per_phase: Validate about this many times in each phase instead of by the Trainer's
-            `check_val_every_n_epoch`.
+        validations_per_phase: Validate about this often in each phase, not by `check_val_every_n_epoch`.
         precise_bn_batches: Before validations and checkpoints, re-estimate BatchNorm's running statistics as those of
             the training data, on this many mini-batches of each device on the baseline's grid.
         seed: Seed of order and augmentation. By default that of `seed_everything`, else a random one.
@@ -203,8 +202,7 @@ class MultigridCallback(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.fit.following.restore()  # a script may have skipped the rest of the epoch
         self.fit.statistics.saving = True
-        # The next epoch has another number of batches, so Lightning must request the loader again. It is the same
-        # object, and its workers stay alive.
+        # The next epoch has another number of batches, so Lightning must request the (same) loader again.
         reload_every(trainer, 1)
 
     @override

@@ -199,8 +199,7 @@ def check_grids(
     """Refuses grids that a script cannot take; returns the multiply-adds of a clip of each grid, if they are known.
 
     A mini-batch of `TRIED_CLIPS` clips goes through the handlers and `training_step`. Where that fails on the
-    baseline's grid (it reads a value, or needs its Trainer), `forward` is tried on the clips. What does not pass there
-    either can't be tried, and is accepted.
+    baseline's grid (it reads a value, or needs its Trainer), `forward` is tried; where that fails too, all is accepted.
     """
     baseline = grids[0].clip
     flops: dict[BatchShape, float] = {}
@@ -235,7 +234,13 @@ def check_grids(
             ratios = grid.frames / baseline.frames, grid.size / baseline.size
             layer = counted_from_first(places, trial.places, ratios)
             if layer is not None and not knows_grids(probe, layer):
-                raise _refused_places(module, grid, _name(probe, layer))
+                raise ValueError(
+                    f"{type(module).__name__} counts places from the first: on the grid of {grid.frames} x "
+                    f"{grid.size} x {grid.size} (frames x height x width), {_name(probe, layer)} gives its points the "
+                    "places of the beginning of the baseline's grid, but the clips are spread over all of it. Give "
+                    "that layer, or the module, a method `set_grid(self, frames, size)`, which is called before each "
+                    "mini-batch, and let it spread the places. If they shall be counted, let the method do nothing."
+                )
             # Both, as a first convolution may take one frame at a time, and a model may cost the same on all grids.
             convolved, first = [trial.convolved] * bool(trial.convolved), flops[baseline]
             costs = trial.flops / first / (grid.points / baseline.points) if first else 1.0
@@ -268,16 +273,6 @@ def _runnable(
 
 def _name(module: nn.Module, layer: str) -> str:
     return f"`{layer}` ({type(module.get_submodule(layer)).__name__})" if layer else "a step"
-
-
-def _refused_places(module: nn.Module, grid: BatchShape, where: str) -> ValueError:
-    return ValueError(
-        f"{type(module).__name__} counts places from the first: on the grid of {grid.frames} x {grid.size} x "
-        f"{grid.size} (frames x height x width), {where} gives its points the places of the beginning of the "
-        "baseline's grid, but the clips are spread over all of it. Give that layer, or the module, a method "
-        "`set_grid(self, frames, size)`, which is called before each mini-batch, and let it spread the places. If "
-        "they shall be counted, let the method do nothing."
-    )
 
 
 def _refusal(module: nn.Module, grid: BatchShape, where: str, error: Exception) -> ValueError:

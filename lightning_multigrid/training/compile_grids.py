@@ -24,8 +24,7 @@ class CompileGrids(Callback):
     """Compiles a model for every grid of a multigrid training, before it starts.
 
     Give it to the Trainer after `MultigridCallback`: `Trainer(callbacks=[MultigridCallback(), CompileGrids()])`. By
-    itself, `torch.compile` compiles in the middle of training, and after 8 shapes it runs the model uncompiled.
-    Multigrid training has about 10.
+    itself, `torch.compile` compiles amid the training, and after 8 of about 10 shapes it runs the model uncompiled.
 
     On each grid, `training_step` runs once, forward and backward, on a mini-batch that repeats one clip. Meanwhile
     `log` does nothing. Buffers, gradients and random state are put back, but other effects of `training_step` remain.

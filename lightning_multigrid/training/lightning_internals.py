@@ -68,8 +68,7 @@ def loop_limits(trainer: Trainer, epochs: int) -> list[tuple[Any, str, Any]]:
 def batch_index(trainer: Trainer) -> int:
     """Returns the number in its epoch of the last mini-batch that has started; -1 before the first one.
 
-    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.batch_idx`): hooks are given the number, but a loader and
-    `on_save_checkpoint` are not.
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.batch_idx`): a loader and some hooks are not given it.
     """
     return trainer.fit_loop.batch_idx
 

@@ -1,8 +1,7 @@
 """Precise BatchNorm: running statistics over the training data instead of a moving average of recent mini-batches.
 
 In multigrid training that average mixes the grids of the short cycle. This module re-estimates the statistics with the
-current weights, on the baseline's grid: the mean and variance of all values that a layer sees, over mini-batches and
-ranks.
+current weights, on the baseline's grid: mean and variance of all values that a layer sees, on all ranks.
 """
 
 import warnings
@@ -149,8 +148,7 @@ class EvaluationStatistics(Callback):
     theirs. Training's moving average continues from these values.
 
     Checkpoints that callbacks write at the end of a step or an epoch hold what was validated. Others (on a signal,
-    after an error, or saved by the script) keep the moving average: ranks may be at different places, and waiting could
-    deadlock.
+    after an error, or saved by the script) keep the moving average: ranks may be at different places and deadlock.
     """
 
     def __init__(self, estimate: PopulationEstimate | None) -> None:

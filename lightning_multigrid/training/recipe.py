@@ -148,7 +148,6 @@ class Options:
         return schedule
 
     def lr_rule(self, schedule: MultigridSchedule, optimizers: Iterable[Optimizer]) -> str:
-        """Says how the LR grows with the clips, and why."""
         if all(phase.shape.clips == schedule.baseline.shape.clips for phase in schedule.phases):
             return "The LR is the baseline's: every base shape has its clips."
         auto = self.schedule is None and self.lr_scaling == "auto"
@@ -262,8 +261,7 @@ def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = No
         return stream_loader(loaders, _clips_of_stream(loaders, trainer, clips_per_epoch))
     if loaders.batch_size is not None:
         return loaders
-    read = {"batch_size": batches.batch_size, "sampler": batches.sampler, "drop_last": batches.drop_last}
-    return same_loader(loaders, **read)
+    return same_loader(loaders, batch_size=batches.batch_size, sampler=batches.sampler, drop_last=batches.drop_last)
 
 
 def baseline_epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:

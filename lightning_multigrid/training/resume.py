@@ -1,8 +1,7 @@
 """Where a run was when it wrote a checkpoint, and where this run continues.
 
 Lightning keeps the position, and everything else is a function of position and seed (`Fit.start`). This module is for
-checkpoints of other devices, of another batch size, or of the baseline: it compares positions in clips, over all ranks,
-and on the baseline's clock.
+checkpoints of other devices or batch sizes, or of the baseline: it compares clips of all ranks, and baseline epochs.
 """
 
 from __future__ import annotations
@@ -22,11 +21,13 @@ from lightning_multigrid.schedule import LongCycle, LRScaling, MultigridSchedule
 from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR
 from lightning_multigrid.training.lightning_internals import LoopCounters, Place
 
+State = dict[str, Any]  # of the callback in a checkpoint, as plain values: checkpoints are loaded with `weights_only`
+
 # --- What a checkpoint says ---
 
 
-def describe_run(sampler: MultigridSampler, epoch: BaselineEpoch) -> dict[str, Any]:
-    """Returns what distinguishes a run from others, as plain values: checkpoints are loaded with `weights_only`."""
+def describe_run(sampler: MultigridSampler, epoch: BaselineEpoch) -> State:
+    """Returns what distinguishes a run from others."""
     return {
         "version": 2,
         "schedule": str(sampler.schedule),
@@ -40,7 +41,7 @@ def describe_run(sampler: MultigridSampler, epoch: BaselineEpoch) -> dict[str, A
     }
 
 
-def describe_stand(sampler: MultigridSampler, place: Place) -> dict[str, Any]:
+def describe_stand(sampler: MultigridSampler, place: Place) -> State:
     """Returns the position of a run, given its next mini-batch, in units that mean the same in another run."""
     start = _window_start(place, sampler.accumulate)
     seen = sampler.steps(place.epoch)[start.batch].offset * sampler.world if start.batch else 0
@@ -73,9 +74,7 @@ def _window_start(place: Place, accumulate: int) -> Place:
 # --- Where a run continues ---
 
 
-def take_up(
-    checkpoint: dict[str, Any], state: dict[str, Any] | None, sampler: MultigridSampler, lr: BaselineLR
-) -> Continuation:
+def take_up(checkpoint: dict[str, Any], state: State | None, sampler: MultigridSampler, lr: BaselineLR) -> Continuation:
     """Finds where this run continues a checkpoint, and changes the counters in it before Lightning reads them."""
     # `state` is None if a run without the callback wrote the checkpoint.
     counters = LoopCounters(checkpoint)
@@ -106,9 +105,7 @@ class Continuation:
     message: str = ""  # what a user should know; empty if the run has the settings of the checkpoint
 
 
-def _from_multigrid(
-    state: dict[str, Any], place: Place, sampler: MultigridSampler, epoch: BaselineEpoch
-) -> Continuation:
+def _from_multigrid(state: State, place: Place, sampler: MultigridSampler, epoch: BaselineEpoch) -> Continuation:
     saved_epoch = BaselineEpoch(*state.get("baseline_epoch_batches", (epoch.batches, epoch.accumulate)))
     here = Continuation(place, state["ticks"], state["lr_scale"], saved_epoch, state.get("intervals", ()))
     mine = describe_run(sampler, epoch)
@@ -136,9 +133,7 @@ def _from_multigrid(
     )
 
 
-def _on_other_ranks(
-    state: dict[str, Any], mine: dict[str, Any], here: Continuation, sampler: MultigridSampler
-) -> Continuation:
+def _on_other_ranks(state: State, mine: State, here: Continuation, sampler: MultigridSampler) -> Continuation:
     place = _first_after(sampler, here.place.epoch, state["clips_seen"])
     where = f"in epoch {place.epoch} at batch {place.batch}"
     ranks = f"{state['split'][0]} rank(s), this run has {mine['split'][0]}"

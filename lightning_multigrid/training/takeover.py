@@ -178,8 +178,7 @@ class Takeover(ExitStack):
         # `Fit.choose_validation` changes this one in each epoch.
         self.set_attribute(trainer, "check_val_every_n_epoch", trainer.check_val_every_n_epoch)
         if trainer.log_every_n_steps > 0:  # type: ignore[attr-defined]  # 0: the script logs no steps
-            # As often in the whole training as the script asks for, and at least once in the shortest epoch. Lightning
-            # counts optimizer steps.
+            # As often in all (in optimizer steps) as the script asks for, and at least once in the shortest epoch.
             split = sampler.clips, sampler.accumulate, sampler.drop_last
             batches = min(sum(schedule.count_steps(number, *split)) for number in range(schedule.epochs))
             every = round(trainer.log_every_n_steps / schedule.iteration_reduction)  # type: ignore[attr-defined]
