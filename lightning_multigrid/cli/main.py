@@ -104,7 +104,7 @@ class _MultigridCLI(LightningCLI):
             super().parse_arguments(parser, args)
 
     def before_instantiate_classes(self) -> None:
-        threads = self.config[self.subcommand].threads
+        threads = (self.config if self.subcommand is None else self.config[self.subcommand]).threads
         if threads is not None:
             torch.set_num_threads(threads)
         if self.subcommand == "plan":  # it needs no GPU, and logs nothing
