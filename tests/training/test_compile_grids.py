@@ -84,6 +84,18 @@ def test_a_graph_for_each_grid_no_other_and_the_losses_of_eager():
     assert list(compiled.state_dict()) == list(eager.state_dict())
 
 
+@pytest.fixture
+def _ranks_end():
+    """No process group, and nothing of it in the environment, is left to other tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE"):
+            patch.setenv(name, "")
+            patch.delenv(name)
+        yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_ranks_end")
 def test_ddp_makes_no_graph_more():
     backend = Counted()
     compiled, host = run(multigrid(), CompileGrids("net", backend=backend), strategy="ddp", devices=1)
