@@ -9,17 +9,5 @@ from lightning_multigrid.clips.dataset import VideoDataset, ViewDataset
 from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.clips.views import CENTRE, VideoBatch, ViewBatch, Views, collate_views
 
-__all__ = [
-    "CENTRE",
-    "BrokenVideo",
-    "ClipBatch",
-    "ClipSampling",
-    "PixelBatch",
-    "VideoBatch",
-    "VideoDataset",
-    "ViewBatch",
-    "ViewDataset",
-    "Views",
-    "collate_clips",
-    "collate_views",
-]
+__all__ = ["CENTRE", "BrokenVideo", "ClipBatch", "ClipSampling", "PixelBatch", "VideoBatch", "VideoDataset"]
+__all__ += ["ViewBatch", "ViewDataset", "Views", "collate_clips", "collate_views"]

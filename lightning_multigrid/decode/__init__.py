@@ -10,17 +10,5 @@ from lightning_multigrid.decode.index_store import IndexStore
 from lightning_multigrid.decode.reader import VideoReader, build_index, read_frames
 from lightning_multigrid.decode.video_file import BrokenVideosError, VideoError
 
-__all__ = [
-    "ONE_THREAD",
-    "BrokenVideosError",
-    "FrameFolder",
-    "IndexStore",
-    "Orientation",
-    "PacketIndex",
-    "VideoError",
-    "VideoReader",
-    "build_index",
-    "is_full_range",
-    "open_video",
-    "read_frames",
-]
+__all__ = ["ONE_THREAD", "BrokenVideosError", "FrameFolder", "IndexStore", "Orientation", "PacketIndex"]
+__all__ += ["VideoError", "VideoReader", "build_index", "is_full_range", "open_video", "read_frames"]

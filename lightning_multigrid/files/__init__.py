@@ -20,30 +20,7 @@ from lightning_multigrid.files.watched import Cursor, HangError, WatchedFile
 
 ReadableFile = RemoteFile | WatchedFile
 
-__all__ = [
-    "FRAME_SUFFIXES",
-    "VIDEO_SUFFIXES",
-    "Cursor",
-    "HangError",
-    "OutputError",
-    "PathError",
-    "ReadableFile",
-    "RemoteFile",
-    "RemoteRoot",
-    "RemoteRootError",
-    "StrPath",
-    "WatchedFile",
-    "is_url",
-    "names_at",
-    "new_file",
-    "output_errors",
-    "path_argument",
-    "quoted",
-    "remove_partial",
-    "require",
-    "size_and_change",
-    "sync_folder",
-    "sync_to_disk",
-    "temporary_name",
-    "write_csv",
-]
+__all__ = ["FRAME_SUFFIXES", "VIDEO_SUFFIXES", "Cursor", "HangError", "OutputError", "PathError", "ReadableFile"]
+__all__ += ["RemoteFile", "RemoteRoot", "RemoteRootError", "StrPath", "WatchedFile", "is_url", "names_at"]
+__all__ += ["new_file", "output_errors", "path_argument", "quoted", "remove_partial", "require", "size_and_change"]
+__all__ += ["sync_folder", "sync_to_disk", "temporary_name", "write_csv"]

@@ -20,18 +20,6 @@ from lightning_multigrid.lightning.package import (
 )
 from lightning_multigrid.lightning.terminal import above_bar
 
-__all__ = [
-    "BasePredictionWriter",
-    "Callback",
-    "LRSchedulerConfig",
-    "LightningDataModule",
-    "LightningModule",
-    "MisconfigurationException",
-    "OptimizerLRScheduler",
-    "TorchCheckpointIO",
-    "Trainer",
-    "TrainerFn",
-    "above_bar",
-    "is_a",
-    "is_overridden",
-]
+__all__ = ["BasePredictionWriter", "Callback", "LRSchedulerConfig", "LightningDataModule", "LightningModule"]
+__all__ += ["MisconfigurationException", "OptimizerLRScheduler", "TorchCheckpointIO", "Trainer", "TrainerFn"]
+__all__ += ["above_bar", "is_a", "is_overridden"]

@@ -15,24 +15,6 @@ from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.loading.samples import SampleParts
 from lightning_multigrid.loading.streams import StreamSamples, stream_loader
 
-__all__ = [
-    "ClipDataset",
-    "ClipRequest",
-    "FixedClips",
-    "MultigridLoader",
-    "MultigridSampler",
-    "RepeatSampler",
-    "SampleParts",
-    "ScriptLoader",
-    "StreamSamples",
-    "WorkerError",
-    "clip_dataset",
-    "derive_seed",
-    "epoch_order",
-    "order_of",
-    "reseed",
-    "same_loader",
-    "seeded",
-    "stream_loader",
-    "visits",
-]
+__all__ = ["ClipDataset", "ClipRequest", "FixedClips", "MultigridLoader", "MultigridSampler", "RepeatSampler"]
+__all__ += ["SampleParts", "ScriptLoader", "StreamSamples", "WorkerError", "clip_dataset", "derive_seed"]
+__all__ += ["epoch_order", "order_of", "reseed", "same_loader", "seeded", "stream_loader", "visits"]

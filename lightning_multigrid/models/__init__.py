@@ -11,21 +11,6 @@ from lightning_multigrid.models.small import SmallCNN, small_cnn
 from lightning_multigrid.models.weights import WeightsReport, export_weights, load_weights
 from lightning_multigrid.models.wrapped import FramesFirst, PerFrame, ResizedPositions, hugging_face
 
-__all__ = [
-    "FramesFirst",
-    "PerFrame",
-    "ResizedPositions",
-    "SlowFast",
-    "SmallCNN",
-    "VideoResNet",
-    "WeightsReport",
-    "export_weights",
-    "hugging_face",
-    "i3d_nl_r50",
-    "i3d_r50",
-    "load_weights",
-    "slow_r50",
-    "slowfast_r50",
-    "slowfast_r101",
-    "small_cnn",
-]
+__all__ = ["FramesFirst", "PerFrame", "ResizedPositions", "SlowFast", "SmallCNN", "VideoResNet", "WeightsReport"]
+__all__ += ["export_weights", "hugging_face", "i3d_nl_r50", "i3d_r50", "load_weights", "slow_r50", "slowfast_r50"]
+__all__ += ["slowfast_r101", "small_cnn"]

@@ -23,19 +23,6 @@ from lightning_multigrid.norm.sub_batchnorm import (
     sub_batchnorm_layers,
 )
 
-__all__ = [
-    "BatchNorm",
-    "Loan",
-    "SubBatchNorm1d",
-    "SubBatchNorm2d",
-    "SubBatchNorm3d",
-    "average_statistics",
-    "convert_sub_batchnorm",
-    "make_groups",
-    "observed_moments",
-    "restore_batchnorm",
-    "set_sub_batch",
-    "sub_batchnorm_layers",
-    "tracking_layers",
-    "write_statistics",
-]
+__all__ = ["BatchNorm", "Loan", "SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d", "average_statistics"]
+__all__ += ["convert_sub_batchnorm", "make_groups", "observed_moments", "restore_batchnorm", "set_sub_batch"]
+__all__ += ["sub_batchnorm_layers", "tracking_layers", "write_statistics"]

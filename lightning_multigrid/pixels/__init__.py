@@ -8,14 +8,5 @@ from lightning_multigrid.pixels.box import Box
 from lightning_multigrid.pixels.resample import MEAN, STD, check_normalisation, resample_clips
 from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat, to_device
 
-__all__ = [
-    "MEAN",
-    "STD",
-    "Augmentation",
-    "Box",
-    "YuvClip",
-    "YuvFormat",
-    "check_normalisation",
-    "resample_clips",
-    "to_device",
-]
+__all__ = ["MEAN", "STD", "Augmentation", "Box", "YuvClip", "YuvFormat", "check_normalisation", "resample_clips"]
+__all__ += ["to_device"]

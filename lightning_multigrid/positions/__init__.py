@@ -10,17 +10,5 @@ from lightning_multigrid.positions.guard import FollowedValues, Place, counted_f
 from lightning_multigrid.positions.known import patch_divisors
 from lightning_multigrid.positions.torchvision import mvit_tables, mvit_tokens
 
-__all__ = [
-    "Adapter",
-    "FollowedValues",
-    "Following",
-    "Grid",
-    "Grids",
-    "Place",
-    "Table",
-    "counted_from_first",
-    "knows_grids",
-    "mvit_tables",
-    "mvit_tokens",
-    "patch_divisors",
-]
+__all__ = ["Adapter", "FollowedValues", "Following", "Grid", "Grids", "Place", "Table", "counted_from_first"]
+__all__ += ["knows_grids", "mvit_tables", "mvit_tokens", "patch_divisors"]

@@ -9,21 +9,6 @@ from lightning_multigrid.schedule.grid import BatchShape, frame_indices, short_s
 from lightning_multigrid.schedule.schedule import Clips, LRScaling, MultigridSchedule
 from lightning_multigrid.schedule.tables import duration, text_table
 
-__all__ = [
-    "Baseline",
-    "BatchShape",
-    "Clips",
-    "Epochs",
-    "LRScaling",
-    "LongCycle",
-    "MultigridSchedule",
-    "Phase",
-    "ShortCycle",
-    "Step",
-    "duration",
-    "frame_indices",
-    "short_side_range",
-    "span",
-    "stride_range",
-    "text_table",
-]
+__all__ = ["Baseline", "BatchShape", "Clips", "Epochs", "LRScaling", "LongCycle", "MultigridSchedule", "Phase"]
+__all__ += ["ShortCycle", "Step", "duration", "frame_indices", "short_side_range", "span", "stride_range"]
+__all__ += ["text_table"]

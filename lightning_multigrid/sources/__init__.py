@@ -14,22 +14,6 @@ from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.ucf_hmdb import HMDB51, UCF101
 from lightning_multigrid.sources.video_list import VideoList, read_manifest
 
-__all__ = [
-    "HMDB51",
-    "INDEX_NAME",
-    "MANIFEST_NAME",
-    "UCF101",
-    "Charades",
-    "FrameList",
-    "Kinetics",
-    "Manifest",
-    "ManifestError",
-    "SomethingSomething",
-    "Source",
-    "VideoList",
-    "VideoSource",
-    "packed_manifest",
-    "read_manifest",
-    "renamed",
-    "save_manifest",
-]
+__all__ = ["HMDB51", "INDEX_NAME", "MANIFEST_NAME", "UCF101", "Charades", "FrameList", "Kinetics", "Manifest"]
+__all__ += ["ManifestError", "SomethingSomething", "Source", "VideoList", "VideoSource", "packed_manifest"]
+__all__ += ["read_manifest", "renamed", "save_manifest"]

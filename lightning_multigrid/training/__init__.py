@@ -20,19 +20,6 @@ from lightning_multigrid.training.mini_batches import TRIED_CLIPS, Handler
 from lightning_multigrid.training.recipe import read_recipe
 from lightning_multigrid.training.takeover import Takeover
 
-__all__ = [
-    "TRIED_CLIPS",
-    "AtomicCheckpointIO",
-    "BaselineEpoch",
-    "BaselineLR",
-    "CompileGrids",
-    "DamagedCheckpointError",
-    "Handler",
-    "MultigridCallback",
-    "PointsOnPlan",
-    "Takeover",
-    "check_grids",
-    "last_whole_checkpoint",
-    "meta_copy",
-    "read_recipe",
-]
+__all__ = ["TRIED_CLIPS", "AtomicCheckpointIO", "BaselineEpoch", "BaselineLR", "CompileGrids"]
+__all__ += ["DamagedCheckpointError", "Handler", "MultigridCallback", "PointsOnPlan", "Takeover", "check_grids"]
+__all__ += ["last_whole_checkpoint", "meta_copy", "read_recipe"]

@@ -31,10 +31,14 @@ def imported(path):
 
 
 def public_names(package):
+    """What the statements on `__all__` list."""
+    names = []
     for node in ast.parse((PACKAGE / package / "__init__.py").read_text()).body:
-        if isinstance(node, ast.Assign) and node.targets[0].id == "__all__":
-            return ast.literal_eval(node.value)
-    raise AssertionError(f"{package} has no `__all__`")
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if getattr(target, "id", "") == "__all__":
+            names += ast.literal_eval(node.value)
+    assert names, f"{package} has no `__all__`"
+    return names
 
 
 def run(code):
