@@ -178,13 +178,17 @@ def fit(run: Run, data: VideoDataModule, device: torch.device) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    handler, log = Lines(run), logging.getLogger("lightning.pytorch")
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
+    handler = Lines(run)
+    # The messages of both packages are in the logger of the one that was imported last.
+    logs = [logging.getLogger(name) for name in ("lightning.pytorch", "pytorch_lightning")]
+    for log in logs:
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
     try:
         trainer.fit(module, data)
     finally:
-        log.removeHandler(handler)
+        for log in logs:
+            log.removeHandler(handler)
     run.save()
     print(f"{run.steps} steps in {run.seconds:.1f} s from the end of the first to the end of the last.")
 

@@ -219,8 +219,10 @@ def _quiet() -> Iterator[None]:
     def of_use(record: logging.LogRecord) -> bool:
         return re.match("💡|TPU available", str(record.msg)) is None
 
-    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
-    logger.addFilter(of_use)
+    # The messages of both packages are in the logger of the one that was imported last.
+    loggers = [logging.getLogger(f"{name}.utilities.rank_zero") for name in ("lightning.pytorch", "pytorch_lightning")]
+    for logger in loggers:
+        logger.addFilter(of_use)
     try:
         with warnings.catch_warnings():
             if not sys.warnoptions:
@@ -230,7 +232,8 @@ def _quiet() -> Iterator[None]:
                 warnings.filterwarnings("ignore", ".*(does not have many workers|smaller than the logging interval)")
             yield
     finally:
-        logger.removeFilter(of_use)
+        for logger in loggers:
+            logger.removeFilter(of_use)
 
 
 def _with_values(args: list[str]) -> list[str]:

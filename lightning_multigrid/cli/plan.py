@@ -297,13 +297,17 @@ def _configure(trainer: Trainer) -> None:
 
 
 def _lr_points(schedule: MultigridSchedule, lr: BaselineLR) -> Iterator[LRPoint]:
-    """Yields the LR at `_POINTS_PER_PHASE` positions of each phase."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a scheduler's step before the first of its optimizer
-        for phase in schedule.phases:
-            for part in range(_POINTS_PER_PHASE):
-                # The last point is just before the end, as the next phase starts there.
-                share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - Fraction(1, 10**6))
-                position = phase.start_epoch + share * (phase.end_epoch - phase.start_epoch)
-                lr.sync(schedule.baseline_epoch(position), phase.lr_scale)
-                yield LRPoint(float(position), lr.now, lr.now / phase.lr_scale)
+        for position, scale in _places(schedule):
+            lr.sync(schedule.baseline_epoch(position), scale)
+            yield LRPoint(float(position), lr.now, lr.now / scale)
+
+
+def _places(schedule: MultigridSchedule) -> Iterator[tuple[Fraction, float]]:
+    """Yields `_POINTS_PER_PHASE` positions of each phase, each with the scale of the LR."""
+    for phase in schedule.phases:
+        for part in range(_POINTS_PER_PHASE):
+            # The last point is just before the end, as the next phase starts there.
+            share = min(Fraction(part, _POINTS_PER_PHASE - 1), 1 - Fraction(1, 10**6))
+            yield phase.start_epoch + share * (phase.end_epoch - phase.start_epoch), phase.lr_scale

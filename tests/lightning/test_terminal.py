@@ -36,7 +36,8 @@ def train(bar, told):
         def emit(self, record):
             said.append(record.getMessage())
 
-    logging.getLogger("lightning.pytorch").addHandler(Noting())
+    for name in ("lightning.pytorch", "pytorch_lightning"):  # whichever a test imported last
+        logging.getLogger(name).addHandler(Noting())
     show = warnings.showwarning
 
     def noting(message, category, filename, lineno, file=None, line=None):

@@ -354,7 +354,10 @@ def test_nothing_is_read_for_a_plan(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_mistake_in_a_source_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for wrong, message in (
-        (source("Kinetics", annotatons="train.csv", videos="train"), "'annotatons' is not"),
+        (
+            source("Kinetics", annotatons="train.csv", videos="train"),
+            "Kinetics has no argument `annotatons`. Did you mean `annotations`?",
+        ),
         (source("Kinetix", annotations="train.csv", videos="train"), "Kinetix"),
     ):
         with pytest.raises(SystemExit) as exit_info:
