@@ -127,6 +127,7 @@ class Recording(Module):
         torch.save((self.seen, self.indices), f"{self.folder}/{self.global_rank}.pt")
 
 
+@pytest.mark.slow  # as `test_launchers` does in fewer steps
 def test_two_ranks_share_each_mini_batch(tmp_path):
     data = TensorDataset(torch.randn(CLIPS + 1, 3, 8, 32, 32), torch.arange(CLIPS + 1))
     host = trainer(MultigridCallback(seed=0), strategy="ddp_spawn", devices=2)

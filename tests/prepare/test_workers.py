@@ -40,6 +40,7 @@ def test_without_workers_a_task_that_raises_costs_no_other():
     assert results == {1: 1, "raise": TaskFailure("KeyError: 'what'"), 2: 2}
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_when_it_is_through_costs_no_task():
     """As one does that the system ends for want of memory while it waits for a task."""
 

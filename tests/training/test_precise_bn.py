@@ -414,7 +414,7 @@ def values_of(module):
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch.compile's own
 @pytest.mark.parametrize(
     "kind",
-    [Dicts, NeedsTrainer, Compiled, pytest.param(Silent, marks=pytest.mark.slow)],  # slow: compiles the whole step
+    [Dicts, NeedsTrainer, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (Compiled, Silent))],  # they compile
 )
 def test_modules_of_every_kind(kind):
     module = kind()
