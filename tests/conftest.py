@@ -1,6 +1,7 @@
 """What every test needs."""
 
 import logging
+import signal
 import sys
 
 import pytest
@@ -36,6 +37,15 @@ def _no_seed_of_another_test(monkeypatch):
 def _no_command_line(monkeypatch):
     # LightningCLI warns of arguments that are given twice: to `main` and to pytest.
     monkeypatch.setattr(sys, "argv", ["lightning-multigrid"])
+
+
+@pytest.fixture(autouse=True)
+def _signal_handlers():
+    # Lightning leaves its own where a run does not end in order; a process forked later would ignore being ended.
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

@@ -80,17 +80,17 @@ def test_a_cursor_reads_on(path):
 
 
 def test_a_read_that_hangs_is_an_error_and_so_are_all_later_ones(path, cold, monkeypatch):
-    file, other = (WatchedFile(str(path), timeout=0.5) for _ in range(2))
+    file, other = (WatchedFile(str(path), timeout=1) for _ in range(2))
     hanging = Hanging(monkeypatch, "pread")
     began = time.perf_counter()
-    with pytest.raises(HangError, match=r"a read did not end within 0\.5 s"):
+    with pytest.raises(HangError, match=r"a read did not end within 1 s"):
         file.read([(0, 10)])
-    assert 0.5 <= time.perf_counter() - began < 5
+    assert 1 <= time.perf_counter() - began < 60
     began = time.perf_counter()
-    for _ in range(3):
+    for _ in range(30):
         with pytest.raises(HangError):
             file.read([(0, 10)])
-    assert time.perf_counter() - began < 1.4  # three that waited would take 1.5
+    assert time.perf_counter() - began < 29  # thirty that waited would take 30
     monkeypatch.setattr(os, "pread", hanging._call)
     assert other.read([(0, 10)]) == [CONTENT[:10]]  # by another thread
     hanging.released.set()
@@ -138,7 +138,7 @@ def test_threads_end_with_those_they_read_for(path, cold):
         user.start()
         user.join()
     gc.collect()
-    deadline = time.perf_counter() + 10
+    deadline = time.perf_counter() + 60
     while readers() > before and time.perf_counter() < deadline:
         time.sleep(0.01)
     assert readers() <= before

@@ -17,8 +17,6 @@ from tests.helpers.launchers import ROOT, shell_environment
 from tests.helpers.tiny import Module, fit, loader
 
 PACKAGES = "lightning.pytorch", "pytorch_lightning"
-# One test process: the scripts run once for all tests.
-pytestmark = pytest.mark.xdist_group("package")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,3 @@
-import os
 import signal
 import subprocess
 import sys
@@ -7,6 +6,7 @@ import time
 import pytest
 
 from lightning_multigrid.prepare.workers import TaskFailure, run_tasks
+from tests.helpers.processes import is_running, wait_for
 
 DOUBLE, MISBEHAVE = "tests.helpers.task_functions:double", "tests.helpers.task_functions:misbehave"
 
@@ -63,7 +63,7 @@ def test_leaving_early_ends_the_workers():
     assert next(results)[0] in (1, 2)
     start = time.monotonic()
     results.close()
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 40  # the task would take 60
 
 
 def test_workers_end_with_a_parent_that_is_killed(tmp_path):
@@ -76,19 +76,3 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     wait_for(lambda: not is_running(worker))
-
-
-def wait_for(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def is_running(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    with open(f"/proc/{pid}/stat") as file:  # nobody may have asked for its end
-        return file.read().rpartition(")")[2].split()[0] != "Z"

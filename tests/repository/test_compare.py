@@ -16,8 +16,6 @@ from lightning_multigrid.schedule.schedule import MultigridSchedule
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ["baseline", "multigrid_1.5x", "short_1.5x"]
-# One test process: the comparison is made once for all tests.
-pytestmark = pytest.mark.xdist_group("compare")
 
 
 @pytest.fixture(scope="module")
