@@ -251,8 +251,7 @@ def make_plan(
         takeover.attach(trainer, module)
         known = clips if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world
         if callback is None:
-            # Lightning repeats videos until every device has as many, and BatchNorm is plain, or the same everywhere.
-            known = math.ceil(known / world) * world
+            # BatchNorm is plain, or the same everywhere.
             callback = MultigridCallback.baseline(sub_batch=data.batch_size * (world if sync_batchnorm else 1))
         recipe = read_recipe(trainer, _stand_in(data, known), world)
         takeover.replace_loader(trainer, _stand_in(data, math.ceil(known / world)))

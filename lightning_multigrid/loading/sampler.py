@@ -108,6 +108,8 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         order = self.order_in(epoch) if self._peeks else self.order(epoch)
         self._drawn, steps, pieces = (epoch, order), self.coming, self.pieces
         required = (steps[-1].offset + steps[-1].shape.clips) * self.world if steps else 0
+        if self.schedule.flat and len(order) < required < len(order) + self.world:
+            order = [*order, *order[: required - len(order)]]  # every clip is seen, as with Lightning's own sampler
         if len(order) < required:
             raise ValueError(
                 f"The sampler of the training data gave {len(order)} indices in epoch {epoch}, but the steps are "

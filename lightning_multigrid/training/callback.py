@@ -87,6 +87,8 @@ class MultigridCallback(Callback):
             shape over the baseline's, divided by the LR's scale. `none` leaves it.
         fine_tuning: Whether the last LR stage becomes the fine-tuning phase (Sec. 3.2). If not, it goes through the
             long cycle as the others: the paper's ablation.
+        hold_early_stopping: Whether the patience of `EarlyStopping` begins to count in the last phase, as metrics may
+            stand still while the grids are coarse.
 
     Raises:
         ValueError: If `schedule` and arguments that shape it are both given, or an argument is out of range.
@@ -115,11 +117,12 @@ class MultigridCallback(Callback):
         frames_divisor: int | None = None,
         weight_decay_scaling: Literal["none", "timescale"] = "none",
         fine_tuning: bool = True,
+        hold_early_stopping: bool = True,
     ) -> None:
         self.options = Options(
             schedule, epoch_factor, long_cycle, short_cycle, sub_batch, size_divisor, lr_scaling, whole_epochs,
             milestones, warmup_epochs, layout, clips, follow, clips_per_epoch, validations_per_phase,
-            precise_bn_batches, seed, frames_divisor, weight_decay_scaling, fine_tuning,
+            precise_bn_batches, seed, frames_divisor, weight_decay_scaling, fine_tuning, hold_early_stopping,
         )  # fmt: skip
         self._takeover = Takeover()
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes

@@ -58,7 +58,8 @@ class Fit:
         self.report = RunReport(sampler, flops, multigrid.num_workers, ways_out(multigrid.clips), Clock(module.device))
         self.following = Following(module, grids[0].frames, grids[0].size)
         takeover.callback(self.following.restore)
-        self._early_stoppings = [c for c in trainer.callbacks if is_a(c, "callbacks.EarlyStopping")]  # type: ignore[attr-defined]
+        held = trainer.callbacks if options.hold_early_stopping else []  # type: ignore[attr-defined]
+        self._early_stoppings = [callback for callback in held if is_a(callback, "callbacks.EarlyStopping")]
         self._resumed: resume.Continuation | None = None
         self._whole_epoch: int | None = None  # the last epoch that has run from its first mini-batch
         self._validations_per_phase = options.validations_per_phase

@@ -32,6 +32,7 @@ class Recipe:
 
     clips: Fraction  # of this rank in an epoch, with the limit of `limit_train_batches` or `overfit_batches`
     available: Fraction  # without that limit; a fraction where the ranks can't share them evenly
+    of_rank: int  # likewise, in the baseline: Lightning repeats samples to make the ranks equal
     epoch: BaselineEpoch
     epochs: Fraction
     drop_last: bool
@@ -39,10 +40,12 @@ class Recipe:
     def planned_clips(self, schedule: MultigridSchedule) -> Fraction:
         """Clips of this rank in an epoch of a schedule."""
         # Under a limit for a quick try, mini-batches are whole all the same.
-        clips = min(self.available, max(self.clips, Fraction(max(shape.clips for shape in schedule.grids))))
-        batch = schedule.baseline.shape.clips
-        # So the clock of a flat plan is at whole mini-batches where the baseline's is.
-        return clips // batch * Fraction(batch) if schedule.flat and self.drop_last else clips
+        least, batch = max(shape.clips for shape in schedule.grids), schedule.baseline.shape.clips
+        if not schedule.flat:
+            return min(self.available, max(self.clips, Fraction(least)))
+        clips = Fraction(min(self.of_rank, max(math.ceil(self.clips), least)))
+        # So the clock is at whole mini-batches where the baseline's is.
+        return clips // batch * Fraction(batch) if self.drop_last else clips
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Options:
     frames_divisor: int | None
     weight_decay_scaling: Literal["none", "timescale"]
     fine_tuning: bool
+    hold_early_stopping: bool
 
     def __post_init__(self) -> None:
         SampleParts(self.layout, self.clips, self.follow or {})  # refuses bad values where they are written
@@ -293,7 +297,7 @@ def read_recipe(trainer: Trainer, loader: DataLoader[Any], world: int) -> Recipe
     size = cast("int", loader.batch_size)
     if isinstance(loader.sampler, DistributedSampler):  # the user's own, which cuts the data among the ranks
         of_rank, available = len(loader.sampler), Fraction(len(cast("Sized", loader.dataset)), world)
-    else:  # Lightning's distributed sampler repeats samples to make the ranks equal; ours leaves samples out
+    else:  # Lightning's distributed sampler repeats samples to make the ranks equal; a multigrid epoch leaves them out
         samples = len(cast("Sized", loader.sampler))
         of_rank, available = math.ceil(samples / world), Fraction(samples, world)
     batches = of_rank // size if loader.drop_last else math.ceil(of_rank / size)
@@ -309,4 +313,4 @@ def read_recipe(trainer: Trainer, loader: DataLoader[Any], world: int) -> Recipe
         if limited < batches:
             batches, clips = limited, Fraction(limited * size)
     epoch = BaselineEpoch(batches, trainer.accumulate_grad_batches)
-    return Recipe(clips, available, epoch, baseline_epochs(trainer, epoch), loader.drop_last)
+    return Recipe(clips, available, of_rank, epoch, baseline_epochs(trainer, epoch), loader.drop_last)

@@ -1,13 +1,16 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightning import Trainer
+from torch.utils.data import DataLoader, DistributedSampler
 
 from lightning_multigrid.loading.order import epoch_order
 from lightning_multigrid.loading.randomness import derive_seed
 from lightning_multigrid.loading.sampler import MultigridSampler
-from lightning_multigrid.schedule.cycles import Baseline
+from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
+from lightning_multigrid.training.recipe import read_recipe
 
 SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
 
@@ -74,3 +77,34 @@ def test_a_sampler_that_gives_less_than_it_says_is_refused():
     sampler = MultigridSampler(SCHEDULE, lambda epoch: range(150), 100, seed=0, rank=1, world=2)
     with pytest.raises(ValueError, match=r"gave 150 indices in epoch 1, .* need 200\. Make its `__len__` and"):
         requests_of(sampler, 1)
+
+
+@given(st.integers(1, 7), st.integers(8, 40), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_a_flat_plan_sees_every_clip_as_lightnings_own_sampler_makes_the_ranks_equal(world, length, drop_last):
+    schedule = MultigridSchedule(
+        Baseline(BatchShape(2, 8, 32), 4), LongCycle(((1, 1),)), ShortCycle((1,)), epoch_factor=1
+    )
+    loader = DataLoader(range(length), 2, drop_last=drop_last)
+    host = Trainer(max_epochs=4, logger=False, enable_checkpointing=False, accelerator="cpu")
+    recipe = read_recipe(host, loader, world)
+    own = [DistributedSampler(range(length), world, rank, shuffle=False) for rank in range(world)]
+    if drop_last and len(own[0]) < 2:
+        return
+    samplers = [
+        MultigridSampler(
+            schedule,
+            lambda epoch: range(length),
+            recipe.planned_clips(schedule),
+            seed=0,
+            rank=rank,
+            world=world,
+            drop_last=drop_last,
+        )
+        for rank in range(world)
+    ]
+    seen = [[request.index for batch in sampler for request in batch] for sampler in samplers]
+    batches = [len(DataLoader(range(length), 2, sampler=sampler, drop_last=drop_last)) for sampler in own]
+    assert [len(sampler) for sampler in samplers] == batches == [recipe.epoch.batches] * world
+    if not drop_last:
+        assert sorted(index for rank in seen for index in rank) == sorted(index for sampler in own for index in sampler)
