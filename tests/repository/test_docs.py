@@ -101,4 +101,4 @@ def test_names_that_have_moved_are_where_the_changelog_says():
 def test_the_commands_of_the_readme_are_those_of_ci():
     assert 'python -m pip install ".[test]" && pytest' in README
     assert "python -m pip install . && lightning-multigrid fit --config examples/quickstart.yaml" in README
-    assert 'python -m pip install -q ".[test]" && pytest' in (ROOT / ".ci" / "run").read_text()
+    assert re.search(r'\npython -m pip install -q "\.\[test\]"\ntimeout .* pytest ', (ROOT / ".ci" / "run").read_text())
