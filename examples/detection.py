@@ -26,11 +26,8 @@ class Detector(L.LightningModule):
         self.heat_and_size = nn.Conv3d(24, 3, 1)
         self.epochs = epochs
 
-    def set_grid(self, frames, size):
-        """Says that this module knows of grids: it counts in pixels of the clip at hand, and the boxes follow it."""
-
     def forward(self, video):
-        """Boxes of the frames, B x T x 4, in pixels."""
+        """Boxes of the frames, B x T x 4, in pixels of the clip at hand, which the targets follow."""
         heat, width, height = self.heat_and_size(self.features(video)).unbind(1)  # B x T x H/4 x W/4 each
         rows, columns = (4 * (torch.arange(cells, device=heat.device) + 0.5) for cells in heat.shape[2:])
         share = heat.flatten(2).softmax(2).view(heat.shape)

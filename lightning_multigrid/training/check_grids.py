@@ -194,12 +194,17 @@ def _try(run: Callable[[Any], Any], batch: Any, module: nn.Module, real: Mapping
 
 
 def check_grids(
-    module: LightningModule, grids: Sequence[BatchShape], handlers: Sequence[Handler], plan: PointsOnPlan
+    module: LightningModule,
+    grids: Sequence[BatchShape],
+    handlers: Sequence[Handler],
+    plan: PointsOnPlan,
+    boxes_follow: bool = False,
 ) -> dict[BatchShape, float]:
     """Refuses grids that a script cannot take; returns the multiply-adds of a clip of each grid, if they are known.
 
     A mini-batch of `TRIED_CLIPS` clips goes through the handlers and `training_step`. Where that fails on the
     baseline's grid (it reads a value, or needs its Trainer), `forward` is tried; where that fails too, all is accepted.
+    Where boxes follow the clips, pixels may be counted from the first: so places are judged on grids of the full size.
     """
     baseline = grids[0].clip
     flops: dict[BatchShape, float] = {}
@@ -233,7 +238,8 @@ def check_grids(
                 places = trial.places
             ratios = grid.frames / baseline.frames, grid.size / baseline.size
             layer = counted_from_first(places, trial.places, ratios)
-            if layer is not None and not knows_grids(probe, layer):
+            judged = not boxes_follow or grid.size == baseline.size
+            if layer is not None and judged and not knows_grids(probe, layer):
                 raise ValueError(
                     f"{type(module).__name__} counts places from the first: on the grid of {grid.frames} x "
                     f"{grid.size} x {grid.size} (frames x height x width), {_name(probe, layer)} gives its points the "

@@ -47,7 +47,8 @@ class Fit:
         module, sampler = trainer.lightning_module, multigrid.sampler
         grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
         self._trainer, self.sampler, self.points = trainer, sampler, PointsOnPlan()
-        flops = check_grids(module, grids, handlers(trainer, module, multigrid), self.points)
+        boxes_follow = any(not axes.isupper() for axes in (options.follow or {}).values())
+        flops = check_grids(module, grids, handlers(trainer, module, multigrid), self.points, boxes_follow)
         estimate = None
         if options.precise_bn_batches is not None:
             estimate = PopulationEstimate(multigrid, options.precise_bn_batches)

@@ -3,12 +3,13 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 from torchvision.models.video import r3d_18
 from torchvision.models.video.swin_transformer import SwinTransformer3d
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.positions.guard import FollowedValues, counted_from_first
-from tests.helpers.tiny import CLASSES, Module, fit
+from tests.helpers.tiny import CLASSES, Module, clips, fit
 
 WIDTH = 8
 
@@ -255,3 +256,34 @@ def test_a_method_set_grid_takes_it_upon_itself(model):
     callback = MultigridCallback(short_cycle=ShortCycle((0.5, 1)), long_cycle=LongCycle(((0.5, 0.5), (0.5, 1), (1, 1))))
     fit(module, callback, max_epochs=1)
     assert len(set(module.shapes)) > 2
+
+
+class WithBoxes(Dataset):
+    """Clips, and the corners of a box per clip, in pixels."""
+
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, index):
+        clip, label = clips(48)[index]
+        return {"clip": clip, "boxes": torch.tensor([0.0, 0.0, 9.0, 9.0]), "label": label}
+
+
+class OfDicts(Module):
+    def training_step(self, batch, batch_idx):
+        return super().training_step((batch["clip"], batch["label"]), batch_idx)
+
+
+def of_dicts(net):
+    module = OfDicts()
+    module.net = nn.Sequential(net, nn.Identity())
+    return module
+
+
+def test_pixels_may_be_counted_where_boxes_follow_and_frames_may_not():
+    shapes = {"short_cycle": ShortCycle((0.5, 1)), "long_cycle": LongCycle(((0.5, 0.5), (0.5, 1), (1, 1)))}
+    alone = {"clips": ["clip"], "seed": 0, "size_divisor": 8, **shapes}
+    train = DataLoader(WithBoxes(), 4)
+    fit(of_dicts(InSpace()), MultigridCallback(follow={"boxes": "xyxy"}, **alone), train=train, max_epochs=1)
+    with pytest.raises(ValueError, match=r"counts places from the first: on the grid of 4 x 32 x 32"):
+        fit(of_dicts(InTime()), MultigridCallback(follow={"boxes": "xyxy"}, **alone), train=train, max_epochs=1)
