@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from textwrap import wrap
 from typing import Any, cast
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -100,7 +101,7 @@ class Plan:
             f"{schedule.iteration_reduction:.2f}x fewer iterations",
             f"{schedule.reduction(forecast.flops):.2f}x fewer FLOPs{'' if forecast.costs else ' (b t s^2)'}",
         ]
-        lines = [", ".join(parts) + "."]
+        lines = wrap(", ".join(parts) + ".", 100)
         seconds = forecast.training_seconds(steps) if steps else None
         if seconds and self.baseline_steps:
             baseline = self.baseline_steps * forecast.step_seconds[schedule.baseline.shape]

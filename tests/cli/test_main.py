@@ -173,8 +173,10 @@ def test_plan_of_a_preset(capsys, like):
 
 
 def test_plan_of_a_preset_on_eight_gpus(capsys):
-    main(["plan", "--like", "kinetics-slowfast", "--devices=8"])
+    main(["plan", "--like", "kinetics-slowfast", "--devices=8", "--clips=240000"])
     text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 100
+    assert "522786 steps instead of 1792500, 358 epochs" in text
     assert "on each of 8 devices" in text
     assert "The config is for 128 devices; by linear scaling its LR would be 0.05 here." in text
 
