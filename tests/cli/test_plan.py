@@ -264,7 +264,7 @@ def test_units_fit_the_model(plan, flops, seconds, said):
 def test_without_costs_and_times_the_table_is_shorter(plan):
     text = plan.table(Forecast(plan.schedule, {}, {}, 16))
     assert not any(word in text for word in ("GFLOPs", "memory", "ms/step", "clips/s"))
-    assert "fewer FLOPs (b t s^2)" in text
+    assert "fewer FLOPs (b t s^2)" in text.replace("\n", " ")
 
 
 def test_json_holds_the_same(plan):
