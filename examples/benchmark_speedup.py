@@ -23,7 +23,8 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,8 +35,16 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 from torch.utils.flop_counter import FlopCounterMode
+from video_transformer import VideoTransformer
 
-from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, convert_sub_batchnorm, resample_clips
+from lightning_multigrid import (
+    Baseline,
+    BatchShape,
+    LongCycle,
+    MultigridSchedule,
+    convert_sub_batchnorm,
+    resample_clips,
+)
 from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
 from lightning_multigrid.norm import restore_batchnorm, set_sub_batch
 from lightning_multigrid.pixels import YuvClip, YuvFormat
@@ -52,6 +61,7 @@ class Setting:
 
     `devices` is the paper's number of GPUs; the baseline's shape has the clips of one of them. `published` is the
     paper's ratio of wall-clock times, `days` its days for the baseline and for multigrid where it gives them.
+    `multigrid` are arguments of the schedule.
     """
 
     make: Callable[[], nn.Module]
@@ -60,6 +70,7 @@ class Setting:
     devices: int = 128
     published: float | None = None
     days: tuple[float, float] | None = None
+    multigrid: dict[str, Any] = field(default_factory=dict)
 
 
 def _kinetics(frames: int, size: int, clips: int = 4) -> Baseline:
@@ -68,6 +79,18 @@ def _kinetics(frames: int, size: int, clips: int = 4) -> Baseline:
 
 def _i3d(model: Callable[..., nn.Module], published: float) -> Setting:
     return Setting(lambda: model(CLASSES), Baseline(BatchShape(2, 16, 224), 106, (40, 80), 4), published=published)
+
+
+def _transformer(width: int, heads: int) -> Setting:
+    """The transformer of `compare.py`, and of other widths."""
+    stages = tuple(Fraction(10 * stage, 112) for stage in (44, 72, 92))
+    return Setting(
+        lambda: VideoTransformer(16, 16, 36, 4, 6, width, depth=3, heads=heads),
+        Baseline(BatchShape(2, 16, 36), 10, stages, warmup_epochs=1),
+        videos=1024,
+        devices=1,
+        multigrid={"size_divisor": 6, "long_cycle": LongCycle(LongCycle().factors[1:]), "stepwise": False},
+    )
 
 
 SETTINGS = {
@@ -84,8 +107,10 @@ SETTINGS = {
         days=(6.7, 2.0),
     ),
     "small": Setting(lambda: small_cnn(16), Baseline(BatchShape(8, 16, 40), 28, (14, 22)), videos=1536, devices=1),
+    "transformer": _transformer(64, 2),
+    "transformer_wide": _transformer(192, 6),
 }
-"""The paper's Tables 2, 3 and 4, and a small CNN for a CPU."""
+"""The paper's Tables 2, 3 and 4, and for a CPU a small CNN and the transformer of `compare.py`, also a wider one."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +305,8 @@ def measure(
     shape = BatchShape(options.clips or shape.clips, options.frames or shape.frames, options.size or shape.size)
     given = setting.baseline
     baseline = Baseline(shape, given.epochs, given.milestones, given.stride, given.warmup_epochs)
-    schedule = MultigridSchedule(baseline, epoch_factor=options.epoch_factor, size_divisor=options.size_divisor)
+    arguments = {"epoch_factor": options.epoch_factor, "size_divisor": options.size_divisor} | setting.multigrid
+    schedule = MultigridSchedule(baseline, **arguments)
     clips = setting.videos // setting.devices
     plain = Grid(shape, 0)
     steps = {plain: float(baseline.epochs) * clips / shape.clips, **plan_steps(schedule, clips)}
