@@ -10,9 +10,9 @@ from string import Template
 
 import torch
 import yaml
-from jsonargparse import ArgumentParser
+from jsonargparse import Namespace
 
-from lightning_multigrid.cli.explain import explained
+from lightning_multigrid.cli.own_commands import count_cores
 from lightning_multigrid.files import new_file, write_csv
 from lightning_multigrid.prepare import Look, look_at
 from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule
@@ -23,19 +23,8 @@ _LOOKED_AT = 32  # videos; the index of each is made, which reads the file once
 _STEPS = 4000  # of the baseline, as far as 10 to 100 epochs allow
 
 
-def init(args: Sequence[str]) -> None:
-    """Runs `init`, which is the first of the arguments, with the others."""
-    parser = ArgumentParser(
-        prog="lightning-multigrid init",
-        description="Looks at videos, and writes a config of `fit` for them, whose comments say why.",
-        exit_on_error=False,
-    )
-    kinds = "A folder with a folder per class, or with `train` and `val` of that kind, or a list of `path label`."
-    parser.add_argument("source", type=str, help=kinds)
-    parser.add_argument("--val", type=str | None, help="Validation videos; by default a fifth of each class.")
-    parser.add_argument("--output", type=str, default="multigrid.yaml", help="The config to write.")
-    with explained(parser):
-        given = parser.parse_args(list(args[1:]))
+def init(given: Namespace) -> None:
+    """Writes the config."""
     output, source, val = Path(given.output), given.source, given.val
     if output.exists():
         raise ValueError(f"{output} exists already. Remove it, or give another `--output`.")
@@ -76,8 +65,7 @@ def _held_out(manifest: Manifest, labels: Sequence[int]) -> tuple[list[int], lis
 
 def _choose(videos: int, looks: Sequence[Look]) -> dict[str, object]:
     """Returns the baseline for so many training videos, and why."""
-    machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    machine, cores = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"], count_cores()
     length, rate, short = (median(column) for column in zip(*looks, strict=True))
     shortest = sorted(look.frames for look in looks)[len(looks) // 10]
     frames = next((number for number in (16, 8, 4) if number <= min(shortest, machine["frames"])), 2)
