@@ -70,7 +70,7 @@ class _Trainer(Trainer):
             step_time: Seconds of a baseline step on one device; FLOPs give those of other steps.
             measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
             gpu: Also predict the steps on this GPU from its data sheet, such as h200. It takes about a minute.
-            plot: Draw shapes and LR over the training, as Figure 2 of the paper, to this file (.png, .svg, .pdf).
+            plot: Draw shapes and LR, as Figure 2 of the paper, and the costs of grids to this file (.png, .svg, .pdf).
             json: Print JSON instead of a table.
             like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
             ckpt_path: Not used; configs of `fit` may have it.
@@ -184,7 +184,7 @@ class _MultigridCLI(LightningCLI):
             text += f"nothing of this was measured:\n{predicted.table()}"
         print(json_format.dumps(as_json, indent=2) if given.json else text)
         if given.plot is not None:
-            save(plan_figure(plan.schedule, plan.lrs), given.plot)
+            save(plan_figure(plan.schedule, plan.lrs, forecast.relative_costs()), given.plot)
             print(f"Drawn to {given.plot}.", file=sys.stderr)
 
 
