@@ -6,7 +6,8 @@ from pathlib import Path
 
 import lightning_multigrid
 
-PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "migration.md").read_text()
 OLD = [line.split(": ") for line in Path(__file__).with_name("names_of_0_1_0.txt").read_text().splitlines()]
 
 
@@ -61,3 +62,9 @@ def test_every_name_is_there_or_on_the_page():
     ]
     assert len(names) > 300
     assert lost == []
+
+
+def test_the_newest_version_of_the_changelog_is_this_one():
+    newest = re.findall(r"^## \[(.*)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    cited = re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert [newest] == cited == [lightning_multigrid.__version__]
