@@ -13,32 +13,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lightning_multigrid.clips import Views as Views
-    from lightning_multigrid.models import ResizedPositions as ResizedPositions
-    from lightning_multigrid.norm import SubBatchNorm1d as SubBatchNorm1d
-    from lightning_multigrid.norm import SubBatchNorm2d as SubBatchNorm2d
-    from lightning_multigrid.norm import SubBatchNorm3d as SubBatchNorm3d
-    from lightning_multigrid.norm import convert_sub_batchnorm as convert_sub_batchnorm
-    from lightning_multigrid.pixels import Augmentation as Augmentation
-    from lightning_multigrid.pixels import resample_clips as resample_clips
-    from lightning_multigrid.schedule import Baseline as Baseline
-    from lightning_multigrid.schedule import BatchShape as BatchShape
-    from lightning_multigrid.schedule import LongCycle as LongCycle
-    from lightning_multigrid.schedule import MultigridSchedule as MultigridSchedule
-    from lightning_multigrid.schedule import Phase as Phase
-    from lightning_multigrid.schedule import ShortCycle as ShortCycle
-    from lightning_multigrid.schedule import Step as Step
-    from lightning_multigrid.training import AtomicCheckpointIO as AtomicCheckpointIO
-    from lightning_multigrid.training import CompileGrids as CompileGrids
-    from lightning_multigrid.training import MultigridCallback as MultigridCallback
-    from lightning_multigrid.training import last_whole_checkpoint as last_whole_checkpoint
-    from lightning_multigrid.video import MovingShapesDataModule as MovingShapesDataModule
-    from lightning_multigrid.video import PredictionWriter as PredictionWriter
-    from lightning_multigrid.video import PretrainedWeights as PretrainedWeights
-    from lightning_multigrid.video import VideoClassifier as VideoClassifier
-    from lightning_multigrid.video import VideoDataModule as VideoDataModule
+    from lightning_multigrid.clips import Views
+    from lightning_multigrid.models import ResizedPositions
+    from lightning_multigrid.norm import SubBatchNorm1d, SubBatchNorm2d, SubBatchNorm3d, convert_sub_batchnorm
+    from lightning_multigrid.pixels import Augmentation, resample_clips
+    from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Phase, ShortCycle, Step
+    from lightning_multigrid.training import AtomicCheckpointIO, CompileGrids, MultigridCallback, last_whole_checkpoint
+    from lightning_multigrid.video import (
+        MovingShapesDataModule,
+        PredictionWriter,
+        PretrainedWeights,
+        VideoClassifier,
+        VideoDataModule,
+    )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _NAMES = {
     "clips": ("Views",),
@@ -54,7 +43,11 @@ _NAMES = {
 }
 _PACKAGE = {name: package for package, names in _NAMES.items() for name in names}
 
-__all__ = sorted(_PACKAGE)
+__all__ = ["AtomicCheckpointIO", "Augmentation", "Baseline", "BatchShape", "CompileGrids", "LongCycle"]
+__all__ += ["MovingShapesDataModule", "MultigridCallback", "MultigridSchedule", "Phase", "PredictionWriter"]
+__all__ += ["PretrainedWeights", "ResizedPositions", "ShortCycle", "Step", "SubBatchNorm1d", "SubBatchNorm2d"]
+__all__ += ["SubBatchNorm3d", "VideoClassifier", "VideoDataModule", "Views", "convert_sub_batchnorm"]
+__all__ += ["last_whole_checkpoint", "resample_clips"]
 
 
 def __getattr__(name: str) -> Any:

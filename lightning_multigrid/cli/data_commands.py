@@ -2,44 +2,26 @@
 
 import os
 import sys
-from argparse import RawDescriptionHelpFormatter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import yaml
-from jsonargparse import ArgumentError, ArgumentParser, DefaultHelpFormatter, Namespace
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from rich import filesize
 from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from lightning_multigrid.cli.explain import explained
 from lightning_multigrid.prepare import Encoding, Progress, Summary, check, prepare, write_report
 from lightning_multigrid.sources import MANIFEST_NAME, Manifest, ManifestError, Source, VideoList, VideoSource
 from lightning_multigrid.video import VideoDataModule
 
-DATA_COMMANDS = ("prepare", "check")
 # The options of `prepare` that go to the function as they are.
 _OPTIONS = ("part", "merge", "workers", "timeout", "max_bad_fraction", "keep_damaged")
 
-_DESCRIPTIONS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
-
-class _Help(RawDescriptionHelpFormatter, DefaultHelpFormatter):
-    """Keeps the lines of a description."""
-
-
-def run_data_command(args: Sequence[str]) -> None:
-    """Runs `prepare` or `check`, whichever is the first of the arguments, with the others.
-
-    Exits with 1 if `check` finds a broken video, with 130 at Ctrl-C.
-    """
-    command = args[0]
-    parser = _parser(command)
-    with explained(parser):
-        config = parser.instantiate_classes(parser.parse_args(list(args[1:])))
+def run_data_command(command: str, config: Namespace) -> None:
+    """Runs `prepare` or `check`. Exits with 1 if `check` finds a broken video, with 130 at Ctrl-C."""
     if (config.source is None) == (config.config is None):
         raise ArgumentError(
             None,
@@ -53,43 +35,6 @@ def run_data_command(args: Sequence[str]) -> None:
         goes_on = " What is there is whole, and the same command goes on from it." if command == "prepare" else ""
         print(f"Stopped.{goes_on}", file=sys.stderr)
         raise SystemExit(130) from None  # the exit status of a program that Ctrl-C ends
-
-
-def _parser(command: str) -> ArgumentParser:
-    parser = ArgumentParser(
-        prog=f"lightning-multigrid {command}",
-        description=_DESCRIPTIONS[command],
-        exit_on_error=False,
-        formatter_class=_Help,
-    )
-    add = parser.add_argument
-    flag: dict[str, Any] = {"action": "store_true"}
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    add(
-        "--source",
-        type=Source | None,
-        help="The videos: a list of `path label`, a folder with a folder per class, or the `class_path` of a source "
-        "such as `lightning_multigrid.sources.Kinetics` with its arguments.",
-    )
-    add("--config", type=str | None, help="A config of `fit`; all of its splits are taken.")
-    add("--root", type=str | None, help="Folder that relative paths of a list start from.")
-    add("--multi_label", **flag, help="Whether videos may have several labels.")
-    add("--existing_only", **flag, help="Leave out what is listed but not on disk.")
-    add("--allow_outside_root", **flag, help="Accept lists whose paths lead out of the root.")
-    add("--workers", type=int, default=cores, help="Processes; 0 works in this one, without `timeout`.")
-    add("--timeout", type=float, default=300.0, help="Seconds without a frame after which a video is broken.")
-    if command == "prepare":
-        add("--output", type=str, required=True, help="Folder for all that is written.")
-        parser.add_class_arguments(Encoding, instantiate=False)
-        add("--part", type=str | None, help="K/N: do only part K of N; K counts from 1.")
-        add("--merge", **flag, help="Make one dataset of the parts; encode nothing.")
-        add("--max_bad_fraction", type=float, default=0.25, help="Exit with 1 if a larger share of videos is broken.")
-        add("--keep_damaged", **flag, help="Write damaged videos as FFmpeg decodes them, too.")
-    else:
-        add("--frames", type=int, default=4, help="Frames of each video that are decoded.")
-        add("--full", **flag, help="Decode all frames, and so find all damage.")
-        add("--report", type=str | None, help="File to write: a CSV of the broken videos.")
-    return parser
 
 
 def _read(config: Any) -> Manifest:

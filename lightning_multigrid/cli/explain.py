@@ -9,7 +9,9 @@ from pkgutil import resolve_name
 
 from jsonargparse import ArgumentError, ArgumentParser
 
-_COMMANDS = "fit", "validate", "test", "predict", "plan", "init", "prepare", "check", "migrate"
+from lightning_multigrid.cli.own_commands import OWN_COMMANDS
+
+_COMMANDS = "fit", "validate", "test", "predict", "plan", *OWN_COMMANDS
 
 
 @contextmanager
@@ -28,7 +30,7 @@ def _explanation(error: str, parsers: Sequence[ArgumentParser]) -> str:
     elif found := re.search(r"nrecognized arguments: --([\w.]+)", error):
         word, known = found[1], re.findall(r"--([\w.]+)", " ".join(parser.format_help() for parser in parsers))
         error = f"There is no option `--{word}`."
-    elif found := re.search(r"invalid choice: '(\w+)'", error):
+    elif found := re.search(r"invalid choice: '(\w+)' \(choose from '?fit", error):
         word, known = found[1], list(_COMMANDS)
         error = f"There is no command `{word}`. Commands are {', '.join(known)}."
     else:

@@ -145,6 +145,15 @@ class Forecast:
         saved = [self.saved_bytes(shape) for shape in self.schedule.cycle(phase.shape)]
         return max(s for s in saved if s is not None) / baseline if baseline else None
 
+    def relative_costs(self) -> dict[str, dict[BatchShape, float]]:
+        """Returns kinds of cost, those that are known: of a step on each grid, relative to a step of the baseline."""
+        measured = self.seconds if len(self.step_seconds) > 1 else lambda _: None
+        flops = "FLOPs" if self.costs else "FLOPs (b t s^2)"
+        kinds = {flops: self.flops, "activation memory": self.saved_bytes, "measured time": measured}
+        costs = {name: {grid: of(grid) or 0.0 for grid in self.schedule.grids} for name, of in kinds.items()}
+        baselines = {name: of(self.schedule.baseline.shape) for name, of in kinds.items()}
+        return {name: {g: c / of for g, c in costs[name].items()} for name, of in baselines.items() if of}
+
     def clip_flops(self, phase: Phase) -> float:
         """Returns multiply-adds (or points, see `flops`) of a clip's forward, on average over a phase's clips."""
         cycle = self.schedule.cycle(phase.shape)

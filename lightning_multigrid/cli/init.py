@@ -5,14 +5,15 @@ import os
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from shlex import quote
 from statistics import median
 from string import Template
 
 import torch
 import yaml
-from jsonargparse import ArgumentParser
+from jsonargparse import Namespace
 
-from lightning_multigrid.cli.explain import explained
+from lightning_multigrid.cli.own_commands import count_cores
 from lightning_multigrid.files import new_file, write_csv
 from lightning_multigrid.prepare import Look, look_at
 from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule
@@ -23,22 +24,12 @@ _LOOKED_AT = 32  # videos; the index of each is made, which reads the file once
 _STEPS = 4000  # of the baseline, as far as 10 to 100 epochs allow
 
 
-def init(args: Sequence[str]) -> None:
-    """Runs `init`, which is the first of the arguments, with the others."""
-    parser = ArgumentParser(
-        prog="lightning-multigrid init",
-        description="Looks at videos, and writes a config of `fit` for them, whose comments say why.",
-        exit_on_error=False,
-    )
-    kinds = "A folder with a folder per class, or with `train` and `val` of that kind, or a list of `path label`."
-    parser.add_argument("source", type=str, help=kinds)
-    parser.add_argument("--val", type=str | None, help="Validation videos; by default a fifth of each class.")
-    parser.add_argument("--output", type=str, default="multigrid.yaml", help="The config to write.")
-    with explained(parser):
-        given = parser.parse_args(list(args[1:]))
+def init(given: Namespace) -> None:
+    """Writes the config."""
     output, source, val = Path(given.output), given.source, given.val
     if output.exists():
         raise ValueError(f"{output} exists already. Remove it, or give another `--output`.")
+    output.parent.mkdir(parents=True, exist_ok=True)
     splits = {name: os.path.join(source, name) for name in ("train", "val")}
     if val is None and all(map(os.path.isdir, splits.values())):
         source, val = splits["train"], splits["val"]
@@ -47,19 +38,21 @@ def init(args: Sequence[str]) -> None:
     rows, held = _held_out(manifest, labels) if val is None else (list(range(len(manifest))), [])
     looks = look_at(manifest, _LOOKED_AT)
     values = _choose(len(rows), looks) | _words(manifest, looks)
-    lists = {name: str(output.with_suffix("").absolute()) + f"_{name}.csv" for name in ("train", "val")}
+    stem = str(output.with_suffix("").absolute())
+    lists, folder = {name: f"{stem}_{name}.csv" for name in ("train", "val")}, f"{stem}_checkpoints"
     values["why_val"] = "Labels count the classes."
     if val is None:
         for name, chosen in (("train", rows), ("val", held)):
             write_csv(lists[name], [("path", "label"), *((manifest.path(row), str(labels[row])) for row in chosen)])
         values["why_val"] = "The last fifth of each class, by name, is for validation: neighbours may be of one scene."
     sources = lists if val is None else {"train": os.path.abspath(source), "val": os.path.abspath(val)}
-    values |= {"path": str(output), **{name: json.dumps(path) for name, path in sources.items()}}
-    text = Template((Path(__file__).parent / "starter.yaml").read_text()).substitute(values)
+    values |= {name: json.dumps(path) for name, path in (sources | {"checkpoints": folder}).items()}
+    values |= {"path": quote(str(output)), "folder": folder, "best": quote(os.path.join(folder, "best.ckpt"))}
+    text = Template(Path(__file__).with_name("starter.yaml").read_text(encoding="utf-8")).substitute(values)
     with new_file(str(output)) as file:
         file.write(text.encode("utf-8", "surrogateescape"))
-    print(f"{len(manifest):,} videos of {manifest.num_classes} classes{values['found']}.\nWritten to {output}. Next:\n")
-    print(f"    lightning-multigrid plan --config {output}\n    lightning-multigrid fit --config {output}")
+    said = f"{len(manifest):,} videos of {manifest.num_classes} classes{values['found']}.\nWritten to {output}. Next:\n"
+    print(said, *(f"    lightning-multigrid {word} --config {values['path']}" for word in ("plan", "fit")), sep="\n")
 
 
 def _held_out(manifest: Manifest, labels: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -76,8 +69,7 @@ def _held_out(manifest: Manifest, labels: Sequence[int]) -> tuple[list[int], lis
 
 def _choose(videos: int, looks: Sequence[Look]) -> dict[str, object]:
     """Returns the baseline for so many training videos, and why."""
-    machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    machine, cores = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"], count_cores()
     length, rate, short = (median(column) for column in zip(*looks, strict=True))
     shortest = sorted(look.frames for look in looks)[len(looks) // 10]
     frames = next((number for number in (16, 8, 4) if number <= min(shortest, machine["frames"])), 2)
@@ -99,7 +91,8 @@ def _choose(videos: int, looks: Sequence[Look]) -> dict[str, object]:
         "why_stride": f"so that a clip lasts {frames * stride / rate:.1f} s of a video's {length / rate:.1f} s",
         "size": size,
         "why_size": f"of videos with a short side of {short:.0f}{machine['about_size']}",
-        "workers": max(1, min(8, cores - 1)),
+        "workers": (workers := max(1, min(8, cores - 1))),
+        "threads": "null" if torch.cuda.is_available() else max(1, cores - workers),
         "cores": cores,
         "epochs": epochs,
         "steps": epochs * videos // batch,
@@ -116,14 +109,14 @@ def _fits(shape: BatchShape, videos: int) -> bool:
 
 
 def _words(manifest: Manifest, looks: Sequence[Look]) -> dict[str, object]:
+    ends = [(f"{min(values):.4g}", f"{max(values):.4g}") for values in zip(*looks, strict=True)]
+    frames, rate, short = (least if least == most else f"{least} to {most}" for least, most in ends)
     sided = any(word in name.lower() for name in manifest.classes for word in ("left", "right"))
-    sides = sorted({look.short_side for look in looks})
     return {
         "videos": len(manifest),
         "classes": manifest.num_classes,
         "names": json.dumps(list(manifest.classes), ensure_ascii=False),
-        "found": f", short side {sides[0]}{f' to {sides[-1]}' if len(sides) > 1 else ''} pixels, "
-        f"{median(look.frames for look in looks):.0f} frames at {median(look.rate for look in looks):.3g} per second",
+        "found": f", short side {short} pixels, {frames} frames at {rate} per second",
         "flip": str(not sided).lower(),
         "why_flip": "classes tell left from right" if sided else "turn it off if a class tells left from right",
     }

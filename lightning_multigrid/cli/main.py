@@ -1,4 +1,4 @@
-"""The command line: Lightning's subcommands, `plan`, `init`, `prepare` and `check`, and `migrate`."""
+"""The command line: Lightning's subcommands, `plan`, and the commands that need no Trainer."""
 
 import json as json_format
 import logging
@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
@@ -25,10 +25,12 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid import __version__
-from lightning_multigrid.cli.data_commands import DATA_COMMANDS, run_data_command
+from lightning_multigrid.cli.completion import completion_script
+from lightning_multigrid.cli.data_commands import run_data_command
 from lightning_multigrid.cli.explain import explained
 from lightning_multigrid.cli.forecast import Forecast, clip_costs, measure_steps
 from lightning_multigrid.cli.init import init
+from lightning_multigrid.cli.own_commands import OWN_COMMANDS, own_parser
 from lightning_multigrid.cli.plan import Plan, count_clips, make_plan
 from lightning_multigrid.cli.prediction import Prediction, count_grids, find_gpu, predict_step
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
@@ -38,7 +40,8 @@ from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDa
 
 _USAGE = "lightning-multigrid %s --config CONFIG [options]"
 _DESCRIPTION = """Multigrid training of video models. Other commands, with a --help of their own: `init` writes a config
-for a folder of videos, `prepare` and `check` make a dataset ready, `migrate` translates a config of PySlowFast."""
+for a folder of videos, `prepare` and `check` make a dataset ready, `migrate` translates a config of PySlowFast, and
+`completion` prints a script by which Tab completes commands and options."""
 _PRESETS = Path(__file__).parent / "presets"
 
 
@@ -67,7 +70,7 @@ class _Trainer(Trainer):
             step_time: Seconds of a baseline step on one device; FLOPs give those of other steps.
             measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
             gpu: Also predict the steps on this GPU from its data sheet, such as h200. It takes about a minute.
-            plot: Draw shapes and LR over the training, as Figure 2 of the paper, to this file (.png, .svg, .pdf).
+            plot: Draw shapes and LR, as Figure 2 of the paper, and the costs of grids to this file (.png, .svg, .pdf).
             json: Print JSON instead of a table.
             like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
             ckpt_path: Not used; configs of `fit` may have it.
@@ -100,6 +103,10 @@ class _MultigridCLI(LightningCLI):
             parser.add_argument(f"--{name}", type=str | None, help=f"Text to show {when} `fit`.")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        if args == ["completion"]:
+            own = {command: own_parser(command) for command in OWN_COMMANDS}
+            print(completion_script(dict(zip(self.subcommands(), self.known, strict=True)) | own), end="")
+            raise SystemExit
         with explained(*self.known):
             super().parse_arguments(parser, args)
 
@@ -177,7 +184,7 @@ class _MultigridCLI(LightningCLI):
             text += f"nothing of this was measured:\n{predicted.table()}"
         print(json_format.dumps(as_json, indent=2) if given.json else text)
         if given.plot is not None:
-            save(plan_figure(plan.schedule, plan.lrs), given.plot)
+            save(plan_figure(plan.schedule, plan.lrs, forecast.relative_costs()), given.plot)
             print(f"Drawn to {given.plot}.", file=sys.stderr)
 
 
@@ -259,24 +266,26 @@ def _preset(name: str) -> list[str]:
     return ["--config", str(_PRESETS / f"{name}.yaml")]
 
 
-def _migrate(args: list[str]) -> None:
-    parser = ArgumentParser(
-        prog="lightning-multigrid migrate",
-        description="Prints the config of `fit` that trains what a config of PySlowFast trains. Settings without a "
-        "counterpart are in comments at its top.",
-        exit_on_error=False,
-    )
-    parser.add_argument("config", type=str, help="A YAML file of PySlowFast.")
+def _run_own(command: str, args: list[str]) -> None:
+    """Runs a command that needs no Trainer."""
+    parser = own_parser(command)
     with explained(parser):
-        print(translate_pyslowfast(parser.parse_args(args[1:]).config), end="")
+        given = parser.instantiate_classes(parser.parse_args(args))
+    if command == "init":
+        init(given)
+    elif command == "migrate":
+        print(translate_pyslowfast(given.config), end="")
+    elif command != "completion":
+        run_data_command(command, given)
 
 
 def _run(args: ArgsType) -> None:
     words = sys.argv[1:] if args is None else args
-    own = {**dict.fromkeys(DATA_COMMANDS, run_data_command), "migrate": _migrate, "init": init}
-    if isinstance(words, list) and words and words[0] in own:
-        own[words[0]](words)
-        return
+    if isinstance(words, list) and words and words[0] in OWN_COMMANDS:
+        _run_own(words[0], words[1:])
+        if words[0] != "completion":
+            return
+        args = ["completion"]  # it needs the parsers of all commands
     if args is None:
         sys.argv[1:] = _with_values(sys.argv[1:])
     elif isinstance(args, list):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from lightning_multigrid.reports.grid_times import TimesRow
@@ -70,10 +71,26 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     figure.savefig(path, dpi=150)
 
 
-def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
-    """Draws shapes and LR over the training, as Figure 2 of the paper does; `lrs` are in the order of positions."""
-    figure = _new_figure(9, 5.5)
-    shapes_axes, lr_axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+def plan_figure(
+    schedule: MultigridSchedule,
+    lrs: Sequence[LRPoint],
+    costs: Mapping[str, Mapping[BatchShape, float]] = MappingProxyType({}),
+) -> Figure:
+    """Draws shapes and LR over the training, as Figure 2 of the paper does, and below them what a step costs.
+
+    Args:
+        schedule: What to draw.
+        lrs: In the order of positions.
+        costs: Kinds of cost, each of a step on every grid, relative to a step of the baseline.
+    """
+    rows = max((len(of_grids) for of_grids in costs.values()), default=0)
+    heights = (3.3, 2.2, 1.0 + 0.25 * rows)[: 3 if costs else 2]
+    figure = _new_figure(9, sum(heights))
+    shapes_axes, lr_axes, *costs_axes = figure.subplots(len(heights), 1, height_ratios=heights)
+    shapes_axes.sharex(lr_axes)
+    shapes_axes.tick_params(labelbottom=False)
+    for axes in costs_axes:
+        _draw_costs(axes, costs)
     colours = dict(zip(dict.fromkeys(phase.shape for phase in schedule.phases), cycle(_COLOURS)))
     labels = {shape: _name(shape) for shape in colours}
     for phase in schedule.phases:
@@ -105,6 +122,22 @@ def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:
     lr_axes.set_xlim(0, schedule.epochs)
     _legend(lr_axes, 2)
     return figure
+
+
+def _draw_costs(axes: Axes, costs: Mapping[str, Mapping[BatchShape, float]]) -> None:
+    shapes = list(dict.fromkeys(shape for of_grids in costs.values() for shape in of_grids))
+    axes.axvline(1, color=_GREY, linewidth=0.8, linestyle=":")
+    for index, (colour, marker, (name, of_grids)) in enumerate(zip(cycle(_COLOURS), cycle("osD^vPX*"), costs.items())):
+        offset = 0.5 * (index + 0.5) / len(costs) - 0.25  # equal values stay apart
+        places = [shapes.index(shape) + offset for shape in of_grids]
+        axes.plot(list(of_grids.values()), places, marker, color=colour, markersize=5, label=name)
+    axes.set_yticks(range(len(shapes)), [_name(shape) for shape in shapes])
+    axes.set_ylim(len(shapes) - 0.5, -0.5)
+    axes.grid(axis="y", linewidth=0.4)
+    axes.set_xlim(min(0.9, axes.get_xlim()[0]), max(1.1, axes.get_xlim()[1]))
+    axes.set_xlabel("a step of each grid, relative to a step of the baseline")
+    _legend(axes, 4)
+    _clean(axes)
 
 
 def times_figure(rows: Sequence[TimesRow]) -> Figure:

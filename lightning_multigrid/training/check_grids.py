@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -32,27 +34,8 @@ log = logging.getLogger(__name__)
 _LONG = 1000  # elements; those of longer containers are shared with a copy
 _MOST = 1.75  # frames or sizes that grow back make twice the points or more; padding to 32 pixels, less than 1.5 times
 _MODEL = "`training_step` or `forward`"
-_KEEP_LARGE = "give MultigridCallback `long_cycle` and `short_cycle` factors that keep the clips larger"
-_GLOBAL_POOL = f"Use a global pool, for instance `nn.AdaptiveAvgPool3d(1)`, before the last layer, or {_KEEP_LARGE}."
-_SCALE = "Scale what it does with the shape of the clips, or do it in the dataset's `__getitem__`."
 # What the layer's type and the error say, and the way out: the first that fits.
-_WAYS_OUT = {
-    r"not implemented for '(Long|Int|Short|Char|Bool|UInt)": "Let the dataset return clips of uint8 or floating point.",
-    r"^(the dataset|`on_)": _SCALE,
-    r"^a step.*(must match the size|match target|target size)": "If labels or masks have an axis of frames or pixels, "
-    "they must become smaller with the clips: let the model reduce them to the clips' shape.",
-    r"(?i)position|doesn't match model|\bpos_|MultiscaleAttention|must match the size": "Its positions are for the "
-    "baseline's grid. Resize them (torchvision's MViT: `ResizedPositions`), in a method `set_grid(frames, size)` of "
-    "the module, for instance, which is called before each step.",
-    r"Output size is too small|greater than actual input": f"It needs larger clips: {_KEEP_LARGE}.",
-    r"to have \d+ channels, but got|channel dimensions": "If the clips' axes were taken for others, name them, for "
-    "instance `MultigridCallback(layout='THWC')`.",
-    r"is invalid for input of size|unflatten|not divisible": "Where it reshapes to the baseline's frames or size, take "
-    "them from the shape of the clips (torchvision's MViT: `ResizedPositions`).",
-    r"Pool\w*:|smaller than kernel size|mat1 and mat2|reduction dim": _GLOBAL_POOL,
-    r"(?i)dtype|scalar type": "Convert the clips to the type of the model's weights.",
-    "": f"Let it take clips of any length and size, or {_KEEP_LARGE}.",
-}
+_WAYS_OUT = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
 class PointsOnPlan:

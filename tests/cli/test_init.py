@@ -35,15 +35,32 @@ def test_fit_works_with_what_init_writes(videos, capsys, caplog):
         for label, name in enumerate(("jump", "turn left", "turn right"))
     ]
     assert len({row["path"] for split in rows.values() for row in split}) == 24
+    assert config["threads"] >= 1  # else torch takes the cores of the workers, too, and is many times slower
     quick = ["--trainer.max_epochs=2", "--trainer.logger=false", "--trainer.enable_progress_bar=false"]
     quick += ["--data.num_workers=0"]
     said = ["--threads=1", "--about=This is a first try.", "--next=Then another one."]
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        main(["fit", "--config", "multigrid.yaml", *quick, *said, "--trainer.enable_checkpointing=false"])
+        main(["fit", "--config", "multigrid.yaml", *quick, *said])
     assert caplog.messages.index("This is a first try.") < caplog.messages.index("SmallCNN: 48,563 parameters.")
     assert caplog.messages[-1] == "Then another one."
-    main(["predict", "--config", "multigrid.yaml", *quick, "--data.predict=multigrid_val.csv"])
+    assert config["next"].startswith(
+        f"Weights are in {videos / 'multigrid_checkpoints'}: best.ckpt, by top1, and last.ckpt."
+    )
+    best = str(videos / "multigrid_checkpoints" / "best.ckpt")
+    assert f"--ckpt_path {best} " in config["next"]
+    assert (videos / "multigrid_checkpoints" / "last.ckpt").exists()
+    main(["predict", "--config", "multigrid.yaml", *quick, "--ckpt_path", best, "--data.predict=multigrid_val.csv"])
     assert "turn left" in (videos / "predictions.csv").read_text()  # the names of the folders
+
+
+def test_what_init_says_of_videos_that_differ_and_of_paths_with_spaces(videos, capsys):
+    write_video(videos / "videos" / "jump" / "0.mp4", numbered_frames(20, 64, 80), rate=15)
+    main(["init", "videos", "--output", "new folder/first.yaml"])
+    said = capsys.readouterr().out
+    assert ", short side 48 to 64 pixels, 10 to 20 frames at 15 to 30 per second.\n" in said
+    assert "lightning-multigrid plan --config 'new folder/first.yaml'\n" in said
+    config = yaml.safe_load((videos / "new folder" / "first.yaml").read_text())
+    assert f"--ckpt_path '{videos / 'new folder' / 'first_checkpoints' / 'best.ckpt'}'" in config["next"]
 
 
 def test_splits_that_are_there_are_taken(videos, capsys):

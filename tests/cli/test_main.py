@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+import lightning_multigrid
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
@@ -361,7 +362,7 @@ def test_help_of_a_class_explains_its_arguments(capsys):
 def test_the_version(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
-    assert capsys.readouterr().out.strip().endswith("0.1.0")
+    assert capsys.readouterr().out.strip().endswith(lightning_multigrid.__version__)
 
 
 def test_the_module_runs_as_a_program_and_torchrun_is_told_its_error(tmp_path):

@@ -21,7 +21,7 @@ MULTIGRID = {
     ),
     "training": (
         ("files", "lightning", "loading", "norm", "positions", "reports", "schedule"),
-        ("fsspec", "lightning_utilities", "numpy", "rich", "torch", "typing_extensions"),
+        ("fsspec", "lightning_utilities", "numpy", "rich", "torch", "typing_extensions", "yaml"),
     ),
 }
 VIDEOS = {

@@ -24,6 +24,10 @@ ROWS = [
 ]
 
 
+KINDS = ("FLOPs", "activation memory", "measured time", "time on another GPU", "energy", "a sixth kind")
+COSTS = {kind: dict.fromkeys(SCHEDULE.grids, 1 + index / 50) for index, kind in enumerate(KINDS)}
+
+
 def words(axes):
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
@@ -61,6 +65,17 @@ def test_an_lr_of_zero_has_no_logarithm():
     assert plan_figure(SCHEDULE, [*LRS, LRPoint(358, 0, 0)]).axes[1].get_yscale() == "linear"
 
 
+def test_a_plan_with_costs_shows_each_kind_on_every_grid():
+    *_, costs = plan_figure(SCHEDULE, LRS, COSTS).axes
+    assert words(costs) == list(KINDS)
+    assert len(costs.get_yticklabels()) == len(SCHEDULE.grids) == 8
+    drawn = [line for line in costs.get_lines() if line.get_label() in KINDS]
+    assert [set(line.get_xdata()) for line in drawn] == [{1 + index / 50} for index in range(6)]
+    assert len({line.get_color() for line in drawn}) == len({line.get_marker() for line in drawn}) == 6
+    for line in drawn:
+        assert [round(place) for place in line.get_ydata()] == list(range(8))
+
+
 def test_times_show_a_bar_for_each_shape():
     (axes,) = times_figure(ROWS).axes
     assert words(axes) == ["step predicted by FLOPs", "step", "waiting"]
@@ -68,7 +83,10 @@ def test_times_show_a_bar_for_each_shape():
     assert [bar.get_x() for bar in axes.patches] == [0, 0, 500, 450]
 
 
-@pytest.mark.parametrize("figure", [plan_figure(SCHEDULE, LRS), times_figure(ROWS), times_figure(ROWS * 6)])
+@pytest.mark.parametrize(
+    "figure",
+    [plan_figure(SCHEDULE, LRS), plan_figure(SCHEDULE, LRS, COSTS), times_figure(ROWS), times_figure(ROWS * 6)],
+)
 def test_no_words_overlap(figure):
     drawn = list(boxes(figure))
     width, height = figure.canvas.get_width_height()

@@ -121,6 +121,7 @@ def test_a_sub_package_says_what_it_is_for_and_where_to_begin(package):
 def test_public_names_are_there():
     for name in lightning_multigrid.__all__:
         assert getattr(lightning_multigrid, name).__name__ == name
+    assert lightning_multigrid.__all__ == sorted(lightning_multigrid._PACKAGE)
     assert set(lightning_multigrid.__all__) <= set(dir(lightning_multigrid))
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         lightning_multigrid.nonsense  # noqa: B018
