@@ -149,7 +149,7 @@ def baseline_of(state: Any) -> Any:
     """Returns a copy of nested dicts, lists and tuples that has the baseline's LR in place of each one in use."""
     if isinstance(state, dict):
         whole = copy(state)  # with the attributes of a model's state dict
-        whole.update({key: baseline_of(value) for key, value in state.items()})
+        dict.update(whole, {key: baseline_of(value) for key, value in state.items()})  # that of a Counter adds
         return whole
     if type(state) in (list, tuple):
         return type(state)(map(baseline_of, state))

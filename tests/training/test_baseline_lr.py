@@ -2,6 +2,7 @@
 
 import csv
 import math
+from collections import Counter, OrderedDict
 from fractions import Fraction
 
 import pytest
@@ -13,7 +14,7 @@ from torch.optim import SGD, lr_scheduler
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
-from lightning_multigrid.training.baseline_lr import BaselineEpoch, lr_stages
+from lightning_multigrid.training.baseline_lr import BaselineEpoch, ScaledLR, baseline_of, lr_stages
 from tests.helpers.tiny import Module, fit, loader
 
 BATCHES = 25  # of the baseline: 100 clips, 4 each
@@ -260,6 +261,19 @@ def test_checkpoints_with_callbacks_for_fine_tuning_load_as_weights_only(first, 
     assert 0 < len(rest.lrs) < len(module.lrs)
     assert rest.lrs == module.lrs[-len(rest.lrs) :]  # weights differ, as Lightning leaves thawed layers frozen then
     fit(Remembering(SCHEDULERS["none"], groups), Unfreezing(), ckpt_path=tmp_path / "ours" / "end.ckpt", max_epochs=7)
+
+
+def test_a_copy_with_the_baselines_lr_is_otherwise_equal():
+    weights = OrderedDict(weight=torch.zeros(1))
+    weights._metadata = {"": {"version": 2}}  # which `state_dict` of a module leaves there
+    lr, plain = ScaledLR(0.8, 0.1), torch.Size([2])
+    state = {"milestones": Counter({2: 1}), "weights": weights, "lrs": [(lr, 3), [lr]], "size": plain}
+    copied = baseline_of(state)
+    assert copied == {**state, "lrs": [(0.1, 3), [0.1]]}
+    assert [type(value) for value in copied.values()] == [Counter, OrderedDict, list, torch.Size]
+    assert copied["weights"]._metadata == weights._metadata
+    assert copied["weights"]["weight"] is weights["weight"]
+    assert state["lrs"] == [(0.8, 3), [0.8]]  # a script's own list
 
 
 def metadata(state):
