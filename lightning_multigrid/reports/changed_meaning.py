@@ -36,14 +36,11 @@ def _changed(trainer: Trainer, schedule: MultigridSchedule, validates_by_phase: 
     fewer = schedule.iteration_reduction
     epochs = f"epochs of this run, {schedule.epochs} instead of the baseline's {float(schedule.baseline.epochs):g}"
     steps = f"steps of this run, which has {fewer:.2g} times fewer than the baseline"
-    for callback in _callbacks(trainer, "ModelCheckpoint"):
-        # The key of its state is public, and says its settings.
-        every = {name: int(number) for name, number in re.findall(r"'(every_n_\w+)': (\d+)", callback.state_key)}
-        if every.get("every_n_train_steps", 0):
-            yield f"`ModelCheckpoint(every_n_train_steps={every['every_n_train_steps']})` counts {steps}."
-            break
-        if every.get("every_n_epochs", 0) > 1:
-            yield f"`ModelCheckpoint(every_n_epochs={every['every_n_epochs']})` counts {epochs}."
+    # The key of its state is public, and says its settings.
+    keys = " ".join(callback.state_key for callback in _callbacks(trainer, "ModelCheckpoint"))
+    for name, number in re.findall(r"'(every_n_train_steps|every_n_epochs)': ([1-9]\d*)", keys):
+        if (name, number) != ("every_n_epochs", "1"):
+            yield f"`ModelCheckpoint({name}={number})` counts {epochs if name == 'every_n_epochs' else steps}."
             break
     patience = [callback.patience for callback in _callbacks(trainer, "EarlyStopping")]
     if patience and not schedule.flat:
@@ -69,11 +66,10 @@ def _changed(trainer: Trainer, schedule: MultigridSchedule, validates_by_phase: 
     if every_n not in (None, 1) and not validates_by_phase:
         phases = "`MultigridCallback(validations_per_phase=...)` says it in phases"
         yield f"`check_val_every_n_epoch={every_n}` counts {epochs}. {phases}."
-    for config in trainer.lr_scheduler_configs:
-        if isinstance(config.scheduler, ReduceLROnPlateau):
-            patience_of_lr = f"`ReduceLROnPlateau(patience={config.scheduler.patience})`"
-            yield f"{patience_of_lr} counts {epochs}, and the metric may stand still until a coarse phase ends."
-            break
+    schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+    for plateau in [scheduler for scheduler in schedulers if isinstance(scheduler, ReduceLROnPlateau)][:1]:
+        counts = f"`ReduceLROnPlateau(patience={plateau.patience})` counts {epochs}"
+        yield f"{counts}, and the metric may stand still until a coarse phase ends."
 
 
 def _callbacks(trainer: Trainer, name: str) -> list[Any]:

@@ -10,8 +10,9 @@ step here, a scheduler has been ticked as often as it would have been by the cor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partialmethod
@@ -89,24 +90,21 @@ def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch, epochs
     for config in configs:
         milestones, stepwise = set[Fraction](), True
         for scheduler, offset in scheduler_parts(config.scheduler):
-
-            def position(ticks: int, offset: int = offset, config: LRSchedulerConfig = config) -> Fraction:
-                return epoch.after_ticks(offset + ticks, config.interval, config.frequency)
-
+            ticks: Iterable[int] = ()
             if isinstance(scheduler, MultiStepLR):
-                milestones.update(position(tick) for tick in scheduler.milestones)
+                ticks = scheduler.milestones
             elif isinstance(scheduler, StepLR):
                 stages = range(1, math.ceil(epochs * max(epoch.batches, 1) / scheduler.step_size) + 1)
-                milestones.update(position(stage * scheduler.step_size) for stage in stages)
+                ticks = [stage * scheduler.step_size for stage in stages]
             elif _is_warmup(scheduler) and offset == 0:
-                warmup = max(warmup, position(scheduler.total_iters))
+                warmup = max(warmup, epoch.after_ticks(scheduler.total_iters, config.interval, config.frequency))
             else:
                 stepwise = False
+            milestones.update(epoch.after_ticks(offset + tick, config.interval, config.frequency) for tick in ticks)
         inside = tuple(sorted(milestone for milestone in milestones if 0 < milestone < epochs))
         if 0 < len(inside) <= _MOST_MILESTONES:
             return LRStages(inside, warmup if warmup < inside[0] else Fraction(0), stepwise)
-    if warmup >= epochs:
-        warmup = Fraction(0)
+    warmup = warmup if warmup < epochs else Fraction(0)
     # A warm-up that is longer than the first of the paper's stages comes before all stages.
     start = warmup if warmup >= _KINETICS_MILESTONES[0] * epochs else Fraction(0)
     return LRStages(tuple(start + share * (epochs - start) for share in _KINETICS_MILESTONES), warmup, stepwise=False)
@@ -122,6 +120,7 @@ class ScaledLR(float):
     """The LR (or weight decay) in use. It knows the baseline's, and so does what a script computes from it.
 
     A script that writes `group["lr"] * 0.1` means a tenth of the baseline's LR, one that writes 0.1 the baseline's LR.
+    So `max(group["lr"], 0.1)` compares the baseline's; only `==` compares the LR in use.
     """
 
     baseline: float
@@ -135,25 +134,34 @@ class ScaledLR(float):
         return float, (float(self),)  # what a script saves must load without this package
 
     def _compute(self, operator: Callable[[float, Any], Any], other: Any) -> Any:
-        value = operator(self, other)
-        return value if value is NotImplemented else ScaledLR(value, operator(self.baseline, _baseline_of(other)))
+        value, baseline = operator(self, other), operator(self.baseline, baseline_of(other))
+        return ScaledLR(value, baseline) if type(value) is float else baseline
 
     __add__ = __radd__ = partialmethod(_compute, float.__add__)
     __mul__ = __rmul__ = partialmethod(_compute, float.__mul__)
     __sub__ = partialmethod(_compute, float.__sub__)
     __truediv__ = partialmethod(_compute, float.__truediv__)
+    __lt__, __le__ = partialmethod(_compute, float.__lt__), partialmethod(_compute, float.__le__)
+    __gt__, __ge__ = partialmethod(_compute, float.__gt__), partialmethod(_compute, float.__ge__)
 
 
-def _baseline_of(lr: Any) -> Any:
-    return lr.baseline if isinstance(lr, ScaledLR) else lr
+def baseline_of(state: Any) -> Any:
+    """Returns a copy of nested dicts, lists and tuples that has the baseline's LR in place of each one in use."""
+    if isinstance(state, dict):
+        whole = copy(state)  # with the attributes of a model's state dict
+        dict.update(whole, {key: baseline_of(value) for key, value in state.items()})  # that of a Counter adds
+        return whole
+    if type(state) in (list, tuple):
+        return type(state)(map(baseline_of, state))
+    return state.baseline if isinstance(state, ScaledLR) else state
 
 
 class BaselineLR:
     """Keeps the schedulers on the baseline's clock and the LR of every parameter group at the phase's scale.
 
     `param_groups["lr"]` is the LR in use at each optimizer step, also if the script adds a group or writes an LR.
-    Beside it, each group keeps the baseline's LR, and `state_dict` of an optimizer has only that one, so that
-    checkpoints also fit a plain training. The same holds for the weight decay, if it is scaled.
+    `state_dict` of an optimizer has the baseline's, so that checkpoints also fit a plain training. The same holds for
+    the weight decay, if it is scaled.
 
     `tick` steps a scheduler once, as the module would. `baseline` is what the Trainer answers in the baseline run, by
     the names of its properties, and `run` what it answers in this run, where Lightning would answer something else.
@@ -169,6 +177,10 @@ class BaselineLR:
         run: dict[str, Any],
         weight_decay: bool = False,
     ) -> None:
+        if any(group.get("lr") is None for optimizer in optimizers for group in optimizer.param_groups):
+            raise MisconfigurationException(
+                "MultigridCallback scales `lr` of all parameter groups, but an optimizer has none. Give it a number."
+            )
         self.configs = [config for config in configs if not is_plateau(config)]
         self.intervals: list[str] = [config.interval for config in self.configs]
         self.optimizers, self.epoch, self.tick = optimizers, epoch, tick
@@ -179,13 +191,20 @@ class BaselineLR:
         self.answers = run  # while a scheduler ticks, the baseline's
         self.forget_calls()
         self._warned: set[str] = set()
+        self._tensors: dict[Tensor, float] = {}  # the baseline's value of each tensor in use
 
-    def _groups(self) -> list[dict[str, Any]]:
-        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
-
-    def _scaled(self) -> Iterator[tuple[dict[str, Any], str]]:
+    def _scaled(self) -> list[tuple[dict[str, Any], str]]:
         """Every group with each name of a value in it that is scaled."""
-        return ((group, name) for group in self._groups() for name in self.scales if name in group)
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        return [(group, name) for group in groups for name in self.scales if group.get(name) is not None]
+
+    def _set(self, values: list[float]) -> None:
+        for (group, name), value in zip(self._scaled(), values, strict=True):
+            # Compiled and capturable optimizers keep the LR in a tensor, which must stay the same object.
+            if isinstance(group[name], Tensor):
+                group[name].fill_(value)
+            else:
+                group[name] = value
 
     @contextmanager
     def on_baseline(self) -> Iterator[None]:
@@ -197,25 +216,25 @@ class BaselineLR:
             self._apply_scale()
 
     def remove_scale(self) -> None:
-        for group, name in self._scaled():
-            _set(group, name, self._baseline(group, name))
-            group.pop(_kept(name), None)
+        self._set([self._baseline(group[name], name) for group, name in self._scaled()])
 
-    def _baseline(self, group: dict[str, Any], name: str) -> float:
-        """The baseline's value of a group, also if the script has just written it."""
-        value, known, scale = group[name], group.get(_kept(name)), self.scales[name]
+    def _baseline(self, value: Any, name: str) -> float:
+        """The baseline's value of one in a group, also if the script has just written it."""
         if isinstance(value, ScaledLR):
             return value.baseline
-        # The tolerance is for an LR in a float32 tensor.
-        if known is not None and math.isclose(float(value), known * scale, rel_tol=1e-6):
-            return float(known)
         if not isinstance(value, Tensor):
             self._say_taken(name, value)
             return float(value)
-        if known is None:  # a group that is added, at the LR of another one
-            return float(value) / scale
+        written, scale = float(value), self.scales[name]
+        known = written if scale == 1 else self._tensors.get(value, math.nan)
+        if math.isclose(written, known * scale, rel_tol=1e-6):  # a tensor may be of float32
+            return known
+        # What is called on the way out must have nothing to refuse, and must find the baseline's LR.
+        self.scales = dict.fromkeys(self.scales, 1.0)
+        for tensor, baseline in self._tensors.items():
+            tensor.fill_(baseline)
         raise MisconfigurationException(
-            f"The script sets an {_NAMES[name]} that is in a tensor to {float(value):g}, and MultigridCallback can't "
+            f"The script sets an {_NAMES[name]} that is in a tensor to {written:g}, and MultigridCallback can't "
             "tell whether it is the baseline's or computed from the one in use. Give the optimizer a number as "
             f"`{name}`, or let `configure_optimizers` return a scheduler."
         )
@@ -229,20 +248,19 @@ class BaselineLR:
             f"The script sets the {_NAMES[name]} itself, now to {value:g}. MultigridCallback takes this as the "
             f"baseline's and multiplies it by the phase's scale, now {self.scales[name]:g}. If the script computes it "
             f"from `global_step` or `current_epoch`, it counts this run ({self.run.get(steps, 'a few')} optimizer "
-            f"steps) and not the baseline ({self.baseline[steps]}): let `configure_optimizers` return a scheduler, for "
-            "instance `LinearLR` for a warm-up, or compute it from `global_step / trainer.estimated_stepping_batches`."
+            f"steps) and not the baseline ({self.baseline[steps]}): let `configure_optimizers` return a scheduler, or "
+            f"compute it from `global_step / trainer.{steps}`."
         )
 
     def _apply_scale(self) -> None:
-        for group, name in self._scaled():
-            group[_kept(name)] = baseline = float(group[name])
-            _set(group, name, ScaledLR(baseline * self.scales[name], baseline))
-        self.now = next((group[_kept("lr")] * self.scales["lr"] for group in self._groups()), 0.0)
+        found = [(float(group[name]), self.scales[name], group[name]) for group, name in self._scaled()]
+        self._tensors = {value: baseline for baseline, _, value in found if isinstance(value, Tensor)}
+        self._set([ScaledLR(baseline * scale, baseline) for baseline, scale, _ in found])
+        self.now = found[0][0] * found[0][1] if found else 0.0
 
     def _scale_written(self) -> None:
-        values = ((group[name], group.get(_kept(name))) for group, name in self._scaled())
         # To read a tensor would make the host wait for the device.
-        if any(not isinstance(value, Tensor) and _baseline_of(value) != known for value, known in values):
+        if any(group[name] not in self._tensors for group, name in self._scaled()):
             self.remove_scale()
             self._apply_scale()
 
@@ -262,11 +280,10 @@ class BaselineLR:
 
     def without_scale(self, _: Optimizer, state: dict[str, Any]) -> None:
         """Puts the baseline's LR into a state that is saved: a post-hook of `Optimizer.state_dict`."""
+        state["param_groups"] = baseline_of(state["param_groups"])  # `initial_lr`, too
         for group in state["param_groups"]:
-            for name in self.scales.keys() & group.keys():
-                baseline = self._baseline(group, name)
-                group.pop(_kept(name), None)
-                group[name] = group[name].new_tensor(baseline) if isinstance(group[name], Tensor) else baseline
+            for name in (name for name in self.scales if isinstance(group.get(name), Tensor)):
+                group[name] = group[name].new_tensor(self._baseline(group[name], name))
 
     def resume(self, ticks: Sequence[int], intervals: Sequence[str], scale: float) -> None:
         """Takes over schedulers that have had these ticks, and scales the LR, which is the baseline's now."""
@@ -338,16 +355,3 @@ def is_plateau(config: LRSchedulerConfig) -> bool:
 def _has_stages(scheduler: Any) -> bool:
     """Whether `lr_stages` reads the plan off a scheduler."""
     return any(isinstance(part, (MultiStepLR, StepLR)) or _is_warmup(part) for part, _ in scheduler_parts(scheduler))
-
-
-def _kept(name: str) -> str:
-    """The key under which a group keeps the baseline's value."""
-    return f"multigrid_baseline_{name}"
-
-
-def _set(group: dict[str, Any], name: str, value: float) -> None:
-    # Compiled and capturable optimizers keep the LR in a tensor, which must stay the same object.
-    if isinstance(group[name], Tensor):
-        group[name].fill_(value)
-    else:
-        group[name] = value

@@ -27,6 +27,7 @@ from lightning_multigrid.reports import Clock, RunReport, tell_changed_meaning, 
 from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training import lightning_internals as internals
 from lightning_multigrid.training import resume
+from lightning_multigrid.training.baseline_lr import baseline_of
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.mini_batches import handlers
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
@@ -190,6 +191,7 @@ class Fit:
         state.update(resume.describe_stand(self.sampler, counters.place))
         if counters.place.batch == 0:
             counters.forget_loader()
+        checkpoint.update(baseline_of(checkpoint))  # callbacks for fine-tuning keep the LR of parameter groups
 
 
 def log_values(trainer: Trainer, module: LightningModule, values: Mapping[str, float]) -> None:

@@ -76,14 +76,10 @@ class Options:
 
     def __post_init__(self) -> None:
         SampleParts(self.layout, self.clips, self.follow or {})  # refuses bad values where they are written
-        for name in ("validations_per_phase", "clips_per_epoch"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        if self.precise_bn_batches is not None and self.precise_bn_batches < 1:
-            raise ValueError(
-                f"`precise_bn_batches` must be at least 1, got {self.precise_bn_batches}. Leave it out to keep the "
-                "moving average of training."
-            )
+        for name in ("validations_per_phase", "clips_per_epoch", "precise_bn_batches"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {value}. Leave it out for the default.")
         if self.weight_decay_scaling not in ("none", "timescale"):
             raise ValueError(f"`weight_decay_scaling` must be none or timescale, got {self.weight_decay_scaling!r}.")
         # So does a plan for any baseline.

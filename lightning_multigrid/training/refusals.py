@@ -34,8 +34,7 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
                 "MultigridCallback and `StochasticWeightAveraging` both drive the LR and the number of epochs. Use "
                 "`WeightAveraging` or `EMAWeightAveraging` instead, which leave them alone."
             )
-    every = trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
-    if every:
+    if every := trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]
         raise MisconfigurationException(
             "MultigridCallback requests the training loader itself. Remove "
             f"`reload_dataloaders_every_n_epochs={every}` from the Trainer or remove the callback."

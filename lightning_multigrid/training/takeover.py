@@ -15,7 +15,7 @@ from lightning_multigrid.loading import MultigridSampler
 from lightning_multigrid.norm import Loan
 from lightning_multigrid.reports import ClosingWords, RunReport
 from lightning_multigrid.training import lightning_internals as internals
-from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR, is_plateau
+from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR, baseline_of, is_plateau
 from lightning_multigrid.training.recipe import Recipe
 
 _LIGHTNINGS = "lightning.", "pytorch_lightning."
@@ -98,6 +98,13 @@ class Takeover(ExitStack):
                     own(scheduler, metric)
 
         self.set_attribute(module, "lr_scheduler_step", lr_scheduler_step)
+        save = module.on_save_checkpoint
+
+        def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:
+            save(checkpoint)
+            checkpoint.update(baseline_of(checkpoint))
+
+        self.set_attribute(module, "on_save_checkpoint", on_save_checkpoint)  # comes after those of all callbacks
         if not module.automatic_optimization:
             for config in configs:
                 self._take_calls(trainer, config, lr)

@@ -178,6 +178,7 @@ def run(style: Style, folder: Path, *callbacks: L.Callback, **arguments: Any) ->
         warnings.filterwarnings("ignore", "Checkpoint directory")
         warnings.filterwarnings("ignore", "Using ModelCheckpoint with manual optimization")
         warnings.filterwarnings("ignore", "The dirpath has changed")
+        warnings.filterwarnings("ignore", "Your `IterableDataset` has `__len__` defined")
         trainer.fit(module, data, ckpt_path=ckpt_path)
     return Run(trainer, module, watch, settings)
 

@@ -5,6 +5,7 @@ The recorded baseline is the same script without the callback.
 
 import copy
 import math
+import signal
 from fractions import Fraction
 
 import lightning as L
@@ -15,6 +16,7 @@ from torch import nn
 from torch.optim import SGD, Adam, lr_scheduler
 
 from lightning_multigrid import MultigridCallback
+from lightning_multigrid.lightning import MisconfigurationException
 from lightning_multigrid.norm import SubBatchNorm3d
 from tests.helpers.tiny import clips, fit
 
@@ -477,6 +479,81 @@ def test_checkpoints_hold_what_was_written_and_resume_from_it(place, tmp_path):
         assert [lr for *_, lr in resumed.used] == pytest.approx([lr for *_, lr in whole.used[done:]])
 
 
+class Constant(Script):
+    """Writes what the optimizer has anyway: once, or before each step."""
+
+    def __init__(self, place, value=0.1):
+        super().__init__()
+        self.place, self.value = place, value
+
+    def write(self, place):
+        if place == self.place and self._trainer is not None:
+            for group in self.trainer.optimizers[0].param_groups:
+                group["lr"] = self.value
+
+    def on_train_start(self):
+        self.write("on_train_start")
+
+    def on_train_batch_start(self, batch, batch_idx):
+        super().on_train_batch_start(batch, batch_idx)
+        self.write("on_train_batch_start")
+
+    def on_before_optimizer_step(self, optimizer):
+        self.write("on_before_optimizer_step")
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.write("on_train_batch_end")
+
+
+@pytest.mark.filterwarnings("ignore:The script sets the LR itself")
+@pytest.mark.parametrize(
+    "place", ["on_train_start", "on_train_batch_start", "on_before_optimizer_step", "on_train_batch_end"]
+)
+def test_a_constant_that_is_written_is_scaled_at_every_step(place):
+    module, host = run(lambda: Constant(place), MultigridCallback())
+    assert [lr for *_, lr in module.used] == pytest.approx([0.1 * step.lr_scale for step in steps_of(host).values()])
+
+
+@pytest.mark.filterwarnings("ignore:The script sets the LR itself")
+def test_a_number_that_is_written_is_scaled_also_if_it_happens_to_be_the_one_in_use():
+    class Alternating(Constant):
+        def on_train_batch_start(self, batch, batch_idx):
+            self.value = (0.1, 0.8)[batch_idx % 2]
+            super().on_train_batch_start(batch, batch_idx)
+
+    module, host = run(lambda: Alternating("on_train_batch_start"), MultigridCallback())
+    expected = [(0.1, 0.8)[batch % 2] * step.lr_scale for (_, batch), step in steps_of(host).items()]
+    assert [lr for *_, lr in module.used] == pytest.approx(expected)
+
+
+def test_an_lr_of_an_earlier_phase_that_is_written_back_is_scaled_for_this_one():
+    class Keeps(Script):
+        def on_train_batch_start(self, batch, batch_idx):
+            super().on_train_batch_start(batch, batch_idx)
+            group = self.optimizers().param_groups[0]
+            self.first = getattr(self, "first", group["lr"])
+            group["lr"] = self.first
+
+    module, host = run(Keeps, MultigridCallback())
+    assert [lr for *_, lr in module.used] == pytest.approx([0.1 * step.lr_scale for step in steps_of(host).values()])
+
+
+def test_a_floor_is_the_baselines():
+    class Floor(Script):
+        def on_train_batch_start(self, batch, batch_idx):
+            super().on_train_batch_start(batch, batch_idx)
+            group = self.optimizers().param_groups[0]
+            if group["lr"] > 0.05:
+                group["lr"] = max(group["lr"] * 0.9, 0.06)
+            group["lr"] = min(group["lr"], 0.095)
+
+    with pytest.warns(UserWarning, match="sets the LR itself"):
+        module, host = run(Floor, MultigridCallback())
+    plan = list(steps_of(host).values())
+    expected = [max(0.1 * 0.9 ** (done + 1), 0.06) * step.lr_scale for done, step in enumerate(plan)]
+    assert [lr for *_, lr in module.used] == pytest.approx(expected)
+
+
 def test_an_optimizers_state_has_the_baselines_lr_whoever_asks_for_it():
     class Asking(Script):
         def training_step(self, batch, batch_idx):
@@ -502,6 +579,87 @@ def test_an_lr_in_a_tensor_that_is_written_is_refused():
 
     with pytest.raises(Exception, match=r"sets an LR that is in a tensor to 0\.05.*Give the optimizer a number"):
         run(Writing, MultigridCallback())
+
+
+@pytest.mark.parametrize("lr", [None, "missing"])
+def test_an_optimizer_without_an_lr_is_refused(lr):
+    class Fixed(SGD):
+        def __init__(self, parameters):
+            super().__init__(parameters, lr=0.1)
+            for group in self.param_groups:
+                group.pop("lr") if lr else group.update(lr=None)
+
+        def step(self, closure):
+            return closure()
+
+    class Own(Script):
+        def configure_optimizers(self):
+            return Fixed(self.parameters())
+
+    run(Own)
+    with pytest.raises(MisconfigurationException, match="an optimizer has none. Give it a number"):
+        run(Own, MultigridCallback())
+
+
+class TwoTensors(Script):
+    """Two parameter groups, with one tensor or two; a hook writes the second one at a step in mid-epoch."""
+
+    def __init__(self, shared=False, way="fill"):
+        super().__init__()
+        self.shared, self.way = shared, way
+
+    def configure_optimizers(self):
+        lr = torch.tensor(0.1)
+        parts = self.net[0].parameters(), self.net[4].parameters()
+        both = [{"params": part, "lr": lr if self.shared else lr / (1 + n)} for n, part in enumerate(parts)]
+        return self.recorded(SGD(both, lr=lr))
+
+    def on_train_batch_start(self, batch, batch_idx):
+        super().on_train_batch_start(batch, batch_idx)
+        if len(self.shapes) != 3 or self.way == "none":
+            return
+        optimizer = self.optimizers().optimizer
+        if self.way == "fill":
+            optimizer.param_groups[1]["lr"].fill_(0.04)
+        elif self.way == "replace":
+            optimizer.param_groups[1]["lr"] = torch.tensor(0.04)
+        elif self.way == "load":
+            optimizer.load_state_dict(optimizer.state_dict())
+        else:
+            optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "lr": torch.tensor(0.04)})
+
+
+@pytest.mark.parametrize("way", ["fill", "replace", "load", "add"])
+@pytest.mark.parametrize("first", [True, False])
+def test_an_lr_in_a_tensor_is_refused_once_and_everything_is_put_back(way, first, tmp_path):
+    class Saving(L.Callback):
+        def on_exception(self, trainer, pl_module, exception):
+            trainer.save_checkpoint(tmp_path / "stopped.ckpt")
+
+    module, handlers = TwoTensors(way=way), [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
+    callbacks = [Saving(), MultigridCallback()]
+    with pytest.raises(MisconfigurationException, match="LR that is in a tensor to") as refusal:
+        run(lambda: module, *(callbacks if first else reversed(callbacks)))
+    assert refusal.value.__context__ is None
+    assert len(module.used) == (3 if way == "fill" else 2)  # what is in a tensor is not read at each step
+    assert [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)] == handlers
+    groups = module.trainer.optimizers[0].param_groups
+    saved = torch.load(tmp_path / "stopped.ckpt", weights_only=True)["optimizer_states"][0]["param_groups"]
+    for found in (groups, saved):
+        expected = [0.1, 0.04 if way == "replace" else 0.05, *([0.04] if way == "add" else [])]
+        assert [float(group["lr"]) for group in found] == pytest.approx(expected)
+        assert not any("multigrid" in key for group in found for key in group)
+    assert type(module.trainer) is L.Trainer
+    assert not any(isinstance(layer, SubBatchNorm3d) for layer in module.modules())
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_parameter_groups_may_share_the_tensor_of_their_lr(shared):
+    module, host = run(lambda: TwoTensors(shared, "none"), MultigridCallback())
+    assert [lr for *_, lr in module.used] == pytest.approx([0.1 * step.lr_scale for step in steps_of(host).values()])
+    groups = host.optimizers[0].param_groups
+    assert [float(group["lr"]) for group in groups] == pytest.approx([0.1, 0.1 if shared else 0.05])
+    assert (groups[0]["lr"] is groups[1]["lr"]) == shared
 
 
 def test_what_a_script_computes_from_the_lr_is_an_ordinary_number(tmp_path):

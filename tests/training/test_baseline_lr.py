@@ -2,18 +2,19 @@
 
 import csv
 import math
+from collections import Counter, OrderedDict
 from fractions import Fraction
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import BaseFinetuning, LearningRateMonitor
+from lightning.pytorch.callbacks import BaseFinetuning, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.optim import SGD, lr_scheduler
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
-from lightning_multigrid.training.baseline_lr import BaselineEpoch, lr_stages
+from lightning_multigrid.training.baseline_lr import BaselineEpoch, ScaledLR, baseline_of, lr_stages
 from tests.helpers.tiny import Module, fit, loader
 
 BATCHES = 25  # of the baseline: 100 clips, 4 each
@@ -202,6 +203,84 @@ def test_a_group_that_is_added_while_training_keeps_its_share_of_the_lr(first):
     both = [lrs for lrs in used if len(lrs) == 2]
     assert len({lr for lr, _ in both}) > 3  # several phases and stages
     assert all(added == pytest.approx(lr / 10) for lr, added in both)
+
+
+class Remembering(Module):
+    """Keeps the LR in places that end up in checkpoints."""
+
+    def on_train_start(self):
+        self.hparams.lr = self.optimizers().param_groups[0]["lr"]
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["lrs"] = tuple(group["lr"] for group in self.trainer.optimizers[0].param_groups)
+
+    def on_train_batch_start(self, batch, batch_idx):
+        if self.trainer.current_epoch == 1 and batch_idx == 0:  # keeps `initial_lr` in each group
+            self.own = lr_scheduler.ExponentialLR(self.optimizers().optimizer, 1)
+
+
+@pytest.mark.filterwarnings("ignore:Found .* module")
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+@pytest.mark.filterwarnings("ignore:Detected call of")
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+@pytest.mark.parametrize("first", [True, False])
+def test_checkpoints_with_callbacks_for_fine_tuning_load_as_weights_only(first, tmp_path):
+    def groups(parameters):
+        return SGD([p for p in parameters if p.requires_grad], lr=0.1, momentum=0.9)
+
+    def train(name, module, *callbacks, **arguments):
+        saver = ModelCheckpoint(tmp_path / name, "{step}", save_top_k=-1, every_n_train_steps=4)
+        host = fit(module, *callbacks, saver, enable_checkpointing=True, **arguments)
+        host.save_checkpoint(tmp_path / name / "end.ckpt")
+        return sorted((tmp_path / name).glob("step*.ckpt"), key=lambda path: path.stat().st_mtime)
+
+    def both():
+        callbacks = [Unfreezing(), MultigridCallback()]
+        return callbacks if first else callbacks[::-1]
+
+    def checked(path):
+        saved = torch.load(path, weights_only=True)
+        lrs = [group["lr"] for group in saved["callbacks"]["Unfreezing"]["internal_optimizer_metadata"][0]]
+        assert lrs == pytest.approx([0.1, 0.01][: len(lrs)])
+        assert [group["lr"] for group in saved["optimizer_states"][0]["param_groups"]] == pytest.approx(lrs)
+        return saved
+
+    plain = Remembering(SCHEDULERS["none"], groups)
+    train("plain", plain, Unfreezing())
+    module = Remembering(SCHEDULERS["none"], groups)
+    kept = train("ours", module, *both())
+    expected, found = checked(tmp_path / "plain" / "end.ckpt"), checked(tmp_path / "ours" / "end.ckpt")
+    for name in ("optimizer_states", "callbacks"):
+        one, other = expected[name], found[name]
+        pairs = zip(*(metadata(part) for part in (one, other)), strict=True)
+        assert all(mine.keys() == theirs.keys() for mine, theirs in pairs)
+    middle = next(path for path in kept if len(checked(path)["optimizer_states"][0]["param_groups"]) == 2)
+    assert (checked(middle)["lrs"], checked(middle)["hyper_parameters"]) == ((0.1, pytest.approx(0.01)), {"lr": 0.1})
+    rest = Remembering(SCHEDULERS["none"], groups)
+    train("rest", rest, *both(), ckpt_path=middle)
+    assert 0 < len(rest.lrs) < len(module.lrs)
+    assert rest.lrs == module.lrs[-len(rest.lrs) :]  # weights differ, as Lightning leaves thawed layers frozen then
+    fit(Remembering(SCHEDULERS["none"], groups), Unfreezing(), ckpt_path=tmp_path / "ours" / "end.ckpt", max_epochs=7)
+
+
+def test_a_copy_with_the_baselines_lr_is_otherwise_equal():
+    weights = OrderedDict(weight=torch.zeros(1))
+    weights._metadata = {"": {"version": 2}}  # which `state_dict` of a module leaves there
+    lr, plain = ScaledLR(0.8, 0.1), torch.Size([2])
+    state = {"milestones": Counter({2: 1}), "weights": weights, "lrs": [(lr, 3), [lr]], "size": plain}
+    copied = baseline_of(state)
+    assert copied == {**state, "lrs": [(0.1, 3), [0.1]]}
+    assert [type(value) for value in copied.values()] == [Counter, OrderedDict, list, torch.Size]
+    assert copied["weights"]._metadata == weights._metadata
+    assert copied["weights"]["weight"] is weights["weight"]
+    assert state["lrs"] == [(0.8, 3), [0.8]]  # a script's own list
+
+
+def metadata(state):
+    """The parameter groups in a checkpoint's optimizers, or in its callback's state."""
+    return (
+        state[0]["param_groups"] if isinstance(state, list) else state["Unfreezing"]["internal_optimizer_metadata"][0]
+    )
 
 
 # --- Ticks ---

@@ -111,7 +111,7 @@ class Decaying(Module):
         self.decays = []
 
     def on_before_zero_grad(self, optimizer):
-        self.decays.append(optimizer.param_groups[0]["weight_decay"])
+        self.decays.append(float(optimizer.param_groups[0]["weight_decay"]))
 
 
 @pytest.mark.parametrize("lr_scaling", ["sqrt", "none"])
