@@ -54,7 +54,7 @@ class Record(L.Callback):
         self.lrs = []
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        self.lrs.append(trainer.optimizers[0].param_groups[0]["lr"])
+        self.lrs.append(float(trainer.optimizers[0].param_groups[0]["lr"]))
 
 
 def planned(videos, module, host, data, *, callback=None, clips=VIDEOS, world=1):
