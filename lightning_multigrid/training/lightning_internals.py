@@ -32,6 +32,14 @@ def training_source(trainer: Trainer) -> Any:
     return source
 
 
+def splits_data(trainer: Trainer) -> bool:
+    """Whether Lightning cuts the data among the devices itself: the argument `use_distributed_sampler`.
+
+    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/accelerator_connector.py`): the Trainer has no attribute of that name.
+    """
+    return bool(trainer._accelerator_connector.use_distributed_sampler)
+
+
 def loader_with_front(trainer: Trainer, loader: Any, front: Any) -> Any:
     """Returns a loader that Lightning iterates as it would `loader`, while `trainer.train_dataloader` is its `front`.
 

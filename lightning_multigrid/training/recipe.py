@@ -10,13 +10,22 @@ from typing import Any, Literal, cast
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from lightning_multigrid.lightning import LRSchedulerConfig, MisconfigurationException, Trainer
 from lightning_multigrid.loading import ClipDataset, FixedClips, SampleParts, clip_dataset, same_loader, stream_loader
 from lightning_multigrid.positions import patch_divisors
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, LRScaling, MultigridSchedule, ShortCycle
 from lightning_multigrid.training.baseline_lr import BaselineEpoch, lr_stages
+from lightning_multigrid.training.lightning_internals import splits_data
 
 # Their loaders add states for resuming; the mini-batches are those of a plain `DataLoader`.
 _PLAIN_LOADERS = "torchdata.", "litdata."
@@ -259,9 +268,21 @@ def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = No
         )
     if isinstance(loaders.dataset, IterableDataset):
         return stream_loader(loaders, _clips_of_stream(loaders, trainer, clips_per_epoch))
-    if loaders.batch_size is not None:
+    sampler = batches.sampler
+    if trainer.world_size > 1 and not isinstance(sampler, DistributedSampler):
+        if not splits_data(trainer):
+            raise MisconfigurationException(
+                "MultigridCallback cuts one order of all clips among the devices, but with "
+                f"`use_distributed_sampler=False` each reads all that its {type(sampler).__name__} yields. Leave that "
+                "out of the Trainer, or give the `DataLoader` a `DistributedSampler`."
+            )
+        if isinstance(sampler, (RandomSampler, SequentialSampler)):
+            sampler = RandomSampler(
+                cast("Sized", loaders.dataset)
+            )  # as Lightning does on several devices, also without `shuffle`
+    if loaders.batch_size is not None and sampler is batches.sampler:
         return loaders
-    return same_loader(loaders, batch_size=batches.batch_size, sampler=batches.sampler, drop_last=batches.drop_last)
+    return same_loader(loaders, batch_size=batches.batch_size, sampler=sampler, drop_last=batches.drop_last)
 
 
 def baseline_epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:

@@ -343,9 +343,9 @@ def test_the_points_of_figure_3_have_the_epochs_of_their_factor(name, factor, ca
     clips = 512 * (4 if "small" in name else 1)
     assert planned["epochs"] == pytest.approx(239 * factor, abs=0.5)
     assert planned["steps"] == pytest.approx(240_000 / clips * 239 * factor, rel=0.01)
-    # The LR falls at 94, 154 and 196 of 239 epochs.
-    starts = [phase["start_epoch"] / planned["epochs"] for phase in planned["phases"]]
-    assert starts == pytest.approx([0, 94 / 239, 154 / 239, 196 / 239], abs=1e-9)
+    # The LR falls at 94, 154 and 196 of 239 epochs; the last epoch may be a part of one.
+    starts = [phase["start_epoch"] / factor for phase in planned["phases"]]
+    assert starts == pytest.approx([0, 94, 154, 196], abs=1e-6)
 
 
 def test_the_table_of_costs_is_what_the_script_prints(capsys, monkeypatch):

@@ -21,6 +21,7 @@ from lightning_multigrid.training.lightning_internals import (
     loader_with_front,
     loop_limits,
     reload_every,
+    splits_data,
     stage_of_training,
     step_is_logged,
     training_source,
@@ -39,6 +40,12 @@ def test_every_entry_names_a_version_and_has_a_test():
         test = "test_" + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
         assert callable(globals()[test])
         assert "Lightning 2.5.3 to 2." in getattr(lightning_internals, name).__doc__
+
+
+def test_splits_data():
+    for given in (True, False):
+        assert splits_data(trainer(use_distributed_sampler=given)) is given
+    assert splits_data(trainer())
 
 
 def test_training_source():

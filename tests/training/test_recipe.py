@@ -9,10 +9,12 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.optim import SGD
+from torch.utils.data import DistributedSampler, RandomSampler
 
 from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule
-from lightning_multigrid.training.recipe import auto_lr_scaling
-from tests.helpers.tiny import Module, fit
+from lightning_multigrid.loading import order_of
+from lightning_multigrid.training.recipe import auto_lr_scaling, user_loader
+from tests.helpers.tiny import Module, fit, loader, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 
@@ -159,3 +161,31 @@ def test_a_run_that_resumes_within_an_epoch_has_the_weight_decay_of_its_place(lr
 def test_a_bad_weight_decay_scaling_is_refused():
     with pytest.raises(ValueError, match="`weight_decay_scaling` must be none or timescale, got 'linear'"):
         MultigridCallback(weight_decay_scaling="linear")
+
+
+# --- Several devices ---
+
+
+def order_on(devices, **arguments):
+    host = trainer(devices=devices, strategy="ddp", max_epochs=2)
+    return order_of(user_loader(loader(**{"shuffle": None} | arguments), host), seed=0)
+
+
+def test_several_devices_shuffle_as_lightning_does():
+    """There `shuffle=False`, or its absence, trains in the order of the dataset on one device only."""
+    everything = list(range(len(loader().dataset)))
+    assert list(order_on(1)(0)) == everything
+    for sampler in (None, RandomSampler(everything, replacement=True, num_samples=7)):
+        order = order_on(2, sampler=sampler)
+        assert sorted(order(0)) == sorted(order(1)) == everything
+        assert order(0) != everything != order(1) != order(0)
+    own = DistributedSampler(everything, 2, 0, shuffle=False)
+    assert list(order_on(2, sampler=own)(0)) == everything
+
+
+def test_devices_that_read_all_of_the_data_each_are_refused():
+    host = trainer(devices=2, strategy="ddp", use_distributed_sampler=False)
+    with pytest.raises(MisconfigurationException, match="each reads all that its RandomSampler yields.* give the"):
+        user_loader(loader(), host)
+    own = loader(shuffle=None, sampler=DistributedSampler(loader().dataset, 2, 0))
+    assert user_loader(own, host) is own
