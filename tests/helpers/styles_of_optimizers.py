@@ -65,7 +65,7 @@ row(OPTIMIZERS, "timm's `create_optimizer_v2`", module=optimized(timm_adamw), ne
 row(OPTIMIZERS, "LBFGS, unscaled", module=optimized(lambda m: torch.optim.LBFGS(m.parameters(), 0.1, max_iter=2)),
     multigrid={"lr_scaling": "none"})  # fmt: skip
 row(OPTIMIZERS, "an optimizer without an LR in its parameter groups", module=optimized(lambda m: NoLR(m.parameters())),
-    refused="an optimizer has none", outcome="there is nothing to scale; call it `lr`")  # fmt: skip
+    refused="parameter group has none", outcome="there is nothing to scale; call it `lr`")  # fmt: skip
 row(OPTIMIZERS, "`foreach=True`", module=optimized(lambda m: SGD(m.parameters(), 0.1, foreach=True)))
 row(OPTIMIZERS, "a class of one's own", module=optimized(lambda m: Fused(m.parameters(), 0.1)))
 row(OPTIMIZERS, "in a list", module=optimized(lambda m: [SGD(m.parameters(), 0.1)]))
@@ -265,6 +265,14 @@ class Grows(Script):
             self.optimizers().optimizer.add_param_group({"params": [self.more], "lr": torch.tensor(1e-4)})
 
 
+class Renewed(Script):
+    """Makes another optimizer while it trains."""
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.trainer.optimizers = [SGD(self.parameters(), lr=0.1, momentum=0.9)]
+
+
 class NoLR(SGD):
     """Has no LR in its parameter groups."""
 
@@ -308,6 +316,8 @@ row(
     late=True,
     outcome="nothing tells whether it is the baseline's or computed from the one in use",
 )
+row(OWN, "another optimizer, put in its place in a hook", module=Renewed, refused="another optimizer now", late=True,
+    outcome="its LR would not be scaled; change the parameter groups instead")  # fmt: skip
 row(
     OWN,
     "an LR in a tensor, written in a hook",
