@@ -90,7 +90,7 @@ class Fit:
         if self._trainer.optimizers != self.lr.optimizers or any(group.get("lr") is None for group in groups):
             raise MisconfigurationException(
                 "MultigridCallback scales the `lr` of the optimizers of `configure_optimizers`, but a parameter group "
-                "has none, or there is another optimizer now. Give each group a number as `lr`, and keep the optimizers."
+                "has none, or there is another optimizer now. Give each group one, and keep the optimizers."
             )
         steps = self.sampler.steps(epoch)
         batch -= batch % self.sampler.accumulate  # the micro-batches of an optimizer step share its LR

@@ -597,7 +597,7 @@ def test_an_optimizer_without_an_lr_is_refused(lr):
             return Fixed(self.parameters())
 
     run(Own)
-    with pytest.raises(MisconfigurationException, match="but a parameter group has none.*Give each group a nu"):
+    with pytest.raises(MisconfigurationException, match="but a parameter group has none.*Give each group one"):
         run(Own, MultigridCallback())
 
 
