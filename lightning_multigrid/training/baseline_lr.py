@@ -139,8 +139,8 @@ class ScaledLR(float):
 
     __add__ = __radd__ = partialmethod(_compute, float.__add__)
     __mul__ = __rmul__ = partialmethod(_compute, float.__mul__)
-    __sub__ = partialmethod(_compute, float.__sub__)
-    __truediv__ = partialmethod(_compute, float.__truediv__)
+    __sub__, __rsub__ = partialmethod(_compute, float.__sub__), partialmethod(_compute, float.__rsub__)
+    __truediv__, __rtruediv__ = partialmethod(_compute, float.__truediv__), partialmethod(_compute, float.__rtruediv__)
     __lt__, __le__ = partialmethod(_compute, float.__lt__), partialmethod(_compute, float.__le__)
     __gt__, __ge__ = partialmethod(_compute, float.__gt__), partialmethod(_compute, float.__ge__)
 
@@ -177,13 +177,9 @@ class BaselineLR:
         run: dict[str, Any],
         weight_decay: bool = False,
     ) -> None:
-        if any(group.get("lr") is None for optimizer in optimizers for group in optimizer.param_groups):
-            raise MisconfigurationException(
-                "MultigridCallback scales `lr` of all parameter groups, but an optimizer has none. Give it a number."
-            )
         self.configs = [config for config in configs if not is_plateau(config)]
         self.intervals: list[str] = [config.interval for config in self.configs]
-        self.optimizers, self.epoch, self.tick = optimizers, epoch, tick
+        self.optimizers, self.epoch, self.tick = list(optimizers), epoch, tick
         self.ticks = [0] * len(self.configs)
         self.scales = {"lr": 1.0, "weight_decay": 1.0} if weight_decay else {"lr": 1.0}
         self.now = 0.0  # the LR in use of the first parameter group; 0 if there is no optimizer

@@ -88,6 +88,12 @@ class Fit:
 
     def sync_lr(self, epoch: int, batch: int) -> None:
         """Sets the LR of a step; the step after an epoch's last is the first of the next epoch."""
+        groups = [group for optimizer in self._trainer.optimizers for group in optimizer.param_groups]
+        if self._trainer.optimizers != self.lr.optimizers or any(group.get("lr") is None for group in groups):
+            raise MisconfigurationException(
+                "MultigridCallback scales the `lr` of the optimizers of `configure_optimizers`, but a parameter group "
+                "has none, or there is another optimizer now. Give each group one, and keep the optimizers."
+            )
         steps = self.sampler.steps(epoch)
         batch -= batch % self.sampler.accumulate  # the micro-batches of an optimizer step share its LR
         if batch >= len(steps):

@@ -289,9 +289,7 @@ def baseline_epochs(trainer: Trainer, epoch: BaselineEpoch) -> Fraction:
     """Returns the length of the baseline in epochs, by the Trainer's `max_epochs` and `max_steps`."""
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         return Fraction(1)
-    lengths = []
-    if trainer.max_epochs is not None and trainer.max_epochs != -1:
-        lengths.append(Fraction(trainer.max_epochs))
+    lengths = [] if trainer.max_epochs in (None, -1) else [Fraction(trainer.max_epochs)]
     if trainer.max_steps != -1:
         lengths.append(epoch.after_ticks(trainer.max_steps, "step", frequency=1))
     if not lengths:

@@ -18,8 +18,6 @@ from lightning_multigrid.training import lightning_internals as internals
 from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR, baseline_of, is_plateau
 from lightning_multigrid.training.recipe import Recipe
 
-_LIGHTNINGS = "lightning.", "pytorch_lightning."
-
 
 def _narrow_columns(theme: Any) -> list[ProgressColumn]:
     """The columns of Lightning's bar of Rich that leave room for ours on 80 characters, without times of the epoch."""
@@ -94,10 +92,12 @@ class Takeover(ExitStack):
             # Lightning's ticks do nothing, as ours follow the baseline's clock. But only Lightning knows the metric of
             # a plateau, so it ticks that scheduler, which then computes with the baseline's LR.
             if all(scheduler is not config.scheduler for config in lr.configs):
-                with lr.on_baseline():
-                    own(scheduler, metric)
+                lr.on_baseline()(own)(scheduler, metric)
 
         self.set_attribute(module, "lr_scheduler_step", lr_scheduler_step)
+        # They make groups at `float(group["lr"])`, which knows no scale.
+        for one in [one for one in trainer.callbacks if is_a(one, "callbacks.BaseFinetuning")]:  # type: ignore[attr-defined]
+            self.set_attribute(one, "on_train_epoch_start", lr.on_baseline()(one.on_train_epoch_start))
         save = module.on_save_checkpoint
 
         def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:
@@ -123,8 +123,7 @@ class Takeover(ExitStack):
         def method(name: str) -> Callable[..., None]:
             def call(scheduler: Any, *args: Any, **kwargs: Any) -> None:
                 if plateau:
-                    with lr.on_baseline():
-                        getattr(super(type(scheduler), scheduler), name)(*args, **kwargs)
+                    lr.on_baseline()(getattr(super(type(scheduler), scheduler), name))(*args, **kwargs)
                 else:
                     place = trainer.current_epoch, internals.batch_index(trainer), trainer.is_last_batch
                     lr.called(scheduler, bool(args or kwargs), *place)
@@ -159,7 +158,8 @@ class Takeover(ExitStack):
 
         # Items that are text can only come from this method; what is logged for the bar must be a number.
         self.set_attribute(bar, "get_metrics", get_metrics)
-        if is_a(bar, "callbacks.RichProgressBar") and type(bar).__module__.startswith(_LIGHTNINGS):
+        package = type(bar).__module__.partition(".")[0]
+        if is_a(bar, "callbacks.RichProgressBar") and package in ("lightning", "pytorch_lightning"):
             self.set_attribute(bar, "configure_columns", lambda trainer: _narrow_columns(bar.theme))
 
     def add_last_callback(self, trainer: Trainer, callback: Callback) -> None:

@@ -5,11 +5,20 @@
 
 from __future__ import annotations
 
-from tests.helpers import styles_of_data, styles_of_modules, styles_of_optimizers, styles_of_samples
+from tests.helpers import (
+    styles_of_data,
+    styles_of_libraries,
+    styles_of_modules,
+    styles_of_optimizers,
+    styles_of_samples,
+    styles_of_whole_scripts,
+)
 from tests.helpers.scripts import Style
 
 STYLES: list[Style] = [
+    *styles_of_whole_scripts.row,
     *styles_of_data.row,
+    *styles_of_libraries.row,
     *styles_of_samples.row,
     *styles_of_optimizers.row,
     *styles_of_modules.row,

@@ -14,14 +14,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.schedule import BatchShape
+from tests.helpers.chosen_package import L
 from tests.helpers.small_scripts import BATCH, CLIPS, EPOCHS, FRAMES, SIZE, Script, loader
 
 QUIET = {
@@ -81,6 +80,8 @@ class Style:
         plain: Whether the script ends without the callback.
         warns: What the callback warns of.
         needs: A package without which the row is skipped.
+        slow: Whether only the slow tests run it.
+        package: Of Lightning, as the script imports it; another one than ours runs in a process of its own.
     """
 
     group: str
@@ -103,6 +104,8 @@ class Style:
     plain: bool = True
     warns: str | None = None
     needs: str | None = None
+    slow: bool = False
+    package: str = "lightning"
 
     @property
     def id(self) -> str:
@@ -141,11 +144,11 @@ class Watch(L.Callback):
             optimizer.register_step_pre_hook(lambda *_: self._note(trainer))
 
     def _note(self, trainer: Any) -> None:
-        lrs = [float(group["lr"]) for one in trainer.optimizers for group in one.param_groups]
+        lrs = [float(group["lr"]) for one in trainer.optimizers for group in one.param_groups if "lr" in group]
         self.lrs[trainer.current_epoch, self._batch] = lrs
 
 
-class Keep(ModelCheckpoint):
+class Keep(L.callbacks.ModelCheckpoint):
     """Not to be taken for one of the script's."""
 
 
@@ -166,8 +169,10 @@ def run(style: Style, folder: Path, *callbacks: L.Callback, **arguments: Any) ->
     ckpt_path = arguments.pop("ckpt_path", None)
     own = style.callbacks()
     given = QUIET | {"default_root_dir": folder, "enable_checkpointing": bool(callbacks)} | style.trainer | arguments
-    if any(isinstance(callback, ModelCheckpoint) for callback in (*own, *callbacks)):
+    if any(isinstance(callback, L.callbacks.ModelCheckpoint) for callback in (*own, *callbacks)):
         given["enable_checkpointing"] = True
+    if given["logger"]:
+        given["logger"] = L.loggers.CSVLogger(folder)
     trainer = L.Trainer(**given, callbacks=[*own, *callbacks, watch])
     settings = {name: getattr(trainer, name) for name in RESTORED}
     module = style.module()
@@ -179,6 +184,7 @@ def run(style: Style, folder: Path, *callbacks: L.Callback, **arguments: Any) ->
         warnings.filterwarnings("ignore", "Using ModelCheckpoint with manual optimization")
         warnings.filterwarnings("ignore", "The dirpath has changed")
         warnings.filterwarnings("ignore", "Your `IterableDataset` has `__len__` defined")
+        warnings.filterwarnings("ignore", "`training_step` returned `None`")
         trainer.fit(module, data, ckpt_path=ckpt_path)
     return Run(trainer, module, watch, settings)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
+
+from tests.helpers.chosen_package import L
 
 BATCH, FRAMES, SIZE, CLASSES, EPOCHS = 2, 4, 16, 3, 2
 CLIPS = 96  # the coarsest grid of the default cycles has 32

@@ -266,6 +266,16 @@ class Balanced(Sampler[int]):
         return iter(torch.stack(columns, dim=1).flatten().tolist())
 
 
+class Repeated(Balanced):
+    """Draws half of the clips twice."""
+
+    def __len__(self) -> int:
+        return 144
+
+    def __iter__(self) -> Any:
+        return iter([index % CLIPS for index in torch.randperm(144).tolist()])
+
+
 class Drawn(Balanced):
     def __init__(self) -> None:
         self.random = random.Random(1)
@@ -344,6 +354,11 @@ row(
     refused="has batches of its own",
     outcome="as above",
 )
+row(
+    LOADERS, "a sampler with more clips than the data", data=lambda: loader(shuffle=None, sampler=Repeated()), clips=144
+)
+row(LOADERS, "`RandomSampler` with fewer clips than the data", clips=64,
+    data=lambda: loader(shuffle=None, sampler=RandomSampler(Clips(), num_samples=64)))  # fmt: skip
 row(LOADERS, "a balanced sampler", data=lambda: loader(shuffle=None, sampler=Balanced()), resume=True)
 row(LOADERS, "a sampler with a random generator of its own", resume=True,
     data=lambda: loader(shuffle=None, sampler=Drawn()))  # fmt: skip

@@ -17,8 +17,10 @@ from tests.helpers.small_scripts import (
     SIZE,
     Script,
     WithValidation,
+    loader,
     net,
 )
+from tests.helpers.styles_of_optimizers import Taught
 
 row = Rows()
 
@@ -51,6 +53,9 @@ row(TRAINER, "`profiler='simple'`", trainer={"profiler": "simple"})
 row(TRAINER, "`use_distributed_sampler=False`", trainer={"use_distributed_sampler": False})
 row(TRAINER, "`inference_mode=False`", trainer={"inference_mode": False}, **VALIDATED)
 row(TRAINER, "`sync_batchnorm=True`", trainer={"sync_batchnorm": True}, outcome="as one device has nothing to share")
+row(TRAINER, "`overfit_batches=40`", trainer={"overfit_batches": 40}, clips=80, data=lambda: loader(shuffle=False))
+row(TRAINER, "`strategy='deepspeed'`", trainer={"strategy": "deepspeed"}, refused="DeepSpeed wraps both", plain=False,
+    needs="deepspeed", outcome="it keeps the LR in an engine of its own; use `strategy='fsdp'`")  # fmt: skip
 row(TRAINER, "`reload_dataloaders_every_n_epochs=1`", trainer={"reload_dataloaders_every_n_epochs": 1},
     refused="requests the training loader itself",
     outcome="the plan needs one loader")  # fmt: skip
@@ -101,6 +106,19 @@ class Progress(L.Callback):
         assert self.shares[-1] == 1
 
 
+class Halves(Script):
+    """Has a backbone that a callback freezes and thaws."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda module: torch.optim.SGD([p for p in module.parameters() if p.requires_grad], 0.1, momentum=0.9)
+        )
+        self.backbone, self.net = self.net[:2], self.net[2:]
+
+    def forward(self, clips: Any) -> Any:
+        return self.net(self.backbone(clips))
+
+
 row(CALLBACKS, "`ModelCheckpoint` by a metric", module=WithValidation,
     **with_callback(lambda: cb.ModelCheckpoint(monitor="val_loss", save_last=True)))  # fmt: skip
 row(CALLBACKS, "`ModelCheckpoint` by epochs", **with_callback(lambda: cb.ModelCheckpoint(every_n_epochs=1)))
@@ -113,6 +131,16 @@ row(CALLBACKS, "`Timer`", **with_callback(lambda: cb.Timer("01:00:00:00")))
 row(CALLBACKS, "`LambdaCallback`", **with_callback(lambda: cb.LambdaCallback(on_train_start=lambda *_: None)))
 row(CALLBACKS, "looks at the training loader", **with_callback(Peek))
 row(CALLBACKS, "computes progress from `estimated_stepping_batches`", **with_callback(Progress))
+row(
+    CALLBACKS,
+    "`LearningRateMonitor`",
+    trainer={"logger": True},
+    **with_callback(lambda: cb.LearningRateMonitor("step")),
+)
+row(CALLBACKS, "`EMAWeightAveraging`", **with_callback(lambda: cb.EMAWeightAveraging(decay=0.9)))
+row(CALLBACKS, "`BackboneFinetuning`", module=Halves, resumes=False, lr=False,
+    outcome="thaws at an epoch of this run; Lightning leaves the backbone frozen when it resumes later",
+    **with_callback(lambda: cb.BackboneFinetuning(1, lambda epoch: 1.5, train_bn=False)))  # fmt: skip
 row(CALLBACKS, "`StochasticWeightAveraging`", refused="StochasticWeightAveraging",
     outcome="it drives the LR, too; use `WeightAveraging` or `EMAWeightAveraging`", resume=True,
     **with_callback(lambda: cb.StochasticWeightAveraging(1e-2)))  # fmt: skip
@@ -131,6 +159,11 @@ class Logging(Script):
         loss = self.loss(batch)
         self.log("loss", loss, on_step=True, on_epoch=True)
         return {"loss": loss, "kept": loss.detach()}
+
+
+class Skips(Script):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return None if batch_idx % 5 == 4 else self.loss(batch)
 
 
 class Late(Script):
@@ -234,6 +267,8 @@ class Normalises(Script):
 
 
 row(MODULES, "a 3D CNN with BatchNorm")
+row(MODULES, "a teacher that is a moving average of the model", module=lambda: Taught(manual=False))
+row(MODULES, "leaves steps out (`training_step` returns None)", module=Skips)
 row(MODULES, "logs, and returns a dict", module=Logging)
 row(MODULES, "`configure_model`", module=Late)
 row(MODULES, "normalises in `on_before_batch_transfer`", module=Normalises)

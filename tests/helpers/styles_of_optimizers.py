@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -33,6 +34,18 @@ def two_groups(module: Script) -> Any:
     return SGD([{"params": parts[0], "lr": 0.01}, {"params": parts[1]}], lr=0.1)
 
 
+def shared(module: Script) -> Any:
+    parts = module.net[0].parameters(), module.net[5].parameters()
+    groups = [{"params": parts[0]}, {"params": parts[1], "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, torch.tensor(1e-3))
+
+
+def timm_adamw(module: Script) -> Any:
+    from timm.optim import create_optimizer_v2
+
+    return create_optimizer_v2(module, "adamw", lr=1e-3, weight_decay=0.05)
+
+
 class Fused(torch.optim.SGD):
     """An optimizer of the script's own class."""
 
@@ -47,6 +60,12 @@ row(OPTIMIZERS, "RMSprop, unscaled", module=optimized(lambda m: torch.optim.RMSp
     multigrid={"lr_scaling": "none"})  # fmt: skip
 row(OPTIMIZERS, "an LR in a tensor",
     module=optimized(lambda m: torch.optim.AdamW(m.parameters(), torch.tensor(1e-3), capturable=False)))  # fmt: skip
+row(OPTIMIZERS, "parameter groups that share an LR in a tensor", module=optimized(shared))
+row(OPTIMIZERS, "timm's `create_optimizer_v2`", module=optimized(timm_adamw), needs="timm")
+row(OPTIMIZERS, "LBFGS, unscaled", module=optimized(lambda m: torch.optim.LBFGS(m.parameters(), 0.1, max_iter=2)),
+    multigrid={"lr_scaling": "none"})  # fmt: skip
+row(OPTIMIZERS, "an optimizer without an LR in its parameter groups", module=optimized(lambda m: NoLR(m.parameters())),
+    refused="parameter group has none", outcome="there is nothing to scale; call it `lr`")  # fmt: skip
 row(OPTIMIZERS, "`foreach=True`", module=optimized(lambda m: SGD(m.parameters(), 0.1, foreach=True)))
 row(OPTIMIZERS, "a class of one's own", module=optimized(lambda m: Fused(m.parameters(), 0.1)))
 row(OPTIMIZERS, "in a list", module=optimized(lambda m: [SGD(m.parameters(), 0.1)]))
@@ -144,6 +163,27 @@ class Timm(Script):
             scheduler.step(epoch=self.current_epoch)
 
 
+class TimmSteps(Script):
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        scheduler.step(epoch=self.current_epoch + 1)
+
+
+def timm_steps(module: Script) -> Any:
+    from timm.scheduler import create_scheduler_v2
+
+    optimizer = SGD(module.parameters(), lr=0.1, momentum=0.9)
+    epochs = {"num_epochs": 2, "decay_epochs": 1, "warmup_epochs": 0}
+    return [optimizer], [create_scheduler_v2(optimizer, "step", decay_rate=0.1, **epochs)[0]]
+
+
+def hugging_face(module: Script) -> Any:
+    from transformers import get_cosine_schedule_with_warmup
+
+    optimizer = torch.optim.AdamW(module.parameters(), 1e-3)
+    total = int(module.trainer.estimated_stepping_batches)
+    return [optimizer], [{"scheduler": get_cosine_schedule_with_warmup(optimizer, 6, total), **STEP}]
+
+
 class Steps(Script):
     """Steps its scheduler in its own way."""
 
@@ -179,6 +219,77 @@ class WrittenTensor(Script):
         self.optimizers().param_groups[0]["lr"].fill_(1e-4)
 
 
+class Constant(Script):
+    """Writes what the optimizer has anyway."""
+
+    def __init__(self, each: bool) -> None:
+        super().__init__()
+        self.each = each
+
+    def write(self) -> None:
+        for group in self.optimizers().param_groups:
+            group["lr"] = 0.1
+
+    def on_train_start(self) -> None:
+        self.write()
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        if self.each:
+            self.write()
+
+
+class Floor(Script):
+    """Lowers the LR in each mini-batch, down to a number."""
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        for group in self.optimizers().param_groups:
+            group["lr"] = max(group["lr"] * 0.95, 0.04)
+
+
+class WarmsUp(Script):
+    """Warms up as Lightning's documentation has it."""
+
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any) -> None:
+        optimizer.step(closure=optimizer_closure)
+        if self.trainer.global_step < 500:
+            for group in optimizer.param_groups:
+                group["lr"] = 0.1 * min(1.0, (self.trainer.global_step + 1) / 500)
+
+
+class Grows(Script):
+    """Adds a parameter group with an LR of its own."""
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.more = nn.Parameter(torch.zeros(1))
+            self.optimizers().optimizer.add_param_group({"params": [self.more], "lr": torch.tensor(1e-4)})
+
+
+class Renewed(Script):
+    """Makes another optimizer while it trains."""
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.trainer.optimizers = [SGD(self.parameters(), lr=0.1, momentum=0.9)]
+
+
+class NoLR(SGD):
+    """Has no LR in its parameter groups."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.1)
+        for group in self.param_groups:
+            group["step_size"] = group.pop("lr")
+
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
+        loss = closure()
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter -= group["step_size"] * parameter.grad
+        return loss
+
+
 CLOCK = "the LR is scaled; its clock is the script's"
 row(OWN, "timm by epoch, in `lr_scheduler_step`", module=lambda: Timm(by_steps=False), needs="timm", resume=True)
 row(OWN, "timm by step, in `lr_scheduler_step`", module=lambda: Timm(by_steps=True), needs="timm", resume=True)
@@ -186,6 +297,27 @@ row(OWN, "`lr_scheduler_step`", module=Steps)
 row(OWN, "a number written in a hook, from `global_step`", module=Written, lr=False, resume=True,
     warns="sets the LR itself", outcome=CLOCK)  # fmt: skip
 row(OWN, '`group["lr"] *= 0.5` after each epoch', module=Halved, lr=False, resume=True, outcome=CLOCK)
+row(OWN, "a constant, written before each step", module=lambda: Constant(each=True), warns="sets the LR itself",
+    outcome="the LR is scaled")  # fmt: skip
+row(OWN, "a constant, written once", module=lambda: Constant(each=False), warns="sets the LR itself",
+    outcome="the LR is scaled")  # fmt: skip
+row(OWN, '`group["lr"] = max(group["lr"] * 0.95, 0.04)`', module=Floor, lr=False, resume=True,
+    warns="sets the LR itself", outcome=CLOCK)  # fmt: skip
+row(OWN, "a warm-up of 500 steps in `optimizer_step`", module=WarmsUp, lr=False, resume=True,
+    warns="sets the LR itself", outcome=CLOCK)  # fmt: skip
+row(OWN, "timm's `create_scheduler_v2`", module=lambda: TimmSteps(timm_steps), needs="timm")
+row(OWN, "transformers' `get_cosine_schedule_with_warmup`", module=optimized(hugging_face), needs="transformers",
+    slow=True)  # fmt: skip
+row(
+    OWN,
+    "a parameter group with an LR in a tensor, added in a hook",
+    module=lambda: Grows(lambda m: torch.optim.AdamW(m.parameters(), torch.tensor(1e-3))),
+    refused="LR that is in a tensor",
+    late=True,
+    outcome="nothing tells whether it is the baseline's or computed from the one in use",
+)
+row(OWN, "another optimizer, put in its place in a hook", module=Renewed, refused="another optimizer now", late=True,
+    outcome="its LR would not be scaled; change the parameter groups instead")  # fmt: skip
 row(
     OWN,
     "an LR in a tensor, written in a hook",
@@ -236,7 +368,94 @@ class Manual(Script):
         return made, [{"scheduler": lr_scheduler.ExponentialLR(one, 0.95), **self.declared} for one in made]
 
 
+class Adversarial(Script):
+    """A model and a critic that learn by losses of their own, the critic in every other mini-batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.critic = net()
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        clips, labels = batch
+        both: Any = self.optimizers()
+        losses = (
+            lambda: nn.functional.cross_entropy(self.net(clips), labels) - 0.1 * self.critic(clips).mean(),
+            lambda: nn.functional.cross_entropy(self.critic(clips), labels) + 0.1 * self.net(clips).detach().mean(),
+        )
+        for optimizer, loss in list(zip(both, losses, strict=True))[: 2 - batch_idx % 2]:
+            self.toggle_optimizer(optimizer)
+            optimizer.zero_grad()
+            self.manual_backward(loss())
+            self.clip_gradients(optimizer, 0.5, "norm")
+            optimizer.step()
+            self.untoggle_optimizer(optimizer)
+        for scheduler in self.lr_schedulers():
+            scheduler.step()
+
+    def configure_optimizers(self) -> Any:
+        both = [SGD(self.net.parameters(), 0.1), SGD(self.critic.parameters(), 0.05)]
+        return both, [{"scheduler": lr_scheduler.CosineAnnealingLR(one, STEPS), **STEP} for one in both]
+
+
+class Taught(Script):
+    """Learns from a moving average of itself."""
+
+    def __init__(self, manual: bool) -> None:
+        super().__init__(lambda module: SGD(module.net.parameters(), lr=0.1))
+        self.automatic_optimization = not manual
+        self.teacher = copy.deepcopy(self.net).requires_grad_(False)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        with torch.no_grad():
+            for mine, its in zip(self.teacher.parameters(), self.net.parameters(), strict=True):
+                mine.lerp_(its, 0.1)
+            target = self.teacher(batch[0]).softmax(dim=1)
+        loss = self.loss(batch) + nn.functional.cross_entropy(self.net(batch[0]), target)
+        if self.automatic_optimization:
+            return loss
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+        return None
+
+
+class Accumulates(Script):
+    """Steps in every other mini-batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer: Any = self.optimizers()
+        self.manual_backward(self.loss(batch) / 2)
+        if batch_idx % 2 or self.trainer.is_last_batch:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+class Closure(Accumulates):
+    """Gives the optimizer a closure."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer: Any = self.optimizers()
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = self.loss(batch)
+            self.manual_backward(loss)
+            return loss
+
+        optimizer.step(closure=closure)
+
+
 row(MANUAL, "one optimizer", module=Manual)
+row(MANUAL, "a model and a critic (GAN), `toggle_optimizer`, schedulers", module=Adversarial, lr=False)
+row(MANUAL, "a teacher that is a moving average of the model", module=lambda: Taught(manual=True), resume=True)
+row(MANUAL, "gradients of two mini-batches", module=Accumulates)
+row(MANUAL, "`optimizer.step(closure)`", module=Closure)
 row(MANUAL, "two optimizers", module=lambda: Manual(2))
 row(MANUAL, "a scheduler, stepped in each mini-batch", module=lambda: Manual(1, "step"), resume=True)
 row(MANUAL, "two optimizers and schedulers, stepped in each mini-batch", module=lambda: Manual(2, "step"))

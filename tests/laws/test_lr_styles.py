@@ -597,8 +597,19 @@ def test_an_optimizer_without_an_lr_is_refused(lr):
             return Fixed(self.parameters())
 
     run(Own)
-    with pytest.raises(MisconfigurationException, match="an optimizer has none. Give it a number"):
+    with pytest.raises(MisconfigurationException, match="but a parameter group has none.*Give each group one"):
         run(Own, MultigridCallback())
+
+
+def test_an_optimizer_that_replaces_another_one_is_refused():
+    class Renewed(Script):
+        def on_train_epoch_start(self):
+            if self.current_epoch == 1:
+                self.trainer.optimizers = [self.sgd(self.net)]
+
+    run(Renewed)
+    with pytest.raises(MisconfigurationException, match="there is another optimizer now. Give .* keep the opt"):
+        run(Renewed, MultigridCallback())
 
 
 class TwoTensors(Script):

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import BaseFinetuning, LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.callbacks import BackboneFinetuning, BaseFinetuning, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.optim import SGD, lr_scheduler
@@ -203,6 +203,34 @@ def test_a_group_that_is_added_while_training_keeps_its_share_of_the_lr(first):
     both = [lrs for lrs in used if len(lrs) == 2]
     assert len({lr for lr, _ in both}) > 3  # several phases and stages
     assert all(added == pytest.approx(lr / 10) for lr, added in both)
+
+
+@pytest.mark.filterwarnings("ignore:Found .* module")
+@pytest.mark.parametrize("in_tensor", [False, True])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_backbone_thaws_at_its_share_of_the_baselines_lr(first, in_tensor):
+    class Halves(Module):
+        def __init__(self):
+            super().__init__(optimizer=self.trainable)
+            self.backbone, self.used = self.net[:1], []
+
+        def trainable(self, parameters):
+            lr = torch.tensor(0.1) if in_tensor else 0.1
+            return SGD([p for p in parameters if p.requires_grad], lr=lr)
+
+        def on_train_batch_start(self, batch, batch_idx):
+            if len(groups := self.trainer.optimizers[0].param_groups) == 2:
+                self.used.append((self.current_epoch, batch_idx, *(float(group["lr"]) for group in groups)))
+
+    module, thawing = Halves(), BackboneFinetuning(2, lambda epoch: 4, train_bn=False)
+    callbacks = [thawing, MultigridCallback()]
+    sampler = schedule_of(fit(module, *(callbacks if first else callbacks[::-1])))
+    expected = {2: 0.01, 3: 0.04, 4: 0.1, 5: 0.1}  # a tenth, then four times as much, but no more than the head's
+    for epoch, batch, head, backbone in module.used:
+        scale = sampler.steps(epoch)[batch].lr_scale
+        assert (head, backbone) == pytest.approx((0.1 * scale, expected[epoch] * scale)), (epoch, batch)
+    assert {epoch for epoch, *_ in module.used} == set(expected)
+    assert "on_train_epoch_start" not in vars(thawing)
 
 
 class Remembering(Module):

@@ -1,0 +1,107 @@
+"""Scripts as a whole, with either package of Lightning: rows of `tests/helpers/script_styles.py`.
+
+`PACKAGE_OF_SCRIPTS=pytorch_lightning python -m tests.helpers.styles_of_whole_scripts ROW FOLDER` runs one of them, as
+one process can have only one package that is the script's.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, lr_scheduler
+from torch.utils.data import DataLoader
+
+from tests.helpers.chosen_package import L
+from tests.helpers.scripts import Rows, check_style
+from tests.helpers.small_scripts import BATCH, CLIPS, EPOCHS, FRAMES, SIZE, Clips, net
+
+row = Rows()
+
+WHOLE = "Whole scripts"
+
+
+class Classifier(L.LightningModule):
+    """A module as a template has it."""
+
+    def __init__(self, lr: float = 0.1, warmup_epochs: int = 1) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.net = net()
+        self.criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
+
+    def forward(self, clips: Any) -> Any:
+        return self.net(clips)
+
+    def shared_step(self, batch: Any, stage: str) -> Any:
+        clips, labels = batch
+        scores = self(clips)
+        loss = self.criterion(scores, labels)
+        accuracy = (scores.argmax(dim=1) == labels).float().mean()
+        self.log_dict({f"{stage}/loss": loss, f"{stage}/acc": accuracy}, prog_bar=True, on_epoch=True)
+        return loss
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.shared_step(batch, "train")
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        assert batch[0].shape[2:] == (FRAMES, SIZE, SIZE)
+        self.shared_step(batch, "val")
+
+    def configure_optimizers(self) -> Any:
+        weights = [parameter for parameter in self.parameters() if parameter.ndim > 1]
+        others = [parameter for parameter in self.parameters() if parameter.ndim <= 1]
+        groups = [{"params": weights, "weight_decay": 1e-4}, {"params": others, "weight_decay": 0.0}]
+        optimizer = SGD(groups, lr=self.hparams.lr, momentum=0.9, nesterov=True)
+        warmup, steps = self.hparams.warmup_epochs * CLIPS // BATCH, self.trainer.estimated_stepping_batches
+        parts = [
+            lr_scheduler.LinearLR(optimizer, 0.01, total_iters=warmup),
+            lr_scheduler.CosineAnnealingLR(optimizer, int(steps) - warmup),
+        ]
+        scheduler = lr_scheduler.SequentialLR(optimizer, parts, milestones=[warmup])
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+class Data(L.LightningDataModule):
+    """A data module that makes its datasets in `setup`."""
+
+    def __init__(self, batch_size: int = BATCH) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+
+    def setup(self, stage: str) -> None:
+        self.train, self.val = Clips(), Clips(number=6)
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.train, self.hparams.batch_size, shuffle=True)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(self.val, self.hparams.batch_size)
+
+
+def callbacks() -> list[Any]:
+    return [
+        L.callbacks.ModelCheckpoint(monitor="val/loss", filename="{epoch}", save_top_k=2, save_last=True),
+        L.callbacks.LearningRateMonitor("step"),
+        L.callbacks.EarlyStopping("val/loss", patience=10),
+    ]
+
+
+SCRIPT: dict[str, Any] = {
+    "module": Classifier,
+    "data": Data,
+    "callbacks": callbacks,
+    "trainer": {"logger": True, "max_epochs": EPOCHS, "gradient_clip_val": 1.0, "num_sanity_val_steps": 1},
+    "resume": True,
+}
+PARTS = "module, data module, `ModelCheckpoint`, `EarlyStopping`, `LearningRateMonitor`, resumed"
+row(WHOLE, f"`import lightning as L`: {PARTS}", **SCRIPT)
+row(WHOLE, f"`import pytorch_lightning as pl`: {PARTS}", package="pytorch_lightning", slow=True, **SCRIPT)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    check_style(next(style for style in row if style.id == sys.argv[1]), Path(sys.argv[2]), resume=True)
+    assert "lightning.pytorch" not in sys.modules
