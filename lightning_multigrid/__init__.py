@@ -36,10 +36,7 @@ _NAMES = {
     "pixels": ("Augmentation", "resample_clips"),
     "schedule": ("Baseline", "BatchShape", "LongCycle", "MultigridSchedule", "Phase", "ShortCycle", "Step"),
     "training": ("AtomicCheckpointIO", "CompileGrids", "MultigridCallback", "last_whole_checkpoint"),
-    "video": (
-        *("MovingShapesDataModule", "PredictionWriter", "PretrainedWeights"),
-        *("VideoClassifier", "VideoDataModule"),
-    ),
+    "video": ("MovingShapesDataModule", "PredictionWriter", "PretrainedWeights", "VideoClassifier", "VideoDataModule"),
 }
 _PACKAGE = {name: package for package, names in _NAMES.items() for name in names}
 

@@ -14,18 +14,15 @@ def completion_script(parsers: Mapping[str, ArgumentParser]) -> str:
 
     Options of the classes that nearly every config has are given as well: a parser knows those only from a config.
     """
-    cases = [_case(":*", [*parsers, "--help", "--version"])]
+    cases = [(":*", [*parsers, "--help", "--version"])]
     for command, parser in parsers.items():
         actions = parser._actions
         options = [option for action in actions for option in action.option_strings if option.startswith("--")]
         for part, kind in (("model", VideoClassifier), ("data", VideoDataModule)):
             if f"--{part}" in options:
                 options += [f"--{part}.{name}" for name in signature(kind).parameters]
-        cases.append(_case(f"{command}:-*", options))
-        cases += [_case(f"{command}:*", list(a.choices)) for a in actions if a.choices and not a.option_strings]
+        cases.append((f"{command}:-*", options))
+        cases += [(f"{command}:*", list(a.choices)) for a in actions if a.choices and not a.option_strings]
     script = Path(__file__).with_suffix(".sh").read_text(encoding="utf-8")
-    return script.replace("CASES", f"\n{8 * ' '}".join(cases))
-
-
-def _case(pattern: str, words: list[str]) -> str:
-    return f'{pattern}) words="{" ".join(words)}" ;;'
+    lines = (f'{pattern}) words="{" ".join(words)}" ;;' for pattern, words in cases)
+    return script.replace("CASES", f"\n{8 * ' '}".join(lines))

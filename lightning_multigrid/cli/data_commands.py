@@ -107,7 +107,10 @@ def _check(config: Any, splits: Mapping[str, Manifest]) -> None:
                 read += 1
                 if reason is not None:
                     broken[path] = reason
-                    line = f"{_one_line(path)}: {_one_line(reason)}"
+                    said = f"{path}: {reason}"
+                    line = "".join(
+                        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in said
+                    )
                     bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
                 bar.update(task, advance=1, count=f"{len(broken):,} broken")
     if config.report is not None:
@@ -117,16 +120,6 @@ def _check(config: Any, splits: Mapping[str, Manifest]) -> None:
         raise SystemExit(1)
 
 
-def _one_line(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
-
-
 def _bar() -> Bar:
-    return Bar(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[count]}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[count]}")
+    return Bar(SpinnerColumn(), *columns, TimeRemainingColumn(), console=Console(stderr=True))

@@ -11,8 +11,6 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from lightning_multigrid.cli.own_commands import OWN_COMMANDS
 
-_COMMANDS = "fit", "validate", "test", "predict", "plan", *OWN_COMMANDS
-
 
 @contextmanager
 def explained(*parsers: ArgumentParser) -> Iterator[None]:
@@ -31,7 +29,7 @@ def _explanation(error: str, parsers: Sequence[ArgumentParser]) -> str:
         word, known = found[1], re.findall(r"--([\w.]+)", " ".join(parser.format_help() for parser in parsers))
         error = f"There is no option `--{word}`."
     elif found := re.search(r"invalid choice: '(\w+)' \(choose from '?fit", error):
-        word, known = found[1], list(_COMMANDS)
+        word, known = found[1], ["fit", "validate", "test", "predict", "plan", *OWN_COMMANDS]
         error = f"There is no command `{word}`. Commands are {', '.join(known)}."
     else:
         return error

@@ -79,22 +79,18 @@ def _choose(videos: int, looks: Sequence[Look]) -> dict[str, object]:
     if batch is None:
         raise ManifestError(f"There are {videos} training videos, too few for the large mini-batches of multigrid.")
     epochs = max(10, min(100, round(_STEPS * batch / videos)))
+    workers = max(1, min(8, cores - 1))
     reason = "enough videos for mini-batches 16 times as large" if batch == 8 else "so few, as mini-batches grow"
+    numbers = {"batch_size": batch, "frames": frames, "stride": stride, "size": size, "epochs": epochs, "cores": cores}
     return {
-        "model": machine["model"],
-        "why_model": machine["why_model"],
+        **machine,
+        **numbers,
         "lr": f"{machine['lr'] * batch / 8:.3g}",
-        "batch_size": batch,
         "why_batch": reason,
-        "frames": frames,
-        "stride": stride,
         "why_stride": f"so that a clip lasts {frames * stride / rate:.1f} s of a video's {length / rate:.1f} s",
-        "size": size,
         "why_size": f"of videos with a short side of {short:.0f}{machine['about_size']}",
-        "workers": (workers := max(1, min(8, cores - 1))),
+        "workers": workers,
         "threads": "null" if torch.cuda.is_available() else max(1, cores - workers),
-        "cores": cores,
-        "epochs": epochs,
         "steps": epochs * videos // batch,
         "precise": max(1, min(10, videos // batch)),
     }

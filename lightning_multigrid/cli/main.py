@@ -266,23 +266,18 @@ def _preset(name: str) -> list[str]:
     return ["--config", str(_PRESETS / f"{name}.yaml")]
 
 
-def _run_own(command: str, args: list[str]) -> None:
-    """Runs a command that needs no Trainer."""
-    parser = own_parser(command)
-    with explained(parser):
-        given = parser.instantiate_classes(parser.parse_args(args))
-    if command == "init":
-        init(given)
-    elif command == "migrate":
-        print(translate_pyslowfast(given.config), end="")
-    elif command != "completion":
-        run_data_command(command, given)
-
-
 def _run(args: ArgsType) -> None:
     words = sys.argv[1:] if args is None else args
     if isinstance(words, list) and words and words[0] in OWN_COMMANDS:
-        _run_own(words[0], words[1:])
+        parser = own_parser(words[0])
+        with explained(parser):
+            given = parser.instantiate_classes(parser.parse_args(words[1:]))
+        if words[0] == "init":
+            init(given)
+        elif words[0] == "migrate":
+            print(translate_pyslowfast(given.config), end="")
+        elif words[0] != "completion":
+            run_data_command(words[0], given)
         if words[0] != "completion":
             return
         args = ["completion"]  # it needs the parsers of all commands

@@ -148,10 +148,9 @@ def _callbacks(config: _Config) -> list[dict[str, Any]]:
 
 
 def _classifier(config: _Config, nodes: int) -> dict[str, Any]:
-    optimizers = {"sgd": "", "adam": "Adam", "adamw": "AdamW"}
+    optimizers, losses = _KNOWN["optimizers"], _KNOWN["losses"]
     if config["SOLVER.OPTIMIZING_METHOD"] not in optimizers:
         raise config.refuse("SOLVER.OPTIMIZING_METHOD", f"is not supported; {', '.join(optimizers)} are.")
-    losses = {"cross_entropy": "cross_entropy", "bce": "bce", "bce_logit": "bce", "soft_cross_entropy": "cross_entropy"}
     if config["MODEL.LOSS_FUNC"] not in losses:
         raise config.refuse("MODEL.LOSS_FUNC", f"is not supported; {', '.join(losses)} are.")
     lr = config["SOLVER.BASE_LR"] * (nodes if config["SOLVER.BASE_LR_SCALE_NUM_SHARDS"] else 1)

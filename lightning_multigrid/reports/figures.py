@@ -78,10 +78,7 @@ def plan_figure(
 ) -> Figure:
     """Draws shapes and LR over the training, as Figure 2 of the paper does, and below them what a step costs.
 
-    Args:
-        schedule: What to draw.
-        lrs: In the order of positions.
-        costs: Kinds of cost, each of a step on every grid, relative to a step of the baseline.
+    `lrs` are in the order of positions; a cost is that of a step on each grid, relative to a step of the baseline.
     """
     rows = max((len(of_grids) for of_grids in costs.values()), default=0)
     heights = (3.3, 2.2, 1.0 + 0.25 * rows)[: 3 if costs else 2]

@@ -23,7 +23,6 @@ MOVING_SHAPES = tuple(f"{shape}-{direction}" for shape, direction in product(SHA
 _VERSIONS: dict[Difficulty, str] = {"easy": "v1", "hard": "hard-v1"}
 _RATE = 12
 
-
 # Equal bytes each time need one thread, whose number is part of an H.264 file, and no macroblock tree, through which
 # x264 lets videos that are encoded at the same time change each other. `fastdecode` halves the time of decoding.
 _H264 = {"preset": "veryfast", "tune": "fastdecode", "crf": "26", "threads": "1", "mbtree": "0"}
@@ -54,16 +53,10 @@ def cache_folder() -> Path:
     This is `~/.cache/lightning-multigrid` (under XDG_CACHE_HOME if set) on Linux, `~/Library/Caches/...` on macOS, and
     `%LOCALAPPDATA%\...` on Windows.
     """
-    given = os.environ.get("LIGHTNING_MULTIGRID_CACHE")
-    if given:
-        return Path(given).expanduser()
-    if sys.platform == "darwin":
-        caches = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        caches = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return caches / "lightning-multigrid"
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    if sys.platform in ("darwin", "win32"):
+        caches = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    return Path(os.environ.get("LIGHTNING_MULTIGRID_CACHE") or f"{caches}/lightning-multigrid").expanduser()
 
 
 class MovingShapesDataModule(VideoDataModule):
