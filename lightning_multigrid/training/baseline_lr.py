@@ -165,6 +165,7 @@ class BaselineLR:
 
     `tick` steps a scheduler once, as the module would. `baseline` is what the Trainer answers in the baseline run, by
     the names of its properties, and `run` what it answers in this run, where Lightning would answer something else.
+    `scale_gradient` is called before each step of an optimizer, after its gradients have been clipped.
     """
 
     def __init__(
@@ -186,6 +187,7 @@ class BaselineLR:
         self.baseline, self.run = baseline, run
         self.answers = run  # while a scheduler ticks, the baseline's
         self.forget_calls()
+        self.scale_gradient: Callable[[Optimizer], None] = lambda optimizer: None
         self._warned: set[str] = set()
         self._tensors: dict[Tensor, float] = {}  # the baseline's value of each tensor in use
 
@@ -260,16 +262,18 @@ class BaselineLR:
             self.remove_scale()
             self._apply_scale()
 
-    def before_step(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Scales what the script has written since the last step: a pre-hook of `Optimizer.step`."""
+    def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Scales gradients, and what the script has written since the last step: a pre-hook of `Optimizer.step`."""
         self._scale_written()
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
+            self.scale_gradient(optimizer)
             return None
 
-        def run() -> Any:  # `training_step` and many other hooks run in the closure
+        def run() -> Any:  # `training_step`, clipping of gradients, and many other hooks run in the closure
             loss = closure()
             self._scale_written()
+            self.scale_gradient(optimizer)
             return loss
 
         return args[:1], {**kwargs, "closure": run}

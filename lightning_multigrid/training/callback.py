@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_multigrid.lightning import Callback, LightningModule, Trainer, TrainerFn
@@ -183,10 +182,6 @@ class MultigridCallback(Callback):
         self.fit.points.check_real(step.shape, batch)
         self.report.announce(step)
         log_values(trainer, pl_module, step_values(step))
-
-    @override
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        self.fit.scale_gradient(optimizer)
 
     @override
     def on_train_batch_end(

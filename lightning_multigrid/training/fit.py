@@ -57,6 +57,7 @@ class Fit:
         self.statistics = EvaluationStatistics(estimate)
         steps = resume.optimizer_steps_before(sampler, internals.Place(sampler.schedule.epochs, 0))
         self.lr = takeover.drive_lr(trainer, module, recipe, steps, options.weight_decay_scaling == "timescale")
+        self.lr.scale_gradient = self.scale_gradient
         self.report = RunReport(sampler, flops, multigrid.num_workers, ways_out(multigrid.clips), Clock(module.device))
         self.following = Following(module, grids[0].frames, grids[0].size)
         takeover.callback(self.following.restore)
