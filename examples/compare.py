@@ -4,6 +4,7 @@
     python examples/compare.py --ablations      # the same for the variants of the paper's Table 1
     python examples/compare.py --opponents      # the same for shortened baselines with other LRs and more steps
     python examples/compare.py --model transformer   # a video transformer and AdamW, in results/compare_transformer
+    python examples/compare.py --model transformer --epochs 60 --folder long   # the same for a baseline of 60 epochs
     python examples/compare.py --fine-tuning    # that transformer, trained on easy shapes, then fine-tuned on hard ones
     python examples/compare.py --report         # trains nothing: prints the tables and draws the figure
     python examples/compare.py --width 32 --folder wide   # a CNN of twice the width, whose steps outlast decoding
@@ -194,6 +195,8 @@ TRANSFORMERS = {
     "multigrid_2.5x": Variant("Multigrid 2.5x", {"epoch_factor": 2.5}),
     "short_2.5x": Variant("Baseline, steps of multigrid 2.5x", steps_of="multigrid_2.5x"),
     "all_shapes": Variant("Multigrid 1.5x, long cycle of 4 shapes", {"long_cycle": LongCycle()}),
+    "short_cycle_only": Variant("Short cycle only, 1.5x", {"long_cycle": LongCycle(SHAPES[-1:])}),
+    "long_cycle_only": Variant("Long cycle only, 1.5x", {"short_cycle": ShortCycle(SIZES[-1:])}),
 }
 
 FINE_TUNINGS = {
@@ -507,6 +510,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a few steps on a few videos")
     parser.add_argument("--workers", type=int, default=1, help="processes that decode")
     parser.add_argument("--width", type=int, default=Task.width, help="channels of the CNN's first layer")
+    parser.add_argument("--epochs", type=int, help="of the baseline")
     parser.add_argument("--folder", type=Path, help="of the JSON files")
     args = parser.parse_args()
     transforms = args.model == "transformer" or args.fine_tuning
@@ -514,9 +518,11 @@ def main() -> None:
     if transforms:
         task = FINE_TUNING if args.fine_tuning else TRANSFORMER
         task = replace(task, train_per_class=4, val_per_class=1, epochs=4) if args.tiny else task
+    task = replace(task, epochs=args.epochs or task.epochs)
     if task not in (Task(), TRANSFORMER, FINE_TUNING) and args.folder is None:
         parser.error(
-            "`--tiny` and `--width` need a `--folder` of their own, so that their runs are not taken for others."
+            "`--tiny`, `--width` and `--epochs` need a `--folder` of their own, so that their runs are not taken for "
+            "others."
         )
     results = "compare_fine_tuning" if args.fine_tuning else "compare_transformer" if transforms else "compare"
     folder = args.folder or RESULTS.with_name(results)

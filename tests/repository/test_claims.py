@@ -43,6 +43,10 @@ def top1(folder, variant):
     return spread(folder, variant, "top1", 1, 100)
 
 
+def accuracy(folder, variant):
+    return mean(run["top1"] for run in runs(folder, variant))
+
+
 def steps(folder, variant):
     return f"{runs(folder, variant)[0]['steps']:,}"
 
@@ -77,8 +81,8 @@ def decode_gain(file):
 
 
 def best_of_equal_time():
-    files = sorted((RESULTS / "compare").glob("short_1.5x_time_lr*-seed*.json"))
-    return max(100 * json.loads(file.read_text())["top1"] for file in files)
+    names = {file.name[:-11] for file in (RESULTS / "compare").glob("short_1.5x_time_lr*-seed0.json")}
+    return top1("compare", max(names, key=lambda name: accuracy("compare", name)))
 
 
 def front():
@@ -107,7 +111,7 @@ def evidence():
         f"multigrid 1.0x ended at {top1(narrow, 'multigrid_1.0x')} %, 1.5x at {top1(narrow, ours)} % and 2.0x at "
         f"{top1(narrow, 'multigrid_2.0x')} %, and the baseline at {top1(narrow, base)} %.",
         "The best of the baselines there that took as much time as multigrid 1.5x, each with another LR, ended at "
-        f"{best_of_equal_time():.1f} % (one seed each).",
+        f"{best_of_equal_time()} % (three seeds each).",
         f"Multigrid is faster than its baseline by {speedup(small[0])['speedup']:.1f}x (Xeon) and "
         f"{speedup(small[1])['speedup']:.1f}x (EPYC) for a small CNN ({speedup(small[0])['flops_bound']:.1f}x fewer "
         f"FLOPs), and by {speedup(i3d[0])['speedup']:.1f}x and {speedup(i3d[1])['speedup']:.1f}x for I3D R50 on small "
@@ -152,7 +156,26 @@ def results():
     widths = ["compare", "compare_width32", "compare_width48"]
     gains = [mean(faster(width, "multigrid_1.5x", "train_seconds")) for width in widths]
     times = [step_ms(width) for width in widths]
+    t, tuned = "compare_transformer", "compare_fine_tuning"
+    narrow, wide = report("speedup_transformer_epyc")["settings"].values()
+    gap = 100 * (accuracy(tuned, "baseline") - accuracy(tuned, "multigrid_1.5x"))
+    points = {
+        name: f"{100 * accuracy(t, name):.0f}" for name in (file.stem[:-6] for file in (RESULTS / t).glob("*0.json"))
+    }
+    share = {name: f"{mean(100 / ratio for ratio in faster(t, name, 'train_seconds')):.0f}" for name in points}
     return [
+        f"{points['multigrid_1.5x']} against {points['baseline']} %, in {share['multigrid_1.5x']} % of its CPU time.",
+        f"{points['multigrid_1.5x']} % against {points['short_1.5x']} % with {steps(t, 'short_1.5x')} steps, and "
+        f"{points['multigrid_2.5x']} % against {points['short_2.5x']} % with {steps(t, 'short_2.5x')}.",
+        f"multigrid 2.5x ({top1(t, 'multigrid_2.5x')} % in {share['multigrid_2.5x']} % of the CPU time), the long "
+        f"cycle alone ({top1(t, 'long_cycle_only')} % in {share['long_cycle_only']} %) and the short cycle alone "
+        f"({top1(t, 'short_cycle_only')} % in {share['short_cycle_only']} %).",
+        f"leads to {points['linear']} %, with the square root to {points['multigrid_1.5x']} % and not scaled to "
+        f"{points['unscaled']} %",
+        f"{mean(faster(t, 'multigrid_1.5x', 'train_seconds')):.1f}x was measured",
+        f"{narrow['speedup']:.2f}x of {narrow['flops_bound']:.2f}x, and {wide['speedup']:.2f}x of "
+        f"{wide['flops_bound']:.2f}x",
+        f"The means differ by {gap:.1f} points",
         f"by the wall clock, multigrid was {wall[0]}, {wall[1]} and {wall[2]}x faster.",
         f"There are {saved:.1f}x fewer steps",
         f"(one of three seeds ended at {failed:.1f} %)",

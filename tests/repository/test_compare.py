@@ -96,7 +96,7 @@ class TestRuns:
     def test_other_runs_are_not_taken_for_results(self, arguments, call, capsys):
         with pytest.raises(SystemExit):
             call(*arguments)
-        assert "`--tiny` and `--width` need a `--folder` of their own" in capsys.readouterr().err
+        assert "`--tiny`, `--width` and `--epochs` need a `--folder` of their own" in capsys.readouterr().err
 
 
 class TestTransformer:
@@ -219,10 +219,14 @@ def test_committed_results_are_of_one_task_and_machine(folder, compare):
         assert re.fullmatch(rf"{re.escape(run['variant'])}-seed{run['seed']}\.json", file.name)
 
 
-@pytest.mark.parametrize("name", ["compare", "compare_width32", "compare_width48", "compare_transformer"])
+@pytest.mark.parametrize(
+    "name", ["compare", "compare_width32", "compare_width48", "compare_transformer", "compare_fine_tuning"]
+)
 def test_tables_of_the_committed_results_are_those_of_the_json(name, compare):
     runs = compare["load"](EXAMPLES / "results" / name)
-    variants = compare["TRANSFORMERS" if name == "compare_transformer" else "COMPARISON"]
+    variants = compare[
+        {"compare_transformer": "TRANSFORMERS", "compare_fine_tuning": "FINE_TUNINGS"}.get(name, "COMPARISON")
+    ]
     rows = compare["table"](runs, variants).splitlines()
     assert len(rows) > 3
     if name == "compare":
