@@ -43,7 +43,7 @@ def _outcome(style: Style) -> str:
     said = "works"
     if style.multigrid:
         said += " with `" + ", ".join(f"{name}={value!r}" for name, value in style.multigrid.items()) + "`"
-    if not style.resumes:
+    if style.resumes is False:
         said += ", resumes at the same step"
     return said + (f"; {style.outcome}" if style.outcome else "")
 

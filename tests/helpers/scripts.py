@@ -73,7 +73,7 @@ class Style:
         shape: The baseline's mini-batch.
         clips: Clips of an epoch.
         epochs: The baseline's epochs.
-        resumes: Whether a resumed run equals the whole one to the bit; else it has the same steps and LR.
+        resumes: Whether a resumed run equals the whole one to the bit; else it has the same steps and LR, but for None.
         resume: Whether the quick tests resume it; the slow ones resume all.
         lr: Whether the LR is that of the baseline run at the baseline's clock.
         late: Whether it is refused while it trains.
@@ -97,7 +97,7 @@ class Style:
     shape: BatchShape = SHAPE
     clips: int = CLIPS
     epochs: float | None = EPOCHS
-    resumes: bool = True
+    resumes: bool | None = True
     resume: bool = False
     lr: bool = True
     late: bool = False
@@ -247,7 +247,7 @@ def check_style(style: Style, folder: Path, resume: bool) -> None:
     if style.lr:
         check_lr(style, plain, ours, callback)
     check_restored(plain, ours, callback)
-    if resume:
+    if resume and style.resumes is not None:
         check_resumed(style, folder, ours, planned)
 
 

@@ -357,7 +357,7 @@ row(
 row(
     LOADERS, "a sampler with more clips than the data", data=lambda: loader(shuffle=None, sampler=Repeated()), clips=144
 )
-row(LOADERS, "`RandomSampler` with fewer clips than the data", clips=64,
+row(LOADERS, "`RandomSampler` with fewer clips than the data", clips=64, slow=True,
     data=lambda: loader(shuffle=None, sampler=RandomSampler(Clips(), num_samples=64)))  # fmt: skip
 row(LOADERS, "a balanced sampler", data=lambda: loader(shuffle=None, sampler=Balanced()), resume=True)
 row(LOADERS, "a sampler with a random generator of its own", resume=True,

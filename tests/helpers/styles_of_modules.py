@@ -53,7 +53,8 @@ row(TRAINER, "`profiler='simple'`", trainer={"profiler": "simple"})
 row(TRAINER, "`use_distributed_sampler=False`", trainer={"use_distributed_sampler": False})
 row(TRAINER, "`inference_mode=False`", trainer={"inference_mode": False}, **VALIDATED)
 row(TRAINER, "`sync_batchnorm=True`", trainer={"sync_batchnorm": True}, outcome="as one device has nothing to share")
-row(TRAINER, "`overfit_batches=40`", trainer={"overfit_batches": 40}, clips=80, data=lambda: loader(shuffle=False))
+row(TRAINER, "`overfit_batches=40`", trainer={"overfit_batches": 40}, clips=80, slow=True,
+    data=lambda: loader(shuffle=False))  # fmt: skip
 row(TRAINER, "`strategy='deepspeed'`", trainer={"strategy": "deepspeed"}, refused="DeepSpeed wraps both", plain=False,
     needs="deepspeed", outcome="it keeps the LR in an engine of its own; use `strategy='fsdp'`")  # fmt: skip
 row(TRAINER, "`reload_dataloaders_every_n_epochs=1`", trainer={"reload_dataloaders_every_n_epochs": 1},
@@ -135,6 +136,7 @@ row(
     CALLBACKS,
     "`LearningRateMonitor`",
     trainer={"logger": True},
+    slow=True,
     **with_callback(lambda: cb.LearningRateMonitor("step")),
 )
 row(CALLBACKS, "`EMAWeightAveraging`", **with_callback(lambda: cb.EMAWeightAveraging(decay=0.9)))
@@ -159,6 +161,43 @@ class Logging(Script):
         loss = self.loss(batch)
         self.log("loss", loss, on_step=True, on_epoch=True)
         return {"loss": loss, "kept": loss.detach()}
+
+
+class Contrasts(Script):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        places = nn.functional.normalize(self(batch[0]), dim=1)
+        return nn.functional.cross_entropy(places @ places.T / 0.1, torch.arange(len(places)))
+
+
+class Measures(Script):
+    def __init__(self) -> None:
+        from torchmetrics import Accuracy
+
+        super().__init__()
+        self.accuracy = Accuracy("multiclass", num_classes=CLASSES)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        scores = self(batch[0])
+        self.accuracy(scores, batch[1])
+        self.log("accuracy", self.accuracy, on_step=True, on_epoch=True)
+        return nn.functional.cross_entropy(scores, batch[1])
+
+
+class Clips(Script):
+    def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        self.clip_gradients(optimizer, gradient_clip_val=0.5, gradient_clip_algorithm="norm")
+
+
+class KeepsStatistics(Script):
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+        self.net[1].eval()
+        return self
+
+
+class Freezes(Script):
+    def on_train_epoch_start(self) -> None:
+        self.net[0].requires_grad_(self.current_epoch > 0)
 
 
 class Skips(Script):
@@ -269,6 +308,11 @@ class Normalises(Script):
 row(MODULES, "a 3D CNN with BatchNorm")
 row(MODULES, "a teacher that is a moving average of the model", module=lambda: Taught(manual=False))
 row(MODULES, "leaves steps out (`training_step` returns None)", module=Skips)
+row(MODULES, "a loss that compares the clips of a mini-batch", module=Contrasts, slow=True)
+row(MODULES, "a metric of torchmetrics", module=Measures, needs="torchmetrics", slow=True)
+row(MODULES, "`configure_gradient_clipping`", module=Clips, slow=True)
+row(MODULES, "BatchNorm kept as it is by `train()`", module=KeepsStatistics, slow=True)
+row(MODULES, "freezes and thaws a layer by `requires_grad`", module=Freezes, slow=True)
 row(MODULES, "logs, and returns a dict", module=Logging)
 row(MODULES, "`configure_model`", module=Late)
 row(MODULES, "normalises in `on_before_batch_transfer`", module=Normalises)

@@ -14,6 +14,7 @@ from tests.helpers.small_scripts import (
     BATCH,
     CLIPS,
     Script,
+    WithValidation,
     net,
 )
 
@@ -61,9 +62,9 @@ row(OPTIMIZERS, "RMSprop, unscaled", module=optimized(lambda m: torch.optim.RMSp
 row(OPTIMIZERS, "an LR in a tensor",
     module=optimized(lambda m: torch.optim.AdamW(m.parameters(), torch.tensor(1e-3), capturable=False)))  # fmt: skip
 row(OPTIMIZERS, "parameter groups that share an LR in a tensor", module=optimized(shared))
-row(OPTIMIZERS, "timm's `create_optimizer_v2`", module=optimized(timm_adamw), needs="timm")
+row(OPTIMIZERS, "timm's `create_optimizer_v2`", module=optimized(timm_adamw), needs="timm", slow=True)
 row(OPTIMIZERS, "LBFGS, unscaled", module=optimized(lambda m: torch.optim.LBFGS(m.parameters(), 0.1, max_iter=2)),
-    multigrid={"lr_scaling": "none"})  # fmt: skip
+    multigrid={"lr_scaling": "none"}, slow=True)  # fmt: skip
 row(OPTIMIZERS, "an optimizer without an LR in its parameter groups", module=optimized(lambda m: NoLR(m.parameters())),
     refused="parameter group has none", outcome="there is nothing to scale; call it `lr`")  # fmt: skip
 row(OPTIMIZERS, "`foreach=True`", module=optimized(lambda m: SGD(m.parameters(), 0.1, foreach=True)))
@@ -117,6 +118,13 @@ def estimated(module: Script) -> Any:
     }
 
 
+class Plateau(WithValidation):
+    def configure_optimizers(self) -> Any:
+        optimizer = SGD(self.parameters(), lr=0.1)
+        plateau = lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10.0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
+
+
 row(SCHEDULERS, "none")
 row(SCHEDULERS, "`MultiStepLR`", module=scheduled(lambda o: lr_scheduler.MultiStepLR(o, [1])))
 row(SCHEDULERS, "`MultiStepLR` by step", module=scheduled(lambda o: lr_scheduler.MultiStepLR(o, [9, 25]), **STEP))
@@ -134,6 +142,9 @@ row(SCHEDULERS, "`CosineAnnealingWarmRestarts`",
 row(SCHEDULERS, "`CyclicLR`",
     module=scheduled(lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, 6, cycle_momentum=False), **STEP))  # fmt: skip
 row(SCHEDULERS, "`ChainedScheduler`", module=scheduled(chained))
+row(SCHEDULERS, "`ReduceLROnPlateau`", module=Plateau, lr=False, resumes=None, slow=True,
+    outcome="after each validation of this run; Lightning leaves out the one of the epoch in which a run resumes"
+)  # fmt: skip
 row(SCHEDULERS, "every third step", module=scheduled(lambda o: lr_scheduler.ExponentialLR(o, 0.9), frequency=3, **STEP))
 
 # --- The script's own clock ---
@@ -299,7 +310,7 @@ row(OWN, "a number written in a hook, from `global_step`", module=Written, lr=Fa
 row(OWN, '`group["lr"] *= 0.5` after each epoch', module=Halved, lr=False, resume=True, outcome=CLOCK)
 row(OWN, "a constant, written before each step", module=lambda: Constant(each=True), warns="sets the LR itself",
     outcome="the LR is scaled")  # fmt: skip
-row(OWN, "a constant, written once", module=lambda: Constant(each=False), warns="sets the LR itself",
+row(OWN, "a constant, written once", module=lambda: Constant(each=False), warns="sets the LR itself", slow=True,
     outcome="the LR is scaled")  # fmt: skip
 row(OWN, '`group["lr"] = max(group["lr"] * 0.95, 0.04)`', module=Floor, lr=False, resume=True,
     warns="sets the LR itself", outcome=CLOCK)  # fmt: skip
@@ -436,6 +447,25 @@ class Accumulates(Script):
             optimizer.zero_grad()
 
 
+class Sharpness(Accumulates):
+    """Takes the gradient where the loss near the weights is largest."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer: Any = self.optimizers()
+        self.manual_backward(self.loss(batch))
+        with torch.no_grad():
+            moves = [(parameter, 0.05 * parameter.grad) for parameter in self.parameters()]
+            for parameter, move in moves:
+                parameter += move
+            optimizer.zero_grad()
+        self.manual_backward(self.loss(batch))
+        with torch.no_grad():
+            for parameter, move in moves:
+                parameter -= move
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 class Closure(Accumulates):
     """Gives the optimizer a closure."""
 
@@ -454,8 +484,9 @@ class Closure(Accumulates):
 row(MANUAL, "one optimizer", module=Manual)
 row(MANUAL, "a model and a critic (GAN), `toggle_optimizer`, schedulers", module=Adversarial, lr=False)
 row(MANUAL, "a teacher that is a moving average of the model", module=lambda: Taught(manual=True), resume=True)
-row(MANUAL, "gradients of two mini-batches", module=Accumulates)
-row(MANUAL, "`optimizer.step(closure)`", module=Closure)
+row(MANUAL, "gradients of two mini-batches", module=Accumulates, slow=True)
+row(MANUAL, "`optimizer.step(closure)`", module=Closure, slow=True)
+row(MANUAL, "two gradients for each step (SAM)", module=Sharpness, slow=True)
 row(MANUAL, "two optimizers", module=lambda: Manual(2))
 row(MANUAL, "a scheduler, stepped in each mini-batch", module=lambda: Manual(1, "step"), resume=True)
 row(MANUAL, "two optimizers and schedulers, stepped in each mini-batch", module=lambda: Manual(2, "step"))

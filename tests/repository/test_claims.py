@@ -179,7 +179,7 @@ def results():
         f"by the wall clock, multigrid was {wall[0]}, {wall[1]} and {wall[2]}x faster.",
         f"There are {saved:.1f}x fewer steps",
         f"(one of three seeds ended at {failed:.1f} %)",
-        f"this seed ended at {own:.1f} %.",
+        f"seed 0 ended at {own:.1f} %.",
         f"{gains[0]:.1f}x with steps of {times[0]:.0f} ms, {gains[1]:.1f}x with steps of {times[1]:.0f} ms, "
         f"{gains[2]:.1f}x with steps of {times[2]:.0f} ms.",
     ]
