@@ -37,7 +37,7 @@ def check(outputs):
     assert [output["text"] for output in outputs if output.get("name") == "stderr"] == []
     printed = "".join(output.get("text", "") for output in outputs)
     assert "steps instead of 1792500" in printed  # of the plan: 239 epochs of 240,000 videos in mini-batches of 8 x 4
-    assert "Multigrid schedule for a baseline of 8 x 16 x 40" in printed
+    assert "Multigrid schedule for a baseline of 8 x 8 x 40" in printed
     both, times = [data["text/html"] for data in shown if "text/html" in data and "<table>" in data["text/html"]]
     assert "by its FLOPs" in times
     steps = [int(number) for number in re.findall(r"(?:baseline|multigrid)</td><td>(\d+)<", both)]
