@@ -123,7 +123,7 @@ class Halves(Script):
 row(CALLBACKS, "`ModelCheckpoint` by a metric", module=WithValidation,
     **with_callback(lambda: cb.ModelCheckpoint(monitor="val_loss", save_last=True)))  # fmt: skip
 row(CALLBACKS, "`ModelCheckpoint` by epochs", **with_callback(lambda: cb.ModelCheckpoint(every_n_epochs=1)))
-row(CALLBACKS, "`EarlyStopping`", module=WithValidation, outcome="patience counts multigrid validations",
+row(CALLBACKS, "`EarlyStopping`", module=WithValidation, outcome="patience counts the validations of the last phase",
     **with_callback(lambda: cb.EarlyStopping("val_loss", patience=9)))  # fmt: skip
 row(CALLBACKS, "`TQDMProgressBar`", trainer={"enable_progress_bar": True}, **with_callback(cb.TQDMProgressBar))
 row(CALLBACKS, "`RichProgressBar`", trainer={"enable_progress_bar": True}, **with_callback(cb.RichProgressBar))
