@@ -7,8 +7,6 @@ in its docstring what it is for and where to begin.
 The public names are imported when they are first used, so that using only the schedule does not import torch.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """The indices of many videos in one file. Workers map it into memory, so they share its pages."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import stat
@@ -56,7 +54,7 @@ class IndexStore:
     def __len__(self) -> int:
         return len(self._hashes)
 
-    def __reduce__(self) -> tuple[type[IndexStore], tuple[str]]:
+    def __reduce__(self) -> "tuple[type[IndexStore], tuple[str]]":
         return IndexStore, (self.path,)
 
     def get(self, name: str) -> PacketIndex | None:

@@ -1,7 +1,5 @@
 """A file that FFmpeg opens: it can reach no other file or host, and every fault of the file is a `VideoError`."""
 
-from __future__ import annotations
-
 import errno
 import os
 from bisect import bisect_left
@@ -212,7 +210,7 @@ class VideoFile:
         return False
 
 
-def demuxed(container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:
+def demuxed(container: InputContainer, stream: VideoStream) -> "Iterator[Packet[VideoStream]]":
     """Reads packets in decoding order. The last is empty, and makes the decoder give out the frames it still holds."""
     for packet in container.demux(stream):
         if packet.size or packet.dts is None:  # an empty sample before the end would end decoding

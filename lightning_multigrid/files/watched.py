@@ -5,8 +5,6 @@ Bytes in memory are read without it: with RWF_NOWAIT, Linux never waits for a dr
 microseconds instead of 30 to 40.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import threading
@@ -83,7 +81,7 @@ class Cursor:
     An error ends the file and is kept in its `failure`: PyAV would raise it later, perhaps for another file.
     """
 
-    def __init__(self, file: WatchedFile | RemoteFile, name: str) -> None:
+    def __init__(self, file: "WatchedFile | RemoteFile", name: str) -> None:
         self.name = name
         self._file, self._position = file, 0
         self._chunk, self._chunk_start = b"", 0
