@@ -74,12 +74,10 @@ class VideoFile:
             raise VideoError(path, "may not be read by this user") from error
         except (OSError, ValueError) as error:
             raise VideoError(path, _reason(error)) from error
-        if not self.bytes.is_ordinary:
+        if not (self.bytes.is_ordinary and self.bytes.size):
             self.close()
-            raise VideoError(path, "a directory" if self.bytes.is_folder else "not an ordinary file")
-        if not self.bytes.size:
-            self.close()
-            raise VideoError(path, "empty, 0 bytes")
+            other = "a directory" if self.bytes.is_folder else "not an ordinary file"
+            raise VideoError(path, "empty, 0 bytes" if self.bytes.is_ordinary else other)
 
     def close(self) -> None:
         self.bytes.close()
@@ -146,8 +144,7 @@ class VideoFile:
             packets = demuxed(container, stream)
             while True:
                 try:
-                    packet = next(packets, None)
-                    if packet is None:
+                    if (packet := next(packets, None)) is None:
                         break
                     time = packet.pts
                     met.packets_fed += packet.size > 0
