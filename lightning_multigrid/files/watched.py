@@ -109,14 +109,13 @@ class Cursor:
 
 def _at_hand(descriptor: int, position: int, size: int) -> bytes | None:
     """Returns bytes of a file if the system holds them in memory, else None."""
-    if not _NO_WAIT:
-        return None
-    try:
-        room = _threads.room(size)
-        if os.preadv(descriptor, [room], position, _NO_WAIT) == size:
-            return bytes(room)
-    except OSError:  # not in memory, or a file system without the flag
-        pass
+    if _NO_WAIT:
+        try:
+            room = _threads.room(size)
+            if os.preadv(descriptor, [room], position, _NO_WAIT) == size:
+                return bytes(room)
+        except OSError:  # not in memory, or a file system without the flag
+            pass
     return None
 
 
