@@ -133,8 +133,7 @@ class _SubBatchNorm(nn.Module):
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
         groups = statistics.shape[1]
-        larger = clips % groups
-        if larger:
+        if larger := clips % groups:
             share = larger * (clips // groups + 1) / clips
             mean, var = statistics[:, larger:].mean(dim=1).lerp(statistics[:, :larger].mean(dim=1), share)
         else:
