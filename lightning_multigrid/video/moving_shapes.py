@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import cast, get_args
 
+import av
 import numpy as np
 from rich.progress import track
 from typing_extensions import override
@@ -23,7 +24,6 @@ MOVING_SHAPES = tuple(f"{shape}-{direction}" for shape, direction in product(SHA
 _VERSIONS: dict[Difficulty, str] = {"easy": "v1", "hard": "hard-v1"}
 _RATE = 12
 
-
 # Equal bytes each time need one thread, whose number is part of an H.264 file, and no macroblock tree, through which
 # x264 lets videos that are encoded at the same time change each other. `fastdecode` halves the time of decoding.
 _H264 = {"preset": "veryfast", "tune": "fastdecode", "crf": "26", "threads": "1", "mbtree": "0"}
@@ -31,9 +31,6 @@ _MOTION_JPEG = {"qmin": "2", "qmax": "6", "threads": "1"}
 
 
 def _encode(path: Path, clip: Image, difficulty: Difficulty) -> None:
-    # Imported here, because training on videos that are there already encodes nothing.
-    import av
-
     # Of a Motion JPEG only the frames of the clip are decoded. On few cores a small model trains about as fast as H.264
     # decodes, and a comparison of training methods would compare decoding.
     suffix, codec, pixels, options = {
@@ -54,8 +51,7 @@ def cache_folder() -> Path:
     This is `~/.cache/lightning-multigrid` (under XDG_CACHE_HOME if set) on Linux, `~/Library/Caches/...` on macOS, and
     `%LOCALAPPDATA%\...` on Windows.
     """
-    given = os.environ.get("LIGHTNING_MULTIGRID_CACHE")
-    if given:
+    if given := os.environ.get("LIGHTNING_MULTIGRID_CACHE"):
         return Path(given).expanduser()
     if sys.platform == "darwin":
         caches = Path.home() / "Library" / "Caches"
