@@ -7,8 +7,6 @@ in its docstring what it is for and where to begin.
 The public names are imported when they are first used, so that using only the schedule does not import torch.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -30,15 +28,15 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _NAMES = {
-    "clips": ("Views",),
-    "models": ("ResizedPositions",),
-    "norm": ("SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d", "convert_sub_batchnorm"),
-    "pixels": ("Augmentation", "resample_clips"),
-    "schedule": ("Baseline", "BatchShape", "LongCycle", "MultigridSchedule", "Phase", "ShortCycle", "Step"),
-    "training": ("AtomicCheckpointIO", "CompileGrids", "MultigridCallback", "last_whole_checkpoint"),
-    "video": ("MovingShapesDataModule", "PredictionWriter", "PretrainedWeights", "VideoClassifier", "VideoDataModule"),
+    "clips": "Views",
+    "models": "ResizedPositions",
+    "norm": "SubBatchNorm1d SubBatchNorm2d SubBatchNorm3d convert_sub_batchnorm",
+    "pixels": "Augmentation resample_clips",
+    "schedule": "Baseline BatchShape LongCycle MultigridSchedule Phase ShortCycle Step",
+    "training": "AtomicCheckpointIO CompileGrids MultigridCallback last_whole_checkpoint",
+    "video": "MovingShapesDataModule PredictionWriter PretrainedWeights VideoClassifier VideoDataModule",
 }
-_PACKAGE = {name: package for package, names in _NAMES.items() for name in names}
+_PACKAGE = {name: package for package, names in _NAMES.items() for name in names.split()}
 
 __all__ = ["AtomicCheckpointIO", "Augmentation", "Baseline", "BatchShape", "CompileGrids", "LongCycle"]
 __all__ += ["MovingShapesDataModule", "MultigridCallback", "MultigridSchedule", "Phase", "PredictionWriter"]

@@ -30,8 +30,7 @@ def outermost_boxes(file: ReadableFile) -> list[FileBox]:
         if size == 1:
             size = int.from_bytes(head[8:16], "big")
         if size < 8:  # to the end of the file
-            boxes.append(FileBox(head[4:8], end, max(file.size - end, 0)))
-            break
+            return [*boxes, FileBox(head[4:8], end, max(file.size - end, 0))]
         boxes.append(FileBox(head[4:8], end, size))
         end += size
     return boxes

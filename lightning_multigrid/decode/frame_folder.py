@@ -1,7 +1,5 @@
 """Folders of images as videos: read like a `VideoReader`. T frames, H W pixels of a frame."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -46,7 +44,7 @@ class FrameFolder:
         with self._opened(0) as first:
             self.width, self.height = first.size
 
-    def __enter__(self) -> FrameFolder:
+    def __enter__(self) -> "FrameFolder":
         return self
 
     def __exit__(self, *error: object) -> None:

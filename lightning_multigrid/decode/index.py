@@ -1,7 +1,5 @@
 """The index of a video file as plain data: its packets in decoding order, and what the decoder needs besides them."""
 
-from __future__ import annotations
-
 import math
 import struct
 import zlib
@@ -211,7 +209,7 @@ class PacketIndex:
         return b"".join(body)
 
     @classmethod
-    def from_bytes(cls, data: bytes | memoryview) -> PacketIndex:
+    def from_bytes(cls, data: bytes | memoryview) -> "PacketIndex":
         """Unpacks what `to_bytes` packed; any other bytes are a ValueError."""
         try:
             return cls._unpacked(memoryview(data))
@@ -219,7 +217,7 @@ class PacketIndex:
             raise ValueError(f"These {len(data):,} bytes are no packet index: {error}. Build the index anew.") from None
 
     @classmethod
-    def _unpacked(cls, data: memoryview) -> PacketIndex:
+    def _unpacked(cls, data: memoryview) -> "PacketIndex":
         magic, checksum = _HEAD.unpack_from(data)
         if magic != _MAGIC:
             raise ValueError("they don't begin as an index does, or are of another version")

@@ -1,7 +1,5 @@
 """The indices of many videos in one file. Workers map it into memory, so they share its pages."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import stat
@@ -56,7 +54,7 @@ class IndexStore:
     def __len__(self) -> int:
         return len(self._hashes)
 
-    def __reduce__(self) -> tuple[type[IndexStore], tuple[str]]:
+    def __reduce__(self) -> "tuple[type[IndexStore], tuple[str]]":
         return IndexStore, (self.path,)
 
     def get(self, name: str) -> PacketIndex | None:
@@ -76,12 +74,10 @@ class IndexStore:
         return None
 
     def _record(self, place: int) -> tuple[bytes, bytes]:
-        try:
+        start = end = place + _RECORD.size
+        if end <= len(self._map):
             name_bytes, index_bytes = _RECORD.unpack_from(self._map, place)
-        except (struct.error, OverflowError) as error:
-            raise self._error("an entry lies beyond its end") from error
-        start = place + _RECORD.size
-        middle, end = start + name_bytes, start + name_bytes + index_bytes
+            middle, end = start + name_bytes, start + name_bytes + index_bytes
         if end > len(self._map):
             raise self._error("an entry lies beyond its end")
         return self._map[start:middle], self._map[middle:end]
@@ -103,9 +99,7 @@ class IndexStore:
             for name, index in entries:
                 encoded, data = _encoded(name), index.to_bytes()
                 places[encoded] = file.tell()
-                file.write(_RECORD.pack(len(encoded), len(data)))
-                file.write(encoded)
-                file.write(data)
+                file.write(_RECORD.pack(len(encoded), len(data)) + encoded + data)
             table = np.array(sorted((_hash(name), place) for name, place in places.items()), "<u8").reshape(-1, 2)
             start = file.tell()
             file.write(table.T.tobytes())

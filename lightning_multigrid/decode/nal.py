@@ -1,7 +1,5 @@
 """The units of H.264 and H.265 packets (NAL units): where decoding can begin, and which pictures nobody refers to."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -190,7 +188,7 @@ def _parameter_sets(extradata: bytes) -> Iterator[bytes]:
             yield unit.rstrip(b"\0") or b"\0"
 
 
-def _sequence(bits: _Bits) -> _Sequence:
+def _sequence(bits: "_Bits") -> _Sequence:
     profile = bits.take(8)
     bits.take(16)
     bits.golomb()
@@ -221,7 +219,7 @@ def _sequence(bits: _Bits) -> _Sequence:
     return _Sequence(chroma, separate, frame_number, order_type, order, bool(bits.take(1)))
 
 
-def _skip_scaling_list(bits: _Bits, size: int) -> None:
+def _skip_scaling_list(bits: "_Bits", size: int) -> None:
     scale = 8
     for _ in range(size):
         scale = (scale + bits.signed_golomb()) % 256

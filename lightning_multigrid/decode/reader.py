@@ -1,7 +1,5 @@
 """Frames of a video file by their number; see `README.md`. T frames, H W pixels of a frame as it is shown."""
 
-from __future__ import annotations
-
 import operator
 import os
 import zlib
@@ -93,7 +91,7 @@ class VideoReader:
         self.index = index
         self.rate, self.height, self.width = index.rate, index.height, index.width
 
-    def __enter__(self) -> VideoReader:
+    def __enter__(self) -> "VideoReader":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,7 +1,5 @@
 """A file that FFmpeg opens: it can reach no other file or host, and every fault of the file is a `VideoError`."""
 
-from __future__ import annotations
-
 import errno
 import os
 from bisect import bisect_left
@@ -76,12 +74,10 @@ class VideoFile:
             raise VideoError(path, "may not be read by this user") from error
         except (OSError, ValueError) as error:
             raise VideoError(path, _reason(error)) from error
-        if not self.bytes.is_ordinary:
+        if not (self.bytes.is_ordinary and self.bytes.size):
             self.close()
-            raise VideoError(path, "a directory" if self.bytes.is_folder else "not an ordinary file")
-        if not self.bytes.size:
-            self.close()
-            raise VideoError(path, "empty, 0 bytes")
+            other = "a directory" if self.bytes.is_folder else "not an ordinary file"
+            raise VideoError(path, "empty, 0 bytes" if self.bytes.is_ordinary else other)
 
     def close(self) -> None:
         self.bytes.close()
@@ -148,8 +144,7 @@ class VideoFile:
             packets = demuxed(container, stream)
             while True:
                 try:
-                    packet = next(packets, None)
-                    if packet is None:
+                    if (packet := next(packets, None)) is None:
                         break
                     time = packet.pts
                     met.packets_fed += packet.size > 0
@@ -212,7 +207,7 @@ class VideoFile:
         return False
 
 
-def demuxed(container: InputContainer, stream: VideoStream) -> Iterator[Packet[VideoStream]]:
+def demuxed(container: InputContainer, stream: VideoStream) -> "Iterator[Packet[VideoStream]]":
     """Reads packets in decoding order. The last is empty, and makes the decoder give out the frames it still holds."""
     for packet in container.demux(stream):
         if packet.size or packet.dts is None:  # an empty sample before the end would end decoding

@@ -5,6 +5,7 @@ import posixpath
 import re
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -122,18 +123,15 @@ def size_and_change(path: str, timeout: float = 60.0) -> tuple[int, int]:
 def names_at(folder: str) -> frozenset[str]:
     """Returns the names in a folder on disk or at a URL; none if there is no such folder, or the disk fails."""
     if not is_url(folder):
-        try:
-            with os.scandir(folder) as entries:
-                return frozenset(entry.name for entry in entries)
-        except OSError:
-            return frozenset()
+        with suppress(OSError), os.scandir(folder) as entries:
+            return frozenset(entry.name for entry in entries)
+        return frozenset()
     import fsspec
 
-    try:
+    with suppress(FileNotFoundError):
         files, path = fsspec.core.url_to_fs(folder)
         return frozenset(posixpath.basename(name.rstrip("/")) for name in files.ls(path, detail=False))
-    except FileNotFoundError:
-        return frozenset()
+    return frozenset()
 
 
 def _look_up(url: str) -> tuple[Any, str, dict[str, Any], str]:

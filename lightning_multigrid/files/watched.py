@@ -5,8 +5,6 @@ Bytes in memory are read without it: with RWF_NOWAIT, Linux never waits for a dr
 microseconds instead of 30 to 40.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import threading
@@ -83,7 +81,7 @@ class Cursor:
     An error ends the file and is kept in its `failure`: PyAV would raise it later, perhaps for another file.
     """
 
-    def __init__(self, file: WatchedFile | RemoteFile, name: str) -> None:
+    def __init__(self, file: "WatchedFile | RemoteFile", name: str) -> None:
         self.name = name
         self._file, self._position = file, 0
         self._chunk, self._chunk_start = b"", 0
@@ -111,14 +109,13 @@ class Cursor:
 
 def _at_hand(descriptor: int, position: int, size: int) -> bytes | None:
     """Returns bytes of a file if the system holds them in memory, else None."""
-    if not _NO_WAIT:
-        return None
-    try:
-        room = _threads.room(size)
-        if os.preadv(descriptor, [room], position, _NO_WAIT) == size:
-            return bytes(room)
-    except OSError:  # not in memory, or a file system without the flag
-        pass
+    if _NO_WAIT:
+        try:
+            room = _threads.room(size)
+            if os.preadv(descriptor, [room], position, _NO_WAIT) == size:
+                return bytes(room)
+        except OSError:  # not in memory, or a file system without the flag
+            pass
     return None
 
 

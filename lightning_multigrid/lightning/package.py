@@ -4,8 +4,6 @@ It is `pytorch_lightning` if the script has imported that one only, else `lightn
 imported: that takes a second, and moves the messages of both to the logger of the last.
 """
 
-from __future__ import annotations
-
 import sys
 from contextlib import suppress
 from operator import attrgetter

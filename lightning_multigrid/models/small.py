@@ -40,11 +40,7 @@ class SmallCNN(nn.Module):
         self.stem = nn.Conv3d(3, width, (3, 5, 5), stride=(1, 2, 2), padding=(1, 2, 2), bias=False)
         self.stem_norm = nn.BatchNorm3d(width)
         self.relu = nn.ReLU()
-        self.blocks = nn.Sequential(
-            FactorisedBlock(width, width),
-            FactorisedBlock(width, 2 * width),
-            FactorisedBlock(2 * width, 4 * width),
-        )
+        self.blocks = nn.Sequential(*(FactorisedBlock(a * width, b * width) for a, b in ((1, 1), (1, 2), (2, 4))))
         self.pool = nn.AdaptiveAvgPool3d(1)
         self.projection = nn.Linear(4 * width, num_classes)
 

@@ -1,7 +1,5 @@
 """Models of other libraries as models of clips on any grid: B x 3 x T x H x W in, logits B x classes out."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,7 +66,7 @@ class ResizedPositions(nn.Module):
         torch.Size([1, 5])
     """
 
-    def __init__(self, model: MViT) -> None:
+    def __init__(self, model: "MViT") -> None:
         super().__init__()
         self.model = model
         encoding = model.pos_encoding

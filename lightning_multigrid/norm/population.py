@@ -1,8 +1,9 @@
 """Sets BatchNorm's running statistics to those of many clips (precise BatchNorm), or to their average over ranks."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TypeAlias, cast
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,22 +28,16 @@ def observed_moments(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list
     """Collects a 3 x C tensor for each input of a layer, by name: number of values, mean and (biased) variance."""
     moments: dict[str, list[Tensor]] = {name: [] for name in layers}
 
-    def observe(name: str, x: Tensor) -> None:
-        x = x.detach().to(torch.promote_types(x.dtype, torch.float32))
+    def observe(name: str, layer: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        x: Tensor = (*args, *kwargs.values())[0].detach()
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
         var, mean = torch.var_mean(x, dim=[0, *range(2, x.dim())], correction=0)
         moments[name].append(torch.stack([torch.full_like(mean, x.numel() / x.shape[1]), mean, var]))
 
-    handles = [
-        layer.register_forward_pre_hook(
-            lambda _, args, kwargs, name=name: observe(name, (*args, *kwargs.values())[0]), with_kwargs=True
-        )
-        for name, layer in layers.items()
-    ]
-    try:
+    with ExitStack() as hooks:
+        for name, layer in layers.items():
+            hooks.enter_context(layer.register_forward_pre_hook(partial(observe, name), with_kwargs=True))
         yield moments
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def write_statistics(layers: Mapping[str, BatchNorm], moments: Mapping[str, Sequence[Tensor]]) -> None:

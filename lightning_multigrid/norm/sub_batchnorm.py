@@ -7,8 +7,6 @@ after the conversion finds the same parameters and buffers under the same names.
 Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups of n clips; R ranks.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakSet, ref
 
@@ -28,7 +26,7 @@ class _SubBatchNorm(nn.Module):
     _baseline_batches: float = 1.0
     # Its length is the clips of a mini-batch. For each value of a number, `torch.compile` would make a graph.
     _mini_batch: Tensor | None = None
-    _lent: _Lent | None = None
+    _lent: "_Lent | None" = None
     _input_dims: ClassVar[tuple[int, ...]]
 
     # Attributes of plain BatchNorm, as torch declares them; `weight` and `bias` may be None in spite of that.
@@ -135,8 +133,7 @@ class _SubBatchNorm(nn.Module):
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
         groups = statistics.shape[1]
-        larger = clips % groups
-        if larger:
+        if larger := clips % groups:
             share = larger * (clips // groups + 1) / clips
             mean, var = statistics[:, larger:].mean(dim=1).lerp(statistics[:, :larger].mean(dim=1), share)
         else:
@@ -331,7 +328,7 @@ class _Lent:
         layers.add(layer)
 
     # Not a `__deepcopy__` of the layer: it would also answer for a compiled layer, which asks its original.
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Lent:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Lent":
         layer = self._layer()
         copied = memo[id(layer)]  # plain until here
         copied.__class__ = type(layer)

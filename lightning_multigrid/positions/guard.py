@@ -43,7 +43,7 @@ class FollowedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         operation, inputs = func.overloadpacket, list(_tensors((args, kwargs)))
-        constant = [tensor for tensor in inputs if self._is_known(tensor)]
+        constant = [x for x in inputs if not x.is_meta or id(x) in self._known or id(x) in self._real]
         if operation in _MEET and 0 < len(constant) < len(inputs):
             self._meet(operation, constant)
         made: Any = None
@@ -57,9 +57,6 @@ class FollowedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for tensor in _tensors(result):
                 self._known.pop(id(tensor), None)
         return result
-
-    def _is_known(self, tensor: Tensor) -> bool:
-        return not tensor.is_meta or id(tensor) in self._known or id(tensor) in self._real
 
     def _value(self, tensor: Tensor) -> Tensor:
         if id(tensor) not in self._known:

@@ -8,13 +8,8 @@ from lightning_multigrid.positions import pools, pytorchvideo, timm, torchvision
 from lightning_multigrid.positions.adapters import Adapter
 
 # By the library and the name of the class.
-ADAPTERS: dict[str, Adapter] = {
-    **pools.ADAPTERS,
-    **pytorchvideo.ADAPTERS,
-    **timm.ADAPTERS,
-    **torchvision.ADAPTERS,
-    **transformers.ADAPTERS,
-}
+ADAPTERS: dict[str, Adapter] = pools.ADAPTERS | pytorchvideo.ADAPTERS | timm.ADAPTERS
+ADAPTERS |= torchvision.ADAPTERS | transformers.ADAPTERS
 
 
 def adapter_of(module: nn.Module) -> Adapter | None:

@@ -32,12 +32,11 @@ def _vit_attributes(model: Any, grids: Grids) -> Mapping[str, Any]:
     if model.dynamic_img_size:
         return {}
     now = _tokens(model, grids)
-    values = {
-        "img_size": tuple(map(grids.size, model.patch_embed.img_size)),
-        "grid_size": now,
-        "num_patches": prod(now),
+    return {
+        "patch_embed.img_size": tuple(map(grids.size, model.patch_embed.img_size)),
+        "patch_embed.grid_size": now,
+        "patch_embed.num_patches": prod(now),
     }
-    return {f"patch_embed.{name}": value for name, value in values.items()}
 
 
 def _vit_tables(model: Any, grids: Grids) -> Mapping[str, Any]:
@@ -80,8 +79,8 @@ def _counts_tokens(rope: Any) -> bool:
 
 
 def _hiera_tokens(model: Any, grids: Grids) -> list[int]:
-    pixels = (n * stride for n, stride in zip(model.tokens_spatial_shape, model.patch_stride, strict=True))
-    return [grids.size(n) // stride for n, stride in zip(pixels, model.patch_stride, strict=True)]
+    tokens = zip(model.tokens_spatial_shape, model.patch_stride, strict=True)
+    return [grids.size(n * stride) // stride for n, stride in tokens]
 
 
 def _hiera_attributes(model: Any, grids: Grids) -> Mapping[str, Any]:

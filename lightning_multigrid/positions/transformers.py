@@ -20,11 +20,6 @@ def _sides(size: Any) -> tuple[int, int]:
     return tuple(size) if isinstance(size, Iterable) else (size, size)
 
 
-def _sides_now(size: Any, grids: Grids) -> Any:
-    """Height and width on the current grid, in the form of those that are given: a number or a pair."""
-    return tuple(map(grids.size, size)) if isinstance(size, Iterable) else grids.size(size)
-
-
 def _table(frames: int, size: Any, patch: tuple[int, int, int], grids: Grids, leading: int = 0) -> Table:
     """The table of tokens, frames x rows x columns, of a model that was built for so many frames and pixels."""
     full = frames, *_sides(size)
@@ -34,8 +29,11 @@ def _table(frames: int, size: Any, patch: tuple[int, int, int], grids: Grids, le
 
 
 def _image_size(module: Any, grids: Grids) -> dict[str, Any]:
-    """What clips are compared with."""
-    return {"image_size": _sides_now(module.image_size, grids)} if hasattr(module, "image_size") else {}
+    """What clips are compared with: height and width, as a pair or as a number."""
+    if not hasattr(module, "image_size"):
+        return {}
+    size = module.image_size
+    return {"image_size": tuple(map(grids.size, size)) if isinstance(size, Iterable) else grids.size(size)}
 
 
 def _videomae_table(module: Any, grids: Grids) -> dict[str, Any]:

@@ -161,8 +161,7 @@ def _planned(
 def _known_broken(output: Output, pending: list[PlannedVideo], total: int) -> dict[str, str]:
     """Why videos are broken that parts could not prepare. Other videos that are not there are an error."""
     broken = {video.source: entry.broken for video in pending for entry, _ in output.entries(video) if entry.broken}
-    missing = [video for video in pending if video.source not in broken]
-    if missing:
+    if missing := [video for video in pending if video.source not in broken]:
         raise ValueError(
             f"{len(missing):,} of the {total:,} videos are not in {output.root} yet, made from the sources as they are "
             f"now and with these settings. The first: {missing[0].source}. "

@@ -1,7 +1,5 @@
 """Parts of a `prepare` that several machines do: which videos are in which part, and which parts are missing."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence
@@ -20,7 +18,7 @@ class Part:
     parts: int
 
     @staticmethod
-    def parse(text: str) -> Part:
+    def parse(text: str) -> "Part":
         """Reads `K/N`, or raises a ValueError if there is no such part."""
         match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
         number, parts = map(int, match.groups()) if match else (0, 0)

@@ -9,8 +9,6 @@ points = span / stride. In time, with a stride of 3 source frames::
 Legend: B clips, T frames, H = W size; lower-case letters are those of a coarser grid.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -55,11 +53,11 @@ class BatchShape:
         return self.clips * self.frames * self.size**2
 
     @property
-    def clip(self) -> BatchShape:
+    def clip(self) -> "BatchShape":
         """The shape of a single clip: it identifies the grid also of an epoch's last mini-batch, if that is smaller."""
         return BatchShape(1, self.frames, self.size)
 
-    def rescaled(self, frames: int, size: int) -> BatchShape:
+    def rescaled(self, frames: int, size: int) -> "BatchShape":
         """The shape that costs as much as this one with other frames and size (Eq. 1).
 
         The *factor* of clips is rounded, as in the published schedule, so that a mini-batch on a coarser grid holds a

@@ -181,8 +181,7 @@ class MultigridSchedule:
         for stage in range(len(ends)):
             positions.append(max((p.end_epoch for p in self.phases if p.stage <= stage), default=Fraction(0)))
         knots = [(Fraction(0), Fraction(0))]
-        warmup = exact(self.baseline.warmup_epochs)
-        if warmup:
+        if warmup := exact(self.baseline.warmup_epochs):
             knots.append((min(warmup, warmup * positions[0] / ends[0]), warmup))
         if self.fine_tuning and self.stepwise and len(ends) > 1 and not self.flat:
             # The first half of the fine-tuning phase keeps the LR of the stage before (Sec. 3.2, Fine-tuning Phase).

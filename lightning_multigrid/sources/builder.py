@@ -5,6 +5,7 @@ import math
 import os
 from array import array
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import torch
@@ -44,7 +45,7 @@ class ManifestBuilder:
         self._frame_rate = _positive_rate(frame_rate)
         self._outside = allow_outside_root
         self._absolute = allow_outside_root or root is None
-        self._listings: dict[str, frozenset[str]] | None = {} if existing_only else None
+        self._names_at = cache(names_at) if existing_only else None  # lists each folder once
         self._missing = 0
         self._labelled: bool | None = None
         self._paths = bytearray()
@@ -66,9 +67,11 @@ class ManifestBuilder:
             raise self.error(where, f"the path {quoted(path)} is not valid text. Rename the video") from error
         if len(self._starts) + len(spans) not in (0, len(self._labels) + len(labels)):
             raise self.error(where, f"{len(labels)} labels with {len(spans)} spans. Give every label its span, or none")
-        if self._listings is not None and not self._exists(name, self._listings):
-            self._missing += 1
-            return
+        if self._names_at is not None:
+            folder, base = os.path.split(os.path.join(self._root, name))
+            if base not in self._names_at(folder):
+                self._missing += 1
+                return
         self._paths += encoded
         self._path_offsets.append(len(self._paths))
         self._labels.extend(labels)
@@ -145,13 +148,6 @@ class ManifestBuilder:
         if self._labelled != bool(labels):
             given, others = ("a label", "none") if labels else ("no label", "one")
             raise self.error(where, f"{given}, but the rows before have {others}. Give all videos a label, or none")
-
-    def _exists(self, name: str, listings: dict[str, frozenset[str]]) -> bool:
-        """Whether a video is there. Each folder is listed once."""
-        folder, base = os.path.split(os.path.join(self._root, name))
-        if folder not in listings:
-            listings[folder] = names_at(folder)
-        return base in listings[folder]
 
 
 def renamed(

@@ -54,8 +54,7 @@ class Charades:
             where = f"line {line}"
             labels, spans = [], []
             for action in filter(None, row["actions"].split(";")):
-                match = _ACTION.fullmatch(action)
-                if match is None:
+                if not (match := _ACTION.fullmatch(action)):
                     raise builder.error(where, f"{quoted(action)} is not like `c092 11.90 21.20`. Repair the line")
                 labels.append(int(match[1]))
                 spans.append((float(match[2]), float(match[3])))

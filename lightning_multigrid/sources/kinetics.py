@@ -77,8 +77,7 @@ class Kinetics:
 
 def _file_name(builder: ManifestBuilder, where: str, row: Mapping[str, str]) -> str:
     given = f"{row['youtube_id']},{row['time_start']},{row['time_end']}"
-    match = _VIDEO.fullmatch(given)
-    if match is None:
+    if not (match := _VIDEO.fullmatch(given)):
         raise builder.error(
             where,
             f"{quoted(given)} is not a video; an id of 11 letters, digits, - or _ and two times in seconds are "

@@ -104,8 +104,7 @@ def csv_table(path: str, required: tuple[str, ...]) -> Iterator[tuple[int, dict[
     for line, row in csv_rows(path, ","):
         if header is None:
             header = [name.strip() for name in row]
-            absent = [name for name in required if name not in header]
-            if absent:
+            if absent := [name for name in required if name not in header]:
                 raise ManifestError(
                     f"{path}, line {line}: the columns are {quoted(','.join(header))}; {', '.join(absent)} is "
                     "required. Give the official annotation file."

@@ -194,11 +194,8 @@ class VideoClassifier(LightningModule):
         # Milestones at the starts of epochs do not need the number of steps, which makes Lightning load the data early.
         whole = all(float(milestone).is_integer() for milestone in self.milestones)
         by_step = self._is_fitting() and not (self.schedule == "steps" and whole and not self.warmup_epochs)
-        scheduler = self._new_scheduler(optimizer, by_step)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step" if by_step else "epoch"},
-        }
+        scheduler, interval = self._new_scheduler(optimizer, by_step), "step" if by_step else "epoch"
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": interval}}
 
     def _new_scheduler(self, optimizer: Optimizer, by_step: bool) -> LRScheduler:
         """Makes the schedule in ticks: optimizer steps, or else epochs, to which it is rounded."""

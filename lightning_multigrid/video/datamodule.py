@@ -24,7 +24,7 @@ from lightning_multigrid.clips import (
     collate_views,
 )
 from lightning_multigrid.files import require
-from lightning_multigrid.lightning import LightningDataModule, Trainer
+from lightning_multigrid.lightning import LightningDataModule
 from lightning_multigrid.loading import RepeatSampler
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
 from lightning_multigrid.sources import Manifest, ManifestError, Source, VideoList, VideoSource, packed_manifest
@@ -39,11 +39,6 @@ _SPLITS: dict[str, tuple[Split, ...]] = {
     "test": ("test",),
     "predict": ("predict",),
 }
-
-
-def _current_split(trainer: Trainer) -> Split:
-    stage = trainer.state.stage
-    return "train" if stage is None else cast("Split", stage.dataloader_prefix)
 
 
 class VideoDataModule(LightningDataModule):
@@ -260,7 +255,8 @@ class VideoDataModule(LightningDataModule):
                 "`on_after_batch_transfer` needs a Trainer. In a loop of your own, use "
                 "`resample_clips(batch.crops(), batch.size, flips=batch.flips)`."
             )
-        split = _current_split(trainer)
+        stage = trainer.state.stage
+        split: Split = "train" if stage is None else cast("Split", stage.dataloader_prefix)
         if isinstance(batch, PixelBatch):
             self._broken.report(split, batch.broken, len(self._datasets[split]), trainer)
         if isinstance(batch, ClipBatch):

@@ -8,7 +8,7 @@ Legend: B videos, C classes.
 """
 
 import math
-from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -26,7 +26,8 @@ class VideoMetric(Metric):
     full_state_update = False
     kept: tuple[str, ...]
     """Names of the rows that a metric keeps beside the videos' indices."""
-    videos: list[Tensor]
+    _measure: Callable[..., Tensor]
+    """Computes the metric from the rows of some videos, in the order of `kept`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,35 +36,31 @@ class VideoMetric(Metric):
 
     def compute(self) -> Tensor:
         """Computes the metric of all videos; NaN if there is nothing to average."""
-        videos = dim_zero_cat(self.videos)
+        videos, *kept = (dim_zero_cat(getattr(self, name)) for name in ("videos", *self.kept))
         order = videos.argsort(stable=True)
         ordered = videos[order]
         first = torch.ones_like(ordered, dtype=torch.bool)
         first[1:] = ordered[1:] != ordered[:-1]
-        return self._measure(order[first | (ordered == _UNNUMBERED)])
+        counted = order[first | (ordered == _UNNUMBERED)]
+        return self._measure(*(rows[counted] for rows in kept))
 
-    @abstractmethod
-    def _measure(self, rows: Tensor) -> Tensor:
-        """Computes the metric over some of the rows."""
-
-    def _count(self, videos: Tensor | None, rows: Tensor) -> None:
-        new = torch.full((len(rows),), _UNNUMBERED, device=rows.device)
-        self.videos.append(new if videos is None else videos)
+    def _keep(self, videos: Tensor | None, *kept: Tensor) -> None:
+        new = torch.full((len(kept[0]),), _UNNUMBERED, device=kept[0].device)
+        for name, rows in zip(("videos", *self.kept), (new if videos is None else videos, *kept), strict=True):
+            getattr(self, name).append(rows)
 
 
 class VideoMean(VideoMetric):
     """Mean of a value per video, such as the loss."""
 
     kept = ("values",)
-    values: list[Tensor]
 
     def update(self, values: Tensor, videos: Tensor | None = None) -> None:
         """Takes a value of each of B videos, and the videos' indices; without indices every row counts."""
-        self._count(videos, values)
-        self.values.append(values)
+        self._keep(videos, values)
 
-    def _measure(self, rows: Tensor) -> Tensor:
-        return dim_zero_cat(self.values)[rows].mean()
+    def _measure(self, values: Tensor) -> Tensor:
+        return values.mean()
 
 
 class VideoAccuracy(VideoMetric):
@@ -75,7 +72,6 @@ class VideoAccuracy(VideoMetric):
 
     higher_is_better = True
     kept = ("places",)
-    places: list[Tensor]
 
     def __init__(self, top_k: int = 1) -> None:
         super().__init__()
@@ -83,14 +79,13 @@ class VideoAccuracy(VideoMetric):
 
     def update(self, probabilities: Tensor, labels: Tensor, videos: Tensor | None = None) -> None:
         """Takes probabilities B x C, class ids B, and the videos' indices; without indices every row counts."""
-        self._count(videos, labels)
         right, label = probabilities.gather(1, labels[:, None]), labels[:, None]
         classes = torch.arange(probabilities.shape[1], device=labels.device)
         behind = (probabilities < right) | ((probabilities == right) & (classes >= label))
-        self.places.append((~behind).sum(dim=1))
+        self._keep(videos, (~behind).sum(dim=1))
 
-    def _measure(self, rows: Tensor) -> Tensor:
-        return (dim_zero_cat(self.places)[rows] < self.top_k).float().mean()
+    def _measure(self, places: Tensor) -> Tensor:
+        return (places < self.top_k).float().mean()
 
 
 class MeanAveragePrecision(VideoMetric):
@@ -107,17 +102,13 @@ class MeanAveragePrecision(VideoMetric):
 
     higher_is_better = True
     kept = ("probabilities", "labels")
-    probabilities: list[Tensor]
-    labels: list[Tensor]
 
     def update(self, probabilities: Tensor, labels: Tensor, videos: Tensor | None = None) -> None:
         """Takes probabilities and 0/1 labels, both B x C, and the videos' indices; without indices every row counts."""
-        self._count(videos, probabilities)
-        self.probabilities.append(probabilities)
-        self.labels.append(labels)
+        self._keep(videos, probabilities, labels)
 
-    def _measure(self, rows: Tensor) -> Tensor:
-        probabilities, labels = dim_zero_cat(self.probabilities)[rows], dim_zero_cat(self.labels)[rows].int()
+    def _measure(self, probabilities: Tensor, labels: Tensor) -> Tensor:
+        labels = labels.int()
         precisions = [
             binary_average_precision(probabilities[:, index], labels[:, index], validate_args=False)
             for index in labels.any(dim=0).nonzero().flatten().tolist()

@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import cast, get_args
 
+import av
 import numpy as np
 from rich.progress import track
 from typing_extensions import override
@@ -30,9 +31,6 @@ _MOTION_JPEG = {"qmin": "2", "qmax": "6", "threads": "1"}
 
 
 def _encode(path: Path, clip: Image, difficulty: Difficulty) -> None:
-    # Imported here, because training on videos that are there already encodes nothing.
-    import av
-
     # Of a Motion JPEG only the frames of the clip are decoded. On few cores a small model trains about as fast as H.264
     # decodes, and a comparison of training methods would compare decoding.
     suffix, codec, pixels, options = {

@@ -139,14 +139,11 @@ def _filled(distance: Floats) -> Floats:
 def _distance(shape: Shape, dx: Floats, dy: Floats, radius: float) -> Floats:
     """Distance of each pixel from the shape's edge, negative inside: T x H x W."""
     across, along = np.abs(dx), np.abs(dy)
-    distance: Floats
     if shape == "cross":
         arm = 0.3 * radius
-        distance = np.minimum(np.maximum(across - radius, along - arm), np.maximum(across - arm, along - radius))
-    elif shape == "ring":
-        distance = np.abs(np.hypot(dx, dy) - 0.75 * radius) - 0.25 * radius
-    elif shape == "square":
-        distance = np.maximum(across, along) - 0.85 * radius
-    else:
-        distance = np.maximum(0.866 * across + 0.5 * dy, -dy) - 0.55 * radius
-    return distance
+        return np.minimum(np.maximum(across - radius, along - arm), np.maximum(across - arm, along - radius))
+    if shape == "ring":
+        return np.abs(np.hypot(dx, dy) - 0.75 * radius) - 0.25 * radius
+    if shape == "square":
+        return np.maximum(across, along) - 0.85 * radius
+    return np.maximum(0.866 * across + 0.5 * dy, -dy) - 0.55 * radius
