@@ -118,7 +118,8 @@ class Fit:
         batch, accumulate = internals.batch_index(self._trainer), self.sampler.accumulate
         start = batch - batch % accumulate
         steps = self.sampler.steps(self._trainer.current_epoch)[start : start + accumulate]
-        scale = self.sampler.schedule.gradient_scale(steps)
+        # torch also makes the state of an optimizer by a step, before the first mini-batch.
+        scale = self.sampler.schedule.gradient_scale(steps) if steps else 1
         if scale != 1:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:

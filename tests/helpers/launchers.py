@@ -72,6 +72,11 @@ def _start(command, **variables):
 
 
 def _finish(*processes):
-    for process in processes:
-        output, _ = process.communicate(timeout=280)
-        assert process.returncode == 0, output
+    try:
+        for process in processes:
+            output, _ = process.communicate(timeout=280)
+            assert process.returncode == 0, output
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()

@@ -358,7 +358,7 @@ class Writing(Module):
                 self.queue.tolist(),
                 len(self.many),
                 self.mixed[1][0].tolist(),
-                sorted(vars(self).keys() - {"lr_scheduler_step"}),
+                sorted(vars(self).keys() - {"lr_scheduler_step", "on_save_checkpoint"}),
                 self.training,
             ),
             self.heard,
