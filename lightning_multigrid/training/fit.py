@@ -129,8 +129,8 @@ class Fit:
     def hold_early_stopping(self, batch: int) -> None:
         """Keeps `EarlyStopping` from running out of patience before the last phase, where it begins to count."""
         schedule = self.sampler.schedule
-        held = not schedule.flat and self.step(batch).phase < len(schedule.phases) - 1
         for callback in self._early_stoppings:
+            held = not schedule.flat and self.step(batch).phase < len(schedule.phases) - 1
             # The callback adds one before it compares with a patience of 0 or more.
             callback.wait_count = min(callback.wait_count, -2) if held else max(callback.wait_count, 0)
 
