@@ -29,7 +29,6 @@ def init(given: Namespace) -> None:
     output, source, val = Path(given.output), given.source, given.val
     if output.exists():
         raise ValueError(f"{output} exists already. Remove it, or give another `--output`.")
-    output.parent.mkdir(parents=True, exist_ok=True)
     splits = {name: os.path.join(source, name) for name in ("train", "val")}
     if val is None and all(map(os.path.isdir, splits.values())):
         source, val = splits["train"], splits["val"]
@@ -41,6 +40,7 @@ def init(given: Namespace) -> None:
     stem = str(output.with_suffix("").absolute())
     lists, folder = {name: f"{stem}_{name}.csv" for name in ("train", "val")}, f"{stem}_checkpoints"
     values["why_val"] = "Labels count the classes."
+    output.parent.mkdir(parents=True, exist_ok=True)
     if val is None:
         for name, chosen in (("train", rows), ("val", held)):
             write_csv(lists[name], [("path", "label"), *((manifest.path(row), str(labels[row])) for row in chosen)])

@@ -16,6 +16,8 @@ from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partialmethod
+from numbers import Real
+from operator import is_not
 from typing import Any, NamedTuple
 
 from lightning_utilities.core.rank_zero import rank_zero_warn
@@ -134,6 +136,8 @@ class ScaledLR(float):
         return float, (float(self),)  # what a script saves must load without this package
 
     def _compute(self, operator: Callable[[float, Any], Any], other: Any) -> Any:
+        if isinstance(other, Real) and not isinstance(other, float):  # of NumPy, for instance
+            other = float(other)
         value, baseline = operator(self, other), operator(self.baseline, baseline_of(other))
         return ScaledLR(value, baseline) if type(value) is float else baseline
 
@@ -145,15 +149,22 @@ class ScaledLR(float):
     __gt__, __ge__ = partialmethod(_compute, float.__gt__), partialmethod(_compute, float.__ge__)
 
 
-def baseline_of(state: Any) -> Any:
-    """Returns a copy of nested dicts, lists and tuples that has the baseline's LR in place of each one in use."""
+def baseline_of(state: Any, number: Callable[[ScaledLR], float] = lambda lr: lr.baseline) -> Any:
+    """Returns a copy of nested dicts, lists and tuples that has a plain number, the baseline's, for each LR in use."""
     if isinstance(state, dict):
         whole = copy(state)  # with the attributes of a model's state dict
-        dict.update(whole, {key: baseline_of(value) for key, value in state.items()})  # that of a Counter adds
+        dict.update(whole, {key: baseline_of(value, number) for key, value in state.items()})  # that of a Counter adds
         return whole
     if type(state) in (list, tuple):
-        return type(state)(map(baseline_of, state))
-    return state.baseline if isinstance(state, ScaledLR) else state
+        return type(state)(baseline_of(value, number) for value in state)
+    return number(state) if isinstance(state, ScaledLR) else state
+
+
+def put_baseline(checkpoint: dict[str, Any]) -> None:
+    """Puts the baseline's LR in place of each one in use that a script or a callback keeps in a checkpoint."""
+    # What optimizers have computed from the LR in use, such as a sum of LRs, stays: see `BaselineLR.without_scale`.
+    states = {name: baseline_of(checkpoint[name], float) for name in ("optimizer_states",) if name in checkpoint}
+    checkpoint.update(baseline_of(checkpoint) | states)
 
 
 class BaselineLR:
@@ -190,6 +201,8 @@ class BaselineLR:
         self.scale_gradient: Callable[[Optimizer], None] = lambda optimizer: None
         self._warned: set[str] = set()
         self._tensors: dict[Tensor, float] = {}  # the baseline's value of each tensor in use
+        self._in_use: list[Any] = []  # the values that were set last, in the order of `_scaled`
+        self._stepping: set[Optimizer] = set()
 
     def _scaled(self) -> list[tuple[dict[str, Any], str]]:
         """Every group with each name of a value in it that is scaled."""
@@ -254,16 +267,21 @@ class BaselineLR:
         found = [(float(group[name]), self.scales[name], group[name]) for group, name in self._scaled()]
         self._tensors = {value: baseline for baseline, _, value in found if isinstance(value, Tensor)}
         self._set([ScaledLR(baseline * scale, baseline) for baseline, scale, _ in found])
+        self._in_use = [group[name] for group, name in self._scaled()]
         self.now = found[0][0] * found[0][1] if found else 0.0
 
     def _scale_written(self) -> None:
-        # To read a tensor would make the host wait for the device.
-        if any(group[name] not in self._tensors for group, name in self._scaled()):
+        # By identity, as to read a tensor would make the host wait for the device.
+        values = [group[name] for group, name in self._scaled()]
+        if len(values) != len(self._in_use) or any(map(is_not, values, self._in_use)):
             self.remove_scale()
             self._apply_scale()
 
     def before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Scales gradients, and what the script has written since the last step: a pre-hook of `Optimizer.step`."""
+        if optimizer in self._stepping:  # `step` of a subclass has called that of its base class
+            return None
+        self._stepping.add(optimizer)
         self._scale_written()
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
@@ -278,12 +296,20 @@ class BaselineLR:
 
         return args[:1], {**kwargs, "closure": run}
 
+    def after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        """A post-hook of `Optimizer.step`."""
+        self._stepping.discard(optimizer)
+
     def without_scale(self, _: Optimizer, state: dict[str, Any]) -> None:
         """Puts the baseline's LR into a state that is saved: a post-hook of `Optimizer.state_dict`."""
-        state["param_groups"] = baseline_of(state["param_groups"])  # `initial_lr`, too
         for group in state["param_groups"]:
-            for name in (name for name in self.scales if isinstance(group.get(name), Tensor)):
-                group[name] = group[name].new_tensor(self._baseline(group[name], name))
+            for name, value in group.items():
+                if name not in {*self.scales, "initial_lr"}:
+                    group[name] = baseline_of(value, float)
+                elif isinstance(value, Tensor) and name in self.scales:
+                    group[name] = value.new_tensor(self._baseline(value, name))
+                else:
+                    group[name] = baseline_of(value)
 
     def resume(self, ticks: Sequence[int], intervals: Sequence[str], scale: float) -> None:
         """Takes over schedulers that have had these ticks, and scales the LR, which is the baseline's now."""
@@ -293,6 +319,7 @@ class BaselineLR:
 
     def sync(self, epoch: Fraction, scale: float, weight_decay_scale: float = 1.0) -> None:
         """Brings every scheduler to a baseline epoch, and every group to a scale."""
+        self._stepping.clear()  # of a step that an error has ended
         # Schedulers compute the next LR from that of the group, so the scale must be off while they tick.
         with self.on_baseline():
             for place, config in enumerate(self.configs):

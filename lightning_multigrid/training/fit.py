@@ -27,7 +27,7 @@ from lightning_multigrid.reports import Clock, RunReport, tell_changed_meaning, 
 from lightning_multigrid.schedule import BatchShape, Step
 from lightning_multigrid.training import lightning_internals as internals
 from lightning_multigrid.training import resume
-from lightning_multigrid.training.baseline_lr import baseline_of
+from lightning_multigrid.training.baseline_lr import put_baseline
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.mini_batches import handlers
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
@@ -48,7 +48,7 @@ class Fit:
         module, sampler = trainer.lightning_module, multigrid.sampler
         grids = [sampler.schedule.baseline.shape, *sampler.schedule.grids]
         self._trainer, self.sampler, self.points = trainer, sampler, PointsOnPlan()
-        boxes_follow = any(not axes.isupper() for axes in (options.follow or {}).values())
+        boxes_follow = any(set("xywh") & set(axes) for axes in (options.follow or {}).values())
         flops = check_grids(module, grids, handlers(trainer, module, multigrid), self.points, boxes_follow)
         estimate = None
         if options.precise_bn_batches is not None:
@@ -58,6 +58,7 @@ class Fit:
         steps = resume.optimizer_steps_before(sampler, internals.Place(sampler.schedule.epochs, 0))
         self.lr = takeover.drive_lr(trainer, module, recipe, steps, options.weight_decay_scaling == "timescale")
         self.lr.scale_gradient = self.scale_gradient
+        self._scales_lr = any(phase.lr_scale != 1 for phase in sampler.schedule.phases)
         self.report = RunReport(sampler, flops, multigrid.num_workers, ways_out(multigrid.clips), Clock(module.device))
         self.following = Following(module, grids[0].frames, grids[0].size)
         takeover.callback(self.following.restore)
@@ -89,12 +90,17 @@ class Fit:
 
     def sync_lr(self, epoch: int, batch: int) -> None:
         """Sets the LR of a step; the step after an epoch's last is the first of the next epoch."""
-        groups = [group for optimizer in self._trainer.optimizers for group in optimizer.param_groups]
-        if self._trainer.optimizers != self.lr.optimizers or any(group.get("lr") is None for group in groups):
+        if self._trainer.optimizers != self.lr.optimizers:
             raise MisconfigurationException(
-                "MultigridCallback scales the `lr` of the optimizers of `configure_optimizers`, but a parameter group "
-                "has none, or there is another optimizer now. Give each group one, and keep the optimizers."
+                "MultigridCallback scales the LR of the optimizers that `configure_optimizers` returned, but the "
+                "Trainer has other ones now. Keep those."
             )
+        for optimizer in self._trainer.optimizers:
+            if self._scales_lr and any(group.get("lr") is None for group in optimizer.param_groups):
+                raise MisconfigurationException(
+                    f"MultigridCallback scales the `lr` of all parameter groups, but one of {type(optimizer).__name__} "
+                    "has none. Give the optimizer a number as `lr`, or the callback `lr_scaling='none'`."
+                )
         steps = self.sampler.steps(epoch)
         batch -= batch % self.sampler.accumulate  # the micro-batches of an optimizer step share its LR
         if batch >= len(steps):
@@ -199,7 +205,7 @@ class Fit:
         state.update(resume.describe_stand(self.sampler, counters.place))
         if counters.place.batch == 0:
             counters.forget_loader()
-        checkpoint.update(baseline_of(checkpoint))  # callbacks for fine-tuning keep the LR of parameter groups
+        put_baseline(checkpoint)  # callbacks for fine-tuning keep the LR of parameter groups
 
 
 def log_values(trainer: Trainer, module: LightningModule, values: Mapping[str, float]) -> None:
@@ -246,7 +252,7 @@ def begin_fit(
         tell_few_steps(trainer, len(sampler.steps(0)), sampler.schedule.phases[0].lr_scale)
     takeover.show_on_bar(trainer, fit.report)
     takeover.add_last_callback(trainer, fit.statistics)
-    front = ScriptLoader(own if streamed else loader, multigrid, fit.epoch)
+    front = ScriptLoader(own if streamed or own.batch_size is not None else loader, multigrid, fit.epoch)
     loaders = internals.loader_with_front(trainer, multigrid, front)
     takeover.callback(setattr, loaders, "front", own)
     takeover.replace_loader(trainer, loaders)

@@ -41,7 +41,7 @@ class Recipe:
 
     clips: Fraction  # of this rank in an epoch, with the limit of `limit_train_batches` or `overfit_batches`
     available: Fraction  # without that limit; a fraction where the ranks can't share them evenly
-    of_rank: int  # likewise, in the baseline: Lightning repeats samples to make the ranks equal
+    of_rank: int  # of this rank in an epoch of the baseline, where Lightning repeats samples to make the ranks equal
     epoch: BaselineEpoch
     epochs: Fraction
     drop_last: bool
@@ -273,13 +273,12 @@ def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = No
         if not splits_data(trainer):
             raise MisconfigurationException(
                 "MultigridCallback cuts one order of all clips among the devices, but with "
-                f"`use_distributed_sampler=False` each reads all that its {type(sampler).__name__} yields. Leave that "
-                "out of the Trainer, or give the `DataLoader` a `DistributedSampler`."
+                f"`use_distributed_sampler=False` each has its own, of its {type(sampler).__name__}. Leave that out of "
+                "the Trainer, or give the `DataLoader` a `DistributedSampler`."
             )
+        # As Lightning does on several devices, also without `shuffle`.
         if isinstance(sampler, (RandomSampler, SequentialSampler)):
-            sampler = RandomSampler(
-                cast("Sized", loaders.dataset)
-            )  # as Lightning does on several devices, also without `shuffle`
+            sampler = RandomSampler(cast("Sized", loaders.dataset))
     if loaders.batch_size is not None and sampler is batches.sampler:
         return loaders
     return same_loader(loaders, batch_size=batches.batch_size, sampler=sampler, drop_last=batches.drop_last)

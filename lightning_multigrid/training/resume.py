@@ -145,7 +145,8 @@ def _on_other_ranks(state: State, mine: State, here: Continuation, sampler: Mult
             f"run has {mine['clips']}: it goes on {where}, the first after the {state['clips_seen']} clips of its "
             "epoch that were seen. The baseline's LR is the checkpoint's."
         )
-    if state["samples"] != mine["samples"]:
+    repeated = max(state["split"][0], mine["split"][0]) if sampler.schedule.flat else 1  # to make the ranks equal
+    if abs(state["samples"] - mine["samples"]) >= repeated:
         message += f" An epoch had {state['samples']} clips and has {mine['samples']} now, so their order differs."
     return replace(here, place=place, message=message)
 

@@ -15,7 +15,7 @@ from lightning_multigrid.loading import MultigridSampler
 from lightning_multigrid.norm import Loan
 from lightning_multigrid.reports import ClosingWords, RunReport
 from lightning_multigrid.training import lightning_internals as internals
-from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR, baseline_of, is_plateau
+from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR, is_plateau, put_baseline
 from lightning_multigrid.training.recipe import Recipe
 
 
@@ -85,6 +85,7 @@ class Takeover(ExitStack):
         self.callback(lr.remove_scale)
         for optimizer in trainer.optimizers:
             self.callback(optimizer.register_step_pre_hook(lr.before_step).remove)
+            self.callback(optimizer.register_step_post_hook(lr.after_step).remove)
             self.callback(optimizer.register_state_dict_post_hook(lr.without_scale).remove)
 
         @wraps(own)
@@ -102,7 +103,7 @@ class Takeover(ExitStack):
 
         def on_save_checkpoint(checkpoint: dict[str, Any]) -> None:
             save(checkpoint)
-            checkpoint.update(baseline_of(checkpoint))
+            put_baseline(checkpoint)
 
         self.set_attribute(module, "on_save_checkpoint", on_save_checkpoint)  # comes after those of all callbacks
         if not module.automatic_optimization:

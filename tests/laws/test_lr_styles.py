@@ -597,7 +597,9 @@ def test_an_optimizer_without_an_lr_is_refused(lr):
             return Fixed(self.parameters())
 
     run(Own)
-    with pytest.raises(MisconfigurationException, match="but a parameter group has none.*Give each group one"):
+    with pytest.raises(
+        MisconfigurationException, match="of all parameter groups, but one of .* has none. Give the opt"
+    ):
         run(Own, MultigridCallback())
 
 
@@ -608,7 +610,7 @@ def test_an_optimizer_that_replaces_another_one_is_refused():
                 self.trainer.optimizers = [self.sgd(self.net)]
 
     run(Renewed)
-    with pytest.raises(MisconfigurationException, match="there is another optimizer now. Give .* keep the opt"):
+    with pytest.raises(MisconfigurationException, match="but the Trainer has other ones now. Keep those"):
         run(Renewed, MultigridCallback())
 
 

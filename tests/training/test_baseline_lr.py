@@ -5,6 +5,7 @@ import math
 from collections import Counter, OrderedDict
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import BackboneFinetuning, BaseFinetuning, LearningRateMonitor, ModelCheckpoint
@@ -14,7 +15,7 @@ from torch.optim import SGD, lr_scheduler
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
-from lightning_multigrid.training.baseline_lr import BaselineEpoch, ScaledLR, baseline_of, lr_stages
+from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR, ScaledLR, baseline_of, lr_stages
 from tests.helpers.tiny import Module, fit, loader
 
 BATCHES = 25  # of the baseline: 100 clips, 4 each
@@ -302,6 +303,60 @@ def test_a_copy_with_the_baselines_lr_is_otherwise_equal():
     assert copied["weights"]._metadata == weights._metadata
     assert copied["weights"]["weight"] is weights["weight"]
     assert state["lrs"] == [(0.8, 3), [0.8]]  # a script's own list
+
+
+class Summing(SGD):
+    """Keeps a sum of LRs, as optimizers do that average weights by them, and steps as its base class does."""
+
+    def step(self, closure=None):
+        group = self.param_groups[0]
+        group["sum"] = group.get("sum", 0.0) + group["lr"]
+        return super().step(closure)
+
+
+def test_a_step_that_calls_that_of_its_base_class_scales_the_gradient_once():
+    SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # torch then calls the hooks of `SGD.step`, too
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = Summing([weight], lr=1.0)
+    lr = BaselineLR([], [optimizer], BaselineEpoch(1, 1), print, {}, {})
+    lr.scale_gradient = lambda optimizer: weight.grad.mul_(0.5)
+    optimizer.register_step_pre_hook(lr.before_step)
+    optimizer.register_step_post_hook(lr.after_step)
+    for _ in range(2):
+        weight.grad = torch.ones(1)
+        optimizer.step()
+        assert weight.grad == 0.5
+
+        def closure():
+            weight.grad = torch.ones(1)
+            return weight.sum()
+
+        optimizer.step(closure)
+        assert weight.grad == 0.5
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_what_an_optimizer_computes_from_the_lr_in_use_resumes(tmp_path):
+    def summing(parameters):
+        return Summing(parameters, lr=0.1)
+
+    checkpoints = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=5, save_top_k=-1, save_weights_only=False)
+    whole = fit(
+        Module(optimizer=summing), MultigridCallback(seed=0), checkpoints, max_epochs=3, enable_checkpointing=True
+    )
+    rest = fit(
+        Module(optimizer=summing), MultigridCallback(seed=0), ckpt_path=tmp_path / "step=5.ckpt", max_epochs=3, seed=1
+    )
+    sums = [host.optimizers[0].param_groups[0]["sum"] for host in (whole, rest)]
+    assert sums[0] == pytest.approx(sums[1]) != pytest.approx(0.1 * whole.global_step)
+
+
+def test_numbers_of_numpy_and_fractions_scale_the_baselines_lr():
+    lr = ScaledLR(0.8, 0.1)
+    for half in (np.float32(0.5), np.float64(0.5), Fraction(1, 2)):
+        assert ((lr * half), (lr * half).baseline) == (pytest.approx(0.4), pytest.approx(0.05))
+    assert (lr * np.int64(2)).baseline == pytest.approx(0.2)
+    assert lr < np.float32(0.5)
 
 
 def metadata(state):
