@@ -66,7 +66,7 @@ row(OPTIMIZERS, "timm's `create_optimizer_v2`", module=optimized(timm_adamw), ne
 row(OPTIMIZERS, "LBFGS, unscaled", module=optimized(lambda m: torch.optim.LBFGS(m.parameters(), 0.1, max_iter=2)),
     multigrid={"lr_scaling": "none"}, slow=True)  # fmt: skip
 row(OPTIMIZERS, "an optimizer without an LR in its parameter groups", module=optimized(lambda m: NoLR(m.parameters())),
-    refused="parameter group has none", outcome="there is nothing to scale; call it `lr`")  # fmt: skip
+    refused="but one of NoLR has none", outcome="there is nothing to scale; call it `lr`")  # fmt: skip
 row(OPTIMIZERS, "`foreach=True`", module=optimized(lambda m: SGD(m.parameters(), 0.1, foreach=True)))
 row(OPTIMIZERS, "a class of one's own", module=optimized(lambda m: Fused(m.parameters(), 0.1)))
 row(OPTIMIZERS, "in a list", module=optimized(lambda m: [SGD(m.parameters(), 0.1)]))
@@ -327,7 +327,7 @@ row(
     late=True,
     outcome="nothing tells whether it is the baseline's or computed from the one in use",
 )
-row(OWN, "another optimizer, put in its place in a hook", module=Renewed, refused="another optimizer now", late=True,
+row(OWN, "another optimizer, put in its place in a hook", module=Renewed, refused="has other ones now", late=True,
     outcome="its LR would not be scaled; change the parameter groups instead")  # fmt: skip
 row(
     OWN,

@@ -225,7 +225,11 @@ def test_committed_results_are_of_one_task_and_machine(folder, compare):
 def test_tables_of_the_committed_results_are_those_of_the_json(name, compare):
     runs = compare["load"](EXAMPLES / "results" / name)
     variants = compare[
-        {"compare_transformer": "TRANSFORMERS", "compare_fine_tuning": "FINE_TUNINGS"}.get(name, "COMPARISON")
+        {
+            "compare_transformer": "TRANSFORMERS",
+            "compare_transformer_60": "TRANSFORMERS",
+            "compare_fine_tuning": "FINE_TUNINGS",
+        }.get(name, "COMPARISON")
     ]
     rows = compare["table"](runs, variants).splitlines()
     assert len(rows) > 3
