@@ -183,7 +183,8 @@ def results():
         f"{wide['flops_bound']:.2f}x",
         f"The means differ by {gap:.1f} points",
         f"{100 * accuracy(long, 'multigrid_1.5x'):.1f} against {100 * accuracy(long, 'baseline'):.1f} %, in "
-        f"{of_baseline:.0f} % of its CPU time, where the shortened baseline ends at {100 * accuracy(long, 'short_1.5x'):.1f} %.",
+        f"{of_baseline:.0f} % of its CPU time, where the shortened baseline ends at "
+        f"{100 * accuracy(long, 'short_1.5x'):.1f} %.",
         f"by the wall clock, multigrid was {wall[0]}, {wall[1]} and {wall[2]}x faster.",
         f"There are {saved:.1f}x fewer steps",
         f"(one of three seeds ended at {failed:.1f} %)",
