@@ -24,6 +24,7 @@ from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.ucf_hmdb import UCF101
 from lightning_multigrid.training.lightning_internals import training_source
+from tests.helpers.processes import ddp_of_this_process
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
 
@@ -104,7 +105,9 @@ def test_planned_steps_of_two_devices_are_those_of_the_fit(videos, tmp_path):
     of_module = {"schedule": "steps", "milestones": [1.4, 2.2]}
     data = data_of(videos, batch_size=1)
     plan = planned(videos, classifier(**of_module), trainer(max_epochs=3), data, world=2)
-    host = trainer(MultigridCallback(seed=0), StepsOfRank(tmp_path), strategy="ddp_fork", devices=2, max_epochs=3)
+    host = trainer(
+        MultigridCallback(seed=0), StepsOfRank(tmp_path), strategy=ddp_of_this_process(), devices=2, max_epochs=3
+    )
     host.fit(classifier(**of_module), datamodule=data)
     assert [int((tmp_path / f"rank{rank}").read_text()) for rank in range(2)] == [sum(plan.steps)] * 2
 

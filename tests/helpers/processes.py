@@ -1,6 +1,9 @@
 """Waiting for other processes."""
 
+import os
 import time
+
+import torch
 
 
 def wait_for(condition, seconds=60):
@@ -16,3 +19,15 @@ def is_running(pid):
             return file.read().rpartition(")")[2].split()[0] != "Z"  # of a zombie nobody has asked for its end
     except FileNotFoundError:
         return False
+
+
+def ddp_of_this_process():
+    """Lightning's strategy with ranks that are forks, or new processes where autograd no longer works in forks."""
+    child = os.fork()
+    if not child:
+        try:
+            (2 * torch.ones(1, requires_grad=True)).sum().backward()
+        except RuntimeError:
+            os._exit(1)
+        os._exit(0)
+    return "ddp_spawn" if os.waitpid(child, 0)[1] else "ddp_fork"

@@ -27,6 +27,7 @@ from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.lightning_internals import LoopCounters, Place
 from lightning_multigrid.training.resume import _first_after, _plan_key, describe_stand
+from tests.helpers.processes import ddp_of_this_process
 from tests.helpers.tiny import CLIPS, Module, fit, loader, trainer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -304,7 +305,7 @@ def run_ranks(folder, world, stop, ckpt_path=None, batch_size=8, number=396):
     """Trains on gloo ranks up to a step; returns (epoch, batch, clips over all ranks, LR) of its steps."""
     folder.mkdir(exist_ok=True)
     L.seed_everything(3, verbose=False)
-    arguments = {} if world == 1 else {"strategy": "ddp_fork", "devices": world}
+    arguments = {} if world == 1 else {"strategy": ddp_of_this_process(), "devices": world}
     host = trainer(
         MultigridCallback(),
         StopAt(stop),
