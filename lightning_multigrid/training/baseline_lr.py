@@ -163,8 +163,9 @@ def baseline_of(state: Any, number: Callable[[ScaledLR], float] = lambda lr: lr.
 def put_baseline(checkpoint: dict[str, Any]) -> None:
     """Puts the baseline's LR in place of each one in use that a script or a callback keeps in a checkpoint."""
     # What optimizers have computed from the LR in use, such as a sum of LRs, stays: see `BaselineLR.without_scale`.
-    states = {name: baseline_of(checkpoint[name], float) for name in ("optimizer_states",) if name in checkpoint}
-    checkpoint.update(baseline_of(checkpoint) | states)
+    if "optimizer_states" in checkpoint:
+        checkpoint["optimizer_states"] = baseline_of(checkpoint["optimizer_states"], float)
+    checkpoint.update(baseline_of(checkpoint))
 
 
 class BaselineLR:
