@@ -40,6 +40,7 @@ from torch.utils.data import DataLoader, Dataset
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedule, ShortCycle
 from lightning_multigrid.clips import ClipSampling, VideoDataset, collate_clips
 from lightning_multigrid.loading import MultigridLoader, MultigridSampler
+from lightning_multigrid.schedule import Plan
 from lightning_multigrid.sources import read_manifest
 
 FRAMES, SIZE, STRIDE = 32, 224, 2  # the baseline
@@ -115,7 +116,7 @@ def our_loader(paths: list[str], frames: int, size: int, batches: int, options: 
         (Path(folder) / "list.csv").write_text("".join(lines))
         manifest = read_manifest(Path(folder) / "list.csv", allow_outside_root=True)
     data = VideoDataset(manifest, SAMPLING, options.pixels)
-    sampler = MultigridSampler(schedule, lambda _: range(clips), clips, seed=0)
+    sampler = MultigridSampler(Plan(schedule, clips), lambda _: range(clips))
     return MultigridLoader(data, sampler, DataLoader(data, num_workers=options.workers, collate_fn=collate_clips))
 
 

@@ -38,6 +38,7 @@ from lightning_multigrid import Baseline, BatchShape, MultigridCallback, Multigr
 from lightning_multigrid.loading import FixedClips, MultigridLoader, MultigridSampler, epoch_order
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.norm import set_sub_batch
+from lightning_multigrid.schedule import Plan
 
 CLASSES, SEED = 8, 0
 
@@ -135,14 +136,14 @@ class Runs:
         convert_sub_batchnorm(classifier)
         number = len(self.data)
         sampler = MultigridSampler(
-            self.schedule, lambda epoch: epoch_order(SEED, epoch, number), number, seed=SEED, drop_last=True
+            Plan(self.schedule, number, seed=SEED, drop_last=True), lambda epoch: epoch_order(SEED, epoch, number)
         )
         loader = MultigridLoader(FixedClips(self.data, None), sampler, self.loader())
 
         def set_up(epoch: int, batch: int) -> None:
             if batch == 0:
                 sampler.set_epoch(epoch)
-            set_sub_batch(classifier, sampler.steps(epoch)[batch].sub_batch)
+            set_sub_batch(classifier, sampler.plan.steps(epoch)[batch].sub_batch)
 
         bare_loop(classifier, loader, set_up, self.schedule.epochs)
         return classifier

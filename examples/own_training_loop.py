@@ -27,6 +27,7 @@ from lightning_multigrid.clips import collate_clips
 from lightning_multigrid.loading import MultigridLoader, MultigridSampler, epoch_order
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.norm import set_sub_batch
+from lightning_multigrid.schedule import Plan
 
 CLASSES, LR, DECAY, SEED = 16, 0.05, 1e-4, 0
 BASELINE = Baseline(BatchShape(clips=4, frames=16, size=40), epochs=3, milestones=(1, 2))
@@ -41,7 +42,9 @@ def own_loop(dataset):
     """Losses of a multigrid training by hand."""
     schedule = MultigridSchedule(BASELINE)
     print(schedule.table(len(dataset)))
-    sampler = MultigridSampler(schedule, lambda epoch: epoch_order(SEED, epoch, len(dataset)), len(dataset), seed=SEED)
+    sampler = MultigridSampler(
+        Plan(schedule, len(dataset), seed=SEED), lambda epoch: epoch_order(SEED, epoch, len(dataset))
+    )
     loader = MultigridLoader(dataset, sampler, like=DataLoader(dataset, num_workers=1, collate_fn=collate_clips))
 
     model = convert_sub_batchnorm(new_model())
@@ -49,7 +52,7 @@ def own_loop(dataset):
     losses = []
     for epoch in range(schedule.epochs):
         sampler.set_epoch(epoch)
-        for step, batch in zip(sampler.steps(epoch), loader, strict=True):
+        for step, batch in zip(sampler.plan.steps(epoch), loader, strict=True):
             # The baseline's LR at the epoch that corresponds to this step, times the scale of the phase.
             stage = sum(schedule.baseline_epoch(epoch + step.offset / len(dataset)) >= m for m in BASELINE.milestones)
             optimizer.param_groups[0]["lr"] = LR * 0.1**stage * step.lr_scale

@@ -31,7 +31,7 @@ from lightning_multigrid.cli.explain import explained
 from lightning_multigrid.cli.forecast import Forecast, clip_costs, measure_steps
 from lightning_multigrid.cli.init import init
 from lightning_multigrid.cli.own_commands import OWN_COMMANDS, own_parser
-from lightning_multigrid.cli.plan import Plan, count_clips, make_plan
+from lightning_multigrid.cli.plan import Preview, count_clips, preview
 from lightning_multigrid.cli.prediction import Prediction, count_grids, find_gpu, predict_step
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.reports import plan_figure, save
@@ -171,7 +171,7 @@ class _MultigridCLI(LightningCLI):
         clips = count_clips(self.datamodule) if clips is None else clips
         parts = next(iter(callbacks), None), self.trainer, self.model, self.datamodule
         sync = self.config.plan.trainer.sync_batchnorm
-        plan = make_plan(*parts, clips=clips, world=world, configured_world=configured, sync_batchnorm=sync)
+        plan = preview(*parts, clips=clips, world=world, configured_world=configured, sync_batchnorm=sync)
         forecast = _forecast(plan, self.model, step_time, self.precision if measure else None)
         as_json, text = plan.as_json(forecast), plan.table(forecast)
         if gpu:
@@ -195,7 +195,7 @@ def _count_devices(devices: int | str | list[int]) -> int:
     return max(1, int(devices)) if str(devices).lstrip("-").isdigit() else 1
 
 
-def _forecast(plan: Plan, module: LightningModule, step_time: float | None, measured_at: str | None) -> Forecast:
+def _forecast(plan: Preview, module: LightningModule, step_time: float | None, measured_at: str | None) -> Forecast:
     shapes = [shape for shape, _ in plan.shapes]
     seconds = {} if step_time is None else {plan.schedule.baseline.shape: step_time}
     if measured_at is not None:

@@ -17,9 +17,18 @@ from torch.utils.data import DataLoader
 from lightning_multigrid.cli.forecast import Forecast, rank_group
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import LRPoint
-from lightning_multigrid.schedule import BatchShape, Clips, MultigridSchedule, Phase, duration, text_table
+from lightning_multigrid.schedule import (
+    BatchShape,
+    Clips,
+    LRRule,
+    MultigridSchedule,
+    Phase,
+    Plan,
+    duration,
+    text_table,
+)
 from lightning_multigrid.sources import ManifestError, VideoSource
-from lightning_multigrid.training import BaselineEpoch, BaselineLR, MultigridCallback, Takeover, read_recipe
+from lightning_multigrid.training import BaselineLR, MultigridCallback, Takeover, lr_rule, make_plan, read_recipe
 from lightning_multigrid.video import VideoClassifier, VideoDataModule
 
 # Mini-batches of an epoch if their number is not known, and if a rough number is enough, so that LR curves are quick.
@@ -29,14 +38,11 @@ _POINTS_PER_PHASE = 24
 
 
 @dataclass(frozen=True)
-class Plan:
+class Preview:
     """What will happen in a training."""
 
-    schedule: MultigridSchedule
-    world: int  # devices
-    clips: Clips | None  # of a device in an epoch; None if the training videos are not known
-    accumulate: int
-    drop_last: bool
+    plan: Plan  # for an assumed number of clips, if it is not known
+    counted: bool  # whether the number of clips is known
     lrs: tuple[LRPoint, ...]  # over the training, `_POINTS_PER_PHASE` per phase
     lr: float  # the baseline's, without warm-up and decay
     configured_world: int  # the devices that the config and its LR are for
@@ -44,9 +50,28 @@ class Plan:
     follow: tuple[str, ...] = ()  # classes of what knows places, and follows the grid
 
     @property
+    def schedule(self) -> MultigridSchedule:
+        return self.plan.schedule
+
+    @property
+    def world(self) -> int:
+        """Devices."""
+        return self.plan.world
+
+    @property
+    def clips(self) -> Clips | None:
+        """Clips of a device in an epoch; None if the training videos are not known."""
+        return self.plan.clips if self.counted else None
+
+    @property
     def steps(self) -> list[int] | None:
         """Mini-batches of each phase; None if the training videos are not known."""
-        return None if self.clips is None else self.schedule.phase_steps(self.clips, self.accumulate, self.drop_last)
+        return self.plan.phase_steps if self.counted else None
+
+    @property
+    def baseline_steps(self) -> int | None:
+        """Mini-batches of the baseline; None if the training videos are not known."""
+        return self.plan.baseline_steps if self.counted else None
 
     @property
     def shapes(self) -> list[tuple[BatchShape, int]]:
@@ -122,11 +147,6 @@ class Plan:
                 f"{self.scaled_lr:.3g} here."
             )
         return lines
-
-    @property
-    def baseline_steps(self) -> int | None:
-        """Mini-batches of the baseline; None if the training videos are not known."""
-        return None if self.clips is None else self.schedule.baseline_steps(self.clips, self.drop_last)
 
     @property
     def scaled_lr(self) -> float:
@@ -231,7 +251,7 @@ def count_clips(data: VideoDataModule) -> int | None:
     return len(data.train_dataloader().dataset)  # type: ignore[arg-type]
 
 
-def make_plan(
+def preview(
     callback: MultigridCallback | None,
     trainer: Trainer,
     module: LightningModule,
@@ -241,8 +261,8 @@ def make_plan(
     world: int,
     configured_world: int,
     sync_batchnorm: bool = False,
-) -> Plan:
-    """Returns the plan of what `fit` does on this many devices (`world`); Trainer and module are afterwards as before.
+) -> Preview:
+    """Returns what `fit` does on this many devices (`world`); Trainer and module are afterwards as before.
 
     `configured_world` is the number of devices that the LR of the config is for. `callback` is None for a baseline
     without one, and then `sync_batchnorm` says whether all devices share BatchNorm statistics. Too few videos for the
@@ -264,25 +284,19 @@ def make_plan(
                 "are with `--clips`."
             )
         shape = BatchShape(data.batch_size, data.frames, data.size)
-        baseline, configs = (shape, data.stride, recipe.epoch, recipe.epochs), trainer.lr_scheduler_configs
-        schedule = callback.options.infer_schedule(*baseline, configs, trainer.optimizers, module)
-        accumulate, planned = trainer.accumulate_grad_batches, None
-        if clips is not None:
-            planned = recipe.planned_clips(schedule)
-            schedule.steps(0, planned, accumulate, data.drop_last)  # refuses too few clips for the first mini-batch
+        plan = make_plan(callback, trainer, module, recipe, shape, data.stride, seed=0, world=world)
+        quick = plan
         if in_epochs and recipe.epoch.batches > _CURVE_BATCHES:
             # The module's arguments are in epochs, so shorter epochs give the same curve.
             takeover.replace_loader(trainer, _stand_in(data, _CURVE_BATCHES * data.batch_size))
             _configure(trainer)
-            recipe = replace(recipe, epoch=BaselineEpoch(_CURVE_BATCHES, accumulate))
+            quick = replace(plan, batches=_CURVE_BATCHES)
         group = trainer.optimizers[0].param_groups[0]
         configured = float(group.get("initial_lr", group["lr"]))  # torch's name for it, if there is a scheduler
-        rule = callback.options.lr_rule(schedule, trainer.optimizers)
-        lr = takeover.drive_lr(trainer, module, recipe, steps=0, weight_decay=False)
-        lrs = tuple(_lr_points(schedule, lr))
-        follow = () if schedule.flat else tuple(Following(module, shape.frames, shape.size).names)
-        split = planned, accumulate, data.drop_last
-        return Plan(schedule, world, *split, lrs, configured, configured_world, rule, follow)
+        rule = lr_rule(callback, plan.schedule, trainer.optimizers)
+        lrs = tuple(_lr_points(plan.schedule, BaselineLR(quick, trainer, module, takeover)))
+        follow = () if plan.schedule.flat else tuple(Following(module, shape.frames, shape.size).names)
+        return Preview(plan, clips is not None, lrs, configured, configured_world, rule, follow)
 
 
 def _stand_in(data: VideoDataModule, clips: int) -> DataLoader[Any]:
@@ -300,8 +314,8 @@ def _lr_points(schedule: MultigridSchedule, lr: BaselineLR) -> Iterator[LRPoint]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a scheduler's step before the first of its optimizer
         for position, scale in _places(schedule):
-            lr.sync(schedule.baseline_epoch(position), scale)
-            yield LRPoint(float(position), lr.now, lr.now / scale)
+            lr.go_to(LRRule(schedule.baseline_epoch(position), scale, 1.0))
+            yield LRPoint(float(position), lr.coming, lr.coming / scale)
 
 
 def _places(schedule: MultigridSchedule) -> Iterator[tuple[Fraction, float]]:

@@ -7,24 +7,26 @@ from typing import Any, Protocol, cast
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_multigrid.loading.randomness import derive_seed, seeded
+from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.repeats import read_clips
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples
+from lightning_multigrid.schedule import Place
 
 
-class Host(Protocol):
+class Loop(Protocol):
     """The training loop that a loader works for."""
 
+    @property
     def epoch(self) -> int:
-        """Returns the current epoch, from 0; `len(loader)` is its number of mini-batches."""
+        """The current epoch, from 0; `len(loader)` is its number of mini-batches."""
 
-    def start(self) -> tuple[int, int]:
-        """Returns the (epoch, batch), both from 0, at which to start. Called when the first mini-batch is needed."""
+    def begin(self) -> Place:
+        """Begins the epoch, or the rest of it, as its first mini-batch is needed; returns where."""
 
-    def follow(self, epoch: int, batch: int, mini_batches: Iterator[Any]) -> Iterator[Any]:
-        """Yields the mini-batches from that position on, and may do something before and after each."""
+    def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
+        """Yields the mini-batches, and may note when each was asked for and handed over."""
 
 
 class WorkerError(RuntimeError):
@@ -53,7 +55,7 @@ class MultigridLoader(DataLoader[Any]):
         dataset: The clips.
         sampler: The order and the shapes.
         like: A loader whose `collate_fn`, workers, pinning and so on are used; its order and batch size are not.
-        host: The training loop, which knows the position; None starts at the sampler's own.
+        loop: The training loop, which knows where it is; None starts where the sampler says.
 
     Attributes:
         pieces: The most pieces that a mini-batch is read in.
@@ -62,37 +64,45 @@ class MultigridLoader(DataLoader[Any]):
     sampler: MultigridSampler
 
     def __init__(
-        self, dataset: ClipDataset, sampler: MultigridSampler, like: DataLoader[Any], host: Host | None = None
+        self, dataset: ClipDataset, sampler: MultigridSampler, like: DataLoader[Any], loop: Loop | None = None
     ) -> None:
         self._join: Callable[[list[Any]], Any] | None = getattr(like.collate_fn, "join", None)
         self.pieces = max(1, like.num_workers) if self._join else 1
         # `like.timeout` is for the clips of a baseline mini-batch; a worker may have to read many times as many.
-        most = max(shape.clips for shape in sampler.schedule.grids) / self.pieces
+        schedule = sampler.plan.schedule
+        most = max(shape.clips for shape in schedule.grids) / self.pieces
         changes = {
             "dataset": _Batches(dataset, like.dataset, cast("Any", like.collate_fn)),
             **{"batch_size": None, "sampler": sampler, "drop_last": False, "collate_fn": _as_is},
-            "timeout": like.timeout * max(1, most / sampler.schedule.baseline.shape.clips),
+            "timeout": like.timeout * max(1, most / schedule.baseline.shape.clips),
             # Its own, else it would draw from torch's, more often with more workers, and change the dropout.
             "generator": torch.Generator(),
         }
         super().__init__(**_arguments(like, **changes))
-        self.clips, self.host, self.like = dataset, host, like
+        self.clip_dataset, self.loop, self.like = dataset, loop, like
 
     def __len__(self) -> int:
-        return len(self.sampler.steps(self.host.epoch())) if self.host else len(self.sampler)
+        return len(self.sampler.plan.steps(self.loop.epoch)) if self.loop else len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # This is a generator, so nothing happens before the first `next`. Lightning calls `iter` twice an epoch; at the
         # first call it does not know its position yet when it resumes, and workers would decode in vain.
-        if self.host is None:
+        if self.loop is None:
             yield from self._mini_batches()
             return
-        epoch, start = self.host.start()
-        self.sampler.seek(epoch, start)
+        place, seed = self.loop.begin(), self.sampler.plan.seed
+        self.sampler.seek(place)
         if isinstance(self.like.dataset, StreamSamples):
-            self.like.dataset.begin(epoch)
-            self.generator.manual_seed(derive_seed(self.sampler.seed, epoch))  # the workers' seeds
-        yield from self.host.follow(epoch, start, self._mini_batches())
+            self.like.dataset.begin(place.epoch)
+            self.generator.manual_seed(derive_seed(seed, place.epoch))  # the workers' seeds
+        yield from self.loop.timed(self._seeded(place))
+
+    def _seeded(self, place: Place) -> Iterator[Any]:
+        for batch, mini_batch in enumerate(self._mini_batches(), place.batch):
+            # Augmentation on the device and dropout draw on this state. It is a function of the place, so no
+            # checkpoint needs it, and neither validation nor a restart on other devices changes it.
+            reseed(derive_seed(self.sampler.plan.seed, place.epoch, batch, self.sampler.rank))
+            yield mini_batch
 
     def _mini_batches(self) -> Iterator[Any]:
         self.sampler.pieces = self.pieces
@@ -116,7 +126,7 @@ class MultigridLoader(DataLoader[Any]):
 
     # Lightning warns about mid-epoch checkpoints of loaders without these methods.
     def state_dict(self) -> dict[str, Any]:
-        """Returns nothing, as the host knows the position."""
+        """Returns nothing, as the training loop knows where it is."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -163,7 +173,7 @@ class ScriptLoader(DataLoader[Any]):
         if threading.get_ident() != self._thread or isinstance(like.dataset, StreamSamples):
             # Reading here would change the random state, which threads share; and a stream gives a sample only once.
             like = same_loader(like, num_workers=max(1, like.num_workers))
-        return iter(MultigridLoader(self.multigrid.clips, self.multigrid.sampler.peek(self._epoch()), like))
+        return iter(MultigridLoader(self.multigrid.clip_dataset, self.multigrid.sampler.peek(self._epoch()), like))
 
 
 class _Batches(Dataset[Any]):

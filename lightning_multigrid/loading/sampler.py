@@ -12,7 +12,6 @@ So neither the number of workers nor the number of ranks changes the clips of a 
 import copy
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
 from itertools import accumulate as cumulative
 from itertools import pairwise
 from typing import Any
@@ -23,7 +22,7 @@ from lightning_multigrid.loading.order import Order
 from lightning_multigrid.loading.randomness import derive_seed
 from lightning_multigrid.loading.repeats import RepeatedOrder, visits
 from lightning_multigrid.loading.requests import ClipRequest
-from lightning_multigrid.schedule import Clips, MultigridSchedule, Step
+from lightning_multigrid.schedule import Place, Plan, Step
 
 
 class MultigridSampler(DistributedSampler[Any], SequentialSampler):
@@ -33,52 +32,28 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
     nor replace a `SequentialSampler` under `overfit_batches`. The sampler uses nothing of theirs.
 
     Args:
-        schedule: The multigrid schedule.
+        plan: The steps, and how many ranks share them.
         order: From an epoch to the indices of the dataset, in order; equal on all ranks.
-        clips: Clips of this rank in an epoch, as `MultigridSchedule.steps` takes them.
-        seed: Seed of the clips' augmentation.
         rank: This rank.
-        world: Number of ranks.
-        accumulate: Micro-batches per optimizer step.
-        drop_last: Drop the last mini-batch of an epoch if it is incomplete.
 
     Attributes:
         pieces: About how many lists, of whole visits, a mini-batch is split into. 1 unless a `MultigridLoader` sets it.
     """
 
-    def __init__(
-        self,
-        schedule: MultigridSchedule,
-        order: Order,
-        clips: Clips,
-        *,
-        seed: int,
-        rank: int = 0,
-        world: int = 1,
-        accumulate: int = 1,
-        drop_last: bool = False,
-    ) -> None:
-        self.schedule, self.order, self.clips, self.seed = schedule, order, clips, seed
-        self.rank, self.world, self.accumulate, self.drop_last = rank, world, accumulate, drop_last
+    def __init__(self, plan: Plan, order: Order, *, rank: int = 0) -> None:
+        self.plan, self.order, self.rank = plan, order, rank
         self.pieces = 1
-        self._start = (0, 0)
+        self._start = Place(0, 0)
         self._drawn: tuple[int, Sequence[int]] = (-1, ())  # the epoch that is iterated, and its order
         self._peeks = False
-        # Lightning asks for an epoch's length many times. At the boundary of two epochs both are in use.
-        steps = partial(schedule.steps, clips=clips, accumulate=accumulate, drop_last=drop_last)
-        self._steps = lru_cache(maxsize=2)(steps)
-
-    def steps(self, epoch: int) -> Sequence[Step]:
-        """This rank's steps of an epoch, from 0."""
-        return self._steps(epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the start to the first mini-batch of an epoch, from 0."""
-        self.seek(epoch, 0)
+        self.seek(Place(epoch, 0))
 
-    def seek(self, epoch: int, batch: int) -> None:
-        """Sets the start to a mini-batch of an epoch, both from 0."""
-        self._start = (epoch, batch)
+    def seek(self, place: Place) -> None:
+        """Sets the start to a mini-batch."""
+        self._start = place
 
     def order_in(self, epoch: int) -> Sequence[int]:
         """The order of an epoch. That of the epoch that is iterated is not drawn again."""
@@ -87,28 +62,27 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
     def peek(self, epoch: int) -> "MultigridSampler":
         """Returns a sampler of an epoch's mini-batches, whose use doesn't change this one."""
         twin = copy.copy(self)
-        twin._peeks, twin._start = True, (epoch, 0)
+        twin._peeks, twin._start = True, Place(epoch, 0)
         return twin
 
     def collate_seed(self, step: Step) -> int:
         """Seed of what a `collate_fn` draws in the main process, for a step of the epoch at the start."""
-        return derive_seed(self.seed, self._start[0], step.offset)
+        return derive_seed(self.plan.seed, self._start.epoch, step.offset)
 
     @property
     def coming(self) -> Sequence[Step]:
         """The steps of the epoch from the start on."""
-        epoch, batch = self._start
-        return self.steps(epoch)[batch:]
+        return self.plan.steps(self._start.epoch)[self._start.batch :]
 
     def __len__(self) -> int:
-        return len(self.steps(self._start[0]))
+        return len(self.plan.steps(self._start.epoch))
 
     def __iter__(self) -> Iterator[list[ClipRequest]]:  # type: ignore[override]
-        epoch, _ = self._start
+        epoch, world = self._start.epoch, self.plan.world
         order = self.order_in(epoch) if self._peeks else self.order(epoch)
         self._drawn, steps, pieces = (epoch, order), self.coming, self.pieces
-        required = (steps[-1].offset + steps[-1].shape.clips) * self.world if steps else 0
-        if self.schedule.flat and len(order) < required < len(order) + self.world:
+        required = (steps[-1].offset + steps[-1].shape.clips) * world if steps else 0
+        if self.plan.schedule.flat and len(order) < required < len(order) + world:
             order = [*order, *order[: required - len(order)]]  # every clip is seen, as with Lightning's own sampler
         if len(order) < required:
             raise ValueError(
@@ -121,16 +95,16 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
     def requests(self, epoch: int, step: Step, order: Sequence[int]) -> list[ClipRequest]:
         """This rank's requests for a step of an epoch with the given order."""
         requests = []
-        for place in self.places(step):
-            seed, visit = derive_seed(self.seed, epoch, order[place]), None
+        for entry in self.entries(step):
+            seed, visit = derive_seed(self.plan.seed, epoch, order[entry]), None
             if isinstance(self.order, RepeatedOrder):
-                seed, visit = self.order.clip_seed(self.seed, epoch, order[place], place), seed
-            requests.append(ClipRequest(order[place], step.shape.frames, step.shape.size, seed, visit))
+                seed, visit = self.order.clip_seed(self.plan.seed, epoch, order[entry], entry), seed
+            requests.append(ClipRequest(order[entry], step.shape.frames, step.shape.size, seed, visit))
         return requests
 
-    def places(self, step: Step) -> range:
-        """This rank's places in the epoch's order for a step."""
-        start = step.offset * self.world + self.rank * step.shape.clips
+    def entries(self, step: Step) -> range:
+        """Which entries of the epoch's order are this rank's in a step."""
+        start = step.offset * self.plan.world + self.rank * step.shape.clips
         return range(start, start + step.shape.clips)
 
 
@@ -143,7 +117,7 @@ def _cut(requests: list[ClipRequest], pieces: int, turn: int) -> Iterator[list[C
         yield requests
         return
     ends = [0, *cumulative(map(len, visits(requests)))]
-    places = ((len(requests) * piece + turn % pieces) // pieces for piece in range(1, pieces))
-    cuts = {0, len(requests), *(ends[bisect_left(ends, place)] for place in places)}
+    even = ((len(requests) * piece + turn % pieces) // pieces for piece in range(1, pieces))
+    cuts = {0, len(requests), *(ends[bisect_left(ends, end)] for end in even)}
     for start, end in pairwise(sorted(cuts)):
         yield requests[start:end]

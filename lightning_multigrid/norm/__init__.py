@@ -13,16 +13,16 @@ from lightning_multigrid.norm.population import (
     write_statistics,
 )
 from lightning_multigrid.norm.sub_batchnorm import (
-    Loan,
     SubBatchNorm1d,
     SubBatchNorm2d,
     SubBatchNorm3d,
+    TemporaryConversion,
     convert_sub_batchnorm,
     restore_batchnorm,
     set_sub_batch,
     sub_batchnorm_layers,
 )
 
-__all__ = ["BatchNorm", "Loan", "SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d", "average_statistics"]
-__all__ += ["convert_sub_batchnorm", "make_groups", "observed_moments", "restore_batchnorm", "set_sub_batch"]
-__all__ += ["sub_batchnorm_layers", "tracking_layers", "write_statistics"]
+__all__ = ["BatchNorm", "SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d", "TemporaryConversion"]
+__all__ += ["average_statistics", "convert_sub_batchnorm", "make_groups", "observed_moments", "restore_batchnorm"]
+__all__ += ["set_sub_batch", "sub_batchnorm_layers", "tracking_layers", "write_statistics"]

@@ -26,7 +26,7 @@ class _SubBatchNorm(nn.Module):
     _baseline_batches: float = 1.0
     # Its length is the clips of a mini-batch. For each value of a number, `torch.compile` would make a graph.
     _mini_batch: Tensor | None = None
-    _lent: "_Lent | None" = None
+    _converted: "_Converted | None" = None
     _input_dims: ClassVar[tuple[int, ...]]
 
     # Attributes of plain BatchNorm, as torch declares them; `weight` and `bias` may be None in spite of that.
@@ -148,13 +148,13 @@ class _SubBatchNorm(nn.Module):
         return f"{super().extra_repr()}, sub_batch={self.sub_batch}"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        if self._lent is None:
+        if self._converted is None:
             return super().__reduce_ex__(protocol)
         # A file must not need this package only because it was written while the callback trained. Protocol 1, as later
         # ones only make objects of the class that they pickle.
         reduced: Any = _plain(self).__reduce_ex__(1)
         make, arguments, state = reduced
-        return make, arguments, {**state, "_lent": self._lent}
+        return make, arguments, {**state, "_converted": self._converted}
 
     def __prepare_scriptable__(self) -> nn.Module:
         return _plain(self)  # `torch.jit.script` looks for this method
@@ -228,7 +228,7 @@ _SUB_BATCH_CLASSES: dict[type[nn.Module], type[_SubBatchNorm]] = {
     nn.BatchNorm3d: SubBatchNorm3d,
 }
 _PLAIN_CLASSES: dict[type[nn.Module], type[nn.Module]] = {ours: plain for plain, ours in _SUB_BATCH_CLASSES.items()}
-_ADDED = {"sub_batch", "_mini_batch", "_baseline_batches", "_lent"}  # to the attributes of plain BatchNorm
+_ADDED = {"sub_batch", "_mini_batch", "_baseline_batches", "_converted"}  # to the attributes of plain BatchNorm
 
 
 def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
@@ -320,27 +320,27 @@ def _plain(layer: nn.Module) -> nn.Module:
     return plain
 
 
-class _Lent:
-    """Marks a layer that a `Loan` will give back: deep copies of the layer are lent as well, and pickles are plain."""
+class _Converted:
+    """Marks a layer that a `TemporaryConversion` will undo, in deep copies of the layer, too; pickles are plain."""
 
     def __init__(self, layer: nn.Module, layers: WeakSet[nn.Module]) -> None:
         self._layer, self._layers = ref(layer), layers
         layers.add(layer)
 
     # Not a `__deepcopy__` of the layer: it would also answer for a compiled layer, which asks its original.
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Lent":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Converted":
         layer = self._layer()
         copied = memo[id(layer)]  # plain until here
         copied.__class__ = type(layer)
         vars(copied).update((name, value) for name, value in vars(layer).items() if name in _ADDED)
-        return _Lent(copied, self._layers)
+        return _Converted(copied, self._layers)
 
     def __reduce__(self) -> Any:
         return type(None), ()
 
 
-class Loan:
-    """Converts BatchNorm layers for a time, and at its end also gives back the copies that were made meanwhile."""
+class TemporaryConversion:
+    """Converts BatchNorm layers for a time, and at its end also restores the copies that were made meanwhile."""
 
     # Until then deep copies normalise as their originals do. Pickles and scripts hold plain BatchNorm.
     def __init__(self) -> None:
@@ -350,7 +350,7 @@ class Loan:
         """Converts the layers of `module` that are plain BatchNorm; others keep their `sub_batch`."""
         for layer in module.modules():
             if type(layer) in _SUB_BATCH_CLASSES:
-                vars(convert_sub_batchnorm(layer, clips))["_lent"] = _Lent(layer, self._layers)
+                vars(convert_sub_batchnorm(layer, clips))["_converted"] = _Converted(layer, self._layers)
 
     def end(self) -> None:
         for layer in [*self._layers]:

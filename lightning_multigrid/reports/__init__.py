@@ -5,11 +5,11 @@ where each step is noted. `step_count.py` counts what a step asks of a device.
 """
 
 from lightning_multigrid.reports.changed_meaning import tell_changed_meaning, tell_few_steps
-from lightning_multigrid.reports.figures import LRPoint, plan_figure, save
+from lightning_multigrid.reports.figures import LRCurve, LRPoint, plan_figure, save
 from lightning_multigrid.reports.run_report import ClosingWords, RunReport, step_values, ways_out
 from lightning_multigrid.reports.step_count import CountedOperations, StepCount, count_step, count_training_step
 from lightning_multigrid.reports.step_times import Clock
 
-__all__ = ["Clock", "ClosingWords", "CountedOperations", "LRPoint", "RunReport", "StepCount", "count_step"]
-__all__ += ["count_training_step", "plan_figure", "save", "step_values", "tell_changed_meaning", "tell_few_steps"]
-__all__ += ["ways_out"]
+__all__ = ["Clock", "ClosingWords", "CountedOperations", "LRCurve", "LRPoint", "RunReport", "StepCount"]
+__all__ += ["count_step", "count_training_step", "plan_figure", "save", "step_values", "tell_changed_meaning"]
+__all__ += ["tell_few_steps", "ways_out"]

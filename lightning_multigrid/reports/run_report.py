@@ -14,14 +14,15 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_multigrid.lightning import Callback, LightningModule, Trainer, is_a
-from lightning_multigrid.loading import ClipDataset, MultigridSampler
-from lightning_multigrid.reports.figures import LRCurve, LRPoint, plan_figure, save, times_figure
+from lightning_multigrid.loading import ClipDataset
+from lightning_multigrid.reports.figures import LRCurve, plan_figure, save, times_figure
 from lightning_multigrid.reports.grid_times import ShapeTimes, last_metrics, phase_line, stopped_line
 from lightning_multigrid.reports.step_times import Clock, LoaderLimit, LoaderWatch, StepTime, StepTimer, StepTotals
-from lightning_multigrid.schedule import BatchShape, Step, duration
+from lightning_multigrid.schedule import BatchShape, Place, Plan, Step, duration
 
 log = logging.getLogger(__name__)
 _ESTIMATE_SECONDS = 1.0  # how long an estimate of the time left is used
+_LR_WIDTH = len("1.2e-05")
 
 
 class RunReport:
@@ -31,9 +32,9 @@ class RunReport:
     """
 
     def __init__(
-        self, sampler: MultigridSampler, flops: Mapping[BatchShape, float], workers: int, ways_out: str, clock: Clock
+        self, plan: Plan, flops: Mapping[BatchShape, float], workers: int, ways_out: str, clock: Clock
     ) -> None:
-        self._sampler, self._schedule, self._ways_out = sampler, sampler.schedule, ways_out
+        self._plan, self._schedule, self._ways_out = plan, plan.schedule, ways_out
         self.timer = StepTimer(clock)
         self._watch = LoaderWatch(workers)
         self._left: Counter[BatchShape] = Counter()
@@ -50,23 +51,22 @@ class RunReport:
     @cached_property
     def _left_from(self) -> list[Counter[BatchShape]]:
         """Mini-batches of each shape that are left at the start of each epoch, and at the end."""
-        sampler = self._sampler
+        plan = self._plan
         left: list[Counter[BatchShape]] = [Counter()]
         for epoch in reversed(range(self._schedule.epochs)):
             left.append(left[-1].copy())
-            counted = self._schedule.count_shapes(epoch, sampler.clips, sampler.accumulate, sampler.drop_last)
+            counted = plan.count_shapes(epoch)
             for (_, shape), steps in counted.items():
                 left[-1][shape] += steps
         return left[::-1]
 
-    def started(self, epoch: int, batch: int) -> None:
-        """Notes that the loader starts to yield mini-batches, and from which position on."""
-        steps, clips = self._sampler.steps(epoch), self._sampler.clips
+    def begin(self, place: Place) -> None:
+        """Notes that the loader starts to yield mini-batches, and from which on."""
         if self._began is None:
-            self._position = epoch + Fraction(steps[batch].offset if batch < len(steps) else clips, clips)
+            self._position = self._plan.position(place)
             self._began = time.perf_counter(), self._position
-        later = self._left_from[min(epoch + 1, self._schedule.epochs)]
-        self._left = later + Counter(step.shape for step in steps[batch:])
+        later = self._left_from[min(place.epoch + 1, self._plan.epochs)]
+        self._left = later + Counter(step.shape for step in self._plan.steps(place.epoch)[place.batch :])
 
     def announce(self, step: Step) -> None:
         self._shape = step.shape
@@ -74,13 +74,12 @@ class RunReport:
             self._phase = step.phase
             rank_zero_info(phase_line(self._schedule, step.phase, self.seconds_left))
 
-    def ended(self, epoch: int, step: Step, lr: float) -> list[StepTime]:
+    def ended(self, place: Place) -> list[StepTime]:
         """Notes the end of a step; returns the times of the steps that the device has finished since the last call."""
+        step = self._plan.steps(place.epoch)[place.batch]
         self.timer.ended(step)
         self._left[step.shape] -= 1
-        clips = self._sampler.clips
-        self.lr_curve.add(LRPoint(float(epoch + Fraction(step.offset, clips)), lr, lr / step.lr_scale))
-        self._position = epoch + Fraction(step.offset + step.shape.clips, clips)
+        self._position = place.epoch + Fraction(step.offset + step.shape.clips) / Fraction(self._plan.clips)
         return self._take(wait=False)
 
     def scalars(self, times: Sequence[StepTime], world: int) -> dict[str, float]:
@@ -110,7 +109,8 @@ class RunReport:
         left = self.seconds_left
         minutes, seconds = divmod(round(left or 0), 60)
         clock = "-:--:--" if left is None else f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
-        return {"grid": _compact(self._shape).ljust(self._widest), "left": clock}
+        lr = f"{self.lr_curve.newest.lr:.2g}".ljust(_LR_WIDTH)
+        return {"grid": _compact(self._shape).ljust(self._widest), "lr": lr, "left": clock}
 
     @property
     def seconds_left(self) -> float | None:
@@ -177,7 +177,7 @@ class RunReport:
         whole = self._began is not None and self._began[1] == 0 and not +self._left
         if not whole or not self.times.measured(baseline):
             return None
-        steps = self._schedule.baseline_steps(self._sampler.clips, self._sampler.drop_last)
+        steps = self._plan.baseline_steps
         step = self.times.step_seconds(baseline)
         self._closing.append(
             f"{steps * step / self.times.all.seconds:.2f}x faster than the baseline, which would take {steps} steps of "
@@ -220,7 +220,6 @@ class ClosingWords(Callback):
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        trainer.callbacks.remove(self)  # type: ignore[attr-defined]
         self._messages.close()
         self._report.close()
 

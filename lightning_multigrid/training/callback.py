@@ -1,26 +1,23 @@
 """`MultigridCallback`: multigrid training as one line on a baseline script.
 
-Its hooks say when something is done, and `fit.py` does the work. Every step sets its own shape, LR and sub-mini-batch.
+Its hooks say when something is done, and the parts of a `Run` do the work. Every step sets its own shape, LR and
+sub-mini-batch.
 """
 
-from __future__ import annotations
-
-from typing import Any, Literal
+from typing import Any
 
 from typing_extensions import override
 
 from lightning_multigrid.lightning import Callback, LightningModule, Trainer, TrainerFn
-from lightning_multigrid.norm import set_sub_batch
-from lightning_multigrid.reports import RunReport, step_values
-from lightning_multigrid.schedule import LongCycle, LRScaling, MultigridSchedule, ShortCycle
-from lightning_multigrid.training.fit import Fit, begin_fit, log_values
-from lightning_multigrid.training.lightning_internals import reload_every
-from lightning_multigrid.training.recipe import Options
+from lightning_multigrid.reports import RunReport
+from lightning_multigrid.schedule import LongCycle, ShortCycle
+from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.refusals import refuse_other_seed, refuse_unsupported
+from lightning_multigrid.training.run import Run, begin_run
 from lightning_multigrid.training.takeover import Takeover
 
 
-class MultigridCallback(Callback):
+class MultigridCallback(Arguments, Callback):
     """Trains by the multigrid method (Wu et al., CVPR 2020). The paper reports 3.3 to 6.5 times less wall-clock time.
 
     >>> import torch
@@ -93,42 +90,14 @@ class MultigridCallback(Callback):
         ValueError: If `schedule` and arguments that shape it are both given, or an argument is out of range.
     """
 
-    def __init__(
-        self,
-        schedule: MultigridSchedule | None = None,
-        *,
-        epoch_factor: float = 1.5,
-        long_cycle: LongCycle = LongCycle(),
-        short_cycle: ShortCycle = ShortCycle(),
-        sub_batch: int = 8,
-        size_divisor: int | None = None,
-        lr_scaling: LRScaling | Literal["auto"] = "auto",
-        whole_epochs: bool = False,
-        milestones: list[float] | None = None,
-        warmup_epochs: float | None = None,
-        layout: str | None = None,
-        clips: list[str | int] | dict[str | int, str] | None = None,
-        follow: dict[str | int, str] | None = None,
-        clips_per_epoch: int | None = None,
-        validations_per_phase: int | None = None,
-        precise_bn_batches: int | None = None,
-        seed: int | None = None,
-        frames_divisor: int | None = None,
-        weight_decay_scaling: Literal["none", "timescale"] = "none",
-        fine_tuning: bool = True,
-        hold_early_stopping: bool = True,
-    ) -> None:
-        self.options = Options(
-            schedule, epoch_factor, long_cycle, short_cycle, sub_batch, size_divisor, lr_scaling, whole_epochs,
-            milestones, warmup_epochs, layout, clips, follow, clips_per_epoch, validations_per_phase,
-            precise_bn_batches, seed, frames_divisor, weight_decay_scaling, fine_tuning, hold_early_stopping,
-        )  # fmt: skip
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._takeover = Takeover()
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
-        self._fit: Fit | None = None
+        self._run: Run | None = None
 
     @classmethod
-    def baseline(cls, **arguments: Any) -> MultigridCallback:
+    def baseline(cls, **arguments: Any) -> "MultigridCallback":
         """Trains the baseline itself, with the BatchNorm statistics of its multigrid training: to compare the two.
 
         Both cycles are off, and there are as many epochs as in the script: the mini-batches, steps and LRs of the
@@ -140,10 +109,10 @@ class MultigridCallback(Callback):
         )
 
     @property
-    def fit(self) -> Fit:
+    def fit(self) -> Run:
         """The `fit` that is under way, or the last one."""
-        assert self._fit is not None  # set at `on_fit_start`
-        return self._fit
+        assert self._run is not None  # set at `on_fit_start`
+        return self._run
 
     @property
     def report(self) -> RunReport:
@@ -153,61 +122,38 @@ class MultigridCallback(Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            self._fit = None
+            self._run = None
             refuse_unsupported(trainer, pl_module)
-            self._takeover.convert_batchnorm(pl_module, self.options.sub_batch)
+            self._takeover.convert_batchnorm(pl_module, self.sub_batch)
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.limit_train_batches != 0:
+        if 0 not in (trainer.limit_train_batches, trainer.max_epochs, trainer.max_steps):  # else nothing is trained
             checkpoint, state = self._checkpoint, self._state_in(self._checkpoint)
-            self._fit = begin_fit(self.options, trainer, self._takeover, checkpoint, state)
+            self._run = begin_run(self, trainer, self._takeover, checkpoint, state)
             self._checkpoint = None  # it holds a whole model
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.fit.start_lr()
         self.fit.make_rank_groups()
 
     @override
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.fit.sync_lr(trainer.current_epoch, 0)
-
-    @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        step = self.fit.step(batch_idx)
-        # With fewer clips than this a layer shares statistics with other ranks. All ranks have the same number of them.
-        set_sub_batch(pl_module, step.sub_batch, of=step.shape.clips, baseline_batches=step.baseline_batches)
-        self.fit.following.set_grid(step.shape.frames, step.shape.size)
-        self.fit.points.check_real(step.shape, batch)
-        self.report.announce(step)
-        log_values(trainer, pl_module, step_values(step))
+        self.fit.before(batch_idx, batch)
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self.fit.following.restore()  # whatever runs between two steps has the baseline's grid
-        times = self.report.ended(trainer.current_epoch, self.fit.step(batch_idx), self.fit.lr.now)
-        log_values(trainer, pl_module, self.report.scalars(times, trainer.world_size))
-        self.fit.statistics.saving = True
-        self.fit.hold_early_stopping(batch_idx)
-        # The last batch of an epoch ends an optimizer step, even if `accumulate_grad_batches` asks for more.
-        following = (trainer.current_epoch + 1, 0) if trainer.is_last_batch else (trainer.current_epoch, batch_idx + 1)
-        self.fit.sync_lr(*following)
+        self.fit.after(batch_idx)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.fit.following.restore()  # a script may have skipped the rest of the epoch
-        self.fit.statistics.saving = True
-        # The next epoch has another number of batches, so Lightning must request the (same) loader again.
-        reload_every(trainer, 1)
+        self.fit.end()
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.report.finish(trainer)
-        if trainer.is_last_batch:
-            self.fit.judge_calls()
+        self.fit.finish()
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -216,30 +162,30 @@ class MultigridCallback(Callback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        # There is no `teardown` after an exception. `_fit` stays: `ModelCheckpoint` may still ask for our state.
+        # There is no `teardown` after an exception. `_run` stays: `ModelCheckpoint` may still ask for our state.
         self.teardown(trainer, pl_module, "fit")
 
     @override
     def state_dict(self) -> dict[str, Any]:
         # Tuners save and load it before the training is planned.
-        return {"schedule": None} if self._fit is None else self._fit.state_dict()
+        return {"schedule": None} if self._run is None else self._run.state_dict()
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if self._fit is not None:
-            self._fit.complete_checkpoint(checkpoint, checkpoint["callbacks"][self.state_key])
+        if self._run is not None:
+            self._run.complete(checkpoint, checkpoint["callbacks"][self.state_key])
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn != TrainerFn.FITTING or self._state_in(checkpoint) == {"schedule": None}:
             return  # only its weights are used, or a tuner takes its own checkpoint back
-        if self._fit is None:
+        if self._run is None:
             self._checkpoint = checkpoint
             return
         # Strategies that shard the model load checkpoints only when the training is planned already.
         state = self._state_in(checkpoint)
-        if self.options.seed is None:
-            refuse_other_seed(state, self.fit.sampler.seed)
+        if self.seed is None:
+            refuse_other_seed(state, self.fit.plan.seed)
         self.fit.resume(checkpoint, state)
 
     def _state_in(self, checkpoint: dict[str, Any] | None) -> dict[str, Any] | None:

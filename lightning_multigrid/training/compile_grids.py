@@ -15,8 +15,8 @@ from lightning_multigrid.lightning import Callback, LightningModule, Misconfigur
 from lightning_multigrid.loading import MultigridLoader, ScriptLoader, seeded
 from lightning_multigrid.norm import set_sub_batch, sub_batchnorm_layers
 from lightning_multigrid.schedule import BatchShape, Step
-from lightning_multigrid.training.fit import Fit
 from lightning_multigrid.training.mini_batches import on_device, read_on_grid
+from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.torch_internals import count_graphs, raised_limits
 
 
@@ -66,7 +66,7 @@ class CompileGrids(Callback):
                 "Add one before it, or use `torch.compile` alone."
             )
         loader = trainer.train_dataloader.multigrid
-        grids = loader.sampler.schedule.grids_of_statistics
+        grids = loader.sampler.plan.schedule.grids_of_statistics
         # For training, for validation, and for what else a script may do with the model.
         graphs = 2 * len(grids) + 8
         if trainer.world_size > 1 and any(shape.clips < sub_batch for shape, sub_batch in grids):
@@ -98,12 +98,12 @@ class CompileGrids(Callback):
     def _try_all(
         self, trainer: Trainer, pl_module: LightningModule, loader: MultigridLoader, grids: list[tuple[BatchShape, int]]
     ) -> None:
-        following = cast("Fit", loader.host).following
+        following = cast("Run", loader.loop).following
         devices = [pl_module.device] if pl_module.device.type == "cuda" else []
         quiet = trainer.progress_bar_callback is None or not trainer.is_global_zero
         with torch.random.fork_rng(devices), seeded(0), _without_traces(pl_module):
             for shape, sub_batch in track(grids, "Compiling the grids", disable=quiet):
-                count = loader.sampler.schedule.baseline_batches_of(shape, sub_batch)
+                count = loader.sampler.plan.schedule.baseline_batches_of(shape, sub_batch)
                 set_sub_batch(pl_module, sub_batch, of=shape.clips, baseline_batches=count)
                 following.set_grid(shape.frames, shape.size)
                 with seeded(0):
@@ -118,7 +118,7 @@ class CompileGrids(Callback):
             following.restore()
 
     def _step(self, trainer: Trainer, batch_idx: int) -> Step:
-        step: Step = trainer.train_dataloader.multigrid.sampler.steps(trainer.current_epoch)[batch_idx]  # type: ignore[union-attr]
+        step: Step = trainer.train_dataloader.multigrid.sampler.plan.steps(trainer.current_epoch)[batch_idx]  # type: ignore[union-attr]
         return step
 
     @override

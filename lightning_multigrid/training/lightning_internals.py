@@ -11,11 +11,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 
 from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer, TrainerFn
+from lightning_multigrid.schedule import Place
 
 
 def training_source(trainer: Trainer) -> Any:
@@ -135,13 +136,6 @@ def copy_without_trainer(module: LightningModule, memo: dict[int, Any]) -> Light
     with its loaders and callbacks, is not documented.
     """
     return copy.deepcopy(module, memo)
-
-
-class Place(NamedTuple):
-    """The mini-batch that comes next: its epoch, and its number in the epoch, both from 0."""
-
-    epoch: int
-    batch: int
 
 
 class LoopCounters:

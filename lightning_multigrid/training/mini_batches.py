@@ -50,7 +50,7 @@ def _owner(name: str, trainer: Trainer, module: LightningModule) -> Any:
 
 def read_on_grid(loader: MultigridLoader, grid: BatchShape, clips: int) -> Any:
     """Makes a mini-batch of some clips on a grid out of one clip, as a worker does."""
-    return loader.read([ClipRequest(getattr(loader.clips, "first", 0), grid.frames, grid.size, seed=0)] * clips)
+    return loader.read([ClipRequest(getattr(loader.clip_dataset, "first", 0), grid.frames, grid.size, seed=0)] * clips)
 
 
 def handlers(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> list[Handler]:

@@ -23,9 +23,10 @@ from lightning_multigrid.norm import (
     tracking_layers,
     write_statistics,
 )
-from lightning_multigrid.schedule import LongCycle, MultigridSchedule, ShortCycle
+from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Place, Plan, ShortCycle
 from lightning_multigrid.training.lightning_internals import batch_index, copy_without_trainer, stage_of_training
 from lightning_multigrid.training.mini_batches import first_clips, on_device, read_on_grid
+from lightning_multigrid.training.parts import Part
 from lightning_multigrid.training.torch_internals import name_in_state_dict
 
 _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
@@ -34,17 +35,17 @@ _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
 def population_sampler(training: MultigridSampler, batches: int) -> MultigridSampler:
     """Samples up to `batches` whole mini-batches of the baseline's shape from the clips of a training epoch."""
     # The order is another pure function of (seed, epoch), and ranks share a global mini-batch as in training.
-    baseline = training.schedule.baseline
+    plan, baseline = training.plan, training.plan.schedule.baseline
     flat: dict[str, Any] = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "whole_epochs": True}
-    alone = MultigridSchedule(baseline, **flat, sub_batch=training.schedule.sub_batch)
-    seed = derive_seed(training.seed, _ORDER)
+    alone = MultigridSchedule(baseline, **flat, sub_batch=plan.schedule.sub_batch)
+    seed = derive_seed(plan.seed, _ORDER)
 
     def order(epoch: int) -> list[int]:
-        seen = training.order_in(epoch)[: int(training.clips * training.world)]
-        return [seen[place] for place in epoch_order(seed, epoch, len(seen))]
+        seen = training.order_in(epoch)[: int(plan.clips * plan.world)]
+        return [seen[entry] for entry in epoch_order(seed, epoch, len(seen))]
 
-    clips = min(batches, training.clips // baseline.shape.clips) * baseline.shape.clips
-    return MultigridSampler(alone, order, clips, seed=seed, rank=training.rank, world=training.world)
+    clips = min(batches, plan.clips // baseline.shape.clips) * baseline.shape.clips
+    return MultigridSampler(Plan(alone, clips, seed, plan.world), order, rank=training.rank)
 
 
 class PopulationEstimate:
@@ -57,7 +58,7 @@ class PopulationEstimate:
 
     def __init__(self, training: MultigridLoader, batches: int) -> None:
         self.sampler = population_sampler(training.sampler, batches)
-        self._dataset, self._like = training.clips, training.like
+        self._dataset, self._like = training.clip_dataset, training.like
         self._runs_step = True
 
     def check(self, trainer: Trainer, module: LightningModule) -> None:
@@ -73,7 +74,7 @@ class PopulationEstimate:
                 f"`precise_bn_batches` needs a copy of the module, but {type(trainer.strategy).__name__} shards it. "
                 "Leave the argument out: validation then uses the moving averages, averaged over the ranks."
             )
-        shape = self.sampler.schedule.baseline.shape
+        shape = self.sampler.plan.schedule.baseline.shape
         failures = []
         for self._runs_step in (True, False):
             try:
@@ -98,7 +99,11 @@ class PopulationEstimate:
 
     def write(self, trainer: Trainer, module: LightningModule, epoch: int, modes: Mapping[str, bool]) -> None:
         """Sets statistics of the layers that train (`modes`, by name) to the population's, on the clips of an epoch."""
-        training, replica, schedule = _training_layers(module, modes), _replica(module, modes), self.sampler.schedule
+        training, replica, schedule = (
+            _training_layers(module, modes),
+            _replica(module, modes),
+            self.sampler.plan.schedule,
+        )
         set_sub_batch(replica, schedule.sub_batch, of=schedule.baseline.shape.clips)
         self.sampler.set_epoch(epoch)
         with (
@@ -121,7 +126,7 @@ class PopulationEstimate:
     @contextmanager
     def _apart(self, trainer: Trainer, module: LightningModule, epoch: int) -> Iterator[None]:
         """Gives the estimate a random state of its own, and the hooks of the data the stage of training."""
-        seed = derive_seed(self.sampler.seed, _RANDOM, epoch, self.sampler.rank)
+        seed = derive_seed(self.sampler.plan.seed, _RANDOM, epoch, self.sampler.rank)
         devices = [module.device.index] if module.device.type == "cuda" else []
         with seeded(seed), torch.random.fork_rng(devices), warnings.catch_warnings(), stage_of_training(trainer):
             reseed(seed)
@@ -141,7 +146,7 @@ def _replica(module: LightningModule, modes: Mapping[str, bool]) -> LightningMod
     return replica
 
 
-class EvaluationStatistics(Callback):
+class EvaluationStatistics(Callback, Part):
     """Gives validations and checkpoints the running statistics of the population, or the average over ranks.
 
     While it fits it is the last callback: if another one swaps averaged weights in for a validation, the statistics are
@@ -171,6 +176,12 @@ class EvaluationStatistics(Callback):
         if self._modes_epoch != trainer.current_epoch:  # callbacks freeze and thaw layers when an epoch starts
             self._modes = {name: part.training for name, part in pl_module.named_modules()}
             self._modes_epoch = trainer.current_epoch
+
+    def after(self, place: Place) -> None:
+        self.saving = True
+
+    def end(self) -> None:
+        self.saving = True
 
     def _saved(self, *_: Any, **__: Any) -> None:
         self.saving = False

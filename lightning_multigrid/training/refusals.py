@@ -83,13 +83,13 @@ def refuse_other_seed(state: dict[str, Any] | None, seed: int) -> None:
 
 def warn_of_own_state(loader: DataLoader[Any], multigrid: MultigridLoader) -> None:
     """Warns of a sampler (tried as a copy) or dataset that gives other values when it is asked twice with one seed."""
-    sampler, clips, names = loader.sampler, multigrid.clips, []
+    sampler, clips, names = loader.sampler, multigrid.clip_dataset, []
     if not type(sampler).__module__.startswith(("torch.", "lightning")):
         order = order_of(same_loader(loader, sampler=copy.copy(sampler)), seed=0)
         if order(0) != order(0):
             names.append(f"sampler {type(sampler).__name__}")
     if isinstance(clips, FixedClips):
-        grid = multigrid.sampler.schedule.baseline.shape
+        grid = multigrid.sampler.plan.schedule.baseline.shape
         one, other = (first_clips(read_on_grid(multigrid, grid, clips=1)) for _ in range(2))
         if one is not None and other is not None and not torch.equal(one, other):
             names.append(f"dataset {type(clips.dataset).__name__}")

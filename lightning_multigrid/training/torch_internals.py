@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import ChainedScheduler, SequentialLR
 
 
@@ -23,6 +23,15 @@ def scheduler_parts(scheduler: Any, offset: int = 0) -> list[tuple[Any, int]]:
     if isinstance(scheduler, ChainedScheduler):
         return [part for inner in scheduler._schedulers for part in scheduler_parts(inner, offset)]
     return [(scheduler, offset)]
+
+
+def version_of(tensor: Tensor) -> int:
+    """Returns a number that grows with each change in place of a tensor, without waiting for its device.
+
+    torch 2.6 to 2.15 (`torch/_C/_VariableFunctions.pyi`, `Tensor._version`): the notes on autograd speak of it, but it
+    has no public name.
+    """
+    return tensor._version
 
 
 def forget_hooks(module: nn.Module) -> None:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataModule
 from lightning_multigrid.cli.forecast import ClipCost, Forecast, measure_steps
-from lightning_multigrid.cli.plan import count_clips, make_plan
+from lightning_multigrid.cli.plan import count_clips, preview
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle
 from lightning_multigrid.schedule.grid import BatchShape
@@ -51,15 +51,22 @@ def data_of(videos, **arguments):
 
 
 class Record(L.Callback):
+    """The LR in use."""
+
     def __init__(self):
-        self.lrs = []
+        self.lrs, self.batches = [], 0
+
+    def on_train_start(self, trainer, pl_module):
+        trainer.optimizers[0].register_step_pre_hook(
+            lambda optimizer, *_: self.lrs.append(float(optimizer.param_groups[0]["lr"]))
+        )
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        self.lrs.append(float(trainer.optimizers[0].param_groups[0]["lr"]))
+        self.batches += 1
 
 
 def planned(videos, module, host, data, *, callback=None, clips=VIDEOS, world=1):
-    return make_plan(
+    return preview(
         callback or MultigridCallback(), host, module, data, clips=clips, world=world, configured_world=world
     )
 
@@ -86,9 +93,9 @@ def test_planned_steps_are_those_of_the_fit(name, videos):
     callback, record = MultigridCallback(), Record()
     host = trainer(callback, record, **of_trainer)
     host.fit(classifier(**of_module), datamodule=data_of(videos, **of_data))
-    assert sum(plan.steps) == len(record.lrs)
-    assert callback.fit.sampler.schedule == plan.schedule
-    assert callback.fit.sampler.clips == plan.clips
+    assert sum(plan.steps) == record.batches
+    assert callback.fit.plan.schedule == plan.schedule
+    assert callback.fit.plan.clips == plan.clips
 
 
 class StepsOfRank(L.Callback):
@@ -208,7 +215,7 @@ def test_a_damaged_list_is_named_and_a_source_whose_files_are_elsewhere_is_not_c
 def plan(videos):
     callback = MultigridCallback(long_cycle=LongCycle(((0.5, 1), (1, 1))))
     arguments = trainer(max_epochs=6), classifier(schedule="constant", lr=0.3), data_of(videos)
-    return make_plan(callback, *arguments, clips=8000, world=16, configured_world=4)
+    return preview(callback, *arguments, clips=8000, world=16, configured_world=4)
 
 
 def test_the_table_says_what_is_known(plan):
@@ -239,7 +246,7 @@ def test_the_table_says_which_multiples_and_places_follow_the_model(videos):
     module = VideoClassifier(nn.Sequential(patches, nn.AdaptiveAvgPool3d(1), nn.Flatten()), num_classes=4)
 
     def text(callback):
-        plan = make_plan(callback, trainer(), module, data_of(videos), clips=VIDEOS, world=1, configured_world=1)
+        plan = preview(callback, trainer(), module, data_of(videos), clips=VIDEOS, world=1, configured_world=1)
         return plan.table(Forecast(plan.schedule, {}, {}, 1))
 
     multigrid = text(MultigridCallback())
@@ -296,7 +303,7 @@ def test_json_holds_the_same(plan):
 )
 def test_a_plan_says_over_how_many_clips_a_baseline_normalises(callback, sync, ranks, said, videos):
     arguments = trainer(max_epochs=6), classifier(schedule="constant", lr=0.3), data_of(videos)
-    plan = make_plan(callback, *arguments, clips=8000, world=16, configured_world=16, sync_batchnorm=sync)
+    plan = preview(callback, *arguments, clips=8000, world=16, configured_world=16, sync_batchnorm=sync)
     values = plan.as_json(Forecast(plan.schedule, {}, {}, 16))
     assert {shape["bn_ranks"] for phase in values["phases"] for shape in phase["short_cycle"]} == {ranks}
     lines = plan.table(Forecast(plan.schedule, {}, {}, 16)).splitlines()
@@ -312,7 +319,7 @@ def test_a_shortened_baseline_has_exactly_its_steps(steps, clips, world, callbac
     """
     clips -= clips % world if callback else 0
     host = trainer(max_epochs=-1, max_steps=steps)
-    plan = make_plan(
+    plan = preview(
         callback,
         host,
         classifier(schedule="constant"),
@@ -394,7 +401,7 @@ def test_predicted_time_is_within_15_percent_of_the_run(monkeypatch):
     measured = [measure_steps(make(), list(shapes.items()), torch.device("cpu"), rounds=3)]
     host.fit(make(), DataLoader(clips, 4))
     measured.append(measure_steps(make(), list(shapes.items()), torch.device("cpu"), rounds=3))
-    assert callback.fit.sampler.schedule == schedule
+    assert callback.fit.plan.schedule == schedule
     seconds = {shape: sum(times[shape] for times in measured) / 2 for shape in shapes}
     predicted = 0.0
     for epoch in range(schedule.epochs):

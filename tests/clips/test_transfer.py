@@ -30,6 +30,7 @@ from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.pixels.yuv import YuvFormat
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.plan import Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.sources.video_list import read_manifest
 from lightning_multigrid.training.callback import MultigridCallback
@@ -72,7 +73,7 @@ def videos(folder: Path, pixels: Any = "yuv") -> VideoDataset:
 
 def loader_of(data: VideoDataset, workers: int, repeats: int, collate_fn: Any = collate_clips) -> MultigridLoader:
     order = RepeatedOrder(0, len(data), repeats)
-    sampler = MultigridSampler(SCHEDULE, order, len(data), seed=0)
+    sampler = MultigridSampler(Plan(SCHEDULE, len(data)), order)
     return MultigridLoader(data, sampler, DataLoader(data, num_workers=workers, collate_fn=collate_fn))
 
 
@@ -118,12 +119,12 @@ def test_a_mini_batch_of_pieces_is_the_whole_one() -> None:
 
 
 def test_pieces_are_nearly_equal_and_part_no_visit() -> None:
-    sampler = MultigridSampler(SCHEDULE, lambda epoch: epoch_order(0, epoch, 203), 203, seed=0)
+    sampler = MultigridSampler(Plan(SCHEDULE, 203), lambda epoch: epoch_order(0, epoch, 203))
     whole = list(sampler)
     for pieces in (2, 3, 5):
         sampler.pieces = pieces
         found = iter(list(sampler))
-        for step, expected in zip(sampler.steps(0), whole, strict=True):
+        for step, expected in zip(sampler.plan.steps(0), whole, strict=True):
             parts = [next(found) for _ in range(min(pieces, step.shape.clips))]
             assert [request for part in parts for request in part] == expected
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
@@ -136,7 +137,7 @@ def test_a_collate_fn_of_the_users_own_gets_whole_mini_batches(folder: Path) -> 
 
 def test_a_timeout_is_for_what_a_worker_reads() -> None:
     # Mini-batches have up to 32 clips, the baseline's 2.
-    data, sampler = TensorDataset(torch.zeros(1)), MultigridSampler(SCHEDULE, range, 203, seed=0)  # type: ignore[arg-type]
+    data, sampler = TensorDataset(torch.zeros(1)), MultigridSampler(Plan(SCHEDULE, 203), range)  # type: ignore[arg-type]
     for workers, collate_fn, times in ((2, list, 16), (2, collate_clips, 8), (32, collate_clips, 1)):
         like = DataLoader(data, num_workers=workers, timeout=7, collate_fn=collate_fn)
         assert MultigridLoader(data, sampler, like).timeout == 7 * times  # type: ignore[arg-type]
@@ -162,8 +163,8 @@ def test_so_many_epochs_visit_each_video_once(length: int, repeats: int, cycle: 
 
 
 def test_clips_of_a_visit_have_seeds_of_their_own_and_one_for_the_span() -> None:
-    sampler = MultigridSampler(SCHEDULE, RepeatedOrder(0, 201, 2), 201, seed=0)
-    alone = MultigridSampler(SCHEDULE, lambda epoch: epoch_order(0, epoch, 201), 201, seed=0)
+    sampler = MultigridSampler(Plan(SCHEDULE, 201), RepeatedOrder(0, 201, 2))
+    alone = MultigridSampler(Plan(SCHEDULE, 201), lambda epoch: epoch_order(0, epoch, 201))
     for epoch, first in ((0, 0), (1, 1)):  # 201 is odd: the last visit of epoch 0 goes on in epoch 1
         for each in (sampler, alone):
             each.set_epoch(epoch)
@@ -337,7 +338,7 @@ class Dying(torch.utils.data.Dataset[Any]):
 
 
 def test_the_death_of_a_worker_says_what_to_do() -> None:
-    sampler = MultigridSampler(SCHEDULE, lambda epoch: range(66), 66, seed=0)
+    sampler = MultigridSampler(Plan(SCHEDULE, 66), lambda epoch: range(66))
     loader = MultigridLoader(Dying(), sampler, DataLoader(Dying(), num_workers=2))
     with pytest.raises(WorkerError, match=r"died \(DataLoader worker \(pid.*lower `num_workers`.*--shm-size"):
         list(loader)
@@ -349,7 +350,7 @@ class Failing(Dying):
 
 
 def test_an_error_in_a_worker_is_none_of_its_death() -> None:
-    sampler = MultigridSampler(SCHEDULE, lambda epoch: range(66), 66, seed=0)
+    sampler = MultigridSampler(Plan(SCHEDULE, 66), lambda epoch: range(66))
     loader = MultigridLoader(Failing(), sampler, DataLoader(Failing(), num_workers=1))
     with pytest.raises(RuntimeError, match="of the user's own") as caught:
         list(loader)

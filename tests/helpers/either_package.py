@@ -44,12 +44,15 @@ class Module(pl.LightningModule):
     def training_step(self, batch, batch_idx):
         loss = nn.functional.cross_entropy(self.model(batch[0]), batch[1])
         if self._trainer is not None:
-            lr = self.trainer.optimizers[0].param_groups[0]["lr"]
-            self.step = [self.current_epoch, batch_idx, list(batch[0].shape), lr, loss.item()]
+            self.step = [self.current_epoch, batch_idx, list(batch[0].shape), None, loss.item()]
         self.log("loss", loss)
         return loss
 
+    def note_lr(self, optimizer, *_):
+        self.lr = optimizer.param_groups[0]["lr"]
+
     def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.step[3] = self.lr
         self.seen.append(self.step)  # not the tries of CompileGrids
 
     def validation_step(self, batch, batch_idx):
@@ -57,6 +60,7 @@ class Module(pl.LightningModule):
 
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        optimizer.register_step_post_hook(self.note_lr)
         return [optimizer], [CosineAnnealingLR(optimizer, 2)]
 
 

@@ -120,12 +120,12 @@ class Rows(list[Style]):
 
 
 class Watch(L.Callback):
-    """Notes the clips and the loss of each mini-batch, and the LR of each optimizer step."""
+    """Notes the clips and the loss of each mini-batch, and the LRs in use of each optimizer step."""
 
     def __init__(self, axes: str) -> None:
         self.axes = axes
         self.shapes: list[tuple[int, ...]] = []
-        self.lrs: dict[tuple[int, int], list[float]] = {}  # (epoch, batch) -> of all groups of all optimizers
+        self.lrs: dict[tuple[int, int], list[float]] = {}  # (epoch, batch) -> of all groups of the optimizers that step
         self.losses: list[float] = []
         self._batch = 0
 
@@ -141,11 +141,11 @@ class Watch(L.Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         for optimizer in trainer.optimizers:
-            optimizer.register_step_pre_hook(lambda *_: self._note(trainer))
+            optimizer.register_step_pre_hook(lambda one, *_: self._note(trainer, one))
 
-    def _note(self, trainer: Any) -> None:
-        lrs = [float(group["lr"]) for one in trainer.optimizers for group in one.param_groups if "lr" in group]
-        self.lrs[trainer.current_epoch, self._batch] = lrs
+    def _note(self, trainer: Any, optimizer: Any) -> None:
+        lrs = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+        self.lrs.setdefault((trainer.current_epoch, self._batch), []).extend(lrs)
 
 
 class Keep(L.callbacks.ModelCheckpoint):
@@ -195,7 +195,7 @@ def weights(module: nn.Module) -> dict[str, Tensor]:
 
 def plan_of(style: Style, callback: MultigridCallback) -> list[tuple[int, int, int]]:
     """Clips x frames x size of every step."""
-    schedule, sampler = callback.fit.sampler.schedule, callback.fit.sampler
+    schedule, sampler = callback.fit.plan.schedule, callback.fit.plan
     assert schedule.baseline.shape == style.shape
     assert style.epochs in (None, schedule.baseline.epochs)
     assert sampler.clips == style.clips
@@ -205,7 +205,7 @@ def plan_of(style: Style, callback: MultigridCallback) -> list[tuple[int, int, i
 
 def check_lr(style: Style, plain: Run, ours: Run, callback: MultigridCallback) -> None:
     """Each LR is the baseline's at the clock of the step, times the scale."""
-    sampler = callback.fit.sampler
+    sampler = callback.fit.plan
     accumulate = sampler.accumulate
     batches = 1 + max(batch for _, batch in plain.watch.lrs)
     assert len(ours.watch.lrs) > 4

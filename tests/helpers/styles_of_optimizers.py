@@ -47,6 +47,20 @@ def timm_adamw(module: Script) -> Any:
     return create_optimizer_v2(module, "adamw", lr=1e-3, weight_decay=0.05)
 
 
+def lookahead(module: Script) -> Any:
+    from timm.optim import Lookahead
+
+    return Lookahead(SGD(module.parameters(), lr=0.1, momentum=0.9))
+
+
+def schedule_free(module: Script) -> Any:
+    from schedulefree import SGDScheduleFree
+
+    optimizer = SGDScheduleFree(module.parameters(), lr=0.1)
+    optimizer.train()
+    return optimizer
+
+
 class Fused(torch.optim.SGD):
     """An optimizer of the script's own class."""
 
@@ -69,6 +83,11 @@ row(OPTIMIZERS, "an optimizer without an LR in its parameter groups", module=opt
     refused="but one of NoLR has none", outcome="there is nothing to scale; call it `lr`")  # fmt: skip
 row(OPTIMIZERS, "`foreach=True`", module=optimized(lambda m: SGD(m.parameters(), 0.1, foreach=True)))
 row(OPTIMIZERS, "a class of one's own", module=optimized(lambda m: Fused(m.parameters(), 0.1)))
+row(OPTIMIZERS, "`fused=True`", module=optimized(lambda m: torch.optim.AdamW(m.parameters(), 1e-3, fused=True)))
+row(OPTIMIZERS, "Adafactor, which compares the LR with its count of steps",
+    module=optimized(lambda m: torch.optim.Adafactor(m.parameters(), 0.1)))  # fmt: skip
+row(OPTIMIZERS, "timm's `Lookahead`", module=optimized(lookahead), needs="timm")
+row(OPTIMIZERS, "schedule-free SGD", module=optimized(schedule_free), needs="schedulefree")
 row(OPTIMIZERS, "in a list", module=optimized(lambda m: [SGD(m.parameters(), 0.1)]))
 row(OPTIMIZERS, "in a dict", module=optimized(lambda m: {"optimizer": SGD(m.parameters(), 0.1)}))
 
@@ -305,38 +324,23 @@ CLOCK = "the LR is scaled; its clock is the script's"
 row(OWN, "timm by epoch, in `lr_scheduler_step`", module=lambda: Timm(by_steps=False), needs="timm", resume=True)
 row(OWN, "timm by step, in `lr_scheduler_step`", module=lambda: Timm(by_steps=True), needs="timm", resume=True)
 row(OWN, "`lr_scheduler_step`", module=Steps)
-row(OWN, "a number written in a hook, from `global_step`", module=Written, lr=False, resume=True,
-    warns="sets the LR itself", outcome=CLOCK)  # fmt: skip
+row(OWN, "a number written in a hook, from `global_step`", module=Written, lr=False, resume=True, outcome=CLOCK)
 row(OWN, '`group["lr"] *= 0.5` after each epoch', module=Halved, lr=False, resume=True, outcome=CLOCK)
-row(OWN, "a constant, written before each step", module=lambda: Constant(each=True), warns="sets the LR itself",
+row(OWN, "a constant, written before each step", module=lambda: Constant(each=True),
     outcome="the LR is scaled")  # fmt: skip
-row(OWN, "a constant, written once", module=lambda: Constant(each=False), warns="sets the LR itself", slow=True,
+row(OWN, "a constant, written once", module=lambda: Constant(each=False), slow=True,
     outcome="the LR is scaled")  # fmt: skip
-row(OWN, '`group["lr"] = max(group["lr"] * 0.95, 0.04)`', module=Floor, lr=False, resume=True,
-    warns="sets the LR itself", outcome=CLOCK)  # fmt: skip
-row(OWN, "a warm-up of 500 steps in `optimizer_step`", module=WarmsUp, lr=False, resume=True,
-    warns="sets the LR itself", outcome=CLOCK)  # fmt: skip
+row(OWN, '`group["lr"] = max(group["lr"] * 0.95, 0.04)`', module=Floor, lr=False, resume=True, outcome=CLOCK)
+row(OWN, "a warm-up of 500 steps in `optimizer_step`", module=WarmsUp, lr=False, resume=True, outcome=CLOCK)
 row(OWN, "timm's `create_scheduler_v2`", module=lambda: TimmSteps(timm_steps), needs="timm")
 row(OWN, "transformers' `get_cosine_schedule_with_warmup`", module=optimized(hugging_face), needs="transformers",
     slow=True)  # fmt: skip
-row(
-    OWN,
-    "a parameter group with an LR in a tensor, added in a hook",
-    module=lambda: Grows(lambda m: torch.optim.AdamW(m.parameters(), torch.tensor(1e-3))),
-    refused="LR that is in a tensor",
-    late=True,
-    outcome="nothing tells whether it is the baseline's or computed from the one in use",
-)
+row(OWN, "a parameter group with an LR in a tensor, added in a hook", lr=False,
+    module=lambda: Grows(lambda m: torch.optim.AdamW(m.parameters(), torch.tensor(1e-3))), resumes=None,
+    outcome="it is scaled, too")  # fmt: skip
 row(OWN, "another optimizer, put in its place in a hook", module=Renewed, refused="has other ones now", late=True,
     outcome="its LR would not be scaled; change the parameter groups instead")  # fmt: skip
-row(
-    OWN,
-    "an LR in a tensor, written in a hook",
-    module=WrittenTensor,
-    refused="LR that is in a tensor",
-    late=True,
-    outcome="both write the same tensor; give the optimizer a number",
-)
+row(OWN, "an LR in a tensor, written in a hook", module=WrittenTensor, lr=False, outcome=CLOCK)
 
 # --- Manual optimization ---
 

@@ -43,7 +43,7 @@ class Module(L.LightningModule):
             self.net = self.make_net()
         self.schedulers = schedulers
         self.optimizer = optimizer or sgd
-        self.seen = []  # (epoch, batch, shape of the clips, LR, loss)
+        self.seen = []  # (epoch, batch, shape of the clips, LR in use, loss)
         self.sub_batches = []
 
     def make_net(self):
@@ -62,8 +62,7 @@ class Module(L.LightningModule):
         loss = nn.functional.cross_entropy(self.net(x), y)
         self.log("loss", loss)
         if self._trainer is not None:  # the callback tries a copy without one
-            lr = float(self.trainer.optimizers[0].param_groups[0]["lr"])
-            self.seen.append((self.current_epoch, batch_idx, tuple(x.shape), lr, loss.item()))
+            self.seen.append((self.current_epoch, batch_idx, tuple(x.shape), None, loss.item()))
             self.sub_batches.append(getattr(self.net[1], "sub_batch", None))
         return loss
 
@@ -73,9 +72,15 @@ class Module(L.LightningModule):
 
     def configure_optimizers(self):
         optimizer = self.optimizer(self.parameters())
+        optimizer.register_step_post_hook(self.note_lr)
         if self.schedulers is None:
             return optimizer
         return {"optimizer": optimizer, "lr_scheduler": self.schedulers(optimizer, self)}
+
+    def note_lr(self, optimizer, *_):
+        """The LR in use, of all mini-batches of the step."""
+        lr = float(optimizer.param_groups[0]["lr"])
+        self.seen = [(*place, lr if known is None else known, loss) for *place, known, loss in self.seen]
 
     @property
     def lrs(self):

@@ -53,7 +53,7 @@ def test_callbacks_may_watch_them_at_the_end_of_every_epoch(accumulate, monitor,
     assert len(epochs) == host.current_epoch
     assert (tmp_path / "best.ckpt").exists()
     if monitor == "multigrid/phase":
-        sampler = callback.fit.sampler
+        sampler = callback.fit.plan
         assert epochs == [sampler.steps(epoch)[-1].phase for epoch in range(host.current_epoch)]
 
 

@@ -5,7 +5,6 @@ The recorded baseline is the same script without the callback.
 
 import copy
 import math
-import signal
 from fractions import Fraction
 
 import lightning as L
@@ -70,7 +69,7 @@ class Script(L.LightningModule):
 
 
 def sampler_of(host):
-    return next(callback for callback in host.callbacks if isinstance(callback, MultigridCallback)).fit.sampler
+    return next(callback for callback in host.callbacks if isinstance(callback, MultigridCallback)).fit.plan
 
 
 def run(make, *callbacks, **arguments):
@@ -444,7 +443,7 @@ PLACES = [
 
 @pytest.mark.parametrize("relative", [False, True], ids=["absolute", "relative"])
 @pytest.mark.parametrize("place", PLACES)
-def test_an_lr_that_is_written_is_the_baselines_and_is_scaled(place, relative, recwarn):
+def test_an_lr_that_is_written_is_the_baselines_and_is_scaled(place, relative):
     callbacks = [Hand(), MultigridCallback()]
     if place == "a callback":
         callbacks.reverse()
@@ -454,10 +453,6 @@ def test_an_lr_that_is_written_is_the_baselines_and_is_scaled(place, relative, r
     counts = module.written if place != "training_step" and "on_before" not in place else range(1, len(plan) + 1)
     expected = [0.1 * 0.95**count * step.lr_scale for count, step in zip(counts, plan.values(), strict=True)]
     assert [lr for *_, lr in module.used] == pytest.approx(expected)
-    warned = [str(warning.message) for warning in recwarn if "The script sets the LR itself" in str(warning.message)]
-    assert len(warned) == (not relative)  # what is computed from the LR in use needs no guess
-    if warned:
-        assert f"this run ({len(plan)} optimizer steps) and not the baseline ({EPOCHS * BATCHES})" in warned[0]
 
 
 @pytest.mark.parametrize("place", ["on_train_epoch_end", "on_train_batch_end"])
@@ -505,7 +500,6 @@ class Constant(Script):
         self.write("on_train_batch_end")
 
 
-@pytest.mark.filterwarnings("ignore:The script sets the LR itself")
 @pytest.mark.parametrize(
     "place", ["on_train_start", "on_train_batch_start", "on_before_optimizer_step", "on_train_batch_end"]
 )
@@ -514,7 +508,6 @@ def test_a_constant_that_is_written_is_scaled_at_every_step(place):
     assert [lr for *_, lr in module.used] == pytest.approx([0.1 * step.lr_scale for step in steps_of(host).values()])
 
 
-@pytest.mark.filterwarnings("ignore:The script sets the LR itself")
 def test_a_number_that_is_written_is_scaled_also_if_it_happens_to_be_the_one_in_use():
     class Alternating(Constant):
         def on_train_batch_start(self, batch, batch_idx):
@@ -547,8 +540,7 @@ def test_a_floor_is_the_baselines():
                 group["lr"] = max(group["lr"] * 0.9, 0.06)
             group["lr"] = min(group["lr"], 0.095)
 
-    with pytest.warns(UserWarning, match="sets the LR itself"):
-        module, host = run(Floor, MultigridCallback())
+    module, host = run(Floor, MultigridCallback())
     plan = list(steps_of(host).values())
     expected = [max(0.1 * 0.9 ** (done + 1), 0.06) * step.lr_scale for done, step in enumerate(plan)]
     assert [lr for *_, lr in module.used] == pytest.approx(expected)
@@ -564,21 +556,21 @@ def test_an_optimizers_state_has_the_baselines_lr_whoever_asks_for_it():
                 self.optimizers().optimizer.load_state_dict(state)
             return super().training_step(batch, batch_idx)
 
-    with pytest.warns(UserWarning, match="The script sets the LR itself, now to 0.1"):
-        module, host = run(Asking, MultigridCallback())
+    module, host = run(Asking, MultigridCallback())
     assert [lr for *_, lr in module.used] == pytest.approx([0.1 * step.lr_scale for step in steps_of(host).values()])
 
 
-def test_an_lr_in_a_tensor_that_is_written_is_refused():
+def test_an_lr_in_a_tensor_that_is_written_is_the_baselines():
     class Writing(Script):
         def configure_optimizers(self):
-            return SGD(self.parameters(), lr=torch.tensor(0.1))
+            return self.recorded(SGD(self.parameters(), lr=torch.tensor(0.1)))
 
         def on_train_batch_start(self, batch, batch_idx):
+            super().on_train_batch_start(batch, batch_idx)
             self.optimizers().param_groups[0]["lr"].fill_(0.05)
 
-    with pytest.raises(Exception, match=r"sets an LR that is in a tensor to 0\.05.*Give the optimizer a number"):
-        run(Writing, MultigridCallback())
+    module, host = run(Writing, MultigridCallback())
+    assert [lr for *_, lr in module.used] == pytest.approx([0.05 * step.lr_scale for step in steps_of(host).values()])
 
 
 @pytest.mark.parametrize("lr", [None, "missing"])
@@ -643,27 +635,25 @@ class TwoTensors(Script):
 
 
 @pytest.mark.parametrize("way", ["fill", "replace", "load", "add"])
-@pytest.mark.parametrize("first", [True, False])
-def test_an_lr_in_a_tensor_is_refused_once_and_everything_is_put_back(way, first, tmp_path):
-    class Saving(L.Callback):
-        def on_exception(self, trainer, pl_module, exception):
-            trainer.save_checkpoint(tmp_path / "stopped.ckpt")
+def test_an_lr_in_a_tensor_may_be_written_replaced_loaded_and_added(way):
+    """It is scaled, whatever the script does with its tensor between two steps, and is the baseline's afterwards."""
+    used = []
 
-    module, handlers = TwoTensors(way=way), [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
-    callbacks = [Saving(), MultigridCallback()]
-    with pytest.raises(MisconfigurationException, match="LR that is in a tensor to") as refusal:
-        run(lambda: module, *(callbacks if first else reversed(callbacks)))
-    assert refusal.value.__context__ is None
-    assert len(module.used) == (3 if way == "fill" else 2)  # what is in a tensor is not read at each step
-    assert [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)] == handlers
-    groups = module.trainer.optimizers[0].param_groups
-    saved = torch.load(tmp_path / "stopped.ckpt", weights_only=True)["optimizer_states"][0]["param_groups"]
-    for found in (groups, saved):
-        expected = [0.1, 0.04 if way == "replace" else 0.05, *([0.04] if way == "add" else [])]
-        assert [float(group["lr"]) for group in found] == pytest.approx(expected)
-        assert not any("multigrid" in key for group in found for key in group)
-    assert type(module.trainer) is L.Trainer
-    assert not any(isinstance(layer, SubBatchNorm3d) for layer in module.modules())
+    class Noting(TwoTensors):
+        def recorded(self, optimizer, number=0):
+            optimizer.register_step_pre_hook(
+                lambda one, *_: used.append([float(group["lr"]) for group in one.param_groups])
+            )
+            return super().recorded(optimizer)
+
+    _, host = run(lambda: Noting(way=way), MultigridCallback())
+    second = 0.04 if way in ("fill", "replace") else 0.05
+    groups = [[0.1, 0.05]] * 2 + [[0.1, second, *([0.04] if way == "add" else [])]] * (len(used) - 2)
+    scales = [step.lr_scale for step in steps_of(host).values()]
+    expected = [[lr * scale for lr in lrs] for lrs, scale in zip(groups, scales, strict=True)]
+    assert [pytest.approx(lrs) for lrs in expected] == used
+    assert [float(group["lr"]) for group in host.optimizers[0].param_groups] == pytest.approx(groups[-1])
+    assert len(set(scales)) > 2
 
 
 @pytest.mark.parametrize("shared", [False, True])

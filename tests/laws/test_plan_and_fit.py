@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.cli import plan as plan_module
-from lightning_multigrid.cli.plan import make_plan
+from lightning_multigrid.cli.plan import preview
 from tests.helpers.tiny import trainer
 
 FRAMES, SIZE = 4, 8
@@ -153,13 +153,10 @@ def planned(config, monkeypatch):
 
     def plan():
         parts = CALLBACKS[config.callback](), trainer(**arguments(config)), Module(config.schedulers), data
-        return make_plan(*parts, clips=config.clips, world=config.world, configured_world=config.world)
+        return preview(*parts, clips=config.clips, world=config.world, configured_world=config.world)
 
     first = plan()
-    epochs = [
-        first.schedule.steps(epoch, first.clips, first.accumulate, first.drop_last)
-        for epoch in range(first.schedule.epochs)
-    ]
+    epochs = [first.plan.steps(epoch) for epoch in range(first.plan.epochs)]
     starts = [
         (epoch + Fraction(steps[batch - batch % config.accumulate].offset, first.clips), steps[batch].lr_scale)
         for epoch, steps in enumerate(epochs)

@@ -10,6 +10,7 @@ from lightning_multigrid.loading.order import epoch_order
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.plan import Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.precise_bn import population_sampler
 
@@ -57,14 +58,9 @@ def ranks(draw, worlds):
     order = epoch_order(seed, epoch, length)
     samplers = [
         MultigridSampler(
-            schedule,
+            Plan(schedule, length // world, seed=seed, world=world, accumulate=accumulate, drop_last=drop_last),
             lambda epoch: order,
-            length // world,
-            seed=seed,
             rank=rank,
-            world=world,
-            accumulate=accumulate,
-            drop_last=drop_last,
         )
         for rank in range(world)
     ]
@@ -76,7 +72,9 @@ def check_order(case):
     world, order = len(case.samplers), case.samplers[0].order(case.epoch)
     steps = case.samplers[0].steps(case.epoch)
     assert steps
-    assert all(sampler.steps(case.epoch) == steps for sampler in case.samplers[1:])  # shapes, LR scale, sub-mini-batch
+    assert all(
+        sampler.plan.steps(case.epoch) == steps for sampler in case.samplers[1:]
+    )  # shapes, LR scale, sub-mini-batch
     mini_batches = []
     for sampler in case.samplers:
         sampler.set_epoch(case.epoch)
@@ -135,7 +133,7 @@ def test_a_thousand_ranks_tile_the_order(schedule, world, data):
     length = clips * world + data.draw(st.integers(0, world - 1))
     epoch = data.draw(st.integers(0, schedule.epochs))
     samplers = [
-        MultigridSampler(schedule, lambda epoch: range(length), clips, seed=0, rank=rank, world=world)
+        MultigridSampler(Plan(schedule, clips, world=world), lambda epoch: range(length), rank=rank)
         for rank in range(world)
     ]
     steps = samplers[0].steps(epoch)
@@ -144,7 +142,7 @@ def test_a_thousand_ranks_tile_the_order(schedule, world, data):
     step = data.draw(st.sampled_from(steps))
     end = step.offset * world
     for sampler in samplers:
-        assert sampler.places(step) == range(end, end + step.shape.clips)
+        assert sampler.entries(step) == range(end, end + step.shape.clips)
         end += step.shape.clips
     assert end <= length
 
@@ -163,4 +161,4 @@ def test_ranks_share_the_clips_for_precise_batchnorm(case):
     assert len(set(indices)) == len(indices)
     world = len(samplers)
     assert set(indices) <= set(case.samplers[0].order(case.epoch)[: case.samplers[0].clips * world])
-    assert all(sampler.steps(case.epoch) == samplers[0].steps(case.epoch) for sampler in samplers)
+    assert all(sampler.plan.steps(case.epoch) == samplers[0].steps(case.epoch) for sampler in samplers)

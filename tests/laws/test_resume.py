@@ -24,9 +24,10 @@ from lightning_multigrid.loading.order import epoch_order
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.plan import Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.lightning_internals import LoopCounters, Place
-from lightning_multigrid.training.resume import _first_after, _plan_key, describe_stand
+from lightning_multigrid.training.lightning_internals import LoopCounters
+from lightning_multigrid.training.resume import _plan_key, describe_position
 from tests.helpers.processes import ddp_of_this_process
 from tests.helpers.tiny import CLIPS, Module, fit, loader, trainer
 
@@ -237,13 +238,9 @@ def global_batches(plan, clips, world, accumulate=1, epochs=2):
     )
     samplers = [
         MultigridSampler(
-            schedule,
+            Plan(schedule, Fraction(clips, world), seed=7, world=world, accumulate=accumulate),
             lambda epoch: epoch_order(7, epoch, clips),
-            Fraction(clips, world),
-            seed=7,
             rank=rank,
-            world=world,
-            accumulate=accumulate,
         )
         for rank in range(world)
     ]
@@ -280,12 +277,13 @@ class Noting(Module):
 
     def training_step(self, batch, batch_idx):
         *batch, index = batch
-        loss = super().training_step(batch, batch_idx)
-        if self._trainer is not None:
-            lr = self.trainer.optimizers[0].param_groups[0]["lr"]
-            with open(self.folder / f"rank{self.global_rank}.jsonl", "a") as file:
-                file.write(json.dumps([self.current_epoch, batch_idx, index.tolist(), lr]) + "\n")
-        return loss
+        self.step = [self.current_epoch, batch_idx, index.tolist()]
+        return super().training_step(batch, batch_idx)
+
+    def note_lr(self, optimizer, *_):
+        super().note_lr(optimizer)
+        with open(self.folder / f"rank{self.global_rank}.jsonl", "a") as file:
+            file.write(json.dumps([*self.step, optimizer.param_groups[0]["lr"]]) + "\n")
 
 
 class StopAt(L.Callback):
@@ -468,9 +466,10 @@ def test_checkpoints_of_the_first_layout_resume(tmp_path):
     fit(whole, MultigridCallback(), saver(tmp_path, every_n_train_steps=11), enable_checkpointing=True)
     checkpoint = torch.load(tmp_path / "11.ckpt", weights_only=True)
     state = checkpoint["callbacks"]["MultigridCallback"]
-    assert state["version"] == 2
+    assert state["version"] == 3
     checkpoint["callbacks"]["MultigridCallback"] = {
-        name: state[name] for name in ("schedule", "seed", "ticks", "lr_scale")
+        **{name: state[name] for name in ("schedule", "seed", "ticks")},
+        "lr_scale": 8.0,
     }
     torch.save(checkpoint, tmp_path / "old.ckpt")
     resumed = Module(steps_scheduler)
@@ -502,10 +501,11 @@ def test_plans_are_the_same_but_for_the_batch():
 
 
 def test_the_first_step_after_so_many_clips():
-    sampler = MultigridSampler(PLAN, range, CLIPS, seed=0)
+    plan = Plan(PLAN, CLIPS)
     offsets = [step.offset for step in PLAN.steps(0, CLIPS)]
     assert offsets[:3] == [0, 64, 96]
-    places = [_first_after(sampler, 0, clips) for clips in (0, 1, 64, 65, 97)]
+    places = [plan.first_after(0, clips) for clips in (0, 1, 64, 65, 97)]
     assert places == [(0, 0), (0, 1), (0, 1), (0, 2), (1, 0)]
-    assert describe_stand(sampler, Place(0, 1))["clips_seen"] == 64
-    assert describe_stand(sampler, Place(2, 0)) == {"clips_seen": 0, "baseline_epoch": str(PLAN.baseline_epoch(2))}
+    assert describe_position(plan, Place(0, 1))["clips_seen"] == 64
+    start = {"clips_seen": 0, "baseline_epoch": str(PLAN.baseline_epoch(2))}
+    assert describe_position(plan, Place(2, 0)) == start

@@ -52,7 +52,7 @@ def test_the_gradient_of_a_tail_is_scaled_by_its_clips(manual, clipping):
     """After it has been clipped: a tail that is scaled first would have nothing to clip, and be longer."""
     callback = MultigridCallback()
     module, _ = trained(callback, 129, manual, gradient_clip_val=clipping)
-    schedule, sampler = callback.fit.sampler.schedule, callback.fit.sampler
+    schedule, sampler = callback.fit.plan.schedule, callback.fit.plan
     steps = [sampler.steps(epoch) for epoch in range(schedule.epochs)]
     wanted = [schedule.gradient_scale([step]) for epoch in steps for step in epoch]
     assert module.scales == pytest.approx(wanted, rel=1e-4)
@@ -65,7 +65,7 @@ def test_the_gradient_of_a_tail_is_scaled_by_its_clips(manual, clipping):
 def test_the_tail_of_accumulated_gradients():
     callback = MultigridCallback()
     module, _ = trained(callback, 129, accumulate_grad_batches=2)
-    schedule, sampler = callback.fit.sampler.schedule, callback.fit.sampler
+    schedule, sampler = callback.fit.plan.schedule, callback.fit.plan
     wanted = [
         schedule.gradient_scale(sampler.steps(epoch)[start : start + 2])
         for epoch in range(schedule.epochs)

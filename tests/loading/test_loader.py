@@ -9,6 +9,7 @@ from lightning_multigrid.loading.order import epoch_order
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.plan import Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 
 DATA = TensorDataset(torch.arange(20))
@@ -16,7 +17,7 @@ SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones
 
 
 def make():
-    return MultigridSampler(SCHEDULE, lambda epoch: epoch_order(0, epoch, 203), 203, seed=0)
+    return MultigridSampler(Plan(SCHEDULE, 203), lambda epoch: epoch_order(0, epoch, 203))
 
 
 def requests_of(sampler, epoch=0):
@@ -36,9 +37,9 @@ class Clips:
         return request, os.getpid()
 
 
-def loader_of(sampler, workers=0, host=None, collate_fn=list):
+def loader_of(sampler, workers=0, loop=None, collate_fn=list):
     like = DataLoader(DATA, num_workers=workers, collate_fn=collate_fn, persistent_workers=workers > 0)
-    return MultigridLoader(Clips(), sampler, like, host)
+    return MultigridLoader(Clips(), sampler, like, loop)
 
 
 def test_length_is_exact_in_every_epoch():
@@ -49,39 +50,40 @@ def test_length_is_exact_in_every_epoch():
         assert len(loader) == len(list(loader)) == len(SCHEDULE.steps(epoch, 203))
 
 
-class Host:
+class Loop:
     def __init__(self):
-        self.now, self.asked, self.handed, self.waited = (0, 0), 0, [], ()
+        self.now, self.asked, self.handed, self.waited = Place(0, 0), 0, [], ()
 
+    @property
     def epoch(self):
-        return self.now[0]
+        return self.now.epoch
 
-    def start(self):
+    def begin(self):
         self.asked += 1
         return self.now
 
-    def follow(self, epoch, batch, mini_batches):
-        for number, mini_batch in enumerate(mini_batches, batch):
-            self.handed.append((epoch, number))
+    def timed(self, mini_batches):
+        for number, mini_batch in enumerate(mini_batches, self.now.batch):
+            self.handed.append((self.epoch, number))
             yield mini_batch
             self.waited = (*self.waited, len(self.handed))
 
 
 def test_loader_asks_for_its_position_only_when_the_first_batch_is_asked_for():
-    host = Host()
-    loader = loader_of(make(), host=host)
+    loop = Loop()
+    loader = loader_of(make(), loop=loop)
     iterator = iter(loader)
     iter(loader)
-    assert host.asked == 0
-    host.now = (2, 3)
+    assert loop.asked == 0
+    loop.now = Place(2, 3)
     first = [request for request, _ in next(iterator)]
-    assert host.asked == 1
+    assert loop.asked == 1
     assert first == requests_of(make(), 2)[3]
     assert len(loader) == len(SCHEDULE.steps(2, 203))
-    assert host.handed == [(2, 3)]
+    assert loop.handed == [(2, 3)]
     list(iterator)
-    assert host.handed == [(2, batch) for batch in range(3, len(loader))]
-    assert host.waited == tuple(range(1, len(host.handed) + 1))  # after each one, whether there is another or not
+    assert loop.handed == [(2, batch) for batch in range(3, len(loader))]
+    assert loop.waited == tuple(range(1, len(loop.handed) + 1))  # after each one, whether there is another or not
 
 
 @pytest.mark.parametrize("workers", [1, 2])

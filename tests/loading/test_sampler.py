@@ -9,6 +9,7 @@ from lightning_multigrid.loading.randomness import derive_seed
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.plan import Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.recipe import read_recipe
 
@@ -20,11 +21,11 @@ def order(epoch):
 
 
 def make(rank=0, world=1, clips=None, **arguments):
-    return MultigridSampler(SCHEDULE, order, clips or 203 // world, seed=0, rank=rank, world=world, **arguments)
+    return MultigridSampler(Plan(SCHEDULE, clips or 203 // world, world=world, **arguments), order, rank=rank)
 
 
 def requests_of(sampler, epoch, batch=0):
-    sampler.seek(epoch, batch)
+    sampler.seek(Place(epoch, batch))
     return list(sampler)
 
 
@@ -45,7 +46,7 @@ def test_ranks_agree_and_share_each_global_batch(world, epoch, accumulate, drop_
     schedule = MultigridSchedule(Baseline(BatchShape(1, 8, 32), epochs=4, milestones=(2, 3)))
 
     def ranks(world):
-        return [MultigridSampler(schedule, order, rank=r, world=world, seed=0, **arguments) for r in range(world)]
+        return [MultigridSampler(Plan(schedule, world=world, **arguments), order, rank=r) for r in range(world)]
 
     batches = [requests_of(sampler, epoch) for sampler in ranks(world)]
     assert len({len(rank) for rank in batches}) == 1
@@ -62,8 +63,8 @@ def test_ranks_agree_and_share_each_global_batch(world, epoch, accumulate, drop_
 def test_the_same_global_batches_on_two_ranks_as_on_one():
     one = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2, 3)))
     two = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
-    alone = requests_of(MultigridSampler(one, order, 200, seed=0), 1)
-    ranks = [requests_of(MultigridSampler(two, order, 100, seed=0, rank=r, world=2), 1) for r in (0, 1)]
+    alone = requests_of(MultigridSampler(Plan(one, 200), order), 1)
+    ranks = [requests_of(MultigridSampler(Plan(two, 100, world=2), order, rank=r), 1) for r in (0, 1)]
     assert alone == [a + b for a, b in zip(*ranks, strict=True)]
 
 
@@ -74,7 +75,7 @@ def test_seek_starts_in_mid_epoch():
 
 def test_a_sampler_that_gives_less_than_it_says_is_refused():
     """Otherwise the loader would join pieces of different mini-batches."""
-    sampler = MultigridSampler(SCHEDULE, lambda epoch: range(150), 100, seed=0, rank=1, world=2)
+    sampler = MultigridSampler(Plan(SCHEDULE, 100, world=2), lambda epoch: range(150), rank=1)
     with pytest.raises(ValueError, match=r"gave 150 indices in epoch 1, .* need 200\. Make its `__len__` and"):
         requests_of(sampler, 1)
 
@@ -93,13 +94,9 @@ def test_a_flat_plan_sees_every_clip_as_lightnings_own_sampler_makes_the_ranks_e
         return
     samplers = [
         MultigridSampler(
-            schedule,
+            Plan(schedule, recipe.planned_clips(schedule), world=world, drop_last=drop_last),
             lambda epoch: range(length),
-            recipe.planned_clips(schedule),
-            seed=0,
             rank=rank,
-            world=world,
-            drop_last=drop_last,
         )
         for rank in range(world)
     ]

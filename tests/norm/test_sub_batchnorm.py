@@ -20,10 +20,10 @@ from torchvision.ops import FrozenBatchNorm2d
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.norm.sub_batchnorm import (
-    Loan,
     SubBatchNorm1d,
     SubBatchNorm2d,
     SubBatchNorm3d,
+    TemporaryConversion,
     convert_sub_batchnorm,
     restore_batchnorm,
     set_sub_batch,
@@ -551,18 +551,18 @@ def test_copies_behave_alike(clone):
     assert other.sub_batch == 2
 
 
-def test_a_loan_ends_for_copies_as_well():
-    loan, model = Loan(), nn.Sequential(nn.Conv3d(3, CHANNELS, 1), nn.BatchNorm3d(CHANNELS))
+def test_a_temporary_conversion_ends_for_copies_as_well():
+    conversion, model = TemporaryConversion(), nn.Sequential(nn.Conv3d(3, CHANNELS, 1), nn.BatchNorm3d(CHANNELS))
     mine = convert_sub_batchnorm(nn.BatchNorm3d(CHANNELS), clips=4)
     attributes = set(vars(model[1]))
-    loan.convert(nn.ModuleList([model, mine]))
+    conversion.convert(nn.ModuleList([model, mine]))
     copied, copy_of_copy = copy.deepcopy(model), copy.deepcopy(copy.deepcopy(model))
     x = make_clips(16, dtype=torch.float32)
     for other in (copied, copy_of_copy):
         assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
         assert torch.equal(other(x), copy.deepcopy(model)(x))
         assert other[1].weight is not model[1].weight
-    loan.end()
+    conversion.end()
     for other in (model, copied, copy_of_copy):
         assert type(other[1]) is nn.BatchNorm3d
         assert set(vars(other[1])) == attributes
@@ -570,19 +570,19 @@ def test_a_loan_ends_for_copies_as_well():
 
 
 def test_a_copy_of_a_compiled_layer_is_compiled():
-    loan, model = Loan(), nn.ModuleList([nn.BatchNorm3d(CHANNELS)])
-    loan.convert(model)
+    conversion, model = TemporaryConversion(), nn.ModuleList([nn.BatchNorm3d(CHANNELS)])
+    conversion.convert(model)
     compiled = nn.ModuleList([torch.compile(model[0], backend="eager")])
     copied = copy.deepcopy(compiled)
     assert list(copied.state_dict()) == list(compiled.state_dict())
-    loan.end()
+    conversion.end()
     assert [type(layer) for layer in copied.modules()] == [type(layer) for layer in compiled.modules()]
     assert type(copied[0]._orig_mod) is nn.BatchNorm3d
 
 
-def test_pickles_and_scripts_of_lent_layers_are_plain():
-    loan, model = Loan(), nn.Sequential(nn.Conv3d(3, CHANNELS, 1), nn.BatchNorm3d(CHANNELS))
-    loan.convert(model)
+def test_pickles_and_scripts_of_layers_converted_for_a_time_are_plain():
+    conversion, model = TemporaryConversion(), nn.Sequential(nn.Conv3d(3, CHANNELS, 1), nn.BatchNorm3d(CHANNELS))
+    conversion.convert(model)
     x = make_clips(16, dtype=torch.float32)
     model(x)
     file = io.BytesIO()
@@ -593,7 +593,7 @@ def test_pickles_and_scripts_of_lent_layers_are_plain():
     for other in (loaded, pickle.loads(pickle.dumps(model)), copy.copy(model[1])):
         layer = other[1] if isinstance(other, nn.Sequential) else other
         assert type(layer) is nn.BatchNorm3d
-        assert vars(layer).keys() - {"_lent"} == vars(nn.BatchNorm3d(CHANNELS)).keys()
+        assert vars(layer).keys() - {"_converted"} == vars(nn.BatchNorm3d(CHANNELS)).keys()
     model.eval()
     assert torch.equal(loaded.eval()(x), model(x))
     exported = torch.export.export(model, (x,)).module()
@@ -622,7 +622,7 @@ def test_a_teacher_copied_in_mid_fit_trains_with_the_model_and_ends_as_plain_bat
     trainer(MultigridCallback(seed=0), max_epochs=1).fit(module, loader())
     for net in (module.net, module.teacher, module.elsewhere[0], torch.load(tmp_path / "net.pt", weights_only=False)):
         assert type(net[1]) is nn.BatchNorm3d
-        assert vars(net[1]).keys() - {"_lent"} == vars(nn.BatchNorm3d(6)).keys()
+        assert vars(net[1]).keys() - {"_converted"} == vars(nn.BatchNorm3d(6)).keys()
     assert not torch.equal(module.teacher[1].running_mean, module.elsewhere[0][1].running_mean)
 
 

@@ -11,12 +11,12 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.reports import run_report as run_report
+from lightning_multigrid.reports.figures import LRCurve, LRPoint
 from lightning_multigrid.reports.grid_times import ShapeTimes, phase_line
 from lightning_multigrid.reports.run_report import RunReport
 from lightning_multigrid.reports.step_times import StepTime
-from lightning_multigrid.schedule import Step
+from lightning_multigrid.schedule import Place, Plan, Step
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
@@ -96,21 +96,20 @@ SCHEDULE = MultigridSchedule(
 
 
 def report_of(schedule=SCHEDULE, clips=70):
-    sampler = MultigridSampler(schedule, lambda epoch: range(clips), clips, seed=0)
     flops = {shape.clip: shape.clip.points for shape in (COARSE, FINE)}
     clock = FakeClock()
-    return RunReport(sampler, flops, workers=1, ways_out=" or x", clock=clock), clock
+    return RunReport(Plan(schedule, clips), flops, workers=1, ways_out=" or x", clock=clock), clock
 
 
 def drive(report, clock, until, seconds, schedule=SCHEDULE, clips=70):
     """Steps of a known time for each clip of a shape, up to an epoch; what they took."""
     took = 0.0
     for epoch in range(until):
-        report.started(epoch, 0)
-        for step in report.timer.timed(iter(schedule.steps(epoch, clips))):
+        report.begin(Place(epoch, 0))
+        for batch, step in enumerate(report.timer.timed(iter(schedule.steps(epoch, clips)))):
             clock.time += seconds[step.shape.clip] * step.shape.clips
             took += seconds[step.shape.clip] * step.shape.clips
-            report.ended(epoch, step, lr=0.1 * step.lr_scale)
+            report.ended(Place(epoch, batch))
     return took
 
 
@@ -147,7 +146,7 @@ def test_validation_is_expected_to_go_on(monkeypatch):
 def test_nothing_is_left_in_the_end_and_nothing_known_at_the_start(monkeypatch):
     report, clock = report_of()
     assert report.seconds_left is None
-    assert report.bar == {"grid": "2x8x32 ", "left": "-:--:--"}  # as wide as with 16x4x16
+    assert report.bar == {"grid": "2x8x32 ", "lr": "0      ", "left": "-:--:--"}  # as wide as with 16x4x16
     monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
     drive(report, clock, 6, {COARSE.clip: 1.0, FINE.clip: 8.0})
     assert report._estimate_left() == pytest.approx(0)
@@ -157,10 +156,10 @@ def test_a_resumed_run_has_only_its_rest_left(monkeypatch):
     report, clock = report_of()
     monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
     steps = SCHEDULE.steps(4, 70)
-    report.started(4, 2)
-    for step in report.timer.timed(iter(steps[2:3])):
+    report.begin(Place(4, 2))
+    for _ in report.timer.timed(iter(steps[2:3])):
         clock.time += 2.0
-        report.ended(4, step, lr=0.1)
+        report.ended(Place(4, 2))
     rest = [*steps[3:], *SCHEDULE.steps(5, 70)]
     per_point = 2.0 / steps[2].shape.points
     assert report.seconds_left == pytest.approx(sum(step.shape.points for step in rest) * per_point, rel=1e-6)
@@ -176,10 +175,10 @@ def test_the_limit_of_the_loader_is_weighed_over_the_whole_training(monkeypatch,
     report, clock = report_of(clips=1600)
     monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        report.started(0, 0)
-        for step in report.timer.timed(waited_for(SCHEDULE.steps(0, 1600)[:40], clock)):
+        report.begin(Place(0, 0))
+        for batch, _ in enumerate(report.timer.timed(waited_for(SCHEDULE.steps(0, 1600)[:40], clock))):
             clock.time += 1.0
-            report.ended(0, step, lr=0.1)
+            report.ended(Place(0, batch))
     (sentence,) = caplog.messages
     assert "the 16-clip phase needs 16 clips/s on each device, the loader gives 4 (1 worker)" in sentence
     # Baseline: 6 epochs of 2-clip steps of 1 s, for which the loader is fast enough. Multigrid: the coarse part takes
@@ -192,12 +191,11 @@ def test_the_limit_of_the_loader_is_weighed_over_the_whole_training(monkeypatch,
 
 
 def test_the_lr_is_noted_where_it_changes_and_not_at_every_step():
-    report, _ = report_of(clips=100_000)
-    steps = SCHEDULE.steps(0, 100_000)
-    report.started(0, 0)
-    for place, step in enumerate(steps[:4000]):
-        report.ended(0, step, lr=0.1 if place < 3000 else 0.01)
-    points = report.lr_curve.points
+    curve, plan = LRCurve(SCHEDULE.epochs), Plan(SCHEDULE, 100_000)
+    for batch in range(4000):
+        lr = 0.1 if batch < 3000 else 0.01
+        curve.add(LRPoint(float(plan.position(Place(0, batch))), lr, lr))
+    points = curve.points
     positions = [point.position for point in points]
     assert positions == sorted(positions)
     assert len(points) < 300

@@ -234,7 +234,7 @@ class Ticking(FakeClock):
 @pytest.mark.parametrize(("reading", "stepping", "limited"), [(0.03, 0.02, True), (0.0005, 0.12, False)])
 def test_a_slow_dataset_is_called_the_limit_and_a_fast_one_is_not(reading, stepping, limited, monkeypatch, caplog):
     clock = Ticking()
-    monkeypatch.setattr("lightning_multigrid.training.fit.Clock", lambda device: clock)
+    monkeypatch.setattr("lightning_multigrid.training.run.Clock", lambda device: clock)
     data, module = Slow(partial(clock.pass_seconds, reading)), Steady(partial(clock.pass_seconds, stepping))
     sentences = sentences_of(data, module, 0, caplog)
     assert len(sentences) == limited

@@ -2,10 +2,8 @@
 
 import csv
 import math
-from collections import Counter, OrderedDict
 from fractions import Fraction
 
-import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import BackboneFinetuning, BaseFinetuning, LearningRateMonitor, ModelCheckpoint
@@ -15,7 +13,10 @@ from torch.optim import SGD, lr_scheduler
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
-from lightning_multigrid.training.baseline_lr import BaselineEpoch, BaselineLR, ScaledLR, baseline_of, lr_stages
+from lightning_multigrid.schedule.plan import BaselineEpoch
+from lightning_multigrid.training.lr_in_step import LRInStep
+from lightning_multigrid.training.lr_stages import lr_stages
+from lightning_multigrid.training.takeover import Takeover
 from tests.helpers.tiny import Module, fit, loader
 
 BATCHES = 25  # of the baseline: 100 clips, 4 each
@@ -65,7 +66,7 @@ SCHEDULERS = {
 
 
 def schedule_of(host):
-    return next(c for c in host.callbacks if isinstance(c, MultigridCallback)).fit.sampler
+    return next(c for c in host.callbacks if isinstance(c, MultigridCallback)).fit.plan
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -124,33 +125,42 @@ def test_stepwise_fine_tuning_halves():
 
 
 @pytest.mark.parametrize("interval", ["step", "epoch"])
-def test_learning_rate_monitor_shows_what_is_used(tmp_path, interval):
+def test_learning_rate_monitor_shows_the_scripts_schedule_and_we_log_what_is_used(tmp_path, interval):
     module = Module(cosine)
     logger = CSVLogger(tmp_path)
     monitor = LearningRateMonitor(logging_interval=interval)
-    fit(module, monitor, MultigridCallback(), logger=logger, log_every_n_steps=1)
+    sampler = schedule_of(fit(module, monitor, MultigridCallback(), logger=logger, log_every_n_steps=1))
     with open(f"{logger.log_dir}/metrics.csv") as file:
-        shown = [float(row["lr-SGD"]) for row in csv.DictReader(file) if row["lr-SGD"]]
-    used = module.lrs if interval == "step" else [lr for _, batch, _, lr, _ in module.seen if batch == 0]
-    assert shown == pytest.approx(used, rel=1e-6)  # the logger keeps float32
+        rows = list(csv.DictReader(file))
+    scales = [sampler.steps(epoch)[batch].lr_scale for epoch, batch, *_ in module.seen]
+    first = [interval == "step" or batch == 0 for _, batch, *_ in module.seen]
+    schedule = [lr / scale for lr, scale, shown in zip(module.lrs, scales, first, strict=True) if shown]
+    shown = [float(row["lr-SGD"]) for row in rows if row["lr-SGD"]]
+    assert shown == pytest.approx(schedule, rel=1e-6)  # the logger keeps float32
+    assert [float(row["multigrid/lr"]) for row in rows if row["multigrid/lr"]] == pytest.approx(module.lrs, rel=1e-6)
+    assert len(set(scales)) == 4
+
+
+def in_step(used, optimizer):
+    """Notes the LRs of all groups in each step of an optimizer."""
+    optimizer.register_step_pre_hook(
+        lambda optimizer, *_: used.append([float(group["lr"]) for group in optimizer.param_groups])
+    )
+    return optimizer
 
 
 def test_every_parameter_group_is_scaled():
-    def two_groups(parameters):
-        weight, *rest = parameters
-        return SGD([{"params": [weight], "lr": 0.3}, {"params": rest}], lr=0.1, momentum=0.9)
-
     used = []
 
-    class Recording(Module):
-        def on_train_batch_start(self, batch, batch_idx):
-            used.append(tuple(group["lr"] for group in self.trainer.optimizers[0].param_groups))
+    def two_groups(parameters):
+        weight, *rest = parameters
+        return in_step(used, SGD([{"params": [weight], "lr": 0.3}, {"params": rest}], lr=0.1, momentum=0.9))
 
-    module = Recording(SCHEDULERS["MultiStepLR"], two_groups)
+    module = Module(SCHEDULERS["MultiStepLR"], two_groups)
     fit(module, MultigridCallback())
     assert all(first == pytest.approx(3 * second) for first, second in used)
     assert [first for first, _ in used] == module.lrs
-    assert max(used) == (8 * 0.3, 8 * 0.1)
+    assert max(used) == [8 * 0.3, 8 * 0.1]
 
 
 def test_an_lr_in_a_tensor_stays_the_same_tensor():
@@ -192,15 +202,11 @@ class Unfreezing(BaseFinetuning):
 def test_a_group_that_is_added_while_training_keeps_its_share_of_the_lr(first):
     used = []
 
-    class Recording(Module):
-        def on_train_batch_start(self, batch, batch_idx):
-            used.append([group["lr"] for group in self.trainer.optimizers[0].param_groups])
-
     def trainable(parameters):
-        return SGD([p for p in parameters if p.requires_grad], lr=0.1, momentum=0.9)
+        return in_step(used, SGD([p for p in parameters if p.requires_grad], lr=0.1, momentum=0.9))
 
     callbacks = [Unfreezing(), MultigridCallback()]
-    fit(Recording(SCHEDULERS["MultiStepLR"], trainable), *(callbacks if first else reversed(callbacks)))
+    fit(Module(SCHEDULERS["MultiStepLR"], trainable), *(callbacks if first else reversed(callbacks)))
     both = [lrs for lrs in used if len(lrs) == 2]
     assert len({lr for lr, _ in both}) > 3  # several phases and stages
     assert all(added == pytest.approx(lr / 10) for lr, added in both)
@@ -219,9 +225,9 @@ def test_a_backbone_thaws_at_its_share_of_the_baselines_lr(first, in_tensor):
             lr = torch.tensor(0.1) if in_tensor else 0.1
             return SGD([p for p in parameters if p.requires_grad], lr=lr)
 
-        def on_train_batch_start(self, batch, batch_idx):
-            if len(groups := self.trainer.optimizers[0].param_groups) == 2:
-                self.used.append((self.current_epoch, batch_idx, *(float(group["lr"]) for group in groups)))
+        def note_lr(self, optimizer, *_):
+            if len(groups := optimizer.param_groups) == 2:
+                self.used.append((*self.seen[-1][:2], *(float(group["lr"]) for group in groups)))
 
     module, thawing = Halves(), BackboneFinetuning(2, lambda epoch: 4, train_bn=False)
     callbacks = [thawing, MultigridCallback()]
@@ -231,7 +237,6 @@ def test_a_backbone_thaws_at_its_share_of_the_baselines_lr(first, in_tensor):
         scale = sampler.steps(epoch)[batch].lr_scale
         assert (head, backbone) == pytest.approx((0.1 * scale, expected[epoch] * scale)), (epoch, batch)
     assert {epoch for epoch, *_ in module.used} == set(expected)
-    assert "on_train_epoch_start" not in vars(thawing)
 
 
 class Remembering(Module):
@@ -292,19 +297,6 @@ def test_checkpoints_with_callbacks_for_fine_tuning_load_as_weights_only(first, 
     fit(Remembering(SCHEDULERS["none"], groups), Unfreezing(), ckpt_path=tmp_path / "ours" / "end.ckpt", max_epochs=7)
 
 
-def test_a_copy_with_the_baselines_lr_is_otherwise_equal():
-    weights = OrderedDict(weight=torch.zeros(1))
-    weights._metadata = {"": {"version": 2}}  # which `state_dict` of a module leaves there
-    lr, plain = ScaledLR(0.8, 0.1), torch.Size([2])
-    state = {"milestones": Counter({2: 1}), "weights": weights, "lrs": [(lr, 3), [lr]], "size": plain}
-    copied = baseline_of(state)
-    assert copied == {**state, "lrs": [(0.1, 3), [0.1]]}
-    assert [type(value) for value in copied.values()] == [Counter, OrderedDict, list, torch.Size]
-    assert copied["weights"]._metadata == weights._metadata
-    assert copied["weights"]["weight"] is weights["weight"]
-    assert state["lrs"] == [(0.8, 3), [0.8]]  # a script's own list
-
-
 class Summing(SGD):
     """Keeps a sum of LRs, as optimizers do that average weights by them, and steps as its base class does."""
 
@@ -318,10 +310,7 @@ def test_a_step_that_calls_that_of_its_base_class_scales_the_gradient_once():
     SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # torch then calls the hooks of `SGD.step`, too
     weight = torch.zeros(1, requires_grad=True)
     optimizer = Summing([weight], lr=1.0)
-    lr = BaselineLR([], [optimizer], BaselineEpoch(1, 1), print, {}, {})
-    lr.scale_gradient = lambda optimizer: weight.grad.mul_(0.5)
-    optimizer.register_step_pre_hook(lr.before_step)
-    optimizer.register_step_post_hook(lr.after_step)
+    LRInStep(optimizer, {"lr": 8.0}, lambda optimizer: weight.grad.mul_(0.5), Takeover())
     for _ in range(2):
         weight.grad = torch.ones(1)
         optimizer.step()
@@ -349,14 +338,6 @@ def test_what_an_optimizer_computes_from_the_lr_in_use_resumes(tmp_path):
     )
     sums = [host.optimizers[0].param_groups[0]["sum"] for host in (whole, rest)]
     assert sums[0] == pytest.approx(sums[1]) != pytest.approx(0.1 * whole.global_step)
-
-
-def test_numbers_of_numpy_and_fractions_scale_the_baselines_lr():
-    lr = ScaledLR(0.8, 0.1)
-    for half in (np.float32(0.5), np.float64(0.5), Fraction(1, 2)):
-        assert ((lr * half), (lr * half).baseline) == (pytest.approx(0.4), pytest.approx(0.05))
-    assert (lr * np.int64(2)).baseline == pytest.approx(0.2)
-    assert lr < np.float32(0.5)
 
 
 def metadata(state):

@@ -72,7 +72,7 @@ def test_a_plain_script_trains_on_the_plan_that_its_numbers_ask_for():
 
 def test_groups_of_ranks_are_made_before_the_first_step_for_all_steps(monkeypatch):
     made = []
-    monkeypatch.setattr("lightning_multigrid.training.fit.make_groups", made.extend)
+    monkeypatch.setattr("lightning_multigrid.training.run.make_groups", made.extend)
     callback = MultigridCallback()
 
     class OnTwoRanks(L.Callback):
@@ -305,7 +305,7 @@ def test_a_worker_init_fn_and_a_script_see_the_users_dataset(workers):
 
 def plan_of(callback, module=None, **arguments):
     fit(module or Module(steps_scheduler), callback, **arguments)
-    return callback.fit.sampler.schedule
+    return callback.fit.plan.schedule
 
 
 def test_baseline_is_inferred():
@@ -430,7 +430,7 @@ def test_validations_per_phase():
     module = Validating(steps_scheduler)
     callback = MultigridCallback(epoch_factor=3, validations_per_phase=1)
     host = fit(module, callback, val=data)
-    epochs = callback.fit.sampler.schedule.validation_epochs(1)
+    epochs = callback.fit.plan.schedule.validation_epochs(1)
     assert {epoch for epoch, _ in module.validated} == set(epochs)
     assert len(epochs) < 12
     assert host.check_val_every_n_epoch == 1  # put back
@@ -599,7 +599,7 @@ def test_callbacks_and_a_scripts_own_items_of_the_bar_are_put_back(fails):
     before = list(host.callbacks)
     with pytest.raises(RuntimeError, match="on purpose") if fails else nullcontext():
         host.fit(module, loader())
-    assert during[0] == ({"mine": 1, "grid": 0, "left": 0}.keys(), EvaluationStatistics)
+    assert during[0] == ({"mine": 1, "grid": 0, "lr": 0, "left": 0}.keys(), EvaluationStatistics)
     assert bar.get_metrics is own
     assert host.callbacks == before
 
@@ -694,7 +694,7 @@ def test_tuners_work_on_the_baseline(first, tmp_path):
             enable_checkpointing=True,
         )
         host.fit(module)
-        assert callback.fit.sampler.schedule.baseline.shape.clips == module.batch_size
+        assert callback.fit.plan.schedule.baseline.shape.clips == module.batch_size
         assert host.current_epoch == 6
         assert module.lrs[-1] == pytest.approx(module.lr * 0.01)
 

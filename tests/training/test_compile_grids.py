@@ -56,7 +56,7 @@ def multigrid(**arguments):
 
 def multigrid_sampler(host):
     [callback] = [callback for callback in host.callbacks if isinstance(callback, MultigridCallback)]
-    return callback.fit.sampler
+    return callback.fit.plan
 
 
 def run(*callbacks, **arguments):

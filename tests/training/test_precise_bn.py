@@ -17,11 +17,12 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.loading.order import epoch_order
+from lightning_multigrid.loading.order import epoch_order, order_of
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.norm.population import average_statistics, tracking_layers
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle
 from lightning_multigrid.schedule.grid import BatchShape
+from lightning_multigrid.schedule.plan import Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.precise_bn import population_sampler
 from tests.helpers import tiny
@@ -96,6 +97,12 @@ def test_every_validation_has_the_statistics_of_all_clips(workers):
     assert set(multiprocessing.active_children()) <= before
 
 
+def sampler_of(callback):
+    """The one that a run with this callback had."""
+    plan = callback.fit.plan
+    return MultigridSampler(plan, order_of(train(), plan.seed))
+
+
 class TwoLayers(Module):
     def make_net(self):
         return nn.Sequential(
@@ -115,7 +122,7 @@ def test_deep_layers_see_clips_that_are_normalised_as_in_training():
     module = TwoLayers()
     callback = MultigridCallback(precise_bn_batches=5, seed=3)
     fit(module, callback, train=train(), val=val(), precision="64-true")
-    sampler = population_sampler(callback.fit.sampler, 5)
+    sampler = population_sampler(sampler_of(callback), 5)
     sampler.set_epoch(2)
     data = clips(NUMBER).tensors[0].double()
     batches = [[request.index for request in requests] for requests in sampler]
@@ -142,7 +149,7 @@ def test_mini_batches_weigh_as_many_values_as_they_have():
     module = Twice()
     callback = MultigridCallback(precise_bn_batches=2, seed=3)
     fit(module, callback, train=train(), val=val(), precision="64-true")
-    sampler = population_sampler(callback.fit.sampler, 2)
+    sampler = population_sampler(sampler_of(callback), 2)
     sampler.set_epoch(2)
     parts = []
     with torch.no_grad():
@@ -176,7 +183,7 @@ def test_the_clips_are_those_of_the_epoch_in_an_order_of_their_own():
     def order(epoch):
         return epoch_order(7, epoch, 203)
 
-    samplers = [MultigridSampler(schedule, order, 100, seed=7, rank=rank, world=2) for rank in range(2)]
+    samplers = [MultigridSampler(Plan(schedule, 100, seed=7, world=2), order, rank=rank) for rank in range(2)]
     for epoch in range(8):  # also beyond the epochs of the baseline
         drawn = []
         for sampler in samplers:
@@ -189,7 +196,7 @@ def test_the_clips_are_those_of_the_epoch_in_an_order_of_their_own():
         assert {(request.frames, request.size) for request in requests} == {(8, 32)}
         assert len({request.index for request in requests}) == 80
         assert {request.index for request in requests} < set(order(epoch)[:200])
-    few = population_sampler(MultigridSampler(schedule, order, 22, seed=7), 1000)
+    few = population_sampler(MultigridSampler(Plan(schedule, 22, seed=7), order), 1000)
     assert [len(batch) for batch in few] == [4] * 5
 
 

@@ -13,7 +13,8 @@ from torch.utils.data import DistributedSampler, RandomSampler
 
 from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule
 from lightning_multigrid.loading import order_of
-from lightning_multigrid.training.recipe import auto_lr_scaling, user_loader
+from lightning_multigrid.training.planning import auto_lr_scaling
+from lightning_multigrid.training.recipe import user_loader
 from tests.helpers.tiny import Module, fit, loader, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
@@ -106,13 +107,14 @@ def test_a_checkpoint_of_another_scaling_is_refused_by_name(tmp_path):
 
 
 class Decaying(Module):
-    """Records the weight decay of each step beside the LR."""
+    """Records the weight decay in use beside the LR."""
 
     def __init__(self):
         super().__init__(optimizer=adamw)
         self.decays = []
 
-    def on_before_zero_grad(self, optimizer):
+    def note_lr(self, optimizer, *_):
+        super().note_lr(optimizer)
         self.decays.append(float(optimizer.param_groups[0]["weight_decay"]))
 
 
@@ -123,11 +125,11 @@ def test_the_timescale_of_the_weight_decay_stays(lr_scaling, tmp_path):
     arguments = {"lr_scaling": lr_scaling, "weight_decay_scaling": "timescale"}
     callback = MultigridCallback(**arguments)
     host = fit(module, callback, saver, enable_checkpointing=True)
-    schedule = callback.fit.sampler.schedule
+    schedule = callback.fit.plan.schedule
     base = [
         schedule.phases[step.phase].shape.clips / 4
         for epoch in range(schedule.epochs)
-        for step in callback.fit.sampler.steps(epoch)
+        for step in callback.fit.plan.steps(epoch)
     ]
     # A step takes away LR x weight decay of the weights. Per clip of the base shape that is the baseline's.
     products = [lr * decay for lr, decay in zip(module.lrs, module.decays, strict=True)]

@@ -12,6 +12,7 @@ from lightning_multigrid.training.torch_internals import (
     name_in_state_dict,
     raised_limits,
     scheduler_parts,
+    version_of,
 )
 from tests.helpers.entries import entries
 
@@ -27,6 +28,15 @@ def test_every_entry_names_a_version_and_has_a_test():
     for name in entries(torch_internals):
         assert callable(globals()[f"test_{name}"])
         assert "torch 2.6 to 2." in getattr(torch_internals, name).__doc__
+
+
+def test_version_of():
+    tensor = torch.zeros(2)
+    before = version_of(tensor)
+    tensor + 1
+    assert version_of(tensor) == before
+    tensor.mul_(2)
+    assert version_of(tensor) > before
 
 
 def test_forget_hooks():

@@ -1,0 +1,75 @@
+"""The arguments of `MultigridCallback`, written once: it inherits them."""
+
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Literal
+
+from lightning_multigrid.loading import SampleParts
+from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, LRScaling, MultigridSchedule, ShortCycle
+
+_NOT_OF_SCHEDULE = "schedule layout clips follow clips_per_epoch validations_per_phase precise_bn_batches seed"
+_NOT_OF_SCHEDULE += " weight_decay_scaling hold_early_stopping"
+
+
+@dataclass(eq=False, repr=False)
+class Arguments:
+    """The arguments of `MultigridCallback`, which says what they mean."""
+
+    schedule: MultigridSchedule | None = None
+    _: KW_ONLY
+    epoch_factor: float = 1.5
+    long_cycle: LongCycle = LongCycle()
+    short_cycle: ShortCycle = ShortCycle()
+    sub_batch: int = 8
+    size_divisor: int | None = None
+    lr_scaling: LRScaling | Literal["auto"] = "auto"
+    whole_epochs: bool = False
+    milestones: list[float] | None = None
+    warmup_epochs: float | None = None
+    layout: str | None = None
+    clips: list[str | int] | dict[str | int, str] | None = None
+    follow: dict[str | int, str] | None = None
+    clips_per_epoch: int | None = None
+    validations_per_phase: int | None = None
+    precise_bn_batches: int | None = None
+    seed: int | None = None
+    frames_divisor: int | None = None
+    weight_decay_scaling: Literal["none", "timescale"] = "none"
+    fine_tuning: bool = True
+    hold_early_stopping: bool = True
+
+    def __post_init__(self) -> None:
+        # Refuses bad values where they are written; so does a schedule for any baseline.
+        SampleParts(self.layout, self.clips, self.follow or {})
+        for name in ("validations_per_phase", "clips_per_epoch", "precise_bn_batches"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {value}. Leave it out for the default.")
+        if self.weight_decay_scaling not in ("none", "timescale"):
+            raise ValueError(f"`weight_decay_scaling` must be none or timescale, got {self.weight_decay_scaling!r}.")
+        schedule_of(self, Baseline(BatchShape(1, 4, 4), epochs=1))
+        shaping = [field for field in fields(self) if field.name not in _NOT_OF_SCHEDULE.split()]
+        if self.schedule is not None and any(getattr(self, field.name) != field.default for field in shaping):
+            raise ValueError(
+                "`schedule` says everything about the schedule, but arguments that shape an inferred one are given, "
+                "too. Give either; `MultigridSchedule` takes the same arguments."
+            )
+
+
+def schedule_of(
+    arguments: Arguments, baseline: Baseline, stepwise: bool = True, divisors: tuple[int, int] = (1, 1)
+) -> MultigridSchedule:
+    """Returns the schedule that arguments shape; `divisors` are the model's, for frames and sizes."""
+    frames, size = divisors
+    return MultigridSchedule(
+        baseline,
+        arguments.long_cycle,
+        arguments.short_cycle,
+        epoch_factor=arguments.epoch_factor,
+        sub_batch=arguments.sub_batch,
+        size_divisor=size if arguments.size_divisor is None else arguments.size_divisor,
+        frames_divisor=frames if arguments.frames_divisor is None else arguments.frames_divisor,
+        stepwise=stepwise,
+        lr_scaling="linear" if arguments.lr_scaling == "auto" else arguments.lr_scaling,
+        whole_epochs=arguments.whole_epochs,
+        fine_tuning=arguments.fine_tuning,
+    )

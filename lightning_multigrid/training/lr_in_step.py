@@ -1,0 +1,151 @@
+"""The LR in use: the baseline's times a scale, in an optimizer's groups only while it updates."""
+
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from types import MethodType
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lightning_multigrid.lightning import MisconfigurationException
+from lightning_multigrid.training.takeover import Takeover
+from lightning_multigrid.training.torch_internals import version_of
+
+_WORDS = {"lr": "LR", "weight_decay": "weight decay"}
+
+
+class LRInStep:
+    """Multiplies values in the parameter groups of an optimizer while it updates.
+
+    Before and after an update, and within the closure that `step` is given (where `training_step`, clipping and most
+    hooks run), the groups hold the very objects that the script and its schedulers have put there: the baseline's
+    values. Tensors stay the same objects, too, and are changed in place. An error in an update leaves the baseline's.
+
+    Args:
+        optimizer: The optimizer, which may hold others that update for it, as `Lookahead` and SAM do.
+        scales: By what to multiply, by the names in the groups; may change between updates.
+        before_update: Called with the optimizer before each update, after its closure.
+        takeover: Undoes the change of `step`.
+
+    Raises:
+        MisconfigurationException: If the `step` of an optimizer can't be replaced; while it updates, if something else
+            writes one of the values.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        scales: Mapping[str, float],
+        before_update: Callable[[Optimizer], None],
+        takeover: Takeover,
+    ) -> None:
+        self.optimizer, self.scales, self._before_update = optimizer, scales, before_update
+        self.used: float | Tensor | None = None  # the baseline's LR of the first group in the last update
+        self._optimizers = with_held(optimizer)
+        self._updating = False
+        self._unchanged: list[tuple[Callable[[], bool], str]] = []
+        self._undo: list[Callable[[], Any]] = []
+        for one in self._optimizers:
+            # Not torch's hooks: they don't run after an error, and not at all for a class that torch hasn't wrapped.
+            # Schedulers of torch replace `step` on the instance in the same way.
+            try:
+                takeover.set_attribute(one, "step", MethodType(self._scaled(one.step), one))
+            except (AttributeError, TypeError) as error:
+                raise MisconfigurationException(
+                    f"MultigridCallback scales the LR within the `step` of each optimizer, but that of "
+                    f"{type(one).__name__} can't be replaced ({error}). Give its class a `__dict__`: no `__slots__`."
+                ) from error
+
+    def _scaled(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns `step` with the scale."""
+
+        @wraps(getattr(own, "__func__", own))
+        def step(_: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._updating:  # a step within a step: of a base class, or of an optimizer that is held
+                return own(*args, **kwargs)
+            closure = kwargs.get("closure", args[0] if args else None)
+            if callable(closure):
+                if "closure" in kwargs:
+                    kwargs["closure"] = self._between(closure)
+                else:
+                    args = (self._between(closure), *args[1:])
+            try:
+                self._begin()
+                if not callable(closure):
+                    self._before_update(self.optimizer)
+                result = own(*args, **kwargs)
+                self._refuse_written()
+                return result
+            finally:
+                self._end()
+
+        return step
+
+    def _between(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            self._refuse_written()
+            self._end()
+            loss = closure()
+            self._begin()
+            self._before_update(self.optimizer)
+            return loss
+
+        return run
+
+    def _begin(self) -> None:
+        self._updating = True
+        groups = {id(group): group for one in self._optimizers for group in one.param_groups}
+        self.used, tensors = None, set[int]()
+        for group in groups.values():
+            for name, scale in self.scales.items():
+                value = group.get(name)
+                if name == "lr" and self.used is None:
+                    self.used = value.clone() if isinstance(value, Tensor) else value
+                if value is None or scale == 1 or id(value) in tensors:
+                    continue
+                if isinstance(value, Tensor):  # of a compiled or capturable optimizer, and maybe of several groups
+                    tensors.add(id(value))
+                    self._undo.append(partial(value.copy_, value.clone()))
+                    value.mul_(scale)
+                    unchanged = partial(_is_version, value, version_of(value))
+                else:
+                    self._undo.append(partial(group.__setitem__, name, value))
+                    group[name] = value * scale
+                    unchanged = partial(_holds, group, name, group[name])
+                self._unchanged.append((unchanged, name))
+
+    def _end(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+        self._unchanged.clear()
+        self._updating = False
+
+    def _refuse_written(self) -> None:
+        for unchanged, name in self._unchanged:
+            if not unchanged():
+                raise MisconfigurationException(
+                    f"The {_WORDS[name]} was written within `step` of {type(self.optimizer).__name__}, where it is the "
+                    f"baseline's times {self.scales[name]:g}, so nothing tells which of the two was meant. Write it in "
+                    "a hook of Lightning, or return a scheduler from `configure_optimizers`."
+                )
+
+
+def with_held(optimizer: Any) -> list[Any]:
+    """Returns an optimizer and those that it holds, which may update for it."""
+    found = [optimizer]
+    for one in found:
+        for value in vars(one).values() if hasattr(one, "__dict__") else ():
+            for held in value if isinstance(value, (list, tuple)) else [value]:
+                steps = callable(getattr(held, "step", None)) and isinstance(getattr(held, "param_groups", None), list)
+                if steps and all(held is not other for other in found):
+                    found.append(held)
+    return found
+
+
+def _is_version(tensor: Tensor, version: int) -> bool:
+    return version_of(tensor) == version
+
+
+def _holds(group: dict[str, Any], name: str, value: Any) -> bool:
+    return group.get(name) is value

@@ -1,0 +1,68 @@
+"""What a script's LR schedulers say about the baseline: its LR stages, its warm-up."""
+
+import math
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from torch.optim.lr_scheduler import ConstantLR, LinearLR, MultiStepLR, ReduceLROnPlateau, StepLR
+
+from lightning_multigrid.lightning import LRSchedulerConfig
+from lightning_multigrid.schedule import BaselineEpoch
+from lightning_multigrid.training.torch_internals import scheduler_parts
+
+# Where the paper's Kinetics recipe decays its LR, as shares of the training (Sec. 4).
+_KINETICS_MILESTONES = (Fraction(44, 112), Fraction(72, 112), Fraction(92, 112))
+# More steps than this are in effect a smooth decay, such as a `StepLR` of one epoch.
+_MOST_MILESTONES = 10
+
+
+class LRStages(NamedTuple):
+    """What a scheduler says about the LR stages of the baseline, in epochs."""
+
+    milestones: tuple[Fraction, ...]
+    warmup_epochs: Fraction
+    stepwise: bool
+
+
+def lr_stages(configs: Sequence[LRSchedulerConfig], epoch: BaselineEpoch, epochs: Fraction) -> LRStages:
+    """Returns the LR stages of the user's schedulers, else those of the paper's Kinetics recipe, in proportion."""
+    # The first scheduler with milestones wins; a rising one is a warm-up. `epochs` is the baseline's length.
+    warmup = Fraction(0)
+    for config in configs:
+        milestones, stepwise = set[Fraction](), True
+        for scheduler, offset in scheduler_parts(config.scheduler):
+            ticks: Iterable[int] = ()
+            if isinstance(scheduler, MultiStepLR):
+                ticks = scheduler.milestones
+            elif isinstance(scheduler, StepLR):
+                stages = range(1, math.ceil(epochs * max(epoch.batches, 1) / scheduler.step_size) + 1)
+                ticks = [stage * scheduler.step_size for stage in stages]
+            elif _is_warmup(scheduler) and offset == 0:
+                warmup = max(warmup, epoch.after_ticks(scheduler.total_iters, config.interval, config.frequency))
+            else:
+                stepwise = False
+            milestones.update(epoch.after_ticks(offset + tick, config.interval, config.frequency) for tick in ticks)
+        inside = tuple(sorted(milestone for milestone in milestones if 0 < milestone < epochs))
+        if 0 < len(inside) <= _MOST_MILESTONES:
+            return LRStages(inside, warmup if warmup < inside[0] else Fraction(0), stepwise)
+    warmup = warmup if warmup < epochs else Fraction(0)
+    # A warm-up that is longer than the first of the paper's stages comes before all stages.
+    start = warmup if warmup >= _KINETICS_MILESTONES[0] * epochs else Fraction(0)
+    return LRStages(tuple(start + share * (epochs - start) for share in _KINETICS_MILESTONES), warmup, stepwise=False)
+
+
+def _is_warmup(scheduler: Any) -> bool:
+    if isinstance(scheduler, LinearLR):
+        return bool(scheduler.start_factor < scheduler.end_factor)
+    return isinstance(scheduler, ConstantLR) and scheduler.factor < 1
+
+
+def has_stages(scheduler: Any) -> bool:
+    """Returns whether `lr_stages` reads the plan off a scheduler."""
+    return any(isinstance(part, (MultiStepLR, StepLR)) or _is_warmup(part) for part, _ in scheduler_parts(scheduler))
+
+
+def is_plateau(config: LRSchedulerConfig) -> bool:
+    """Returns whether a scheduler waits for a metric, which only Lightning or the script knows."""
+    return config.reduce_on_plateau or isinstance(config.scheduler, ReduceLROnPlateau)

@@ -1,0 +1,262 @@
+"""One `fit`: its plan, its parts in the order in which they act, and what its loader asks."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+from lightning_utilities.core.rank_zero import rank_zero_info
+from torch.utils.data import DataLoader, Dataset
+
+from lightning_multigrid.lightning import MisconfigurationException, Trainer
+from lightning_multigrid.loading import (
+    ClipDataset,
+    FixedClips,
+    MultigridLoader,
+    MultigridSampler,
+    ScriptLoader,
+    StreamSamples,
+    clip_dataset,
+    order_of,
+)
+from lightning_multigrid.norm import make_groups, sub_batchnorm_layers, tracking_layers
+from lightning_multigrid.positions import Following
+from lightning_multigrid.reports import Clock, RunReport, tell_changed_meaning, tell_few_steps, ways_out
+from lightning_multigrid.schedule import BatchShape, Place, Plan
+from lightning_multigrid.training import lightning_internals as internals
+from lightning_multigrid.training.arguments import Arguments
+from lightning_multigrid.training.baseline_lr import BaselineLR
+from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
+from lightning_multigrid.training.mini_batches import handlers
+from lightning_multigrid.training.parts import (
+    ArrivedClips,
+    Ground,
+    Part,
+    Patience,
+    Positions,
+    Reporting,
+    SubBatches,
+    Validations,
+)
+from lightning_multigrid.training.planning import lr_rule, make_plan
+from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
+from lightning_multigrid.training.recipe import read_recipe, user_loader
+from lightning_multigrid.training.refusals import refuse_batchnorm, warn_of_own_state
+from lightning_multigrid.training.resume import describe_position, describe_run, find_continuation
+from lightning_multigrid.training.takeover import Takeover
+
+State = dict[str, Any]  # of the callback in a checkpoint
+
+
+class Run:
+    """One `fit`: hands what happens on to its parts, in their order. `begin_run` makes it.
+
+    Where it is, is Lightning's to say: its counters are the only thing that moves.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        trainer: Trainer,
+        parts: list[Part],
+        *,
+        lr: BaselineLR,
+        report: RunReport,
+        following: Following,
+        patience: Patience,
+        ground: Ground,
+        statistics: EvaluationStatistics,
+    ) -> None:
+        self.plan, self._trainer, self.parts = plan, trainer, parts
+        self.lr, self.report, self.following, self.statistics = lr, report, following, statistics
+        self._patience, self._ground = patience, ground
+
+    def before(self, batch: int, mini_batch: Any) -> None:
+        """A step begins, with the mini-batch of this number in the epoch."""
+        for part in self.parts:
+            part.before(Place(self.epoch, batch), mini_batch)
+
+    def after(self, batch: int) -> None:
+        """A step has ended."""
+        for part in self.parts:
+            part.after(Place(self.epoch, batch))
+
+    def end(self) -> None:
+        """An epoch has ended."""
+        for part in self.parts:
+            part.end()
+        # The next epoch has another number of batches, so Lightning must request the (same) loader again.
+        internals.reload_every(self._trainer, 1)
+
+    def make_rank_groups(self) -> None:
+        """Makes the groups of ranks that share BatchNorm statistics in any step of this run."""
+        plan, schedule = self.plan, self.plan.schedule
+        if self._trainer.world_size > 1 and sub_batchnorm_layers(self._trainer.lightning_module):
+            tails = (plan.steps(epoch)[-1] for epoch in range(plan.epochs))
+            steps = [*schedule.grids_of_statistics, *((step.shape, step.sub_batch) for step in tails)]
+            make_groups((shape.clips, sub_batch) for shape, sub_batch in steps)
+
+    def finish(self) -> None:
+        """The training has ended."""
+        self.report.finish(self._trainer)
+        if self._trainer.is_last_batch and self.lr.calls is not None:
+            self.lr.calls.check()
+
+    # --- What the loader asks ---
+
+    @property
+    def epoch(self) -> int:
+        return self._trainer.current_epoch
+
+    def begin(self) -> Place:
+        """Begins the current epoch, or the rest of it; returns where."""
+        # Lightning knows the place in every case of resuming only when it asks for the first batch, and after a resume
+        # in mid-epoch it does not call `on_train_epoch_start`.
+        place = Place(self.epoch, internals.batch_index(self._trainer) + 1)
+        # Lightning has just requested the training loader. It must not request those for validation again.
+        internals.reload_every(self._trainer, 0)
+        for part in self.parts:
+            part.begin(place)
+        return place
+
+    def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
+        return self.report.timer.timed(mini_batches)
+
+    # --- Checkpoints ---
+
+    def state_dict(self) -> State:
+        """Returns what can't be computed again, as plain values: checkpoints are loaded with `weights_only`."""
+        return {**describe_run(self.plan, self.lr.epoch), "seed": self.plan.seed, **self.lr.state_dict()}
+
+    def complete(self, checkpoint: dict[str, Any], state: State) -> None:
+        """Adds the position to the callback's state in a checkpoint, and makes the rest fit for any training."""
+        counters = internals.LoopCounters(checkpoint)
+        state.update(describe_position(self.plan, counters.place))
+        if counters.place.batch == 0:
+            counters.forget_loader()
+        self._patience.complete(checkpoint)
+
+    def resume(self, checkpoint: dict[str, Any], state: State | None) -> None:
+        """Continues from a checkpoint, before Lightning reads its counters."""
+        found = find_continuation(checkpoint, state, self.plan, self.lr.schedulers)
+        self.plan = self._ground.plan = replace(self.plan, start=found.place)
+        self.lr.resume(found)
+
+
+# --- How a `fit` begins ---
+
+
+def begin_run(
+    arguments: Arguments,
+    trainer: Trainer,
+    takeover: Takeover,
+    checkpoint: dict[str, Any] | None,
+    state: State | None,
+) -> Run:
+    """Plans the training of a script, tries the plan on the model, and takes the Trainer over, at `on_fit_start`."""
+    # Lightning restores the checkpoint's loops and optimizers only after that hook, so its counters may change here.
+    module = trainer.lightning_module
+    takeover.convert_batchnorm(module, arguments.sub_batch)  # layers that were made after `setup`
+    refuse_batchnorm(module)
+    source = internals.training_source(trainer).dataloader()
+    script = user_loader(source, trainer, arguments.clips_per_epoch)
+    streamed = isinstance(script.dataset, StreamSamples)
+    if streamed and arguments.precise_bn_batches is not None:
+        raise MisconfigurationException(
+            "`precise_bn_batches` reads clips of the epoch again, which an iterable dataset can't give. Leave it out."
+        )
+    loader = _plan_loader(arguments, trainer, script, (state or {}).get("seed"))
+    # To a script, its own loader, but for what none can be rebuilt from.
+    seen = source if streamed or source.batch_size is not None else script
+    front = ScriptLoader(seen, loader, lambda: trainer.current_epoch)
+    run = loader.loop = _make_run(arguments, trainer, takeover, loader, front)
+    if checkpoint is not None:
+        run.resume(checkpoint, state)
+    warn_of_own_state(script, loader)
+    plan, schedule = run.plan, run.plan.schedule
+    tell_changed_meaning(trainer, schedule, arguments.validations_per_phase is not None)
+    if tracking_layers(module) and arguments.precise_bn_batches is None and not schedule.flat:
+        tell_few_steps(trainer, len(plan.steps(0)), schedule.phases[0].lr_scale)
+    takeover.show_on_bar(trainer, run.report)
+    takeover.add_callback(trainer, run.statistics)
+    loaders = internals.loader_with_front(trainer, loader, front)
+    takeover.callback(setattr, loaders, "front", source)
+    takeover.replace_loader(trainer, loaders)
+    takeover.configure_trainer(trainer, plan)
+    rank_zero_info(schedule.table(plan.clips, plan.accumulate, plan.drop_last, narrow=True))
+    if run.following.names and not schedule.flat:
+        rank_zero_info(f"Positions follow the grid: {', '.join(run.following.names)}.")
+    rank_zero_info(lr_rule(arguments, schedule, trainer.optimizers))
+    return run
+
+
+def _plan_loader(
+    arguments: Arguments, trainer: Trainer, script: DataLoader[Any], saved_seed: int | None
+) -> MultigridLoader:
+    """Plans the training of a script on this device; returns the loader of its mini-batches."""
+    recipe = read_recipe(trainer, script, trainer.world_size)
+    dataset = _clips_of(arguments, script.dataset)
+    shape = BatchShape(cast("int", script.batch_size), dataset.frames, dataset.size)
+    given = saved_seed if arguments.seed is None else arguments.seed
+    seed, world = internals.global_seed(trainer) if given is None else given, trainer.world_size
+    module = trainer.lightning_module
+    plan = make_plan(arguments, trainer, module, recipe, shape, dataset.stride, seed=seed, world=world)
+    if isinstance(dataset, FixedClips):
+        for grid in plan.schedule.grids:
+            dataset.check(grid.frames)
+    in_order = range(int(recipe.available * world))
+    order = (lambda epoch: in_order) if trainer.overfit_batches else order_of(script, seed)  # type: ignore[attr-defined]
+    return MultigridLoader(dataset, MultigridSampler(plan, order, rank=trainer.global_rank), script)
+
+
+def _clips_of(arguments: Arguments, dataset: Dataset[Any]) -> ClipDataset:
+    known = clip_dataset(dataset)
+    if known is not None and (arguments.clips or arguments.follow):
+        raise ValueError(
+            f"{type(dataset).__name__} brings its samples to a grid itself, in `read_clip`, so `clips` and "
+            "`follow` would have no effect. Leave them out."
+        )
+    return known or FixedClips(dataset, arguments.layout, arguments.clips, arguments.follow)
+
+
+def _make_run(
+    arguments: Arguments, trainer: Trainer, takeover: Takeover, loader: MultigridLoader, front: ScriptLoader
+) -> Run:
+    """Tries the plan on the model, and makes the parts; the Trainer has the settings of its script."""
+    module, plan = trainer.lightning_module, loader.sampler.plan
+    grids, points = [plan.schedule.baseline.shape, *plan.schedule.grids], PointsOnPlan()
+    boxes_follow = any(set("xywh") & set(axes) for axes in (arguments.follow or {}).values())
+    flops = check_grids(module, grids, handlers(trainer, module, loader), points, boxes_follow)
+    estimate = None
+    if arguments.precise_bn_batches is not None:
+        estimate = PopulationEstimate(loader, arguments.precise_bn_batches)
+        estimate.check(trainer, module)
+    statistics = EvaluationStatistics(estimate)
+    report = RunReport(plan, flops, loader.num_workers, ways_out(loader.clip_dataset), Clock(module.device))
+    scales_decay = arguments.weight_decay_scaling == "timescale"
+    lr = BaselineLR(plan, trainer, module, takeover, report.lr_curve, scales_decay)
+    following = Following(module, grids[0].frames, grids[0].size)
+    takeover.callback(following.restore)
+    held = trainer.callbacks if arguments.hold_early_stopping else []  # type: ignore[attr-defined]
+    patience, ground = Patience(plan, held, takeover), Ground(plan, trainer, front)
+    parts = [
+        ground,
+        SubBatches(plan, module),
+        Positions(plan, following),
+        ArrivedClips(plan, points),
+        Reporting(plan, report, trainer, module),
+        statistics,
+        patience,
+        Validations(plan, trainer, arguments.validations_per_phase),
+        lr,
+    ]
+    return Run(
+        plan,
+        trainer,
+        parts,
+        lr=lr,
+        report=report,
+        following=following,
+        patience=patience,
+        ground=ground,
+        statistics=statistics,
+    )

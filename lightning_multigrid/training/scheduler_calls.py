@@ -1,0 +1,85 @@
+"""Schedulers that are driven on the baseline's clock, and what a script with manual optimization does with them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lightning_multigrid.lightning import LRSchedulerConfig, MisconfigurationException, Trainer
+from lightning_multigrid.schedule import Place, Plan
+from lightning_multigrid.training import lightning_internals as internals
+from lightning_multigrid.training.lr_stages import has_stages, is_plateau
+from lightning_multigrid.training.takeover import Takeover
+
+
+class Driven:
+    """A scheduler, after what it is ticked in the script, and how often it has been ticked."""
+
+    def __init__(self, config: LRSchedulerConfig) -> None:
+        self.config, self.scheduler = config, config.scheduler
+        self.interval: str = config.interval
+        self.frequency = config.frequency
+        self.ticks = 0
+        self.calls = 0  # of the script in this epoch, with manual optimization
+
+
+def driven_schedulers(trainer: Trainer) -> list[Driven]:
+    """Returns all schedulers but those that wait for a metric, which only Lightning or the script knows."""
+    return [Driven(config) for config in trainer.lr_scheduler_configs if not is_plateau(config)]
+
+
+class SchedulerCalls:
+    """The calls by which a script with manual optimization steps its schedulers: they only say when it means to.
+
+    A scheduler is ticked on the baseline's clock instead. So the calls must come as regularly as `interval` and
+    `frequency` say, and those of an epoch are counted.
+    """
+
+    def __init__(self, plan: Plan, trainer: Trainer, schedulers: Sequence[Driven], takeover: Takeover) -> None:
+        self._plan, self._trainer, self._schedulers = plan, trainer, schedulers
+        self._whole: Place | None = None  # where the epoch began, if at its first mini-batch
+        for driven in schedulers:
+            names = [name for name in ("step", "step_update") if hasattr(driven.scheduler, name)]  # timm has both
+            takeover.subclass(driven.scheduler, dict.fromkeys(names, self._method(driven)))
+
+    def step(self, scheduler: Any) -> None:
+        super(type(scheduler), scheduler).step()  # type: ignore[misc]  # the script's own
+
+    def _method(self, driven: Driven) -> Callable[..., None]:
+        def call(_: Any, *arguments: Any, **named: Any) -> None:
+            batch, last = internals.batch_index(self._trainer), self._trainer.is_last_batch
+            epoch, given = self._trainer.current_epoch, bool(arguments or named)
+            first = (epoch, batch, last, driven.ticks, driven.frequency) == (0, 0, False, 0, 1)
+            if first and not has_stages(driven.scheduler):
+                driven.interval = "step"  # scripts need not say so to Lightning, but this call does
+            due = (batch + 1) % driven.frequency == 0 if driven.interval == "step" else last
+            if given or batch < 0 or not due:
+                raise _misplaced(driven, f"after mini-batch {batch} of epoch {epoch}" + " with arguments" * given)
+            driven.calls += 1
+
+        return call
+
+    def begin(self, place: Place) -> None:
+        """An epoch begins, or the rest of one."""
+        self.check()
+        self._whole = place if place.batch == 0 else None
+        for driven in self._schedulers:
+            driven.calls = 0
+
+    def check(self) -> None:
+        """Refuses schedulers that the script did not step as often in the last epoch as their interval says."""
+        if self._whole is None:
+            return
+        epoch, batches = self._whole.epoch, len(self._plan.steps(self._whole.epoch))
+        for driven in self._schedulers:
+            by_step = driven.interval == "step"
+            if driven.calls != (batches // driven.frequency if by_step else (epoch + 1) % driven.frequency == 0):
+                raise _misplaced(driven, f"{driven.calls} time(s) in epoch {epoch}")
+
+
+def _misplaced(driven: Driven, when: str) -> MisconfigurationException:
+    return MisconfigurationException(
+        f"The script called `step` of {type(driven.scheduler).__name__} {when}. MultigridCallback steps schedulers "
+        f"on the baseline's clock, so it must know how often the script does, and expected a call after every "
+        f"{driven.interval} whose number {driven.frequency} divides. Let `configure_optimizers` return "
+        '`{"scheduler": ..., "interval": "step" or "epoch", "frequency": ...}`, and call `step()` at '
+        "the end of each such mini-batch or epoch, without arguments."
+    )
