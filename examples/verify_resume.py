@@ -75,17 +75,20 @@ class Classifier(L.LightningModule):
         augment = Augmentation(mixup=0.8, cutmix=1.0, erasing=0.5)
         x, y = augment.apply(x, y, seeds, num_classes=CLASSES, mean=[0.0] * 3, std=[1.0] * 3)
         loss = nn.functional.cross_entropy(self.net(x), y)
-        lr = self.trainer.optimizers[0].param_groups[0]["lr"]
-        entry = [self.current_epoch, batch_idx, index.tolist(), list(x.shape), float(lr).hex(), loss.item().hex()]
-        with self.log_file.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
+        self.step = [self.current_epoch, batch_idx, index.tolist(), list(x.shape), loss.item().hex()]
         return loss
+
+    def note_step(self, optimizer: SGD, *_: object) -> None:
+        """With the LR in use, which is the group's while the optimizer steps."""
+        with self.log_file.open("a") as file:
+            file.write(json.dumps([*self.step, float(optimizer.param_groups[0]["lr"]).hex()]) + "\n")
 
     def validation_step(self, batch, batch_idx):
         self.log("val", nn.functional.cross_entropy(self.net(batch[0]), batch[1]))
 
     def configure_optimizers(self):
         optimizer = SGD(self.parameters(), lr=0.1, momentum=0.9)
+        optimizer.register_step_post_hook(self.note_step)
         steps = int(self.trainer.estimated_stepping_batches)
         return [optimizer], [{"scheduler": OneCycleLR(optimizer, 0.1, total_steps=steps), "interval": "step"}]
 

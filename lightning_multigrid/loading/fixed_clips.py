@@ -118,8 +118,8 @@ class _Parts:
         clips: list[Any] = []
         moved = [replace(request, index=self.indices[request.index]) for request in requests]
         located = [(bisect_right(self.ends, request.index), request) for request in moved]
-        for place, group in groupby(located, key=itemgetter(0)):
-            start = self.ends[place - 1] if place else 0
+        for part, group in groupby(located, key=itemgetter(0)):
+            start = self.ends[part - 1] if part else 0
             inside = [replace(request, index=request.index - start) for _, request in group]
-            clips += read_clips(self.parts[place], inside)
+            clips += read_clips(self.parts[part], inside)
         return clips

@@ -114,13 +114,13 @@ class Change:
         if "T" in taken:
             values = _select(values, clip.axes.index("T"), taken["T"])
         if "H" in taken or "W" in taken:
-            order = sorted(range(values.ndim), key=lambda place: "CHW".find(clip.axes[place]))
+            order = sorted(range(values.ndim), key=lambda axis: "CHW".find(clip.axes[axis]))
             planes = values.permute(order)
             *outer, height, width = planes.shape
             images = planes.reshape(-1, outer[-1] if "C" in clip.axes else 1, height, width)
             resized = interpolate(images, (self.height, self.width), mode="bilinear")
             planes = resized.view(*outer, self.height, self.width)
-            values = planes.permute([order.index(place) for place in range(values.ndim)]).contiguous()
+            values = planes.permute([order.index(axis) for axis in range(values.ndim)]).contiguous()
         return self._like(clip.values, values)
 
     def fits(self, values: Any, axes: str, numbers: str) -> bool:

@@ -35,12 +35,12 @@ class RepeatedOrder:
     def __call__(self, epoch: int) -> list[int]:
         cycle, part = divmod(epoch, self.repeats)
         order = epoch_order(self.seed, cycle, self.length)
-        places = range(part * self.length, (part + 1) * self.length)
-        return [order[place // self.repeats] for place in places]
+        entries = range(part * self.length, (part + 1) * self.length)
+        return [order[entry // self.repeats] for entry in entries]
 
-    def clip_seed(self, seed: int, epoch: int, index: int, place: int) -> int:
-        """The seed of the clip at a place of an epoch; for the first clip of a visit that of (seed, epoch, index)."""
-        repeat = (epoch % self.repeats * self.length + place) % self.repeats
+    def clip_seed(self, seed: int, epoch: int, index: int, entry: int) -> int:
+        """The seed of an entry of an epoch's order; for the first clip of a visit that of (seed, epoch, index)."""
+        repeat = (epoch % self.repeats * self.length + entry) % self.repeats
         return derive_seed(seed, epoch, index, *([repeat] if repeat else []))
 
 
@@ -65,7 +65,7 @@ class RepeatSampler(DistributedSampler[Any]):
         order = self.order_of_all_ranks(self.seed)(self.epoch)
         start = self.rank * self.num_samples
         # As in torch, the first indices come a second time where this makes the ranks equal.
-        return iter([order[place % len(order)] for place in range(start, start + self.num_samples)])
+        return iter([order[entry % len(order)] for entry in range(start, start + self.num_samples)])
 
     def order_of_all_ranks(self, seed: int) -> RepeatedOrder:
         """The order of the whole dataset; see `order_of`."""

@@ -68,7 +68,7 @@ class SampleParts:
                 )
 
     def find_clips(self, sample: Any) -> dict[Path, Clip]:
-        """Returns the clips of a sample by their places; none if it is one that the `collate_fn` has to leave out."""
+        """Returns the clips of a sample by their paths; none if it is one that the `collate_fn` has to leave out."""
         if sample is None:
             return {}
         if self.clips is None:
@@ -78,8 +78,8 @@ class SampleParts:
             return {path: self._clip(values) for path, values in free if values.ndim == ndim}
         found: dict[Path, Clip] = {}
         for name in self.clips:
-            place, part = _find(sample, name)
-            if not (tensors := dict(_tensors(part, place))):
+            path, part = _find(sample, name)
+            if not (tensors := dict(_tensors(part, path))):
                 raise ValueError(f"The clip {name!r} of a sample must hold tensors or arrays, got {part!r:.60}.")
             given = self.clips[name] if isinstance(self.clips, Mapping) else None
             found |= {path: self._clip(values, given) for path, values in tensors.items()}
@@ -181,7 +181,7 @@ def _tensors(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def _find(sample: Any, name: Name) -> tuple[Path, Any]:
-    """Returns the place of a part, and the part. A dot leads to a part of a part."""
+    """Returns the path of a part, and the part. A dot leads to a part of a part."""
     parts = _parts(sample)
     if isinstance(sample, (tuple, list)) and str(name).isdigit() and int(name) < len(sample):
         name = [*parts][int(name)]
@@ -193,9 +193,9 @@ def _find(sample: Any, name: Name) -> tuple[Path, Any]:
             f"A sample has no part {name!r}, which MultigridCallback names. It is a {type(sample).__name__} of "
             f"{', '.join(map(repr, parts)) or 'no parts'}."
         )
-    place, part = _find(sample, outer)
+    path, part = _find(sample, outer)
     below, part = _find(part, inner)
-    return place + below, part
+    return path + below, part
 
 
 def _put(sample: Any, path: Path, value: Any) -> Any:
@@ -214,8 +214,8 @@ def _put(sample: Any, path: Path, value: Any) -> Any:
     return copied
 
 
-def _is_in(path: Path, places: Sequence[Path]) -> bool:
-    return any(path[: len(place)] == place for place in places)
+def _is_in(path: Path, paths: Sequence[Path]) -> bool:
+    return any(path[: len(other)] == other for other in paths)
 
 
 def _is_of_labels(values: Any) -> bool:

@@ -6,9 +6,9 @@ says what an adapter is; there is a module of adapters for each library, and non
 
 from lightning_multigrid.positions.adapters import Adapter, Grid, Grids, Table
 from lightning_multigrid.positions.following import Following, knows_grids
-from lightning_multigrid.positions.guard import FollowedValues, Place, counted_from_first
+from lightning_multigrid.positions.guard import Encounter, TracedValues, counted_from_first
 from lightning_multigrid.positions.known import patch_divisors
 from lightning_multigrid.positions.torchvision import mvit_tables, mvit_tokens
 
-__all__ = ["Adapter", "FollowedValues", "Following", "Grid", "Grids", "Place", "Table", "counted_from_first"]
+__all__ = ["Adapter", "Encounter", "Following", "Grid", "Grids", "Table", "TracedValues", "counted_from_first"]
 __all__ += ["knows_grids", "mvit_tables", "mvit_tokens", "patch_divisors"]

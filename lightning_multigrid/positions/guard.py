@@ -20,7 +20,7 @@ _BY_SHAPE = {_aten.zeros_like, _aten.ones_like, _aten.full_like, _aten.new_zeros
 _MOST = 2**22  # elements of a value that is followed: tables have fewer, many weights have more
 
 
-class Place(NamedTuple):
+class Encounter(NamedTuple):
     """Values that met the data: `layer` added them to it, multiplied it with them, or joined them."""
 
     layer: str
@@ -28,13 +28,13 @@ class Place(NamedTuple):
     values: Tensor
 
 
-class FollowedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class TracedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the values of what a run on shapes makes without the data, and notes where they meet the data."""
 
     def __init__(self, real: Mapping[int, Tensor], layer: Callable[[], str]) -> None:
         # `real` has what tensors of shapes stand for, by the `id` of these; `layer` names the one that is running.
         super().__init__()  # type: ignore[no-untyped-call]
-        self.places: list[Place] = []
+        self.encounters: list[Encounter] = []
         self._real, self._layer = real, layer
         self._device = next((tensor.device for tensor in real.values()), torch.device("cpu"))
         # By the `id` of the tensor of shapes, which is kept, so that no other one gets its `id`.
@@ -74,7 +74,7 @@ class FollowedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in constants:
             if tensor.ndim and tensor.numel() > 1:
                 with suppress(Exception):  # as in `_make`
-                    self.places.append(Place(self._layer(), operation.__name__, self._value(tensor)))
+                    self.encounters.append(Encounter(self._layer(), operation.__name__, self._value(tensor)))
 
     def _make(self, func: Any, args: Any, kwargs: Any, by_shape: bool) -> Any:
         """Does for real what is done on shapes; None where that can't be said."""
@@ -103,15 +103,15 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def counted_from_first(full: Sequence[Place], coarse: Sequence[Place], ratios: Sequence[float]) -> str | None:
+def counted_from_first(full: Sequence[Encounter], coarse: Sequence[Encounter], ratios: Sequence[float]) -> str | None:
     """The first layer whose places on a coarse grid lie at the beginning of the baseline's; None without one."""
     # `ratios` are the frames and the size of the coarser grid relative to the baseline's.
     waiting: dict[tuple[str, str], list[Tensor]] = {}
-    for place in full:
-        waiting.setdefault(place[:2], []).append(place.values)
-    for place in coarse:
-        if waiting.get(place[:2]) and _at_beginning(waiting[place[:2]].pop(0), place.values, ratios):
-            return place.layer
+    for met in full:
+        waiting.setdefault(met[:2], []).append(met.values)
+    for met in coarse:
+        if waiting.get(met[:2]) and _at_beginning(waiting[met[:2]].pop(0), met.values, ratios):
+            return met.layer
     return None
 
 

@@ -76,6 +76,9 @@ class BaselineLR(Part):
 
     def before(self, place: Place, mini_batch: Any) -> None:
         self._place = place
+        if place == self._plan.whole(place):
+            for one in self._in_step:
+                one.used = None
         for optimizer in self._trainer.optimizers:
             if self.rule.scale != 1 and any(group.get("lr") is None for group in optimizer.param_groups):
                 raise MisconfigurationException(
@@ -86,15 +89,15 @@ class BaselineLR(Part):
     def after(self, place: Place) -> None:
         if self._curve is not None:
             lr = self.in_use
-            self._curve.add(LRPoint(float(self._plan.position(place)), lr, lr / self.rule.scale))
+            self._curve.add(LRPoint(float(self._plan.position(place)), lr, self.coming / self.rule.scale))
             log_values(self._trainer, self._module, lambda: {"multigrid/lr": lr})
         self.go_to(self._plan.lr(self._plan.after(place)))
 
     @property
     def in_use(self) -> float:
-        """The LR in use of the first parameter group: in the last update, else in the next; 0 if there is none."""
+        """The LR in use of the first parameter group, in this optimizer step; 0 if there is none."""
         used = next((one.used for one in self._in_step if one.used is not None), None)
-        return self.coming if used is None else float(used) * self.rule.scale
+        return self.coming if used is None else float(used)
 
     @property
     def coming(self) -> float:

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_multigrid.lightning import LightningModule
 from lightning_multigrid.loading import seeded
-from lightning_multigrid.positions import FollowedValues, Following, Place, counted_from_first, knows_grids
+from lightning_multigrid.positions import Encounter, Following, TracedValues, counted_from_first, knows_grids
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.lightning_internals import copy_without_trainer
 from lightning_multigrid.training.mini_batches import TRIED_CLIPS, Handler, first_clips, shapes_of_clips
@@ -42,7 +42,7 @@ class PointsOnPlan:
     """Refuses clips that something after the dataset makes larger than their grid.
 
     The rule: on no grid may a clip have over 1.75 times the points that the plan gives it, compared with the clips of
-    the baseline as they arrive at the same place. So clips may be padded, cropped or scaled, but not to one size.
+    the baseline as they arrive there. So clips may be padded, cropped or scaled, but not to one size.
     """
 
     def __init__(self) -> None:
@@ -50,14 +50,14 @@ class PointsOnPlan:
         self._full: list[Sequence[int]] = []  # shapes of the baseline's clips as the loader makes them
         self._real: set[BatchShape] = set()
 
-    def check(self, place: str, grid: BatchShape, shapes: Sequence[Sequence[int]], clips: int) -> None:
-        """Compares clips with the first ones at a place; refuses them if no tensor that may be clips is on the plan."""
-        excess = self.excess(place, grid, shapes, clips)
-        other = self._first[place][0]
+    def check(self, where: str, grid: BatchShape, shapes: Sequence[Sequence[int]], clips: int) -> None:
+        """Compares clips with the first ones there; refuses them if no tensor that may be clips is on the plan."""
+        excess = self.excess(where, grid, shapes, clips)
+        other = self._first[where][0]
         if excess > _MOST or (excess < 1 / _MOST and other in self._real):
             shape = " x ".join(map(str, shapes[0][1:]))
             raise ValueError(
-                f"{place[0].upper()}{place[1:]} gets or makes clips of {shape} on the grid of {grid.frames} x "
+                f"{where[0].upper()}{where[1:]} gets or makes clips of {shape} on the grid of {grid.frames} x "
                 f"{grid.size} x {grid.size} (frames x height x width), {excess:.2g} times the points of the plan "
                 f"relative to {other.frames} x {other.size} x {other.size}. A mini-batch has many of them, and would "
                 "take as many times the memory and time of the baseline's. Resize and sample frames in the "
@@ -65,12 +65,12 @@ class PointsOnPlan:
                 "which they arrive."
             )
 
-    def excess(self, place: str, grid: BatchShape, shapes: Sequence[Sequence[int]], clips: int) -> float:
-        """Returns how many times the points of the plan clips have at a place; 1 where nothing can be said."""
+    def excess(self, where: str, grid: BatchShape, shapes: Sequence[Sequence[int]], clips: int) -> float:
+        """Returns how many times the points of the plan clips have there; 1 where nothing can be said."""
         points = [prod(shape) / clips / grid.clip.points for shape in shapes]
         if not self._first:
             self._full = [shape[1:] for shape in shapes]
-        first = self._first.setdefault(place, (grid.clip, points))[1]
+        first = self._first.setdefault(where, (grid.clip, points))[1]
         if not points or len(points) != len(first) or not all(first):
             return 1.0
         return min((now / before for now, before in zip(points, first, strict=True)), key=lambda ratio: abs(ratio - 1))
@@ -80,10 +80,10 @@ class PointsOnPlan:
         if grid.clip in self._real:
             return
         self._real.add(grid.clip)
-        place, shapes = "a hook of the module or of the data", shapes_of_clips(batch)
+        where, shapes = "a hook of the module or of the data", shapes_of_clips(batch)
         if shapes and [shape[1:] for shape in shapes] == self._full:
-            self._first.setdefault(place, next(iter(self._first.values())))
-        self.check(place, grid, shapes, grid.clips)
+            self._first.setdefault(where, next(iter(self._first.values())))
+        self.check(where, grid, shapes, grid.clips)
 
 
 def _held_by(value: Any) -> Iterator[Any]:
@@ -147,7 +147,7 @@ class _Trial:
     convolved: Sequence[int] = ()  # shape of what the first convolution got
     layer: str = ""
     error: Exception | None = None
-    places: Sequence[Place] = ()  # what met the data without being made of it
+    encounters: Sequence[Encounter] = ()  # what met the data without being made of it
 
 
 def _try(run: Callable[[Any], Any], batch: Any, module: nn.Module, real: Mapping[int, Tensor]) -> _Trial:
@@ -163,10 +163,10 @@ def _try(run: Callable[[Any], Any], batch: Any, module: nn.Module, real: Mapping
         handles.append(layer.register_forward_hook(left))
     try:
         batch = apply_to_collection(batch, Tensor, lambda tensor: tensor.to("meta"))  # before its values are followed
-        values = FollowedValues(real, lambda: entered[-1] if entered else "")
+        values = TracedValues(real, lambda: entered[-1] if entered else "")
         with FlopCounterMode(display=False) as counter, _FirstConvolution() as first, values:
             run(batch)
-        trial.convolved, trial.places = first.shape, values.places
+        trial.convolved, trial.encounters = first.shape, values.encounters
         trial.flops = counter.get_total_flops() / 2 / TRIED_CLIPS  # a multiplication and an addition count as two
     except Exception as error:  # whatever a user's model may raise
         trial.layer, trial.error = (entered[-1] if entered else ""), error
@@ -192,7 +192,7 @@ def check_grids(
     baseline = grids[0].clip
     flops: dict[BatchShape, float] = {}
     run: Callable[[Any], Any] | None = None
-    places: Sequence[Place] = ()
+    encounters: Sequence[Encounter] = ()
     real: dict[int, Tensor] = {}
     # To compile a graph for each grid would take minutes, and tell nothing.
     with warnings.catch_warnings(), torch.no_grad(), torch.compiler.set_stance("force_eager"), seeded(0):
@@ -218,9 +218,9 @@ def check_grids(
             if trial.error is not None:
                 raise _refusal(module, grid, _name(probe, trial.layer), trial.error) from trial.error
             if grid == baseline:
-                places = trial.places
+                encounters = trial.encounters
             ratios = grid.frames / baseline.frames, grid.size / baseline.size
-            layer = counted_from_first(places, trial.places, ratios)
+            layer = counted_from_first(encounters, trial.encounters, ratios)
             judged = not boxes_follow or grid.size == baseline.size
             if layer is not None and judged and not knows_grids(probe, layer):
                 raise ValueError(

@@ -41,7 +41,7 @@ class LRInStep:
         takeover: Takeover,
     ) -> None:
         self.optimizer, self.scales, self._before_update = optimizer, scales, before_update
-        self.used: float | Tensor | None = None  # the baseline's LR of the first group in the last update
+        self.used: float | Tensor | None = None  # the LR in use of the first group, in the last update
         self._optimizers = with_held(optimizer)
         self._updating = False
         self._unchanged: list[tuple[Callable[[], bool], str]] = []
@@ -61,7 +61,9 @@ class LRInStep:
         """Returns `step` with the scale."""
 
         @wraps(getattr(own, "__func__", own))
-        def step(_: Any, *args: Any, **kwargs: Any) -> Any:
+        def step(one: Any, *args: Any, **kwargs: Any) -> Any:
+            if all(one is not other for other in self._optimizers):  # a copy, which is not this run's
+                return type(one).step(one, *args, **kwargs)
             if self._updating:  # a step within a step: of a base class, or of an optimizer that is held
                 return own(*args, **kwargs)
             closure = kwargs.get("closure", args[0] if args else None)
@@ -96,12 +98,10 @@ class LRInStep:
     def _begin(self) -> None:
         self._updating = True
         groups = {id(group): group for one in self._optimizers for group in one.param_groups}
-        self.used, tensors = None, set[int]()
+        tensors = set[int]()
         for group in groups.values():
             for name, scale in self.scales.items():
                 value = group.get(name)
-                if name == "lr" and self.used is None:
-                    self.used = value.clone() if isinstance(value, Tensor) else value
                 if value is None or scale == 1 or id(value) in tensors:
                     continue
                 if isinstance(value, Tensor):  # of a compiled or capturable optimizer, and maybe of several groups
@@ -114,6 +114,8 @@ class LRInStep:
                     group[name] = value * scale
                     unchanged = partial(_holds, group, name, group[name])
                 self._unchanged.append((unchanged, name))
+        lr = next((group["lr"] for group in groups.values() if group.get("lr") is not None), None)
+        self.used = lr.clone() if isinstance(lr, Tensor) else lr
 
     def _end(self) -> None:
         while self._undo:

@@ -38,35 +38,38 @@ class Ground(Part):
     def __init__(self, plan: Plan, trainer: Trainer, loader: Any) -> None:
         self.plan, self._trainer, self._loader = plan, trainer, loader
         self._optimizers = list(trainer.optimizers)
-        self._begun: list[Place] = []
+        self._first: Place | None = None  # of the epoch, or of the rest of it
+        self._coming = plan.start
 
     def begin(self, place: Place) -> None:
-        if not self._begun:
-            self._check("continues", "the mini-batch of the checkpoint", self.plan.start, place)
-        self._begun = [place]
+        # A script may have skipped the rest of the last epoch.
+        coming = self.plan.start if self._first is None else Place(self._first.epoch + 1, 0)
+        self._check("continues at", coming, place)
+        self._first = self._coming = place
 
     def before(self, place: Place, mini_batch: Any) -> None:
+        self._check("is at", self._coming, place)
+        self._coming = self.plan.after(place)
         if self._trainer.optimizers != self._optimizers:
             raise MisconfigurationException(
                 "MultigridCallback scales the LR of the optimizers that `configure_optimizers` returned, but the "
                 "Trainer has other ones now. Keep those."
             )
-        if place not in self._begun:
+        if place != self._first:
             return
         batches = len(self.plan.steps(place.epoch))
         if self._trainer.fast_dev_run:  # type: ignore[attr-defined]
             batches = min(batches, int(self._trainer.num_training_batches))
-        self._check("expects", "mini-batches in an epoch", batches, self._trainer.num_training_batches)
-        self._check("iterates", "loader", self._loader, self._trainer.train_dataloader)
+        self._check("plans an epoch of so many mini-batches:", batches, self._trainer.num_training_batches)
+        self._check("iterates", self._loader, self._trainer.train_dataloader)
 
-    def _check(self, does: str, what: str, planned: Any, found: Any) -> None:
+    def _check(self, does: str, planned: Any, found: Any) -> None:
         if planned is not found and planned != found:
             version = sys.modules[type(self._trainer.fit_loop).__module__.partition(".")[0]].__version__
             raise MisconfigurationException(
-                f"Lightning {version} {does} another {what} than MultigridCallback has planned ({found}, not "
-                f"{planned}), so the training would be another one. Does another callback change the loaders or the "
-                "counters of the Trainer? If not, install a version of Lightning that the package's requirements "
-                "name, and report this one."
+                f"Lightning {version} {does} {found}, but MultigridCallback has planned {planned}, so the training "
+                "would be another one. Does another callback change the loaders or the counters of the Trainer? If "
+                "not, install a version of Lightning that the package's requirements name, and report this one."
             )
 
 

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from lightning_multigrid.lightning import MisconfigurationException, Trainer
 from lightning_multigrid.positions import patch_divisors
-from lightning_multigrid.schedule import Baseline, BatchShape, LRScaling, MultigridSchedule, Plan
+from lightning_multigrid.schedule import Baseline, BatchShape, LRScaling, MultigridSchedule, Place, Plan
 from lightning_multigrid.training.arguments import Arguments, schedule_of
 from lightning_multigrid.training.lr_in_step import with_held
 from lightning_multigrid.training.lr_stages import lr_stages
@@ -55,7 +55,8 @@ def make_plan(
         )
     _warn_of_linear_lr(schedule, trainer.optimizers)
     clips, accumulate = recipe.planned_clips(schedule), trainer.accumulate_grad_batches
-    plan = Plan(schedule, clips, seed, world, accumulate, recipe.drop_last, recipe.epoch.batches)
+    start = Place(trainer.current_epoch, 0)  # of a second `fit`, not 0
+    plan = Plan(schedule, clips, seed, world, accumulate, recipe.drop_last, recipe.epoch.batches, start)
     plan.steps(0)  # refuses too few clips
     return plan
 

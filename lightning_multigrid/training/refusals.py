@@ -60,8 +60,8 @@ def refuse_split_models(strategy: Any) -> None:
     """Refuses strategies under which ranks do more than train the same model on other clips."""
     if is_a(strategy, "strategies.DeepSpeedStrategy"):
         raise MisconfigurationException(
-            "MultigridCallback changes the LR of the optimizer and of its checkpoints, but DeepSpeed wraps both in an "
-            "engine of its own. Use `strategy='fsdp'`, or `strategy='ddp'` if the model fits on one GPU."
+            "MultigridCallback scales the LR within the `step` of an optimizer, but DeepSpeed steps in an engine of "
+            "its own. Use `strategy='fsdp'`, or `strategy='ddp'` if the model fits on one GPU."
         )
     if is_a(strategy, "strategies.ModelParallelStrategy"):
         ranks = strategy.device_mesh["tensor_parallel"].size()

@@ -65,11 +65,17 @@ class Module(L.LightningModule):
     def training_step(self, batch, batch_idx):
         x, y = batch
         if self._trainer is not None:
-            self.seen.append(((len(x), *x.shape[2:4]), self.trainer.optimizers[0].param_groups[0]["lr"]))
+            self.seen.append(((len(x), *x.shape[2:4]), None))
         return nn.functional.cross_entropy(self.net(x), y)
+
+    def note_lr(self, optimizer, *_):
+        """The LR in use, of all mini-batches of the step."""
+        lr = optimizer.param_groups[0]["lr"]
+        self.seen = [(shape, lr if known is None else known) for shape, known in self.seen]
 
     def configure_optimizers(self):
         optimizer = SGD(self.parameters(), lr=0.1)
+        optimizer.register_step_post_hook(self.note_lr)
         if self.schedulers is None:
             return optimizer
         if self.schedulers == "timm":

@@ -70,7 +70,7 @@ def ranks(draw, worlds):
 def check_order(case):
     """All ranks have the same counts and shapes and disjoint clips; fewer clips than there are ranks are left out."""
     world, order = len(case.samplers), case.samplers[0].order(case.epoch)
-    steps = case.samplers[0].steps(case.epoch)
+    steps = case.samplers[0].plan.steps(case.epoch)
     assert steps
     assert all(
         sampler.plan.steps(case.epoch) == steps for sampler in case.samplers[1:]
@@ -89,7 +89,7 @@ def check_order(case):
     # Each global mini-batch is the next block of the order, whatever the number of ranks.
     assert seen == order[: len(seen)]
     left = case.length - len(seen)
-    assert left < world * (max(shape.clips for shape in case.samplers[0].schedule.grids) if case.drop_last else 1)
+    assert left < world * (max(shape.clips for shape in case.samplers[0].plan.schedule.grids) if case.drop_last else 1)
     if not case.drop_last:
         assert left == case.length % world
 
@@ -136,9 +136,9 @@ def test_a_thousand_ranks_tile_the_order(schedule, world, data):
         MultigridSampler(Plan(schedule, clips, world=world), lambda epoch: range(length), rank=rank)
         for rank in range(world)
     ]
-    steps = samplers[0].steps(epoch)
+    steps = samplers[0].plan.steps(epoch)
     assert sum(step.shape.clips for step in steps) == clips
-    assert samplers[-1].steps(epoch) == steps
+    assert samplers[-1].plan.steps(epoch) == steps
     step = data.draw(st.sampled_from(steps))
     end = step.offset * world
     for sampler in samplers:
@@ -154,11 +154,11 @@ def test_ranks_share_the_clips_for_precise_batchnorm(case):
     for sampler in samplers:
         sampler.set_epoch(case.epoch)
     of_ranks = [[[request.index for request in requests] for requests in sampler] for sampler in samplers]
-    baseline = samplers[0].schedule.baseline.shape.clips
-    number = min(3, case.samplers[0].clips // baseline)
+    baseline = samplers[0].plan.schedule.baseline.shape.clips
+    number = min(3, case.samplers[0].plan.clips // baseline)
     assert {tuple(map(len, batches)) for batches in of_ranks} == {(baseline,) * number}
     indices = [index for batches in of_ranks for batch in batches for index in batch]
     assert len(set(indices)) == len(indices)
     world = len(samplers)
-    assert set(indices) <= set(case.samplers[0].order(case.epoch)[: case.samplers[0].clips * world])
-    assert all(sampler.plan.steps(case.epoch) == samplers[0].steps(case.epoch) for sampler in samplers)
+    assert set(indices) <= set(case.samplers[0].order(case.epoch)[: case.samplers[0].plan.clips * world])
+    assert all(sampler.plan.steps(case.epoch) == samplers[0].plan.steps(case.epoch) for sampler in samplers)

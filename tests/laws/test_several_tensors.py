@@ -42,6 +42,9 @@ class Recording(Module):
             self.seen.append({name: part.clone() for name, part in batch.items()})
         return nn.functional.cross_entropy(self.net(batch["fast"]), batch["labels"][:, 0]) + batch["slow"].mean()
 
+    def note_lr(self, optimizer, *_):
+        """Not here."""
+
     def validation_step(self, batch, batch_idx):
         assert batch["fast"].shape[2:] == batch["mask"].shape[1:] == (8, 16, 16)
 

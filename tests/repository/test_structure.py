@@ -147,16 +147,6 @@ def test_an_import_spares_what_it_does_not_need(imports, spared):
     assert run(f"{imports}\nimport sys\nassert not set({spared.split()}) & set(sys.modules)") == ""
 
 
-# --- Size ---
-
-
-def test_sub_packages_and_modules_are_small():
-    for package in PACKAGES:
-        assert len(modules(package)) <= 14
-        for path in modules(package):
-            assert len(path.read_text().splitlines()) <= 450, f"{path} hides a noun"
-
-
 # --- Where things stand ---
 
 

@@ -1,0 +1,125 @@
+"""The parts of a run: what they refuse when Lightning does otherwise than planned, and what they leave behind."""
+
+from contextlib import nullcontext
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from torch.optim import lr_scheduler
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.lightning import MisconfigurationException
+from lightning_multigrid.training import lightning_internals as internals
+from tests.helpers.tiny import Module, fit, loader, trainer
+
+# --- Lightning does otherwise ---
+
+
+def test_an_epoch_of_another_length_than_planned_is_refused(monkeypatch):
+    """As if Lightning no longer requested the loader before each epoch."""
+    own = internals.reload_every
+    monkeypatch.setattr(internals, "reload_every", lambda host, epochs: own(host, 0 if epochs == 1 else epochs))
+    message = (
+        rf"Lightning {L.__version__} plans an epoch of so many mini-batches: \d+, but Multi.* planned \d+.*report this"
+    )
+    with pytest.raises(MisconfigurationException, match=message):
+        fit(Module(), MultigridCallback())
+
+
+def test_another_loader_than_ours_is_refused():
+    class Replaces(L.Callback):
+        def on_train_epoch_start(self, trainer, pl_module):
+            if trainer.current_epoch == 1:
+                trainer.fit_loop._combined_loader.front = loader()
+
+    with pytest.raises(MisconfigurationException, match="iterates <.*, but .*Does another callback change the loaders"):
+        fit(Module(), MultigridCallback(), Replaces())
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_another_place_than_the_checkpoints_is_refused(tmp_path):
+    class Skips(L.Callback):
+        def on_train_start(self, trainer, pl_module):
+            trainer.fit_loop.epoch_progress.current.completed += 1
+
+    saver = ModelCheckpoint(tmp_path, every_n_train_steps=5, filename="{step}", save_top_k=-1)
+    fit(Module(), MultigridCallback(), saver, enable_checkpointing=True)
+    with pytest.raises(
+        MisconfigurationException,
+        match="continues at Place.epoch=2, batch=2., but MultigridCallback has planned Place.epoch=1, b",
+    ):
+        fit(Module(), MultigridCallback(), Skips(), ckpt_path=tmp_path / "step=5.ckpt")
+
+
+def test_a_second_fit_goes_on_with_a_longer_training():
+    """As without the callback: with other numbers of epochs, and no checkpoint."""
+    module, host = Module(), trainer(MultigridCallback(), max_epochs=2)
+    host.fit(module, loader())
+    first = len(module.seen)
+    host.fit_loop.max_epochs = 4
+    host.fit(module, loader())
+    assert {epoch for epoch, *_ in module.seen[first:]} == {3, 4, 5}  # of 6
+
+
+# --- What is left behind ---
+
+
+class Validated(Module):
+    def validation_step(self, batch, batch_idx):
+        self.log("val", 1.0)
+
+
+@pytest.mark.parametrize("way", ["stop", "error"])
+def test_early_stopping_counts_as_its_script_does_after_a_run_that_ends_in_a_coarse_phase(way, tmp_path):
+    class Ends(L.Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            if trainer.current_epoch == 1:
+                counts.append(stopping.wait_count)
+                trainer.save_checkpoint(tmp_path / "coarse.ckpt")
+                trainer.should_stop = True
+                if way == "error":
+                    raise RuntimeError("on purpose")
+
+    counts, stopping, validations = [], EarlyStopping("val", patience=5), loader(shuffle=False)
+    module = Validated(lambda optimizer, _: lr_scheduler.MultiStepLR(optimizer, [2, 3]))
+    with pytest.raises(RuntimeError, match="on purpose") if way == "error" else nullcontext():
+        fit(module, stopping, MultigridCallback(), Ends(), val=validations)
+    assert counts == [-2]  # held while it trained
+    assert stopping.wait_count == 0
+    saved = torch.load(tmp_path / "coarse.ckpt", weights_only=True)["callbacks"]
+    (state,) = [state for name, state in saved.items() if name.startswith("EarlyStopping")]
+    assert state["wait_count"] == 0
+
+
+class Late(L.Callback):
+    def __init__(self):
+        self.torn_down = 0
+
+    def teardown(self, trainer, pl_module, stage):
+        self.torn_down += 1
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("hook", ["on_fit_start", "on_train_start"])
+def test_a_callback_that_another_one_appends_while_the_fit_starts_is_torn_down(first, hook):
+    late = Late()
+
+    class Appends(L.Callback):
+        pass
+
+    setattr(Appends, hook, lambda self, trainer, pl_module: trainer.callbacks.append(late))
+    both = [Appends(), MultigridCallback()]
+    host = fit(Module(), *(both if first else both[::-1]), max_epochs=2)
+    assert late.torn_down == 1
+    assert [callback for callback in host.callbacks if callback in both or callback is late] == [
+        *(both if first else both[::-1]),
+        late,
+    ]
+
+
+@pytest.mark.parametrize("length", [{"max_epochs": 0}, {"max_steps": 0}])
+def test_a_training_of_no_length_trains_nothing(length):
+    module = Module()
+    host = fit(module, MultigridCallback(), **length)
+    assert (module.seen, host.global_step) == ([], 0)
