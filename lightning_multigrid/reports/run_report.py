@@ -76,7 +76,7 @@ class RunReport:
 
     def ended(self, place: Place) -> list[StepTime]:
         """Notes the end of a step; returns the times of the steps that the device has finished since the last call."""
-        step = self._plan.steps(place.epoch)[place.batch]
+        step = self._plan.step(place)
         self.timer.ended(step)
         self._left[step.shape] -= 1
         self._position = place.epoch + Fraction(step.offset + step.shape.clips) / Fraction(self._plan.clips)

@@ -122,6 +122,9 @@ class Plan:
     def _cut(self) -> tuple[Clips, int, bool]:
         return self.clips, self.accumulate, self.drop_last
 
+    def step(self, place: Place) -> Step:
+        return self.steps(place.epoch)[place.batch]
+
     def count_shapes(self, epoch: int) -> Counter[tuple[int, BatchShape]]:
         """How many mini-batches of each (index of a phase, shape) an epoch has."""
         return self.schedule.count_shapes(epoch, *self._cut)
@@ -178,7 +181,7 @@ class Plan:
     def lr(self, place: Place) -> LRRule:
         """The LR of the optimizer step at a place; all of its mini-batches have that of the first one."""
         place = self.whole(place)
-        step, schedule = self.steps(place.epoch)[place.batch], self.schedule
+        step, schedule = self.step(place), self.schedule
         # A step decays weights by LR x weight decay. With `more` times the clips it must be `more` times as much.
         more = schedule.phases[step.phase].shape.clips / schedule.baseline.shape.clips
         return LRRule(schedule.baseline_epoch(self.position(place)), step.lr_scale, more / step.lr_scale)

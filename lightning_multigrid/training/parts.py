@@ -80,7 +80,7 @@ class SubBatches(Part):
         self._plan, self._module = plan, module
 
     def before(self, place: Place, mini_batch: Any) -> None:
-        step = self._plan.steps(place.epoch)[place.batch]
+        step = self._plan.step(place)
         # With fewer clips than this a layer shares statistics with other ranks. All ranks have the same number of them.
         set_sub_batch(self._module, step.sub_batch, of=step.shape.clips, baseline_batches=step.baseline_batches)
 
@@ -92,7 +92,7 @@ class Positions(Part):
         self._plan, self.following = plan, following
 
     def before(self, place: Place, mini_batch: Any) -> None:
-        shape = self._plan.steps(place.epoch)[place.batch].shape
+        shape = self._plan.step(place).shape
         self.following.set_grid(shape.frames, shape.size)
 
     def after(self, place: Place) -> None:
@@ -109,7 +109,7 @@ class ArrivedClips(Part):
         self._plan, self._points = plan, points
 
     def before(self, place: Place, mini_batch: Any) -> None:
-        self._points.check_real(self._plan.steps(place.epoch)[place.batch].shape, mini_batch)
+        self._points.check_real(self._plan.step(place).shape, mini_batch)
 
 
 class Reporting(Part):
@@ -122,7 +122,7 @@ class Reporting(Part):
         self._report.begin(place)
 
     def before(self, place: Place, mini_batch: Any) -> None:
-        step = self._plan.steps(place.epoch)[place.batch]
+        step = self._plan.step(place)
         self._report.announce(step)
         log_values(self._trainer, self._module, lambda: step_values(step))
 
@@ -141,7 +141,7 @@ class Patience(Part):
 
     def after(self, place: Place) -> None:
         schedule = self._plan.schedule
-        if schedule.flat or self._plan.steps(place.epoch)[place.batch].phase == len(schedule.phases) - 1:
+        if schedule.flat or self._plan.step(place).phase == len(schedule.phases) - 1:
             self._count()
             return
         for callback in self._callbacks:

@@ -1,7 +1,7 @@
 """One `fit`: its plan, its parts in the order in which they act, and what its loader asks."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from lightning_utilities.core.rank_zero import rank_zero_info
@@ -47,28 +47,22 @@ from lightning_multigrid.training.takeover import Takeover
 State = dict[str, Any]  # of the callback in a checkpoint
 
 
+@dataclass(eq=False)
 class Run:
     """One `fit`: hands what happens on to its parts, in their order. `begin_run` makes it.
 
     Where it is, is Lightning's to say: its counters are the only thing that moves.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        trainer: Trainer,
-        parts: list[Part],
-        *,
-        lr: BaselineLR,
-        report: RunReport,
-        following: Following,
-        patience: Patience,
-        ground: Ground,
-        statistics: EvaluationStatistics,
-    ) -> None:
-        self.plan, self._trainer, self.parts = plan, trainer, parts
-        self.lr, self.report, self.following, self.statistics = lr, report, following, statistics
-        self._patience, self._ground = patience, ground
+    plan: Plan
+    trainer: Trainer
+    parts: Sequence[Part]
+    lr: BaselineLR
+    report: RunReport
+    following: Following
+    patience: Patience
+    ground: Ground
+    statistics: EvaluationStatistics
 
     def before(self, batch: int, mini_batch: Any) -> None:
         """A step begins, with the mini-batch of this number in the epoch."""
@@ -85,35 +79,35 @@ class Run:
         for part in self.parts:
             part.end()
         # The next epoch has another number of batches, so Lightning must request the (same) loader again.
-        internals.reload_every(self._trainer, 1)
+        internals.reload_every(self.trainer, 1)
 
     def make_rank_groups(self) -> None:
         """Makes the groups of ranks that share BatchNorm statistics in any step of this run."""
         plan, schedule = self.plan, self.plan.schedule
-        if self._trainer.world_size > 1 and sub_batchnorm_layers(self._trainer.lightning_module):
+        if self.trainer.world_size > 1 and sub_batchnorm_layers(self.trainer.lightning_module):
             tails = (plan.steps(epoch)[-1] for epoch in range(plan.epochs))
             steps = [*schedule.grids_of_statistics, *((step.shape, step.sub_batch) for step in tails)]
             make_groups((shape.clips, sub_batch) for shape, sub_batch in steps)
 
     def finish(self) -> None:
         """The training has ended."""
-        self.report.finish(self._trainer)
-        if self._trainer.is_last_batch and self.lr.calls is not None:
+        self.report.finish(self.trainer)
+        if self.trainer.is_last_batch and self.lr.calls is not None:
             self.lr.calls.check()
 
     # --- What the loader asks ---
 
     @property
     def epoch(self) -> int:
-        return self._trainer.current_epoch
+        return self.trainer.current_epoch
 
     def begin(self) -> Place:
         """Begins the current epoch, or the rest of it; returns where."""
         # Lightning knows the place in every case of resuming only when it asks for the first batch, and after a resume
         # in mid-epoch it does not call `on_train_epoch_start`.
-        place = Place(self.epoch, internals.batch_index(self._trainer) + 1)
+        place = Place(self.epoch, internals.batch_index(self.trainer) + 1)
         # Lightning has just requested the training loader. It must not request those for validation again.
-        internals.reload_every(self._trainer, 0)
+        internals.reload_every(self.trainer, 0)
         for part in self.parts:
             part.begin(place)
         return place
@@ -133,12 +127,12 @@ class Run:
         state.update(describe_position(self.plan, counters.place))
         if counters.place.batch == 0:
             counters.forget_loader()
-        self._patience.complete(checkpoint)
+        self.patience.complete(checkpoint)
 
     def resume(self, checkpoint: dict[str, Any], state: State | None) -> None:
         """Continues from a checkpoint, before Lightning reads its counters."""
         found = find_continuation(checkpoint, state, self.plan, self.lr.schedulers)
-        self.plan = self._ground.plan = replace(self.plan, start=found.place)
+        self.plan = self.ground.plan = replace(self.plan, start=found.place)
         self.lr.resume(found)
 
 
@@ -238,7 +232,7 @@ def _make_run(
     takeover.callback(following.restore)
     held = trainer.callbacks if arguments.hold_early_stopping else []  # type: ignore[attr-defined]
     patience, ground = Patience(plan, held, takeover), Ground(plan, trainer, front)
-    parts = [
+    parts = (
         ground,
         SubBatches(plan, module),
         Positions(plan, following),
@@ -248,15 +242,5 @@ def _make_run(
         patience,
         Validations(plan, trainer, arguments.validations_per_phase),
         lr,
-    ]
-    return Run(
-        plan,
-        trainer,
-        parts,
-        lr=lr,
-        report=report,
-        following=following,
-        patience=patience,
-        ground=ground,
-        statistics=statistics,
     )
+    return Run(plan, trainer, parts, lr, report, following, patience, ground, statistics)

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from inspect import signature
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -64,9 +65,9 @@ class VideoClassifier(LightningModule):
         channels_last: Keep the convolutions in `torch.channels_last_3d`, and with them all that is between them: the
             memory format in which half precision is fastest on a GPU. The model's layers must be 3D.
         fused_optimizer: Use the fused implementation of SGD: one kernel for many parameters.
-        optimizer: Makes another optimizer than SGD out of groups of parameters. Its LR and other settings are its own;
-            `lr`, `momentum`, `nesterov` and `fused_optimizer` have no effect, but the weight decays have. In YAML it is
-            a `class_path` with `init_args`.
+        optimizer: Makes another optimizer than SGD out of groups of parameters. Its LR and other settings are its own:
+            `lr`, `momentum`, `nesterov` and `fused_optimizer` are refused beside it, but the weight decays count. In
+            YAML it is a `class_path` with `init_args`.
         layer_decay: Factor of the learning rate from each block of a transformer to the one before, in (0, 1], as in
             fine-tuning of BEiT and VideoMAE. The head learns with the whole, the embedding with the least.
 
@@ -117,6 +118,8 @@ class VideoClassifier(LightningModule):
         require(loss != "bce" or not label_smoothing, "label_smoothing", label_smoothing, "0 with `loss='bce'`")
         if nesterov and not momentum:
             raise ValueError("`nesterov=True` needs a momentum, got `momentum=0`. Set one of them otherwise.")
+        if optimizer is not None:
+            _refuse_settings_of_sgd(lr=lr, momentum=momentum, nesterov=nesterov, fused_optimizer=fused_optimizer)
         _check_schedule(schedule, milestones, gamma, warmup_epochs, warmup_start_factor)
         # The weights are in the checkpoint already: `VideoClassifier.load_from_checkpoint(path, model=...)`.
         self.save_hyperparameters(ignore=["model", "optimizer"])
@@ -373,6 +376,17 @@ def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
         depths[name] = depth = int(block[1]) + 1 if block else math.inf if depth else 0
     last = 1 + max(depth for depth in depths.values() if depth < math.inf)
     return {name: decay ** max(0, last - depth) for name, depth in depths.items()}
+
+
+def _refuse_settings_of_sgd(**given: Any) -> None:
+    """Refuses arguments of SGD beside another optimizer, on which they would have no effect."""
+    defaults = {name: parameter.default for name, parameter in signature(VideoClassifier).parameters.items()}
+    for name, value in given.items():
+        if value != defaults[name]:
+            raise ValueError(
+                f"`{name}={value}` is for SGD, and would have no effect on the given `optimizer`. Give it to the "
+                f"optimizer, or leave `{name}` out."
+            )
 
 
 def _check_schedule(

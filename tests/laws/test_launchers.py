@@ -125,7 +125,7 @@ def test_sharded_models_train_as_whole_ones(tmp_path, kinds):
 
 def test_strategies_that_cannot_be_followed_are_refused():
     # DeepSpeed's own constructor asks for its package.
-    with pytest.raises(MisconfigurationException, match="DeepSpeed wraps both in an engine of its own. Use `strategy="):
+    with pytest.raises(MisconfigurationException, match="DeepSpeed steps in an engine of its own. Use `strategy="):
         refuse_split_models(DeepSpeedStrategy.__new__(DeepSpeedStrategy))
     strategy = ModelParallelStrategy()
     strategy._device_mesh = {"tensor_parallel": SimpleNamespace(size=lambda: 2)}

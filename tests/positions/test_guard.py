@@ -8,7 +8,7 @@ from torchvision.models.video import r3d_18
 from torchvision.models.video.swin_transformer import SwinTransformer3d
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
-from lightning_multigrid.positions.guard import FollowedValues, counted_from_first
+from lightning_multigrid.positions.guard import TracedValues, counted_from_first
 from tests.helpers.tiny import CLASSES, Module, clips, fit
 
 WIDTH = 8
@@ -179,9 +179,9 @@ def places(net, shape):
     shapes = {name: value.detach().to("meta") for name, value in tensors.items()}
     real = {id(shapes[name]): value for name, value in tensors.items()}
     clips = torch.empty(shape, device="meta")
-    with torch.no_grad(), FollowedValues(real, lambda: "layer") as values:
+    with torch.no_grad(), TracedValues(real, lambda: "layer") as values:
         torch.func.functional_call(net, shapes, (clips,))
-    return values.places
+    return values.encounters
 
 
 def counts(net, full, coarse):

@@ -266,6 +266,13 @@ class TestOptimizer:
         ]
         assert optimizer.param_groups[0].keys() == adamw([nn.Parameter(torch.ones(1))]).param_groups[0].keys()
 
+    @pytest.mark.parametrize("given", [{"lr": 0.3}, {"momentum": 0.0}, {"nesterov": True}, {"fused_optimizer": True}])
+    def test_settings_of_sgd_beside_another_optimizer_are_refused(self, given):
+        (name,) = given
+        message = f"`{name}=.*` is for SGD, and would have no effect .* or leave `{name}` out"
+        with pytest.raises(ValueError, match=message):
+            VideoClassifier(TinyModel(), CLASSES, optimizer=torch.optim.AdamW, **given)
+
 
 class TestLayerDecay:
     def test_the_scales_are_those_of_timm(self):
