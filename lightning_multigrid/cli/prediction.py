@@ -26,7 +26,7 @@ Grid = tuple[BatchShape, int]  # and how many clips share BN statistics; 0 is pl
 # About what a large matrix product and a large copy reach of an H200's peaks.
 _COMPUTE_SHARE, _MEMORY_SHARE = 0.8, 0.9
 _LAUNCH_SECONDS = 8e-6  # of Python, autograd and the driver for an operation: an assumption
-# CPU seconds of a prepared clip, measured on one core of an Intel Xeon (examples/results: loader, decode_real).
+# CPU seconds of a prepared clip, measured on one core of an Intel Xeon (benchmarks/results: loader, decode_real).
 _CLIP_SECONDS, _FRAME_SECONDS = 2.5e-3, 0.22e-3
 
 

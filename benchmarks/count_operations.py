@@ -1,7 +1,7 @@
 """What a training step of each model asks of a device, and how much of it sub-mini-batch BatchNorm adds: no GPU needed.
 
-    python examples/count_operations.py
-    python examples/count_operations.py --shape 8x32x224 --sub-batch 2 --json operations.json
+    python benchmarks/count_operations.py
+    python benchmarks/count_operations.py --shape 8x32x224 --sub-batch 2 --json operations.json
 
 Counts forward and backward on shapes alone (the meta device), for the model with plain BatchNorm and with statistics
 over groups of `--sub-batch` clips, contiguous and channels-last:

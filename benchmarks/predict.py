@@ -1,8 +1,8 @@
 """What the paper's settings will take on GPUs, predicted from counted operations and data sheets: nothing is measured.
 
-    python examples/predict.py --json examples/results/predicted.json --documents    # counts; ten minutes on one core
-    python examples/predict.py --counted examples/results/predicted.json       # the tables, from these counts
-    python examples/predict.py --counted examples/results/predicted.json --setting slowfast --clips 8 --gpu h200 --grids
+    python benchmarks/predict.py --json benchmarks/results/predicted.json --documents  # counts; ten minutes on one core
+    python benchmarks/predict.py --counted benchmarks/results/predicted.json    # the tables, from the counts there
+    python benchmarks/predict.py --setting slowfast --clips 8 --gpu h200 --grids    # each grid of a setting
 
 The model is a roofline (`lightning_multigrid/cli/prediction.py`): a step takes as long as what needs longest of the
 GPU's arithmetic, its memory, and the host, each at its best. So real steps take longer, and the speed-up may differ.
@@ -36,8 +36,8 @@ CLIPS = {
     "slowfast_t64": (4,),
     "slowfast_320": (4,),
 }
-EXAMPLES = Path(__file__).parent
-DOCUMENTS = EXAMPLES.parent / "docs" / "speed.md", EXAMPLES / "results" / "README.md"
+BENCHMARKS = Path(__file__).parent
+DOCUMENTS = BENCHMARKS.parent / "docs" / "speed.md", BENCHMARKS / "results" / "README.md"
 Counts = dict[Grid, StepCount]
 # Assumptions: seconds of a process until its first step, of choosing a kernel for a convolution by cuDNN's own guess
 # and of trying one; how much longer a step takes than the roofline. Then, steps in a turn.
