@@ -4,9 +4,9 @@
     python benchmarks/predict.py --counted benchmarks/results/predicted.json    # the tables, from the counts there
     python benchmarks/predict.py --setting slowfast --clips 8 --gpu h200 --grids    # each grid of a setting
 
-The model is a roofline (`lightning_multigrid/cli/prediction.py`): a step takes as long as what needs longest of the
-GPU's arithmetic, its memory, and the host, each at its best. So real steps take longer, and the speed-up may differ.
-The clips are taken to be there; the last column says how many a GPU's loader must give per second.
+The model is a roofline (`prediction.py`): a step takes as long as what needs longest of the GPU's arithmetic, its
+memory, and the host, each at its best. So real steps take longer, and the speed-up may differ. The clips are taken to
+be there; the last column says how many a GPU's loader must give per second.
 """
 
 import argparse
@@ -21,11 +21,11 @@ import torch
 from benchmark_all import GPU, Part
 from benchmark_speedup import SETTINGS, Setting, speedup_parser
 from measuring import write_json
+from prediction import GPUS, Grid, Prediction, count_grids, predict_step
+from step_count import StepCount
 from torch import nn
 
 from lightning_multigrid import Baseline, BatchShape, MultigridSchedule
-from lightning_multigrid.cli.prediction import GPUS, Grid, Prediction, count_grids, predict_step
-from lightning_multigrid.reports import StepCount
 
 # The paper's clips per GPU, and more, for the settings of its Table 2.
 CLIPS = {

@@ -6,9 +6,9 @@ import runpy
 from pathlib import Path
 
 import pytest
+from step_count import StepCount
 
 from lightning_multigrid import BatchShape
-from lightning_multigrid.reports import StepCount
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
