@@ -50,7 +50,7 @@ def _signal_handlers():
 
 @pytest.fixture(autouse=True)
 def _log_level_of_lightning():
-    # Scripts of `examples`, run in this process, make Lightning quiet, for as long as the process lives. They also run
-    # in fixtures of a whole class, which begin before this one.
+    # Scripts of `examples` and `benchmarks`, run in this process, make Lightning quiet, for as long as the process
+    # lives. They also run in fixtures of a whole class, which begin before this one.
     logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
     logging.disable(logging.NOTSET)

@@ -60,9 +60,9 @@ def clip_costs(module: LightningModule, grids: Sequence[BatchShape]) -> dict[Bat
     return costs if all(cost.flops for cost in costs.values()) else {}
 
 
-def clips_of(grid: BatchShape, number: int, dtype: torch.dtype | None = None) -> Tensor:
+def clips_of(grid: BatchShape, number: int) -> Tensor:
     """Returns so many clips of a grid, on the meta device."""
-    return torch.empty(number, 3, grid.frames, grid.size, grid.size, device="meta", dtype=dtype)
+    return torch.empty(number, 3, grid.frames, grid.size, grid.size, device="meta")
 
 
 class _KeepsInput(torch.autograd.Function):

@@ -32,7 +32,6 @@ from lightning_multigrid.cli.forecast import Forecast, clip_costs, measure_steps
 from lightning_multigrid.cli.init import init
 from lightning_multigrid.cli.own_commands import OWN_COMMANDS, own_parser
 from lightning_multigrid.cli.plan import Preview, count_clips, preview
-from lightning_multigrid.cli.prediction import Prediction, count_grids, find_gpu, predict_step
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.reports import plan_figure, save
 from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
@@ -55,7 +54,6 @@ class _Trainer(Trainer):
         num_nodes: int | None = None,
         step_time: float | None = None,
         measure: bool = False,
-        gpu: str | None = None,
         plot: str | None = None,
         json: bool = False,
         like: str | None = None,
@@ -69,7 +67,6 @@ class _Trainer(Trainer):
             num_nodes: Nodes; None is what the config says, or 1 if `devices` is given.
             step_time: Seconds of a baseline step on one device; FLOPs give those of other steps.
             measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
-            gpu: Also predict the steps on this GPU from its data sheet, such as h200. It takes about a minute.
             plot: Draw shapes and LR, as Figure 2 of the paper, and the costs of grids to this file (.png, .svg, .pdf).
             json: Print JSON instead of a table.
             like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
@@ -163,7 +160,6 @@ class _MultigridCLI(LightningCLI):
         if step_time is not None and (measure or step_time <= 0):
             wrong = f"{step_time:g} and `--measure`" if measure else f"{step_time:g}"
             raise ValueError(f"`--step_time` must be above 0 and come without `--measure`, got {wrong}. Give either.")
-        gpu = None if given.gpu is None else find_gpu(given.gpu)
         configured = math.prod(self.configured)
         # `--devices` alone means that many in all, rather than on each of a recipe's nodes.
         nodes = given.num_nodes or (1 if given.devices else self.configured[1])
@@ -173,16 +169,7 @@ class _MultigridCLI(LightningCLI):
         sync = self.config.plan.trainer.sync_batchnorm
         plan = preview(*parts, clips=clips, world=world, configured_world=configured, sync_batchnorm=sync)
         forecast = _forecast(plan, self.model, step_time, self.precision if measure else None)
-        as_json, text = plan.as_json(forecast), plan.table(forecast)
-        if gpu:
-            half, workers = "16" in self.precision, self.datamodule.num_workers
-            counts = count_grids(self.model, [(plan.schedule.baseline.shape, 0), *plan.shapes], half=half)
-            steps = {g: predict_step(count, gpu, g[0], half=half, workers=workers) for g, count in counts.items()}
-            predicted = Prediction(plan.schedule, steps)
-            as_json["prediction"] = {"gpu": gpu.name, "measured": False, **predicted.as_json()}
-            text += f"\n\n{gpu.name}, {'16' if half else '32'} bits, {workers} workers, predicted from its data sheet; "
-            text += f"nothing of this was measured:\n{predicted.table()}"
-        print(json_format.dumps(as_json, indent=2) if given.json else text)
+        print(json_format.dumps(plan.as_json(forecast), indent=2) if given.json else plan.table(forecast))
         if given.plot is not None:
             save(plan_figure(plan.schedule, plan.lrs, forecast.relative_costs()), given.plot)
             print(f"Drawn to {given.plot}.", file=sys.stderr)

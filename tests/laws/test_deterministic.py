@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from step_count import CountedOperations
 from torch.nn.functional import cross_entropy
 
 from lightning_multigrid import convert_sub_batchnorm, models
-from lightning_multigrid.reports import CountedOperations
 
 # The operations that `torch.use_deterministic_algorithms(True)` refuses on CUDA, from its documentation (torch 2.6 to
 # 2.15), by their names in autograd.

@@ -31,7 +31,7 @@ from lightning_multigrid.training.resume import _plan_key, describe_position
 from tests.helpers.processes import ddp_of_this_process
 from tests.helpers.tiny import CLIPS, Module, fit, loader, trainer
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "verify_resume.py"
 PLAN = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2, 3)))
 OFF = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "epoch_factor": 1}
 pytestmark = pytest.mark.filterwarnings(
@@ -82,7 +82,7 @@ def state_of(module, host):
 
 def test_a_process_that_is_killed_continues_exactly():
     """Runs the script for five of its moments."""
-    script = [sys.executable, EXAMPLES / "verify_resume.py", "--kills", "5", "--seed", "1"]
+    script = [sys.executable, SCRIPT, "--kills", "5", "--seed", "1"]
     printed = subprocess.run(script, check=True, capture_output=True, text=True).stdout
     assert "\n5/5 identical: indices, shapes, LR and loss of 31 steps, and the final weights" in printed
 

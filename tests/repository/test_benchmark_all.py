@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
 def load(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    return lambda name: runpy.run_path(str(EXAMPLES / f"{name}.py"))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return lambda name: runpy.run_path(str(BENCHMARKS / f"{name}.py"))
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_sample_of_the_parts_and_their_tables(sample, load, capsys):
     assert min(waiting) >= 0
     assert parts["fit"]["result"]["steps"] > 4
     assert parts["machine"]["result"]["copy_terabytes_per_second"] > 0
-    made = runpy.run_path(str(EXAMPLES / "results" / "tables.py"))
+    made = runpy.run_path(str(BENCHMARKS / "results" / "tables.py"))
     tables = made["with_tables"](f"{made['START']}\n{made['END']}", sample.parent)
     assert all(f"| `all.json: {part}` |" in tables for part in parts)
     # A second call has nothing left to do.
@@ -61,7 +61,7 @@ def test_a_sample_of_the_parts_and_their_tables(sample, load, capsys):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_every_part_runs(tmp_path, load):
     environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    call = [EXAMPLES / "benchmark_all.sh", "--dry", "--results", str(tmp_path / "all.json")]
+    call = [BENCHMARKS / "benchmark_all.sh", "--dry", "--results", str(tmp_path / "all.json")]
     outcome = subprocess.run(call, env=environment, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stdout
     names = [part.name for part in load("benchmark_all")["GPU"]]
@@ -104,7 +104,7 @@ class Scripts:
 
     def __init__(self, module, folder, monkeypatch):
         self.module, self.folder = module, folder
-        monkeypatch.setitem(module["Process"].__init__.__globals__, "EXAMPLES", folder)
+        monkeypatch.setitem(module["Process"].__init__.__globals__, "BENCHMARKS", folder)
 
     def runner(self, limit=60.0, path=None):
         from types import SimpleNamespace
@@ -187,7 +187,7 @@ def test_a_refused_copy_is_started_afresh(scripts, monkeypatch):
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_an_end_by_a_signal_keeps_the_table(tmp_path):
-    call = [sys.executable, str(EXAMPLES / "benchmark_all.py"), "--dry", "--fresh", "--parts", "machine", "norm"]
+    call = [sys.executable, str(BENCHMARKS / "benchmark_all.py"), "--dry", "--fresh", "--parts", "machine", "norm"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         [*call, "--results", str(tmp_path / "all.json")], stdout=subprocess.PIPE, text=True, env=environment

@@ -8,7 +8,7 @@ from pathlib import Path
 import av
 import pytest
 
-BENCHMARK = Path(__file__).parents[2] / "examples" / "benchmark_decode.py"
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "benchmark_decode.py"
 
 
 @pytest.fixture

@@ -12,16 +12,16 @@ from torch.testing import assert_close
 from lightning_multigrid import BatchShape, MultigridSchedule
 from lightning_multigrid.norm.sub_batchnorm import SubBatchNorm3d
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-RESULTS = EXAMPLES / "results"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+RESULTS = BENCHMARKS / "results"
 
 
 @pytest.fixture
 def script(monkeypatch):
-    """Loads a script of `examples` as `python` would run it."""
-    monkeypatch.syspath_prepend(str(EXAMPLES))
+    """Loads a script of `benchmarks` as `python` would run it."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
     threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
-    yield lambda name: runpy.run_path(str(EXAMPLES / f"{name}.py"))
+    yield lambda name: runpy.run_path(str(BENCHMARKS / f"{name}.py"))
     torch.set_num_threads(threads)
     torch.backends.cudnn.benchmark = benchmark
 
@@ -150,7 +150,7 @@ def test_speedup_is_of_the_recipes(script, name):
     text = ""
     file = f"{name}_baseline.yaml"
     while file:  # a recipe, then the one that it continues: the first value of a name counts
-        text += (EXAMPLES / "recipes" / file).read_text()
+        text += (BENCHMARKS.parent / "examples" / "recipes" / file).read_text()
         bases = re.findall(r"^config: (\S+)", text, re.MULTILINE)
         file = bases[-1] if f"{file}" != bases[-1] and not bases[-1].startswith("_") else None
 
@@ -197,7 +197,7 @@ def test_overhead(script, tmp_path, capsys):
 def test_tables_are_those_of_the_json(script):
     tables = runpy.run_path(str(RESULTS / "tables.py"))
     text = (RESULTS / "README.md").read_text()
-    assert tables["with_tables"](text, RESULTS) == text, "run `python examples/results/tables.py`"
+    assert tables["with_tables"](text, RESULTS) == text, "run `python benchmarks/results/tables.py`"
     assert "| " in text
 
 
@@ -226,3 +226,8 @@ def test_tables_of_new_results(script, tmp_path, monkeypatch):
     assert made.endswith("after\n")
     assert "old" not in made
     assert f"{speedup:.2f}x" in made
+
+
+def test_the_readme_names_every_script():
+    named = re.findall(r"`(\w+\.(?:py|sh))`", (BENCHMARKS / "README.md").read_text())
+    assert sorted(named) == sorted(path.name for suffix in ("py", "sh") for path in BENCHMARKS.glob(f"*.{suffix}"))

@@ -1,6 +1,6 @@
 """Measured numbers in sentences are those of the JSON files: each sentence is made again from them, and must be there.
 
-The tables of `examples/results/README.md` are compared in `test_benchmarks.py` and `test_compare.py`.
+The tables of `benchmarks/results/README.md` are compared in `test_benchmarks.py` and `test_compare.py`.
 """
 
 import json
@@ -12,7 +12,7 @@ from statistics import mean, stdev
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "examples" / "results"
+RESULTS = ROOT / "benchmarks" / "results"
 
 # What the pages say of others' numbers, or print of a run or a plan that the reader repeats.
 NOT_OURS = (
@@ -199,7 +199,7 @@ PAGES = {
     "docs/index.md": front,
     "docs/evidence.md": evidence,
     "docs/speed.md": speed,
-    "examples/results/README.md": results,
+    "benchmarks/results/README.md": results,
 }
 
 

@@ -14,15 +14,15 @@ from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NAMES = ["baseline", "multigrid_1.5x", "short_1.5x"]
 
 
 @pytest.fixture(scope="module")
 def compare():
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(EXAMPLES))
-        return runpy.run_path(str(EXAMPLES / "compare.py"))
+        patch.syspath_prepend(str(BENCHMARKS))
+        return runpy.run_path(str(BENCHMARKS / "compare.py"))
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ class TestReport:
 class TestOpponents:
     def test_a_baseline_of_equal_time_has_so_many_more_steps_and_its_lr(self, call, compare, tmp_path):
         """The factor of time is that of the committed runs."""
-        folder = EXAMPLES / "results" / "compare"
+        folder = BENCHMARKS / "results" / "compare"
         seconds = {
             name: mean(run["train_seconds"] / run["steps"] for run in records(folder, name))
             for name in ("baseline", "multigrid_1.5x")
@@ -207,7 +207,7 @@ def test_fine_tunings_start_from_one_training(call, tmp_path, capsys):
     assert first["task"]["fine_tunes"]
 
 
-@pytest.mark.parametrize("folder", sorted((EXAMPLES / "results").glob("compare*/")), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", sorted((BENCHMARKS / "results").glob("compare*/")), ids=lambda folder: folder.name)
 def test_committed_results_are_of_one_task_and_machine(folder, compare):
     files = sorted(folder.glob("*.json"))
     runs = [json.loads(file.read_text()) for file in files]
@@ -223,7 +223,7 @@ def test_committed_results_are_of_one_task_and_machine(folder, compare):
     "name", ["compare", "compare_width32", "compare_width48", "compare_transformer", "compare_fine_tuning"]
 )
 def test_tables_of_the_committed_results_are_those_of_the_json(name, compare):
-    runs = compare["load"](EXAMPLES / "results" / name)
+    runs = compare["load"](BENCHMARKS / "results" / name)
     variants = compare[
         {
             "compare_transformer": "TRANSFORMERS",
@@ -236,5 +236,5 @@ def test_tables_of_the_committed_results_are_those_of_the_json(name, compare):
     if name == "compare":
         for variants in (compare["ablations"](compare["Task"]()), compare["OPPONENTS"]):
             rows += compare["table"](runs, variants, times=False).splitlines()
-    text = (EXAMPLES / "results" / "README.md").read_text()
+    text = (BENCHMARKS / "results" / "README.md").read_text()
     assert [row for row in rows if row not in text] == []

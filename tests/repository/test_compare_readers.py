@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "examples" / "compare_readers.py"
-RESULT = ROOT / "examples" / "results" / "readers.json"
+SCRIPT = ROOT / "benchmarks" / "compare_readers.py"
+RESULT = ROOT / "benchmarks" / "results" / "readers.json"
 
 
 @pytest.fixture

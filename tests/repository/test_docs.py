@@ -63,7 +63,7 @@ def test_links_and_files_that_are_named_exist(page):
     folder = ROOT if page == "README.md" else ROOT / "docs"
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", PAGES[page]):
         assert target.startswith("https://") or (folder / target).exists(), target
-    for path in re.findall(r"`?((?:examples|tests)/[\w./-]+)", PAGES[page]):
+    for path in re.findall(r"`?((?:examples|benchmarks|tests)/[\w./-]+)", PAGES[page]):
         assert (ROOT / path.rstrip(".")).exists(), path
 
 

@@ -6,20 +6,20 @@ import runpy
 from pathlib import Path
 
 import pytest
+from step_count import StepCount
 
 from lightning_multigrid import BatchShape
-from lightning_multigrid.reports import StepCount
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "examples"
-COUNTED = EXAMPLES / "results" / "predicted.json"
+BENCHMARKS = ROOT / "benchmarks"
+COUNTED = BENCHMARKS / "results" / "predicted.json"
 H200 = 989.5e12 * 0.8  # FLOP/s of a large matrix product
 
 
 @pytest.fixture
 def script(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    return runpy.run_path(str(EXAMPLES / "predict.py"))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return runpy.run_path(str(BENCHMARKS / "predict.py"))
 
 
 def counts_by_points(script, name, clips, flops=0.0, launches=0):

@@ -351,7 +351,7 @@ def test_the_points_of_figure_3_have_the_epochs_of_their_factor(name, factor, ca
 def test_the_table_of_costs_is_what_the_script_prints(capsys, monkeypatch):
     """One row of each kind of overlay; the others are made in the same run."""
     monkeypatch.setattr(sys, "argv", ["recipe_costs.py", "--rows", "ucf101_r3d18_multigrid _hmdb51 _24gb"])
-    costs = runpy.run_path(str(FOLDER.parent / "recipe_costs.py"))
+    costs = runpy.run_path(str(FOLDER.parents[1] / "benchmarks" / "recipe_costs.py"))
     costs["main"]()
     table = (FOLDER / "README.md").read_text()
     header, _, line = capsys.readouterr().out.strip().splitlines()[-3:]

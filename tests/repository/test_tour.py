@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -16,14 +17,18 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the 
 def outputs(tmp_path, monkeypatch):
     """Runs the notebook, with other parameters if some are given, and returns what it shows."""
     monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(tmp_path))
-    paths = [str(EXAMPLES), str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    here = tmp_path / "examples"  # as in the repository, which it must not write to
+    for folder in (here, tmp_path / "benchmarks"):
+        folder.mkdir()
+    shutil.copy(EXAMPLES.parent / "benchmarks" / "animation.py", tmp_path / "benchmarks")
 
     def run(parameters=None):
         notebook = nbformat.read(EXAMPLES / "tour.ipynb", as_version=4)
         (cell,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
         cell.source = parameters or cell.source
-        NotebookClient(notebook, timeout=1200, resources={"metadata": {"path": str(tmp_path)}}).execute()
+        NotebookClient(notebook, timeout=1200, resources={"metadata": {"path": str(here)}}).execute()
         return [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
     return run

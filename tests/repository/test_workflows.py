@@ -27,7 +27,7 @@ def test_no_file_names_the_host_of_a_package_registry():
     files = [path for suffix in ("md", "yml", "yaml", "toml", "sh", "ipynb") for path in ROOT.glob(f"*.{suffix}")]
     files += [
         p
-        for d in (".github", ".ci", "docs", "examples")
+        for d in (".github", ".ci", "docs", "examples", "benchmarks")
         for p in (ROOT / d).rglob("*")
         if p.suffix not in (".png", ".gif")
     ]

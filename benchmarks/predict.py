@@ -1,12 +1,12 @@
 """What the paper's settings will take on GPUs, predicted from counted operations and data sheets: nothing is measured.
 
-    python examples/predict.py --json examples/results/predicted.json --documents    # counts; ten minutes on one core
-    python examples/predict.py --counted examples/results/predicted.json       # the tables, from these counts
-    python examples/predict.py --counted examples/results/predicted.json --setting slowfast --clips 8 --gpu h200 --grids
+    python benchmarks/predict.py --json benchmarks/results/predicted.json --documents  # counts; ten minutes on one core
+    python benchmarks/predict.py --counted benchmarks/results/predicted.json    # the tables, from the counts there
+    python benchmarks/predict.py --setting slowfast --clips 8 --gpu h200 --grids    # each grid of a setting
 
-The model is a roofline (`lightning_multigrid/cli/prediction.py`): a step takes as long as what needs longest of the
-GPU's arithmetic, its memory, and the host, each at its best. So real steps take longer, and the speed-up may differ.
-The clips are taken to be there; the last column says how many a GPU's loader must give per second.
+The model is a roofline (`prediction.py`): a step takes as long as what needs longest of the GPU's arithmetic, its
+memory, and the host, each at its best. So real steps take longer, and the speed-up may differ. The clips are taken to
+be there; the last column says how many a GPU's loader must give per second.
 """
 
 import argparse
@@ -21,11 +21,11 @@ import torch
 from benchmark_all import GPU, Part
 from benchmark_speedup import SETTINGS, Setting, speedup_parser
 from measuring import write_json
+from prediction import GPUS, Grid, Prediction, count_grids, predict_step
+from step_count import StepCount
 from torch import nn
 
 from lightning_multigrid import Baseline, BatchShape, MultigridSchedule
-from lightning_multigrid.cli.prediction import GPUS, Grid, Prediction, count_grids, predict_step
-from lightning_multigrid.reports import StepCount
 
 # The paper's clips per GPU, and more, for the settings of its Table 2.
 CLIPS = {
@@ -36,8 +36,8 @@ CLIPS = {
     "slowfast_t64": (4,),
     "slowfast_320": (4,),
 }
-EXAMPLES = Path(__file__).parent
-DOCUMENTS = EXAMPLES.parent / "docs" / "speed.md", EXAMPLES / "results" / "README.md"
+BENCHMARKS = Path(__file__).parent
+DOCUMENTS = BENCHMARKS.parent / "docs" / "speed.md", BENCHMARKS / "results" / "README.md"
 Counts = dict[Grid, StepCount]
 # Assumptions: seconds of a process until its first step, of choosing a kernel for a convolution by cuDNN's own guess
 # and of trying one; how much longer a step takes than the roofline. Then, steps in a turn.

@@ -1,8 +1,8 @@
 """Says which packages a machine lacks for the benchmarks, and how to carry them to one without a network.
 
-    python examples/preflight.py                        # on the machine with the GPU: what is missing
+    python benchmarks/preflight.py                        # on the machine with the GPU: what is missing
     python -m pip list --format=freeze > there.txt      # there, if a list can be brought here
-    python examples/preflight.py --there there.txt      # here, where the package is installed: what is missing there
+    python benchmarks/preflight.py --there there.txt      # here, where the package is installed: what is missing there
 
 The second way finds all that the package needs, and what that needs in turn, from what is installed here.
 """

@@ -1,6 +1,6 @@
 """Draws which LR is which, as a multigrid training has logged them: `docs/images/lr.png`.
 
-    python examples/lr_in_use.py lr.png
+    python benchmarks/lr_in_use.py lr.png
 
 The baseline has a warm-up and three LR stages. `LearningRateMonitor` logs the LR in `param_groups`, which is that of
 the script's own schedule; the callback logs `multigrid/lr`, with which the optimizer updates. The model is one layer,

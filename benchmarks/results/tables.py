@@ -1,6 +1,6 @@
 """Makes the tables of this folder's README from the JSON files beside it.
 
-python examples/results/tables.py
+python benchmarks/results/tables.py
 """
 
 import json

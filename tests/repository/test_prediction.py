@@ -1,30 +1,15 @@
-"""Laws of the roofline, and what `plan --gpu` says."""
-
-import json
-import re
-from pathlib import Path
+"""Laws of the roofline, by which `predict.py` predicts steps on GPUs."""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning import LightningModule
+from prediction import GPUS, Gpu, Prediction, StepPrediction, count_grids, predict_step
+from step_count import StepCount
 from torch import nn
 
 from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, VideoClassifier
-from lightning_multigrid.cli import main
-from lightning_multigrid.cli.prediction import (
-    GPUS,
-    Gpu,
-    Prediction,
-    StepPrediction,
-    count_grids,
-    find_gpu,
-    predict_step,
-)
-from lightning_multigrid.lightning import MisconfigurationException
 from lightning_multigrid.models import small_cnn
-from lightning_multigrid.reports import StepCount
 
 # Shapes of a small model.
 SHAPE = BatchShape(8, 16, 32)
@@ -76,12 +61,6 @@ def test_only_what_bounds_a_step_makes_it_faster(count, gpu, times):
     assert getattr(before, before.bound) == max(before.stepping, before.loader)
 
 
-def test_gpus_are_found_by_their_names():
-    assert find_gpu("RTX 4090") is find_gpu("rtx-4090") is GPUS["rtx4090"]
-    with pytest.raises(ValueError, match="must be one of h200, h100, a100, rtx4090, got 'v100'"):
-        find_gpu("v100")
-
-
 def made(seconds, plain, host=0.0, loader=0.0):
     """A prediction in which a step takes `seconds` of its shape on the device."""
     grids = [(SHAPE, 0), *SCHEDULE.grids_of_statistics]
@@ -122,32 +101,3 @@ def test_counts_of_grids():
     # The module is as it was.
     assert type(module.model.stem_norm) is nn.BatchNorm3d
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
-
-
-def test_a_model_that_reads_values_is_refused():
-    class Reads(LightningModule):
-        def forward(self, clips):
-            return clips * clips.sum().item()
-
-    with pytest.raises(MisconfigurationException, match="can't count Reads on shapes alone .*Use `--step_time`"):
-        count_grids(Reads(), [(SHAPE, 0)], half=True)
-
-
-def test_plan_says_that_it_is_a_prediction(capsys):
-    quickstart = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
-    arguments = ["plan", "--config", str(quickstart), "--clips=8000", "--gpu=H200"]
-    main(arguments)
-    printed = capsys.readouterr().out
-    assert "H200, 32 bits, 1 workers, predicted from its data sheet; nothing of this was measured:" in printed
-    assert re.search(r"Predicted: [\d.]+x faster than the baseline, [\d.]+x\nif loaders give each device", printed)
-    main([*arguments, "--json"])
-    predicted = json.loads(capsys.readouterr().out)["prediction"]
-    assert predicted["measured"] is False
-    plain, *grids = predicted["grids"]
-    assert plain["sub_batch"] == 0
-    assert {"clips", "frames", "size", "compute", "memory", "host", "loader", "bound"} <= set(plain)
-    rows = re.findall(r"^ *\d+ x \d+ x \d+  +(?:plain|\d+)  .*(?:host|loader|memory|compute)", printed, re.MULTILINE)
-    assert len(rows) == 1 + len(grids)
-    with pytest.raises(SystemExit, match="1"):
-        main([*arguments[:-1], "--gpu=tpu"])
-    assert "`--gpu` must be one of h200, h100, a100, rtx4090, got 'tpu'" in capsys.readouterr().err

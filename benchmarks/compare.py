@@ -1,14 +1,14 @@
 """Accuracy against training time on hard moving shapes: the baseline, shortened ones, and multigrid.
 
-    python examples/compare.py                  # trains what is missing in examples/results/compare, then reports
-    python examples/compare.py --ablations      # the same for the variants of the paper's Table 1
-    python examples/compare.py --opponents      # the same for shortened baselines with other LRs and more steps
-    python examples/compare.py --model transformer   # a video transformer and AdamW, in results/compare_transformer
-    python examples/compare.py --model transformer --epochs 60 --folder long   # the same for a baseline of 60 epochs
-    python examples/compare.py --fine-tuning    # that transformer, trained on easy shapes, then fine-tuned on hard ones
-    python examples/compare.py --report         # trains nothing: prints the tables and draws the figure
-    python examples/compare.py --width 32 --folder wide   # a CNN of twice the width, whose steps outlast decoding
-    python examples/compare.py --tiny --folder tiny   # seconds; its accuracy says nothing
+    python benchmarks/compare.py                  # trains what is missing in benchmarks/results/compare, then reports
+    python benchmarks/compare.py --ablations      # the same for the variants of the paper's Table 1
+    python benchmarks/compare.py --opponents      # the same for shortened baselines with other LRs and more steps
+    python benchmarks/compare.py --model transformer   # a video transformer and AdamW, in results/compare_transformer
+    python benchmarks/compare.py --model transformer --epochs 60 --folder long   # the same for a baseline of 60 epochs
+    python benchmarks/compare.py --fine-tuning    # that transformer, trained on easy shapes, then tuned on hard ones
+    python benchmarks/compare.py --report         # trains nothing: prints the tables and draws the figure
+    python benchmarks/compare.py --width 32 --folder wide   # a CNN of twice the width, whose steps outlast decoding
+    python benchmarks/compare.py --tiny --folder tiny   # seconds; its accuracy says nothing
 
 Each run writes one JSON file when it is done, and a run whose file exists is not repeated. So an interrupted comparison
 continues where it was, and several processes may share one, each with its own `--seeds` or `--variants`.
@@ -22,6 +22,7 @@ the last optimizer step, and include no validation.
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -36,7 +37,6 @@ import lightning as L
 import torch
 from measuring import machine
 from typing_extensions import override
-from video_transformer import VideoTransformer
 
 from lightning_multigrid import (
     Baseline,
@@ -50,6 +50,9 @@ from lightning_multigrid import (
 )
 from lightning_multigrid.cli.forecast import clip_costs
 from lightning_multigrid.models import small_cnn
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
+from video_transformer import VideoTransformer
 
 RESULTS = Path(__file__).parent / "results" / "compare"
 SHAPES = LongCycle().factors

@@ -1,8 +1,8 @@
 """How much faster a multigrid training is than its baseline: times of a step on every grid, weighted by the plan.
 
-    python examples/benchmark_speedup.py --device cpu                                      # a small model
-    python examples/benchmark_speedup.py --setting slowfast i3d --precision bf16 --json speedup.json
-    python examples/benchmark_speedup.py --setting i3d_1gpu --device cpu --clips 2 --size 64 --rounds 5
+    python benchmarks/benchmark_speedup.py --device cpu                                      # a small model
+    python benchmarks/benchmark_speedup.py --setting slowfast i3d --precision bf16 --json speedup.json
+    python benchmarks/benchmark_speedup.py --setting i3d_1gpu --device cpu --clips 2 --size 64 --rounds 5
 
 A step is forward, backward and optimizer, on synthetic clips that are already on the device. With `--resample` the step
 makes the clips from crops (YUV on a GPU, else RGB). The time of the loader is not included; the script prints how many
@@ -20,6 +20,7 @@ settings that take minutes to warm up, and has no totals.
 
 import argparse
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -35,7 +36,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 from torch.utils.flop_counter import FlopCounterMode
-from video_transformer import VideoTransformer
 
 from lightning_multigrid import (
     Baseline,
@@ -50,6 +50,9 @@ from lightning_multigrid.norm import restore_batchnorm, set_sub_batch
 from lightning_multigrid.pixels import YuvClip, YuvFormat
 from lightning_multigrid.schedule import text_table
 from lightning_multigrid.training.compile_grids import raised_limits
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
+from video_transformer import VideoTransformer
 
 KINETICS = 240_000  # training videos
 CLASSES = 400

@@ -1,7 +1,7 @@
 """How long BatchNorm over sub-mini-batches takes, forward and backward, compared with plain BatchNorm.
 
-    python examples/benchmark_norm.py
-    python examples/benchmark_norm.py --device cuda --json norm.json
+    python benchmarks/benchmark_norm.py
+    python benchmarks/benchmark_norm.py --device cuda --json norm.json
 
 Three layers take turns on the same mini-batches:
 

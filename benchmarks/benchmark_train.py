@@ -1,7 +1,7 @@
 """A real `fit`: videos, workers, `MultigridCallback`, and what the run reports, with the times of waiting for clips.
 
-    python examples/benchmark_train.py --device cpu                             # a small model on small clips
-    python examples/benchmark_train.py --model slowfast --clips 8 --frames 32 --size 224 --precision bf16-mixed \\
+    python benchmarks/benchmark_train.py --device cpu                             # a small model on small clips
+    python benchmarks/benchmark_train.py --model slowfast --clips 8 --frames 32 --size 224 --precision bf16-mixed \\
         --workers 16 --clips-of-epoch 2000
 
 The script draws videos, prepares them as `lightning-multigrid prepare` does, and trains on a list that names each of

@@ -1,10 +1,10 @@
 """The ceilings of a device: bytes copied per second, FLOPs of a matrix product, host time of an operation.
 
-    python examples/benchmark_machine.py --device cuda --json machine.json
+    python benchmarks/benchmark_machine.py --device cuda --json machine.json
 
-They are what `lightning-multigrid plan --gpu` takes from data sheets, and what a predicted time is to be judged by. A
-copy counts the bytes that are read and those that are written. The host's time is that of one operation on a tensor so
-small that the device waits for the host.
+They are what `predict.py` takes from data sheets, and what a predicted time is to be judged by. A copy
+counts the bytes that are read and those that are written. The host's time is that of one operation on a tensor so small
+that the device waits for the host.
 """
 
 import argparse

@@ -1,10 +1,10 @@
 """Runs the benchmarks in parts, the most valuable first, into one JSON file that is up to date at any moment.
 
-    python examples/benchmark_all.py --preflight                  # which packages are missing, and how to carry them
-    python examples/benchmark_all.py --results gpu.json           # all parts that nine minutes hold
-    python examples/benchmark_all.py --results gpu.json           # once more: the parts that are not whole yet
-    python examples/benchmark_all.py --parts fit loader --again   # only these, also if they are whole
-    python examples/benchmark_all.py --dry                        # each part on tiny clips, on the CPU
+    python benchmarks/benchmark_all.py --preflight                  # which packages are missing, and how to carry them
+    python benchmarks/benchmark_all.py --results gpu.json           # all parts that nine minutes hold
+    python benchmarks/benchmark_all.py --results gpu.json           # once more: the parts that are not whole yet
+    python benchmarks/benchmark_all.py --parts fit loader --again   # only these, also if they are whole
+    python benchmarks/benchmark_all.py --dry                        # each part on tiny clips, on the CPU
 
 Every part is a process of its own with its own limit of time. It writes what it has after each round, and this script
 takes that over, so being stopped at any moment loses at most a round. A part that fails does not end the others. A part
@@ -32,7 +32,7 @@ from typing import Any
 from json_files import replace_json
 from preflight import missing_packages, preflight
 
-EXAMPLES = Path(__file__).parent
+BENCHMARKS = Path(__file__).parent
 GRACE = 5.0  # seconds between asking a part to end and ending it
 
 
@@ -147,7 +147,7 @@ def run_script(script: str, options: Sequence[str], log: str, tiny: bool) -> Non
         import torch
 
         torch.compiler.set_stance("force_eager")  # the compiler takes a minute for each graph
-    runpy.run_path(str(EXAMPLES / f"{script}.py"))["main"](list(options))
+    runpy.run_path(str(BENCHMARKS / f"{script}.py"))["main"](list(options))
 
 
 class Process:
@@ -164,7 +164,7 @@ class Process:
             self.pid = process.pid or 0
         else:
             with log.open("ab") as file:
-                command = [sys.executable, str(EXAMPLES / f"{part.script}.py"), *options]
+                command = [sys.executable, str(BENCHMARKS / f"{part.script}.py"), *options]
                 fresh = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
             self.ended, self.pid = fresh.poll, fresh.pid
 
@@ -289,7 +289,7 @@ def table(parts: Sequence[Part], results: Results) -> str:
 def main(args: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", metavar="PART", help="only these; default: all, the most valuable first")
-    parser.add_argument("--results", type=Path, metavar="FILE", help="default: examples/results/all_DEVICE.json")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="default: benchmarks/results/all_DEVICE.json")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if there is one")
     parser.add_argument("--limit", type=float, default=540, metavar="SECONDS", help="for all parts (default: 540)")
     parser.add_argument("--again", action="store_true", help="also parts that are whole in the file")
@@ -308,7 +308,7 @@ def main(args: Sequence[str] | None = None) -> int:
         parser.error(f"no part {', '.join(sorted(unknown))} on {options.device}; there are {', '.join(names)}")
     parts = [part for part in known if not options.parts or part.name in options.parts]
     default = "all_dry" if options.dry else f"all_{options.device}"
-    results = Results(options.results or EXAMPLES / "results" / f"{default}.json", {"device": options.device})
+    results = Results(options.results or BENCHMARKS / "results" / f"{default}.json", {"device": options.device})
     if options.list:
         print(table(parts, results))
         return 0

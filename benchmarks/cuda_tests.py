@@ -1,6 +1,6 @@
 """Runs the tests that need a GPU, and nothing else of the test suite: pytest is the only tool they need.
 
-    python examples/cuda_tests.py --json cuda_tests.json
+    python benchmarks/cuda_tests.py --json cuda_tests.json
 
 It copies `tests` to a folder of its own, so that the tests find the package that is installed, with pytest's settings
 as they come instead of those of the repository. The JSON file is written after each test. Without a GPU all of them are

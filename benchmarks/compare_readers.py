@@ -1,7 +1,7 @@
 """Whether video readers return the frames that they are asked for: right, wrong or error, on the same files.
 
-    python examples/compare_readers.py
-    python examples/compare_readers.py --files 400 --videos FOLDER --json readers.json
+    python benchmarks/compare_readers.py
+    python benchmarks/compare_readers.py --files 400 --videos FOLDER --json readers.json
 
 Files are those that the tests make (`tests/helpers/rare_files.py`): many codecs and containers, whole and damaged,
 most of them rarer and nastier than a dataset's; and the videos of a folder, if one is given. Requests are single

@@ -1,7 +1,7 @@
 """What the recipes for one GPU and for one node cost, estimated from their plans: the table in `recipes/README.md`.
 
-    python examples/recipe_costs.py                            # all rows; some minutes, without a GPU or data
-    python examples/recipe_costs.py --rows ucf101_r3d18_baseline
+    python benchmarks/recipe_costs.py                            # all rows; some minutes, without a GPU or data
+    python benchmarks/recipe_costs.py --rows ucf101_r3d18_baseline
 
 Nothing here was measured. The hours are those of the FLOPs of all steps (three times those of the forward) at
 `UTILISATION` of the GPU's peak at 16 bits; validation, start-up and waiting for videos come on top. Clips per second
@@ -21,7 +21,7 @@ from typing import Any
 
 from lightning_multigrid.cli.main import main as command_line
 
-RECIPES = Path(__file__).parent / "recipes"
+RECIPES = Path(__file__).parents[1] / "examples" / "recipes"
 # An assumption: convolutions over time with few channels wait for memory most of the time.
 UTILISATION = 0.10
 

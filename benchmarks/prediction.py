@@ -1,4 +1,4 @@
-"""What `plan --gpu` says: steps as predicted from counts and data sheets (a roofline). Nothing of it is measured.
+"""How long steps should take, predicted from counts and data sheets (a roofline). Nothing of it is measured.
 
 The GPU's arithmetic, its memory, the host that launches operations, and the loader work at the same time, so a step
 takes as long as the one of them that needs longest. Each is taken at its best, so a real step takes longer.
@@ -7,18 +7,14 @@ takes as long as the one of them that needs longest. Each is taken at its best, 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import torch
-import yaml
-from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning import LightningModule
+from step_count import StepCount, count_training_step
 from torch import nn
 
-from lightning_multigrid.cli.forecast import clips_of
 from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
 from lightning_multigrid.positions import Following
-from lightning_multigrid.reports import StepCount, count_training_step
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, text_table
 from lightning_multigrid.training import meta_copy
 
@@ -26,7 +22,7 @@ Grid = tuple[BatchShape, int]  # and how many clips share BN statistics; 0 is pl
 # About what a large matrix product and a large copy reach of an H200's peaks.
 _COMPUTE_SHARE, _MEMORY_SHARE = 0.8, 0.9
 _LAUNCH_SECONDS = 8e-6  # of Python, autograd and the driver for an operation: an assumption
-# CPU seconds of a prepared clip, measured on one core of an Intel Xeon (examples/results: loader, decode_real).
+# CPU seconds of a prepared clip, measured on one core of an Intel Xeon (benchmarks/results: loader, decode_real).
 _CLIP_SECONDS, _FRAME_SECONDS = 2.5e-3, 0.22e-3
 
 
@@ -40,16 +36,15 @@ class Gpu:
     terabytes: float
 
 
-_DATA_SHEETS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-GPUS = {key: Gpu(**values) for key, values in _DATA_SHEETS.items()}
-
-
-def find_gpu(name: str) -> Gpu:
-    """Returns the GPU of a name such as "h200" or "RTX 4090". Others are a ValueError that lists them."""
-    gpu = GPUS.get(name.lower().replace(" ", "").replace("-", ""))
-    if gpu is None:
-        raise ValueError(f"`--gpu` must be one of {', '.join(GPUS)}, got {name!r}. Give the one that is most alike.")
-    return gpu
+GPUS = {
+    # NVIDIA's data sheets of the H200 and the H100 (SXM), which give the rates with sparsity: twice these.
+    "h200": Gpu("H200", bf16=989.5, tf32=494.7, terabytes=4.8),
+    "h100": Gpu("H100", bf16=989.5, tf32=494.7, terabytes=3.35),
+    # NVIDIA's data sheet of the A100 (SXM, 80 GB).
+    "a100": Gpu("A100", bf16=312.0, tf32=156.0, terabytes=2.039),
+    # NVIDIA's white paper on the Ada architecture, appendix A; bfloat16 is accumulated at 32 bits.
+    "rtx4090": Gpu("RTX 4090", bf16=165.2, tf32=82.6, terabytes=1.008),
+}
 
 
 @dataclass(frozen=True)
@@ -79,23 +74,18 @@ def predict_step(count: StepCount, gpu: Gpu, shape: BatchShape, *, half: bool, w
     return StepPrediction(compute, memory, count.launches * _LAUNCH_SECONDS, loader)
 
 
-def count_grids(module: nn.Module, grids: Iterable[Grid], *, half: bool) -> dict[Grid, StepCount]:
+def count_grids(module: LightningModule, grids: Iterable[Grid], *, half: bool) -> dict[Grid, StepCount]:
     """Counts a step on each grid, the baseline's first. `forward` of the module takes clips B x 3 x T x H x W."""
     dtype, counts, following = torch.bfloat16 if half else torch.float32, dict[Grid, StepCount](), None
-    try:
-        probe = meta_copy(module).to(dtype)  # type: ignore[arg-type]
-        for shape, sub_batch in grids:
-            following = following or Following(probe, shape.frames, shape.size)
-            following.set_grid(shape.frames, shape.size)
-            restore_batchnorm(probe)
-            if sub_batch:
-                set_sub_batch(convert_sub_batchnorm(probe), sub_batch, of=shape.clips)
-            step = count_training_step(probe, clips_of(shape, shape.clips, dtype))
-            counts[shape, sub_batch] = _with_weights(step, probe, half)
-    except Exception as error:  # whatever a user's model may raise
-        raise MisconfigurationException(
-            f"`--gpu` can't count {type(module).__name__} on shapes alone ({error}). Use `--step_time` or `--measure`."
-        ) from error
+    probe = meta_copy(module).to(dtype)
+    for shape, sub_batch in grids:
+        following = following or Following(probe, shape.frames, shape.size)
+        following.set_grid(shape.frames, shape.size)
+        restore_batchnorm(probe)
+        if sub_batch:
+            set_sub_batch(convert_sub_batchnorm(probe), sub_batch, of=shape.clips)
+        clips = torch.empty(shape.clips, 3, shape.frames, shape.size, shape.size, device="meta", dtype=dtype)
+        counts[shape, sub_batch] = _with_weights(count_training_step(probe, clips), probe, half)
     return counts
 
 
@@ -126,16 +116,6 @@ class Prediction:
         """Clips of the baseline on a device from which on no step waits for the host, whose time does not grow."""
         waits = max(step.host / max(step.compute, step.memory) for step in self.steps.values())
         return math.ceil(self.schedule.baseline.shape.clips * waits)
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns plain values; times in seconds, clips per second that a device takes on each grid."""
-        grids = [
-            {**asdict(shape), "sub_batch": sub_batch, **asdict(step), "bound": step.bound}
-            | {"clips_per_second": shape.clips / step.stepping}
-            for (shape, sub_batch), step in self.steps.items()
-        ]
-        speedups = {"speedup": self.speedup(loader=True), "speedup_if_clips_are_there": self.speedup(loader=False)}
-        return {**speedups, "clips_beyond_host": self.clips_beyond_host, "grids": grids}
 
     def table(self) -> str:
         columns = ["clips x frames x size", "BN clips", "compute", "memory", "host", "loader", "bound by", "clips/s"]

@@ -1,7 +1,7 @@
 """What the callback costs: Lightning with MultigridCallback, compared with a bare loop over the same mini-batches.
 
-    python examples/benchmark_overhead.py
-    python examples/benchmark_overhead.py --width 48 --rounds 5 --json overhead.json
+    python benchmarks/benchmark_overhead.py
+    python benchmarks/benchmark_overhead.py --width 48 --rounds 5 --json overhead.json
 
 The Trainer with MultigridCallback and a bare loop (forward, backward, optimizer step and nothing else) take turns over
 the same clips, in the same order and shapes. So do Lightning's Trainer alone and a bare loop, on the baseline's shape.

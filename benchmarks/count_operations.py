@@ -1,7 +1,7 @@
 """What a training step of each model asks of a device, and how much of it sub-mini-batch BatchNorm adds: no GPU needed.
 
-    python examples/count_operations.py
-    python examples/count_operations.py --shape 8x32x224 --sub-batch 2 --json operations.json
+    python benchmarks/count_operations.py
+    python benchmarks/count_operations.py --shape 8x32x224 --sub-batch 2 --json operations.json
 
 Counts forward and backward on shapes alone (the meta device), for the model with plain BatchNorm and with statistics
 over groups of `--sub-batch` clips, contiguous and channels-last:
@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 from measuring import machine, machine_line, write_json
+from step_count import StepCount, count_step, count_training_step
 from torch import Tensor, nn
 
 from lightning_multigrid import BatchShape, convert_sub_batchnorm, resample_clips
 from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
 from lightning_multigrid.norm import set_sub_batch
 from lightning_multigrid.pixels import YuvFormat
-from lightning_multigrid.reports import StepCount, count_step, count_training_step
 from lightning_multigrid.schedule import text_table
 
 MODELS: dict[str, Callable[[], nn.Module]] = {

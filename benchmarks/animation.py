@@ -1,6 +1,6 @@
 """Draws what the model sees through a multigrid training, as an animated GIF: `docs/images/training.gif`.
 
-    python examples/animation.py training.gif
+    python benchmarks/animation.py training.gif
 
 The clips come from the data module, at the shapes that the schedule plans: all clips of a mini-batch, each with as many
 pixels as the model gets, playing as long as a clip of the baseline does. The GIF shows each size of the short cycle

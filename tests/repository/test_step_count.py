@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from step_count import StepCount, count_step, count_training_step
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from lightning_multigrid.models.blocks import Bottleneck, MaxPool, NonLocal, stem
-from lightning_multigrid.reports import StepCount, count_step, count_training_step
 
 LAST = torch.channels_last_3d
 
@@ -20,6 +20,8 @@ def test_a_product_by_hand():
     x, weight = meta(5, 2), meta(3, 2)
     step = count_step(lambda: F.linear(x, weight))  # transposes the weight, a view
     assert step == StepCount(flops=2 * 5 * 2 * 3, bytes=4 * (5 * 2 + 2 * 3 + 5 * 3), calls=2, launches=1)
+    layer = nn.Linear(2, 3, device="meta")
+    assert count_training_step(layer, x).flops == 2 * step.flops  # the clips need no gradient
 
 
 def test_views_and_allocations_move_nothing_and_writes_read_nothing():

@@ -1,7 +1,7 @@
 """How many clips per second and core video decoders give, on ordinary and on prepared H.264 files.
 
-    python examples/benchmark_decode.py
-    python examples/benchmark_decode.py --videos FOLDER --rounds 5 --json decode.json
+    python benchmarks/benchmark_decode.py
+    python benchmarks/benchmark_decode.py --videos FOLDER --rounds 5 --json decode.json
 
 Clips are as in training: 8 frames at a stride of 2 to 8, 16 at 2 to 4, 32 at 2, starting anywhere. All methods take
 turns at every clip, in random order, and all but the second give the same frames as RGB bytes:

@@ -1,6 +1,6 @@
 """Kills a training with `kill -9`, continues it with `ckpt_path="last"`, and compares it with an uninterrupted one.
 
-    python examples/verify_resume.py --kills 50
+    python benchmarks/verify_resume.py --kills 50
 
 Each trial is a process of its own, with two workers. It dies at a random step, within one step of the start or end of
 an epoch or a phase, in the middle of a validation, or with half a checkpoint on the disk; half of the trials die a

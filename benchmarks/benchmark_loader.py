@@ -1,7 +1,7 @@
 """How many clips per second a `DataLoader` with workers gives, in mini-batches that are ready for the device.
 
-    python examples/benchmark_loader.py video1.mp4 video2.mp4 --json loader.json
-    python examples/benchmark_loader.py --made 4 --methods ours --workers 16      # without videos of your own
+    python benchmarks/benchmark_loader.py video1.mp4 video2.mp4 --json loader.json
+    python benchmarks/benchmark_loader.py --made 4 --methods ours --workers 16      # without videos of your own
 
 Three loaders take turns on the same videos, with the same draws of frames and crops:
 
