@@ -1,8 +1,13 @@
 """What every test needs."""
 
 import logging
+import os
 import signal
 import sys
+
+# Two test processes on two cores: more threads would only wait for each other. Processes that tests start inherit it.
+# And a child that is forked after its parent computed with several threads hangs in its first such operation.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
@@ -15,8 +20,6 @@ else:
     # How long an example takes depends on what else the machine does; a test that hangs ends by pytest's own limit.
     settings.register_profile("patient", deadline=None)
     settings.load_profile("patient")
-# Two test processes on two cores: more threads would only wait for each other.
-torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items):
@@ -24,6 +27,12 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("cuda"):
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    # Whatever the environment says, and the test before has set: Lightning does in ranks, scripts of benchmarks, too.
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

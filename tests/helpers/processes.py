@@ -23,6 +23,11 @@ def is_running(pid):
 
 def ddp_of_this_process():
     """Lightning's strategy with ranks that are forks, or new processes where autograd no longer works in forks."""
+    return f"ddp_{start_method()}"
+
+
+def start_method():
+    """How to start ranks: forks spare imports, but for where autograd no longer works in them."""
     child = os.fork()
     if not child:
         try:
@@ -30,4 +35,4 @@ def ddp_of_this_process():
         except RuntimeError:
             os._exit(1)
         os._exit(0)
-    return "ddp_spawn" if os.waitpid(child, 0)[1] else "ddp_fork"
+    return "spawn" if os.waitpid(child, 0)[1] else "fork"

@@ -60,7 +60,12 @@ def test_ranks_of_every_launcher(tmp_path, launch, world, options):
 @pytest.mark.parametrize(
     ("launch", "how", "said"),
     [
-        (by_torchrun, "kill", r"Root Cause \(first observed failure\):\n\[0\]:\n.*\n.*\n  rank      : 1 "),
+        pytest.param(
+            by_torchrun,
+            "kill",
+            r"Root Cause \(first observed failure\):\n\[0\]:\n.*\n.*\n  rank      : 1 ",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(by_torchrun, "raise", "ValueError: the third clip is odd", marks=pytest.mark.slow),
         pytest.param(by_lightning, "kill", r"\[rank: 1\] Child process with PID|by peer", marks=pytest.mark.slow),
     ],

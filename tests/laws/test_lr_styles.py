@@ -6,6 +6,7 @@ The recorded baseline is the same script without the callback.
 import copy
 import math
 from fractions import Fraction
+from itertools import cycle, product
 
 import lightning as L
 import pytest
@@ -17,6 +18,7 @@ from torch.optim import SGD, Adam, lr_scheduler
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.lightning import MisconfigurationException
 from lightning_multigrid.norm import SubBatchNorm3d
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import clips, fit
 
 BATCHES, EPOCHS = 17, 3  # of the baseline: 66 clips, 4 each
@@ -181,7 +183,10 @@ AUTOMATIC = {
 }
 
 
-@pytest.mark.parametrize("style", AUTOMATIC)
+@pytest.mark.parametrize(
+    "style",
+    sampled(AUTOMATIC, "timm by step", "an own class", "LambdaLR that asks the Trainer", "two on one optimizer"),
+)
 def test_schedulers_follow_the_baselines_clock(style):
     assert_follows(AUTOMATIC[style])
 
@@ -264,7 +269,10 @@ MANUAL = {
 
 @pytest.mark.filterwarnings("ignore:The LR of Adam will be multiplied")
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
-@pytest.mark.parametrize("style", MANUAL)
+@pytest.mark.parametrize(
+    "style",
+    sampled(MANUAL, "by epoch", "at the last batch", "every fourth step, which it says", "a critic of three steps"),
+)
 def test_manual_optimization_follows_the_baselines_clock(style):
     _, host = assert_follows(MANUAL[style])
     for config in host.lr_scheduler_configs:
@@ -441,8 +449,10 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("relative", [False, True], ids=["absolute", "relative"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("place", "relative"),
+    sampled(list(product(PLACES, (False, True))), *zip(PLACES, cycle([False, True]), strict=False)),
+)
 def test_an_lr_that_is_written_is_the_baselines_and_is_scaled(place, relative):
     callbacks = [Hand(), MultigridCallback()]
     if place == "a callback":

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import chain, repeat
+from itertools import chain, product, repeat
 from operator import mul
 from typing import Any, ClassVar
 
@@ -26,6 +26,7 @@ from torch.optim import LBFGS, SGD, Adafactor, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR
 
 from lightning_multigrid import MultigridCallback
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import clips, fit
 
 CLIPS, EPOCHS = 34, 2  # of the baseline, one clip each: enough for phases with four scales
@@ -756,8 +757,9 @@ class Pickled(Plain):
                 assert type(unpickled.net[0]) is nn.BatchNorm3d
 
 
-@pytest.mark.parametrize("gamma", [None, 0.97], ids=["no scheduler", "a scheduler"])
-@pytest.mark.parametrize("manual", [False, True], ids=["automatic", "manual"])
+@pytest.mark.parametrize(
+    ("manual", "gamma"), sampled(list(product((False, True), (None, 0.97))), (False, 0.97), (True, None))
+)
 def test_module_optimizer_and_scheduler_can_be_pickled_and_copied_in_mid_fit(manual, gamma):
     Pickled.looked.clear()
     host, _ = run(Pickled(manual=manual, gamma=gamma), val=few_clips())
@@ -780,7 +782,7 @@ FORMULAS = {
 }
 
 
-@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("name", sampled(FORMULAS, "float", "clip of NumPy", "through a tensor"))
 def test_an_lr_that_is_computed_from_the_one_found_is_the_baselines(name):
     class Writes(Recording):
         def look(self, where):
@@ -801,10 +803,12 @@ WRITES = {
     "mul_": lambda group: group["lr"].mul_(0.98),
     "another tensor": lambda group: group.update(lr=group["lr"] * 0.98),
 }
+WRITTEN_IN = ("on_train_batch_start", "on_before_optimizer_step", "on_train_batch_end")
 
 
-@pytest.mark.parametrize("place", ["on_train_batch_start", "on_before_optimizer_step", "on_train_batch_end"])
-@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize(
+    ("name", "place"), sampled(list(product(WRITES, WRITTEN_IN)), *zip(WRITES, WRITTEN_IN, strict=True))
+)
 def test_an_lr_in_a_tensor_that_is_written_is_the_baselines(name, place):
     class Writes(Recording):
         def look(self, where):

@@ -84,6 +84,7 @@ def test_the_script_is_bash_and_names_its_arguments():
     assert "usage: sbatch [options] train.sbatch CONFIG" in missing.stderr
 
 
+@pytest.mark.slow  # two processes that import and train; the scripts' arguments and `test_launchers` are the sample
 def test_a_job_trains_on_all_of_its_tasks(cluster, tmp_path):
     job = submit(cluster, "--trainer.max_epochs=2")
     output, _ = job.communicate(timeout=280)

@@ -12,6 +12,7 @@ from torchvision.models import video
 from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slow_r50, slowfast_r50, slowfast_r101, small_cnn
 from lightning_multigrid.models.blocks import Bottleneck, Head, MaxPool, NonLocal
 from lightning_multigrid.models.slowfast import slow_frames
+from tests.helpers.sampling import sampled
 
 # Every (T, S) that the default schedule makes of a baseline of 32 x 224.
 GRIDS_32 = [(8, 112), (8, 158), (16, 112), (16, 158), (16, 224), (32, 112), (32, 158), (32, 224)]
@@ -52,21 +53,32 @@ def test_parameters_are_those_of_pyslowfast(factory, arguments, parameters, tens
 @pytest.mark.parametrize(
     ("factory", "arguments", "costs"),
     [
-        (slowfast_r50, {}, dict(zip(GRIDS_32, [3.30, 6.41, 6.59, 12.81, 25.16, 13.19, 25.63, 50.31], strict=True))),
+        pytest.param(
+            slowfast_r50,
+            {},
+            dict(zip(GRIDS_32, [3.30, 6.41, 6.59, 12.81, 25.16, 13.19, 25.63, 50.31], strict=True)),
+            marks=pytest.mark.slow,
+        ),
         (
             slowfast_r50,
             {},
             {(64, 112): 26.37, (64, 158): 51.25, (64, 224): 100.62, (32, 320): 102.67, (16, 226): 28.43},
         ),
-        (
+        pytest.param(
             slowfast_r50,
             {"alpha": 2},
             dict(zip(GRIDS_16, [3.13, 6.07, 6.25, 12.15, 23.83, 12.51, 24.29, 47.67], strict=True)),
+            marks=pytest.mark.slow,
         ),
         (slowfast_r101, {}, {(32, 224): 96.71}),
         (i3d_r50, {}, dict(zip(GRIDS_16, [3.68, 7.22, 7.35, 14.43, 28.41, 14.70, 28.87, 56.81], strict=True))),
         (i3d_r50, {}, {(2, 112): 1.84}),
-        (i3d_nl_r50, {}, dict(zip(GRIDS_16, [4.34, 8.72, 8.77, 17.83, 36.53, 17.90, 37.22, 79.05], strict=True))),
+        pytest.param(
+            i3d_nl_r50,
+            {},
+            dict(zip(GRIDS_16, [4.34, 8.72, 8.77, 17.83, 36.53, 17.90, 37.22, 79.05], strict=True)),
+            marks=pytest.mark.slow,
+        ),
         (i3d_nl_r50, {"key_pool": 1}, {(16, 224): 121.09}),
         (slow_r50, {}, {(8, 224): 41.74}),
     ],
@@ -82,7 +94,7 @@ def test_one_model_takes_every_grid_at_the_published_cost(factory, arguments, co
     assert counted == pytest.approx(costs, abs=0.006)
 
 
-@pytest.mark.parametrize("factory", [slowfast_r50, i3d_r50, i3d_nl_r50, slow_r50])
+@pytest.mark.parametrize("factory", sampled([slowfast_r50, i3d_r50, i3d_nl_r50, slow_r50], slowfast_r50, i3d_nl_r50))
 def test_a_training_step_on_an_odd_grid_gives_finite_gradients(factory):
     """To every parameter, too."""
     model = factory(num_classes=3)
@@ -248,7 +260,9 @@ def test_small_cnn_learns_a_direction_that_no_frame_shows():
     assert (model(clips).argmax(1) == classes).all()
 
 
-@pytest.mark.parametrize("factory", [video.r3d_18, video.mc3_18, video.r2plus1d_18, video.swin3d_t])
+@pytest.mark.parametrize(
+    "factory", sampled([video.r3d_18, video.mc3_18, video.r2plus1d_18, video.swin3d_t], video.mc3_18)
+)
 def test_models_of_torchvision_that_take_grids(factory):
     model = on_meta(factory, num_classes=4)
     for frames, size in [(16, 112), (8, 79), (4, 56), (2, 112)]:

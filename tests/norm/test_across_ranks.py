@@ -16,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import distributed as dist
 from torch import nn
-from torch.multiprocessing import spawn
+from torch.multiprocessing import spawn, start_processes
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from lightning_multigrid.norm.across_ranks import _partition, make_groups
 from lightning_multigrid.norm.sub_batchnorm import (
+from tests.helpers.processes import start_method
     SubBatchNorm1d,
     SubBatchNorm2d,
     SubBatchNorm3d,
@@ -503,7 +504,8 @@ def run_laws(rank, world, store, laws, backend="gloo"):
 
 @pytest.mark.parametrize("world", [2, *(pytest.param(world, marks=pytest.mark.slow) for world in (3, 4))])
 def test_laws_across_ranks(world, tmp_path):
-    spawn(run_laws, args=(world, str(tmp_path / "store"), LAWS), nprocs=world)
+    args = (world, str(tmp_path / "store"), LAWS)
+    start_processes(run_laws, args=args, nprocs=world, start_method=start_method())
 
 
 @pytest.mark.slow  # seven processes

@@ -51,6 +51,7 @@ def records(folder, name):
     return [json.loads(file.read_text()) for file in sorted(folder.glob(f"{name}-seed*.json"))]
 
 
+@pytest.mark.slow  # six trainings; one is in `TestOpponents`
 class TestRuns:
     def test_each_run_leaves_a_file(self, folder):
         expected = {f"{name}-seed{seed}.json" for name in NAMES for seed in (0, 1)}
@@ -99,6 +100,7 @@ class TestRuns:
         assert "`--tiny`, `--width` and `--epochs` need a `--folder` of their own" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 class TestTransformer:
     def test_it_trains_as_it_is_planned_and_the_speed_up_is_predicted(self, compare, call, tmp_path, capsys):
         call("--tiny", "--model=transformer", "--folder", str(tmp_path / "t"), "--seeds=0", "--variants=multigrid_1.5x")
@@ -115,6 +117,7 @@ class TestTransformer:
 
 
 class TestReport:
+    @pytest.mark.slow
     def test_the_table_is_of_the_files(self, call, folder, capsys):
         call("--tiny", "--report", "--folder", str(folder))
         printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
@@ -142,6 +145,7 @@ class TestReport:
         row = compare["table"](runs, compare["COMPARISON"]).splitlines()[-1]
         assert [cell.strip() for cell in row.split("|")][6:9] == ["3.0x", "10", faster]
 
+    @pytest.mark.slow
     def test_the_figure_is_drawn(self, call, folder, capsys):
         pytest.importorskip("matplotlib")
         call("--tiny", "--report", "--folder", str(folder))

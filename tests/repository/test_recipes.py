@@ -26,9 +26,8 @@ CASES = [(name,) for name in RECIPES] + [
     for model in ("slowfast", "r3d18")
     for kind in ("baseline", "multigrid")
 ]
-# A model of the paper, one with files that change it, and a transformer; the others run with `-m slow`.
+# A model with files that change it, and a transformer; the others, of the paper's models, too, run with `-m slow`.
 SAMPLE = [
-    ("slowfast_multigrid",),
     ("ucf101_r3d18_multigrid", "_hmdb51", "_24gb"),
     ("videomae_kinetics_multigrid",),
 ]
@@ -271,7 +270,7 @@ def test_plan_without_data(name, monkeypatch, tmp_path, capsys):
         # Sec. 5: 1200k iterations; 343k by the schedule of the published code.
         ("i3d_1gpu_multigrid", ["--clips=240000"], 1_200_000, 343_000),
         # Sec. 6: 230k iterations.
-        ("ssv2_multigrid", ["--clips=169000", "--devices=8"], 230_000, 68_700),
+        pytest.param("ssv2_multigrid", ["--clips=169000", "--devices=8"], 230_000, 68_700, marks=pytest.mark.slow),
     ],
 )
 def test_iterations_are_those_of_the_paper(name, arguments, baseline, multigrid, capsys):
@@ -323,7 +322,10 @@ def test_every_recipe_with_batchnorm_has_the_statistics_of_the_published_configs
         assert cycles == ({"factors": [[1, 1]]}, {"factors": [1]})
 
 
-@pytest.mark.parametrize(("name", "world"), [("slowfast", 128), ("ssv2", 8), ("i3d_1gpu", 1)])
+@pytest.mark.parametrize(
+    ("name", "world"),
+    [*(pytest.param(*case, marks=pytest.mark.slow) for case in (("slowfast", 128), ("ssv2", 8))), ("i3d_1gpu", 1)],
+)
 def test_a_baseline_and_its_multigrid_training_share_statistics_over_the_same_clips(name, world, capsys):
     def last(kind):
         phase = plan(capsys, f"{name}_{kind}", "--clips=240000", f"--devices={world}")["phases"][-1]

@@ -3,6 +3,7 @@
 import csv
 import math
 from fractions import Fraction
+from itertools import product
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from lightning_multigrid.schedule.plan import BaselineEpoch
 from lightning_multigrid.training.lr_in_step import LRInStep
 from lightning_multigrid.training.lr_stages import lr_stages
 from lightning_multigrid.training.takeover import Takeover
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader
 
 BATCHES = 25  # of the baseline: 100 clips, 4 each
@@ -69,8 +71,14 @@ def schedule_of(host):
     return next(c for c in host.callbacks if isinstance(c, MultigridCallback)).fit.plan
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize(
+    ("name", "accumulate"),
+    sampled(
+        list(product(SCHEDULERS, (1, 2))),
+        *(("MultiStepLR", 1), ("cosine by step", 2), ("warm-up, cosine by step", 1), ("every fourth step", 2)),
+        *(("warm restarts", 1), ("none", 2)),
+    ),
+)
 def test_lr_is_the_schedulers_at_the_baseline_clock_times_the_scale(name, accumulate):
     baseline = Module(SCHEDULERS[name])
     fit(baseline, accumulate_grad_batches=accumulate)
@@ -124,7 +132,7 @@ def test_stepwise_fine_tuning_halves():
     assert tuning == {True: {0.01}, False: {0.001}}
 
 
-@pytest.mark.parametrize("interval", ["step", "epoch"])
+@pytest.mark.parametrize("interval", sampled(["step", "epoch"], "step"))
 def test_learning_rate_monitor_shows_the_scripts_schedule_and_we_log_what_is_used(tmp_path, interval):
     module = Module(cosine)
     logger = CSVLogger(tmp_path)
@@ -213,8 +221,9 @@ def test_a_group_that_is_added_while_training_keeps_its_share_of_the_lr(first):
 
 
 @pytest.mark.filterwarnings("ignore:Found .* module")
-@pytest.mark.parametrize("in_tensor", [False, True])
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    ("first", "in_tensor"), sampled(list(product((True, False), repeat=2)), (True, False), (False, True))
+)
 def test_a_backbone_thaws_at_its_share_of_the_baselines_lr(first, in_tensor):
     class Halves(Module):
         def __init__(self):
@@ -257,7 +266,7 @@ class Remembering(Module):
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 @pytest.mark.filterwarnings("ignore:Detected call of")
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("first", sampled([True, False], True))
 def test_checkpoints_with_callbacks_for_fine_tuning_load_as_weights_only(first, tmp_path):
     def groups(parameters):
         return SGD([p for p in parameters if p.requires_grad], lr=0.1, momentum=0.9)

@@ -40,6 +40,7 @@ from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.lightning_internals import training_source
 from lightning_multigrid.training.precise_bn import EvaluationStatistics
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import CLIPS, Module, clips, fit, loader, trainer
 
 BASELINE = Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2, 3))
@@ -107,7 +108,7 @@ def test_two_runs_with_one_seed_are_the_same_and_with_another_not():
     assert runs[0].seen != runs[2].seen
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", sampled([1, 2], 2))
 def test_the_number_of_workers_changes_nothing(workers):
     alone, helped = Module(steps_scheduler), Module(steps_scheduler)
     fit(alone, MultigridCallback(), train=loader())
@@ -655,7 +656,7 @@ def test_validate_and_test_alone_do_nothing():
 
 
 @pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("first", sampled([True, False], True))
 def test_weight_averaging(first):
     both = [callbacks.EMAWeightAveraging(decay=0.5), MultigridCallback()]
     averaged, plain = Module(steps_scheduler), Module(steps_scheduler)
@@ -665,7 +666,7 @@ def test_weight_averaging(first):
     assert not torch.equal(averaged.net[0].weight, plain.net[0].weight)
 
 
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("first", sampled([True, False], False))
 def test_tuners_work_on_the_baseline(first, tmp_path):
     class Sized(Module):
         def __init__(self):
@@ -763,7 +764,7 @@ def test_barebones():
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-@pytest.mark.parametrize("every", [3, 4])
+@pytest.mark.parametrize("every", sampled([3, 4, 8], 8))
 def test_a_resumed_run_continues_exactly(tmp_path, every):
     whole = Module(steps_scheduler)
     saver = ModelCheckpoint(tmp_path, every_n_train_steps=every, save_top_k=-1, filename="{step}")

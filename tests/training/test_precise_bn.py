@@ -26,6 +26,8 @@ from lightning_multigrid.schedule.plan import Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.precise_bn import population_sampler
 from tests.helpers import tiny
+from tests.helpers.processes import ddp_of_this_process
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import CLASSES, Module, clips, loader, trainer
 
 NUMBER = 96
@@ -328,7 +330,7 @@ def test_a_checkpoint_at_any_other_moment_waits_for_nobody(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed", "ignore:Checkpoint directory")
-@pytest.mark.parametrize("every", [3, 4])
+@pytest.mark.parametrize("every", sampled([3, 4], 4))
 def test_a_resumed_run_continues_exactly(tmp_path, every):
     def run(folder, ckpt_path=None):
         saver = ModelCheckpoint(folder, save_top_k=-1, every_n_train_steps=every, filename="{step}")
@@ -348,7 +350,7 @@ def test_a_resumed_run_continues_exactly(tmp_path, every):
 
 
 @pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("first", sampled([True, False], False))
 def test_averaged_weights_are_validated_with_their_own_statistics(first):
     average, seen = callbacks.EMAWeightAveraging(decay=0.5), Snapshots()
     both = [average, MultigridCallback(precise_bn_batches=ALL)]
@@ -543,7 +545,7 @@ class OnRanks(TwoLayers):
 
 
 def fit_on_ranks(folder, world, batch_size, **arguments):
-    strategy = {"strategy": "ddp_spawn", "devices": world} if world > 1 else {}
+    strategy = {"strategy": ddp_of_this_process(), "devices": world} if world > 1 else {}
     callback = MultigridCallback(seed=5, long_cycle=LongCycle(((1, 1),)), **arguments)
     host = trainer(callback, precision="64-true", max_epochs=2, **strategy)
     host.fit(OnRanks(folder), train(batch_size=batch_size), train(batch_size=batch_size, shuffle=False))

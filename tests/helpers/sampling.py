@@ -1,0 +1,14 @@
+"""Samples of many cases: some run in the ordinary tests, the others with `-m slow`."""
+
+import pytest
+
+
+def sampled(cases, *ordinary):
+    """Parameters for all cases; those that are not named here are slow. A case of several values is a tuple."""
+    assert set(ordinary) <= set(cases)
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)), marks=[] if case in ordinary else pytest.mark.slow
+        )
+        for case in cases
+    ]
