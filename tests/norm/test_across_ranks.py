@@ -23,7 +23,6 @@ from torch.utils.checkpoint import checkpoint
 
 from lightning_multigrid.norm.across_ranks import _partition, make_groups
 from lightning_multigrid.norm.sub_batchnorm import (
-from tests.helpers.processes import start_method
     SubBatchNorm1d,
     SubBatchNorm2d,
     SubBatchNorm3d,
@@ -31,6 +30,7 @@ from tests.helpers.processes import start_method
     restore_batchnorm,
     set_sub_batch,
 )
+from tests.helpers.processes import start_method
 
 CHANNELS = 3
 # Ranks that share, by the number of ranks and the least number that makes a sub-mini-batch.
