@@ -56,7 +56,11 @@ def main() -> None:
     random.seed(0)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         path = Path(folder) / "last.ckpt"
-        for way, temporary in (("Lightning", folder), ("Lightning", options.temporary), ("AtomicCheckpointIO", folder)):
+        for way, temporary in (
+            ("Lightning", folder),
+            ("Lightning", options.temporary),
+            ("AtomicCheckpointIO", options.temporary),
+        ):
             tempfile.tempdir = temporary  # as `TMPDIR` sets it
             whole = killed(way, path, options.megabytes, None)
             found = []
