@@ -30,6 +30,7 @@ from lightning_multigrid.norm.sub_batchnorm import (
     restore_batchnorm,
     set_sub_batch,
 )
+from tests.helpers.processes import start_method
 
 CHANNELS = 3
 # Ranks that share, by the number of ranks and the least number that makes a sub-mini-batch.
@@ -60,7 +61,6 @@ CLIPS = [
     ([4] * 4, 16, 4),
     ([5, 7, 4, 6], 8, 2),  # uneven, but all want two ranks
 ]
-from tests.helpers.processes import start_method
 
 
 def groups_of(world, least):
