@@ -108,7 +108,10 @@ def test_plan_counts_steps_of_each_device(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("given", "world"),
-    [([], 16), (["--devices=2"], 2), (["--devices=2", "--num_nodes=3"], 6), (["--num_nodes=1"], 8)],
+    [
+        *(([], 16), (["--devices=2", "--num_nodes=3"], 6)),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((["--devices=2"], 2), (["--num_nodes=1"], 8))),
+    ],
 )
 def test_plan_on_other_devices_than_the_config_says(tmp_path, capsys, given, world):
     path = config(tmp_path, devices=8, num_nodes=2)
@@ -119,7 +122,9 @@ def test_plan_on_other_devices_than_the_config_says(tmp_path, capsys, given, wor
     assert plan["linearly_scaled_lr"] == pytest.approx(0.4 * world / 16)
 
 
-@pytest.mark.parametrize(("devices", "world"), [("auto", 1), (-1, 1), ([0, 3], 2), ("4", 4)])
+@pytest.mark.parametrize(
+    ("devices", "world"), [("auto", 1), pytest.param(-1, 1, marks=pytest.mark.slow), ([0, 3], 2), ("4", 4)]
+)
 def test_devices_of_a_config(tmp_path, capsys, devices, world):
     main(["plan", "--config", config(tmp_path, devices=devices), "--clips=48000", "--json"])
     assert json.loads(capsys.readouterr().out)["devices"] == world
@@ -162,7 +167,9 @@ def test_plan_without_matplotlib(tmp_path, capsys, monkeypatch):
     assert "Figures need matplotlib" in failure(capsys, ["plan", "--config", config(tmp_path), "--plot=plan.png"])
 
 
-@pytest.mark.parametrize("like", [["--like", "kinetics-i3d-1gpu"], ["--like=kinetics-i3d-1gpu"]])
+@pytest.mark.parametrize(
+    "like", [["--like", "kinetics-i3d-1gpu"], pytest.param(["--like=kinetics-i3d-1gpu"], marks=pytest.mark.slow)]
+)
 def test_plan_of_a_preset(capsys, like):
     main(["plan", *like, "--json"])
     plan = json.loads(capsys.readouterr().out)
@@ -187,7 +194,10 @@ def test_plan_counts_the_clips_that_it_finds(videos, capsys):
     assert "steps instead of 16" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("flag", [["--json"], ["--json=true"], ["--json", "true"]])
+@pytest.mark.parametrize(
+    "flag",
+    [["--json"], *(pytest.param(flag, marks=pytest.mark.slow) for flag in (["--json=true"], ["--json", "true"]))],
+)
 def test_plan_as_json(tmp_path, capsys, flag):
     main(["plan", "--config", config(tmp_path), *flag, "--clips=30000"])
     plan = json.loads(capsys.readouterr().out)

@@ -25,6 +25,7 @@ from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.ucf_hmdb import UCF101
 from lightning_multigrid.training.lightning_internals import training_source
 from tests.helpers.processes import ddp_of_this_process
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
 
@@ -83,7 +84,9 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name", sampled(CONFIGS, "milestones and a warm-up", "accumulation and drop_last", "max_steps")
+)
 def test_planned_steps_are_those_of_the_fit(name, videos):
     of_trainer, of_data, of_module = CONFIGS[name]
     if "max_steps" in of_trainer:

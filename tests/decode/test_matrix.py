@@ -424,6 +424,7 @@ WRONG_IN_0_1_0 = {
 """One file of each kind of which 0.1.0 returned wrong frames, or raised or refused it for no good reason."""
 
 
+@pytest.mark.slow  # the files above, and those of `test_a_sample_of_the_matrix`, are the ordinary sample
 @pytest.mark.timeout(600)
 def test_files_that_were_read_wrong(here: Connection, tmp_path: Path) -> None:
     chosen = [case for case in cases() if case.name in WRONG_IN_0_1_0]

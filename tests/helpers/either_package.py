@@ -15,7 +15,8 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, TensorDataset
 
-pl = importlib.import_module(sys.argv[1] if __name__ == "__main__" else "lightning.pytorch")
+PACKAGE = sys.argv[1] if __name__ == "__main__" else "lightning.pytorch"
+pl = importlib.import_module(PACKAGE)
 
 from lightning_multigrid import (  # noqa: E402  # after the package of the script
     AtomicCheckpointIO,
@@ -109,7 +110,7 @@ def command_line(folder):
     config.write_text("trainer: {callbacks: [{class_path: lightning_multigrid.MultigridCallback}], max_epochs: 2}")
     quiet = [f"--trainer.{name}=false" for name in ("logger", "enable_checkpointing", "enable_model_summary")]
     data = [f"--data.{name}={value}" for name, value in DATA.items()]
-    cli = importlib.import_module(f"{sys.argv[1]}.cli").LightningCLI(
+    cli = importlib.import_module(f"{PACKAGE}.cli").LightningCLI(
         Module,
         MovingShapesDataModule,
         save_config_callback=None,
@@ -118,24 +119,23 @@ def command_line(folder):
     return cli.model.seen
 
 
-def main(folder):
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
+def outcome(folder):
+    """What happened, as JSON."""
     whole = fit(f"{folder}/whole")
     resumed = fit(f"{folder}/resumed", whole[2][0])
-    print(
-        json.dumps(
-            {
-                "seen": whole[0],
-                "resumed": resumed[0],
-                "weights": [whole[1], resumed[1]],
-                "videos": videos(),
-                "command line": command_line(folder),
-                "imported": sorted({"lightning.pytorch", "pytorch_lightning"} & set(sys.modules)),
-            }
-        )
+    return json.dumps(
+        {
+            "seen": whole[0],
+            "resumed": resumed[0],
+            "weights": [whole[1], resumed[1]],
+            "videos": videos(),
+            "command line": command_line(folder),
+            "imported": sorted({"lightning.pytorch", "pytorch_lightning"} & set(sys.modules)),
+        }
     )
 
 
 if __name__ == "__main__":
-    main(sys.argv[2])
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    print(outcome(sys.argv[2]))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightning_multigrid.cli.main import main
+from tests.helpers.sampling import sampled
 from tests.helpers.videos import numbered_frames, write_video
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -59,8 +60,8 @@ def config(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    # The slow ones differ from r3d_18 in their kernels only.
-    ["r3d_18", "swin3d_t", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mc3_18", "r2plus1d_18"))],
+    # Two of the slow ones differ from r3d_18 in their kernels only.
+    sampled(["r3d_18", "swin3d_t", "mc3_18", "r2plus1d_18"], "r3d_18"),
 )
 def test_models_of_torchvision_train_by_their_class_path(name, config, caplog):
     main(config(torchvision_model(name), frames=8, size=32))

@@ -125,7 +125,7 @@ def test_ten_thousand_configurations(worlds, number):
     assert len(tried) >= number
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(schedules(), st.integers(1, 1024), st.data())
 def test_a_thousand_ranks_tile_the_order(schedule, world, data):
     """Only the arithmetic, for one step on all ranks."""

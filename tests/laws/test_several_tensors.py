@@ -111,7 +111,12 @@ def test_clips_are_found_before_a_mask_that_is_as_large():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("name", "epochs", "score"), [("detection", 8, 0.3), ("segmentation", 3, 0.5), ("self_supervised", 2, 0.2)]
+    ("name", "epochs", "score"),
+    [
+        pytest.param("detection", 8, 0.3, marks=pytest.mark.slow),
+        ("segmentation", 3, 0.5),
+        ("self_supervised", 2, 0.2),
+    ],
 )
 def test_the_examples_learn(name, epochs, score, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -13,6 +13,7 @@ from rich.progress import Progress
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.lightning.terminal import drawing
+from tests.helpers.sampling import sampled
 from tests.helpers.terminal import on_terminal
 from tests.helpers.tiny import Module, fit, loader
 
@@ -68,7 +69,11 @@ WIDTHS = (60, 80, 100, 160, 230)
 
 
 @pytest.mark.parametrize(
-    ("bar", "columns"), [*((bar, width) for bar in (RichProgressBar, TQDMProgressBar) for width in WIDTHS), (None, 100)]
+    ("bar", "columns"),
+    sampled(
+        [*((bar, width) for bar in (RichProgressBar, TQDMProgressBar) for width in WIDTHS), (None, 100)],
+        *((RichProgressBar, 80), (RichProgressBar, 230), (TQDMProgressBar, 60), (TQDMProgressBar, 160), (None, 100)),
+    ),
 )
 def test_a_person_sees_every_message_whole_once_and_in_order(bar, columns, tmp_path):
     seen = on_terminal(lambda: train(bar, tmp_path / "said"), columns, watch=re.compile("Epoch.*grid.*left.*").match)

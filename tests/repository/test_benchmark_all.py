@@ -39,6 +39,7 @@ def sample(load, tmp_path, monkeypatch):
     return tmp_path / "all" / "all.json"
 
 
+@pytest.mark.slow
 def test_a_sample_of_the_parts_and_their_tables(sample, load, capsys):
     parts = json.loads(sample.read_text())["parts"]
     waiting = [grid["ms waiting"] for grid in parts["fit"]["result"]["grids"]]

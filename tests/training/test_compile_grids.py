@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 from lightning_multigrid import CompileGrids, LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.training.torch_internals import count_graphs
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader
 
 
@@ -143,7 +144,7 @@ def test_a_resumed_run_makes_its_graphs_before_its_first_step(tmp_path):
     assert_close(counted(ckpt_path=file), whole[5:])
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", sampled([1, 2], 2))
 def test_the_mode_reaches_the_backend_and_cuda_graphs_know_where_steps_begin(accumulate, monkeypatch):
     """CUDA graphs may reuse the memory of gradients only after the optimizer's step."""
     modes, begun = [], []
@@ -265,7 +266,7 @@ def test_a_script_that_compiles_itself():
     assert backend.graphs == len(multigrid_sampler(host).schedule.grids_of_statistics)
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("fails", sampled([False, True], True))
 def test_everything_is_put_back(fails):
     class Fails(L.Callback):
         def on_train_batch_start(self, host, module, batch, batch_idx):

@@ -544,6 +544,10 @@ class OnRanks(TwoLayers):
         torch.save((self.summed, self.before, self.validated, self.statistics()), name)
 
 
+# Forks have the filters of this process, in which warnings are errors.
+RANKS = pytest.mark.filterwarnings("ignore:.*sync_dist=True", "ignore:This process .* is multi-threaded")
+
+
 def fit_on_ranks(folder, world, batch_size, **arguments):
     strategy = {"strategy": ddp_of_this_process(), "devices": world} if world > 1 else {}
     callback = MultigridCallback(seed=5, long_cycle=LongCycle(((1, 1),)), **arguments)
@@ -552,6 +556,7 @@ def fit_on_ranks(folder, world, batch_size, **arguments):
     return [torch.load(f"{folder}/{world}-{rank}.pt") for rank in range(world)]
 
 
+@RANKS
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_ranks_estimate_what_one_does(tmp_path, world):
     """Ranks with fewer clips than a sub-mini-batch share its statistics; the order is of the global mini-batch."""
@@ -565,6 +570,7 @@ def test_ranks_estimate_what_one_does(tmp_path, world):
     assert all(torch.equal(*pair) for pair in zip(ranks[0][3], ranks[1][3], strict=True))
 
 
+@RANKS
 def test_ranks_with_statistics_of_their_own_are_averaged_for_validation(tmp_path):
     ranks = fit_on_ranks(tmp_path, 2, 8)
     (summed, before, validated, last), (_, before_, validated_, last_) = ranks
