@@ -100,7 +100,7 @@ class VideoDataset(Dataset[Clip]):
         seed = requests[0].seed if requests[0].visit is None else requests[0].visit
 
         def decode(index: int, path: str, broken: tuple[BrokenVideo, ...]) -> list[Clip]:
-            with open_video(self.manifest, path, self.read_timeout) as reader:
+            with open_video(self.manifest, index, self.read_timeout) as reader:
                 length = self.sampling.length(reader, path)
                 grids = [self._grid(request, length, reader.height, reader.width) for request in requests]
                 grids = [self.sampling.in_source(grid, reader) for grid in grids]
@@ -155,7 +155,7 @@ class ViewDataset(Dataset[VideoViews]):
         return _first_readable(self.manifest, index, index, self._decode)
 
     def _decode(self, index: int, path: str, broken: tuple[BrokenVideo, ...]) -> VideoViews:
-        with open_video(self.manifest, path, self.read_timeout) as reader:
+        with open_video(self.manifest, index, self.read_timeout) as reader:
             grids = self.views.grids(self.sampling, self.sampling.length(reader, path), reader.height, reader.width)
             frames, box, grids = share_frames([self.sampling.in_source(grid, reader) for grid in grids])
             pixels = reader.read(frames, box)

@@ -1,9 +1,9 @@
 """Re-encodes a dataset so that it decodes several times faster: every video small and known to be readable.
 
-The output folder holds `videos/`, named as the sources are; `manifest.packed`, which `VideoDataModule` takes; the
-`packets.index` of all videos; `report.csv`, which says what was broken and why; `journal.jsonl`, from which the same
+The output folder holds `videos/`, named as the sources are; `manifest.packed`, which `VideoDataModule` takes, with the
+packet indices of the videos; `report.csv`, which says what was broken and why; `journal.jsonl`, from which the same
 command knows later what is done; and `lock`, which keeps a second `prepare` out. Part K of N has a journal, a report,
-an index and a lock of its own in `parts/K-of-N`.
+a manifest (for the indices of its videos) and a lock of its own in `parts/K-of-N`.
 """
 
 import os
@@ -16,13 +16,13 @@ from typing import Any
 
 from lightning_multigrid.decode import BrokenVideosError
 from lightning_multigrid.files import StrPath, is_url, path_argument, size_and_change, write_csv
-from lightning_multigrid.prepare.index import write_index
+from lightning_multigrid.prepare.index import indices
 from lightning_multigrid.prepare.names import names_of
 from lightning_multigrid.prepare.output import Output, PlannedVideo, open_output
 from lightning_multigrid.prepare.parts import Part, how_to_finish
 from lightning_multigrid.prepare.transcode import Encoding, Prepared, TranscodeJob
 from lightning_multigrid.prepare.workers import TaskFailure, run_tasks
-from lightning_multigrid.sources import INDEX_NAME, MANIFEST_NAME, Manifest, renamed, save_manifest
+from lightning_multigrid.sources import INDEX_NAME_0_2_0, MANIFEST_NAME, Manifest, renamed, save_manifest
 
 REPORT_NAME = "report.csv"
 _SAMPLE = 16  # videos from which the space for all is estimated
@@ -111,12 +111,13 @@ def prepare(
         write_report(report, broken)
         if good:
             names = [good[source].name if source in good else None for source in sources]
-            made = renamed(replace(manifest, frame_rate=None), names, path, folder.videos)
+            # A part's manifest is not for training: it keeps the indices for `merge`.
+            made = renamed(replace(manifest, frame_rate=None), names, path, os.path.join(folder.work, "videos"))
             paths = {video.name: folder.path(video) for video in good.values()}
-            indexed = {name: (os.path.join(where, INDEX_NAME), entry.size) for name, (entry, where) in kept.items()}
-            write_index(os.path.join(folder.work, INDEX_NAME), paths, indexed, run)
-            if share is None:
-                save_manifest(made, path)
+            indexed = {name: (where, entry.size) for name, (entry, where) in kept.items()}
+            save_manifest(made, os.path.join(folder.work, MANIFEST_NAME), indices(paths, indexed, run))
+            with suppress(FileNotFoundError):
+                os.remove(os.path.join(folder.work, INDEX_NAME_0_2_0))
     if share is None and (len(broken) > max_bad_fraction * total or not good):
         first = "; ".join(f"{path}: {reason}" for path, reason in islice(broken.items(), 3))
         raise BrokenVideosError(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from lightning_multigrid.files import quoted
+from lightning_multigrid.sources.index_column import IndexColumn
 from lightning_multigrid.sources.text import ManifestError
 
 
@@ -37,7 +38,7 @@ class Manifest:
         frame_rate: Frames per second if each path is a folder of frames, None if it is a video file.
         missing: How many listed videos were left out because they are not on disk (`existing_only`).
         rows: Paths and labels.
-        index: File of the videos' packet indices, if `prepare` wrote one.
+        index: The packet indices of the videos, if `prepare` wrote them.
     """
 
     origin: str
@@ -47,7 +48,7 @@ class Manifest:
     frame_rate: float | None
     missing: int
     rows: Rows
-    index: str | None = None
+    index: IndexColumn | None = None
 
     def __len__(self) -> int:
         return len(self.rows.path_offsets) - 1

@@ -1,44 +1,57 @@
-"""A manifest as one file that is read at once: no text to take apart, no folder to list.
+"""A manifest as one file: no text to take apart, no folder to list. The packet indices of its videos are at the end.
 
-The arrays of `Manifest` are used without a copy. Nothing is believed: every offset, label and path is checked first.
+The arrays of `Manifest` are read at once and used without a copy. Nothing is believed: every offset, label and path is
+checked first. The packet indices, which may be a gigabyte, are read one by one; each has a check sum of its own.
 
     bytes   what (numbers are little-endian)
     8       magic
     8       h, length of the header
     h       header, JSON: rows, labels, path_bytes, spans, root, classes, multi_label
     0 to 7  zeros, up to a multiple of 8
-    ...     path offsets (int64), label offsets (int64), starts and ends of labels in seconds (float64, if `spans`),
-            labels (int32), paths (bytes), each followed by zeros up to a multiple of 8
+    ...     path offsets (int64), label offsets (int64), positions in this file at which the packet index of each row
+            begins and ends (int64), starts and ends of labels in seconds (float64, if `spans`), labels (int32), paths
+            (bytes), each followed by zeros up to a multiple of 8
     4       CRC-32 of all bytes before it
+    ...     packet indices
+
+Version 0.2.0 wrote `LMGpack1`, without the positions; the indices were in a file `packets.index` beside it.
 """
 
 import json
 import os
 import struct
 import zlib
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from itertools import pairwise
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
 from lightning_multigrid.files import StrPath, new_file
+from lightning_multigrid.sources.index_column import IndexColumn, index_column_0_2_0
 from lightning_multigrid.sources.manifest import Manifest, Rows
 from lightning_multigrid.sources.text import ManifestError, path_argument
 
 MANIFEST_NAME = "manifest.packed"
-INDEX_NAME = "packets.index"
+INDEX_NAME_0_2_0 = "packets.index"
 
-_MAGIC = b"LMGpack1"
+_MAGIC, _MAGIC_0_2_0 = b"LMGpack2", b"LMGpack1"
 _LONGEST_HEADER = 2**26  # millions of classes
 _COUNTS = ("rows", "labels", "path_bytes")
 _FIELDS = dict.fromkeys(_COUNTS, int) | {"spans": bool, "root": str, "classes": list, "multi_label": bool}
-# The arrays in the order of the file, as `Rows` names them.
-_TYPES = {"path_offsets": "<i8", "label_offsets": "<i8", "starts": "<f8", "ends": "<f8", "labels": "<i4", "paths": "u1"}
+# The arrays in the order of the file, as `Rows` names them, and the places of the packet indices.
+_TYPES = {"path_offsets": "<i8", "label_offsets": "<i8", "index_starts": "<i8", "index_ends": "<i8"}
+_TYPES |= {"starts": "<f8", "ends": "<f8", "labels": "<i4", "paths": "u1"}
 
 
-def save_manifest(manifest: Manifest, path: StrPath) -> None:
-    """Writes a manifest of video files below the folder of `path`, to be moved together; others are a ValueError."""
+def save_manifest(manifest: Manifest, path: StrPath, indices: Iterable[bytes] = ()) -> None:
+    """Writes a manifest of video files below the folder of `path`, to be moved together; others are a ValueError.
+
+    `indices` are the packet indices of the videos in the order of the rows, one if a video is in several rows, and
+    empty if it has none.
+    """
     folder = os.path.dirname(os.path.abspath(path))
     root = os.path.relpath(manifest.root, folder)
     if root.split(os.sep)[0] == os.pardir or manifest.frame_rate is not None:
@@ -46,15 +59,33 @@ def save_manifest(manifest: Manifest, path: StrPath) -> None:
             f"The videos of a packed manifest must be files in its folder {folder}, got {manifest!r}. Write it to the "
             "folder that holds them."
         )
+    videos = [manifest.path(row) for row in range(len(manifest))]
+    places = dict.fromkeys(videos, (0, 0))
+
+    def content() -> bytes:
+        return _content(manifest, root, np.array([places[video] for video in videos]))
+
+    with new_file(path) as file:
+        size = file.write(content())
+        places = dict.fromkeys(videos, (size, size))
+        for video, index in zip(places, indices, strict=False):
+            places[video] = (size, size := size + file.write(index))
+        file.seek(0)
+        file.write(content())
+
+
+def _content(manifest: Manifest, root: str, places: np.ndarray) -> bytes:
+    """All that comes before the packet indices, whose places (R x 2) don't change its length."""
     rows = manifest.rows
     counts = {"rows": len(manifest), "labels": len(rows.labels), "path_bytes": len(rows.paths)}
     about = {"root": root, "classes": manifest.classes, "multi_label": manifest.multi_label}
     text = json.dumps({**counts, "spans": len(rows.starts) > 0, **about}).encode()
+    arrays = {name: values.numpy() for name, values in rows._asdict().items()}
+    arrays |= {"index_starts": places[:, 0], "index_ends": places[:, 1]}
     parts = [_MAGIC + struct.pack("<Q", len(text)) + text]
-    parts += [getattr(rows, name).numpy().astype(kind, copy=False).tobytes() for name, kind in _TYPES.items()]
+    parts += [arrays[name].astype(kind, copy=False).tobytes() for name, kind in _TYPES.items()]
     content = b"".join(part + bytes(-len(part) % 8) for part in parts)
-    with new_file(path) as file:
-        file.write(content + struct.pack("<I", zlib.crc32(content)))
+    return content + struct.pack("<I", zlib.crc32(content))
 
 
 def packed_manifest(path: str) -> str | None:
@@ -64,7 +95,7 @@ def packed_manifest(path: str) -> str | None:
     with suppress(OSError):
         if os.path.isfile(path):  # opening a pipe would wait for its writer
             with open(path, "rb") as file:
-                return path if file.read(len(_MAGIC)) == _MAGIC else None
+                return path if file.read(len(_MAGIC)) in (_MAGIC, _MAGIC_0_2_0) else None
     return None
 
 
@@ -73,7 +104,7 @@ def load_manifest(path: StrPath) -> Manifest:
     path = path_argument("path", path)
     try:
         with open(path, "rb") as file:
-            return _parse(path, bytearray(file.read()))
+            return _parse(path, file)
     except OSError as error:
         raise ManifestError(f"{path} can't be read: {error.strerror}. Check the path and its permissions.") from error
     except (ValueError, RecursionError) as error:
@@ -83,27 +114,8 @@ def load_manifest(path: StrPath) -> Manifest:
         ) from None
 
 
-def _parse(path: str, content: bytearray) -> Manifest:
-    if content[:8] != _MAGIC or len(content) < 20:
-        raise ValueError(f"its first bytes are not {_MAGIC.decode()}")
-    (length,) = struct.unpack_from("<Q", content, 8)
-    if length > min(_LONGEST_HEADER, len(content)):
-        raise ValueError("its header is longer than the file")
-    header = _header(bytes(content[16 : 16 + length]))
-    bounds, spans = header["rows"] + 1, header["labels"] if header["spans"] else 0
-    numbers = (bounds, bounds, spans, spans, header["labels"], header["path_bytes"])
-    arrays: dict[str, np.ndarray] = {}
-    at = _padded(16 + length)
-    for (name, kind), number in zip(_TYPES.items(), numbers, strict=True):
-        end = at + np.dtype(kind).itemsize * number
-        if end > len(content):
-            raise ValueError("it is cut short")
-        arrays[name] = np.frombuffer(content, kind, number, at) if number else np.empty(0, kind)
-        at = _padded(end)
-    if at + 4 != len(content):
-        raise ValueError(f"it has {len(content):,} bytes, {at + 4:,} are required")
-    if zlib.crc32(memoryview(content)[:at]) != struct.unpack_from("<I", content, at)[0]:
-        raise ValueError("its check sum is wrong")
+def _parse(path: str, file: BinaryIO) -> Manifest:
+    version, header, arrays = _arrays(file)
     for what in ("path", "label"):
         offsets, total = arrays[f"{what}_offsets"], len(arrays[f"{what}s"])
         if offsets[0] != 0 or offsets[-1] != total or (offsets[1:] < offsets[:-1]).any():
@@ -116,11 +128,48 @@ def _parse(path: str, content: bytearray) -> Manifest:
         raise ValueError("a video has not exactly one label")
     if np.isnan(arrays["starts"]).any() or np.isnan(arrays["ends"]).any():
         raise ValueError("the start or the end of a label is not a number")
-    folder = os.path.dirname(os.path.abspath(path))
-    root, index = os.path.normpath(os.path.join(folder, header["root"])), os.path.join(folder, INDEX_NAME)
     native = {name: values.astype(values.dtype.newbyteorder("="), copy=False) for name, values in arrays.items()}
-    rows = Rows(**{name: torch.from_numpy(values) for name, values in native.items()})
+    tensors = {name: torch.from_numpy(values) for name, values in native.items()}
+    starts, ends = tensors.pop("index_starts"), tensors.pop("index_ends")
+    rows, folder = Rows(**tensors), os.path.dirname(os.path.abspath(path))
+    index: IndexColumn | None
+    if version == _MAGIC:
+        index = IndexColumn(os.path.abspath(path), torch.stack([starts, ends], dim=1))
+        if int(starts.min()) < 0 or bool((ends < starts).any()) or int(ends.max()) != len(index.content):
+            raise ValueError("it is cut short or too long, or the places of its packet indices are not in order")
+    else:
+        names = [rows.paths[a:b].numpy().tobytes() for a, b in pairwise(rows.path_offsets.tolist())]
+        index = index_column_0_2_0(os.path.join(folder, INDEX_NAME_0_2_0), names)
+    root = os.path.normpath(os.path.join(folder, header["root"]))
     return Manifest(path, root, classes, header["multi_label"], None, 0, rows, index)
+
+
+def _arrays(file: BinaryIO) -> tuple[bytes, dict[str, Any], dict[str, np.ndarray]]:
+    """The magic, the header and the arrays of a file, whose check sum is right."""
+    magic, length = struct.unpack("<8sQ", file.read(16).ljust(16))
+    size = os.fstat(file.fileno()).st_size
+    if magic not in (_MAGIC, _MAGIC_0_2_0):
+        raise ValueError(f"its first bytes are not {_MAGIC.decode()}")
+    if length > min(_LONGEST_HEADER, size):
+        raise ValueError("its header is longer than the file")
+    header = _header(file.read(length))
+    rows, labels, path_bytes = (header[name] for name in _COUNTS)
+    indexed, spans = rows if magic == _MAGIC else 0, labels if header["spans"] else 0
+    numbers = (rows + 1, rows + 1, indexed, indexed, spans, spans, labels, path_bytes)
+    fields = list(zip(_TYPES, map(np.dtype, _TYPES.values()), numbers, strict=True))
+    at = _padded(16 + length)
+    end = at + sum(_padded(kind.itemsize * number) for _, kind, number in fields)
+    if end + 4 > size:
+        raise ValueError("it is cut short")
+    file.seek(0)
+    content = bytearray(file.read(end + 4))
+    if zlib.crc32(memoryview(content)[:end]) != struct.unpack_from("<I", content, end)[0]:
+        raise ValueError("its check sum is wrong")
+    arrays = {}
+    for name, kind, number in fields:
+        arrays[name] = np.frombuffer(content, kind, number, at) if number else np.empty(0, kind)
+        at += _padded(arrays[name].nbytes)
+    return magic, header, arrays
 
 
 def _header(text: bytes) -> dict[str, Any]:

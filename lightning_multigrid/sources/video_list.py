@@ -118,8 +118,8 @@ def _prepared(path: str, root: StrPath | None, classes: Sequence[str], existing_
         return manifest
     paths = [manifest.path(row) for row in range(len(manifest))]
     there = [name if not existing_only or os.path.exists(name) else None for name in paths]
-    missing = there.count(None)
-    return replace(renamed(manifest, there, path, manifest.root, classes), missing=missing, index=manifest.index)
+    index = manifest.index and manifest.index.take([row for row, name in enumerate(there) if name is not None])
+    return replace(renamed(manifest, there, path, manifest.root, classes), missing=there.count(None), index=index)
 
 
 def _add_list(builder: ManifestBuilder, path: str, multi_label: bool) -> None:

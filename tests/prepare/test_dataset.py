@@ -14,7 +14,6 @@ import pytest
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle, VideoDataModule
 from lightning_multigrid.clips.opening import open_video, prepared_index
-from lightning_multigrid.decode.index_store import IndexStore
 from lightning_multigrid.decode.reader import VideoReader, build_index
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.files.durable import OutputError, new_file, remove_partial, temporary_name
@@ -27,6 +26,7 @@ from lightning_multigrid.sources.packed_file import load_manifest
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.broken_files import broken_files
 from tests.helpers.codings import damage
+from tests.helpers.folders_0_2_0 import make_older
 from tests.helpers.preparing import FAST, check_whole, contents, start, videos
 from tests.helpers.tiny import Module, fit
 from tests.helpers.videos import number_of, numbered_frames, write_video
@@ -74,12 +74,16 @@ def test_every_video_comes_out_under_its_name(tmp_path, workers):
     assert summary.bytes == sum(os.path.getsize(made.path(row)) for row in range(len(made)))
 
 
-def test_a_fit_on_the_prepared_folder_indexes_nothing(tmp_path, monkeypatch):
+def refuse(*arguments):
+    raise AssertionError("a video is indexed again")
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_a_fit_on_the_prepared_folder_indexes_nothing(tmp_path, monkeypatch, is_older):
+    """Nor does one on a folder of version 0.2.0."""
     prepare(videos(tmp_path / "in", ["a.mp4", "b.avi", "c.mkv"]), tmp_path / "out", FAST)
-
-    def refuse(*arguments):
-        raise AssertionError("a video is indexed while training")
-
+    if is_older:
+        make_older(tmp_path / "out")
     monkeypatch.setattr("lightning_multigrid.decode.reader.index_of", refuse)
     data = VideoDataModule(train=str(tmp_path / "out"), batch_size=1, frames=8, size=32, stride=1, short_side=(36, 48))
     halved = MultigridCallback(long_cycle=LongCycle(((0.5, 1), (1, 1))), short_cycle=ShortCycle((1,)))
@@ -88,31 +92,51 @@ def test_a_fit_on_the_prepared_folder_indexes_nothing(tmp_path, monkeypatch):
     assert data.broken == {}
 
 
+def test_a_folder_of_version_0_2_0_is_brought_up_to_date_from_its_index(tmp_path, monkeypatch):
+    source = videos(tmp_path / "in", ["a.mp4", "b.mp4", "c.mp4"])
+    prepare(source, tmp_path / "out", FAST)
+    expected = contents(tmp_path / "out")
+    make_older(tmp_path / "out")
+    assert contents(tmp_path / "out") != expected
+    monkeypatch.setattr("lightning_multigrid.prepare.index.build_index", refuse)
+    assert prepare(source, tmp_path / "out", FAST).kept == 3
+    assert contents(tmp_path / "out") == expected
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_videos_that_were_exchanged_are_noticed(tmp_path, is_older):
+    prepare(videos(tmp_path / "in", ["a.mp4", "b.mp4"]), tmp_path / "out", FAST)
+    if is_older:
+        make_older(tmp_path / "out")
+    made = read_manifest(tmp_path / "out")
+    a, b = (Path(made.path(row)) for row in range(2))
+    a.rename(tmp_path / "kept")
+    b.rename(a)
+    (tmp_path / "kept").rename(b)
+    for row, first in enumerate((20, 0)):
+        with open_video(made, row) as video:
+            assert video.index != prepared_index(made, row)
+            assert number_of(video.read([0])[0].numpy()) == first
+
+
 def test_a_prepared_folder_may_be_copied(tmp_path):
     prepare(videos(tmp_path / "in", ["a.mp4"]), tmp_path / "out", FAST)
     subprocess.run(["cp", "-r", tmp_path / "out", tmp_path / "copy"], check=True)  # with new times
     copy = load_manifest(tmp_path / "copy" / "manifest.packed")
     assert copy.path(0) == str(tmp_path / "copy" / "videos" / "a.mp4")
-    assert len(prepared_index(copy, copy.path(0))) == 20
+    assert len(prepared_index(copy, 0)) == 20
 
 
-def test_without_an_index_or_with_a_damaged_one_videos_are_indexed_as_they_are_read(tmp_path):
+def test_with_a_damaged_index_videos_are_indexed_as_they_are_read(tmp_path):
     prepare(videos(tmp_path / "in", ["a.mp4"]), tmp_path / "out", FAST)
-    made = read_manifest(tmp_path / "out")
-    for name, instead in (("gone", None), ("text", b"Not an index, but a text of a few words.\n")):
-        moved = tmp_path / name
-        (tmp_path / "out").rename(moved)
-        made = read_manifest(moved)
-        if instead is None:
-            (moved / "packets.index").unlink()
-            assert prepared_index(made, made.path(0)) is None
-        else:
-            (moved / "packets.index").write_bytes(instead)
-            with pytest.warns(UserWarning, match="is no index of videos, .* Videos are indexed as they are read"):
-                assert prepared_index(made, made.path(0)) is None
-        with open_video(made, made.path(0)) as video:
-            assert len(video) == 20
-        moved.rename(tmp_path / "out")
+    path = tmp_path / "out" / "manifest.packed"
+    path.write_bytes(path.read_bytes()[:-10] + bytes(10))
+    made = read_manifest(path)
+    with (
+        pytest.warns(UserWarning, match="Packet indices of .* are damaged, .* Videos are indexed as they are read"),
+        open_video(made, 0) as video,
+    ):
+        assert len(video) == 20
 
 
 def test_of_several_labels_each_keeps_its_time(tmp_path):
@@ -201,12 +225,12 @@ def test_an_index_of_a_video_as_it_was_before_is_made_anew(tmp_path):
     """A run that was stopped has made the video, and not yet the index."""
     source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
     prepare(source, tmp_path / "out", FAST)
-    old = (tmp_path / "out" / "packets.index").read_bytes()
+    old = (tmp_path / "out" / "manifest.packed").read_bytes()
     prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=40))
-    (tmp_path / "out" / "packets.index").write_bytes(old)
+    (tmp_path / "out" / "manifest.packed").write_bytes(old)
     assert prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=40)).kept == 2
     made = read_manifest(tmp_path / "out")
-    assert prepared_index(made, made.path(0)) == build_index(made.path(0))
+    assert prepared_index(made, 0) == build_index(made.path(0))
 
 
 def test_a_drive_that_hangs_is_not_asked_for_the_index(tmp_path):
@@ -214,7 +238,7 @@ def test_a_drive_that_hangs_is_not_asked_for_the_index(tmp_path):
     prepare(videos(tmp_path / "in", ["a.mp4"]), tmp_path / "out", FAST)
     made = read_manifest(tmp_path / "out")
     (tmp_path / "out" / "videos").rename(tmp_path / "gone")
-    assert len(prepared_index(made, made.path(0))) == 20
+    assert len(prepared_index(made, 0)) == 20
 
 
 def test_a_source_that_was_repaired_joins_the_others(tmp_path):
@@ -227,7 +251,8 @@ def test_a_source_that_was_repaired_joins_the_others(tmp_path):
     (tmp_path / "in" / "b.mp4").write_bytes(good)
     summary = prepare(source, tmp_path / "out", FAST)
     assert (summary.made, summary.kept, summary.broken) == (1, 1, {})
-    assert len(IndexStore(tmp_path / "out" / "packets.index")) == 2
+    made = read_manifest(tmp_path / "out")
+    assert all(len(prepared_index(made, row)) == 20 for row in range(2))
 
 
 def test_nothing_is_written_outside_the_output_folder(tmp_path):

@@ -68,6 +68,16 @@ def test_a_merge_indexes_nothing_anew(source, tmp_path, monkeypatch):
     prepare(source, tmp_path, FAST, merge=True)
 
 
+def test_videos_of_parts_without_indices_that_can_be_read_are_indexed_by_the_merge(source, whole, tmp_path):
+    """The parts of version 0.2.0 have a `packets.index` and no manifest."""
+    for number in (1, 2):
+        prepare(source, tmp_path, FAST, part=f"{number}/2")
+        folder = tmp_path / "parts" / f"{number}-of-2"
+        (folder / "manifest.packed").rename(folder / "packets.index")
+    prepare(source, tmp_path, FAST, merge=True)
+    assert contents(tmp_path) == whole
+
+
 def test_what_is_missing_is_named_and_how_to_get_it(source, whole, tmp_path):
     with pytest.raises(ValueError, match=r"9 of the 10 videos are not in .* Run the parts first: .*`--part K/N`"):
         prepare(source, tmp_path, FAST, merge=True)
