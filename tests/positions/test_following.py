@@ -128,7 +128,7 @@ def test_all_is_put_back_when_a_script_skips_the_rest_of_an_epoch():
             assert self.plain
 
     module = Skipping()
-    fit(module, multigrid(), val=loader(shuffle=False))
+    fit(module, multigrid(), val=loader(shuffle=False, number=8))
     assert len(module.seen) == 6  # an epoch each
 
 
@@ -171,7 +171,7 @@ class Told(Module):
 
 def test_a_method_of_the_users_own_is_told_the_grid(caplog):
     module = Told()
-    fit(module, multigrid(), val=loader(shuffle=False), max_epochs=2)
+    fit(module, multigrid(), val=loader(shuffle=False, number=8), max_epochs=2)
     coarse = [grid for _, *grid in module.shapes if grid != [FRAMES, SIZE]]
     assert module.told == [told for grid in coarse for told in (tuple(grid), (FRAMES, SIZE))]
     assert "Positions follow the grid: Told." in caplog.text

@@ -60,7 +60,7 @@ def report(folder):
     return dict(rows[1:])
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_every_video_comes_out_under_its_name(tmp_path, workers):
     source = videos(tmp_path / "in", STRANGE)
     summary = prepare(source, tmp_path / "out", FAST, workers=workers)

@@ -187,7 +187,7 @@ def test_plateau_is_lightnings_and_works_on_the_baselines_lr():
         return {"scheduler": scheduler, "monitor": "val"}
 
     module = Module(plateau)
-    sampler = schedule_of(fit(module, MultigridCallback(), val=loader(shuffle=False)))
+    sampler = schedule_of(fit(module, MultigridCallback(), val=loader(shuffle=False, number=8)))
     scales = [sampler.steps(epoch)[batch].lr_scale for epoch, batch, *_ in module.seen]
     baseline = [lr / scale for lr, scale in zip(module.lrs, scales, strict=True)]
     # The threshold makes every epoch a bad one: halved each time, but not below the minimum.
