@@ -10,7 +10,7 @@ from typing import Any
 from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from lightning_multigrid.lightning import Trainer, is_a
+from lightning_multigrid.host import Trainer, is_a
 from lightning_multigrid.schedule import MultigridSchedule
 
 _FEW_STEPS = 20  # two horizons of BatchNorm's default momentum

@@ -13,7 +13,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_multigrid.lightning import Callback, LightningModule, Trainer, is_a
+from lightning_multigrid.host import Callback, LightningModule, Trainer, is_a
 from lightning_multigrid.loading import ClipDataset
 from lightning_multigrid.reports.figures import LRCurve, plan_figure, save, times_figure
 from lightning_multigrid.reports.grid_times import ShapeTimes, last_metrics, phase_line, stopped_line

@@ -18,7 +18,7 @@ from lightning_utilities.core.rank_zero import rank_zero_warn
 from typing_extensions import override
 
 from lightning_multigrid.files import StrPath, new_file
-from lightning_multigrid.lightning import TorchCheckpointIO
+from lightning_multigrid.host import TorchCheckpointIO
 
 
 class DamagedCheckpointError(ValueError):

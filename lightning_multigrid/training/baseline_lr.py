@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer
+from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer
 from lightning_multigrid.reports import LRCurve, LRPoint
 from lightning_multigrid.schedule import LRRule, Place, Plan, exact
 from lightning_multigrid.training.lr_in_step import LRInStep

@@ -8,7 +8,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from lightning_multigrid.lightning import Callback, LightningModule, Trainer, TrainerFn
+from lightning_multigrid.host import Callback, LightningModule, Trainer, TrainerFn
 from lightning_multigrid.reports import RunReport
 from lightning_multigrid.schedule import LongCycle, ShortCycle
 from lightning_multigrid.training.arguments import Arguments

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from lightning_multigrid.lightning import LightningModule
+from lightning_multigrid.host import LightningModule
 from lightning_multigrid.loading import seeded
 from lightning_multigrid.positions import Encounter, Following, TracedValues, counted_from_first, knows_grids
 from lightning_multigrid.schedule import BatchShape

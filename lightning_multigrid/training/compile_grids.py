@@ -11,7 +11,7 @@ from rich.progress import track
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_multigrid.lightning import Callback, LightningModule, MisconfigurationException, Trainer
+from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
 from lightning_multigrid.loading import MultigridLoader, ScriptLoader, seeded
 from lightning_multigrid.norm import set_sub_batch, sub_batchnorm_layers
 from lightning_multigrid.schedule import BatchShape, Step

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 
-from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer, TrainerFn
+from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, TrainerFn
 from lightning_multigrid.schedule import Place
 
 

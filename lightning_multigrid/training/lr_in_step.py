@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lightning_multigrid.lightning import MisconfigurationException
+from lightning_multigrid.host import MisconfigurationException
 from lightning_multigrid.training.takeover import Takeover
 from lightning_multigrid.training.torch_internals import version_of
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch.optim.lr_scheduler import ConstantLR, LinearLR, MultiStepLR, ReduceLROnPlateau, StepLR
 
-from lightning_multigrid.lightning import LRSchedulerConfig
+from lightning_multigrid.host import LRSchedulerConfig
 from lightning_multigrid.schedule import BaselineEpoch
 from lightning_multigrid.training.torch_internals import scheduler_parts
 

@@ -7,7 +7,7 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
-from lightning_multigrid.lightning import LightningModule, Trainer, is_overridden
+from lightning_multigrid.host import LightningModule, Trainer, is_overridden
 from lightning_multigrid.loading import ClipRequest, MultigridLoader
 from lightning_multigrid.schedule import BatchShape
 

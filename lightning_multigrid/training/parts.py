@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer, is_a
+from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, is_a
 from lightning_multigrid.norm import set_sub_batch
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import RunReport, step_values

@@ -13,7 +13,7 @@ from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import nn
 from torch.optim import Optimizer
 
-from lightning_multigrid.lightning import MisconfigurationException, Trainer
+from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.positions import patch_divisors
 from lightning_multigrid.schedule import Baseline, BatchShape, LRScaling, MultigridSchedule, Place, Plan
 from lightning_multigrid.training.arguments import Arguments, schedule_of

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from lightning_multigrid.lightning import Callback, LightningModule, MisconfigurationException, Trainer
+from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
 from lightning_multigrid.loading import MultigridLoader, MultigridSampler, derive_seed, epoch_order, reseed, seeded
 from lightning_multigrid.norm import (
     BatchNorm,

@@ -15,7 +15,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from lightning_multigrid.lightning import MisconfigurationException, Trainer
+from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.loading import same_loader, stream_loader
 from lightning_multigrid.schedule import BaselineEpoch, MultigridSchedule
 from lightning_multigrid.training.lightning_internals import splits_data

@@ -9,7 +9,7 @@ from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.lightning import LightningModule, MisconfigurationException, Trainer, is_a
+from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, is_a
 from lightning_multigrid.loading import FixedClips, MultigridLoader, order_of, same_loader
 from lightning_multigrid.norm import BatchNorm
 from lightning_multigrid.training.mini_batches import first_clips, read_on_grid

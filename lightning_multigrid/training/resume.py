@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from lightning_utilities.core.rank_zero import rank_zero_info
 
-from lightning_multigrid.lightning import MisconfigurationException
+from lightning_multigrid.host import MisconfigurationException
 from lightning_multigrid.schedule import BaselineEpoch, LongCycle, LRScaling, MultigridSchedule, Place, Plan, ShortCycle
 from lightning_multigrid.training.lightning_internals import LoopCounters
 from lightning_multigrid.training.scheduler_calls import Driven

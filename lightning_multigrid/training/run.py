@@ -7,7 +7,7 @@ from typing import Any, cast
 from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_multigrid.lightning import MisconfigurationException, Trainer
+from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.loading import (
     ClipDataset,
     FixedClips,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lightning_multigrid.lightning import LRSchedulerConfig, MisconfigurationException, Trainer
+from lightning_multigrid.host import LRSchedulerConfig, MisconfigurationException, Trainer
 from lightning_multigrid.schedule import Place, Plan
 from lightning_multigrid.training import lightning_internals as internals
 from lightning_multigrid.training.lr_stages import has_stages, is_plateau

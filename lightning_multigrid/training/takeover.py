@@ -9,7 +9,7 @@ from typing import Any, cast
 from rich.progress import BarColumn, ProgressColumn, TextColumn
 from torch import nn
 
-from lightning_multigrid.lightning import Callback, LightningModule, Trainer, above_bar, is_a
+from lightning_multigrid.host import Callback, LightningModule, Trainer, above_bar, is_a
 from lightning_multigrid.norm import TemporaryConversion
 from lightning_multigrid.reports import ClosingWords, RunReport
 from lightning_multigrid.schedule import Plan

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from lightning_multigrid.clips import BrokenVideo
 from lightning_multigrid.decode import BrokenVideosError
 from lightning_multigrid.files import require
-from lightning_multigrid.lightning import Trainer
+from lightning_multigrid.host import Trainer
 
 
 class BrokenVideoWarning(UserWarning):

@@ -23,7 +23,7 @@ from torchmetrics import Metric, MetricCollection
 
 from lightning_multigrid.clips import VideoBatch
 from lightning_multigrid.files import require
-from lightning_multigrid.lightning import LightningModule, MisconfigurationException, OptimizerLRScheduler, TrainerFn
+from lightning_multigrid.host import LightningModule, MisconfigurationException, OptimizerLRScheduler, TrainerFn
 from lightning_multigrid.video.metrics import MeanAveragePrecision, VideoAccuracy, VideoMean
 
 

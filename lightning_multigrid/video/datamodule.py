@@ -24,7 +24,7 @@ from lightning_multigrid.clips import (
     collate_views,
 )
 from lightning_multigrid.files import require
-from lightning_multigrid.lightning import LightningDataModule
+from lightning_multigrid.host import LightningDataModule
 from lightning_multigrid.loading import RepeatSampler
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
 from lightning_multigrid.sources import Manifest, ManifestError, Source, VideoList, VideoSource, packed_manifest

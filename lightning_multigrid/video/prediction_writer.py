@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from lightning_multigrid.clips import VideoBatch
 from lightning_multigrid.files import require, write_csv
-from lightning_multigrid.lightning import (
+from lightning_multigrid.host import (
     BasePredictionWriter,
     LightningModule,
     MisconfigurationException,

@@ -5,7 +5,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from lightning_multigrid.lightning import Callback, LightningModule, Trainer, TrainerFn
+from lightning_multigrid.host import Callback, LightningModule, Trainer, TrainerFn
 from lightning_multigrid.models import load_weights
 
 

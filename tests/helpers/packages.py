@@ -10,17 +10,17 @@ PACKAGE = Path(lightning_multigrid.__file__).parent
 # In reading order, with the sub-packages and the libraries that each may import. Whoever changes this changes the
 # structure: say why in the commit.
 MULTIGRID = {
-    "lightning": ((), ("lightning", "lightning_utilities", "pytorch_lightning", "tqdm")),
+    "host": ((), ("lightning", "lightning_utilities", "pytorch_lightning", "tqdm")),
     "schedule": ((), ()),
     "norm": ((), ("torch",)),
     "positions": ((), ("torch",)),
     "loading": (("schedule",), ("numpy", "torch")),
     "reports": (
-        ("lightning", "loading", "schedule"),
+        ("host", "loading", "schedule"),
         ("lightning_utilities", "matplotlib", "torch", "typing_extensions"),
     ),
     "training": (
-        ("files", "lightning", "loading", "norm", "positions", "reports", "schedule"),
+        ("files", "host", "loading", "norm", "positions", "reports", "schedule"),
         ("fsspec", "lightning_utilities", "numpy", "rich", "torch", "typing_extensions", "yaml"),
     ),
 }
@@ -33,7 +33,7 @@ VIDEOS = {
     "prepare": (("decode", "files", "sources"), ("av", "numpy")),
     "models": (("positions",), ("numpy", "torch", "torchvision", "transformers")),
     "video": (
-        ("clips", "decode", "files", "lightning", "loading", "models", "pixels", "sources"),
+        ("clips", "decode", "files", "host", "loading", "models", "pixels", "sources"),
         ("av", "lightning_utilities", "numpy", "rich", "torch", "torchmetrics", "typing_extensions"),
     ),
 }

@@ -1,9 +1,13 @@
-"""What a person sees on a terminal: a child of this process runs on a pseudo-terminal, and `pyte` draws its output."""
+"""What a person sees on a terminal: another process runs on a pseudo-terminal, and `pyte` draws its output."""
 
+import fcntl
 import logging
+import multiprocessing
 import os
 import pty
+import struct
 import sys
+import termios
 import traceback
 import warnings
 from dataclasses import dataclass
@@ -25,15 +29,24 @@ class Seen:
         return " ".join(" ".join(self.lines).split())
 
 
+def _server():
+    """Starts processes that are forks of one that has imported all and computed nothing: autograd works in them."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.helpers.tiny"])
+    return context
+
+
 def on_terminal(run, columns, rows=50, watch=None):
-    """Calls a function on a terminal of its own; `watch` picks lines of each screen on the way."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking: the child has this thread only
-        child, terminal = pty.fork()
-    if child == 0:
-        _run(run, columns, rows)
+    """Calls a function that can be pickled on a terminal of its own; `watch` picks lines of each screen on the way."""
+    terminal, inside = pty.openpty()
+    fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    child = _server().Process(target=_run, args=(run, os.ttyname(inside)))
+    child.start()
+    begin = os.read(terminal, 1)  # `inside` must be open until the child has opened it
+    os.close(inside)
     screen = pyte.HistoryScreen(columns, rows, history=10_000, ratio=1)
     stream, watched = pyte.ByteStream(screen), []
+    stream.feed(begin)
     while True:
         try:
             output = os.read(terminal, 4096)
@@ -45,20 +58,22 @@ def on_terminal(run, columns, rows=50, watch=None):
         if watch is not None and (picked := [line.rstrip() for line in screen.display if watch(line)]):
             watched.append(picked)
     os.close(terminal)
-    _, status = os.waitpid(child, 0)
+    child.join()
     scrolled = ["".join(line[column].data for column in range(columns)) for line in screen.history.top]
     lines = [line.rstrip() for line in (*scrolled, *screen.display)]
     while lines and not lines[-1]:
         lines.pop()
-    return Seen(lines, os.waitstatus_to_exitcode(status), watched)
+    return Seen(lines, child.exitcode, watched)
 
 
-def _run(run, columns, rows):
-    import termios
-
+def _run(run, terminal):
     status = 1
     try:
-        termios.tcsetwinsize(0, (rows, columns)) if hasattr(termios, "tcsetwinsize") else _set_size(columns, rows)
+        os.setsid()
+        opened = os.open(terminal, os.O_RDWR)  # the first that a new session opens controls it
+        for standard in range(3):
+            os.dup2(opened, standard)
+        os.write(1, b"\r")
         for name in ("COLUMNS", "LINES", "NO_COLOR"):
             os.environ.pop(name, None)
         os.environ["TERM"] = "xterm-256color"
@@ -86,11 +101,3 @@ def _run(run, columns, rows):
 def _show(message, category, filename, lineno, file=None, line=None):
     """As Python does; pytest has put something else there."""
     (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
-
-
-def _set_size(columns, rows):  # Python 3.10
-    import fcntl
-    import struct
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

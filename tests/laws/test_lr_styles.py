@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import SGD, Adam, lr_scheduler
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.lightning import MisconfigurationException
+from lightning_multigrid.host import MisconfigurationException
 from lightning_multigrid.norm import SubBatchNorm3d
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import clips, fit

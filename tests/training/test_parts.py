@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch.optim import lr_scheduler
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.lightning import MisconfigurationException
+from lightning_multigrid.host import MisconfigurationException
 from lightning_multigrid.training import lightning_internals as internals
 from tests.helpers.tiny import Module, fit, loader, trainer
 

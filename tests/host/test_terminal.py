@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import warnings
+from functools import partial
 
 import pytest
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.lightning.terminal import drawing
+from lightning_multigrid.host.terminal import drawing
 from tests.helpers.sampling import sampled
 from tests.helpers.terminal import on_terminal
 from tests.helpers.tiny import Module, fit, loader
@@ -76,7 +77,7 @@ WIDTHS = (60, 80, 100, 160, 230)
     ),
 )
 def test_a_person_sees_every_message_whole_once_and_in_order(bar, columns, tmp_path):
-    seen = on_terminal(lambda: train(bar, tmp_path / "said"), columns, watch=re.compile("Epoch.*grid.*left.*").match)
+    seen = on_terminal(partial(train, bar, tmp_path / "said"), columns, watch=re.compile("Epoch.*grid.*left.*").match)
     assert seen.status == 0, seen.lines
     bars = [index for index, line in enumerate(seen.lines) if line.startswith("Epoch ")]
     wrapped = {index + 1 for index in bars if seen.lines[index + 1].startswith(" ")}  # 60 columns need two lines

@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import SGD
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.lightning import is_a, is_overridden
+from lightning_multigrid.host import is_a, is_overridden
 from tests.helpers import either_package
 from tests.helpers.launchers import ROOT, shell_environment
 from tests.helpers.tiny import Module, fit, loader

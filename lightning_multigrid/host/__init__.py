@@ -4,7 +4,7 @@ The two have the same code, but different classes, and each refuses the other's 
 Lightning's names from here; only the command line always uses `lightning`. Begin with `package.py`.
 """
 
-from lightning_multigrid.lightning.package import (
+from lightning_multigrid.host.package import (
     BasePredictionWriter,
     Callback,
     LightningDataModule,
@@ -18,7 +18,7 @@ from lightning_multigrid.lightning.package import (
     is_a,
     is_overridden,
 )
-from lightning_multigrid.lightning.terminal import above_bar
+from lightning_multigrid.host.terminal import above_bar
 
 __all__ = ["BasePredictionWriter", "Callback", "LRSchedulerConfig", "LightningDataModule", "LightningModule"]
 __all__ += ["MisconfigurationException", "OptimizerLRScheduler", "TorchCheckpointIO", "Trainer", "TrainerFn"]
