@@ -4,10 +4,22 @@ It only watches: it imports `schedule` and `loading`, and changes nothing in the
 where each step is noted.
 """
 
+from lightning_multigrid.reports.account import STATISTICS, Account
 from lightning_multigrid.reports.changed_meaning import tell_changed_meaning, tell_few_steps
 from lightning_multigrid.reports.figures import LRCurve, LRPoint, plan_figure, save
 from lightning_multigrid.reports.run_report import ClosingWords, RunReport, step_values, ways_out
 from lightning_multigrid.reports.step_times import Clock
 
-__all__ = ["Clock", "ClosingWords", "LRCurve", "LRPoint", "RunReport", "plan_figure", "save", "step_values"]
+__all__ = [
+    "STATISTICS",
+    "Account",
+    "Clock",
+    "ClosingWords",
+    "LRCurve",
+    "LRPoint",
+    "RunReport",
+    "plan_figure",
+    "save",
+    "step_values",
+]
 __all__ += ["tell_changed_meaning", "tell_few_steps", "ways_out"]
