@@ -18,11 +18,12 @@ from lightning_multigrid.norm.sub_batchnorm import (
     SubBatchNorm3d,
     TemporaryConversion,
     convert_sub_batchnorm,
+    left_alone,
     restore_batchnorm,
     set_sub_batch,
     sub_batchnorm_layers,
 )
 
 __all__ = ["BatchNorm", "SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d", "TemporaryConversion"]
-__all__ += ["average_statistics", "convert_sub_batchnorm", "make_groups", "observed_moments", "restore_batchnorm"]
-__all__ += ["set_sub_batch", "sub_batchnorm_layers", "tracking_layers", "write_statistics"]
+__all__ += ["average_statistics", "convert_sub_batchnorm", "left_alone", "make_groups", "observed_moments"]
+__all__ += ["restore_batchnorm", "set_sub_batch", "sub_batchnorm_layers", "tracking_layers", "write_statistics"]

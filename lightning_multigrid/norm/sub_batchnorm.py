@@ -7,14 +7,17 @@ after the conversion finds the same parameters and buffers under the same names.
 Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups of n clips; R ranks.
 """
 
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakSet, ref
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from lightning_multigrid.norm.across_ranks import SharedStatistics, neighbours, ranks_needed, world_size
+from lightning_multigrid.norm.derived import can_group, has_own_forward, run_own_forward
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -28,6 +31,7 @@ class _SubBatchNorm(nn.Module):
     _mini_batch: Tensor | None = None
     _converted: "_Converted | None" = None
     _input_dims: ClassVar[tuple[int, ...]]
+    _plain_class: ClassVar[type[nn.Module]]  # what the layer is without the conversion
 
     # Attributes of plain BatchNorm, as torch declares them; `weight` and `bias` may be None in spite of that.
     eps: float
@@ -65,8 +69,11 @@ class _SubBatchNorm(nn.Module):
         self.__dict__["momentum"] = value
 
     def forward(self, input: Tensor) -> Tensor:
+        return self._normalize_mini_batch(input)
+
+    def _normalize_mini_batch(self, input: Tensor) -> Tensor:
         if not self.training or input.dim() not in self._input_dims:
-            return super().forward(input)  # type: ignore[no-any-return]  # evaluates the input, or refuses it
+            return _torchs_forward(self, input)  # evaluates the input, or refuses it
         rows = input.shape[0]
         clips = rows if self._mini_batch is None else min(rows, self._mini_batch.shape[0])
         if clips < 2 * self.sub_batch:
@@ -76,7 +83,7 @@ class _SubBatchNorm(nn.Module):
                 return self._normalize_over_ranks(input, clips)  # type: ignore[no-any-return]
             # With a cumulative average, plain BatchNorm reads its counter as a number, which breaks a compiled graph.
             if self.momentum is not None or not self.track_running_stats or not torch.compiler.is_compiling():
-                return super().forward(input)  # type: ignore[no-any-return]
+                return _torchs_forward(self, input)
         groups = max(1, clips // self.sub_batch)
         tracked = self.running_mean if self.track_running_stats else None
         statistics = None if tracked is None else tracked.new_zeros(2, groups, input.shape[1])
@@ -160,16 +167,24 @@ class _SubBatchNorm(nn.Module):
         return _plain(self)  # `torch.jit.script` looks for this method
 
 
+def _torchs_forward(layer: Any, input: Tensor) -> Tensor:
+    # That of 1d and 2d, too: the check of the axes is the layer's.
+    output: Tensor = nn.BatchNorm3d.forward(layer, input)
+    return output
+
+
 class SubBatchNorm1d(_SubBatchNorm, nn.BatchNorm1d):
     """`nn.BatchNorm1d` over sub-mini-batches, for inputs N x C or N x C x L. See `SubBatchNorm3d`."""
 
     _input_dims = (2, 3)
+    _plain_class = nn.BatchNorm1d
 
 
 class SubBatchNorm2d(_SubBatchNorm, nn.BatchNorm2d):
     """`nn.BatchNorm2d` over sub-mini-batches, for inputs N x C x H x W. See `SubBatchNorm3d`."""
 
     _input_dims = (4,)
+    _plain_class = nn.BatchNorm2d
 
 
 class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
@@ -220,6 +235,7 @@ class SubBatchNorm3d(_SubBatchNorm, nn.BatchNorm3d):
     """
 
     _input_dims = (5,)
+    _plain_class = nn.BatchNorm3d
 
 
 _SUB_BATCH_CLASSES: dict[type[nn.Module], type[_SubBatchNorm]] = {
@@ -227,8 +243,45 @@ _SUB_BATCH_CLASSES: dict[type[nn.Module], type[_SubBatchNorm]] = {
     nn.BatchNorm2d: SubBatchNorm2d,
     nn.BatchNorm3d: SubBatchNorm3d,
 }
-_PLAIN_CLASSES: dict[type[nn.Module], type[nn.Module]] = {ours: plain for plain, ours in _SUB_BATCH_CLASSES.items()}
 _ADDED = {"sub_batch", "_mini_batch", "_baseline_batches", "_converted"}  # to the attributes of plain BatchNorm
+
+
+def _class_of(layer: nn.Module) -> type[_SubBatchNorm] | None:
+    """The class that gives a layer statistics of sub-mini-batches; None if it has one, or is left alone."""
+    kind = type(layer)
+    if kind in _SUB_BATCH_CLASSES:
+        return _SUB_BATCH_CLASSES[kind]
+    if isinstance(layer, _SubBatchNorm):
+        return None
+    ours = next((_SUB_BATCH_CLASSES[base] for base in kind.__mro__ if base in _SUB_BATCH_CLASSES), None)
+    if ours is None or not can_group(layer, max(ours._input_dims)):
+        return None
+    return _derived_class(kind, ours)  # type: ignore[arg-type]  # mypy: modules have a hash
+
+
+@cache
+def _derived_class(kind: Any, ours: Any) -> type[_SubBatchNorm]:
+    # `torch.compile` must break its graph here: it would trace what takes the place of `F.batch_norm` as a call of it.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(self: Any, *args: Any, **named: Any) -> Any:
+        if not self.training:
+            return kind.forward(self, *args, **named)
+        return run_own_forward(self, kind.forward, self._normalize_mini_batch, *args, **named)
+
+    members: dict[str, Any] = {"_plain_class": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    if has_own_forward(kind):
+        members["forward"] = forward
+    return type(f"SubBatch{kind.__name__}", (ours, kind), members)
+
+
+def left_alone(module: nn.Module) -> dict[str, nn.Module]:
+    """The layers, by name, of classes that derive from BatchNorm and do otherwise, so that they are not converted."""
+    kinds = tuple(_SUB_BATCH_CLASSES)
+    return {
+        name: layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, kinds) and not isinstance(layer, (_SubBatchNorm, LazyModuleMixin)) and not _class_of(layer)
+    }
 
 
 def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
@@ -237,10 +290,12 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
     Only the class of a layer changes. Parameters, buffers, hooks and state-dict keys stay, so you may convert before or
     after you make an optimizer or load a checkpoint. Layers converted earlier take the new `clips`.
 
-    Only layers that are exactly `nn.BatchNorm1d`, `2d` or `3d` are converted. Classes derived from them (frozen,
-    quantised, a user's) are left alone, as they have reasons of their own, and so is `nn.SyncBatchNorm`. Lazy layers
-    become plain BatchNorm in their first forward; convert after it. `nn.SyncBatchNorm.convert_sync_batchnorm`
-    (Lightning's `sync_batchnorm=True`) replaces converted layers by its own.
+    A class derived from `nn.BatchNorm1d`, `2d` or `3d` keeps its own `forward`, and the statistics in it are those of
+    sub-mini-batches, if it hands the layer's to `F.batch_norm` once, as timm's `BatchNormAct2d` does; `torch.compile`
+    breaks its graph there. Those that do otherwise (frozen, quantised, with statistics of their own) are left alone:
+    `left_alone` names them. So is `nn.SyncBatchNorm`. Lazy layers become plain BatchNorm in their first forward;
+    convert after it. `nn.SyncBatchNorm.convert_sync_batchnorm` (Lightning's `sync_batchnorm=True`) replaces converted
+    layers by its own.
 
     Args:
         module: A layer or a model.
@@ -260,8 +315,8 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
     """
     _check_clips("clips", clips)
     for layer in module.modules():
-        if type(layer) in _SUB_BATCH_CLASSES:
-            layer.__class__ = _SUB_BATCH_CLASSES[type(layer)]
+        if (ours := _class_of(layer)) is not None:
+            layer.__class__ = ours
     set_sub_batch(module, clips)
     return module
 
@@ -306,16 +361,16 @@ def sub_batchnorm_layers(module: nn.Module) -> list[_SubBatchNorm]:
 def restore_batchnorm(module: Module) -> Module:
     """Undoes `convert_sub_batchnorm` in place: each converted layer becomes plain BatchNorm again. Returns `module`."""
     for layer in module.modules():
-        if type(layer) in _PLAIN_CLASSES:
+        if isinstance(layer, _SubBatchNorm):
             for name in _ADDED & vars(layer).keys():
                 delattr(layer, name)
-            layer.__class__ = _PLAIN_CLASSES[type(layer)]
+            layer.__class__ = layer._plain_class  # type: ignore[assignment]
     return module
 
 
-def _plain(layer: nn.Module) -> nn.Module:
-    """Plain BatchNorm with the state of a converted layer."""
-    plain = _PLAIN_CLASSES[type(layer)].__new__(_PLAIN_CLASSES[type(layer)])
+def _plain(layer: _SubBatchNorm) -> nn.Module:
+    """The layer without the conversion, with the state of a converted one."""
+    plain = layer._plain_class.__new__(layer._plain_class)
     vars(plain).update((name, value) for name, value in vars(layer).items() if name not in _ADDED)
     return plain
 
@@ -349,7 +404,7 @@ class TemporaryConversion:
     def convert(self, module: nn.Module, clips: int = 8) -> None:
         """Converts the layers of `module` that are plain BatchNorm; others keep their `sub_batch`."""
         for layer in module.modules():
-            if type(layer) in _SUB_BATCH_CLASSES:
+            if _class_of(layer) is not None:
                 vars(convert_sub_batchnorm(layer, clips))["_converted"] = _Converted(layer, self._layers)
 
     def end(self) -> None:

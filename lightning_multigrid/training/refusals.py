@@ -5,13 +5,13 @@ from inspect import signature
 from typing import Any
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
 from torch import nn
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, is_a
 from lightning_multigrid.loading import FixedClips, MultigridLoader, order_of, same_loader
-from lightning_multigrid.norm import BatchNorm
+from lightning_multigrid.norm import BatchNorm, left_alone
 from lightning_multigrid.training.mini_batches import first_clips, read_on_grid
 
 
@@ -54,6 +54,18 @@ def refuse_batchnorm(module: nn.Module) -> None:
                 f"MultigridCallback can't set the clips that share statistics in `{name}`, because `fully_shard` was "
                 "called on this BatchNorm layer itself. Call it on the blocks that hold such layers."
             )
+
+
+def tell_left_alone(module: nn.Module) -> None:
+    """Says which layers keep the statistics of whole mini-batches, or their own."""
+    layers = left_alone(module)
+    kinds = " and ".join(sorted({type(layer).__name__ for layer in layers.values()}))
+    if layers:
+        rank_zero_info(
+            f"{kinds} (`{next(iter(layers))}`{' and others' * (len(layers) > 1)}) derives from BatchNorm, but its "
+            "`forward` does not hand its statistics to `torch.nn.functional.batch_norm` once. So it is left as it is, "
+            "without sub-mini-batches and with its own momentum."
+        )
 
 
 def refuse_split_models(strategy: Any) -> None:

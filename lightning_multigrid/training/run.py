@@ -40,7 +40,7 @@ from lightning_multigrid.training.parts import (
 from lightning_multigrid.training.planning import lr_rule, make_plan
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.recipe import read_recipe, user_loader
-from lightning_multigrid.training.refusals import refuse_batchnorm, warn_of_own_state
+from lightning_multigrid.training.refusals import refuse_batchnorm, tell_left_alone, warn_of_own_state
 from lightning_multigrid.training.resume import describe_position, describe_run, find_continuation
 from lightning_multigrid.training.takeover import Takeover
 
@@ -152,6 +152,7 @@ def begin_run(
     module = trainer.lightning_module
     takeover.convert_batchnorm(module, arguments.sub_batch)  # layers that were made after `setup`
     refuse_batchnorm(module)
+    tell_left_alone(module)
     source = internals.training_source(trainer).dataloader()
     script = user_loader(source, trainer, arguments.clips_per_epoch)
     streamed = isinstance(script.dataset, StreamSamples)

@@ -1,0 +1,106 @@
+"""Layers whose classes derive from BatchNorm, such as timm's `BatchNormAct2d`, which normalises and then activates.
+
+Such a layer keeps its own `forward`. Where that hands the layer's statistics to `F.batch_norm`, as torch's does, the
+normalisation of sub-mini-batches takes the place of that call, and the rest is the class's own.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.overrides import TorchFunctionMode
+
+Normalize = Callable[[Tensor], Tensor]
+
+
+class _BatchNormCalls(TorchFunctionMode):
+    """Within it, a function takes the calls of `F.batch_norm`."""
+
+    def __init__(self, instead: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self._instead = instead
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        taken = self._instead if func is F.batch_norm else func
+        return taken(*args, **(kwargs or {}))
+
+
+def _is_own(layer: _BatchNorm, running_mean: Any, weight: Any, bias: Any, training: bool, eps: float) -> bool:
+    """Whether `F.batch_norm` is called as a layer in training calls it."""
+    tracked = layer.running_mean if layer.track_running_stats else None
+    return running_mean is tracked and weight is layer.weight and bias is layer.bias and training and eps == layer.eps
+
+
+def has_own_forward(kind: type[nn.Module]) -> bool:
+    """Whether a class of BatchNorm layers computes otherwise than torch's."""
+    return kind.forward is not _BatchNorm.forward
+
+
+def can_group(layer: nn.Module, dims: int) -> bool:
+    """Whether a layer of a derived class can have statistics of sub-mini-batches; its input has so many axes.
+
+    A class with a `forward` of its own is tried on a copy: it must call `F.batch_norm` once, with what is the layer's.
+    Lazy layers become plain BatchNorm, and those that `fully_shard` has changed hold parts of tensors.
+    """
+    if isinstance(layer, LazyModuleMixin) or type(layer).__name__.startswith("FSDP"):
+        return False
+    if not has_own_forward(type(layer)):
+        return True
+    calls: list[bool] = []
+
+    def note(
+        input: Tensor,
+        running_mean: Any,
+        running_var: Any,
+        weight: Any = None,
+        bias: Any = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        calls.append(_is_own(tried, running_mean, weight, bias, training, eps))
+        return torch.empty_like(input)
+
+    try:
+        tried: Any = copy.deepcopy(layer).to("cpu").train()
+        with _BatchNormCalls(note):
+            tried.forward(torch.zeros(2, tried.num_features, *[2] * (dims - 2)))
+    except Exception:  # whatever a user's layer may raise
+        return False
+    return calls == [True]
+
+
+def run_own_forward(layer: Any, forward: Callable[..., Any], normalize: Normalize, *args: Any, **named: Any) -> Any:
+    """Runs the `forward` of a derived class in training, with `normalize` in the place of its `F.batch_norm`."""
+    counter: Tensor | None = layer.num_batches_tracked
+    counted = None if counter is None else counter.clone()  # both count the mini-batch
+
+    def instead(
+        input: Tensor,
+        running_mean: Any,
+        running_var: Any,
+        weight: Any = None,
+        bias: Any = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        if not _is_own(layer, running_mean, weight, bias, training, eps):
+            raise RuntimeError(
+                f"{type(layer).__name__} normalises otherwise than when it was tried, so it can't have the statistics "
+                "of sub-mini-batches. Use torch's BatchNorm, or a class that doesn't derive from it."
+            )
+        if counter is not None and counted is not None:
+            counter.copy_(counted)
+        return normalize(input)
+
+    with _BatchNormCalls(instead):
+        output = forward(layer, *args, **named)
+    if counter is not None and counted is not None:
+        counter.copy_(counted + 1)
+    return output

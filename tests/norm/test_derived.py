@@ -1,0 +1,166 @@
+"""Classes that derive from BatchNorm have the statistics of sub-mini-batches, or are left alone and named."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.norm import convert_sub_batchnorm, left_alone, restore_batchnorm, set_sub_batch
+from lightning_multigrid.norm.sub_batchnorm import SubBatchNorm2d
+from tests.helpers.tiny import Module, fit
+
+
+class Named(nn.BatchNorm2d):
+    """Torch's own but for its name."""
+
+
+class Activated(nn.BatchNorm2d):
+    """Calls torch's forward, and activates."""
+
+    def forward(self, x):
+        return F.relu(super().forward(x))
+
+
+class Frozen(nn.BatchNorm2d):
+    """Normalises by its running statistics, in training, too."""
+
+    def forward(self, x):
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+
+
+class Scaled(nn.BatchNorm2d):
+    """Has another weight than its own."""
+
+    def forward(self, x):
+        return F.batch_norm(x, self.running_mean, self.running_var, 1 + self.weight, self.bias, True, 0.1, self.eps)
+
+
+class Ghost(nn.BatchNorm2d):
+    """Has groups of its own."""
+
+    def forward(self, x):
+        return torch.cat([super(Ghost, self).forward(part) for part in x.chunk(2)])
+
+
+def timms():
+    return pytest.importorskip("timm.layers").BatchNormAct2d
+
+
+KINDS = [(lambda: Named, lambda x: x), (lambda: Activated, F.relu), (timms, F.relu)]
+
+
+@pytest.mark.parametrize(("kind", "after"), KINDS, ids=["named", "activated", "timm"])
+@pytest.mark.parametrize("clips", [2, 8, 12])
+@pytest.mark.parametrize("momentum", [0.3, None])
+def test_a_derived_layer_is_torchs_over_groups_and_then_its_own(kind, after, clips, momentum):
+    layer = kind()(3, momentum=momentum).double()
+    expected = convert_sub_batchnorm(nn.BatchNorm2d(3, momentum=momentum).double(), 4)
+    assert convert_sub_batchnorm(layer, 4) is layer
+    assert isinstance(layer, SubBatchNorm2d)
+    for _ in range(2):
+        x = torch.randn(clips, 3, 5, 5, dtype=torch.float64)
+        mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+        output, wanted = layer(mine), after(expected(theirs))
+        assert_close(output, wanted)
+        output.square().sum().backward()
+        wanted.square().sum().backward()
+        assert_close(mine.grad, theirs.grad)
+    for name, value in expected.state_dict().items():  # the counter of mini-batches, too
+        assert_close(layer.state_dict()[name], value)
+    x = torch.randn(2, 3, 5, 5, dtype=torch.float64)
+    assert_close(layer.eval()(x), after(expected.eval()(x)))
+
+
+@pytest.mark.parametrize("kind", [Named, Activated])
+def test_it_is_as_it_was_afterwards_and_copies_follow(kind):
+    layer = convert_sub_batchnorm(kind(3), 2)
+    set_sub_batch(layer, 4)
+    copied = copy.deepcopy(layer)
+    assert (type(copied), copied.sub_batch) == (type(layer), 4)
+    assert type(restore_batchnorm(copied)) is kind
+    assert type(restore_batchnorm(layer)) is kind
+    assert vars(layer).keys() == vars(kind(3)).keys()
+
+
+def test_a_single_group_is_the_class_itself_to_the_bit():
+    plain = Activated(3)
+    layer = convert_sub_batchnorm(copy.deepcopy(plain), 8)
+    for _ in range(3):
+        x = torch.randn(8, 3, 4, 4)
+        assert torch.equal(layer(x), plain(x))
+    assert all(torch.equal(value, layer.state_dict()[name]) for name, value in plain.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", [Frozen, Scaled, Ghost])
+def test_classes_that_do_otherwise_are_left_alone_and_named(kind):
+    model = nn.Sequential(kind(3), nn.BatchNorm2d(3), nn.LazyBatchNorm2d())
+    convert_sub_batchnorm(model, 4)
+    assert [type(layer) for layer in model] == [kind, SubBatchNorm2d, nn.LazyBatchNorm2d]
+    assert list(left_alone(model)) == ["0"]
+
+
+class Changing(nn.BatchNorm2d):
+    """Normalises otherwise from some time on."""
+
+    other = False
+
+    def forward(self, x):
+        eps = 0.5 if self.other else self.eps
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, True, 0.1, eps)
+
+
+def test_a_class_that_changes_its_mind_is_refused():
+    layer = convert_sub_batchnorm(Changing(3), 2)
+    layer(torch.randn(4, 3, 2, 2))
+    layer.other = True
+    with pytest.raises(RuntimeError, match="SubBatchChanging normalises otherwise than when it was tried"):
+        layer(torch.randn(4, 3, 2, 2))
+
+
+class OfFrames(Module):
+    """A 2D layer of a given class on frames."""
+
+    kind = Activated
+
+    def make_net(self):
+        layer = OnFrames(self.kind(6))
+        return nn.Sequential(nn.Conv3d(3, 6, 3, 2, padding=1), layer, nn.Flatten(2), Mean(), nn.Linear(6, 4))
+
+
+class OnFrames(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x.transpose(1, 2).flatten(0, 1)).unflatten(0, (len(x), -1)).transpose(1, 2)
+
+
+class Mean(nn.Module):
+    def forward(self, x):
+        return x.mean(dim=2)
+
+
+class OfFrozenFrames(OfFrames):
+    kind = Frozen
+
+
+def test_a_training_converts_them_for_its_time_and_says_what_it_leaves(caplog):
+    class Looking(OfFrames):
+        def training_step(self, batch, batch_idx):
+            self.__dict__.setdefault("kinds", set()).add(type(self.net[1].layer).__name__)
+            return super().training_step(batch, batch_idx)
+
+    module = Looking()
+    fit(module, MultigridCallback())
+    assert module.kinds == {"SubBatchActivated"}
+    assert type(module.net[1].layer) is Activated
+    assert pickle.loads(pickle.dumps(module.net[1].layer)).num_features == 6
+    assert "derives from BatchNorm" not in caplog.text
+    fit(OfFrozenFrames(), MultigridCallback())
+    assert "Frozen (`net.1.layer`) derives from BatchNorm, but its `forward`" in caplog.text
