@@ -65,7 +65,7 @@ class _Indexing:
         probe = self._pass()
         safe = np.array(self.learned.safe(), bool)
         # Only a decoder that sees a file from its beginning, for the first time, is in the right state then.
-        self.regular &= self.one_kind and len(self.learned.sizes) <= 1 and bool(safe[:1].all())
+        self.regular &= self.one_kind and bool(safe[:1].all())
         unsure = self.container.format.name == "mxf" if self.h265 is None else self.has_made_up_times
         self.regular &= not (unsure and self.h264 is None and self.codec.has_b_frames)
         if not probe:
