@@ -14,7 +14,7 @@ from av.stream import Disposition
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from lightning_multigrid.decode.file_boxes import claimed_by_samples, promised_size
+from lightning_multigrid.decode.file_boxes import UNKNOWN_SIZE, claimed_by_samples, promised_size
 from lightning_multigrid.decode.index import MAX_PIXELS
 from lightning_multigrid.files import Cursor, HangError, ReadableFile, RemoteFile, WatchedFile, is_url
 
@@ -190,17 +190,20 @@ class VideoFile:
         return streams[0]
 
     def refuse_cut_short(self) -> None:
-        """Raises a `VideoError` if the file is shorter than its boxes say. FFmpeg would read what is left of it."""
+        """Raises a `VideoError` if the file is shorter than it says. FFmpeg would read what is left of it."""
         promised, claimed = promised_size(self.bytes), claimed_by_samples(self.bytes)
         if promised > self.bytes.size and (claimed > self.bytes.size or not self._has_all_packets()):
-            raise VideoError(self.path, f"cut short: {self.bytes.size} of {promised} bytes are there")
+            there = f"{self.bytes.size} of {promised} bytes are there"
+            raise VideoError(self.path, f"cut short: {'its blocks break off' if promised == UNKNOWN_SIZE else there}")
         if claimed > self.bytes.size:
             raise VideoError(self.path, f"damaged: its frames claim {claimed} bytes, {self.bytes.size} are there")
 
     def _has_all_packets(self) -> bool:
-        """Whether all packets in the table of an mp4 file are there: only the size of its last box is wrong then."""
+        """Whether all packets that the file's head counts are there: only the size that it states is wrong then."""
         with suppress(av.FFmpegError, VideoError), self._container() as container:
             stream = self._video_of(container, strict=False)
+            if container.format.name == "gif":  # FFmpeg counts what is there
+                return False
             broken = [packet.is_corrupt for packet in container.demux(stream) if packet.size]
             return len(broken) == stream.frames and not any(broken)
         self.check_reads()

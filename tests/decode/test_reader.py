@@ -680,7 +680,10 @@ def faults(folder: Path) -> dict[str, tuple[Callable[[Path], object], str]]:
             lambda path: path.write_bytes(matroska[: len(matroska) // 2]),
             f"cut short: {len(matroska) // 2} of {len(matroska)} bytes are there",
         ),
-        "half.avi": (lambda path: path.write_bytes(avi[: len(avi) // 2]), "cut short: its last packet"),
+        "half.avi": (
+            lambda path: path.write_bytes(avi[: len(avi) // 2]),
+            f"cut short: {len(avi) // 2} of {len(avi)} bytes are there",
+        ),
         "sound.m4a": (sound, "holds no video, only other streams"),
         "sound_and_cover.m4a": (lambda path: sound(path, cover=True), "holds no video, only other streams"),
         "sound.mp3": (lambda path: path.write_bytes(b"\xff\xfb\x90\0" * 2000), "not a video in one of the containers"),
