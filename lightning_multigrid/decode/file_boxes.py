@@ -8,10 +8,10 @@ from typing import NamedTuple
 from lightning_multigrid.files import ReadableFile
 
 UNKNOWN_SIZE = 1 << 62
-_MOST = 100_000  # boxes that are looked at: a day of fragments; a hostile file could have millions
+_MOST = 1 << 20  # boxes that are looked at: a day of fragments of two seconds, or five hours of single frames
 _PIECE = 1 << 16  # bytes that are read at once where a file is walked through
 _HEAD = 4096  # bytes of a file in which its size is stated, if at all
-_OF_SAMPLES = (b"moov", b"trak", b"mdia", b"minf", b"stbl")
+_OF_SAMPLES = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf")
 _LARGEST_TABLE = 1 << 26  # larger ones belong to videos of days; they are not looked at
 _KINDS = (b"ftyp", b"moov", b"mdat", b"moof", b"free", b"skip", b"wide", b"sidx", b"styp", b"uuid")
 
@@ -24,14 +24,14 @@ class FileBox(NamedTuple):
     size: int
 
 
-def outermost_boxes(file: ReadableFile) -> list[FileBox]:
-    """The boxes of an mp4 file up to the first of unknown type, as long as they claim to be; ISO/IEC 14496-12, 4.2."""
+def outermost_boxes(file: ReadableFile, *, known: bool = True) -> list[FileBox]:
+    """The boxes of an mp4 file as long as they claim to be; ISO/IEC 14496-12, 4.2. `known`: up to the first other."""
     boxes: list[FileBox] = []
     end = 0
     while len(boxes) < _MOST:
         head = _bytes(file, end, 16)
         size = int.from_bytes(head[:4], "big")
-        if head[4:8] not in _KINDS:
+        if head[4:8] not in _KINDS and (known or not boxes or not head):
             break
         if size == 1:
             size = int.from_bytes(head[8:16], "big")
@@ -104,7 +104,7 @@ def _flv(file: ReadableFile, head: bytes) -> int:
 def _gif(file: ReadableFile, head: bytes) -> int:
     """Blocks up to the trailer, which may be missing behind a whole block; GIF 89a, appendix A."""
     blocks, at = _Window(file), 13 + _colours(head[10:11])
-    parts = iter(range(10 * _MOST))
+    parts = iter(range(_MOST))
     while (kind := blocks.read(at, 10)) and kind[:1] != b";":
         if kind[:1] not in b"!,\0":
             return UNKNOWN_SIZE
@@ -153,10 +153,13 @@ _PROMISES: dict[bytes, Callable[[ReadableFile, bytes], int]] = {
 
 
 def claimed_by_samples(file: ReadableFile) -> int:
-    """Bytes that samples of one size, which need no table, claim in an mp4 track: FFmpeg allocates memory for each."""
-    claimed = 0
-    for box in outermost_boxes(file):
-        if box.kind != b"moov" or box.size > _LARGEST_TABLE:
+    """Bytes that the samples of an mp4 file claim, at least, where no table lists them one by one.
+
+    FFmpeg allocates 36 bytes for each of them, and more for those in fragments, before it looks for any.
+    """
+    of_track, of_fragments = 0, 0
+    for box in outermost_boxes(file, known=False):
+        if box.kind not in (b"moov", b"moof") or box.size > _LARGEST_TABLE:
             continue
         table = _bytes(file, box.position, box.size)
         spans = [(0, len(table))]
@@ -165,13 +168,15 @@ def claimed_by_samples(file: ReadableFile) -> int:
             while at + 8 <= end:
                 size, kind = int.from_bytes(table[at : at + 4], "big"), table[at + 4 : at + 8]
                 after = min(at + size, end) if size >= 8 else end
+                first, second = (int.from_bytes(table[at + 12 + n : at + 16 + n], "big") for n in (0, 4))
                 if kind in _OF_SAMPLES:
                     spans.append((at + 8, after))
-                elif kind == b"stsz":  # ISO/IEC 14496-12, 8.7.3
-                    of_each, number = table[at + 12 : at + 16], table[at + 16 : at + 20]
-                    claimed = max(claimed, int.from_bytes(of_each, "big") * int.from_bytes(number, "big"))
+                elif kind == b"stsz":  # of one size each, if it is not 0; ISO/IEC 14496-12, 8.7.3
+                    of_track = max(of_track, first * second)
+                elif kind == b"trun":  # 8.8.8
+                    of_fragments += first
                 at = after
-    return claimed
+    return max(of_track, of_fragments)
 
 
 def _bytes(file: ReadableFile, position: int, size: int) -> bytes:

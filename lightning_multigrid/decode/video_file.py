@@ -196,7 +196,9 @@ class VideoFile:
             there = f"{self.bytes.size} of {promised} bytes are there"
             raise VideoError(self.path, f"cut short: {'its blocks break off' if promised == UNKNOWN_SIZE else there}")
         if claimed > self.bytes.size:
-            raise VideoError(self.path, f"damaged: its frames claim {claimed} bytes, {self.bytes.size} are there")
+            raise VideoError(
+                self.path, f"damaged: its frames claim at least {claimed} bytes, {self.bytes.size} are there"
+            )
 
     def _has_all_packets(self) -> bool:
         """Whether all packets that the file's head counts are there: only the size that it states is wrong then."""
