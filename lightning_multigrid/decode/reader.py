@@ -42,8 +42,13 @@ def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[
 def read_frames(path: StrPath, indices: Sequence[int]) -> Tensor:
     """Reads frames of a video as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
 
-    Frames are counted from 0 in presentation order; repeats and any order are allowed. It is a `VideoError` if the file
-    can't be read as a video or a frame can't be decoded, and an IndexError if the video has no such frame.
+    Frames are counted from 0 in presentation order; repeats and any order are allowed. What is counted are the frames
+    that the file holds: one that can't be decoded keeps its number, and asking for it is an error, while a sequential
+    decode leaves it out and counts on. Where packets have no usable times, frames are counted as they come out.
+
+    Raises:
+        IndexError: If the video has no such frame.
+        VideoError: If the file can't be read as a video, or a frame can't be decoded.
     """
     with VideoReader(path) as video:
         return video.read(indices)

@@ -23,6 +23,8 @@ from lightning_multigrid.files import Cursor, HangError, ReadableFile, RemoteFil
 _CONTAINERS = "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,ogg,ivf,gif,h264,hevc,m4v,mjpeg"
 _CONTAINERS += ",apng,rm,nut,mxf,dv,obu,h261,h263,swf"
 
+_RAW_JPEG = (".mjpeg", ".mjpg")
+
 
 class VideoError(ValueError):
     """A file that can't be read as a video, or a frame that can't be decoded: the `path` as given, and the `reason`."""
@@ -166,9 +168,13 @@ class VideoFile:
         # The suffix helps to tell containers apart. More of the name might be taken for a protocol or a pattern.
         suffix = os.path.splitext(self.path)[1]
         suffix = suffix if suffix[1:].isalnum() and suffix.isascii() else ""
+        # FFmpeg takes a row of JPEG pictures for the first of them, a picture, if that has the head that most programs
+        # write. Only the name tells that it is a video.
+        is_raw = suffix.lower() in _RAW_JPEG and self.bytes.read([(0, 2)]) == [b"\xff\xd8"]
         return av.open(
             Cursor(self.bytes, f"video{suffix}"),
             "r",
+            format="mjpeg" if is_raw else None,
             container_options={"format_whitelist": _CONTAINERS, "protocol_whitelist": "none"},
             metadata_errors="replace",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import random
@@ -19,6 +20,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from lightning_multigrid.decode import reader as decode
 from lightning_multigrid.decode import thread_cache
@@ -637,6 +639,23 @@ def test_pictures_are_no_video(tmp_path):
     assert len(decode_all(tmp_path / "%d.jpg")) == 3  # what an unguarded reader makes of it
     with pytest.raises(VideoError, match="not a video in one of the containers"):
         read_frames(tmp_path / "%d.jpg", [0])
+
+
+@pytest.mark.parametrize("suffix", [".mjpeg", ".MJPG"])
+def test_a_row_of_jpeg_pictures_is_a_video_if_its_name_says_so(tmp_path, suffix):
+    data = io.BytesIO()
+    for frame in FRAMES:
+        Image.fromarray(frame).save(data, "JPEG", quality=90)
+    path = tmp_path / f"row{suffix}"
+    path.write_bytes(data.getvalue())
+    with av.open(str(path), format="mjpeg") as container:
+        expected = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+    assert [number_of(frame) for frame in expected] == list(range(COUNT))
+    assert_reads_as(path, expected)
+    picture = tmp_path / "row.jpg"
+    picture.write_bytes(data.getvalue())
+    with pytest.raises(VideoError, match="not a video in one of the containers"):
+        VideoReader(picture)
 
 
 def sound(path: Path, *, cover: bool = False) -> None:
