@@ -49,8 +49,8 @@ def _display_matrix(frame: VideoFrame) -> bytes | None:
         side_data: Any = frame.side_data  # typed as if it held motion vectors only
     except ValueError:
         # PyAV (seen in 18.1) raises it for side data of a kind that it doesn't know, such as EXIF, and has no other way
-        # to the matrix: `rotation` knows no mirrors. A filter of FFmpeg drops these kinds, whose numbers follow on those
-        # that PyAV knows. `tests/decode/test_frame_pixels.py` fails when this is no longer so.
+        # to the matrix: `rotation` knows no mirrors. A filter of FFmpeg drops these kinds, whose numbers follow on
+        # those that PyAV knows. `tests/decode/test_frame_pixels.py` fails when this is no longer so.
         graph = Graph()
         source = graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=Fraction(1))
         filters = [graph.add("sidedata", f"mode=delete:type={kind}") for kind in range(len(Type), 64)]

@@ -15,6 +15,7 @@ from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
+from lightning_multigrid.decode.b_frames import BFrames
 from lightning_multigrid.decode.file_boxes import outermost_boxes
 from lightning_multigrid.decode.frame_pixels import orientation_of
 from lightning_multigrid.decode.index import DROPPABLE, ENTRY, MAX_PACKETS, SHOWN, Orientation, PacketIndex, Seal
@@ -70,6 +71,7 @@ class _Indexing:
         self.rows = array("q")  # six numbers per packet; as objects they would take six times the memory
         self.h264 = H264Packets(self.codec.extradata or b"") if self.codec.name == "h264" else None
         self.h265 = H265Packets(self.codec.extradata or b"") if self.codec.name == "hevc" else None
+        self.pictures = BFrames(self.codec.name) if BFrames.knows(self.codec.name) else self.h264
         self.learned = Learned(self.codec.name, self.codec.extradata or b"")
         self.packets = 0
         self.plain = True  # whether the file holds the first packets byte for byte
@@ -93,7 +95,7 @@ class _Indexing:
         by_time = np.sort(times[flags & SHOWN != 0])
         if not _is_believed(probe, by_time, times[flags & ENTRY != 0]):
             table, by_time = table[:, :0], by_time[:0]
-        elif self.h264 is not None and not (in_order := _is_shown_in_order(self.h264, times)):
+        elif self.pictures is not None and not (in_order := _is_shown_in_order(self.pictures, times)):
             flags &= ~DROPPABLE
             if self.has_made_up_times or in_order is not None:
                 table, by_time = table[:, :0], by_time[:0]
@@ -171,9 +173,9 @@ class _Indexing:
     def _add(self, packet: Packet[VideoStream], time: int) -> None:
         data = bytes(packet)
         flags = ENTRY
-        if self.h264 is not None:
+        if self.pictures is not None:
             # Containers also mark recovery points as keyframes. Pictures may be wrong for a while after those.
-            flags = self.h264.look(data)
+            flags = self.pictures.look(data)
         elif self.h265 is not None:
             flags = ENTRY * self.h265.is_entry(data)
         if not packet.is_keyframe:
@@ -225,7 +227,7 @@ def _seals(file: VideoFile) -> tuple[tuple[Seal, ...], bool]:
     return tuple(Seal(position, len(data)) for (position, _), data in zip(spans, found, strict=True)), single
 
 
-def _is_shown_in_order(packets: H264Packets, times: Any) -> bool | None:
+def _is_shown_in_order(packets: H264Packets | BFrames, times: Any) -> bool | None:
     """Whether the decoder gives frames out in the order of their times; None if that isn't known."""
     if not packets.sure:
         return None
