@@ -1,6 +1,6 @@
 """The B-frames of MPEG-1, 2 and 4: no other picture refers to them, and they are shown as soon as they are decoded."""
 
-from lightning_multigrid.decode.index import DROPPABLE, ENTRY
+from lightning_multigrid.decode.packet_index import DROPPABLE, ENTRY
 
 # The start code of a picture, the byte behind it that holds its type, and the place of the type in it. A type of 2 in
 # MPEG-4 and 3 in the others is that of a B-frame; ISO/IEC 13818-2, 6.2.3 and table 6-12; 14496-2, 6.2.5 and table 6-20.

@@ -10,11 +10,11 @@ import torch
 from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
-from lightning_multigrid.decode.index import MAX_PIXELS
+from lightning_multigrid.decode.frame_pixels import Box
+from lightning_multigrid.decode.packet_index import MAX_PIXELS
 from lightning_multigrid.decode.reader import VideoReader, places_of
 from lightning_multigrid.decode.video_file import Damage, VideoError
 from lightning_multigrid.files import FRAME_SUFFIXES
-from lightning_multigrid.pixels import Box
 
 # The formats that Pillow may read, whatever the name of a file: some of its others run programs.
 _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")

@@ -15,14 +15,14 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from torch import Tensor
 
-from lightning_multigrid.decode.frame_pixels import Pixels, rgb_pixels, show, stored, yuv_format, yuv_planes
-from lightning_multigrid.decode.index import SHOWN, TIMED, Orientation, PacketIndex
-from lightning_multigrid.decode.indexing import index_of, is_sealed
+from lightning_multigrid.decode.frame_pixels import Box, Pixels, rgb_pixels, show, stored, yuv_format, yuv_planes
+from lightning_multigrid.decode.packet_index import SHOWN, TIMED, Orientation, PacketIndex
 from lightning_multigrid.decode.ranges import PacketRange, packet_ranges
+from lightning_multigrid.decode.scan import index_of, is_sealed
 from lightning_multigrid.decode.thread_cache import ThreadCache
 from lightning_multigrid.decode.video_file import Damage, VideoError, VideoFile, demuxed
 from lightning_multigrid.files import StrPath
-from lightning_multigrid.pixels import Box, YuvClip, YuvFormat
+from lightning_multigrid.pixels import YuvClip, YuvFormat
 
 _PIECE, _GAP = 1 << 22, 1 << 16  # most bytes of one read, and of a gap that is read along with packets
 

@@ -15,7 +15,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from lightning_multigrid.decode.file_boxes import UNKNOWN_SIZE, claimed_by_samples, promised_size
-from lightning_multigrid.decode.index import MAX_PIXELS
+from lightning_multigrid.decode.packet_index import MAX_PIXELS
 from lightning_multigrid.files import Cursor, HangError, ReadableFile, RemoteFile, WatchedFile, is_url
 
 # Containers that hold their own pictures. FFmpeg would also follow playlists, concat scripts and image patterns, which

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_multigrid.decode.b_frames import BFrames
-from lightning_multigrid.decode.index import DROPPABLE
+from lightning_multigrid.decode.packet_index import DROPPABLE
 from lightning_multigrid.decode.reader import VideoReader, build_index
 from tests.helpers.videos import decode_all, numbered_frames, write_video
 

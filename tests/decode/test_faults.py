@@ -15,7 +15,7 @@ import av
 import numpy as np
 import pytest
 
-from lightning_multigrid.decode import indexing
+from lightning_multigrid.decode import scan
 from lightning_multigrid.decode.reader import VideoReader, build_index
 from lightning_multigrid.decode.video_file import VideoError
 from tests.helpers.codings import H264, PREPARED, damage, written
@@ -89,7 +89,7 @@ def test_a_few_bytes_cannot_hold_more_pixels_than_a_file_may_have(
         VideoReader(path)
     path.write_bytes(gif(819, 700))  # a tenth of the pixels in a tenfold file
     assert len(VideoReader(path)) == 700
-    monkeypatch.setattr(indexing, "MAX_PACKETS", 699)
+    monkeypatch.setattr(scan, "MAX_PACKETS", 699)
     path.touch()
     with pytest.raises(VideoError, match="holds more than 699 packets"):
         build_index(path)

@@ -9,14 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
-from lightning_multigrid.clips.dataset import VideoDataset, ViewDataset
 from lightning_multigrid.clips.sampling import ClipSampling
+from lightning_multigrid.clips.video_dataset import VideoDataset, ViewDataset
 from lightning_multigrid.clips.views import Views
 from lightning_multigrid.decode.frame_folder import FrameFolder
+from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.loading.requests import ClipRequest
-from lightning_multigrid.pixels.box import Box
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.videos import number_of, numbered_frames, write_video
 

@@ -7,7 +7,7 @@ import pytest
 from av.sidedata.sidedata import Type
 
 from lightning_multigrid.decode.frame_pixels import orientation_of
-from lightning_multigrid.decode.index import Orientation
+from lightning_multigrid.decode.packet_index import Orientation
 from tests.helpers.rare_bytes import encoded, remuxed, with_exif
 from tests.helpers.rare_files import CODINGS
 

@@ -24,10 +24,10 @@ from PIL import Image
 
 from lightning_multigrid.decode import reader as decode
 from lightning_multigrid.decode import thread_cache
+from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.nal import nal_units
 from lightning_multigrid.decode.reader import VideoReader, build_index, read_frames
 from lightning_multigrid.decode.video_file import VideoError
-from lightning_multigrid.pixels.box import Box
 from tests.helpers.codings import (
     CODINGS,
     COUNT,

@@ -18,9 +18,9 @@ from av.video.stream import VideoStream
 from lightning_multigrid.decode.b_frames import BFrames
 from lightning_multigrid.decode.file_boxes import outermost_boxes
 from lightning_multigrid.decode.frame_pixels import orientation_of
-from lightning_multigrid.decode.index import DROPPABLE, ENTRY, MAX_PACKETS, SHOWN, Orientation, PacketIndex, Seal
 from lightning_multigrid.decode.learned import Learned
 from lightning_multigrid.decode.nal import H264Packets, H265Packets
+from lightning_multigrid.decode.packet_index import DROPPABLE, ENTRY, MAX_PACKETS, SHOWN, Orientation, PacketIndex, Seal
 from lightning_multigrid.decode.video_file import Damage, VideoError, VideoFile, demuxed
 
 # Pixels that all frames of a file may have together: 2,000 frames of 1080p, and more the larger the file is. Frames of
