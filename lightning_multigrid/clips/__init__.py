@@ -5,8 +5,8 @@ not import Lightning. Begin with `sampling.py` (which frames and pixels a clip g
 """
 
 from lightning_multigrid.clips.batch import BrokenVideo, ClipBatch, PixelBatch, collate_clips
-from lightning_multigrid.clips.dataset import VideoDataset, ViewDataset
 from lightning_multigrid.clips.sampling import ClipSampling
+from lightning_multigrid.clips.video_dataset import VideoDataset, ViewDataset
 from lightning_multigrid.clips.views import CENTRE, VideoBatch, ViewBatch, Views, collate_views
 
 __all__ = ["CENTRE", "BrokenVideo", "ClipBatch", "ClipSampling", "PixelBatch", "VideoBatch", "VideoDataset"]

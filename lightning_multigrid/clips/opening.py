@@ -8,7 +8,7 @@ from lightning_multigrid.sources import Manifest
 Video = VideoReader | FrameFolder
 
 
-def open_video(manifest: Manifest, row: int, read_timeout: float = 60.0) -> Video:
+def open_row(manifest: Manifest, row: int, read_timeout: float = 60.0) -> Video:
     """Opens a video of a manifest, or its folder of frames, for a `with`; a read may take `read_timeout` seconds."""
     path = manifest.path(row)
     if manifest.frame_rate is not None:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from lightning_multigrid.clips.opening import Video
-from lightning_multigrid.decode import VideoError
-from lightning_multigrid.pixels import Box
+from lightning_multigrid.decode import Box, VideoError
 from lightning_multigrid.schedule import frame_indices, short_side_range, span, stride_range
 
 

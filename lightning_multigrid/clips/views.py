@@ -17,7 +17,8 @@ from torch import Tensor
 
 from lightning_multigrid.clips.batch import BrokenVideo, PixelBatch
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid, crop_side, segment_frame
-from lightning_multigrid.pixels import Box, YuvClip, to_device
+from lightning_multigrid.decode import Box
+from lightning_multigrid.pixels import YuvClip, to_device
 from lightning_multigrid.schedule import frame_indices, span
 
 

@@ -4,10 +4,10 @@ Begin with its `README.md`, then `ranges.py` (which packets some frames need) an
 """
 
 from lightning_multigrid.decode.frame_folder import FrameFolder, open_video
-from lightning_multigrid.decode.frame_pixels import ONE_THREAD, is_full_range
-from lightning_multigrid.decode.index import Orientation, PacketIndex
+from lightning_multigrid.decode.frame_pixels import ONE_THREAD, Box, is_full_range
+from lightning_multigrid.decode.packet_index import Orientation, PacketIndex
 from lightning_multigrid.decode.reader import VideoReader, build_index, read_frames
 from lightning_multigrid.decode.video_file import BrokenVideosError, VideoError
 
-__all__ = ["ONE_THREAD", "BrokenVideosError", "FrameFolder", "Orientation", "PacketIndex"]
+__all__ = ["ONE_THREAD", "Box", "BrokenVideosError", "FrameFolder", "Orientation", "PacketIndex"]
 __all__ += ["VideoError", "VideoReader", "build_index", "is_full_range", "open_video", "read_frames"]

@@ -2,21 +2,33 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
-from lightning_multigrid.decode.index import MAX_PIXELS
+from lightning_multigrid.decode.frame_pixels import Box
+from lightning_multigrid.decode.packet_index import MAX_PIXELS
 from lightning_multigrid.decode.reader import VideoReader, places_of
 from lightning_multigrid.decode.video_file import Damage, VideoError
 from lightning_multigrid.files import FRAME_SUFFIXES
-from lightning_multigrid.pixels import Box
 
 # The formats that Pillow may read, whatever the name of a file: some of its others run programs.
 _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""By the orientation of EXIF 2.32, 4.6.4 A; 1 turns nothing."""
+_SWAP = {turn for number, turn in _TURNS.items() if number >= 5}  # rows become columns
 
 
 class FrameFolder:
@@ -42,7 +54,7 @@ class FrameFolder:
             raise VideoError(self._path, f"holds no images ({' '.join(FRAME_SUFFIXES)})")
         self._names = sorted(names, key=lambda name: (len(name), name))
         with self._opened(0) as first:
-            self.width, self.height = first.size
+            self.width, self.height = _shown_size(first)
 
     def __enter__(self) -> "FrameFolder":
         return self
@@ -60,21 +72,24 @@ class FrameFolder:
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         """Reads frames as a uint8 tensor T x H x W x 3 (RGB). Arguments and errors are those of `VideoReader.read`.
 
-        A frame of another size than the first is an error, too.
+        Images are turned as their EXIF data say; of 16 bits the higher 8 are taken. A frame of another size than the
+        first is an error, too.
         """
         top, left, height, width = Box.of(box, self.height, self.width)
         places = places_of(indices, len(self), self._path)
         clip = torch.empty((len(indices), height, width, 3), dtype=torch.uint8)
         for index, members in places.items():
             with self._opened(index) as image:
-                if image.size != (self.width, self.height):
+                own_width, own_height = _shown_size(image)
+                if (own_height, own_width) != (self.height, self.width):
                     raise VideoError(
                         self._path,
-                        f"{self._names[index]} has {image.height} x {image.width} pixels, but the first frame "
+                        f"{self._names[index]} has {own_height} x {own_width} pixels, but the first frame "
                         f"{self.height} x {self.width}",
                     )
-                crop = image.crop((left, top, left + width, top + height)).convert("RGB")
-            clip[members] = torch.from_numpy(np.array(crop))
+                turn = _turn(image)
+                shown = image if turn is None else image.transpose(turn)
+                clip[members] = torch.from_numpy(_rgb(shown.crop((left, top, left + width, top + height))))
         return clip
 
     @contextmanager
@@ -92,6 +107,27 @@ class FrameFolder:
             raise VideoError(self._path, f"{name} is no image, or damaged at its head") from error
         except Exception as error:  # Pillow raises errors of many kinds for damaged files
             raise VideoError(self._path, f"{name} cannot be decoded ({type(error).__name__}: {error})") from error
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    """How an image is to be turned by its EXIF data; those that can't be read turn nothing."""
+    if "exif" in image.info:  # else Pillow might decode the pixels to look behind them
+        with suppress(Exception):
+            return _TURNS.get(int(image.getexif().get(ExifTags.Base.Orientation, 1)))
+    return None
+
+
+def _shown_size(image: Image.Image) -> tuple[int, int]:
+    """Columns and rows of an image when it is shown."""
+    return (image.height, image.width) if _turn(image) in _SWAP else image.size
+
+
+def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
+    if image.mode[0] != "I":
+        return np.array(image.convert("RGB"))
+    # Grey of 16 bits. Pillow's conversion would take all above 255 for white; of colours it keeps the higher 8.
+    grey = (np.asarray(image) >> 8).astype(np.uint8)
+    return np.repeat(grey[..., None], 3, axis=2)
 
 
 def _is_image(name: str) -> bool:

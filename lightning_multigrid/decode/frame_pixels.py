@@ -3,7 +3,7 @@
 import math
 import struct
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import av
 import numpy as np
@@ -14,8 +14,8 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from torch import Tensor
 
-from lightning_multigrid.decode.index import Orientation
-from lightning_multigrid.pixels import Box, YuvFormat
+from lightning_multigrid.decode.packet_index import Orientation
+from lightning_multigrid.pixels import YuvFormat
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -28,6 +28,24 @@ _YUV_420 = ("yuv420p", "yuvj420p")
 # Numbers of the matrices, ITU-T H.273, table 4. 2 is "unspecified", which FFmpeg's converter takes for BT.601.
 _MATRICES: dict[int, Literal["bt601", "bt709"]] = {1: "bt709", 2: "bt601", 5: "bt601", 6: "bt601"}
 _LIMITED_RANGE, _FULL_RANGE = 1, 2  # FFmpeg's AVCOL_RANGE_MPEG and AVCOL_RANGE_JPEG
+
+
+class Box(NamedTuple):
+    """A part of a shown frame, in pixels from the frame's top left corner."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    @staticmethod
+    def of(box: "Box | None", height: int, width: int) -> "Box":
+        """Checks a box of a frame of `height` x `width` pixels. None is the whole frame."""
+        box = Box(0, 0, height, width) if box is None else Box(*box)
+        empty = not box.height or not box.width
+        if min(box) < 0 or empty or box.top + box.height > height or box.left + box.width > width:
+            raise ValueError(f"`box` must lie within the frame of {height} x {width} pixels, got {box}.")
+        return box
 
 
 def orientation_of(frame: VideoFrame) -> Orientation:
@@ -48,7 +66,9 @@ def _display_matrix(frame: VideoFrame) -> bytes | None:
     try:
         side_data: Any = frame.side_data  # typed as if it held motion vectors only
     except ValueError:
-        # PyAV raises it for side data of a kind that it doesn't know, such as EXIF. A filter of FFmpeg drops these.
+        # PyAV (seen in 18.1) raises it for side data of a kind that it doesn't know, such as EXIF, and has no other way
+        # to the matrix: `rotation` knows no mirrors. A filter of FFmpeg drops these kinds, whose numbers follow on
+        # those that PyAV knows. `tests/decode/test_frame_pixels.py` fails when this is no longer so.
         graph = Graph()
         source = graph.add_buffer(None, frame.width, frame.height, frame.format, time_base=Fraction(1))
         filters = [graph.add("sidedata", f"mode=delete:type={kind}") for kind in range(len(Type), 64)]

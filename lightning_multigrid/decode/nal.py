@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from lightning_multigrid.decode.index import DROPPABLE, ENTRY, TIMED
+from lightning_multigrid.decode.packet_index import DROPPABLE, ENTRY, TIMED
 
 _HEADER_BYTES = 48  # the part of a slice that holds the order of its picture
 _SET_BYTES = 4096  # of a sequence parameter set that are read here; it may hold scaling lists of 2,000 bytes

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lightning_multigrid.decode.index import DROPPABLE, SHOWN, PacketIndex
+from lightning_multigrid.decode.packet_index import DROPPABLE, SHOWN, PacketIndex
 
 
 class PacketRange(NamedTuple):

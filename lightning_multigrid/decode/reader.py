@@ -15,14 +15,14 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from torch import Tensor
 
-from lightning_multigrid.decode.frame_pixels import Pixels, rgb_pixels, show, stored, yuv_format, yuv_planes
-from lightning_multigrid.decode.index import SHOWN, TIMED, Orientation, PacketIndex
-from lightning_multigrid.decode.indexing import index_of, is_sealed
+from lightning_multigrid.decode.frame_pixels import Box, Pixels, rgb_pixels, show, stored, yuv_format, yuv_planes
+from lightning_multigrid.decode.packet_index import SHOWN, TIMED, Orientation, PacketIndex
 from lightning_multigrid.decode.ranges import PacketRange, packet_ranges
+from lightning_multigrid.decode.scan import index_of, is_sealed
 from lightning_multigrid.decode.thread_cache import ThreadCache
 from lightning_multigrid.decode.video_file import Damage, VideoError, VideoFile, demuxed
 from lightning_multigrid.files import StrPath
-from lightning_multigrid.pixels import Box, YuvClip, YuvFormat
+from lightning_multigrid.pixels import YuvClip, YuvFormat
 
 _PIECE, _GAP = 1 << 22, 1 << 16  # most bytes of one read, and of a gap that is read along with packets
 
@@ -42,8 +42,13 @@ def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[
 def read_frames(path: StrPath, indices: Sequence[int]) -> Tensor:
     """Reads frames of a video as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
 
-    Frames are counted from 0 in presentation order; repeats and any order are allowed. It is a `VideoError` if the file
-    can't be read as a video or a frame can't be decoded, and an IndexError if the video has no such frame.
+    Frames are counted from 0 in presentation order; repeats and any order are allowed. What is counted are the frames
+    that the file holds: one that can't be decoded keeps its number, and asking for it is an error, while a sequential
+    decode leaves it out and counts on. Where packets have no usable times, frames are counted as they come out.
+
+    Raises:
+        IndexError: If the video has no such frame.
+        VideoError: If the file can't be read as a video, or a frame can't be decoded.
     """
     with VideoReader(path) as video:
         return video.read(indices)

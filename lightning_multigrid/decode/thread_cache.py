@@ -9,7 +9,7 @@ from av.codec.context import CodecContext
 from av.video.codeccontext import VideoCodecContext
 from av.video.reformatter import VideoReformatter
 
-from lightning_multigrid.decode.index import MAX_PIXELS, PacketIndex
+from lightning_multigrid.decode.packet_index import MAX_PIXELS, PacketIndex
 
 _Kind = tuple[bytes, tuple[int, int, int, int], int, int]
 FileKey = tuple[str, int, int]

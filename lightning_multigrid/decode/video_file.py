@@ -14,14 +14,16 @@ from av.stream import Disposition
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from lightning_multigrid.decode.file_boxes import claimed_by_samples, promised_size
-from lightning_multigrid.decode.index import MAX_PIXELS
+from lightning_multigrid.decode.file_boxes import UNKNOWN_SIZE, claimed_by_samples, promised_size
+from lightning_multigrid.decode.packet_index import MAX_PIXELS
 from lightning_multigrid.files import Cursor, HangError, ReadableFile, RemoteFile, WatchedFile, is_url
 
 # Containers that hold their own pictures. FFmpeg would also follow playlists, concat scripts and image patterns, which
 # name other files and hosts, whatever the name of their file.
 _CONTAINERS = "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,ogg,ivf,gif,h264,hevc,m4v,mjpeg"
 _CONTAINERS += ",apng,rm,nut,mxf,dv,obu,h261,h263,swf"
+
+_RAW_JPEG = (".mjpeg", ".mjpg")
 
 
 class VideoError(ValueError):
@@ -166,9 +168,13 @@ class VideoFile:
         # The suffix helps to tell containers apart. More of the name might be taken for a protocol or a pattern.
         suffix = os.path.splitext(self.path)[1]
         suffix = suffix if suffix[1:].isalnum() and suffix.isascii() else ""
+        # FFmpeg takes a row of JPEG pictures for the first of them, a picture, if that has the head that most programs
+        # write. Only the name tells that it is a video.
+        is_raw = suffix.lower() in _RAW_JPEG and self.bytes.read([(0, 2)]) == [b"\xff\xd8"]
         return av.open(
             Cursor(self.bytes, f"video{suffix}"),
             "r",
+            format="mjpeg" if is_raw else None,
             container_options={"format_whitelist": _CONTAINERS, "protocol_whitelist": "none"},
             metadata_errors="replace",
         )
@@ -190,17 +196,22 @@ class VideoFile:
         return streams[0]
 
     def refuse_cut_short(self) -> None:
-        """Raises a `VideoError` if the file is shorter than its boxes say. FFmpeg would read what is left of it."""
+        """Raises a `VideoError` if the file is shorter than it says. FFmpeg would read what is left of it."""
         promised, claimed = promised_size(self.bytes), claimed_by_samples(self.bytes)
         if promised > self.bytes.size and (claimed > self.bytes.size or not self._has_all_packets()):
-            raise VideoError(self.path, f"cut short: {self.bytes.size} of {promised} bytes are there")
+            there = f"{self.bytes.size} of {promised} bytes are there"
+            raise VideoError(self.path, f"cut short: {'its blocks break off' if promised == UNKNOWN_SIZE else there}")
         if claimed > self.bytes.size:
-            raise VideoError(self.path, f"damaged: its frames claim {claimed} bytes, {self.bytes.size} are there")
+            raise VideoError(
+                self.path, f"damaged: its frames claim at least {claimed} bytes, {self.bytes.size} are there"
+            )
 
     def _has_all_packets(self) -> bool:
-        """Whether all packets in the table of an mp4 file are there: only the size of its last box is wrong then."""
+        """Whether all packets that the file's head counts are there: only the size that it states is wrong then."""
         with suppress(av.FFmpegError, VideoError), self._container() as container:
             stream = self._video_of(container, strict=False)
+            if container.format.name == "gif":  # FFmpeg counts what is there
+                return False
             broken = [packet.is_corrupt for packet in container.demux(stream) if packet.size]
             return len(broken) == stream.frames and not any(broken)
         self.check_reads()

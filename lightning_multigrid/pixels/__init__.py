@@ -4,9 +4,8 @@ It imports torch and torchvision, and no other sub-package. Begin with `resample
 """
 
 from lightning_multigrid.pixels.augment import Augmentation
-from lightning_multigrid.pixels.box import Box
 from lightning_multigrid.pixels.resample import MEAN, STD, check_normalisation, resample_clips
 from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat, to_device
 
-__all__ = ["MEAN", "STD", "Augmentation", "Box", "YuvClip", "YuvFormat", "check_normalisation", "resample_clips"]
+__all__ = ["MEAN", "STD", "Augmentation", "YuvClip", "YuvFormat", "check_normalisation", "resample_clips"]
 __all__ += ["to_device"]

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from lightning_multigrid.clips.batch import Clip, ClipBatch, collate_clips
-from lightning_multigrid.clips.dataset import VideoDataset
 from lightning_multigrid.clips.sampling import ClipSampling
+from lightning_multigrid.clips.video_dataset import VideoDataset
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.loading import clip_dataset
 from lightning_multigrid.loading.loader import MultigridLoader, WorkerError

@@ -23,8 +23,8 @@ from lightning_multigrid.clips.views import (
     collate_views,
     share_frames,
 )
+from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import read_frames
-from lightning_multigrid.pixels.box import Box
 from lightning_multigrid.pixels.resample import resample_clips
 from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.datamodule import VideoDataModule

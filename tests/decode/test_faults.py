@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,6 +15,7 @@ import av
 import numpy as np
 import pytest
 
+from lightning_multigrid.decode import scan
 from lightning_multigrid.decode.reader import VideoReader, build_index
 from lightning_multigrid.decode.video_file import VideoError
 from tests.helpers.codings import H264, PREPARED, damage, written
@@ -45,8 +47,52 @@ def test_a_few_bytes_cannot_claim_billions_of_frames(folder: Path) -> None:
     at = data.index(b"stsz") + 8
     data[at : at + 8] = (1).to_bytes(4, "big") + (2**27).to_bytes(4, "big")
     path.write_bytes(data)
-    with pytest.raises(VideoError, match=rf"damaged: its frames claim 134217728 bytes, {len(data)} are there"):
+    with pytest.raises(VideoError, match=rf"damaged: its frames claim at least 134217728 bytes, {len(data)} are there"):
         VideoReader(path)
+
+
+def test_a_few_bytes_of_a_fragment_cannot_claim_millions_of_frames(folder: Path) -> None:
+    path = write_video(
+        folder / "fragment.mp4",
+        numbered_frames(20),
+        options=H264,
+        container_options={"movflags": "frag_keyframe+empty_moov"},
+    )
+    data = bytearray(path.read_bytes())
+    at = data.index(b"trun")
+    size = int.from_bytes(data[at - 4 : at], "big") - 20
+    run = struct.pack(">I4sII", 20, b"trun", 1, 2**24) + data[at + 12 : at + 16]  # nothing is said of each
+    data[at - 4 : at + 16 + size] = run + struct.pack(">I4s", size, b"free") + bytes(size - 8)
+    other = struct.pack(">I4s", 16, b"what") + bytes(8)  # FFmpeg goes on behind a box that it does not know
+    for between in (b"", other):
+        fragment = data.index(b"moof") - 4
+        path.write_bytes(data[:fragment] + between + data[fragment:])
+        with pytest.raises(VideoError, match="damaged: its frames claim at least 167772[0-9]+ bytes, [0-9]+ are there"):
+            VideoReader(path)
+
+
+def gif(side: int, frames: int) -> bytes:
+    """One pixel in each frame, and the others as they were."""
+    head = b"GIF89a" + struct.pack("<HH", side, side) + b"\x80\0\0" + bytes(6)
+    frame = b"!\xf9\4\0\1\0\0\0," + struct.pack("<HHHH", 0, 0, 1, 1) + b"\0\2\2\x44\1\0"
+    return head + frames * frame + b";"
+
+
+def test_a_few_bytes_cannot_hold_more_pixels_than_a_file_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "large.gif"
+    path.write_bytes(gif(8190, 90))
+    with pytest.raises(
+        VideoError, match=r"holds 90 frames of 8190 x 8190 pixels in 2090 bytes; a file of that size may"
+    ):
+        VideoReader(path)
+    path.write_bytes(gif(819, 700))  # a tenth of the pixels in a tenfold file
+    assert len(VideoReader(path)) == 700
+    monkeypatch.setattr(scan, "MAX_PACKETS", 699)
+    path.touch()
+    with pytest.raises(VideoError, match="holds more than 699 packets"):
+        build_index(path)
 
 
 def mutate_video(content: bytes, draw: random.Random) -> bytes:

@@ -9,14 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
-from lightning_multigrid.clips.dataset import VideoDataset, ViewDataset
 from lightning_multigrid.clips.sampling import ClipSampling
+from lightning_multigrid.clips.video_dataset import VideoDataset, ViewDataset
 from lightning_multigrid.clips.views import Views
 from lightning_multigrid.decode.frame_folder import FrameFolder
+from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.loading.requests import ClipRequest
-from lightning_multigrid.pixels.box import Box
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
@@ -83,6 +83,51 @@ def test_whatever_the_mode_of_an_image_pixels_are_rgb(tmp_path: Path, mode: str)
     clip = FrameFolder(tmp_path / "video", rate=24).read([0])
     assert clip.shape == (1, 12, 16, 3)
     assert (clip.float() - 102).abs().max() <= 3
+
+
+def test_of_16_bits_the_higher_8_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "video").mkdir()
+    ramp = np.arange(0, 1 << 16, 16, dtype=np.uint16).reshape(64, 64)
+    Image.fromarray(ramp).save(tmp_path / "video/1.png")
+    clip = FrameFolder(tmp_path / "video", rate=24).read([0], Box(8, 0, 40, 64))
+    assert np.array_equal(clip[0].numpy(), np.repeat((ramp >> 8).astype(np.uint8)[8:48, :, None], 3, axis=2))
+
+
+# Where the first row and the first column of a stored image are shown; EXIF 2.32, 4.6.4 A.
+TURNS = {
+    1: lambda shown: shown,  # top, left
+    2: lambda shown: shown[:, ::-1],  # top, right
+    3: lambda shown: shown[::-1, ::-1],  # bottom, right
+    4: lambda shown: shown[::-1],  # bottom, left
+    5: lambda shown: shown.swapaxes(0, 1),  # left, top
+    6: lambda shown: shown[:, ::-1].swapaxes(0, 1),  # right, top
+    7: lambda shown: shown[::-1, ::-1].swapaxes(0, 1),  # right, bottom
+    8: lambda shown: shown[::-1].swapaxes(0, 1),  # left, bottom
+}
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
+@pytest.mark.parametrize("orientation", TURNS)
+def test_an_image_is_turned_as_its_camera_was(tmp_path: Path, orientation: int, suffix: str) -> None:
+    (tmp_path / "video").mkdir()
+    stored = np.ascontiguousarray(TURNS[orientation](FRAMES[7]))
+    exif = Image.Exif()
+    exif[0x112] = orientation
+    Image.fromarray(stored).save(tmp_path / f"video/1.{suffix}", exif=exif, quality=100, subsampling=0, lossless=True)
+    with FrameFolder(tmp_path / "video", rate=24) as video:
+        assert (video.height, video.width) == FRAMES.shape[1:3]
+        difference = np.abs(video.read([0])[0].numpy().astype(int) - FRAMES[7])
+        assert difference.max() <= (12 if suffix == "jpg" else 0)
+        part = np.abs(video.read([0], Box(5, 7, 20, 31))[0].numpy().astype(int) - FRAMES[7, 5:25, 7:38])
+        assert part.max() <= (12 if suffix == "jpg" else 0)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow's
+def test_exif_data_that_cannot_be_read_turn_nothing(tmp_path: Path) -> None:
+    (tmp_path / "video").mkdir()
+    for number, exif in enumerate((b"Exif\0\0no data at all", b"Exif\0\0MM\0*\xff\xff\xff\xff", b"Exif\0\0")):
+        Image.fromarray(FRAMES[0]).save(tmp_path / f"video/{number}.jpg", exif=exif)
+    assert FrameFolder(tmp_path / "video", rate=24).read([0, 1, 2]).shape == (3, 48, 64, 3)
 
 
 # --- Faults ---

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_multigrid.decode.index import DROPPABLE, ENTRY
 from lightning_multigrid.decode.nal import H264Packets, H265Packets, nal_units
+from lightning_multigrid.decode.packet_index import DROPPABLE, ENTRY
 from tests.helpers.videos import numbered_frames, write_video
 
 # Name -> options of x264. The suffix tells how units are kept apart.

@@ -16,7 +16,7 @@ from hypothesis import given
 
 from lightning_multigrid.decode import reader as decode
 from lightning_multigrid.decode import thread_cache
-from lightning_multigrid.decode.index import DROPPABLE, ENTRY, PacketIndex
+from lightning_multigrid.decode.packet_index import DROPPABLE, ENTRY, PacketIndex
 from lightning_multigrid.decode.ranges import packet_ranges
 from lightning_multigrid.decode.reader import VideoReader, build_index
 from lightning_multigrid.decode.video_file import VideoError

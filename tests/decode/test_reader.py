@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import random
@@ -19,13 +20,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from lightning_multigrid.decode import reader as decode
 from lightning_multigrid.decode import thread_cache
+from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.nal import nal_units
 from lightning_multigrid.decode.reader import VideoReader, build_index, read_frames
 from lightning_multigrid.decode.video_file import VideoError
-from lightning_multigrid.pixels.box import Box
 from tests.helpers.codings import (
     CODINGS,
     COUNT,
@@ -639,6 +641,23 @@ def test_pictures_are_no_video(tmp_path):
         read_frames(tmp_path / "%d.jpg", [0])
 
 
+@pytest.mark.parametrize("suffix", [".mjpeg", ".MJPG"])
+def test_a_row_of_jpeg_pictures_is_a_video_if_its_name_says_so(tmp_path, suffix):
+    data = io.BytesIO()
+    for frame in FRAMES:
+        Image.fromarray(frame).save(data, "JPEG", quality=90)
+    path = tmp_path / f"row{suffix}"
+    path.write_bytes(data.getvalue())
+    with av.open(str(path), format="mjpeg") as container:
+        expected = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+    assert [number_of(frame) for frame in expected] == list(range(COUNT))
+    assert_reads_as(path, expected)
+    picture = tmp_path / "row.jpg"
+    picture.write_bytes(data.getvalue())
+    with pytest.raises(VideoError, match="not a video in one of the containers"):
+        VideoReader(picture)
+
+
 def sound(path: Path, *, cover: bool = False) -> None:
     with av.open(str(path), "w", format="mp4") as container:
         stream = container.add_stream("aac", rate=8000)
@@ -680,7 +699,10 @@ def faults(folder: Path) -> dict[str, tuple[Callable[[Path], object], str]]:
             lambda path: path.write_bytes(matroska[: len(matroska) // 2]),
             f"cut short: {len(matroska) // 2} of {len(matroska)} bytes are there",
         ),
-        "half.avi": (lambda path: path.write_bytes(avi[: len(avi) // 2]), "cut short: its last packet"),
+        "half.avi": (
+            lambda path: path.write_bytes(avi[: len(avi) // 2]),
+            f"cut short: {len(avi) // 2} of {len(avi)} bytes are there",
+        ),
         "sound.m4a": (sound, "holds no video, only other streams"),
         "sound_and_cover.m4a": (lambda path: sound(path, cover=True), "holds no video, only other streams"),
         "sound.mp3": (lambda path: path.write_bytes(b"\xff\xfb\x90\0" * 2000), "not a video in one of the containers"),

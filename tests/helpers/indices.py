@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_multigrid.decode.index import DROPPABLE, ENTRY, SHOWN, Orientation, PacketIndex, Seal
+from lightning_multigrid.decode.packet_index import DROPPABLE, ENTRY, SHOWN, Orientation, PacketIndex, Seal
 
 
 def make_index(flags: list[int], times: list[int], **changes) -> PacketIndex:

@@ -392,6 +392,18 @@ def with_exif(orientation: int) -> Callable[[list[Piece]], Iterable[Piece]]:
     return edit
 
 
+def with_segment(marker: int, content: bytes, place: int) -> Callable[[list[Piece]], Iterable[Piece]]:
+    """Puts a segment into one JPEG picture, the `place`-th."""
+
+    def edit(pieces: list[Piece]) -> Iterable[Piece]:
+        data = pieces[place].data
+        head = bytes([0xFF, marker]) + (len(content) + 2).to_bytes(2, "big")
+        pieces[place].data = data[:2] + head + content + data[2:]
+        return pieces
+
+    return edit
+
+
 def h264_turned(data: bytes, angle: int, flip: str) -> bytes:
     """With a display orientation message before each keyframe."""
     options = f"display_orientation=insert:rotate={angle}" + (f":flip={flip}" if flip else "")

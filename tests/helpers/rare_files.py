@@ -29,6 +29,7 @@ from tests.helpers.rare_bytes import (
     once,
     remuxed,
     with_exif,
+    with_segment,
     without_packets,
     without_units,
 )
@@ -633,6 +634,40 @@ def _hidden_state() -> Iterator[Case]:
             for once_only in (False, True):
                 make = lambda t=text, c=container, o=once_only: _by_encoder(t, c, o)  # noqa: E731
                 yield Case("mpeg4", container, name + ("_once" if once_only else ""), make)
+
+    notes = {
+        "ITU601": b"CS=ITU601",
+        "Intel": b"Intel(R) JPEG Library, version 1.51.12.44",
+        "Metasoft": b"Metasoft MJPEG Codec",
+        "AVID": b"AVID\x11" + bytes(7) + b"\2\0\0\0",
+        "MULTISCOPE": b"MULTISCOPE II",
+        "any": b"a camera",
+    }
+    for name, text in notes.items():
+        for container in ("avi", "mov", "matroska"):
+            for where, place in (("once", 0), ("late", 20)):
+                make = lambda t=text, c=container, n=place: remuxed(  # noqa: E731
+                    [encoded(CODINGS["mjpeg"], "avi")], c, with_segment(0xFE, t, n)
+                )
+                yield Case("mjpeg", container, f"comment_{name}_{where}", make)
+    for name, content in {"restarts": b"\0\1", "pegasus": b"LJIF" + bytes(8) + b"\1", "adobe": _ADOBE}.items():
+        marker = {"restarts": 0xDD, "pegasus": 0xE1, "adobe": 0xEE}[name]
+        make = lambda m=marker, t=content: remuxed([encoded(CODINGS["mjpeg"], "avi")], "avi", with_segment(m, t, 0))  # noqa: E731
+        yield Case("mjpeg", "avi", f"segment_{name}_once", make)
+    for container in ("avi", "mp4"):
+        make = lambda c=container: remuxed([encoded(CODINGS["png_pal8"], c)], c, _palette_once)  # noqa: E731
+        yield Case("png_pal8", container, "palette_once", make)
+
+
+_ADOBE = b"Adobe\0\x64\0\0\0\0\0"
+
+
+def _palette_once(pieces: list[Piece]) -> list[Piece]:
+    """PNG pictures with palettes, all but the first without."""
+    for piece in pieces[1:]:
+        at = piece.data.index(b"PLTE") - 4
+        piece.data = piece.data[:at] + piece.data[at + 12 + int.from_bytes(piece.data[at : at + 4], "big") :]
+    return pieces
 
 
 def _of_build(data: bytes, build: str) -> bytes:

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import lightning_multigrid.decode.reader
-from lightning_multigrid.clips.dataset import VideoDataset
 from lightning_multigrid.clips.sampling import ClipSampling
+from lightning_multigrid.clips.video_dataset import VideoDataset
+from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.loading.requests import ClipRequest
-from lightning_multigrid.pixels.box import Box
 from lightning_multigrid.pixels.resample import resample_clips
 from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat
 from lightning_multigrid.sources.video_list import read_manifest

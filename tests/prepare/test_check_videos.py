@@ -53,6 +53,20 @@ def test_folders_of_frames(tmp_path):
     assert "2.png is no image" in check_video(CheckJob(str(tmp_path / "broken"), 4, frame_rate=24))
 
 
+@pytest.mark.parametrize("kept", [[(0, 0.6)], [(0, 0.45), (0.55, 1)]], ids=["end", "middle"])
+@pytest.mark.parametrize(
+    "name",
+    ["gif-gop.gif", "mjpeg-gop.avi", "mpeg4-gop.avi", "h264-gop.flv", "flv1-gop.flv", "wmv2-gop.wmv", "vp9-gop.webm"],
+)
+def test_a_full_check_names_a_file_of_which_bytes_are_lost(tmp_path, name, kept):
+    (case,) = (case for case in cases() if case.name == name)
+    path = case.write(tmp_path)
+    data = path.read_bytes()
+    assert check_video(CheckJob(str(path), frames=None)) is None
+    path.write_bytes(b"".join(data[int(first * len(data)) : int(last * len(data))] for first, last in kept))
+    assert re.match("cut short: |damaged", check_video(CheckJob(str(path), frames=None)))
+
+
 @pytest.mark.parametrize("arguments", [{"workers": -1}, {"timeout": 0}, {"frames": 0}])
 def test_arguments_outside_their_range(tmp_path, arguments):
     with pytest.raises(ValueError, match="`workers` must be at least 0, `timeout` positive and `frames` at least 1"):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle, VideoDataModule
-from lightning_multigrid.clips.opening import open_video, prepared_index
+from lightning_multigrid.clips.opening import open_row, prepared_index
 from lightning_multigrid.decode.reader import VideoReader, build_index
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.files.durable import OutputError, new_file, remove_partial, temporary_name
@@ -114,7 +114,7 @@ def test_videos_that_were_exchanged_are_noticed(tmp_path, is_older):
     b.rename(a)
     (tmp_path / "kept").rename(b)
     for row, first in enumerate((20, 0)):
-        with open_video(made, row) as video:
+        with open_row(made, row) as video:
             assert video.index != prepared_index(made, row)
             assert number_of(video.read([0])[0].numpy()) == first
 
@@ -134,7 +134,7 @@ def test_with_a_damaged_index_videos_are_indexed_as_they_are_read(tmp_path):
     made = read_manifest(path)
     with (
         pytest.warns(UserWarning, match="Packet indices of .* are damaged, .* Videos are indexed as they are read"),
-        open_video(made, 0) as video,
+        open_row(made, 0) as video,
     ):
         assert len(video) == 20
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
-from lightning_multigrid.decode.index import DROPPABLE, ENTRY
+from lightning_multigrid.decode.packet_index import DROPPABLE, ENTRY
 from lightning_multigrid.decode.reader import VideoReader, build_index, read_frames
 from lightning_multigrid.prepare.transcode import Encoding, Prepared, TranscodeJob, transcode
 from lightning_multigrid.prepare.workers import TaskFailure

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from lightning_multigrid.clips.opening import prepared_index
-from lightning_multigrid.decode.index import PacketIndex
+from lightning_multigrid.decode.packet_index import PacketIndex
 from lightning_multigrid.files.durable import remove_partial
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.packed_file import load_manifest, save_manifest

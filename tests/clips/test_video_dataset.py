@@ -17,13 +17,13 @@ from torch.utils.data import DataLoader, Dataset
 
 import lightning_multigrid.clips.opening
 from lightning_multigrid.clips.batch import BrokenVideo, Clip, ClipBatch, collate_clips
-from lightning_multigrid.clips.dataset import VideoDataset, ViewDataset
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
+from lightning_multigrid.clips.video_dataset import VideoDataset, ViewDataset
 from lightning_multigrid.clips.views import CENTRE, Views, collate_views
+from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import read_frames
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
-from lightning_multigrid.pixels.box import Box
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.video_list import read_manifest

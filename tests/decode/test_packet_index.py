@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_multigrid.decode.index import SHOWN, PacketIndex, Seal
+from lightning_multigrid.decode.packet_index import SHOWN, PacketIndex, Seal
 from lightning_multigrid.decode.ranges import packet_ranges
 from tests.helpers.indices import FLAGS, INDEX, KEY, TIMES, make_index
 from tests.helpers.mutations import fuzzed, mutate

@@ -15,6 +15,9 @@ import numpy.typing as npt
 MAX_PIXELS = 2**26
 """8192 x 8192, twice an 8K frame. A few bytes of a header can declare far more, and FFmpeg would allocate that."""
 
+MAX_PACKETS = 2**22
+"""39 hours at 30 frames per second."""
+
 # Flags of a packet.
 ENTRY = 1  # Decoding can begin here: what is shown from here on needs nothing before it.
 SHOWN = 2  # The packet gives a frame of the video.

@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_multigrid.clips.batch import BrokenVideo, Clip
-from lightning_multigrid.clips.opening import Video, open_video
+from lightning_multigrid.clips.opening import Video, open_row
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
 from lightning_multigrid.clips.views import VideoViews, Views, cut_out, share_frames
-from lightning_multigrid.decode import BrokenVideosError, VideoError, VideoReader
+from lightning_multigrid.decode import Box, BrokenVideosError, VideoError, VideoReader
 from lightning_multigrid.loading import ClipRequest, derive_seed, visits
-from lightning_multigrid.pixels import Box, YuvClip
+from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.schedule import span
 from lightning_multigrid.sources import Manifest
 
@@ -100,7 +100,7 @@ class VideoDataset(Dataset[Clip]):
         seed = requests[0].seed if requests[0].visit is None else requests[0].visit
 
         def decode(index: int, path: str, broken: tuple[BrokenVideo, ...]) -> list[Clip]:
-            with open_video(self.manifest, index, self.read_timeout) as reader:
+            with open_row(self.manifest, index, self.read_timeout) as reader:
                 length = self.sampling.length(reader, path)
                 grids = [self._grid(request, length, reader.height, reader.width) for request in requests]
                 grids = [self.sampling.in_source(grid, reader) for grid in grids]
@@ -155,7 +155,7 @@ class ViewDataset(Dataset[VideoViews]):
         return _first_readable(self.manifest, index, index, self._decode)
 
     def _decode(self, index: int, path: str, broken: tuple[BrokenVideo, ...]) -> VideoViews:
-        with open_video(self.manifest, index, self.read_timeout) as reader:
+        with open_row(self.manifest, index, self.read_timeout) as reader:
             grids = self.views.grids(self.sampling, self.sampling.length(reader, path), reader.height, reader.width)
             frames, box, grids = share_frames([self.sampling.in_source(grid, reader) for grid in grids])
             pixels = reader.read(frames, box)

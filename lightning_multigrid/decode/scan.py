@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from array import array
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import av
 import numpy as np
@@ -15,13 +15,18 @@ from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
+from lightning_multigrid.decode.b_frames import BFrames
 from lightning_multigrid.decode.file_boxes import outermost_boxes
 from lightning_multigrid.decode.frame_pixels import orientation_of
-from lightning_multigrid.decode.index import DROPPABLE, ENTRY, SHOWN, PacketIndex, Seal
 from lightning_multigrid.decode.learned import Learned
 from lightning_multigrid.decode.nal import H264Packets, H265Packets
+from lightning_multigrid.decode.packet_index import DROPPABLE, ENTRY, MAX_PACKETS, SHOWN, Orientation, PacketIndex, Seal
 from lightning_multigrid.decode.video_file import Damage, VideoError, VideoFile, demuxed
 
+# Pixels that all frames of a file may have together: 2,000 frames of 1080p, and more the larger the file is. Frames of
+# 1080p where nothing moves take 34 bytes each in AV1, 61,000 pixels a byte; those of a GIF of 5,000 bytes could have
+# 67 million pixels each.
+_PIXELS, _PIXELS_PER_BYTE = 1 << 32, 1 << 19
 _PROBE = 4  # frames that are decoded to see whether they come out as the packets say
 _COLUMNS = ("positions", "sizes", "times", "decoding_times", "flags", "checksums")  # the rows of its table
 _END = 4096  # bytes at each end that are sealed if the file has no single table of its packets
@@ -43,6 +48,16 @@ def is_sealed(index: PacketIndex, file: VideoFile) -> bool:
     return index.file_size == file.bytes.size and index.digest == index.digest_for(file.bytes.read(index.seals))
 
 
+class _Probed(NamedTuple):
+    """What is looked at of a decoded frame. Of the largest ones, four would take 2 GB."""
+
+    time: int | None
+    is_key: bool
+    height: int
+    width: int
+    orientation: Orientation
+
+
 class _Indexing:
     """One pass over the packets of a file."""
 
@@ -56,7 +71,9 @@ class _Indexing:
         self.rows = array("q")  # six numbers per packet; as objects they would take six times the memory
         self.h264 = H264Packets(self.codec.extradata or b"") if self.codec.name == "h264" else None
         self.h265 = H265Packets(self.codec.extradata or b"") if self.codec.name == "hevc" else None
+        self.pictures = BFrames(self.codec.name) if BFrames.knows(self.codec.name) else self.h264
         self.learned = Learned(self.codec.name, self.codec.extradata or b"")
+        self.packets = 0
         self.plain = True  # whether the file holds the first packets byte for byte
         self.refusal: av.FFmpegError | None = None  # of the first packet that the decoder refused
         self.one_kind = True  # whether nothing beside the packets, such as a palette, changes what they mean
@@ -65,7 +82,7 @@ class _Indexing:
         probe = self._pass()
         safe = np.array(self.learned.safe(), bool)
         # Only a decoder that sees a file from its beginning, for the first time, is in the right state then.
-        self.regular &= self.one_kind and len(self.learned.sizes) <= 1 and bool(safe[:1].all())
+        self.regular &= self.one_kind and bool(safe[:1].all())
         unsure = self.container.format.name == "mxf" if self.h265 is None else self.has_made_up_times
         self.regular &= not (unsure and self.h264 is None and self.codec.has_b_frames)
         if not probe:
@@ -78,7 +95,7 @@ class _Indexing:
         by_time = np.sort(times[flags & SHOWN != 0])
         if not _is_believed(probe, by_time, times[flags & ENTRY != 0]):
             table, by_time = table[:, :0], by_time[:0]
-        elif self.h264 is not None and not (in_order := _is_shown_in_order(self.h264, times)):
+        elif self.pictures is not None and not (in_order := _is_shown_in_order(self.pictures, times)):
             flags &= ~DROPPABLE
             if self.has_made_up_times or in_order is not None:
                 table, by_time = table[:, :0], by_time[:0]
@@ -90,12 +107,14 @@ class _Indexing:
         direct = bool(table.size) and single and self.plain and alone
         codec = self.codec
         colours = int(codec.colorspace), int(codec.color_range), int(codec.color_primaries), int(codec.color_trc)
+        first = probe[0]
+        self._refuse_too_many_pixels(len(by_time) or self.packets, first)
         index = PacketIndex(
             frames=len(by_time) or sum(1 for _ in self.file.sequential([], Damage())),
             rate=rate,
-            stored_height=probe[0].height,
-            stored_width=probe[0].width,
-            orientation=orientation_of(probe[0]),
+            stored_height=first.height,
+            stored_width=first.width,
+            orientation=first.orientation,
             direct=direct,
             extradata=bytes(codec.extradata or b"") if direct else b"",
             colours=colours if direct else (0, 0, 0, 0),
@@ -106,28 +125,38 @@ class _Indexing:
         )
         return replace(index, digest=index.digest_for(self.file.bytes.read(seals)))
 
-    def _remove_unsafe_entries(self, flags: Any, times: Any, probe: list[VideoFrame]) -> None:
+    def _refuse_too_many_pixels(self, frames: int, first: _Probed) -> None:
+        size = self.file.bytes.size
+        most = _PIXELS + _PIXELS_PER_BYTE * size
+        if frames * first.height * first.width > most:
+            held = f"{frames} frames of {first.height} x {first.width} pixels in {size} bytes"
+            raise VideoError(self.file.path, f"holds {held}; a file of that size may have {most} pixels in all")
+
+    def _remove_unsafe_entries(self, flags: Any, times: Any, probe: list[_Probed]) -> None:
         """Removes entries at which a decoder might lack something that came with a packet before, or no picture is."""
         entries = set(times[flags & ENTRY != 0].tolist())
         misses = self.h264 is not None and (self.h264.sets_in_band or self.h264.needs_encoder)
-        if misses or any(frame.pts in entries and not frame.key_frame for frame in probe):
+        if misses or any(frame.time in entries and not frame.is_key for frame in probe):
             flags[1:] &= ~ENTRY
         if self.h265 is not None and self.h265.sets_in_band and len(flags):
             flags[np.setdiff1d(np.arange(1, len(flags)), self.h265.whole)] &= ~ENTRY
 
-    def _pass(self) -> list[VideoFrame]:
-        """Looks at all packets. Returns the first frames."""
-        probe: list[VideoFrame] = []
+    def _pass(self) -> list[_Probed]:
+        """Looks at all packets. Returns what the first frames are like."""
+        probe: list[_Probed] = []
         corrupt = False
         for packet in demuxed(self.container, self.stream):
             if len(probe) < _PROBE:
                 try:
-                    probe += packet.decode()
+                    probe += map(_probed, packet.decode())
                 except av.FFmpegError as error:  # a sequential decode goes on
                     self.refusal = self.refusal or error
                 self.plain &= not packet.size or self._is_plain(packet)
             if not packet.size:
                 continue
+            self.packets += 1
+            if self.packets > MAX_PACKETS:
+                raise VideoError(self.file.path, f"holds more than {MAX_PACKETS} packets")
             corrupt = packet.is_corrupt
             self.one_kind &= not self._changes_kind(packet)
             # "Packed" MPEG-4 in AVI files has packets of two pictures. A packet of at most 8 bytes follows in place of
@@ -144,9 +173,9 @@ class _Indexing:
     def _add(self, packet: Packet[VideoStream], time: int) -> None:
         data = bytes(packet)
         flags = ENTRY
-        if self.h264 is not None:
+        if self.pictures is not None:
             # Containers also mark recovery points as keyframes. Pictures may be wrong for a while after those.
-            flags = self.h264.look(data)
+            flags = self.pictures.look(data)
         elif self.h265 is not None:
             flags = ENTRY * self.h265.is_entry(data)
         if not packet.is_keyframe:
@@ -169,7 +198,11 @@ class _Indexing:
         return self.file.bytes.read([(packet.pos, packet.size)]) == [bytes(packet)]
 
 
-def _is_believed(probe: list[VideoFrame], by_time: Any, entries: Any) -> bool:
+def _probed(frame: VideoFrame) -> _Probed:
+    return _Probed(frame.pts, bool(frame.key_frame), frame.height, frame.width, orientation_of(frame))
+
+
+def _is_believed(probe: list[_Probed], by_time: Any, entries: Any) -> bool:
     """Whether times tell the frames apart, begin at an entry, and are those of the frames that were decoded."""
     return bool(
         len(by_time)
@@ -177,7 +210,7 @@ def _is_believed(probe: list[VideoFrame], by_time: Any, entries: Any) -> bool:
         and entries[0] <= by_time[0]
         and (entries[:-1] < entries[1:]).all()
         and (by_time[:-1] < by_time[1:]).all()
-        and [frame.pts for frame in probe] == by_time[: len(probe)].tolist()
+        and [frame.time for frame in probe] == by_time[: len(probe)].tolist()
     )
 
 
@@ -194,7 +227,7 @@ def _seals(file: VideoFile) -> tuple[tuple[Seal, ...], bool]:
     return tuple(Seal(position, len(data)) for (position, _), data in zip(spans, found, strict=True)), single
 
 
-def _is_shown_in_order(packets: H264Packets, times: Any) -> bool | None:
+def _is_shown_in_order(packets: H264Packets | BFrames, times: Any) -> bool | None:
     """Whether the decoder gives frames out in the order of their times; None if that isn't known."""
     if not packets.sure:
         return None
