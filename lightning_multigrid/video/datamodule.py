@@ -102,7 +102,8 @@ class VideoDataModule(LightningDataModule):
             decodes the video from its beginning, as other readers do, or `replace` them as those of broken videos,
             counted by `max_bad_fraction`. `DamagedVideoWarning` names each video that is kept. Evaluation keeps all.
         read_timeout: Seconds that a read of a video file may take. If a read hangs longer, as on a network drive that
-            is gone, the video counts as broken.
+            is gone, the video counts as broken. The next read has half of the time while that one still hangs, and so
+            on: where a whole drive is gone, the error comes after about two times `read_timeout`.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -287,9 +288,12 @@ class VideoDataModule(LightningDataModule):
         if isinstance(source, VideoSource):
             return source.read(classes)
         # Paths start from the folder, if there is a folder per class, and from the root that a packed manifest names.
-        root = None if os.path.isdir(source) or packed_manifest(os.fspath(source)) else self.root
+        root = None if packed_manifest(os.fspath(source)) or os.path.isdir(source) else self.root
         videos = VideoList(source, root, multi_label=self.multi_label, allow_outside_root=self.allow_outside_root)
-        return videos.read(classes)
+        manifest = videos.read(classes)
+        if manifest.index is not None:
+            manifest.index.timeout = self.read_timeout
+        return manifest
 
     def _check_labels(self, split: Split, manifest: Manifest, classes: tuple[str, ...]) -> None:
         if not manifest.labelled:

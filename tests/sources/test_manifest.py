@@ -314,8 +314,8 @@ def test_existing_only_leaves_out_and_counts(disk, caplog):
 
 def test_existing_only_lists_each_folder_once(disk, monkeypatch):
     listed = []
-    scandir = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda folder: listed.append(folder) or scandir(folder))
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: listed.append(folder) or listdir(folder))
     monkeypatch.setattr(os, "stat", None)
     builder = ManifestBuilder("list.csv", disk, existing_only=True)
     for _ in range(3):
