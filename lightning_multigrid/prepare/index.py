@@ -31,8 +31,8 @@ def indices(
     def known(name: str) -> bytes:
         folder, size = kept.get(name, ("", 0))
         column, row = older(folder).get(name, (None, 0)) if folder else (None, 0)
-        index = b"" if column is None else column[row]
-        with suppress(ValueError):  # there is none, or it is damaged
+        with suppress(ValueError, OSError):  # there is none, it is damaged, or can't be read
+            index = b"" if column is None else column[row]
             # A run that was stopped may have made the video anew, and not the index.
             return index if PacketIndex.from_bytes(index).file_size == size else b""
         return b""
