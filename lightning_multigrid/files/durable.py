@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from lightning_multigrid.files.paths import StrPath
+from lightning_multigrid.files.arguments import StrPath
 
 _PREFIX, _SUFFIX = ".lightning-multigrid-", ".part"
 _WAYS_OUT = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Free some space, or write to another folder")
@@ -84,13 +84,12 @@ def sync_to_disk(path: str) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Waits until the names in a folder are on the disk, where the system and the file system can do that."""
-    if os.name == "posix":
-        try:
-            sync_to_disk(folder)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # some network file systems
-                raise
+    """Waits until the names in a folder are on the disk, where the file system can do that."""
+    try:
+        sync_to_disk(folder)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems
+            raise
 
 
 def remove_partial(folder: str) -> None:
