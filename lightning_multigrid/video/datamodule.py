@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -235,9 +234,14 @@ class VideoDataModule(LightningDataModule):
     def val_dataloader(self) -> Callable[[], Any]:
         """The hook that makes the loader of the validation videos; Lightning's own hook if there are none.
 
-        A property, because Lightning validates whenever a data module overrides the hook.
+        A property, because Lightning validates whenever a data module overrides the hook, and asks the instance whether
+        it does (`is_defined` in `data_connector.py`, 2.5.3 to 2.6.6). An empty list of loaders would be public, but
+        counts as validation: `Trainer.enable_validation` is true then, and a warning says that its length is zero.
         """
-        return super().val_dataloader if self.sources["val"] is None else partial(self._loader, "val")
+        return super().val_dataloader if self.sources["val"] is None else self._val_loader
+
+    def _val_loader(self) -> DataLoader[Any]:
+        return self._loader("val")
 
     @override
     def test_dataloader(self) -> DataLoader[Any]:

@@ -199,6 +199,16 @@ def test_batches_of_another_kind_pass_untouched(folder: Path) -> None:
     assert module.seen["val"][0].tolist() == [[0, 1], [2, 3], [4, 5]]
 
 
+@pytest.mark.parametrize("validates", [True, False])
+def test_lightning_validates_if_there_are_videos_for_it(folder: Path, validates: bool) -> None:
+    """It fails where Lightning no longer asks the instance of a data module whether it overrides `val_dataloader`."""
+    data = VideoDataModule(folder / "good.csv", folder / "good.csv" if validates else None, **TINY)
+    module, runner = Recorder(), quiet_trainer()
+    runner.fit(module, data)
+    assert runner.enable_validation == validates
+    assert bool(module.seen.get("val")) == validates
+
+
 # --- Classes ---
 
 
