@@ -7,8 +7,8 @@ import time
 import pytest
 
 from lightning_multigrid.decode.video_file import BrokenVideosError
-from lightning_multigrid.prepare.dataset import prepare
 from lightning_multigrid.prepare.parts import Part
+from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.prepare.transcode import Encoding
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.codings import damage
@@ -73,7 +73,7 @@ def test_a_merge_indexes_nothing_anew(source, tmp_path, monkeypatch):
     def refuse(*arguments):
         raise AssertionError("a prepared video is indexed again")
 
-    monkeypatch.setattr("lightning_multigrid.prepare.index.build_index", refuse)
+    monkeypatch.setattr("lightning_multigrid.prepare.index_videos.build_index", refuse)
     prepare(source, tmp_path, FAST, merge=True)
 
 

@@ -38,7 +38,7 @@ def indices(
         return b""
 
     unknown = (video for name, video in videos.items() if not known(name))
-    results = run("lightning_multigrid.prepare.index:built_index", unknown)
+    results = run("lightning_multigrid.prepare.index_videos:built_index", unknown)
     early: dict[str, object] = {}  # results of other workers wait here for their turn
     for name, video in videos.items():
         index = known(name)
