@@ -6,7 +6,6 @@ Begin with `durable.py` for writing and `watched.py` for reading.
 from lightning_multigrid.files.arguments import (
     FRAME_SUFFIXES,
     VIDEO_SUFFIXES,
-    PathError,
     StrPath,
     cache_folder,
     path_argument,
@@ -27,7 +26,7 @@ from lightning_multigrid.files.durable import (
 from lightning_multigrid.files.urls import RemoteFile, RemoteRoot, RemoteRootError, is_url, names_at, size_and_change
 from lightning_multigrid.files.watched import READ_TIMEOUT, HangError, WatchedFile, within
 
-__all__ = ["FRAME_SUFFIXES", "READ_TIMEOUT", "VIDEO_SUFFIXES", "Cursor", "HangError", "OutputError", "PathError"]
+__all__ = ["FRAME_SUFFIXES", "READ_TIMEOUT", "VIDEO_SUFFIXES", "Cursor", "HangError", "OutputError"]
 __all__ += ["ReadableFile", "RemoteFile", "RemoteRoot", "RemoteRootError", "StrPath", "WatchedFile", "cache_folder"]
 __all__ += ["is_url", "names_at", "new_file", "open_bytes", "output_errors", "path_argument", "quoted"]
 __all__ += ["remove_partial", "require", "size_and_change", "sync_folder", "sync_to_disk", "temporary_name"]

@@ -20,10 +20,6 @@ def require(fulfilled: bool, name: str, value: object, requirement: str, advice:
         raise ValueError(f"`{name}` must be {requirement}, got {value!r}.{advice}")
 
 
-class PathError(ValueError):
-    """Text that can't be the path of a file."""
-
-
 def quoted(text: str) -> str:
     r"""Quotes text from a file for a message: on one line, and only its start if it is long.
 
@@ -34,7 +30,7 @@ def quoted(text: str) -> str:
 
 
 def path_argument(name: str, value: StrPath) -> str:
-    """Returns the argument `name` as text: a TypeError if it is no path, a `PathError` if no file can be named so."""
+    """Returns the argument `name` as text: a TypeError if it is no path, a ValueError if no file can be named so."""
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(path, str):
         raise TypeError(f"`{name}` must be a path (str or os.PathLike), got {value!r}.")
@@ -44,7 +40,7 @@ def path_argument(name: str, value: StrPath) -> str:
     except UnicodeEncodeError:
         encoded = b""
     if not encoded or b"\0" in encoded:
-        raise PathError(f"`{name}` is {quoted(path)}, which is not a path. Give one, or leave the argument out.")
+        raise ValueError(f"`{name}` is {quoted(path)}, which is not a path. Give one, or leave the argument out.")
     return path
 
 

@@ -10,9 +10,18 @@ from functools import cache
 import numpy as np
 import torch
 
-from lightning_multigrid.files import HangError, RemoteRoot, RemoteRootError, StrPath, is_url, names_at, quoted
+from lightning_multigrid.files import (
+    HangError,
+    RemoteRoot,
+    RemoteRootError,
+    StrPath,
+    is_url,
+    names_at,
+    path_argument,
+    quoted,
+)
 from lightning_multigrid.sources.manifest import Manifest, Rows
-from lightning_multigrid.sources.text import ManifestError, path_argument, said
+from lightning_multigrid.sources.text import ManifestError, said
 
 _log = logging.getLogger(__name__)
 _LONGEST_PATH = 4096  # PATH_MAX of Linux

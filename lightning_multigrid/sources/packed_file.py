@@ -29,10 +29,10 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from lightning_multigrid.files import HangError, StrPath, new_file, open_bytes
+from lightning_multigrid.files import HangError, StrPath, new_file, open_bytes, path_argument
 from lightning_multigrid.sources.index_column import IndexColumn, index_column_0_2_0
 from lightning_multigrid.sources.manifest import Manifest, Rows
-from lightning_multigrid.sources.text import ManifestError, path_argument, said
+from lightning_multigrid.sources.text import ManifestError, said
 
 MANIFEST_NAME = "manifest.packed"
 INDEX_NAME_0_2_0 = "packets.index"

@@ -8,22 +8,13 @@ import re
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from lightning_multigrid.files import READ_TIMEOUT, HangError, PathError, StrPath, open_bytes, quoted, within
-from lightning_multigrid.files import path_argument as _path_argument
+from lightning_multigrid.files import READ_TIMEOUT, HangError, StrPath, open_bytes, path_argument, quoted, within
 
 _LONGEST_LINE = 2**17  # annotation files have no longer ones; a binary or a JSON file may be one of gigabytes
 
 
-class ManifestError(PathError):
+class ManifestError(ValueError):
     """A list, a folder or an annotation file that can't be read as videos and labels."""
-
-
-def path_argument(name: str, value: StrPath) -> str:
-    """Returns the path given as the argument `name`, as text; one that can't be a path is a `ManifestError`."""
-    try:
-        return _path_argument(name, value)
-    except PathError as error:
-        raise ManifestError(str(error)) from None
 
 
 def file_or(default: str, name: str, value: StrPath | None) -> str:

@@ -251,7 +251,7 @@ def test_wrong_kinds(arguments, match):
 
 @pytest.mark.parametrize("root", ["", "a\0b", "\ud800"])
 def test_what_cannot_be_a_root(root):
-    with pytest.raises(ManifestError, match=r"`root` is '.*', which is not a path"):
+    with pytest.raises(ValueError, match=r"`root` is '.*', which is not a path"):
         ManifestBuilder("list.csv", root)
 
 

@@ -36,9 +36,9 @@ TWO = [("a/b.mp4", (3,)), ("c.mp4", (0,))]
 
 @pytest.mark.parametrize("path", ["", "a\0b"])
 def test_what_cannot_be_a_path(path, read):
-    with pytest.raises(ManifestError, match="`source` is '.*', which is not a path"):
+    with pytest.raises(ValueError, match="`source` is '.*', which is not a path"):
         read_manifest(path)
-    with pytest.raises(ManifestError, match="`root` is '.*', which is not a path"):
+    with pytest.raises(ValueError, match="`root` is '.*', which is not a path"):
         read("a/b.mp4 3", root=path)
 
 
