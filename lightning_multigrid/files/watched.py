@@ -136,7 +136,10 @@ class _Threads(threading.local):
             raise HangError(f"a read did not end within {limit:.3g} s{after}") from None
         self._reader = reader
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # else it and this frame would keep each other, and what callers have open
         return result  # type: ignore[return-value]
 
     def rest(self) -> None:

@@ -6,6 +6,8 @@ import gc
 import os
 import threading
 import time
+import weakref
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,24 @@ def test_a_drive_that_is_gone_costs_about_two_limits_however_many_files_are_trie
     # The drive answers again, and gets the whole limit again.
     with pytest.raises(HangError, match="^a read did not end within 0.5 s$"):
         within(0.5, lambda: time.sleep(0.8))
+
+
+def test_a_read_that_fails_keeps_nothing_of_its_caller():
+    class Held:
+        pass
+
+    def fail() -> weakref.ref:
+        held = Held()
+        with suppress(FileNotFoundError):
+            within(5, lambda: os.stat("/nothing"))
+        return weakref.ref(held)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert fail()() is None
+    finally:
+        gc.enable()
 
 
 def test_where_one_file_hangs_the_others_are_read(path, monkeypatch):
