@@ -7,8 +7,15 @@ in its docstring what it is for and where to begin.
 The public names are imported when they are first used, so that using only the schedule does not import torch.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if os.name != "posix":
+    raise ImportError(
+        f"lightning-multigrid runs on Linux and macOS, this system is {os.name!r}. It reads and locks files in ways "
+        "that others lack. On Windows, use it in the Windows Subsystem for Linux."
+    )
 
 if TYPE_CHECKING:
     from lightning_multigrid.clips import Views

@@ -3,7 +3,16 @@
 Begin with `durable.py` for writing and `watched.py` for reading.
 """
 
-from lightning_multigrid.files.arguments import require
+from lightning_multigrid.files.arguments import (
+    FRAME_SUFFIXES,
+    VIDEO_SUFFIXES,
+    StrPath,
+    cache_folder,
+    path_argument,
+    quoted,
+    require,
+)
+from lightning_multigrid.files.cursor import Cursor, ReadableFile, open_bytes
 from lightning_multigrid.files.durable import (
     OutputError,
     new_file,
@@ -14,13 +23,11 @@ from lightning_multigrid.files.durable import (
     temporary_name,
     write_csv,
 )
-from lightning_multigrid.files.paths import FRAME_SUFFIXES, VIDEO_SUFFIXES, PathError, StrPath, path_argument, quoted
 from lightning_multigrid.files.urls import RemoteFile, RemoteRoot, RemoteRootError, is_url, names_at, size_and_change
-from lightning_multigrid.files.watched import Cursor, HangError, WatchedFile
+from lightning_multigrid.files.watched import READ_TIMEOUT, HangError, WatchedFile, within
 
-ReadableFile = RemoteFile | WatchedFile
-
-__all__ = ["FRAME_SUFFIXES", "VIDEO_SUFFIXES", "Cursor", "HangError", "OutputError", "PathError", "ReadableFile"]
-__all__ += ["RemoteFile", "RemoteRoot", "RemoteRootError", "StrPath", "WatchedFile", "is_url", "names_at"]
-__all__ += ["new_file", "output_errors", "path_argument", "quoted", "remove_partial", "require", "size_and_change"]
-__all__ += ["sync_folder", "sync_to_disk", "temporary_name", "write_csv"]
+__all__ = ["FRAME_SUFFIXES", "READ_TIMEOUT", "VIDEO_SUFFIXES", "Cursor", "HangError", "OutputError"]
+__all__ += ["ReadableFile", "RemoteFile", "RemoteRoot", "RemoteRootError", "StrPath", "WatchedFile", "cache_folder"]
+__all__ += ["is_url", "names_at", "new_file", "open_bytes", "output_errors", "path_argument", "quoted"]
+__all__ += ["remove_partial", "require", "size_and_change", "sync_folder", "sync_to_disk", "temporary_name"]
+__all__ += ["within", "write_csv"]

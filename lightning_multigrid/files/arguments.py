@@ -1,7 +1,53 @@
-"""Arguments from users that must be in a range."""
+"""Arguments from users: values in a range, paths and their suffixes, and the folder where none is given."""
+
+import os
+import sys
+from pathlib import Path
+
+StrPath = str | os.PathLike[str]
+_LONGEST_QUOTE = 80
+
+VIDEO_SUFFIXES = (
+    *(".3gp", ".asf", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ogv"),
+    *(".ts", ".webm", ".wmv"),
+)
+FRAME_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 
 
 def require(fulfilled: bool, name: str, value: object, requirement: str, advice: str = "") -> None:
     """Raises a ValueError that says what the argument `name` must be, unless that is fulfilled."""
     if not fulfilled:
         raise ValueError(f"`{name}` must be {requirement}, got {value!r}.{advice}")
+
+
+def quoted(text: str) -> str:
+    r"""Quotes text from a file for a message: on one line, and only its start if it is long.
+
+    >>> print(quoted("a\tb"))
+    'a\tb'
+    """
+    return repr(text) if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]!r}..."
+
+
+def path_argument(name: str, value: StrPath) -> str:
+    """Returns the argument `name` as text: a TypeError if it is no path, a ValueError if no file can be named so."""
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str):
+        raise TypeError(f"`{name}` must be a path (str or os.PathLike), got {value!r}.")
+    try:
+        # Half a surrogate pair can't be in the name of a file.
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:
+        encoded = b""
+    if not encoded or b"\0" in encoded:
+        raise ValueError(f"`{name}` is {quoted(path)}, which is not a path. Give one, or leave the argument out.")
+    return path
+
+
+def cache_folder() -> Path:
+    """The folder for what the package can write again: LIGHTNING_MULTIGRID_CACHE, or one among the user's caches.
+
+    This is `~/.cache/lightning-multigrid` (under XDG_CACHE_HOME if set) on Linux, `~/Library/Caches/...` on macOS.
+    """
+    caches = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get("LIGHTNING_MULTIGRID_CACHE") or f"{caches}/lightning-multigrid").expanduser()

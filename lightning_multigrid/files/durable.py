@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from lightning_multigrid.files.paths import StrPath
+from lightning_multigrid.files.arguments import StrPath
 
 _PREFIX, _SUFFIX = ".lightning-multigrid-", ".part"
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_WAYS_OUT = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Free some space, or write to another folder")
+_WAYS_OUT |= dict.fromkeys((errno.EMFILE, errno.ENFILE), "The disk is well: raise the limit of open files (ulimit)")
 
 
 class OutputError(OSError):
@@ -22,16 +23,21 @@ class OutputError(OSError):
 
 @contextmanager
 def output_errors(folder: str) -> Iterator[None]:
-    """Turns errors of the system while writing to a folder into an `OutputError`, which says how to go on."""
+    """Turns errors of the system while writing to a folder into an `OutputError`, which says how to go on.
+
+    Errors that name a file elsewhere, or are none of the system's, are of another origin, and stay what they are.
+    """
     try:
         yield
     except OutputError:
         raise
     except OSError as error:
-        full = error.errno in _FULL
-        way_out = "Free some space, or write to another folder" if full else "Check the disk and its permissions"
-        text = f"{error.strerror or error} while writing to {folder}. {way_out}."
-        raise OutputError(error.errno or 0, text) from error
+        named = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else folder
+        inside, path = os.path.join(os.path.abspath(folder), ""), os.path.join(os.path.abspath(named), "")
+        if error.errno is None or not path.startswith(inside):
+            raise
+        way_out = _WAYS_OUT.get(error.errno, "Check the disk and its permissions")
+        raise OutputError(error.errno, f"{error.strerror} while writing to {folder}. {way_out}.") from error
 
 
 def temporary_name(folder: str) -> str:
@@ -78,13 +84,12 @@ def sync_to_disk(path: str) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Waits until the names in a folder are on the disk, where the system and the file system can do that."""
-    if os.name == "posix":
-        try:
-            sync_to_disk(folder)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # some network file systems
-                raise
+    """Waits until the names in a folder are on the disk, where the file system can do that."""
+    try:
+        sync_to_disk(folder)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems
+            raise
 
 
 def remove_partial(folder: str) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from lightning_multigrid.files.watched import Watch
+from lightning_multigrid.files.watched import READ_TIMEOUT, HangError, Watch, within
 
 _Result = TypeVar("_Result")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -111,21 +111,27 @@ class RemoteFile:
             raise OSError(f"{type(error).__name__}: {error}") from error
 
 
-def size_and_change(path: str, timeout: float = 60.0) -> tuple[int, int]:
+def size_and_change(path: str, timeout: float = READ_TIMEOUT) -> tuple[int, int]:
     """Returns the bytes of a file on disk or at a URL, and a number that changes when it does; or raises an OSError."""
     if is_url(path):
         file = RemoteFile(path, timeout)
         return file.size, file.modified
-    found = os.stat(path)
+    found = within(timeout, lambda: os.stat(path))
     return found.st_size, found.st_mtime_ns
 
 
 def names_at(folder: str) -> frozenset[str]:
-    """Returns the names in a folder on disk or at a URL; none if there is no such folder, or the disk fails."""
+    """Returns the names in a folder on disk or at a URL; none if there is no such folder, or it can't be listed.
+
+    A `HangError` if a folder on disk isn't listed within `READ_TIMEOUT` seconds.
+    """
     if not is_url(folder):
-        with suppress(OSError), os.scandir(folder) as entries:
-            return frozenset(entry.name for entry in entries)
-        return frozenset()
+        try:
+            return frozenset(within(READ_TIMEOUT, lambda: os.listdir(folder)))
+        except HangError:
+            raise
+        except OSError:
+            return frozenset()
     import fsspec
 
     with suppress(FileNotFoundError):

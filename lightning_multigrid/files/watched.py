@@ -1,8 +1,11 @@
-"""A file whose reads end: a read that hangs, as on a network drive that is gone, becomes an error.
+"""Reads that end: one that hangs, as on a network drive that is gone, becomes an error.
 
 A thread that waits for a dead drive can't be interrupted, so another one does the waiting, and is dropped if it hangs.
-Bytes in memory are read without it: with RWF_NOWAIT, Linux never waits for a drive. A read of 30 kB then takes 7
-microseconds instead of 30 to 40.
+That costs about 20 microseconds for each read.
+
+The time that a read may take halves with each read of this process that still hangs. So a drive that is gone costs
+about two time limits in all, however many of its files are tried one after the other; and where only some files hang,
+the others are still read.
 """
 
 import os
@@ -10,19 +13,24 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from lightning_multigrid.files.urls import RemoteFile
+from typing import TypeVar
 
 _Result = TypeVar("_Result")
-_CHUNK = 1 << 18  # a `Cursor` reads at least this much at once
-_MOST_ROOM = 1 << 23  # the largest buffer that a thread keeps between reads
-_NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)  # 0 where the system lacks it; network drives refuse it
+READ_TIMEOUT = 60.0
+"""Seconds that a read may take where nothing else is said."""
+_MOST_HALVES = 6  # a drive that is only slow still gets a second of 60
 
 
 class HangError(OSError):
     """A read that did not end in time."""
+
+
+def within(timeout: float, job: Callable[[], _Result]) -> _Result:
+    """Returns what a job returns that reads from a drive: a `HangError` if it takes more than `timeout` seconds.
+
+    While other reads of this process hang, it is given less time.
+    """
+    return _threads.run(job, timeout)
 
 
 class Watch:
@@ -37,7 +45,7 @@ class Watch:
         if self.hung is not None:
             raise self.hung
         try:
-            return _threads.run(job, self.timeout)
+            return within(self.timeout, job)
         except HangError as error:
             self.hung = error
             raise
@@ -46,7 +54,7 @@ class Watch:
 class WatchedFile:
     """An ordinary file, open for reading; opening it and each read may take `timeout` seconds, else a `HangError`."""
 
-    def __init__(self, path: str, timeout: float) -> None:
+    def __init__(self, path: str, timeout: float = READ_TIMEOUT) -> None:
         self._watch = Watch(timeout)
         self.failure: OSError | None = None  # of a read through a `Cursor`, which can't raise it
         self._descriptor = -1
@@ -68,60 +76,13 @@ class WatchedFile:
         descriptor = self._descriptor
         if descriptor < 0:
             raise ValueError("read of a closed file")
-        at_hand = [_at_hand(descriptor, position, min(size, max(self.size - position, 0))) for position, size in ranges]
-        found = [data for data in at_hand if data is not None]
-        if len(found) == len(ranges):
-            return found
-        return self._watch.run(lambda: [os.pread(descriptor, size, position) for position, size in ranges])
-
-
-class Cursor:
-    """A file with a current position, as PyAV reads it; FFmpeg sees `name` as its name.
-
-    An error ends the file and is kept in its `failure`: PyAV would raise it later, perhaps for another file.
-    """
-
-    def __init__(self, file: "WatchedFile | RemoteFile", name: str) -> None:
-        self.name = name
-        self._file, self._position = file, 0
-        self._chunk, self._chunk_start = b"", 0
-
-    def read(self, count: int = -1) -> bytes:
-        at = self._position - self._chunk_start
-        if not 0 <= at < len(self._chunk):
-            size = min(max(count, _CHUNK), max(self._file.size - self._position, 0))
-            try:
-                self._chunk = self._file.read([(self._position, size)])[0] if size else b""
-            except OSError as error:
-                self._chunk, self._file.failure = b"", error
-            self._chunk_start, at = self._position, 0
-        taken = self._chunk[at : at + count] if count >= 0 else self._chunk[at:]
-        self._position += len(taken)
-        return taken
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._file.size}[whence]
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-
-def _at_hand(descriptor: int, position: int, size: int) -> bytes | None:
-    """Returns bytes of a file if the system holds them in memory, else None."""
-    if _NO_WAIT:
-        try:
-            room = _threads.room(size)
-            if os.preadv(descriptor, [room], position, _NO_WAIT) == size:
-                return bytes(room)
-        except OSError:  # not in memory, or a file system without the flag
-            pass
-    return None
+        there = [(position, min(size, max(self.size - position, 0))) for position, size in ranges]
+        return self._watch.run(lambda: [os.pread(descriptor, size, position) for position, size in there])
 
 
 def _open(path: str) -> tuple[int, os.stat_result]:
     # O_NONBLOCK: opening a pipe would wait for its writer.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         return descriptor, os.fstat(descriptor)
     except BaseException:
@@ -154,31 +115,31 @@ def _serve(
 
 
 class _Threads(threading.local):
-    """The reader and the buffer of the current thread. A job that takes too long continues, and nobody waits for it."""
+    """The reader of the current thread. A job that takes too long continues, and nobody waits for it."""
 
     def __init__(self) -> None:
         self._reader: _Reader | None = None
-        self._room = bytearray()
-
-    def room(self, size: int) -> memoryview:
-        """Returns a buffer of `size` bytes. A new one for each read would cost more than the read."""
-        if size > _MOST_ROOM:
-            return memoryview(bytearray(size))
-        if size > len(self._room):
-            self._room = bytearray(max(size, _CHUNK))
-        return memoryview(self._room)[:size]
 
     def run(self, job: Callable[[], _Result], timeout: float) -> _Result:
+        _hung[:] = [late for late in _hung if late.results.empty()]
+        others = len(_hung)
+        limit = timeout / 2 ** min(others, _MOST_HALVES)
         reader = self._reader or _Reader()
         self._reader = None  # used again only after its result was taken; an interrupt may come before that
         reader.jobs.put(job)
         try:
-            result, error = reader.results.get(timeout=timeout)
+            result, error = reader.results.get(timeout=limit)
         except Empty:
-            raise HangError(f"a read did not end within {timeout:g} s") from None
+            _hung.append(reader)
+            reader.jobs.put(None)  # its thread ends with this read
+            after = f", while {others} before it still hang" if others else ""
+            raise HangError(f"a read did not end within {limit:.3g} s{after}") from None
         self._reader = reader
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # else it and this frame would keep each other, and what callers have open
         return result  # type: ignore[return-value]
 
     def rest(self) -> None:
@@ -189,7 +150,7 @@ class _Threads(threading.local):
             reader.thread.join()
 
 
+_hung: list[_Reader] = []  # those of this process that were dropped, until their reads end
 _threads = _Threads()
 # A forked process has none of its parent's threads, and forking is safe only without threads.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_threads.rest)
+os.register_at_fork(before=_threads.rest, after_in_child=_hung.clear)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lightning_multigrid.files import quoted
 
-_FOLDER = "parts"
+_FOLDER, _OF = "parts", "-of-"
 
 
 @dataclass(frozen=True)
@@ -20,28 +20,34 @@ class Part:
     @staticmethod
     def parse(text: str) -> "Part":
         """Reads `K/N`, or raises a ValueError if there is no such part."""
-        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
-        number, parts = map(int, match.groups()) if match else (0, 0)
-        if not 1 <= number <= parts:
+        part = _part(text, "/")
+        if part is None:
             raise ValueError(
                 f"`part` must be K/N with K from 1 to N, for part K of N, got {quoted(text)}. Number the tasks of a "
                 "job array from 1, as with `--array=1-64`, and give all the same N: `--part $SLURM_ARRAY_TASK_ID/64`."
             )
-        return Part(number, parts)
+        return part
 
     def has(self, place: int) -> bool:
         """Whether a video is in this part, by its place among all videos."""
         return place % self.parts == self.number - 1
 
     def folder(self, root: str) -> str:
-        return os.path.join(root, _FOLDER, f"{self.number}-of-{self.parts}")
+        return os.path.join(root, _FOLDER, f"{self.number}{_OF}{self.parts}")
 
 
 def parts_begun(root: str) -> list[Part]:
-    """The parts that were begun in an output folder."""
+    """The parts that were begun in an output folder. Other things in their folder are not looked at."""
     folder = os.path.join(root, _FOLDER)
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    return [Part.parse(name.replace("-of-", "/")) for name in names if "-of-" in name]
+    return [part for name in names if (part := _part(name, _OF))]
+
+
+def _part(text: str, between: str) -> Part | None:
+    """The part that two numbers name; None if there is no such part."""
+    match = re.fullmatch(rf"([0-9]{{1,9}}){between}([0-9]{{1,9}})", text)
+    number, parts = map(int, match.groups()) if match else (0, 0)
+    return Part(number, parts) if 1 <= number <= parts else None
 
 
 def how_to_finish(places: Sequence[int], root: str) -> str:

@@ -10,9 +10,18 @@ from functools import cache
 import numpy as np
 import torch
 
-from lightning_multigrid.files import RemoteRoot, RemoteRootError, StrPath, is_url, names_at, quoted
+from lightning_multigrid.files import (
+    HangError,
+    RemoteRoot,
+    RemoteRootError,
+    StrPath,
+    is_url,
+    names_at,
+    path_argument,
+    quoted,
+)
 from lightning_multigrid.sources.manifest import Manifest, Rows
-from lightning_multigrid.sources.text import ManifestError, path_argument
+from lightning_multigrid.sources.text import ManifestError, said
 
 _log = logging.getLogger(__name__)
 _LONGEST_PATH = 4096  # PATH_MAX of Linux
@@ -69,7 +78,11 @@ class ManifestBuilder:
             raise self.error(where, f"{len(labels)} labels with {len(spans)} spans. Give every label its span, or none")
         if self._names_at is not None:
             folder, base = os.path.split(os.path.join(self._root, name))
-            if base not in self._names_at(folder):
+            try:
+                there = base in self._names_at(folder)
+            except HangError as error:
+                raise self.error(where, f"{folder} can't be listed: {said(error)}. Check the drive") from error
+            if not there:
                 self._missing += 1
                 return
         self._paths += encoded

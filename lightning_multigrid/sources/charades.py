@@ -10,10 +10,10 @@ from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from lightning_multigrid.files import StrPath, quoted
+from lightning_multigrid.files import StrPath, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import csv_table, file_or, numbered_names, parse_labels, path_argument, text_lines
+from lightning_multigrid.sources.text import csv_table, file_or, numbered_names, parse_labels, text_lines
 
 _ACTION = re.compile(r"c([0-9]{3}) ([0-9]{1,6}(?:\.[0-9]{1,9})?) ([0-9]{1,6}(?:\.[0-9]{1,9})?)")
 

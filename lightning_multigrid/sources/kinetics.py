@@ -5,10 +5,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lightning_multigrid.files import StrPath, is_url, quoted
+from lightning_multigrid.files import StrPath, is_url, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import ManifestError, csv_table, names_in, path_argument, sibling
+from lightning_multigrid.sources.text import ManifestError, csv_table, names_in, sibling
 
 _VIDEO = re.compile(r"([A-Za-z0-9_-]{11}),([0-9]{1,6})(?:\.0*)?,([0-9]{1,6})(?:\.0*)?")
 

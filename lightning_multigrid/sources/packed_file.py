@@ -24,15 +24,15 @@ import zlib
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 import torch
 
-from lightning_multigrid.files import StrPath, new_file
+from lightning_multigrid.files import HangError, StrPath, new_file, open_bytes, path_argument
 from lightning_multigrid.sources.index_column import IndexColumn, index_column_0_2_0
 from lightning_multigrid.sources.manifest import Manifest, Rows
-from lightning_multigrid.sources.text import ManifestError, path_argument
+from lightning_multigrid.sources.text import ManifestError, said
 
 MANIFEST_NAME = "manifest.packed"
 INDEX_NAME_0_2_0 = "packets.index"
@@ -89,13 +89,18 @@ def _content(manifest: Manifest, root: str, places: np.ndarray) -> bytes:
 
 
 def packed_manifest(path: str) -> str | None:
-    """Returns the path of a packed manifest, given itself or its folder; None if there is none."""
-    if os.path.isdir(path):
-        path = os.path.join(path, MANIFEST_NAME)
-    with suppress(OSError):
-        if os.path.isfile(path):  # opening a pipe would wait for its writer
-            with open(path, "rb") as file:
-                return path if file.read(len(_MAGIC)) in (_MAGIC, _MAGIC_0_2_0) else None
+    """Returns the path of a packed manifest, given itself or its folder; None if there is none.
+
+    A `ManifestError` if its drive doesn't answer.
+    """
+    for name in (path, os.path.join(path, MANIFEST_NAME)):
+        try:
+            with open_bytes(name) as file:
+                return name if file.read(len(_MAGIC)) in (_MAGIC, _MAGIC_0_2_0) else None
+        except HangError as error:
+            raise ManifestError(f"{name} can't be read: {said(error)}. Check the drive.") from error
+        except OSError:  # a folder, or nothing that can be read
+            continue
     return None
 
 
@@ -103,10 +108,10 @@ def load_manifest(path: StrPath) -> Manifest:
     """Reads a packed manifest, unless it is damaged or a path in it leads out of its folder."""
     path = path_argument("path", path)
     try:
-        with open(path, "rb") as file:
+        with open_bytes(path) as file:
             return _parse(path, file)
     except OSError as error:
-        raise ManifestError(f"{path} can't be read: {error.strerror}. Check the path and its permissions.") from error
+        raise ManifestError(f"{path} can't be read: {said(error)}. Check the path and its permissions.") from error
     except (ValueError, RecursionError) as error:
         raise ManifestError(
             f"{path} is no packed manifest, or damaged: {error}. Run `lightning-multigrid prepare` again, which keeps "
@@ -114,7 +119,7 @@ def load_manifest(path: StrPath) -> Manifest:
         ) from None
 
 
-def _parse(path: str, file: BinaryIO) -> Manifest:
+def _parse(path: str, file: IO[bytes]) -> Manifest:
     version, header, arrays = _arrays(file)
     for what in ("path", "label"):
         offsets, total = arrays[f"{what}_offsets"], len(arrays[f"{what}s"])
@@ -135,7 +140,7 @@ def _parse(path: str, file: BinaryIO) -> Manifest:
     index: IndexColumn | None
     if version == _MAGIC:
         index = IndexColumn(os.path.abspath(path), torch.stack([starts, ends], dim=1))
-        if int(starts.min()) < 0 or bool((ends < starts).any()) or int(ends.max()) != len(index.content):
+        if int(starts.min()) < 0 or bool((ends < starts).any()) or int(ends.max()) != index.file.size:
             raise ValueError("it is cut short or too long, or the places of its packet indices are not in order")
     else:
         names = [rows.paths[a:b].numpy().tobytes() for a, b in pairwise(rows.path_offsets.tolist())]
@@ -144,14 +149,15 @@ def _parse(path: str, file: BinaryIO) -> Manifest:
     return Manifest(path, root, classes, header["multi_label"], None, 0, rows, index)
 
 
-def _arrays(file: BinaryIO) -> tuple[bytes, dict[str, Any], dict[str, np.ndarray]]:
+def _arrays(file: IO[bytes]) -> tuple[bytes, dict[str, Any], dict[str, np.ndarray]]:
     """The magic, the header and the arrays of a file, whose check sum is right."""
     magic, length = struct.unpack("<8sQ", file.read(16).ljust(16))
-    size = os.fstat(file.fileno()).st_size
+    size = file.seek(0, os.SEEK_END)
     if magic not in (_MAGIC, _MAGIC_0_2_0):
         raise ValueError(f"its first bytes are not {_MAGIC.decode()}")
     if length > min(_LONGEST_HEADER, size):
         raise ValueError("its header is longer than the file")
+    file.seek(16)
     header = _header(file.read(length))
     rows, labels, path_bytes = (header[name] for name in _COUNTS)
     indexed, spans = rows if magic == _MAGIC else 0, labels if header["spans"] else 0

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_multigrid.files import StrPath, quoted
+from lightning_multigrid.files import StrPath, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import ManifestError, csv_rows, file_or, path_argument, read_json, sibling
+from lightning_multigrid.sources.text import ManifestError, csv_rows, file_or, read_json, sibling
 
 
 @dataclass(frozen=True)

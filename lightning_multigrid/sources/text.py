@@ -1,29 +1,20 @@
 """Text files from users and datasets: read line by line, with errors that name the line and the way out."""
 
 import csv
+import io
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from lightning_multigrid.files import PathError, StrPath, quoted
-from lightning_multigrid.files import path_argument as _path_argument
+from lightning_multigrid.files import READ_TIMEOUT, HangError, StrPath, open_bytes, path_argument, quoted, within
 
 _LONGEST_LINE = 2**17  # annotation files have no longer ones; a binary or a JSON file may be one of gigabytes
 
 
-class ManifestError(PathError):
+class ManifestError(ValueError):
     """A list, a folder or an annotation file that can't be read as videos and labels."""
-
-
-def path_argument(name: str, value: StrPath) -> str:
-    """Returns the path given as the argument `name`, as text; one that can't be a path is a `ManifestError`."""
-    try:
-        return _path_argument(name, value)
-    except PathError as error:
-        raise ManifestError(str(error)) from None
 
 
 def file_or(default: str, name: str, value: StrPath | None) -> str:
@@ -42,19 +33,23 @@ def parse_labels(text: str) -> tuple[int, ...] | None:
     return None
 
 
+def said(error: OSError) -> str:
+    """What the system says of a file, for a message."""
+    return f"{error}, as on a network drive that is gone" if isinstance(error, HangError) else str(error.strerror)
+
+
 def open_text(path: str) -> TextIO:
     """Opens a regular file as UTF-8 text, with or without a byte order mark; line ends are kept."""
     try:
-        # Checked before it is opened: opening a pipe would wait for its writer.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise ManifestError(f"{path} is not a file. Give the file that lists the videos.")
-        return open(path, encoding="utf-8-sig", newline="")
+        return io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", newline="")
+    except io.UnsupportedOperation:
+        raise ManifestError(f"{path} is not a file. Give the file that lists the videos.") from None
     except FileNotFoundError as error:
         raise ManifestError(
             f"{path} does not exist (looked for in {os.path.abspath(os.curdir)}). Give the path of an existing file."
         ) from error
     except OSError as error:
-        raise ManifestError(f"{path} can't be opened: {error.strerror}. Check the path and its permissions.") from error
+        raise ManifestError(f"{path} can't be opened: {said(error)}. Check the path and its permissions.") from error
 
 
 def text_lines(path: str) -> Iterator[str]:
@@ -81,7 +76,7 @@ def text_lines(path: str) -> Iterator[str]:
             "Give a text file, saved as UTF-8."
         ) from error
     except OSError as error:
-        raise ManifestError(f"{path} can't be read beyond line {number}: {error.strerror}. Check the disk.") from error
+        raise ManifestError(f"{path} can't be read beyond line {number}: {said(error)}. Check the disk.") from error
 
 
 def csv_rows(path: str, separator: str, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
@@ -141,9 +136,9 @@ def sibling(path: str, words: str, word: str) -> str:
 def names_in(folder: str) -> list[str]:
     """Names of what a folder holds, sorted."""
     try:
-        return sorted(os.listdir(folder))
+        return sorted(within(READ_TIMEOUT, lambda: os.listdir(folder)))
     except OSError as error:
-        message = f"{folder} can't be listed: {error.strerror}. Give the path of an existing folder."
+        message = f"{folder} can't be listed: {said(error)}. Give the path of an existing folder."
         raise ManifestError(message) from error
 
 
@@ -152,6 +147,8 @@ def read_json(path: str) -> Any:
     with open_text(path) as file:
         try:
             return json.load(file)
+        except OSError as error:
+            raise ManifestError(f"{path} can't be read: {said(error)}. Check the disk.") from error
         # Mistakes in the text or its encoding are ValueErrors; brackets may be nested deeper than the stack.
-        except (ValueError, RecursionError, OSError) as error:
+        except (ValueError, RecursionError) as error:
             raise ManifestError(f"{path} is not JSON: {error}. Download the file again.") from error

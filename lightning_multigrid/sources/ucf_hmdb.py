@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lightning_multigrid.files import StrPath, quoted
+from lightning_multigrid.files import StrPath, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.text import ManifestError, file_or, names_in, numbered_names, path_argument, text_lines
+from lightning_multigrid.sources.text import ManifestError, file_or, names_in, numbered_names, text_lines
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from lightning_multigrid.files import StrPath, quoted
+from lightning_multigrid.files import StrPath, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder, renamed
 from lightning_multigrid.sources.class_folders import ClassFolders
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.packed_file import load_manifest, packed_manifest
-from lightning_multigrid.sources.text import ManifestError, csv_rows, parse_labels, path_argument
+from lightning_multigrid.sources.text import ManifestError, csv_rows, parse_labels
 
 _PATH_COLUMNS = (
     *("path", "file", "file_name", "file_path", "filename", "filepath", "name", "clip", "frame_dir"),

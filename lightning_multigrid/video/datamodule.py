@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -102,7 +101,8 @@ class VideoDataModule(LightningDataModule):
             decodes the video from its beginning, as other readers do, or `replace` them as those of broken videos,
             counted by `max_bad_fraction`. `DamagedVideoWarning` names each video that is kept. Evaluation keeps all.
         read_timeout: Seconds that a read of a video file may take. If a read hangs longer, as on a network drive that
-            is gone, the video counts as broken.
+            is gone, the video counts as broken. The next read has half of the time while that one still hangs, and so
+            on: where a whole drive is gone, the error comes after about two times `read_timeout`.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -234,9 +234,14 @@ class VideoDataModule(LightningDataModule):
     def val_dataloader(self) -> Callable[[], Any]:
         """The hook that makes the loader of the validation videos; Lightning's own hook if there are none.
 
-        A property, because Lightning validates whenever a data module overrides the hook.
+        A property, because Lightning validates whenever a data module overrides the hook, and asks the instance whether
+        it does (`is_defined` in `data_connector.py`, 2.5.3 to 2.6.6). An empty list of loaders would be public, but
+        counts as validation: `Trainer.enable_validation` is true then, and a warning says that its length is zero.
         """
-        return super().val_dataloader if self.sources["val"] is None else partial(self._loader, "val")
+        return super().val_dataloader if self.sources["val"] is None else self._val_loader
+
+    def _val_loader(self) -> DataLoader[Any]:
+        return self._loader("val")
 
     @override
     def test_dataloader(self) -> DataLoader[Any]:
@@ -287,9 +292,12 @@ class VideoDataModule(LightningDataModule):
         if isinstance(source, VideoSource):
             return source.read(classes)
         # Paths start from the folder, if there is a folder per class, and from the root that a packed manifest names.
-        root = None if os.path.isdir(source) or packed_manifest(os.fspath(source)) else self.root
+        root = None if packed_manifest(os.fspath(source)) or os.path.isdir(source) else self.root
         videos = VideoList(source, root, multi_label=self.multi_label, allow_outside_root=self.allow_outside_root)
-        return videos.read(classes)
+        manifest = videos.read(classes)
+        if manifest.index is not None:
+            manifest.index.timeout = self.read_timeout
+        return manifest
 
     def _check_labels(self, split: Split, manifest: Manifest, classes: tuple[str, ...]) -> None:
         if not manifest.labelled:

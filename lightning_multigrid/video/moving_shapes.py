@@ -1,7 +1,6 @@
 """Videos of moving shapes that the package draws and encodes itself, so that nothing is downloaded."""
 
 import os
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -13,7 +12,7 @@ import numpy as np
 from rich.progress import track
 from typing_extensions import override
 
-from lightning_multigrid.files import require
+from lightning_multigrid.files import cache_folder, require
 from lightning_multigrid.video.datamodule import VideoDataModule
 from lightning_multigrid.video.shape_clips import DIRECTIONS, HEIGHT, SHAPES, WIDTH, Difficulty, Image, draw_clip
 
@@ -45,25 +44,13 @@ def _encode(path: Path, clip: Image, difficulty: Difficulty) -> None:
         container.mux(stream.encode())
 
 
-def cache_folder() -> Path:
-    r"""The folder for what the package can write again: LIGHTNING_MULTIGRID_CACHE, or one among the user's caches.
-
-    This is `~/.cache/lightning-multigrid` (under XDG_CACHE_HOME if set) on Linux, `~/Library/Caches/...` on macOS, and
-    `%LOCALAPPDATA%\...` on Windows.
-    """
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    if sys.platform in ("darwin", "win32"):
-        caches = "~/Library/Caches" if sys.platform == "darwin" else os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    return Path(os.environ.get("LIGHTNING_MULTIGRID_CACHE") or f"{caches}/lightning-multigrid").expanduser()
-
-
 class MovingShapesDataModule(VideoDataModule):
     """Moving shapes, written to disk when they are first needed.
 
     Training clips are never mirrored: that would turn `left` into `right`.
 
     Args:
-        root: Folder for the dataset; None means the user's cache folder (see `cache_folder`).
+        root: Folder for the dataset; None means the user's cache folder (see `files.cache_folder`).
         train_per_class: Training videos of each of the 16 classes.
         val_per_class: Validation videos of each of the 16 classes; the test takes the same.
         seed: Seed of the videos.

@@ -16,7 +16,7 @@ from lightning_multigrid.decode.reader import VideoReader, build_index
 from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.files.urls import is_url
 from lightning_multigrid.prepare.check_videos import check
-from lightning_multigrid.prepare.dataset import prepare
+from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.prepare.transcode import Encoding
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.kinetics import Kinetics

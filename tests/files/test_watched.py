@@ -6,14 +6,16 @@ import gc
 import os
 import threading
 import time
+import weakref
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import VideoError
-from lightning_multigrid.files import watched as watched_file
-from lightning_multigrid.files.watched import Cursor, HangError, WatchedFile
+from lightning_multigrid.files import watched
+from lightning_multigrid.files.watched import HangError, WatchedFile, within
 from tests.helpers.codings import H264
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
@@ -27,10 +29,10 @@ def path(tmp_path) -> Path:
     return path
 
 
-@pytest.fixture
-def cold(monkeypatch):
-    """Nothing lies in memory, as on a network drive."""
-    monkeypatch.setattr(watched_file, "_NO_WAIT", 0)
+@pytest.fixture(autouse=True)
+def no_read_hangs_yet(monkeypatch):
+    """What earlier tests left hanging would shorten the limits of these."""
+    monkeypatch.setattr(watched, "_hung", [])
 
 
 class Hanging:
@@ -60,26 +62,7 @@ def test_ranges_are_read(path):
         file.read([(0, 1)])
 
 
-def test_ranges_are_read_when_cold(path, cold):
-    test_ranges_are_read(path)
-
-
-def test_a_cursor_reads_on(path):
-    cursor = Cursor(WatchedFile(str(path), timeout=5), "video")
-    assert cursor.read(4) == CONTENT[:4]
-    assert cursor.tell() == 4
-    assert cursor.seek(-5, os.SEEK_END) == len(CONTENT) - 5
-    assert cursor.read(100) == CONTENT[-5:]
-    assert cursor.read(100) == b""
-    assert cursor.seek(100) == 100
-    assert cursor.seek(-40, os.SEEK_CUR) == 60
-    read = b""
-    while piece := cursor.read(9999):
-        read += piece
-    assert read == CONTENT[60:]
-
-
-def test_a_read_that_hangs_is_an_error_and_so_are_all_later_ones(path, cold, monkeypatch):
+def test_a_read_that_hangs_is_an_error_and_so_are_all_later_ones(path, monkeypatch):
     file, other = (WatchedFile(str(path), timeout=1) for _ in range(2))
     hanging = Hanging(monkeypatch, "pread")
     began = time.perf_counter()
@@ -98,9 +81,51 @@ def test_a_read_that_hangs_is_an_error_and_so_are_all_later_ones(path, cold, mon
     file.close()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_drive_that_is_gone_costs_about_two_limits_however_many_files_are_tried(path, monkeypatch):
+    hanging = Hanging(monkeypatch, "open")
+    began = time.perf_counter()
+    for others, limit in enumerate((2, 1, 0.5, 0.25, 0.125, 0.0625, *[0.03125] * 11)):
+        after = f", while {others} before it still hang" if others else ""
+        with pytest.raises(HangError, match=rf"^a read did not end within {limit:.3g} s{after}$"):
+            WatchedFile(str(path), timeout=2)
+    assert 3.9 < time.perf_counter() - began < 15  # 17 files would take 34 s
+    hanging.released.set()
+    deadline = time.perf_counter() + 60
+    while any(reader.results.empty() for reader in watched._hung) and time.perf_counter() < deadline:
+        time.sleep(0.01)
+    # The drive answers again, and gets the whole limit again.
+    with pytest.raises(HangError, match="^a read did not end within 0.5 s$"):
+        within(0.5, lambda: time.sleep(0.8))
+
+
+def test_a_read_that_fails_keeps_nothing_of_its_caller():
+    class Held:
+        pass
+
+    def fail() -> weakref.ref:
+        held = Held()
+        with suppress(FileNotFoundError):
+            within(5, lambda: os.stat("/nothing"))
+        return weakref.ref(held)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert fail()() is None
+    finally:
+        gc.enable()
+
+
+def test_where_one_file_hangs_the_others_are_read(path, monkeypatch):
+    released = threading.Event()
+    with pytest.raises(HangError, match="within 0.1 s"):
+        within(0.1, released.wait)
+    assert WatchedFile(str(path), timeout=5).read([(3, 10)]) == [CONTENT[3:13]]
+    released.set()
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
-def test_a_forked_process_reads(path, cold):
+def test_a_forked_process_reads(path):
     file = WatchedFile(str(path), timeout=5)
     assert file.read([(0, 1)]) == [CONTENT[:1]]
     child = os.fork()
@@ -113,9 +138,8 @@ def readers() -> int:
     return sum(thread.name == "video reads" for thread in threading.enumerate())
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork")
-def test_no_thread_is_left_where_a_process_forks(path, cold):
+def test_no_thread_is_left_where_a_process_forks(path):
     gc.collect()
     file = WatchedFile(str(path), timeout=5)
     before = readers()
@@ -128,7 +152,7 @@ def test_no_thread_is_left_where_a_process_forks(path, cold):
     file.close()
 
 
-def test_threads_end_with_those_they_read_for(path, cold):
+def test_threads_end_with_those_they_read_for(path):
     def use() -> None:
         WatchedFile(str(path), timeout=5).read([(0, 1)])
 
@@ -157,7 +181,7 @@ def read_one_by_one(path: Path) -> None:
 
 @pytest.mark.parametrize(("call", "after"), [("open", 0), ("pread", 0), ("pread", 2), ("pread", 4)])
 @pytest.mark.parametrize("suffix", ["mp4", "mkv"])
-def test_a_video_on_a_drive_that_is_gone_is_a_video_error(tmp_path, cold, monkeypatch, call, after, suffix):
+def test_a_video_on_a_drive_that_is_gone_is_a_video_error(tmp_path, monkeypatch, call, after, suffix):
     path = write_video(tmp_path / f"video.{suffix}", numbered_frames(30), options=H264)
     hanging = Hanging(monkeypatch, call, after)
     with pytest.raises(VideoError, match=rf"video\.{suffix}: cannot be read: a read did not end within 0\.2 s"):
@@ -169,7 +193,7 @@ def test_a_video_on_a_drive_that_is_gone_is_a_video_error(tmp_path, cold, monkey
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "mkv"])
-def test_a_read_that_fails_is_a_video_error(tmp_path, cold, monkeypatch, suffix):
+def test_a_read_that_fails_is_a_video_error(tmp_path, monkeypatch, suffix):
     path = write_video(tmp_path / f"video.{suffix}", numbered_frames(30), options=H264)
 
     def fail(*args):

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from lightning_multigrid.cli.main import main
-from lightning_multigrid.prepare.dataset import prepare as one_machine
+from lightning_multigrid.prepare.prepare_videos import prepare as one_machine
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule

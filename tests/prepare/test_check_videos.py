@@ -87,7 +87,7 @@ def test_frames_looked_at_lie_evenly(tmp_path, monkeypatch, frames, expected):
 
 
 def test_report_of_the_command_is_a_table(tmp_path):
-    from lightning_multigrid.prepare.dataset import write_report
+    from lightning_multigrid.prepare.prepare_videos import write_report
 
     broken = {'a,"b\n.mp4': "there is no such file", "c.mp4": "damaged"}
     write_report(str(tmp_path / "broken.csv"), broken)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from lightning_multigrid.prepare.dataset import prepare
+from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.preparing import FAST, check_whole, contents, start, videos
 

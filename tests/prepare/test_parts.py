@@ -7,8 +7,8 @@ import time
 import pytest
 
 from lightning_multigrid.decode.video_file import BrokenVideosError
-from lightning_multigrid.prepare.dataset import prepare
 from lightning_multigrid.prepare.parts import Part
+from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.prepare.transcode import Encoding
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.codings import damage
@@ -48,6 +48,15 @@ def test_merged_parts_are_what_one_machine_makes(source, whole, tmp_path, order)
     assert contents(tmp_path) == whole
 
 
+@pytest.mark.parametrize("stray", ["best-of-all", "0-of-3", "4-of-3", "1-of-2-of-3", "1-of-3 (copy)", "notes.txt"])
+def test_what_else_lies_beside_the_parts_is_not_looked_at(source, whole, tmp_path, stray):
+    (tmp_path / "parts" / stray).mkdir(parents=True)
+    with pytest.raises(ValueError, match="Run the parts first"):
+        prepare(source, tmp_path, FAST, merge=True)
+    assert prepare(source, tmp_path, FAST).made == 8
+    assert contents(tmp_path) == whole
+
+
 def test_more_parts_than_videos_and_one_part(source, whole, tmp_path):
     for parts in (1, 20):
         folder = tmp_path / str(parts)
@@ -64,7 +73,7 @@ def test_a_merge_indexes_nothing_anew(source, tmp_path, monkeypatch):
     def refuse(*arguments):
         raise AssertionError("a prepared video is indexed again")
 
-    monkeypatch.setattr("lightning_multigrid.prepare.index.build_index", refuse)
+    monkeypatch.setattr("lightning_multigrid.prepare.index_videos.build_index", refuse)
     prepare(source, tmp_path, FAST, merge=True)
 
 

@@ -151,6 +151,11 @@ def test_an_import_spares_what_it_does_not_need(steps):
     assert run("\n".join(["import sys", *code])) == ""
 
 
+def test_a_system_that_it_does_not_run_on_is_named_at_once():
+    errors = run("import os; os.name = 'nt'; import lightning_multigrid")
+    assert "ImportError: lightning-multigrid runs on Linux and macOS, this system is 'nt'." in errors
+
+
 # --- Where things stand ---
 
 

@@ -5,6 +5,7 @@ import os
 import pickle
 import random
 import signal
+import threading
 import time
 from functools import partial
 
@@ -148,6 +149,31 @@ def test_one_damaged_index_is_named_and_the_others_count(path):
     path.write_bytes(data)
     with pytest.warns(UserWarning, match="are no packet index: their checksum is wrong"):
         assert found(load_manifest(path)) == [None, *INDICES[1:]]
+
+
+def test_a_drive_that_is_gone_is_waited_for_in_time_and_asked_again(path, monkeypatch):
+    loaded = load_manifest(path)
+    loaded.index.timeout = 0.2
+    later = pickle.loads(pickle.dumps(loaded))
+    released, read = threading.Event(), os.pread
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", lambda *args: (released.wait(), read(*args))[1])
+        with pytest.warns(UserWarning, match=r"manifest.packed .*: a read did not end within 0\.2 s"):
+            assert prepared_index(later, 0) is None
+        released.set()
+    assert found(later) == INDICES
+
+
+def test_a_file_that_is_cut_while_it_is_open_is_named(path):
+    """A file that is mapped into memory would end the process here."""
+    names = [f"{number}.mp4" for number in range(300)]
+    save_manifest(manifest(path.parent, names), path, as_bytes([INDEX] * 300))
+    loaded = load_manifest(path)
+    os.truncate(path, 100)
+    with pytest.warns(
+        UserWarning, match=r"manifest.packed is shorter than it was\. Videos are indexed as they are read"
+    ):
+        assert found(loaded) == [None] * 300
 
 
 @pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data[:-500], lambda data: data + b"\0"])

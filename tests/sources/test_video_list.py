@@ -4,6 +4,7 @@ import csv
 import os
 import random
 import resource
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torchvision.datasets.folder import make_dataset
 
+from lightning_multigrid.files import watched
 from lightning_multigrid.sources.manifest import Manifest
+from lightning_multigrid.sources.packed_file import save_manifest
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.annotations import rows_of
@@ -33,9 +36,9 @@ TWO = [("a/b.mp4", (3,)), ("c.mp4", (0,))]
 
 @pytest.mark.parametrize("path", ["", "a\0b"])
 def test_what_cannot_be_a_path(path, read):
-    with pytest.raises(ManifestError, match="`source` is '.*', which is not a path"):
+    with pytest.raises(ValueError, match="`source` is '.*', which is not a path"):
         read_manifest(path)
-    with pytest.raises(ManifestError, match="`root` is '.*', which is not a path"):
+    with pytest.raises(ValueError, match="`root` is '.*', which is not a path"):
         read("a/b.mp4 3", root=path)
 
 
@@ -488,3 +491,29 @@ def test_mutated_lists_leave_nothing_behind(tmp_path):
     for seed in range(2000, 50_000):
         read_mutated(tmp_path / "list.csv", seed)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 * 1024  # kB
+
+
+@pytest.mark.parametrize(
+    ("call", "source", "arguments"),
+    [
+        ("open", "list.csv", {}),
+        ("pread", "list.csv", {}),
+        ("listdir", "list.csv", {"existing_only": True}),
+        ("scandir", "classes", {}),
+        ("pread", "prepared", {}),
+    ],
+)
+def test_a_drive_that_is_gone_is_an_error_in_time(tmp_path, monkeypatch, call, source, arguments):
+    for folder in ("classes/run", "prepared"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "list.csv").write_text("run/a.mp4 0\n")
+    (tmp_path / "classes/run/a.mp4").touch()
+    save_manifest(read_manifest(tmp_path / "classes"), tmp_path / "classes" / "manifest.packed")
+    (tmp_path / "classes" / "manifest.packed").rename(tmp_path / "prepared" / "manifest.packed")
+    released, run, hanging = threading.Event(), watched._Threads.run, getattr(os, call)
+    monkeypatch.setattr(watched, "_hung", [])
+    monkeypatch.setattr(watched._Threads, "run", lambda self, job, timeout: run(self, job, timeout / 300))
+    monkeypatch.setattr(os, call, lambda *args: (released.wait(), hanging(*args))[1])
+    with pytest.raises(ManifestError, match=rf"{source}.* can't be .*did not end within 0\.2 s, as on a network drive"):
+        read_manifest(tmp_path / source, **arguments)
+    released.set()

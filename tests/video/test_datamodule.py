@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from lightning_multigrid.clips.batch import collate_clips
 from lightning_multigrid.decode.video_file import BrokenVideosError
+from lightning_multigrid.files import watched
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning, DamagedVideoWarning
@@ -197,6 +199,16 @@ def test_batches_of_another_kind_pass_untouched(folder: Path) -> None:
     assert module.seen["val"][0].tolist() == [[0, 1], [2, 3], [4, 5]]
 
 
+@pytest.mark.parametrize("validates", [True, False])
+def test_lightning_validates_if_there_are_videos_for_it(folder: Path, validates: bool) -> None:
+    """It fails where Lightning no longer asks the instance of a data module whether it overrides `val_dataloader`."""
+    data = VideoDataModule(folder / "good.csv", folder / "good.csv" if validates else None, **TINY)
+    module, runner = Recorder(), quiet_trainer()
+    runner.fit(module, data)
+    assert runner.enable_validation == validates
+    assert bool(module.seen.get("val")) == validates
+
+
 # --- Classes ---
 
 
@@ -342,6 +354,25 @@ def test_a_read_that_hangs_is_a_broken_video_and_the_run_goes_on(
     assert set(data.broken) == {str(folder / "120_1.mp4")}
     assert sum(len(labels) for _, labels in module.seen["train"]) == 12
     assert sum(len(labels) for _, labels in module.seen["val"]) == 11
+
+
+def test_a_drive_that_is_gone_ends_the_run_after_about_two_time_limits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released, open_file = threading.Event(), os.open
+
+    def hanging(path: Any, *args: Any) -> int:
+        if str(path).endswith(".mp4"):
+            released.wait()
+        return open_file(path, *args)
+
+    monkeypatch.setattr(watched, "_hung", [])
+    monkeypatch.setattr(os, "open", hanging)
+    began = time.perf_counter()
+    with pytest.raises(BrokenVideosError, match="None of 12 videos .*: cannot be read: a read did not end within 1 s"):
+        fit(VideoDataModule(folder / "good.csv", read_timeout=1, **TINY))
+    assert 1.9 < time.perf_counter() - began < 8  # the 12 videos would take 12 s
+    released.set()
 
 
 @pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")

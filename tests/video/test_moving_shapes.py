@@ -1,5 +1,4 @@
 import hashlib
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,11 +11,7 @@ import torch
 from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.video import moving_shapes as moving_shapes
 from lightning_multigrid.video.classifier import VideoClassifier
-from lightning_multigrid.video.moving_shapes import (
-    MOVING_SHAPES,
-    MovingShapesDataModule,
-    cache_folder,
-)
+from lightning_multigrid.video.moving_shapes import MOVING_SHAPES, MovingShapesDataModule
 from tests.helpers.movement import MOVEMENT, movement
 
 SHAPES = ["cross", "ring", "square", "triangle"]
@@ -180,26 +175,6 @@ class TestCache:
         (tmp_path / "file").touch()
         with pytest.raises(OSError, match=r"cannot be written to .*file.*`root`, or as.*LIGHTNING_MULTIGRID_CACHE"):
             written(tmp_path / "file" / "root")
-
-    @pytest.mark.parametrize(
-        ("platform", "environment", "expected"),
-        [
-            ("linux", {}, "home/.cache/lightning-multigrid"),
-            ("linux", {"XDG_CACHE_HOME": "xdg"}, "xdg/lightning-multigrid"),
-            ("darwin", {"XDG_CACHE_HOME": "xdg"}, "home/Library/Caches/lightning-multigrid"),
-            ("win32", {"LOCALAPPDATA": "local"}, "local/lightning-multigrid"),
-            ("win32", {}, "home/AppData/Local/lightning-multigrid"),
-            ("linux", {"XDG_CACHE_HOME": "xdg", "LIGHTNING_MULTIGRID_CACHE": "own"}, "own"),
-            ("linux", {"LIGHTNING_MULTIGRID_CACHE": "~/own"}, "home/own"),
-        ],
-    )
-    def test_cache_folder(self, monkeypatch, platform, environment, expected):
-        for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "LIGHTNING_MULTIGRID_CACHE"):
-            monkeypatch.delenv(name, raising=False)
-        for name, value in {"HOME": "home", "USERPROFILE": "home", **environment}.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(sys, "platform", platform)
-        assert cache_folder() == Path(expected)
 
 
 class Brightness(torch.nn.Module):

@@ -16,7 +16,7 @@ from typing import Any
 
 from lightning_multigrid.decode import BrokenVideosError
 from lightning_multigrid.files import StrPath, is_url, path_argument, size_and_change, write_csv
-from lightning_multigrid.prepare.index import indices
+from lightning_multigrid.prepare.index_videos import indices
 from lightning_multigrid.prepare.names import names_of
 from lightning_multigrid.prepare.output import Output, PlannedVideo, open_output
 from lightning_multigrid.prepare.parts import Part, how_to_finish

@@ -17,8 +17,8 @@ from lightning_multigrid.clips.opening import open_row, prepared_index
 from lightning_multigrid.decode.reader import VideoReader, build_index
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.files.durable import OutputError, new_file, remove_partial, temporary_name
-from lightning_multigrid.prepare.dataset import prepare
 from lightning_multigrid.prepare.output import Entry, Journal
+from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.prepare.transcode import Encoding
 from lightning_multigrid.sources.builder import renamed
 from lightning_multigrid.sources.charades import Charades
@@ -98,7 +98,7 @@ def test_a_folder_of_version_0_2_0_is_brought_up_to_date_from_its_index(tmp_path
     expected = contents(tmp_path / "out")
     make_older(tmp_path / "out")
     assert contents(tmp_path / "out") != expected
-    monkeypatch.setattr("lightning_multigrid.prepare.index.build_index", refuse)
+    monkeypatch.setattr("lightning_multigrid.prepare.index_videos.build_index", refuse)
     assert prepare(source, tmp_path / "out", FAST).kept == 3
     assert contents(tmp_path / "out") == expected
 
@@ -339,7 +339,7 @@ def test_a_source_that_changes_on_the_way(tmp_path, monkeypatch):
             os.utime(path)
         return kept(path, *arguments, **keywords)
 
-    monkeypatch.setattr("lightning_multigrid.prepare.dataset.os.stat", restless)
+    monkeypatch.setattr("lightning_multigrid.prepare.prepare_videos.os.stat", restless)
     summary = prepare(source, tmp_path / "out", FAST, max_bad_fraction=0.5)
     assert summary.broken == {str(tmp_path / "in" / "a.mp4"): "changed while it was read"}
 

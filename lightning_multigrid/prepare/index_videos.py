@@ -31,14 +31,14 @@ def indices(
     def known(name: str) -> bytes:
         folder, size = kept.get(name, ("", 0))
         column, row = older(folder).get(name, (None, 0)) if folder else (None, 0)
-        index = b"" if column is None else column[row]
-        with suppress(ValueError):  # there is none, or it is damaged
+        with suppress(ValueError, OSError):  # there is none, it is damaged, or can't be read
+            index = b"" if column is None else column[row]
             # A run that was stopped may have made the video anew, and not the index.
             return index if PacketIndex.from_bytes(index).file_size == size else b""
         return b""
 
     unknown = (video for name, video in videos.items() if not known(name))
-    results = run("lightning_multigrid.prepare.index:built_index", unknown)
+    results = run("lightning_multigrid.prepare.index_videos:built_index", unknown)
     early: dict[str, object] = {}  # results of other workers wait here for their turn
     for name, video in videos.items():
         index = known(name)
