@@ -34,7 +34,7 @@ from lightning_multigrid.cli.own_commands import OWN_COMMANDS, own_parser
 from lightning_multigrid.cli.plan import Preview, count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.reports import plan_figure, save
-from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
+from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback, count_devices
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
 
 _USAGE = "lightning-multigrid %s --config CONFIG [options]"
@@ -113,7 +113,7 @@ class _MultigridCLI(LightningCLI):
             torch.set_num_threads(threads)
         if self.subcommand == "plan":  # it needs no GPU, and logs nothing
             trainer = self.config.plan.trainer
-            self.configured = (_count_devices(trainer.devices), trainer.num_nodes)
+            self.configured = (count_devices(trainer.devices) or 1, trainer.num_nodes)
             self.precision = str(trainer.precision)
             trainer.accelerator, trainer.strategy, trainer.precision, trainer.logger = "cpu", "auto", None, False
             trainer.devices = trainer.num_nodes = 1
@@ -173,13 +173,6 @@ class _MultigridCLI(LightningCLI):
         if given.plot is not None:
             save(plan_figure(plan.schedule, plan.lrs, forecast.relative_costs()), given.plot)
             print(f"Drawn to {given.plot}.", file=sys.stderr)
-
-
-def _count_devices(devices: int | str | list[int]) -> int:
-    """Returns the devices that a config asks for on each node; 1 if it leaves that to the machine."""
-    if isinstance(devices, list):
-        return max(1, len(devices))
-    return max(1, int(devices)) if str(devices).lstrip("-").isdigit() else 1
 
 
 def _forecast(plan: Preview, module: LightningModule, step_time: float | None, measured_at: str | None) -> Forecast:

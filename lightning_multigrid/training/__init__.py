@@ -17,6 +17,7 @@ from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids, meta_copy
 from lightning_multigrid.training.compile_grids import CompileGrids
+from lightning_multigrid.training.lightning_internals import count_devices
 from lightning_multigrid.training.mini_batches import TRIED_CLIPS, Handler
 from lightning_multigrid.training.planning import lr_rule, make_plan
 from lightning_multigrid.training.recipe import read_recipe
@@ -24,4 +25,4 @@ from lightning_multigrid.training.takeover import Takeover
 
 __all__ = ["TRIED_CLIPS", "AtomicCheckpointIO", "BaselineLR", "CompileGrids"]
 __all__ += ["DamagedCheckpointError", "Handler", "MultigridCallback", "PointsOnPlan", "Takeover", "check_grids"]
-__all__ += ["last_whole_checkpoint", "lr_rule", "make_plan", "meta_copy", "read_recipe"]
+__all__ += ["count_devices", "last_whole_checkpoint", "lr_rule", "make_plan", "meta_copy", "read_recipe"]

@@ -123,7 +123,7 @@ def test_plan_on_other_devices_than_the_config_says(tmp_path, capsys, given, wor
 
 
 @pytest.mark.parametrize(
-    ("devices", "world"), [("auto", 1), pytest.param(-1, 1, marks=pytest.mark.slow), ([0, 3], 2), ("4", 4)]
+    ("devices", "world"), [("auto", 1), pytest.param(-1, 1, marks=pytest.mark.slow), ([0, 3], 2), ("4", 4), ("0,1", 2)]
 )
 def test_devices_of_a_config(tmp_path, capsys, devices, world):
     main(["plan", "--config", config(tmp_path, devices=devices), "--clips=48000", "--json"])
