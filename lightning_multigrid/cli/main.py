@@ -34,7 +34,7 @@ from lightning_multigrid.cli.own_commands import OWN_COMMANDS, own_parser
 from lightning_multigrid.cli.plan import Preview, count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.reports import plan_figure, save
-from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback, count_devices
+from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
 
 _USAGE = "lightning-multigrid %s --config CONFIG [options]"
@@ -113,7 +113,7 @@ class _MultigridCLI(LightningCLI):
             torch.set_num_threads(threads)
         if self.subcommand == "plan":  # it needs no GPU, and logs nothing
             trainer = self.config.plan.trainer
-            self.configured = (count_devices(trainer.devices) or 1, trainer.num_nodes)
+            self.configured = (_count_devices(trainer.devices), trainer.num_nodes)
             self.precision = str(trainer.precision)
             trainer.accelerator, trainer.strategy, trainer.precision, trainer.logger = "cpu", "auto", None, False
             trainer.devices = trainer.num_nodes = 1
@@ -173,6 +173,18 @@ class _MultigridCLI(LightningCLI):
         if given.plot is not None:
             save(plan_figure(plan.schedule, plan.lrs, forecast.relative_costs()), given.plot)
             print(f"Drawn to {given.plot}.", file=sys.stderr)
+
+
+def _count_devices(devices: int | str | list[int]) -> int:
+    """Returns the devices that a config asks for on each node; 1 if it leaves that to the machine.
+
+    It reads `devices` as Lightning 2.5.3 to 2.6.6 does: `"0,1"` is a list of two, `"2"` a number. Lightning's own
+    function, `Accelerator.parse_devices`, refuses devices that this machine doesn't have.
+    """
+    if isinstance(devices, str):
+        listed = "," in devices
+        devices = [int(part) for part in devices.split(",") if part] if listed else int(devices.replace("auto", "-1"))
+    return max(1, len(devices) if isinstance(devices, list) else devices)
 
 
 def _forecast(plan: Preview, module: LightningModule, step_time: float | None, measured_at: str | None) -> Forecast:

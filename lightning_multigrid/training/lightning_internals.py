@@ -33,21 +33,6 @@ def training_source(trainer: Trainer) -> Any:
     return source
 
 
-def count_devices(devices: int | str | list[int]) -> int | None:
-    """Returns how many devices the Trainer's argument `devices` names; None if it leaves that to the machine.
-
-    Lightning 2.5.3 to 2.6.6 (`fabric/utilities/device_parser.py`, `_normalize_parse_gpu_string_input`): `"0,1"` is a
-    list of two, `"2"` a number. The public `Accelerator.parse_devices` refuses GPUs that this machine doesn't have.
-    """
-    from lightning.fabric.utilities import device_parser  # only the command line asks, and it has imported `lightning`
-
-    if devices == "auto":
-        return None
-    named = device_parser._normalize_parse_gpu_string_input(devices)
-    number = len(named) if isinstance(named, list) else named
-    return None if number == -1 else number
-
-
 def splits_data(trainer: Trainer) -> bool:
     """Whether Lightning cuts the data among the devices itself: the argument `use_distributed_sampler`.
 

@@ -4,6 +4,7 @@ import csv
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from lightning_multigrid.cli.main import main
@@ -44,11 +45,12 @@ def test_fit_works_with_what_init_writes(videos, capsys, caplog):
     assert caplog.messages.index("This is a first try.") < caplog.messages.index("SmallCNN: 48,563 parameters.")
     assert caplog.messages[-1] == "Then another one."
     assert config["next"].startswith(
-        f"Weights are in {videos / 'multigrid_checkpoints'}: best.ckpt, by top1, and last.ckpt."
+        f"Weights are in {videos / 'multigrid_checkpoints'}: best.ckpt, by top1, and last.ckpt, the newest."
     )
     best = str(videos / "multigrid_checkpoints" / "best.ckpt")
     assert f"--ckpt_path {best} " in config["next"]
-    assert (videos / "multigrid_checkpoints" / "last.ckpt").exists()
+    newest = torch.load(videos / "multigrid_checkpoints" / "last.ckpt", weights_only=True)
+    assert newest["epoch"] == 2 * 1.5  # all epochs, whichever was the best
     main(["predict", "--config", "multigrid.yaml", *quick, "--ckpt_path", best, "--data.predict=multigrid_val.csv"])
     assert "turn left" in (videos / "predictions.csv").read_text()  # the names of the folders
 

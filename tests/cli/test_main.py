@@ -11,6 +11,7 @@ import warnings
 import pytest
 import torch
 import yaml
+from lightning.fabric.accelerators import CUDAAccelerator
 
 import lightning_multigrid
 from lightning_multigrid.cli.main import main
@@ -123,9 +124,13 @@ def test_plan_on_other_devices_than_the_config_says(tmp_path, capsys, given, wor
 
 
 @pytest.mark.parametrize(
-    ("devices", "world"), [("auto", 1), pytest.param(-1, 1, marks=pytest.mark.slow), ([0, 3], 2), ("4", 4), ("0,1", 2)]
+    ("devices", "world"),
+    [("auto", 1), pytest.param(-1, 1, marks=pytest.mark.slow), ([0, 3], 2), ("4", 4), ("0,1", 2), ("3,", 1)],
 )
 def test_devices_of_a_config(tmp_path, capsys, devices, world):
+    with pytest.MonkeyPatch.context() as four:  # Lightning's own count, on a machine of so many
+        four.setattr("lightning.fabric.accelerators.cuda.num_cuda_devices", lambda: 4)
+        assert devices in ("auto", -1) or len(CUDAAccelerator.parse_devices(devices)) == world
     main(["plan", "--config", config(tmp_path, devices=devices), "--clips=48000", "--json"])
     assert json.loads(capsys.readouterr().out)["devices"] == world
 

@@ -6,7 +6,6 @@ import re
 import lightning as L
 import pytest
 import torch
-from lightning.fabric.accelerators import CUDAAccelerator
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import Logger
@@ -18,7 +17,6 @@ from lightning_multigrid.training.lightning_internals import (
     attach,
     batch_index,
     copy_without_trainer,
-    count_devices,
     global_seed,
     loader_with_front,
     loop_limits,
@@ -48,17 +46,6 @@ def test_splits_data():
     for given in (True, False):
         assert splits_data(trainer(use_distributed_sampler=given)) is given
     assert splits_data(trainer())
-
-
-@pytest.mark.parametrize(
-    ("devices", "number"),
-    [("0,1", 2), ("0,1,2,3", 4), ("3,", 1), ([0, 3], 2), ("4", 4), (4, 4), ("auto", None), (-1, None)],
-)
-def test_count_devices(devices, number, monkeypatch):
-    assert count_devices(devices) == number
-    if number is not None:  # as Lightning counts them on a machine that has them
-        monkeypatch.setattr("lightning.fabric.accelerators.cuda.num_cuda_devices", lambda: 4)
-        assert len(CUDAAccelerator.parse_devices(devices)) == number
 
 
 def test_training_source():
