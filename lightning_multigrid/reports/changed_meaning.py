@@ -16,9 +16,9 @@ from lightning_multigrid.schedule import MultigridSchedule
 _FEW_STEPS = 20  # two horizons of BatchNorm's default momentum
 
 
-def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule, validates_by_phase: bool = False) -> None:
+def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
     """Says each thing that a script uses and that changes meaning."""
-    for said in _changed(trainer, schedule, validates_by_phase):
+    for said in _changed(trainer, schedule):
         rank_zero_info(said)
 
 
@@ -32,23 +32,21 @@ def tell_few_steps(trainer: Trainer, steps: int, scale: float) -> None:
         )
 
 
-def _changed(trainer: Trainer, schedule: MultigridSchedule, validates_by_phase: bool) -> Iterator[str]:
+def _changed(trainer: Trainer, schedule: MultigridSchedule) -> Iterator[str]:
     fewer = schedule.iteration_reduction
     epochs = f"epochs of this run, {schedule.epochs} instead of the baseline's {float(schedule.baseline.epochs):g}"
     steps = f"steps of this run, which has {fewer:.2g} times fewer than the baseline"
     # The key of its state is public, and says its settings.
     keys = " ".join(callback.state_key for callback in _callbacks(trainer, "ModelCheckpoint"))
-    for name, number in re.findall(r"'(every_n_train_steps|every_n_epochs)': ([1-9]\d*)", keys):
-        if (name, number) != ("every_n_epochs", "1"):
-            yield f"`ModelCheckpoint({name}={number})` counts {epochs if name == 'every_n_epochs' else steps}."
-            break
+    for number in re.findall(r"'every_n_train_steps': ([1-9]\d*)", keys)[:1]:
+        yield f"`ModelCheckpoint(every_n_train_steps={number})` counts {steps}."
     patience = [callback.patience for callback in _callbacks(trainer, "EarlyStopping")]
     if patience and not schedule.flat:
         last = schedule.phases[-1]
         yield (
-            f"`EarlyStopping(patience={min(patience)})` counts validations of this run, and only those of the last "
-            f"phase, from epoch {float(last.start_epoch):.2f} to {float(last.end_epoch):g}: before it, the metric may "
-            "stand still until a coarse phase ends. Its thresholds and its check for finite values hold throughout."
+            f"`EarlyStopping(patience={min(patience)})` counts only in the last phase, from epoch "
+            f"{float(last.start_epoch):.2f} to {float(last.end_epoch):g}: before it, the metric may stand still until "
+            "a coarse phase ends. Its thresholds and its check for finite values hold throughout."
         )
     module = trainer.lightning_module
     of_timm = [part for part in (*vars(module).values(), *module.children()) if "ModelEma" in type(part).__name__]
@@ -62,14 +60,10 @@ def _changed(trainer: Trainer, schedule: MultigridSchedule, validates_by_phase: 
     if _callbacks(trainer, "Timer"):
         missing = "the last phases, on fine grids, are missing"
         yield f"`max_time` is time, as ever. If it ends the run before the plan, {missing}."
-    every_n = trainer.check_val_every_n_epoch
-    if every_n not in (None, 1) and not validates_by_phase:
-        phases = "`MultigridCallback(validations_per_phase=...)` says it in phases"
-        yield f"`check_val_every_n_epoch={every_n}` counts {epochs}. {phases}."
     schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
     for plateau in [scheduler for scheduler in schedulers if isinstance(scheduler, ReduceLROnPlateau)][:1]:
-        counts = f"`ReduceLROnPlateau(patience={plateau.patience})` counts {epochs}"
-        yield f"{counts}, and the metric may stand still until a coarse phase ends."
+        name = f"`ReduceLROnPlateau(patience={plateau.patience})`"
+        yield f"{name} may see its metric stand still until a coarse phase ends."
 
 
 def _callbacks(trainer: Trainer, name: str) -> list[Any]:

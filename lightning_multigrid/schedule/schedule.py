@@ -326,6 +326,15 @@ class MultigridSchedule:
             for part in range(1, per_phase + 1)
         )
 
+    def baseline_epoch_ends(self, every: int) -> frozenset[int]:
+        """The epochs, from 0, that end where the baseline has done `every` more of its epochs, or just before it.
+
+        The last epoch is one of them. So they are as many as in the baseline; with a factor below 1, several epochs of
+        the baseline may end in one.
+        """
+        ends = (math.floor(self.position_of(end)) for end in range(every, math.floor(self.baseline.epochs) + 1, every))
+        return frozenset(max(end, 1) - 1 for end in (*ends, self.epochs))
+
     # --- What it saves ---
 
     def reduction(self, cost: Callable[[BatchShape], float]) -> float:

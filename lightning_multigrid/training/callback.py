@@ -45,8 +45,10 @@ class MultigridCallback(Arguments, Callback):
     mini-batches, the LR, and how many clips share BatchNorm statistics. Validation stays on the baseline's grid. When
     `fit` ends, the callback puts everything back.
 
-    There are more epochs than in the script, and their numbers of steps differ. So `every_n_train_steps`, the patience
-    of `EarlyStopping` and the decay of weight averages count multigrid steps and epochs, not the baseline's.
+    There are more epochs than in the script, and their numbers of steps differ. Validations are as many as in the
+    baseline, at the same points of its clock, and so what goes by them: `check_val_every_n_epoch`, `EarlyStopping`,
+    `ModelCheckpoint` and `ReduceLROnPlateau`. But `every_n_train_steps` and the decay of weight averages count
+    multigrid steps.
 
     Args:
         schedule: The whole schedule; by default it is inferred, and the arguments below shape it.
@@ -72,7 +74,8 @@ class MultigridCallback(Arguments, Callback):
             and w are pixels of the width, y and h pixels of the height, from the frame's corner; others stay.
         clips_per_epoch: Clips of an epoch on all devices, for an iterable dataset. By default its `len` on each
             device, or the mini-batches of an integer `limit_train_batches`.
-        validations_per_phase: Validate about this often in each phase, not by `check_val_every_n_epoch`.
+        validations_per_phase: Validate about this often in each phase, not by `check_val_every_n_epoch`. Callbacks and
+            schedulers that count epochs then count these validations.
         precise_bn_batches: Before validations and checkpoints, re-estimate BatchNorm's running statistics as those of
             the training data, on this many mini-batches of each device on the baseline's grid.
         seed: Seed of order and augmentation. By default that of `seed_everything`, else a random one.

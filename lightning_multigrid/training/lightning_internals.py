@@ -9,7 +9,7 @@ like one of its arguments, such as `limit_train_batches`.
 import copy
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -90,6 +90,24 @@ def step_is_logged(trainer: Trainer) -> bool:
     """
     step, every = trainer.fit_loop.epoch_loop._batches_that_stepped + 1, trainer.log_every_n_steps  # type: ignore[attr-defined]
     return bool(every > 0 and step % every == 0)
+
+
+def checks_in(callback: Any, due: Callable[[int], bool]) -> dict[str, Any]:
+    """Returns what makes an `EarlyStopping` or a `ModelCheckpoint` act only in epochs that are due for its number.
+
+    They are properties for a subclass; `due` is given the number of `every_n_epochs`, for `EarlyStopping` 1.
+
+    Lightning 2.5.3 to 2.6.6 (`callbacks/early_stopping.py`, `EarlyStopping._check_on_train_epoch_end`;
+    `callbacks/model_checkpoint.py`, `ModelCheckpoint._every_n_epochs`): a callback takes them when it is made.
+    """
+    if hasattr(callback, "_check_on_train_epoch_end"):
+        own = bool(callback._check_on_train_epoch_end)
+        return {"_check_on_train_epoch_end": property(lambda _: own and due(1))}
+    every, key = callback._every_n_epochs, callback.state_key  # which names that number
+    if every == 0:  # it counts steps, or time
+        return {}
+    number = property(lambda _: 1 if due(every) else sys.maxsize)
+    return {"_every_n_epochs": number, "state_key": property(lambda _: key)}
 
 
 def global_seed(trainer: Trainer) -> int:

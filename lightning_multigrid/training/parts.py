@@ -159,24 +159,6 @@ class Patience(Part):
             state.update(wait_count=max(state.get("wait_count", 0), 0))
 
 
-class Validations(Part):
-    """Decides whether an epoch ends with a validation. The last one does, for the checkpoint that counts."""
-
-    def __init__(self, plan: Plan, trainer: Trainer, per_phase: int | None) -> None:
-        self._plan, self._trainer, self._every = plan, trainer, trainer.check_val_every_n_epoch
-        self._epochs = None if per_phase is None else plan.schedule.validation_epochs(per_phase)
-
-    def begin(self, place: Place) -> None:
-        done = place.epoch + 1
-        if self._epochs is not None:
-            validate = place.epoch in self._epochs
-        elif self._every is not None:
-            validate = done % self._every == 0 or done == self._plan.epochs
-        else:
-            return  # the number of batches decides
-        self._trainer.check_val_every_n_epoch = 1 if validate else sys.maxsize
-
-
 def log_values(trainer: Trainer, module: LightningModule, values: Callable[[], Mapping[str, float]]) -> None:
     """Logs values in steps that loggers get, and at the end of an epoch, where callbacks may monitor them."""
     # In other steps, logging would cost more than all the rest of the callback.

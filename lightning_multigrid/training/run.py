@@ -24,6 +24,7 @@ from lightning_multigrid.reports import Clock, RunReport, tell_changed_meaning, 
 from lightning_multigrid.schedule import BatchShape, Place, Plan
 from lightning_multigrid.training import lightning_internals as internals
 from lightning_multigrid.training.arguments import Arguments
+from lightning_multigrid.training.baseline_epochs import count_baseline_epochs
 from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.mini_batches import handlers
@@ -35,7 +36,6 @@ from lightning_multigrid.training.parts import (
     Positions,
     Reporting,
     SubBatches,
-    Validations,
 )
 from lightning_multigrid.training.planning import lr_rule, make_plan
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
@@ -167,7 +167,7 @@ def begin_run(
         run.resume(checkpoint, state)
     warn_of_own_state(script, loader)
     plan, schedule = run.plan, run.plan.schedule
-    tell_changed_meaning(trainer, schedule, arguments.validations_per_phase is not None)
+    tell_changed_meaning(trainer, schedule)
     if tracking_layers(module) and arguments.precise_bn_batches is None and not schedule.flat:
         tell_few_steps(trainer, len(plan.steps(0)), schedule.phases[0].lr_scale)
     takeover.show_on_bar(trainer, run.report)
@@ -176,6 +176,7 @@ def begin_run(
     takeover.callback(setattr, loaders, "front", source)
     takeover.replace_loader(trainer, loaders)
     takeover.configure_trainer(trainer, plan)
+    count_baseline_epochs(plan, trainer, takeover, arguments.validations_per_phase)
     rank_zero_info(schedule.table(plan.clips, plan.accumulate, plan.drop_last, narrow=True))
     if run.following.names and not schedule.flat:
         rank_zero_info(f"Positions follow the grid: {', '.join(run.following.names)}.")
@@ -240,7 +241,6 @@ def _make_run(
         Reporting(plan, report, trainer, module),
         statistics,
         patience,
-        Validations(plan, trainer, arguments.validations_per_phase),
         lr,
     )
     return Run(plan, trainer, parts, lr, report, following, patience, ground, statistics)

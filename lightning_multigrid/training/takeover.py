@@ -118,8 +118,6 @@ class Takeover(ExitStack):
             elif interval <= epoch.batches:
                 interval = interval / epoch.batches
             self.set_attribute(trainer, "val_check_interval", interval)
-        # `Validations` changes this one in each epoch.
-        self.set_attribute(trainer, "check_val_every_n_epoch", trainer.check_val_every_n_epoch)
         if trainer.log_every_n_steps > 0:  # type: ignore[attr-defined]  # 0: the script logs no steps
             # As often in all (in optimizer steps) as the script asks for, and at least once in the shortest epoch.
             batches = min(plan.batches_of(number) for number in range(plan.epochs))

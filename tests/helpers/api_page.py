@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
-INTERNAL = {"lightning", "reports", "files", "cli"}  # nothing in them is for users
+INTERNAL = {"host", "reports", "files", "cli"}  # nothing in them is for users
 START = "For the other sub-packages: "
 
 

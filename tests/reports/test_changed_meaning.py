@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from lightning_multigrid import MultigridCallback
 from tests.helpers.tiny import Module, fit, loader
 
-SAID = "(counts|averages over|thaws layers at|is time)"  # what all of these have
+SAID = "(counts|averages over|thaws layers at|is time|may see its metric)"  # what all of these have
 
 
 class Thawing(callbacks.BaseFinetuning):
@@ -33,18 +33,13 @@ def adam(parameters):
 USED = [
     (
         {"callbacks": lambda: [callbacks.EarlyStopping("val", patience=5)]},
-        r"`EarlyStopping\(patience=5\)` counts validations of this run, and only those of the last phase, from",
+        r"`EarlyStopping\(patience=5\)` counts only in the last phase, from",
     ),
-    ({"schedulers": plateau}, r"`ReduceLROnPlateau\(patience=3\)` counts epochs of this run, 6 instead of .* 4, and"),
+    ({"schedulers": plateau}, r"`ReduceLROnPlateau\(patience=3\)` may see its metric stand still until a coarse"),
     (
         {"callbacks": lambda: [callbacks.ModelCheckpoint(every_n_train_steps=7)], "enable_checkpointing": True},
         r"`ModelCheckpoint\(every_n_train_steps=7\)` counts steps of this run, which has 3\.\d times fewer",
     ),
-    (
-        {"callbacks": lambda: [callbacks.ModelCheckpoint(every_n_epochs=2)], "enable_checkpointing": True},
-        r"`ModelCheckpoint\(every_n_epochs=2\)` counts epochs of this run, 6 instead of the baseline's 4\.",
-    ),
-    ({"check_val_every_n_epoch": 2}, r"`check_val_every_n_epoch=2` counts epochs .*validations_per_phase=\.\.\.\)`"),
     (
         {"callbacks": lambda: [callbacks.EMAWeightAveraging()]},
         r"`EMAWeightAveraging` averages over steps of this run, .* \(0\.999 to 0\.99[67]\d\)",
@@ -87,7 +82,8 @@ def test_an_average_of_timm_is_told_the_same(caplog):
 
 def test_a_plain_script_hears_nothing(tmp_path, caplog):
     run(tmp_path, enable_checkpointing=True)
-    run(tmp_path, MultigridCallback(validations_per_phase=1), check_val_every_n_epoch=2)
+    saver = callbacks.ModelCheckpoint(tmp_path / "others", every_n_epochs=2)
+    run(tmp_path, callbacks=lambda: [saver], enable_checkpointing=True, check_val_every_n_epoch=2)
     assert not [record for record in caplog.records if re.search(SAID, record.getMessage())]
 
 

@@ -60,7 +60,7 @@ def test_multigrid_knows_nothing_of_videos_but_how_files_are_written():
 
 def test_videos_know_of_multigrid_the_request_the_grid_and_places():
     for imports, _ in VIDEOS.values():
-        assert set(imports) <= {*VIDEOS, "lightning", "loading", "positions", "schedule"}
+        assert set(imports) <= {*VIDEOS, "host", "loading", "positions", "schedule"}
 
 
 def test_sub_packages_form_no_circle():

@@ -348,6 +348,31 @@ def test_validation_epochs_divide_each_phase_and_close_it():
     assert len(chosen) <= 2 * len(schedule.phases)
 
 
+@given(
+    epochs=st.integers(1, 300),
+    factor=st.sampled_from([1, 1.3, 1.5, 2, 3]),
+    every=st.integers(1, 20),
+    warmup=st.sampled_from([0, 1, 3.5]),
+)
+def test_epochs_of_the_baseline_end_as_often_as_in_it_and_at_the_same_places(epochs, factor, every, warmup):
+    baseline = Baseline(BatchShape(2, 8, 64), epochs=epochs, warmup_epochs=min(warmup, epochs / 4))
+    schedule = MultigridSchedule(baseline, epoch_factor=factor)
+    ends = sorted(schedule.baseline_epoch_ends(every))
+    assert ends[-1] == schedule.epochs - 1
+    wanted = list(range(every, epochs + 1, every))
+    assert len(ends) == len({*wanted, epochs})
+    for end, clock in zip(ends, wanted, strict=False):
+        assert schedule.baseline_epoch(end) <= clock
+        assert schedule.baseline_epoch(end + 2) > clock or end + 1 >= schedule.epochs - 1
+    assert ends[0] == 0 or every > 1 or factor >= 2 or epochs == 1
+
+
+def test_epochs_of_a_baseline_that_are_shorter_end_at_most_once_in_an_epoch():
+    schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 64), epochs=20), epoch_factor=0.5)
+    assert schedule.baseline_epoch_ends(1) == frozenset(range(10))
+    assert schedule.baseline_epoch_ends(5) == {1, 4, 6, 9}
+
+
 # --- What a user sees ---
 
 

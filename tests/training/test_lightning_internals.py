@@ -7,7 +7,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import Logger
 
 from lightning_multigrid.training import lightning_internals
@@ -16,6 +16,7 @@ from lightning_multigrid.training.lightning_internals import (
     Place,
     attach,
     batch_index,
+    checks_in,
     copy_without_trainer,
     global_seed,
     loader_with_front,
@@ -26,6 +27,7 @@ from lightning_multigrid.training.lightning_internals import (
     step_is_logged,
     training_source,
 )
+from lightning_multigrid.training.takeover import Takeover
 from tests.helpers.entries import entries
 from tests.helpers.tiny import Module, fit, loader, trainer
 
@@ -190,6 +192,33 @@ def test_step_is_logged(accumulate):
     fit(Module(), look, train=few(20), max_epochs=4, logger=logger, **arguments)
     assert logger.steps == sorted(look.steps) == list(range(2, 20 if accumulate == 1 else 12, 3))
     assert not step_is_logged(trainer(log_every_n_steps=0))
+
+
+def test_checks_in(tmp_path):
+    module, looked = Module(), []
+
+    class Patient(EarlyStopping):
+        def _run_early_stopping_check(self, trainer):
+            looked.append(trainer.current_epoch)
+            super()._run_early_stopping_check(trainer)
+
+    patient = Patient("val", patience=9, check_on_train_epoch_end=True)
+    saver, by_step = (ModelCheckpoint(tmp_path, **{f"every_n_{what}": 1}) for what in ("epochs", "train_steps"))
+    keys, asked = [saver.state_key, by_step.state_key], set()
+
+    def due(number):
+        asked.add(number)
+        return module.current_epoch == 2
+
+    used = {"train": few(), "val": few(), "max_epochs": 4, "enable_checkpointing": True, "check_val_every_n_epoch": 3}
+    with Takeover() as takeover:
+        for callback in (patient, saver, by_step):
+            takeover.subclass(callback, checks_in(callback, due))
+        fit(module, patient, saver, by_step, **used)
+        assert [saver.state_key, by_step.state_key] == keys
+    assert (looked, asked) == ([2], {1})
+    assert "epoch=2-step=6" in saver.best_model_path
+    assert "epoch=3-step=8" in by_step.best_model_path
 
 
 def test_global_seed(monkeypatch):
