@@ -46,7 +46,7 @@ class VideoDataset(Dataset[Clip]):
         ValueError: If the manifest is empty, or `pixels` or `damaged` is something else.
     """
 
-    ways_out = ", `lightning-multigrid prepare` or a smaller `short_side`"
+    ways_out = "`lightning-multigrid prepare` or a smaller `short_side`"
     """What makes the loader faster, apart from more workers; `RunReport` names it when the loader is the limit."""
 
     def __init__(

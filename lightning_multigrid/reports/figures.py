@@ -169,3 +169,21 @@ def _legend(axes: Axes, columns: int, title: str | None = None) -> None:
 
 def _clean(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def runs_figure(curves: Mapping[str, Sequence[Sequence[tuple[float, float]]]], metric: str) -> Figure:
+    """Draws a metric against the wall clock: for each kind of run, the (seconds, metric) of each of its runs."""
+    figure = _new_figure(7, 4)
+    axes = figure.subplots()
+    for colour, (name, runs) in zip(_COLOURS, curves.items(), strict=False):
+        for number, points in enumerate(runs):
+            minutes, values = [seconds / 60 for seconds, _ in points], [value for _, value in points]
+            seeds = f"{name} ({len(runs)} {'seed' if len(runs) == 1 else 'seeds'})"
+            axes.plot(minutes, values, ".-", color=colour, alpha=0.7, label=seeds if number == 0 else None)
+            axes.plot(minutes[-1:], values[-1:], "o", color=colour)
+    _clean(axes)
+    axes.set_xlabel("minutes by the wall clock")
+    axes.set_ylabel(metric)
+    axes.set_xlim(left=0)
+    _legend(axes, 3)
+    return figure

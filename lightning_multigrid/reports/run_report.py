@@ -4,10 +4,11 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import Tensor
@@ -15,6 +16,16 @@ from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, Trainer, is_a
 from lightning_multigrid.loading import ClipDataset
+from lightning_multigrid.reports.account import (
+    CHECKPOINTS,
+    REST,
+    STATISTICS,
+    STEPS,
+    VALIDATION,
+    WAITING,
+    Account,
+    comparison,
+)
 from lightning_multigrid.reports.figures import LRCurve, plan_figure, save, times_figure
 from lightning_multigrid.reports.grid_times import ShapeTimes, last_metrics, phase_line, stopped_line
 from lightning_multigrid.reports.step_times import Clock, LoaderLimit, LoaderWatch, StepTime, StepTimer, StepTotals
@@ -29,13 +40,21 @@ class RunReport:
     """Notes the steps of a run, and reports them.
 
     `flops` are those of a clip of each grid, `workers` those of the loader, and `ways_out` what else makes it faster.
+    `account` has been running since the `fit` began.
     """
 
     def __init__(
-        self, plan: Plan, flops: Mapping[BatchShape, float], workers: int, ways_out: str, clock: Clock
+        self,
+        plan: Plan,
+        flops: Mapping[BatchShape, float],
+        workers: int,
+        ways_out: str,
+        clock: Clock,
+        account: Account | None = None,
     ) -> None:
         self._plan, self._schedule, self._ways_out = plan, plan.schedule, ways_out
-        self.timer = StepTimer(clock)
+        self._timer, self.account = StepTimer(clock), account or Account()
+        self.baseline_validations = 1.0  # of the baseline, for each one of this run
         self._watch = LoaderWatch(workers)
         self._left: Counter[BatchShape] = Counter()
         self._position = Fraction(0)
@@ -62,11 +81,19 @@ class RunReport:
 
     def begin(self, place: Place) -> None:
         """Notes that the loader starts to yield mini-batches, and from which on."""
+        self.account.turn(WAITING)
         if self._began is None:
             self._position = self._plan.position(place)
             self._began = time.perf_counter(), self._position
         later = self._left_from[min(place.epoch + 1, self._plan.epochs)]
         self._left = later + Counter(step.shape for step in self._plan.steps(place.epoch)[place.batch :])
+
+    def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
+        """Yields mini-batches, and notes when each was asked for and handed over."""
+        for mini_batch in self._timer.timed(mini_batches):
+            self.account.turn(STEPS)
+            yield mini_batch
+            self.account.turn(WAITING)
 
     def announce(self, step: Step) -> None:
         self._shape = step.shape
@@ -77,7 +104,8 @@ class RunReport:
     def ended(self, place: Place) -> list[StepTime]:
         """Notes the end of a step; returns the times of the steps that the device has finished since the last call."""
         step = self._plan.step(place)
-        self.timer.ended(step)
+        self._timer.ended(step)
+        self.account.turn(REST)
         self._left[step.shape] -= 1
         self._position = place.epoch + Fraction(step.offset + step.shape.clips) / Fraction(self._plan.clips)
         return self._take(wait=False)
@@ -95,12 +123,12 @@ class RunReport:
         return values
 
     def _take(self, wait: bool) -> list[StepTime]:
-        taken = list(self.timer.take(wait))
+        taken = list(self._timer.take(wait))
         for step_time in taken:
             self.times.add(step_time)
             limit = self._watch.add(step_time)
             if limit is not None:
-                rank_zero_info(self._limit_sentence(step_time.step.phase, limit))
+                rank_zero_info(limit.sentence(self._seconds_lost(limit), self._ways_out))
         return taken
 
     @property
@@ -131,21 +159,20 @@ class RunReport:
         other = max(0.0, time.perf_counter() - since - self.times.all.seconds)
         return steps + (other * float((self._schedule.epochs - self._position) / done) if done > 0 else 0.0)
 
-    def _limit_sentence(self, index: int, limit: LoaderLimit) -> str:
-        schedule = self._schedule
+    def _seconds_lost(self, limit: LoaderLimit) -> float:
+        """What a loader of this speed costs in the steps that are left."""
 
-        def limited(shape: BatchShape) -> float:
+        def waiting(shape: BatchShape) -> float:
             loading = shape.clips / limit.given
-            stepping = self.times.stepping(shape)
-            return max(stepping, loading) if limit.workers else stepping + loading
+            return max(0.0, loading - self.times.stepping(shape)) if limit.workers else loading
 
-        largest = max(schedule.cycle(schedule.phases[index].shape), key=lambda shape: shape.clips)
-        unlimited = schedule.reduction(self.times.stepping)
-        return limit.sentence(largest, schedule.reduction(limited), unlimited, self._ways_out)
+        return sum(count * waiting(shape) for shape, count in self._left.items() if count > 0)
 
     def finish(self, trainer: Trainer) -> None:
         """Computes how fast the run was, which `close` says; loggers get scalars, and their folder figures."""
         self._take(wait=True)
+        self.account.turn(REST)
+        self.account.split(self.times.all.stepping, self.times.all.waiting)
         if +self._left and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self.stopped()
         if not self.times:
@@ -153,9 +180,11 @@ class RunReport:
         self._closing.append(
             f"Time per shape of mini-batch (clips x frames x size), on one device:\n{self.times.table()}"
         )
+        self._closing.append(str(self.account))
         speedup = self._speedup()
         self._closing.append(last_metrics(_metrics(trainer), self.lr_curve.newest.lr))
-        scalars = {f"multigrid/ms_per_step/{row.shape}".replace(" ", ""): 1000 * row.step for row in self.times.rows}
+        scalars = {f"multigrid/seconds/{kind}": seconds for kind, seconds in self.account.seconds.items()}
+        scalars |= {f"multigrid/ms_per_step/{row.shape}".replace(" ", ""): 1000 * row.step for row in self.times.rows}
         if speedup is not None:
             scalars["multigrid/speedup"] = speedup
         for logger in trainer.loggers:
@@ -177,14 +206,17 @@ class RunReport:
         whole = self._began is not None and self._began[1] == 0 and not +self._left
         if not whole or not self.times.measured(baseline):
             return None
-        steps = self._plan.baseline_steps
-        step = self.times.step_seconds(baseline)
+        own, steps = self.account.seconds, self._plan.baseline_steps
+        stepping, step = self.times.stepping(baseline), self.times.step_seconds(baseline)
+        of_steps = {STEPS: steps * stepping, WAITING: steps * (step - stepping)}
+        accounts = own, own | of_steps | {VALIDATION: own[VALIDATION] * self.baseline_validations, STATISTICS: 0.0}
+        took, would_take = (sum(account.values()) for account in accounts)
         self._closing.append(
-            f"{steps * step / self.times.all.seconds:.2f}x faster than the baseline, which would take {steps} steps of "
-            f"{1000 * step:.1f} ms, as measured on its grid, {duration(steps * step)} instead of "
-            f"{duration(self.times.all.seconds)}: steps and waiting, without validation."
+            f"{comparison(*accounts, self._ways_out)}: {duration(took)} instead of {duration(would_take)} by the wall "
+            f"clock. The baseline's is {steps} steps of {1000 * step:.1f} ms, as measured on its grid, and "
+            f"{duration(would_take - steps * step)} for all else."
         )
-        return steps * step / self.times.all.seconds
+        return would_take / took
 
     def _draw(self, trainer: Trainer, folder: str) -> None:
         files = {name: os.path.join(folder, f"multigrid_{name}.png") for name in ("plan", "times")}
@@ -213,10 +245,27 @@ class RunReport:
 
 
 class ClosingWords(Callback):
-    """Closes a report when the progress bar is gone, after all other callbacks. Until then, `messages` may be open."""
+    """Closes a report when the progress bar is gone, after all other callbacks. Until then, `messages` may be open.
+
+    While it is there, it tells the report's account what other callbacks and the validation take.
+    """
 
     def __init__(self, report: RunReport, messages: ExitStack) -> None:
         self._report, self._messages = report, messages
+
+    @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._report.account.belonged(VALIDATION)  # its loader has started
+        self._report.account.turn(VALIDATION)
+
+    @override
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._report.account.turn(CHECKPOINTS)  # until this callback has its turn again, after the one that writes
+
+    def _others_are_done(self, *_: Any, **__: Any) -> None:
+        self._report.account.turn(REST)
+
+    on_train_batch_end = on_validation_end = on_train_epoch_end = _others_are_done
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -242,8 +291,8 @@ def _compact(shape: BatchShape) -> str:
 
 
 def ways_out(dataset: ClipDataset) -> str:
-    """Returns what makes a loader faster, other than workers: the end of a sentence that a dataset may have."""
-    return str(getattr(dataset, "ways_out", " or clips that are stored smaller"))
+    """Returns what makes a loader faster, other than workers, in words that a dataset may have."""
+    return str(getattr(dataset, "ways_out", "clips that are stored smaller"))
 
 
 def step_values(step: Step) -> dict[str, float]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from lightning_multigrid.schedule import BatchShape, Step
+from lightning_multigrid.schedule import BatchShape, Step, duration
 
 # The loader is called the limit if steps would be this many times faster without waiting.
 _BAND = 1.15
@@ -134,14 +134,16 @@ class LoaderLimit:
         """
         return math.ceil(max(1, self.workers) * self.needed / self.given)
 
-    def sentence(self, shape: BatchShape, limited: float, unlimited: float, ways_out: str) -> str:
-        """Says so: the largest mini-batch of the phase, and the speed-up with this loader and without a limit."""
-        cpus = os.cpu_count() or 1
-        machine = f" (this machine has {cpus} CPUs)" if self.workers_needed > cpus else ""
+    def sentence(self, lost: float, ways_out: str) -> str:
+        """Says so, with the seconds that it costs in the rest of the training, and what would mend it."""
+        cpus, workers = os.cpu_count() or 1, _workers(self.workers_needed)
+        mended = f"{workers}, or {ways_out}, would mend it."
+        if self.workers_needed > cpus:
+            mended = f"That needs {workers}, and this machine has {cpus} CPUs: {ways_out} would help."
         return (
-            f"The loader is the limit: the {shape.clips}-clip phase needs {self.needed:.0f} clips/s on each device, "
-            f"the loader gives {self.given:.0f} ({_workers(self.workers)}): expect {limited:.1f}x, not "
-            f"{unlimited:.1f}x. {_workers(self.workers_needed)}{machine}{ways_out} would close it."
+            f"The loader is the limit: this phase needs {self.needed:.0f} clips/s on each device, the loader gives "
+            f"{self.given:.0f} ({_workers(self.workers)}). At that speed, about {duration(lost)} of the rest of the "
+            f"training will be waiting. {mended}"
         )
 
 
@@ -150,7 +152,7 @@ def _workers(number: int) -> str:
 
 
 class LoaderWatch:
-    """Compares waiting with stepping in a phase.
+    """Compares waiting with stepping in each phase, until the loader has been the limit of one.
 
     Workers load clips while the device steps, so the loop waits only for the time by which the workers are slower.
     Without workers, all loading is waiting.
@@ -160,10 +162,11 @@ class LoaderWatch:
         self.workers = workers
         self._phase = -1
         self._totals, self._seen = StepTotals(), set[BatchShape]()  # of the phase: its steps, and their grids
-        self._look_at = 0  # after how many steps of the phase; 0 is never again
+        self._look_at = 0  # after how many steps of the phase
+        self._told = False
 
     def add(self, time: StepTime) -> LoaderLimit | None:
-        """Counts a step; returns the limit if it becomes clear with this step, once in each phase."""
+        """Counts a step; returns the limit if it becomes clear with this step."""
         if time.step.phase != self._phase:
             self._phase, self._look_at = time.step.phase, max(_LEAST_STEPS, 6 * self.workers)
             self._totals, self._seen = StepTotals(), set()
@@ -172,7 +175,7 @@ class LoaderWatch:
         # longer (memory, choice of kernels).
         starting = time.batch < max(1, self.workers) or grid not in self._seen
         self._seen.add(grid)
-        if starting or not self._look_at:
+        if starting or self._told:
             return None
         totals.add(time)
         if totals.steps < self._look_at:
@@ -180,6 +183,6 @@ class LoaderWatch:
         if totals.waiting < _LEAST_WAITING or totals.seconds < _BAND * totals.stepping:
             self._look_at *= 2
             return None
-        self._look_at = 0
+        self._told = True
         loading = totals.seconds if self.workers else totals.waiting
         return LoaderLimit(totals.clips / totals.stepping, totals.clips / loading, self.workers)

@@ -11,15 +11,16 @@ from lightning_multigrid.training.lr_stages import is_plateau
 from lightning_multigrid.training.takeover import Takeover
 
 
-def count_baseline_epochs(plan: Plan, trainer: Trainer, takeover: Takeover, per_phase: int | None = None) -> None:
+def count_baseline_epochs(plan: Plan, trainer: Trainer, takeover: Takeover, per_phase: int | None = None) -> float:
     """Makes validations as many as in the baseline, at the same points of its clock, or about `per_phase` in a phase.
 
     `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau` act where they would in the baseline, or count the
     validations of the phases. There is a validation after the last epoch, for the checkpoint that counts.
+    Returns how many validations the baseline has for each one of this run.
     """
     every = trainer.check_val_every_n_epoch
     if every is None or trainer.fast_dev_run:  # type: ignore[attr-defined]
-        return  # mini-batches decide
+        return 1.0  # mini-batches decide
     schedule = plan.schedule
     chosen = [] if per_phase is None else sorted(schedule.validation_epochs(per_phase))
 
@@ -40,3 +41,4 @@ def count_baseline_epochs(plan: Plan, trainer: Trainer, takeover: Takeover, per_
     for config in filter(is_plateau, trainer.lr_scheduler_configs):
         if config.interval == "epoch":
             takeover.subclass(config, {"frequency": counting(ends(config.frequency))})
+    return max(1, int(schedule.baseline.epochs) // every) / len(validated)

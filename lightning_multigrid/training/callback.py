@@ -9,7 +9,7 @@ from typing import Any
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, Trainer, TrainerFn
-from lightning_multigrid.reports import RunReport
+from lightning_multigrid.reports import Account, RunReport
 from lightning_multigrid.schedule import LongCycle, ShortCycle
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.refusals import refuse_other_seed, refuse_unsupported
@@ -98,6 +98,7 @@ class MultigridCallback(Arguments, Callback):
         self._takeover = Takeover()
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
         self._run: Run | None = None
+        self._account = Account()  # of this `fit`
 
     @classmethod
     def baseline(cls, **arguments: Any) -> "MultigridCallback":
@@ -125,7 +126,7 @@ class MultigridCallback(Arguments, Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
-            self._run = None
+            self._run, self._account = None, Account()
             refuse_unsupported(trainer, pl_module)
             self._takeover.convert_batchnorm(pl_module, self.sub_batch)
 
@@ -133,7 +134,7 @@ class MultigridCallback(Arguments, Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if 0 not in (trainer.limit_train_batches, trainer.max_epochs, trainer.max_steps):  # else nothing is trained
             checkpoint, state = self._checkpoint, self._state_in(self._checkpoint)
-            self._run = begin_run(self, trainer, self._takeover, checkpoint, state)
+            self._run = begin_run(self, trainer, self._takeover, checkpoint, state, self._account)
             self._checkpoint = None  # it holds a whole model
 
     @override

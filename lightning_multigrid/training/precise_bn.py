@@ -23,6 +23,7 @@ from lightning_multigrid.norm import (
     tracking_layers,
     write_statistics,
 )
+from lightning_multigrid.reports import STATISTICS, Account
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Place, Plan, ShortCycle
 from lightning_multigrid.training.lightning_internals import batch_index, copy_without_trainer, stage_of_training
 from lightning_multigrid.training.mini_batches import first_clips, on_device, read_on_grid
@@ -156,15 +157,15 @@ class EvaluationStatistics(Callback, Part):
     after an error, or saved by the script) keep the moving average: ranks may be at different places and deadlock.
     """
 
-    def __init__(self, estimate: PopulationEstimate | None) -> None:
-        self.estimate = estimate
+    def __init__(self, estimate: PopulationEstimate | None, account: Account) -> None:
+        self.estimate, self._account = estimate, account
         self.saving = False  # whether callbacks are at the end of a step or an epoch
         self._written: tuple[int, int] | None = None
         self._modes: dict[str, bool] = {}
         self._modes_epoch = -1
 
     def _write(self, trainer: Trainer, module: LightningModule) -> None:
-        with torch.no_grad():
+        with torch.no_grad(), self._account.during(STATISTICS):
             if self.estimate is None:
                 average_statistics(_training_layers(module, self._modes))
             elif _training_layers(module, self._modes):  # else all layers are frozen

@@ -20,7 +20,7 @@ from lightning_multigrid.loading import (
 )
 from lightning_multigrid.norm import make_groups, sub_batchnorm_layers, tracking_layers
 from lightning_multigrid.positions import Following
-from lightning_multigrid.reports import Clock, RunReport, tell_changed_meaning, tell_few_steps, ways_out
+from lightning_multigrid.reports import Account, Clock, RunReport, tell_changed_meaning, tell_few_steps, ways_out
 from lightning_multigrid.schedule import BatchShape, Place, Plan
 from lightning_multigrid.training import lightning_internals as internals
 from lightning_multigrid.training.arguments import Arguments
@@ -113,7 +113,7 @@ class Run:
         return place
 
     def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
-        return self.report.timer.timed(mini_batches)
+        return self.report.timed(mini_batches)
 
     # --- Checkpoints ---
 
@@ -145,6 +145,7 @@ def begin_run(
     takeover: Takeover,
     checkpoint: dict[str, Any] | None,
     state: State | None,
+    account: Account,
 ) -> Run:
     """Plans the training of a script, tries the plan on the model, and takes the Trainer over, at `on_fit_start`."""
     # Lightning restores the checkpoint's loops and optimizers only after that hook, so its counters may change here.
@@ -162,7 +163,7 @@ def begin_run(
     # To a script, its own loader, but for what none can be rebuilt from.
     seen = source if streamed or source.batch_size is not None else script
     front = ScriptLoader(seen, loader, lambda: trainer.current_epoch)
-    run = loader.loop = _make_run(arguments, trainer, takeover, loader, front)
+    run = loader.loop = _make_run(arguments, trainer, takeover, loader, front, account)
     if checkpoint is not None:
         run.resume(checkpoint, state)
     warn_of_own_state(script, loader)
@@ -176,7 +177,8 @@ def begin_run(
     takeover.callback(setattr, loaders, "front", source)
     takeover.replace_loader(trainer, loaders)
     takeover.configure_trainer(trainer, plan)
-    count_baseline_epochs(plan, trainer, takeover, arguments.validations_per_phase)
+    per_phase = arguments.validations_per_phase
+    run.report.baseline_validations = count_baseline_epochs(plan, trainer, takeover, per_phase)
     rank_zero_info(schedule.table(plan.clips, plan.accumulate, plan.drop_last, narrow=True))
     if run.following.names and not schedule.flat:
         rank_zero_info(f"Positions follow the grid: {', '.join(run.following.names)}.")
@@ -214,7 +216,12 @@ def _clips_of(arguments: Arguments, dataset: Dataset[Any]) -> ClipDataset:
 
 
 def _make_run(
-    arguments: Arguments, trainer: Trainer, takeover: Takeover, loader: MultigridLoader, front: ScriptLoader
+    arguments: Arguments,
+    trainer: Trainer,
+    takeover: Takeover,
+    loader: MultigridLoader,
+    front: ScriptLoader,
+    account: Account,
 ) -> Run:
     """Tries the plan on the model, and makes the parts; the Trainer has the settings of its script."""
     module, plan = trainer.lightning_module, loader.sampler.plan
@@ -225,8 +232,8 @@ def _make_run(
     if arguments.precise_bn_batches is not None:
         estimate = PopulationEstimate(loader, arguments.precise_bn_batches)
         estimate.check(trainer, module)
-    statistics = EvaluationStatistics(estimate)
-    report = RunReport(plan, flops, loader.num_workers, ways_out(loader.clip_dataset), Clock(module.device))
+    statistics = EvaluationStatistics(estimate, account)
+    report = RunReport(plan, flops, loader.num_workers, ways_out(loader.clip_dataset), Clock(module.device), account)
     scales_decay = arguments.weight_decay_scaling == "timescale"
     lr = BaselineLR(plan, trainer, module, takeover, report.lr_curve, scales_decay)
     following = Following(module, grids[0].frames, grids[0].size)

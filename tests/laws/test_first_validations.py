@@ -22,7 +22,7 @@ from lightning_multigrid.models import small_cnn
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training import callback as callback_module
+from lightning_multigrid.training import parts
 from tests.helpers.tiny import CLASSES, Module, clips, fit
 
 
@@ -67,10 +67,8 @@ def validated(callback):
 def test_first_validations_see_the_weights(monkeypatch):
     now = validated(MultigridCallback())
     precise = validated(MultigridCallback(precise_bn_batches=10))
-    own = callback_module.set_sub_batch
-    monkeypatch.setattr(
-        callback_module, "set_sub_batch", lambda module, clips, of, baseline_batches: own(module, clips, of=of)
-    )
+    own = parts.set_sub_batch
+    monkeypatch.setattr(parts, "set_sub_batch", lambda module, clips, of, baseline_batches: own(module, clips, of=of))
     before = validated(MultigridCallback())
     print(f"\nbefore {before}\nnow {now}\nprecise {precise}")
     assert now[0] < before[0] / 2

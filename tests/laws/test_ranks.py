@@ -88,8 +88,11 @@ def check_order(case):
         seen += [request.index for request in block]
     # Each global mini-batch is the next block of the order, whatever the number of ranks.
     assert seen == order[: len(seen)]
+    schedule = case.samplers[0].plan.schedule
+    if case.epoch < schedule.phases[-1].end_epoch < case.epoch + 1:
+        return  # the training ends within this epoch
     left = case.length - len(seen)
-    assert left < world * (max(shape.clips for shape in case.samplers[0].plan.schedule.grids) if case.drop_last else 1)
+    assert left < world * (max(shape.clips for shape in schedule.grids) if case.drop_last else 1)
     if not case.drop_last:
         assert left == case.length % world
 

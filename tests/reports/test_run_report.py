@@ -98,7 +98,7 @@ SCHEDULE = MultigridSchedule(
 def report_of(schedule=SCHEDULE, clips=70):
     flops = {shape.clip: shape.clip.points for shape in (COARSE, FINE)}
     clock = FakeClock()
-    return RunReport(Plan(schedule, clips), flops, workers=1, ways_out=" or x", clock=clock), clock
+    return RunReport(Plan(schedule, clips), flops, workers=1, ways_out="x", clock=clock), clock
 
 
 def drive(report, clock, until, seconds, schedule=SCHEDULE, clips=70):
@@ -106,7 +106,7 @@ def drive(report, clock, until, seconds, schedule=SCHEDULE, clips=70):
     took = 0.0
     for epoch in range(until):
         report.begin(Place(epoch, 0))
-        for batch, step in enumerate(report.timer.timed(iter(schedule.steps(epoch, clips)))):
+        for batch, step in enumerate(report.timed(iter(schedule.steps(epoch, clips)))):
             clock.time += seconds[step.shape.clip] * step.shape.clips
             took += seconds[step.shape.clip] * step.shape.clips
             report.ended(Place(epoch, batch))
@@ -157,7 +157,7 @@ def test_a_resumed_run_has_only_its_rest_left(monkeypatch):
     monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
     steps = SCHEDULE.steps(4, 70)
     report.begin(Place(4, 2))
-    for _ in report.timer.timed(iter(steps[2:3])):
+    for _ in report.timed(iter(steps[2:3])):
         clock.time += 2.0
         report.ended(Place(4, 2))
     rest = [*steps[3:], *SCHEDULE.steps(5, 70)]
@@ -176,18 +176,15 @@ def test_the_limit_of_the_loader_is_weighed_over_the_whole_training(monkeypatch,
     monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         report.begin(Place(0, 0))
-        for batch, _ in enumerate(report.timer.timed(waited_for(SCHEDULE.steps(0, 1600)[:40], clock))):
+        for batch, _ in enumerate(report.timed(waited_for(SCHEDULE.steps(0, 1600)[:40], clock))):
             clock.time += 1.0
             report.ended(Place(0, batch))
     (sentence,) = caplog.messages
-    assert "the 16-clip phase needs 16 clips/s on each device, the loader gives 4 (1 worker)" in sentence
-    # Baseline: 6 epochs of 2-clip steps of 1 s, for which the loader is fast enough. Multigrid: the coarse part takes
-    # 4 s a step instead of 1 s.
-    coarse = float(sum(p.end_epoch - p.start_epoch for p in SCHEDULE.phases if p.shape == COARSE))
-    unlimited = (6 / 2) / (coarse / 16 + (6 - coarse) / 2)
-    limited = (6 / 2) / (4 * coarse / 16 + (6 - coarse) / 2)
-    said = re.search(r"expect ([\d.]+)x, not ([\d.]+)x. 4 workers", sentence).groups()
-    assert [float(number) for number in said] == pytest.approx([limited, unlimited], abs=0.051)
+    assert "this phase needs 16 clips/s on each device, the loader gives 4 (1 worker)" in sentence
+    # Each coarse step that is left waits 3 s longer than it steps; for fine ones the loader is fast enough.
+    coarse = sum(step.shape == COARSE for epoch in range(6) for step in SCHEDULE.steps(epoch, 1600))
+    seconds = sum(map(float.__mul__, (60.0, 1.0), map(float, re.search(r"about (\d+) min (\d+) s", sentence).groups())))
+    assert 3 * (coarse - 40) <= seconds <= 3 * (coarse - 13)  # it is said after 12 steps behind the first
 
 
 def test_the_lr_is_noted_where_it_changes_and_not_at_every_step():
@@ -306,9 +303,8 @@ def test_the_speedup_is_said_where_the_baselines_grid_was_measured(caplog):
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fit(Module(schedulers), MultigridCallback())
         fit(Module(schedulers), MultigridCallback(), max_epochs=1, limit_train_batches=16)
-    said = re.findall(r"([\d.]+)x faster than the baseline, which would take (\d+) steps of", caplog.text)
-    assert len(said) == 1  # the second has a single step on the baseline's grid, or none
-    assert int(said[0][1]) == 100  # 4 epochs of 25
+    said = re.findall(r"The baseline's is (\d+) steps of", caplog.text)
+    assert said == ["100"]  # 4 epochs of 25; the second run has a single step on the baseline's grid, or none
 
 
 def test_the_lr_at_the_end_is_that_of_the_last_step(caplog, tmp_path):

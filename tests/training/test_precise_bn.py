@@ -89,7 +89,7 @@ def test_every_validation_has_the_statistics_of_all_clips(workers):
         val=val(),
         val_check_interval=0.5,
     )
-    assert len(seen.found) >= 6  # also in the middle of epochs
+    assert len(seen.found) == 5  # also in the middle of epochs
     assert_close(seen.found, [[s.float() for s in pair] for pair in seen.expected], rtol=2e-5, atol=1e-4)
     # The moving average, which the baseline keeps, is far from them.
     without = Snapshots()
@@ -280,7 +280,7 @@ def test_a_checkpoint_is_what_was_validated(tmp_path):
         num_sanity_val_steps=0,
     )
     files = sorted(tmp_path.iterdir(), key=lambda file: file.stat().st_mtime_ns)
-    assert len(files) == len(scores.val) >= 6
+    assert len(files) == len(scores.val) == 5
     for file, score in zip(files, scores.val, strict=True):
         module = Module()
         module.load_state_dict(torch.load(file, weights_only=True)["state_dict"])
@@ -300,7 +300,7 @@ def test_checkpoints_between_validations_have_the_statistics_too(tmp_path):
         enable_checkpointing=True,
     )
     files = list(tmp_path.iterdir())
-    assert len(files) == 5
+    assert len(files) == 4
     for file in files:
         state = torch.load(file, weights_only=True)["state_dict"]
         found, expected = statistics(state), [s.float() for s in brute_force(state)]
@@ -565,8 +565,8 @@ def test_ranks_estimate_what_one_does(tmp_path, world):
     for summed, _, validated, last in ranks:
         assert_close(validated, expected, rtol=1e-9, atol=1e-9)
         assert_close(last, expected[-1], rtol=1e-9, atol=1e-9)
-        assert len(validated) == 3
-        assert summed.count((3, 11)) == 3  # one for all layers
+        assert len(validated) == 2
+        assert summed.count((3, 11)) == 2  # one for all layers
     assert all(torch.equal(*pair) for pair in zip(ranks[0][3], ranks[1][3], strict=True))
 
 
@@ -574,8 +574,8 @@ def test_ranks_estimate_what_one_does(tmp_path, world):
 def test_ranks_with_statistics_of_their_own_are_averaged_for_validation(tmp_path):
     ranks = fit_on_ranks(tmp_path, 2, 8)
     (summed, before, validated, last), (_, before_, validated_, last_) = ranks
-    assert len(validated) == 3
-    assert summed.count((22,)) == 3
+    assert len(validated) == 2
+    assert summed.count((22,)) == 2
     for mine, theirs, ours in zip(before, before_, validated, strict=True):
         assert not torch.equal(mine[0], theirs[0])
         assert_close(ours, [(a + b) / 2 for a, b in zip(mine, theirs, strict=True)], rtol=1e-12, atol=1e-12)

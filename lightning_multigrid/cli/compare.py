@@ -1,0 +1,175 @@
+"""Does the callback pay for this config? It is trained with it, without it, and without it in as much time."""
+
+import copy
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import yaml
+
+from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison, RunRecord, save
+from lightning_multigrid.schedule import duration
+
+Config = dict[str, Any]
+_LENGTHS = "max_epochs", "max_steps"
+_LR_LENGTHS = "milestones", "warmup_epochs"
+_CALLBACK, _RECORDER = "lightning_multigrid.MultigridCallback", "lightning_multigrid.reports.Recorder"
+
+
+def compare(
+    config: Config, folder: Path, seeds: int = 3, metric: str | None = None, mode: str | None = None, quiet: bool = True
+) -> Comparison:
+    """Trains what is missing in a folder, each run as a command of its own; prints a table, and draws a figure.
+
+    A run whose file is there is not repeated, so an interrupted comparison continues.
+
+    Args:
+        config: A whole config of `fit`, as plain values.
+        folder: For the files of the runs, their checkpoints and what they print, and `compare.png`.
+        seeds: Runs of each kind, with seeds from 0.
+        metric: What to compare, of what the script logs in validation.
+        mode: `max` or `min`: what is better.
+        quiet: Keep what the runs print in their folders; else it is shown, too.
+
+    Raises:
+        ValueError: If the folder has runs of another config, or a run fails.
+    """
+    if seeds < 1:
+        raise ValueError(f"`seeds` must be at least 1, got {seeds}.")
+    folder.mkdir(parents=True, exist_ok=True)
+    variants = {MULTIGRID: with_callback(config), BASELINE: without_callback(config)}
+    done: dict[str, list[float]] = {}
+    for variant in (MULTIGRID, BASELINE, SHORTENED):
+        if variant == SHORTENED:
+            share = _share(Comparison(folder))
+            shortened = without_callback(config) if share is None else shorten(without_callback(config), share)
+            if shortened is None or share is None:
+                print(_NO_SHORTENED if share is not None else "A baseline of as much time would be the whole baseline.")
+                continue
+            variants[SHORTENED] = shortened
+        for seed in range(seeds):
+            started = time.monotonic()
+            if _run(variants[variant], folder, variant, seed, quiet):
+                done.setdefault(variant, []).append(time.monotonic() - started)
+                left = (seeds - 1 - seed) * mean(done[variant])
+                print(f"{variant}, seed {seed}: {duration(done[variant][-1])}; {_left(variant, left)}", flush=True)
+    comparison = Comparison(folder, metric, mode)
+    try:
+        save(comparison.figure(), folder / "compare.png")
+    except ModuleNotFoundError as error:  # matplotlib
+        print(error)
+    print(comparison)
+    return comparison
+
+
+_NO_SHORTENED = (
+    "The baseline of as much time is left out: only the `max_epochs` or `max_steps` of the Trainer and the "
+    "`milestones` and `warmup_epochs` of VideoClassifier can be shortened together."
+)
+
+
+def _left(variant: str, seconds: float) -> str:
+    return f"about {duration(seconds)} left of {variant}" if seconds else f"all of {variant} is done"
+
+
+def with_callback(config: Config) -> Config:
+    """Returns the config with MultigridCallback: its own, or one without arguments."""
+    made = copy.deepcopy(config)
+    callbacks = made["trainer"]["callbacks"] = _callbacks(made)
+    if not any(map(_is_multigrid, callbacks)):
+        callbacks.append({"class_path": _CALLBACK})
+    return made
+
+
+def without_callback(config: Config) -> Config:
+    """Returns the config without MultigridCallback: the baseline."""
+    made = copy.deepcopy(config)
+    made["trainer"]["callbacks"] = [callback for callback in _callbacks(made) if not _is_multigrid(callback)]
+    return made
+
+
+def _callbacks(config: Config) -> list[Config]:
+    given = config["trainer"].get("callbacks") or []
+    return list(given) if isinstance(given, list) else [given]
+
+
+def _is_multigrid(callback: Config) -> bool:
+    return str(callback.get("class_path", "")).rpartition(".")[2] == "MultigridCallback"
+
+
+def shorten(config: Config, share: float) -> Config | None:
+    """Returns a config whose training has a share of the length: epochs, milestones and warm-up together.
+
+    None if the LR of its model has another clock.
+    """
+    made = copy.deepcopy(config)
+    trainer, arguments = made["trainer"], made["model"].get("init_args", {})
+    if str(made["model"].get("class_path", "")).rpartition(".")[2] != "VideoClassifier":
+        return None
+    lengths = {name: trainer[name] for name in _LENGTHS if (trainer.get(name) or -1) > 0}
+    if not lengths:
+        return None
+    name, length = next(iter(lengths.items()))
+    shorter = max(1, round(length * share))
+    exact = shorter / length
+    trainer.update({name: max(1, round(value * exact)) for name, value in lengths.items()})
+    for name in _LR_LENGTHS:
+        value = arguments.get(name)
+        if value:
+            arguments[name] = [mark * exact for mark in value] if isinstance(value, list) else value * exact
+    return made
+
+
+def _share(comparison: Comparison) -> float | None:
+    """The share of the baseline's epochs that takes as much time as multigrid; None if that is all of them."""
+    taken, whole = comparison.runs[MULTIGRID], comparison.runs[BASELINE]
+    start = mean(run.seconds - sum(s for kind, s in run.account.items() if kind != "start") for run in whole)
+    share = (mean(run.seconds for run in taken) - start) / (mean(run.seconds for run in whole) - start)
+    return share if 0 < share < 1 else None
+
+
+def _run(config: Config, folder: Path, variant: str, seed: int, quiet: bool) -> bool:
+    """Trains a variant with a seed, unless its file is there; returns whether it trained."""
+    name = f"{variant}-{seed}"
+    file, own = folder / f"{name}.json", folder / "runs" / name
+    described = yaml.safe_dump(config, sort_keys=True)
+    if file.exists():
+        if RunRecord.read(file).config != described:
+            raise ValueError(f"{file} is a run of another config. Give another --output, or remove it to run it again.")
+        return False
+    own.mkdir(parents=True, exist_ok=True)
+    made = _apart(config, own)
+    made["seed_everything"] = seed
+    made["trainer"]["default_root_dir"] = str(own)
+    recorder = {"file": str(own / "run.json"), "variant": variant, "seed": seed}
+    made["trainer"]["callbacks"].append({"class_path": _RECORDER, "init_args": recorder})
+    (own / "config.yaml").write_text(yaml.safe_dump(made, sort_keys=False))
+    command = [sys.executable, "-m", "lightning_multigrid", "fit", "--config", str(own / "config.yaml")]
+    print(f"{variant}, seed {seed}: {own / 'output.txt'} has what it prints.", flush=True)
+    started = time.monotonic()
+    with (own / "output.txt").open("w") as output:
+        streams: Mapping[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT} if quiet else {}
+        code = subprocess.run(command, check=False, **streams).returncode
+    seconds = time.monotonic() - started
+    if code != 0 or not (own / "run.json").exists():
+        last = (own / "output.txt").read_text(errors="replace").strip().splitlines()[-3:]
+        raise ValueError(f"The run {own} has ended with exit status {code}. Its last lines: {os.linesep.join(last)}")
+    record = RunRecord.read(own / "run.json")
+    record.command, record.config = seconds, described
+    record.write(file)
+    return True
+
+
+def _apart(config: Config, folder: Path) -> Config:
+    """Gives the callbacks of a run that name a folder, such as ModelCheckpoint, one of their own."""
+    made = copy.deepcopy(config)
+    for callback in made["trainer"]["callbacks"]:
+        arguments = callback.get("init_args", {})
+        if arguments.get("dirpath"):
+            arguments["dirpath"] = str(folder / Path(arguments["dirpath"]).name)
+    return made

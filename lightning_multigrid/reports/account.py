@@ -1,0 +1,74 @@
+"""The account of a `fit`: what each second of its wall clock went to."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+START, STEPS, WAITING, VALIDATION = "start", "steps", "waiting for data", "validation"
+STATISTICS, CHECKPOINTS, REST = "BatchNorm statistics", "checkpoints", "the rest"
+KINDS = START, STEPS, WAITING, VALIDATION, STATISTICS, CHECKPOINTS, REST
+
+
+class Account:
+    """A clock that runs for one kind of time after the other, so that all kinds sum to the wall clock.
+
+    It is the clock of the process. On CUDA, Python runs ahead of the device: `split` then says what was waiting.
+    """
+
+    def __init__(self) -> None:
+        self._kind, self._since = START, time.perf_counter()
+        self.seconds = dict.fromkeys(KINDS, 0.0)
+
+    def turn(self, kind: str) -> str:
+        """Lets the clock run for another kind; returns the one before."""
+        now, before = time.perf_counter(), self._kind
+        self.seconds[before] += now - self._since
+        self._kind, self._since = kind, now
+        return before
+
+    def belonged(self, kind: str) -> None:
+        """What has passed since the last turn was for this kind, as is known only now."""
+        self._kind = kind
+
+    @contextmanager
+    def during(self, kind: str) -> Iterator[None]:
+        before = self.turn(kind)
+        try:
+            yield
+        finally:
+            self.turn(before)
+
+    def split(self, stepping: float, waiting: float) -> None:
+        """Shares the time of the loop over the mini-batches out by what a device says of it, in seconds."""
+        loop = self.seconds[STEPS] + self.seconds[WAITING]
+        share = waiting / (stepping + waiting) if stepping + waiting else 0.0
+        self.seconds[STEPS], self.seconds[WAITING] = loop * (1 - share), loop * share
+
+    @property
+    def wall(self) -> float:
+        return sum(self.seconds.values())
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{kind} {seconds:.1f}" for kind, seconds in self.seconds.items())
+        return f"Wall clock of `fit`: {self.wall:.1f} s: {kinds}."
+
+
+def comparison(own: Mapping[str, float], baseline: Mapping[str, float], ways_out: str) -> str:
+    """Says how much faster or slower than its baseline a training was, by accounts of both, in seconds.
+
+    If it was slower, it says by what most, and what mends that.
+    """
+    took, would_take = sum(own.values()), sum(baseline.values())
+    if took <= would_take:
+        return f"{would_take / took:.2f}x faster than the baseline"
+    most = max(own, key=lambda kind: own[kind] - baseline[kind])
+    mends = {
+        STEPS: "Its steps have too few operations to be faster here: train as the script does, without the callback.",
+        WAITING: f"What would mend that: {ways_out}.",
+        VALIDATION: "What would mend that: a larger `check_val_every_n_epoch`, or `validations_per_phase`.",
+        STATISTICS: "What would mend that: fewer `precise_bn_batches`.",
+    }
+    return (
+        f"{took / would_take:.2f}x SLOWER than the baseline, by {most} most of all ({own[most]:.0f} s, in the baseline "
+        f"{baseline[most]:.0f} s). {mends.get(most, '')}".rstrip()
+    )

@@ -1,0 +1,227 @@
+"""Whether the callback pays: runs with it and without it, their metric, and what their wall clocks went to.
+
+A `Recorder` among the callbacks of any script writes a run to a file; `Comparison` reads the files of a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from lightning_multigrid.host import Callback, LightningModule, Trainer
+from lightning_multigrid.reports.account import CHECKPOINTS, REST, STEPS, VALIDATION, WAITING, Account
+from lightning_multigrid.reports.figures import runs_figure
+from lightning_multigrid.schedule import duration, text_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
+VARIANTS = MULTIGRID, BASELINE, SHORTENED
+
+
+@dataclass
+class RunRecord:
+    """A run: its variant and seed, what its seconds went to, and (seconds, epoch, metrics) of each validation.
+
+    `command` is the wall clock of the whole command, if it was one; else that of `fit` counts.
+    """
+
+    variant: str
+    seed: int
+    account: dict[str, float] = field(default_factory=dict)
+    validations: list[tuple[float, int, dict[str, float]]] = field(default_factory=list)
+    epochs: int = 0
+    steps: int = 0
+    command: float | None = None
+    config: str = ""  # what the run was made from: another one is another comparison
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.account.values()) if self.command is None else self.command
+
+    @classmethod
+    def read(cls, file: Path) -> RunRecord:
+        try:
+            return cls(**json.loads(file.read_text()))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{file} holds no run of a comparison: {error}. Remove it; the run is repeated.") from None
+
+    def write(self, file: Path) -> None:
+        """Writes a file that is there whole or not at all."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        os.replace(part, file)
+
+
+class Recorder(Callback):
+    """Writes what `Comparison` needs of a run when its `fit` ends. It must be the last of the callbacks.
+
+    Args:
+        file: The JSON file; those of a comparison are in one folder.
+        variant: `multigrid`, `baseline`, or `shortened`: a baseline that takes as much time as multigrid.
+        seed: The seed of the run.
+    """
+
+    def __init__(self, file: str, variant: str, seed: int = 0) -> None:
+        if variant not in VARIANTS:
+            raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}, got {variant!r}.")
+        self._file, self.record, self._account = Path(file), RunRecord(variant, seed), Account()
+
+    def _turn(self, kind: str) -> None:
+        self._account.turn(kind)
+
+    @override
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._turn(WAITING)
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._turn(STEPS)
+
+    @override
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._turn(REST if trainer.is_last_batch else WAITING)
+
+    @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._account.belonged(VALIDATION)
+        self._turn(VALIDATION)
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._turn(REST if trainer.is_last_batch or trainer.sanity_checking else WAITING)
+        if not trainer.sanity_checking:
+            metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+            self.record.validations.append((self._account.wall, trainer.current_epoch, metrics))
+
+    @override
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._turn(CHECKPOINTS)
+
+    @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._turn(REST)
+
+    @override
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._turn(REST)
+        self.record.account = dict(self._account.seconds)
+        self.record.epochs, self.record.steps = trainer.current_epoch, trainer.global_step
+        if trainer.is_global_zero:
+            self.record.write(self._file)
+
+
+def _spread(values: Sequence[float], digits: int = 4) -> str:
+    text = f"{mean(values):.{digits}g}"
+    return text if len(values) == 1 else f"{text} +- {stdev(values):.2g}"
+
+
+class Comparison:
+    """The runs of a folder.
+
+    Args:
+        folder: Where the files of the runs are.
+        metric: Name of a metric that the script logs in validation; None is the one that `metrics` names first.
+        mode: `max` or `min`, what is better; None is `min` for names with `loss` or `error` in them.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], metric: str | None = None, mode: str | None = None) -> None:
+        records = [RunRecord.read(file) for file in sorted(Path(folder).glob("*.json"))]
+        self.runs = {variant: [run for run in records if run.variant == variant] for variant in VARIANTS}
+        names = list(dict.fromkeys(name for run in records for *_, found in run.validations[-1:] for name in found))
+        if metric is None:
+            metric = next((name for name in names if name.startswith("val") and "loss" not in name), (names or [""])[0])
+        elif metric not in names:
+            logged = f"It logs {', '.join(names)}." if names else "It logs none: is there a validation?"
+            raise ValueError(f"The validation of these runs logs no metric {metric!r}. {logged}")
+        self.metric = metric
+        self.mode = mode or ("min" if "loss" in metric or "error" in metric else "max")
+
+    def ends(self, variant: str) -> list[float]:
+        """The metric at the end of each run."""
+        return [run.validations[-1][2][self.metric] for run in self.runs[variant] if run.validations]
+
+    def seconds(self, variant: str) -> float:
+        return mean(run.seconds for run in self.runs[variant])
+
+    def table(self) -> str:
+        rows = []
+        for variant, runs in self.runs.items():
+            if not runs:
+                continue
+            kinds = [mean(run.account[kind] for run in runs) for kind in (STEPS, WAITING, VALIDATION)]
+            rest = self.seconds(variant) - sum(kinds)
+            ends = self.ends(variant)
+            epochs, steps = (round(mean(getattr(run, name) for run in runs)) for name in ("epochs", "steps"))
+            faster = self.seconds(BASELINE) / self.seconds(variant) if self.runs[BASELINE] else math.nan
+            cells = [variant, str(epochs), str(steps), _spread(ends) if ends else ""]
+            cells += [_spread([run.seconds for run in runs], 3), *(f"{seconds:.0f}" for seconds in (*kinds, rest))]
+            rows.append([*cells, f"{faster:.2f}x" if self.runs[BASELINE] else ""])
+        head = ["", "epochs", "steps", self.metric, "seconds", "steps", "waiting", "valid.", "rest", "faster"]
+        return text_table(head, rows)
+
+    def _gain(self, variant: str, over: str) -> tuple[float, float]:
+        """How much better the ends of a variant are than another's, and the error of that: two standard errors."""
+        ours, theirs = self.ends(variant), self.ends(over)
+        gain = (mean(ours) - mean(theirs)) * (1 if self.mode == "max" else -1)
+        if min(len(ours), len(theirs)) < 2:
+            return gain, 0.0
+        return gain, 2 * math.sqrt(sum(stdev(ends) ** 2 / len(ends) for ends in (ours, theirs)))
+
+    def verdict(self) -> str:
+        """Says what the numbers say, in a sentence or two."""
+        if not self.runs[MULTIGRID] or not self.runs[BASELINE]:
+            return "There is nothing to compare yet: a run with the callback and one without it are needed."
+        faster = self.seconds(BASELINE) / self.seconds(MULTIGRID)
+        few = min(len(self.runs[MULTIGRID]), len(self.runs[BASELINE])) < 2
+        one = " One seed says little: take three, with `--seeds 3`." if few else ""
+        if faster <= 1:
+            return f"Don't: with the callback it takes {1 / faster:.2f} times as long.{one}"
+        if not self.ends(MULTIGRID) or not self.ends(BASELINE):
+            return f"{faster:.2f}x faster by the wall clock; no validation says how good it is.{one}"
+        gain, error = self._gain(MULTIGRID, BASELINE)
+        ends = f"{self.metric} {_spread(self.ends(MULTIGRID))} against {_spread(self.ends(BASELINE))}"
+        short = None
+        if self.ends(SHORTENED):
+            ahead, of_ahead = self._gain(MULTIGRID, SHORTENED)
+            reached = f"a baseline of as much time reaches {_spread(self.ends(SHORTENED))}"
+            short = reached if ahead > of_ahead else None
+            if short is None:
+                less = "no worse" if gain >= -error else "worse"
+                return f"Don't: {reached}. With the callback it is {faster:.2f}x faster and {less} ({ends}).{one}"
+        beside = f", and {short}" if short else ""
+        if gain >= -error:
+            return f"Yes: {faster:.2f}x faster by the wall clock, and no worse: {ends}{beside}.{one}"
+        return (
+            f"It depends: {faster:.2f}x faster by the wall clock, but worse: {ends}{beside}. A larger `epoch_factor` "
+            f"takes more of the time and loses less.{one}"
+        )
+
+    def figure(self) -> Figure:
+        """Draws the metric against the wall clock, a line for each run."""
+        curves = {}
+        for variant, runs in self.runs.items():
+            # The clock of a whole command begins before that of `fit`.
+            before = [run.seconds - sum(run.account.values()) for run in runs]
+            curves[variant] = [
+                [(late + seconds, metrics[self.metric]) for seconds, _, metrics in run.validations]
+                for late, run in zip(before, runs, strict=True)
+            ]
+        return runs_figure(curves, self.metric)
+
+    def __str__(self) -> str:
+        longest = max((run.seconds for runs in self.runs.values() for run in runs), default=0.0)
+        took = "" if longest < 120 else f" The longest run took {duration(longest)}."
+        return f"{self.table()}\n{self.verdict()}{took}"

@@ -1,0 +1,111 @@
+"""`compare` trains what is missing, and says what came of it."""
+
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from lightning_multigrid.cli import compare as module
+from lightning_multigrid.cli.compare import compare, shorten, with_callback, without_callback
+from lightning_multigrid.cli.main import main
+from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED
+
+CONFIG = yaml.safe_load(
+    """
+model:
+  class_path: lightning_multigrid.VideoClassifier
+  init_args:
+    model:
+      class_path: lightning_multigrid.models.small_cnn
+      init_args: {num_classes: 16}
+    num_classes: 16
+    lr: 0.01
+    schedule: steps
+    milestones: [2, 3]
+    warmup_epochs: 1
+data:
+  class_path: lightning_multigrid.MovingShapesDataModule
+  init_args: {train_per_class: 2, val_per_class: 1, batch_size: 2, frames: 8, size: 24, num_workers: 0}
+trainer:
+  max_epochs: 4
+  accelerator: cpu
+  logger: false
+  enable_progress_bar: false
+  callbacks:
+    - class_path: lightning_multigrid.MultigridCallback
+      init_args: {epoch_factor: 1.0}
+    - class_path: lightning.pytorch.callbacks.ModelCheckpoint
+      init_args: {dirpath: checkpoints}
+"""
+)
+
+
+def test_only_the_callback_differs():
+    plain = without_callback(CONFIG)
+    assert [c["class_path"].rpartition(".")[2] for c in plain["trainer"]["callbacks"]] == ["ModelCheckpoint"]
+    assert plain["model"] == CONFIG["model"]
+    assert with_callback(CONFIG) == CONFIG
+    assert with_callback(plain)["trainer"]["callbacks"][-1] == {"class_path": "lightning_multigrid.MultigridCallback"}
+    assert len(CONFIG["trainer"]["callbacks"]) == 2  # as it was
+
+
+def test_a_shortened_baseline_has_its_milestones_and_warm_up_in_proportion():
+    short = shorten(without_callback(CONFIG), 0.45)
+    assert short["trainer"]["max_epochs"] == 2
+    assert short["model"]["init_args"]["milestones"] == [1, 1.5]
+    assert short["model"]["init_args"]["warmup_epochs"] == 0.5
+    by_steps = without_callback(CONFIG)
+    by_steps["trainer"].update(max_epochs=None, max_steps=1000)
+    assert shorten(by_steps, 0.3)["trainer"]["max_steps"] == 300
+    assert shorten(CONFIG | {"model": {"class_path": "mine.Module"}}, 0.3) is None
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    """Runs train in this process."""
+    started = []
+
+    def run(command, **_):
+        started.append(command[-1])
+        main(command[3:])
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.chdir(tmp_path)
+    return started
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's, of small data
+def test_a_config_is_compared_and_an_interrupted_comparison_continues(here, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(module, "_share", lambda comparison: 0.5)
+    folder = tmp_path / "compared"
+    found = compare(CONFIG, folder, seeds=1)
+    assert [path.split("/")[-2] for path in here] == ["multigrid-0", "baseline-0", "shortened-0"]
+    assert {variant: len(runs) for variant, runs in found.runs.items()} == {MULTIGRID: 1, BASELINE: 1, SHORTENED: 1}
+    assert [found.runs[variant][0].epochs for variant in (BASELINE, SHORTENED)] == [4, 2]
+    assert found.runs[MULTIGRID][0].steps < found.runs[BASELINE][0].steps == 4 * 16
+    assert (folder / "compare.png").stat().st_size > 0
+    assert sorted(p.name for p in (folder / "runs" / "baseline-0").iterdir() if p.is_dir()) == ["checkpoints"]
+    said = capsys.readouterr().out
+    assert "One seed says little" in said
+    (folder / "baseline-0.json").unlink()
+    here.clear()
+    compare(CONFIG, folder, seeds=1)
+    assert [path.split("/")[-2] for path in here] == ["baseline-0"]
+    other = yaml.safe_load(yaml.safe_dump(CONFIG))
+    other["model"]["init_args"]["lr"] = 0.02
+    with pytest.raises(ValueError, match=r"multigrid-0\.json is a run of another config\. Give another --output"):
+        compare(other, folder, seeds=1)
+
+
+def test_a_run_that_fails_is_named_with_its_last_lines(tmp_path):
+    broken = yaml.safe_load(yaml.safe_dump(CONFIG)) | {"model": {"class_path": "no.Such"}}
+    with pytest.raises(ValueError, match=r"multigrid-0 has ended with exit status \d+\. Its last lines: "):
+        compare(broken, tmp_path, seeds=1)
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_seeds_are_at_least_one(tmp_path):
+    with pytest.raises(ValueError, match="`seeds` must be at least 1, got 0"):
+        compare(CONFIG, tmp_path, seeds=0)

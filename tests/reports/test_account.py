@@ -1,0 +1,175 @@
+"""Each second of `fit` has its place in the account."""
+
+import re
+import time
+
+import pytest
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from torch.utils.data import DataLoader, Dataset
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.reports.account import (
+    CHECKPOINTS,
+    KINDS,
+    REST,
+    START,
+    STATISTICS,
+    STEPS,
+    VALIDATION,
+    WAITING,
+    Account,
+    comparison,
+)
+from lightning_multigrid.training.precise_bn import PopulationEstimate
+from tests.helpers.tiny import Module, clips, fit, loader
+
+
+class Time:
+    """A clock that only a test moves."""
+
+    now = 100.0
+
+    def passes(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Time()
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
+    return clock
+
+
+def test_all_kinds_sum_to_the_wall_clock(clock):
+    account = Account()
+    clock.passes(3)
+    assert account.turn(STEPS) == START
+    clock.passes(5)
+    with account.during(STATISTICS):
+        clock.passes(7)
+    clock.passes(1)
+    account.turn(REST)
+    clock.passes(2)
+    account.belonged(VALIDATION)
+    account.turn(REST)
+    assert account.seconds == dict.fromkeys(KINDS, 0) | {START: 3, STEPS: 6, STATISTICS: 7, VALIDATION: 2}
+    assert account.wall == clock.now - 100
+    assert str(account) == (
+        "Wall clock of `fit`: 18.0 s: start 3.0, steps 6.0, waiting for data 0.0, validation 2.0, BatchNorm statistics "
+        "7.0, checkpoints 0.0, the rest 0.0."
+    )
+
+
+def test_a_device_says_what_of_the_loop_was_waiting(clock):
+    account = Account()
+    account.turn(STEPS)
+    clock.passes(2)  # Python has only queued them
+    account.turn(WAITING)
+    clock.passes(18)  # and waits for the device somewhere
+    account.turn(REST)
+    account.split(stepping=15, waiting=5)
+    assert (account.seconds[STEPS], account.seconds[WAITING]) == (15, 5)
+    account.split(stepping=0, waiting=0)
+    assert account.wall == 20
+
+
+BASELINE = dict.fromkeys(KINDS, 1.0) | {STEPS: 40.0}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({STEPS: 17.0}, r"^2\.00x faster than the baseline$"),
+        (
+            {WAITING: 47.0},
+            r"^2\.00x SLOWER than .*, by waiting for data most of all \(47 s, .* 1 s\)\. .*: x\.$",
+        ),
+        ({VALIDATION: 47.0}, "by validation most of all .* mend that: a larger `check_val_every_n_epoch`"),
+        ({STATISTICS: 47.0}, "by BatchNorm statistics most of all .* mend that: fewer `precise_bn_batches`"),
+        ({STEPS: 86.0}, "by steps most of all .* too few operations"),
+        ({REST: 47.0}, r"by the rest most of all \(47 s, in the baseline 1 s\)\.$"),
+    ],
+)
+def test_it_says_faster_or_slower_and_what_mends_that(changed, said):
+    assert re.search(said, comparison(BASELINE | changed, BASELINE, "x"))
+
+
+class Reading(Dataset):
+    """Clips that take a second each, once the training has begun."""
+
+    def __init__(self, clock):
+        self.clips, self.clock, self.takes = clips(100), clock, 0
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        self.clock.passes(self.takes)
+        return self.clips[index]
+
+
+class Validating(Module):
+    """Steps of 3 s, validations of 50 s; its checkpoints take 20 s."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self.clock = clock
+
+    def training_step(self, batch, batch_idx):
+        if self._trainer is not None:
+            self.clock.passes(3)
+        return super().training_step(batch, batch_idx)
+
+    def on_validation_epoch_end(self):
+        self.clock.passes(50)
+
+    def on_save_checkpoint(self, checkpoint):
+        self.clock.passes(20)
+
+
+class Slow(Callback):
+    """Takes 7 s before the training, and 2 s after each step."""
+
+    def __init__(self, clock, reading):
+        self.clock, self.reading = clock, reading
+
+    def on_train_start(self, trainer, pl_module):
+        self.clock.passes(7)
+        self.reading.takes = 1
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.clock.passes(2)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_training_is_accounted_for_to_the_second(first, clock, tmp_path):
+    reading = Reading(clock)
+    callback, slow = MultigridCallback(epoch_factor=3), Slow(clock, reading)
+    saver = ModelCheckpoint(tmp_path, save_top_k=-1, filename="{epoch}-{step}")
+    both = [callback, slow] if first else [slow, callback]
+    data = {"train": DataLoader(reading, 4), "val": loader(shuffle=False, number=8)}
+    fit(Validating(clock), *both, saver, **data, enable_checkpointing=True, num_sanity_val_steps=0)
+    plan, steps = callback.fit.plan, sum(callback.fit.plan.phase_steps)
+    seconds = callback.report.account.seconds
+    assert callback.report.account.wall == pytest.approx(clock.now - 100)
+    assert seconds == pytest.approx(
+        dict.fromkeys(KINDS, 0)
+        | {START: 7, STEPS: 3 * steps + (0 if first else 2 * steps), WAITING: 100 * plan.epochs}
+        | {VALIDATION: 4 * 50, CHECKPOINTS: 4 * 20, REST: 2 * steps if first else 0}
+    )
+
+
+def test_the_baselines_validations_are_counted_for_it(clock):
+    callback = MultigridCallback(epoch_factor=3, validations_per_phase=1)
+    fit(Validating(clock), callback, val=loader(shuffle=False, number=8), num_sanity_val_steps=0)
+    validations = len(callback.fit.plan.schedule.validation_epochs(1))
+    assert callback.report.account.seconds[VALIDATION] == 50 * validations
+    assert callback.report.baseline_validations == 4 / validations
+
+
+def test_statistics_that_are_estimated_are_no_validation(monkeypatch, clock):
+    monkeypatch.setattr(PopulationEstimate, "write", lambda *_: clock.passes(5))
+    callback = MultigridCallback(precise_bn_batches=1)
+    fit(Validating(clock), callback, val=loader(shuffle=False, number=8), num_sanity_val_steps=0)
+    seconds = callback.report.account.seconds
+    assert (seconds[VALIDATION], seconds[STATISTICS]) == (4 * 50, 4 * 5)

@@ -1,0 +1,127 @@
+"""Whether the callback pays: what runs are recorded, and what is said of them."""
+
+import json
+import re
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.reports.account import KINDS, START, STEPS, WAITING
+from lightning_multigrid.reports.comparison import (
+    BASELINE,
+    MULTIGRID,
+    SHORTENED,
+    VARIANTS,
+    Comparison,
+    Recorder,
+    RunRecord,
+)
+from tests.helpers.tiny import Module, fit, loader
+
+
+def record(variant, seed, seconds, end, metric="val/top1"):
+    account = dict.fromkeys(KINDS, 0.0) | {START: 1.0, STEPS: seconds - 3, WAITING: 2.0}
+    validations = [(seconds / 2, 1, {metric: end / 2}), (seconds, 2, {metric: end})]
+    return RunRecord(variant, seed, account, validations, 2, 10)
+
+
+def comparison(folder, metric="val/top1", **runs):
+    """Runs by variant, as (seconds, end) of each seed."""
+    names = dict(zip(("multigrid", "baseline", "shortened"), VARIANTS, strict=True))
+    for name, variant in names.items():
+        for seed, (seconds, end) in enumerate(runs.get(name, [])):
+            record(variant, seed, seconds, end, metric).write(folder / f"{name}-{seed}.json")
+    return Comparison(folder)
+
+
+GOOD = [(50, 0.9), (50, 0.91), (50, 0.92)]
+SAME = [(100, 0.91), (100, 0.92), (100, 0.9)]
+BETTER = [(100, 0.97), (100, 0.98), (100, 0.97)]
+WORSE = [(50, 0.6), (50, 0.7), (50, 0.65)]
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ({"multigrid": GOOD}, "There is nothing to compare yet"),
+        (
+            {"multigrid": GOOD, "baseline": SAME},
+            r"^Yes: 2\.00x faster by the wall clock, and no worse: val/top1 0\.91",
+        ),
+        (
+            {"multigrid": GOOD, "baseline": SAME, "shortened": WORSE},
+            r"^Yes: 2\.00x .*, and a baseline of as much time reaches 0\.65 \+- 0\.05\.$",
+        ),
+        (
+            {"multigrid": GOOD, "baseline": BETTER, "shortened": WORSE},
+            r"^It depends: 2\.00x faster .*, but worse: .* reaches 0\.65 .*\. A larger `epoch_factor`",
+        ),
+        (
+            {"multigrid": GOOD, "baseline": BETTER, "shortened": GOOD},
+            r"^Don't: a baseline of as much time reaches 0\.91 .* With the callback it is 2\.00x faster and worse",
+        ),
+        ({"multigrid": SAME, "baseline": GOOD}, r"^Don't: with the callback it takes 2\.00 times as long\.$"),
+        ({"multigrid": GOOD[:1], "baseline": SAME[:1]}, r"One seed says little: take three, with `--seeds 3`\.$"),
+    ],
+)
+def test_the_verdict_says_what_the_numbers_say(runs, said, tmp_path):
+    assert re.search(said, comparison(tmp_path, **runs).verdict())
+
+
+def test_of_a_loss_less_is_better(tmp_path):
+    found = comparison(tmp_path, "val/loss", multigrid=[(50, 2.0), (50, 2.1)], baseline=[(100, 1.0), (100, 1.1)])
+    assert (found.metric, found.mode) == ("val/loss", "min")
+    assert found.verdict().startswith("It depends")
+    assert Comparison(tmp_path, mode="max").verdict().startswith("Yes")
+
+
+def test_the_table_has_means_and_deviations_and_fits_a_terminal(tmp_path):
+    table = comparison(tmp_path, multigrid=GOOD, baseline=SAME, shortened=WORSE).table()
+    lines = table.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[1].split()[:6] == ["multigrid", "2", "10", "0.91", "+-", "0.01"]
+    assert lines[1].endswith("2.00x")
+    assert lines[2].endswith("1.00x")
+
+
+def test_a_metric_that_is_not_logged_is_refused(tmp_path):
+    comparison(tmp_path, multigrid=GOOD)
+    with pytest.raises(ValueError, match=r"logs no metric 'top5'\. It logs val/top1\."):
+        Comparison(tmp_path, "top5")
+
+
+def test_a_broken_file_is_named(tmp_path):
+    (tmp_path / "multigrid-0.json").write_text('{"variant": ')
+    with pytest.raises(ValueError, match=r"multigrid-0\.json holds no run of a comparison.*Remove it"):
+        Comparison(tmp_path)
+
+
+def test_a_variant_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="`variant` must be one of multigrid, baseline, shortened, got 'fast'"):
+        Recorder("x.json", "fast")
+
+
+def test_runs_of_a_script_are_recorded_and_compared(tmp_path):
+    """From Python: a recorder among the callbacks of a script."""
+    for variant, own in ((MULTIGRID, [MultigridCallback()]), (BASELINE, [])):
+        recorder = Recorder(str(tmp_path / f"{variant}.json"), variant, seed=3)
+        saver = ModelCheckpoint(tmp_path / variant)
+        fit(Module(), *own, saver, recorder, val=loader(shuffle=False, number=8), enable_checkpointing=True)
+        found = json.loads((tmp_path / f"{variant}.json").read_text())
+        assert (found["variant"], found["seed"]) == (variant, 3)
+        assert len(found["validations"]) == 4
+        assert found["account"].keys() == set(KINDS)
+        assert min(found["account"][kind] for kind in (STEPS, WAITING)) > 0
+        times = [seconds for seconds, *_ in found["validations"]]
+        assert times == sorted(times)
+        assert times[-1] <= sum(found["account"].values())
+    found = Comparison(tmp_path, "val")
+    assert (found.runs[BASELINE][0].epochs, found.runs[BASELINE][0].steps) == (4, 100)
+    assert found.runs[MULTIGRID][0].steps < 50
+    assert not found.runs[SHORTENED]
+    axes = found.figure().axes[0]
+    drawn = {line.get_label(): line.get_ydata() for line in axes.lines if not line.get_label().startswith("_")}
+    assert drawn["baseline (1 seed)"] == pytest.approx([v["val"] for *_, v in found.runs[BASELINE][0].validations])
+    assert torch.isfinite(torch.tensor(found.ends(MULTIGRID))).all()
