@@ -269,6 +269,17 @@ def test_predict_leaves_a_table(videos):
     assert [row.split(",")[0] for row in rows] == [str(videos / "5.mp4"), str(videos / "2.mp4")]
 
 
+def test_predict_takes_a_folder_of_videos(videos):
+    (videos / "train.csv").unlink()  # on another machine; neither its labels nor its classes are needed
+    (videos / "new").mkdir()
+    for index in range(2):
+        (videos / f"{index}.mp4").rename(videos / "new" / f"{index}.mp4")
+    main(["predict", str(videos / "new"), "--config", config(videos, enable_model_summary=False), *SMALL])
+    header, *rows = (videos / "run" / "predictions.csv").read_text().splitlines()
+    assert header.startswith("path,class_1,probability_1")
+    assert [row.split(",")[0] for row in rows] == [str(videos / "new" / f"{index}.mp4") for index in range(2)]
+
+
 def test_predict_leaves_the_table_that_the_config_asks_for(videos):
     writer = {"class_path": "lightning_multigrid.PredictionWriter", "init_args": {"path": "best.csv", "top_k": 1}}
     path = config(videos, enable_model_summary=False, callbacks=[writer])
@@ -362,10 +373,11 @@ def test_help(command, capsys):
     assert exit_info.value.code == 0
     text = capsys.readouterr().out
     if command == ["plan"]:
-        assert text.startswith("usage: lightning-multigrid plan --config CONFIG [options]\n\nPrints the multigrid")
+        assert text.startswith("usage: lightning-multigrid plan [--config CONFIG] [options]\n\nPrints the multigrid")
         assert text.index("Training videos, over all devices") < text.index("--trainer.")
     if not command:
-        assert all(name in text for name in ("fit", "validate", "test", "predict", "plan"))
+        ours = ("plan", "init", "prepare", "check", "migrate", "completion")
+        assert all(re.search(rf"^    {name} +\S", text, re.MULTILINE) for name in ("fit", "predict", *ours))
 
 
 def test_help_of_a_class_explains_its_arguments(capsys):
