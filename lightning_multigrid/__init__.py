@@ -23,7 +23,13 @@ if TYPE_CHECKING:
     from lightning_multigrid.norm import SubBatchNorm1d, SubBatchNorm2d, SubBatchNorm3d, convert_sub_batchnorm
     from lightning_multigrid.pixels import Augmentation, resample_clips
     from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Phase, ShortCycle, Step
-    from lightning_multigrid.training import AtomicCheckpointIO, CompileGrids, MultigridCallback, last_whole_checkpoint
+    from lightning_multigrid.training import (
+        AtomicCheckpointIO,
+        CompileGrids,
+        MultigridCallback,
+        NewestCheckpoint,
+        last_whole_checkpoint,
+    )
     from lightning_multigrid.video import (
         MovingShapesDataModule,
         PredictionWriter,
@@ -40,16 +46,16 @@ _NAMES = {
     "norm": "SubBatchNorm1d SubBatchNorm2d SubBatchNorm3d convert_sub_batchnorm",
     "pixels": "Augmentation resample_clips",
     "schedule": "Baseline BatchShape LongCycle MultigridSchedule Phase ShortCycle Step",
-    "training": "AtomicCheckpointIO CompileGrids MultigridCallback last_whole_checkpoint",
+    "training": "AtomicCheckpointIO CompileGrids MultigridCallback NewestCheckpoint last_whole_checkpoint",
     "video": "MovingShapesDataModule PredictionWriter PretrainedWeights VideoClassifier VideoDataModule",
 }
 _PACKAGE = {name: package for package, names in _NAMES.items() for name in names.split()}
 
 __all__ = ["AtomicCheckpointIO", "Augmentation", "Baseline", "BatchShape", "CompileGrids", "LongCycle"]
-__all__ += ["MovingShapesDataModule", "MultigridCallback", "MultigridSchedule", "Phase", "PredictionWriter"]
-__all__ += ["PretrainedWeights", "ResizedPositions", "ShortCycle", "Step", "SubBatchNorm1d", "SubBatchNorm2d"]
-__all__ += ["SubBatchNorm3d", "VideoClassifier", "VideoDataModule", "Views", "convert_sub_batchnorm"]
-__all__ += ["last_whole_checkpoint", "resample_clips"]
+__all__ += ["MovingShapesDataModule", "MultigridCallback", "MultigridSchedule", "NewestCheckpoint", "Phase"]
+__all__ += ["PredictionWriter", "PretrainedWeights", "ResizedPositions", "ShortCycle", "Step", "SubBatchNorm1d"]
+__all__ += ["SubBatchNorm2d", "SubBatchNorm3d", "VideoClassifier", "VideoDataModule", "Views"]
+__all__ += ["convert_sub_batchnorm", "last_whole_checkpoint", "resample_clips"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
 """The command line: Lightning's subcommands, `plan`, `init`, `prepare`, `check` and `migrate`.
 
-It ties the other sub-packages together; none of them imports it. Begin with `main.py`.
+It ties the other sub-packages together; none of them imports it. Begin with `commands.py`, which has the subcommands.
 """
 
 from lightning_multigrid.cli.main import main

@@ -8,6 +8,8 @@ from jsonargparse import ArgumentParser
 
 from lightning_multigrid.video import VideoClassifier, VideoDataModule
 
+SHELLS = ["bash", "zsh"]
+
 
 def completion_script(parsers: Mapping[str, ArgumentParser]) -> str:
     """Returns the script for bash and zsh, from the parser of each command.
@@ -22,7 +24,7 @@ def completion_script(parsers: Mapping[str, ArgumentParser]) -> str:
             if f"--{part}" in options:
                 options += [f"--{part}.{name}" for name in signature(kind).parameters]
         cases.append((f"{command}:-*", options))
-        cases += [(f"{command}:*", list(a.choices)) for a in actions if a.choices and not a.option_strings]
+    cases.append(("completion:*", SHELLS))
     script = Path(__file__).with_suffix(".sh").read_text(encoding="utf-8")
     lines = (f'{pattern}) words="{" ".join(words)}" ;;' for pattern, words in cases)
     return script.replace("CASES", f"\n{8 * ' '}".join(lines))

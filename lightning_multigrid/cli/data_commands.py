@@ -1,92 +1,222 @@
 """The subcommands `prepare` and `check`: they need videos, and neither a model nor a Trainer."""
 
+import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from jsonargparse import ArgumentError
+from lightning.pytorch import LightningDataModule
 from rich import filesize
 from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from lightning_multigrid.files import StrPath
 from lightning_multigrid.prepare import Encoding, Progress, Summary, check, prepare, write_report
 from lightning_multigrid.sources import MANIFEST_NAME, Manifest, ManifestError, Source, VideoList, VideoSource
 from lightning_multigrid.video import VideoDataModule
 
-# The options of `prepare` that go to the function as they are.
-_OPTIONS = ("part", "merge", "workers", "timeout", "max_bad_fraction", "keep_damaged")
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # for this process
 
 
-def run_data_command(command: str, config: Namespace) -> None:
-    """Runs `prepare` or `check`. Exits with 1 if `check` finds a broken video, with 130 at Ctrl-C."""
-    if (config.source is None) == (config.config is None):
+def prepare_videos(
+    datamodule: LightningDataModule | None = None,
+    *,
+    source: Source | None = None,
+    output: str,
+    root: str | None = None,
+    multi_label: bool = False,
+    existing_only: bool = False,
+    allow_outside_root: bool = False,
+    workers: int = CORES,
+    timeout: float = 300.0,
+    part: str | None = None,
+    merge: bool = False,
+    max_bad_fraction: float = 0.25,
+    keep_damaged: bool = False,
+    short_side: int | None = None,
+    **encoding: Any,
+) -> None:
+    """Transcodes a dataset for training: small videos that decode several times faster, their list and their index.
+
+        lightning-multigrid prepare videos --output prepared
+        lightning-multigrid prepare --config recipe.yaml --output prepared
+
+    The first prepares a list or a folder of videos. The second prepares all splits that a config of `fit` names, each
+    into a folder of its own, and says what to change in the config; its options, such as --data.train, are taken, too.
+    If it was stopped, the same command continues from there. Broken and damaged videos are left out, and `report.csv`
+    names them with the reason.
+
+    Several machines share the work with `--part 1/64` to `--part 64/64`, in any order or at once, into one folder. Then
+    `--merge`, with the same other options, writes the list and the index that one machine would have written.
+
+    Args:
+        datamodule: That of a config; instead of `source`.
+        source: The videos: a list of `path label`, a folder with a folder per class, or with `train` and `val` of that
+            kind, or the `class_path` of a source such as `lightning_multigrid.sources.Kinetics` with its arguments.
+        output: Folder for all that is written.
+        root: Folder that relative paths of a list start from.
+        multi_label: Whether videos may have several labels.
+        existing_only: Leave out what is listed but not on disk.
+        allow_outside_root: Accept lists whose paths lead out of the root.
+        workers: Processes; 0 works in this one, without `timeout`.
+        timeout: Seconds without a frame after which a video is broken.
+        part: K/N: do only part K of N; K counts from 1.
+        merge: Make one dataset of the parts; encode nothing.
+        max_bad_fraction: Exit with 1 if a larger share of videos is broken.
+        keep_damaged: Write damaged videos as FFmpeg decodes them, too.
+        short_side: Pixels of the shorter side, even; smaller videos keep their size. None is what the config's clips
+            and views need, or 256 without a config.
+        **encoding: The other arguments of `Encoding`.
+    """
+    flags: dict[str, Any] = {
+        "multi_label": multi_label,
+        "existing_only": existing_only,
+        "allow_outside_root": allow_outside_root,
+    }
+    splits = _videos("prepare", datamodule, source, root, flags)
+    if short_side is None:
+        short_side = 256 if datamodule is None else _short_side(datamodule)
+    encoded = Encoding(short_side=short_side, **encoding)
+    options: dict[str, Any] = {"part": part, "merge": merge, "workers": workers, "timeout": timeout}
+    options |= {"max_bad_fraction": max_bad_fraction, "keep_damaged": keep_damaged}
+    written: dict[str, str] = {}
+    with _stoppable(" What is there is whole, and the same command goes on from it."):
+        for split, manifest in splits.items():
+            folder = os.path.join(output, split) if split else output
+            with _bar() as bar:
+                task = bar.add_task(split or os.path.basename(os.path.normpath(folder)), total=None, count="")
+
+                def show(now: Progress, bar: Bar = bar, task: Any = task) -> None:
+                    count = f"{now.done:,} of {now.total:,} videos" + (f", {now.broken:,} broken" if now.broken else "")
+                    bar.update(task, completed=now.done_bytes, total=max(1, now.total_bytes), count=count)
+
+                summary = prepare(manifest, folder, encoded, **options, progress=show)
+            written[split] = os.path.join(folder, MANIFEST_NAME)
+            print(_said(summary))
+    if part is not None:
+        print(f"\nPart {part} is done. After the last part, run this with `--merge` instead of `--part`.")
+        return
+    print(f"\nShort side: {short_side} pixels. To train on them, give the data module:\n\ndata:\n  init_args:")
+    for split, path in written.items():
+        print(f"    {split or 'train'}: {path}")
+
+
+def check_videos(
+    datamodule: LightningDataModule | None = None,
+    *,
+    source: Source | None = None,
+    root: str | None = None,
+    multi_label: bool = False,
+    existing_only: bool = False,
+    allow_outside_root: bool = False,
+    workers: int = CORES,
+    timeout: float = 300.0,
+    frames: int = 4,
+    full: bool = False,
+    report: str | None = None,
+) -> None:
+    """Reads every video of a dataset, and says which are broken or damaged, and how. Exits with 1 if any is.
+
+    Four frames of each are decoded, from the keyframes before them. Damage elsewhere is found by --full only.
+
+        lightning-multigrid check videos
+        lightning-multigrid check --config recipe.yaml --full --report broken.csv
+
+    Args:
+        datamodule: That of a config; instead of `source`.
+        source: The videos: a list of `path label`, a folder with a folder per class, or with `train` and `val` of that
+            kind, or the `class_path` of a source such as `lightning_multigrid.sources.Kinetics` with its arguments.
+        root: Folder that relative paths of a list start from.
+        multi_label: Whether videos may have several labels.
+        existing_only: Leave out what is listed but not on disk.
+        allow_outside_root: Accept lists whose paths lead out of the root.
+        workers: Processes; 0 works in this one, without `timeout`.
+        timeout: Seconds without a frame after which a video is broken.
+        frames: Frames of each video that are decoded.
+        full: Decode all frames, and so find all damage.
+        report: File to write: a CSV of the broken videos.
+    """
+    flags: dict[str, Any] = {
+        "multi_label": multi_label,
+        "existing_only": existing_only,
+        "allow_outside_root": allow_outside_root,
+    }
+    splits = _videos("check", datamodule, source, root, flags)
+    broken: dict[str, str] = {}
+    read = 0
+    with _stoppable():
+        for split, manifest in splits.items():
+            with _bar() as bar:
+                task = bar.add_task(split or "check", total=len(manifest), count="")
+                decoded = None if full else frames
+                for path, reason in check(manifest, frames=decoded, workers=workers, timeout=timeout):
+                    read += 1
+                    if reason is not None:
+                        broken[path] = reason
+                        bar.console.print(printable(f"{path}: {reason}"), markup=False, highlight=False, soft_wrap=True)
+                    bar.update(task, advance=1, count=f"{len(broken):,} broken")
+    if report is not None:
+        write_report(report, broken)
+    print(f"{read:,} videos read, {len(broken):,} broken.")
+    if broken:
+        raise SystemExit(1)
+
+
+def folder_splits(source: StrPath) -> dict[str, str]:
+    """Returns the folders `train` and `val` of a folder, if it has both."""
+    splits = {name: os.path.join(source, name) for name in ("train", "val")}
+    return splits if all(map(os.path.isdir, splits.values())) else {}
+
+
+def _videos(
+    command: str, data: LightningDataModule | None, source: Source | None, root: str | None, flags: dict[str, Any]
+) -> Mapping[str, Manifest]:
+    """Reads the videos of each split that a config names, or of a source."""
+    if (source is None) == (data is None):
         raise ArgumentError(
             None,
             f"`{command}` needs either --source, a list or folder of videos, or --config, a config of `fit`. "
             f"See `lightning-multigrid {command} --help`",
         )
-    splits = _splits(config) if config.source is None else {"": _read(config)}
-    try:
-        (_prepare if command == "prepare" else _check)(config, splits)
-    except KeyboardInterrupt:
-        goes_on = " What is there is whole, and the same command goes on from it." if command == "prepare" else ""
-        print(f"Stopped.{goes_on}", file=sys.stderr)
-        raise SystemExit(130) from None  # the exit status of a program that Ctrl-C ends
-
-
-def _read(config: Any) -> Manifest:
-    source: Source = config.source
-    if not isinstance(source, VideoSource):
-        flags = {name: config[name] for name in ("multi_label", "existing_only", "allow_outside_root")}
-        source = VideoList(source, config.root, **flags)
-    return source.read()
-
-
-def _splits(config: Any) -> Mapping[str, Manifest]:
-    """Reads the videos of each split that a config of `fit` names."""
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--config", action="config")
-    parser.add_class_arguments(Trainer, "trainer", instantiate=False, sub_configs=True)
-    for name, kind in (("model", LightningModule), ("data", LightningDataModule)):
-        parser.add_subclass_arguments(kind, name, instantiate=name == "data", required=name == "data")
-    for name in ("seed_everything", "ckpt_path", "weights_only", "threads", "about", "next"):
-        parser.add_argument(f"--{name}", type=Any)
-    given = parser.parse_args([f"--config={config.config}"])
-    only_data = Namespace({"data": given.data})  # type: ignore[no-untyped-call]
-    data = parser.instantiate_classes(only_data).data
+    if isinstance(source, VideoSource):
+        return {"": source.read()}
+    if source is not None and (splits := folder_splits(source)):
+        train = VideoList(splits["train"], root, **flags).read()
+        return {"train": train, "val": VideoList(splits["val"], root, **flags).read(train.classes)}
+    if source is not None:
+        return {"": VideoList(source, root, **flags).read()}
     if not isinstance(data, VideoDataModule):
         raise ManifestError(
-            f"{config.config} has {type(data).__name__} as `data`; a VideoDataModule is required. Give the list or "
-            "folder of videos as --source."
+            f"The config has {type(data).__name__} as `data`; a VideoDataModule is required. Give the list or folder "
+            "of videos as --source."
         )
     return {str(split): manifest for split, manifest in data.manifests().items()}
 
 
-def _prepare(config: Any, splits: Mapping[str, Manifest]) -> None:
-    encoding = Encoding(config.short_side, config.crf, config.preset, config.gop, config.b_frames)
-    written: dict[str, str] = {}
-    for split, manifest in splits.items():
-        output = os.path.join(config.output, split) if split else config.output
-        with _bar() as bar:
-            task = bar.add_task(split or os.path.basename(os.path.normpath(output)), total=None, count="")
+def _short_side(data: LightningDataModule) -> int:
+    """The least short side of which no clip of training, nor view of the test, is an enlarged crop as a rule: even."""
+    assert isinstance(data, VideoDataModule)
+    least, _ = data.clip_sampling.short_side_range(data.size)
+    _, of_test = data.test_views.pixels(data.clip_sampling)
+    return max(16, 2 * math.ceil(max(least, of_test) / 2))
 
-            def show(now: Progress, bar: Bar = bar, task: Any = task) -> None:
-                count = f"{now.done:,} of {now.total:,} videos" + (f", {now.broken:,} broken" if now.broken else "")
-                bar.update(task, completed=now.done_bytes, total=max(1, now.total_bytes), count=count)
 
-            options = {name: config[name] for name in _OPTIONS}
-            summary = prepare(manifest, output, encoding, **options, progress=show)
-        written[split] = os.path.join(output, MANIFEST_NAME)
-        print(_said(summary))
-    if config.part is not None:
-        print(f"\nPart {config.part} is done. After the last part, run this with `--merge` instead of `--part`.")
-        return
-    print("\nTo train on them, give the data module:\n\ndata:\n  init_args:")
-    for split, path in written.items():
-        print(f"    {split or 'train'}: {path}")
+@contextmanager
+def _stoppable(goes_on: str = "") -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"Stopped.{goes_on}", file=sys.stderr)
+        raise SystemExit(130) from None  # the exit status of a program that Ctrl-C ends
+
+
+def printable(said: str) -> str:
+    """Returns text in which nothing that a file's name may hold controls the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in said)
 
 
 def _said(summary: Summary) -> str:
@@ -94,30 +224,6 @@ def _said(summary: Summary) -> str:
     ratio = f", {summary.bytes / summary.source_bytes:.2f} times the originals" if summary.source_bytes else ""
     broken = f"; {len(summary.broken):,} broken ones are left out, {summary.report} says why" if summary.broken else ""
     return f"{summary.made:,} videos prepared{there}: {filesize.decimal(summary.bytes)}{ratio}{broken}."
-
-
-def _check(config: Any, splits: Mapping[str, Manifest]) -> None:
-    broken: dict[str, str] = {}
-    read = 0
-    for split, manifest in splits.items():
-        with _bar() as bar:
-            task = bar.add_task(split or "check", total=len(manifest), count="")
-            frames = None if config.full else config.frames
-            for path, reason in check(manifest, frames=frames, workers=config.workers, timeout=config.timeout):
-                read += 1
-                if reason is not None:
-                    broken[path] = reason
-                    said = f"{path}: {reason}"
-                    line = "".join(
-                        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in said
-                    )
-                    bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
-                bar.update(task, advance=1, count=f"{len(broken):,} broken")
-    if config.report is not None:
-        write_report(config.report, broken)
-    print(f"{read:,} videos read, {len(broken):,} broken.")
-    if broken:
-        raise SystemExit(1)
 
 
 def _bar() -> Bar:

@@ -28,6 +28,7 @@ def _flat(tree: dict[Any, Any]) -> dict[str, Any]:
 
 
 _KNOWN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_NEARLY_0 = 1e-6
 _DEFAULTS, _SETTLED = _flat(_KNOWN["defaults"]), frozenset(_KNOWN["settled"])
 
 
@@ -87,8 +88,13 @@ def translate_pyslowfast(path: StrPath) -> str:
     """
     config = _Config(path)
     gpus, nodes = config["NUM_GPUS"], config["NUM_SHARDS"]
-    trainer = {"accelerator": "gpu", **config.same("trainer"), "callbacks": _callbacks(config)}
-    if config["TRAIN.MIXED_PRECISION"]:
+    if gpus < 0 or nodes < 1:
+        raise config.refuse(
+            *(("NUM_GPUS", "must be at least 0.") if gpus < 0 else ("NUM_SHARDS", "must be at least 1."))
+        )
+    trainer = {"accelerator": "gpu" if gpus else "cpu", **config.same("trainer"), "callbacks": _callbacks(config)}
+    trainer["devices"] = max(1, gpus)  # of none, PySlowFast trains on the CPU, at 32 bits
+    if config["TRAIN.MIXED_PRECISION"] and gpus:
         trainer["precision"] = "16-mixed"
     if config["SOLVER.CLIP_GRAD_L2NORM"] is not None:
         trainer["gradient_clip_val"] = config["SOLVER.CLIP_GRAD_L2NORM"]
@@ -164,8 +170,16 @@ def _classifier(config: _Config, nodes: int) -> dict[str, Any]:
         "view_fusion": "max" if config["DATA.ENSEMBLE_METHOD"] == "max" else "mean",
     }
     warmup, start = config["SOLVER.WARMUP_EPOCHS"], config["SOLVER.WARMUP_START_LR"]
+    if config["SOLVER.BASE_LR"] <= 0:
+        raise config.refuse("SOLVER.BASE_LR", "must be above 0.")
     if warmup:
-        arguments.update(warmup_epochs=warmup, warmup_start_factor=start / config["SOLVER.BASE_LR"])
+        if not 0 <= start <= config["SOLVER.BASE_LR"]:
+            raise config.refuse(
+                "SOLVER.WARMUP_START_LR", f"must be from 0 to `SOLVER.BASE_LR: {config['SOLVER.BASE_LR']}`."
+            )
+        if start == 0:
+            config.notes.append(f"The warm-up starts at {_NEARLY_0:g} of the LR, as torch's can't start at 0.")
+        arguments.update(warmup_epochs=warmup, warmup_start_factor=start / config["SOLVER.BASE_LR"] or _NEARLY_0)
     smoothing, optimizer = config["MIXUP.LABEL_SMOOTH_VALUE"], optimizers[config["SOLVER.OPTIMIZING_METHOD"]]
     if config["MIXUP.ENABLE"]:
         arguments["label_smoothing"] = smoothing
@@ -235,8 +249,14 @@ def _augment(config: _Config) -> dict[str, Any]:
     augment: dict[str, Any] = {"mixup": mixup, "cutmix": cutmix} if config["MIXUP.ENABLE"] else {}
     if config["AUG.ENABLE"]:
         strength = {name: int(number) for name, number in re.findall(r"-([mn])(\d+)", kind)}
-        augment |= {"rand_augment": strength.get("n", 2), "magnitude": strength.get("m", 10), "erasing": erasing}
-        config.notes.append("RandAugment has torchvision's operations; the strength does not vary (mstd, inc).")
+        augment |= {"rand_augment": strength.get("n", 2), "erasing": erasing}
+        # Of 10 there (`_MAX_LEVEL`), of 30 in torchvision, with the same ends: 0.3 of shear, 30 degrees. `AugmentOp`
+        # has `prob=0.5`.
+        augment |= {"magnitude": 3 * min(10, strength.get("m", 10)), "operation_probability": 0.5}
+        config.notes.append(
+            "RandAugment has torchvision's operations: Posterize keeps more bits, Invert and SolarizeAdd are\n"
+            "left out, and the strength does not vary (mstd, inc)."
+        )
     return {"augment": augment, "repeats": samples} if augment else {}
 
 

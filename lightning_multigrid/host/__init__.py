@@ -11,6 +11,7 @@ from lightning_multigrid.host.package import (
     LightningModule,
     LRSchedulerConfig,
     MisconfigurationException,
+    ModelCheckpoint,
     OptimizerLRScheduler,
     TorchCheckpointIO,
     Trainer,
@@ -21,5 +22,5 @@ from lightning_multigrid.host.package import (
 from lightning_multigrid.host.terminal import above_bar
 
 __all__ = ["BasePredictionWriter", "Callback", "LRSchedulerConfig", "LightningDataModule", "LightningModule"]
-__all__ += ["MisconfigurationException", "OptimizerLRScheduler", "TorchCheckpointIO", "Trainer", "TrainerFn"]
-__all__ += ["above_bar", "is_a", "is_overridden"]
+__all__ += ["MisconfigurationException", "ModelCheckpoint", "OptimizerLRScheduler", "TorchCheckpointIO", "Trainer"]
+__all__ += ["TrainerFn", "above_bar", "is_a", "is_overridden"]

@@ -29,7 +29,9 @@ class Augmentation:
         mixup: Alpha of Mixup's beta distribution; 0 for no Mixup.
         cutmix: Alpha of CutMix's beta distribution; 0 for no CutMix.
         rand_augment: RandAugment's number of operations per clip; 0 for none.
-        magnitude: Strength of these operations, from 0 to 30.
+        magnitude: Strength of these operations, from 0 to 30. PySlowFast's and timm's, from 0 to 10, is a third of it.
+        operation_probability: Probability that each of these operations is applied: 1 in RandAugment's paper and in
+            torchvision, 0.5 in PySlowFast and timm.
         erasing: Probability that a rectangle of a clip is filled with noise, the same in all frames.
 
     Raises:
@@ -40,6 +42,7 @@ class Augmentation:
     cutmix: float = 0.0
     rand_augment: int = 0
     magnitude: int = 9
+    operation_probability: float = 1.0
     erasing: float = 0.0
 
     def __post_init__(self) -> None:
@@ -48,8 +51,9 @@ class Augmentation:
                 raise ValueError(f"`{name}` must be at least 0, which is none, got {getattr(self, name)}.")
         if not 0 <= self.magnitude < _MAGNITUDES:
             raise ValueError(f"`magnitude` must be in [0, {_MAGNITUDES - 1}], got {self.magnitude}.")
-        if not 0 <= self.erasing <= 1:
-            raise ValueError(f"`erasing` must be a probability in [0, 1], got {self.erasing}.")
+        for name in ("operation_probability", "erasing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"`{name}` must be a probability in [0, 1], got {getattr(self, name)}.")
 
     def apply(
         self,
@@ -84,7 +88,8 @@ class Augmentation:
         from torchvision.transforms import v2  # takes long to import, and most trainings augment nothing
 
         # Filled with the mean, pixels from outside the frame are 0 after normalisation.
-        operations = v2.RandAugment(self.rand_augment, self.magnitude, _MAGNITUDES, fill=list(mean))
+        operation = v2.RandAugment(1, self.magnitude, _MAGNITUDES, fill=list(mean))
+        perhaps = v2.RandomApply([operation], self.operation_probability)
         erase = v2.RandomErasing(self.erasing, value="random")
         # The operations are defined on pixels from 0 (black) to 1 (white).
         scale, shift = to_device(torch.tensor([std, mean], dtype=clips.dtype), clips.device).view(2, 3, 1, 1)
@@ -93,7 +98,10 @@ class Augmentation:
             frames = clip.transpose(0, 1)  # T x 3 x S x S, which torchvision takes for frames of one video
             with _drawn_from(seed):
                 if self.rand_augment:
-                    frames = (operations((frames * scale + shift).clamp(0, 1)) - shift) / scale
+                    frames = (frames * scale + shift).clamp(0, 1)
+                    for _ in range(self.rand_augment):
+                        frames = perhaps(frames)
+                    frames = (frames - shift) / scale
                 out.copy_(erase(frames).transpose(0, 1))
         return edited
 

@@ -79,19 +79,19 @@ class Look(NamedTuple):
     short_side: int
 
 
-def look_at(manifest: Manifest, most: int) -> list[Look]:
-    """Looks at up to so many videos, evenly spaced, by their indices; broken ones are left out."""
-    looks, error = [], None
+def look_at(manifest: Manifest, most: int) -> tuple[list[Look], dict[int, str]]:
+    """Looks at up to so many videos, evenly spaced, by their indices; returns broken rows, too, with the reasons."""
+    looks, broken = [], {}
     number = min(most, len(manifest))
-    for place in range(number):
+    for row in (place * len(manifest) // number for place in range(number)):
         try:
-            index = build_index(manifest.path(place * len(manifest) // number))
-        except VideoError as met:
-            error = met
+            index = build_index(manifest.path(row))
+        except VideoError as error:
+            broken[row] = str(error)
         else:
             seconds = index.time_of(len(index) - 1) - index.time_of(0)
             rate = (len(index) - 1) / seconds if seconds else 30.0
             looks.append(Look(len(index), rate, min(index.height, index.width)))
     if not looks:
-        raise ManifestError(f"None of {number} videos can be read. The last: {error}")
-    return looks
+        raise ManifestError(f"None of {number} videos can be read. The last: {list(broken.values())[-1]}")
+    return looks, broken

@@ -1,4 +1,4 @@
-"""A folder that holds a folder per class, each with its videos."""
+"""A folder that holds a folder per class, each with its videos, or videos without classes."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,10 @@ _SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test"
 
 
 class ClassFolders:
-    """Lists the videos of `source`, a folder that holds a folder per class; with `frames`, a video is a folder, too."""
+    """Lists the videos of `source`, a folder that holds a folder per class; with `frames`, a video is a folder, too.
+
+    In a folder without folders, the videos have no labels.
+    """
 
     def __init__(self, source: str, *, frames: bool, follow_links: bool) -> None:
         self._source = source
@@ -20,21 +23,23 @@ class ClassFolders:
         self._boundary = "" if follow_links else os.path.join(os.path.realpath(source), "")
         # Absolute paths, like the builder's root.
         self._folders, files = self._listing(os.path.abspath(source))
-        if not self._folders:
-            held = f"{len(files):,} videos, but no folders" if files else "no folders"
+        self._flat = [] if self._folders else files
+        if not self._folders and (frames or not files):
             raise ManifestError(
-                f"{source} holds {held}; a folder per class is required ({os.path.join(source, 'run', 'a.mp4')}). "
-                "For videos without classes give a list with one path per line."
+                f"{source} holds no folders and no videos; a folder per class is required "
+                f"({os.path.join(source, 'run', 'a.mp4')}), or for prediction, videos."
             )
         self.classes = tuple(map(os.path.basename, self._folders))
-        if all(name.lower() in _SPLITS for name in self.classes):
+        if self.classes and all(name.lower() in _SPLITS for name in self.classes):
             raise ManifestError(
                 f"{source} holds a folder per split ({', '.join(self.classes)}); a folder per class is required. "
                 f"Give one split: {os.path.join(source, self.classes[0])}."
             )
 
     def add_to(self, builder: ManifestBuilder, classes: Sequence[str]) -> None:
-        """Adds the videos of all classes; `classes` are those of the training split in the order of their labels."""
+        """Adds all videos; `classes` are those of the training split in the order of their labels."""
+        for path in self._flat:
+            builder.add(path, where=path)
         labels = {name: label for label, name in enumerate(classes or self.classes)}
         for folder, name in zip(self._folders, self.classes, strict=True):
             if name not in labels:

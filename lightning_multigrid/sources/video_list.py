@@ -36,10 +36,12 @@ class VideoList:
     In a *folder per class*, `source/<class>/**/*.mp4` (and other suffixes), labels count the sorted names of the
     folders. Hidden files are skipped. Links are followed, but not out of `source`, and no folder is entered twice.
 
+    In a *folder of videos*, `source/*.mp4`, without other folders, they have no labels, which is enough for prediction.
+
     A *prepared* folder, or the `manifest.packed` in it, has its own classes.
 
     Args:
-        source: The list, the folder that holds a folder per class, or the prepared folder.
+        source: The list, the folder that holds a folder per class or videos, or the prepared folder.
         root: Folder that relative paths of a list start from; by default the folder of the list. Absolute paths must
             lie in a given root, and may lie anywhere without one; `..` never leads out of it. It may be a URL that
             fsspec knows, such as `s3://bucket/videos`.

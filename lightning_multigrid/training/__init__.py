@@ -3,9 +3,9 @@
 It imports Lightning and no sub-package for videos except `files`. Begin with the hooks: `callback.py` (when), then
 `run.py` and `parts.py` (what). `recipe.py`, `planning.py`, `refusals.py`, `check_grids.py` and `mini_batches.py` read
 and try the script; `baseline_lr.py` and `lr_in_step.py` drive the LR, `takeover.py` the Trainer, `precise_bn.py` the
-statistics; `resume.py` and `atomic_checkpoints.py` are for checkpoints; `compile_grids.py` is a callback of its own.
-`lightning_internals.py` and `torch_internals.py` hold what is not public there: review them whenever those libraries
-publish a new version.
+statistics; `resume.py`, `newest_checkpoint.py` and `atomic_checkpoints.py` are for checkpoints; `compile_grids.py` is a
+callback of its own. `lightning_internals.py` and `torch_internals.py` hold what is not public there: review them
+whenever those libraries publish a new version.
 """
 
 from lightning_multigrid.training.atomic_checkpoints import (
@@ -18,10 +18,11 @@ from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids, meta_copy
 from lightning_multigrid.training.compile_grids import CompileGrids
 from lightning_multigrid.training.mini_batches import TRIED_CLIPS, Handler
+from lightning_multigrid.training.newest_checkpoint import NewestCheckpoint
 from lightning_multigrid.training.planning import lr_rule, make_plan
 from lightning_multigrid.training.recipe import read_recipe
 from lightning_multigrid.training.takeover import Takeover
 
 __all__ = ["TRIED_CLIPS", "AtomicCheckpointIO", "BaselineLR", "CompileGrids"]
-__all__ += ["DamagedCheckpointError", "Handler", "MultigridCallback", "PointsOnPlan", "Takeover", "check_grids"]
-__all__ += ["last_whole_checkpoint", "lr_rule", "make_plan", "meta_copy", "read_recipe"]
+__all__ += ["DamagedCheckpointError", "Handler", "MultigridCallback", "NewestCheckpoint", "PointsOnPlan", "Takeover"]
+__all__ += ["check_grids", "last_whole_checkpoint", "lr_rule", "make_plan", "meta_copy", "read_recipe"]

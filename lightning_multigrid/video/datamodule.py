@@ -281,7 +281,8 @@ class VideoDataModule(LightningDataModule):
             # A folder per class numbers the classes by itself, wrongly if one is missing, so it needs those of `train`.
             own = self.sources[_SPLITS[stage][0]]
             folder = own.source if isinstance(own, VideoList) else own
-            if stage == "fit" or (not isinstance(folder, VideoSource) and os.path.isdir(str(folder))):
+            needs_classes = stage not in ("fit", "predict")
+            if stage == "fit" or (needs_classes and not isinstance(folder, VideoSource) and os.path.isdir(str(folder))):
                 raise
             return None
 
@@ -303,7 +304,7 @@ class VideoDataModule(LightningDataModule):
         if not manifest.labelled:
             raise ValueError(
                 f"The videos of `{split}` ({manifest.origin}) have no labels, which `{split}` needs. Give each line a "
-                "label, or use `predict`."
+                "label, or a folder per class, or use `predict`."
             )
         if manifest.num_classes > (self.num_classes or 0):
             raise ValueError(

@@ -69,6 +69,42 @@ def test_a_config_of_a_recipe_is_understood(capsys):
     assert "data/kinetics400/replacement/replacement_for_corrupted_k400 can't be listed" in capsys.readouterr().err
 
 
+def test_a_folder_is_the_word_after_the_command(source, capsys):
+    main(["check", str(source / "train"), *SERIAL])
+    assert capsys.readouterr().out == "3 videos read, 0 broken.\n"
+
+
+def test_a_folder_of_splits_is_read_as_by_init(source, capsys):
+    (source / "both").mkdir()
+    for split in ("train", "val"):
+        (source / split).rename(source / "both" / split)
+    main(["check", str(source / "both"), *SERIAL])
+    assert capsys.readouterr().out == "4 videos read, 0 broken.\n"
+    main(["prepare", str(source / "both"), f"--output={source / 'out'}", "--preset=ultrafast", *SERIAL])
+    shown = capsys.readouterr().out
+    for split in ("train", "val"):
+        assert f"\n    {split}: {source / 'out' / split / 'manifest.packed'}\n" in shown
+        assert read_manifest(source / "out" / split).classes == ("run", "swim")
+
+
+@pytest.mark.parametrize(
+    ("data", "pixels"),
+    [
+        ("{size: 224}", 256),  # the paper's [256, 340] (Sec. 4)
+        ("{size: 112}", 256 / 2),
+        ("{size: 80}", 92),  # 91.4, even
+        ("{size: 112, short_side: [140, 160]}", 140),
+        ("{size: 112, test_views: {size: 128, crops: 3, short_side: 150}}", 150),
+    ],
+)
+def test_the_short_side_of_a_config_is_what_its_clips_need(source, capsys, data, pixels):
+    text = f"data:\n  class_path: lightning_multigrid.VideoDataModule\n  init_args: {data}\n"
+    (source / "config.yaml").write_text(text)
+    command = ["prepare", f"--config={source / 'config.yaml'}", f"--data.train={source / 'train'}", *SERIAL]
+    main([*command, "--preset=ultrafast", f"--output={source / 'out'}"])
+    assert f"\nShort side: {pixels:.0f} pixels." in capsys.readouterr().out
+
+
 def test_official_annotations(source, capsys):
     (source / "trainlist01.txt").write_text("swim/b.mp4 2\n")
     (source / "classInd.txt").write_text("1 run\n2 swim\n")
@@ -93,7 +129,7 @@ def test_check_says_what_is_broken(source, capsys):
     [
         (["prepare", "--source=x"], 2, "output"),
         (["prepare", "--output=x"], 2, "`prepare` needs either --source, .* or --config"),
-        (["check", "--source=a", "--config=b"], 2, "`check` needs either --source, .* or --config"),
+        (["check", "--source=a", f"--config={RECIPE}"], 2, "`check` needs either --source, .* or --config"),
         (["check", "--source=nothing"], 1, "nothing does not exist"),
         (["prepare", "--source=x", "--output=y", "--crf=60"], 1, "nothing|x does not exist"),
         (["check", "--speed=3"], 2, "speed"),
@@ -184,4 +220,6 @@ def test_other_data_is_refused(source, capsys):
 def test_help_shows_how_it_is_called(command, capsys):
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])
-    assert f"    lightning-multigrid {command} --source videos/train.csv" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"    lightning-multigrid {command} videos" in shown
+    assert "--trainer." not in shown  # what it doesn't use

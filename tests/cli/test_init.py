@@ -4,7 +4,9 @@ import csv
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from PIL import Image
 
 from lightning_multigrid.cli.main import main
 from tests.helpers.videos import numbered_frames, write_video
@@ -44,11 +46,12 @@ def test_fit_works_with_what_init_writes(videos, capsys, caplog):
     assert caplog.messages.index("This is a first try.") < caplog.messages.index("SmallCNN: 48,563 parameters.")
     assert caplog.messages[-1] == "Then another one."
     assert config["next"].startswith(
-        f"Weights are in {videos / 'multigrid_checkpoints'}: best.ckpt, by top1, and last.ckpt."
+        f"Weights are in {videos / 'multigrid_checkpoints'}: best.ckpt, by top1, and last.ckpt, the newest."
     )
     best = str(videos / "multigrid_checkpoints" / "best.ckpt")
-    assert f"--ckpt_path {best} " in config["next"]
-    assert (videos / "multigrid_checkpoints" / "last.ckpt").exists()
+    assert config["next"].endswith(f"--ckpt_path {best}")
+    newest = torch.load(videos / "multigrid_checkpoints" / "last.ckpt", weights_only=True)
+    assert newest["epoch"] == 2 * 1.5  # all epochs, whichever was the best
     main(["predict", "--config", "multigrid.yaml", *quick, "--ckpt_path", best, "--data.predict=multigrid_val.csv"])
     assert "turn left" in (videos / "predictions.csv").read_text()  # the names of the folders
 
@@ -61,6 +64,21 @@ def test_what_init_says_of_videos_that_differ_and_of_paths_with_spaces(videos, c
     assert "lightning-multigrid plan --config 'new folder/first.yaml'\n" in said
     config = yaml.safe_load((videos / "new folder" / "first.yaml").read_text())
     assert f"--ckpt_path '{videos / 'new folder' / 'first_checkpoints' / 'best.ckpt'}'" in config["next"]
+
+
+def test_init_names_what_it_leaves_out(videos, capsys):
+    jump = videos / "videos" / "jump"
+    (jump / "notes.txt").touch()
+    (jump / "0.mp4").write_bytes(b"no video")
+    frames = [Image.fromarray(frame) for frame in numbered_frames(10, 48, 64)]
+    frames[0].save(jump / "é 9.gif", save_all=True, append_images=frames[1:], duration=40)
+    main(["init", "videos"])
+    said = capsys.readouterr().out
+    assert f"Broken, left out: {jump / '0.mp4'}: " in said
+    assert "No videos by their names, left out: videos/jump/notes.txt\n" in said
+    listed = "".join((videos / f"multigrid_{split}.csv").read_text() for split in ("train", "val"))
+    assert str(jump / "0.mp4") not in listed
+    assert str(jump / "é 9.gif") in listed
 
 
 def test_splits_that_are_there_are_taken(videos, capsys):
@@ -83,6 +101,7 @@ def test_splits_that_are_there_are_taken(videos, capsys):
     [
         (["videos", "--output", "there.yaml"], "there.yaml exists already. Remove it, or give another"),
         (["nowhere"], "nowhere"),
+        (["few/jump"], "few/jump have no labels. Give a list of `path label`, or a folder per class"),
         (["few"], "too few for the large mini-batches"),
         (["broken"], "None of 2 videos can be read. The last: "),
         (["pair"], "No class of pair has 5 videos"),

@@ -11,6 +11,7 @@ import warnings
 import pytest
 import torch
 import yaml
+from lightning.fabric.accelerators import CUDAAccelerator
 
 import lightning_multigrid
 from lightning_multigrid.cli.main import main
@@ -123,9 +124,13 @@ def test_plan_on_other_devices_than_the_config_says(tmp_path, capsys, given, wor
 
 
 @pytest.mark.parametrize(
-    ("devices", "world"), [("auto", 1), pytest.param(-1, 1, marks=pytest.mark.slow), ([0, 3], 2), ("4", 4)]
+    ("devices", "world"),
+    [("auto", 1), pytest.param(-1, 1, marks=pytest.mark.slow), ([0, 3], 2), ("4", 4), ("0,1", 2), ("3,", 1)],
 )
 def test_devices_of_a_config(tmp_path, capsys, devices, world):
+    with pytest.MonkeyPatch.context() as four:  # Lightning's own count, on a machine of so many
+        four.setattr("lightning.fabric.accelerators.cuda.num_cuda_devices", lambda: 4)
+        assert devices in ("auto", -1) or len(CUDAAccelerator.parse_devices(devices)) == world
     main(["plan", "--config", config(tmp_path, devices=devices), "--clips=48000", "--json"])
     assert json.loads(capsys.readouterr().out)["devices"] == world
 
@@ -264,6 +269,17 @@ def test_predict_leaves_a_table(videos):
     assert [row.split(",")[0] for row in rows] == [str(videos / "5.mp4"), str(videos / "2.mp4")]
 
 
+def test_predict_takes_a_folder_of_videos(videos):
+    (videos / "train.csv").unlink()  # on another machine; neither its labels nor its classes are needed
+    (videos / "new").mkdir()
+    for index in range(2):
+        (videos / f"{index}.mp4").rename(videos / "new" / f"{index}.mp4")
+    main(["predict", str(videos / "new"), "--config", config(videos, enable_model_summary=False), *SMALL])
+    header, *rows = (videos / "run" / "predictions.csv").read_text().splitlines()
+    assert header.startswith("path,class_1,probability_1")
+    assert [row.split(",")[0] for row in rows] == [str(videos / "new" / f"{index}.mp4") for index in range(2)]
+
+
 def test_predict_leaves_the_table_that_the_config_asks_for(videos):
     writer = {"class_path": "lightning_multigrid.PredictionWriter", "init_args": {"path": "best.csv", "top_k": 1}}
     path = config(videos, enable_model_summary=False, callbacks=[writer])
@@ -357,10 +373,11 @@ def test_help(command, capsys):
     assert exit_info.value.code == 0
     text = capsys.readouterr().out
     if command == ["plan"]:
-        assert text.startswith("usage: lightning-multigrid plan --config CONFIG [options]\n\nPrints the multigrid")
+        assert text.startswith("usage: lightning-multigrid plan [--config CONFIG] [options]\n\nPrints the multigrid")
         assert text.index("Training videos, over all devices") < text.index("--trainer.")
     if not command:
-        assert all(name in text for name in ("fit", "validate", "test", "predict", "plan"))
+        ours = ("plan", "init", "prepare", "check", "migrate", "completion")
+        assert all(re.search(rf"^    {name} +\S", text, re.MULTILINE) for name in ("fit", "predict", *ours))
 
 
 def test_help_of_a_class_explains_its_arguments(capsys):

@@ -310,10 +310,22 @@ def test_a_config_of_mvit_is_translated_with_its_optimizer_and_augmentation(tmp_
         "dict_kwargs": {"num_classes": 400, "dropout": 0.5, "stochastic_depth_prob": 0.2},
     }
     assert (data["batch_size"], data["repeats"]) == (16 // 8 * 2, 2)  # clips, of half as many videos
-    assert data["augment"] == {"mixup": 0.8, "cutmix": 1.0, "rand_augment": 4, "magnitude": 7, "erasing": 0.25}
+    # PySlowFast's m7 is of 10, torchvision's of 30: shears of 0.21 and 21 degrees.
+    strength = {"magnitude": 7 * 30 // 10, "operation_probability": 0.5}
+    assert data["augment"] == {"mixup": 0.8, "cutmix": 1.0, "rand_augment": 4, "erasing": 0.25, **strength}
     for name in ("AUG.COLOR_JITTER: 0.4", "SOLVER.COSINE_END_LR: 1e-6"):
         assert f"# Not carried over: {name}" in text
     assert plan(tmp_path, text, capsys)["lr"] == pytest.approx(1e-4)
+
+
+def test_a_warm_up_from_0_and_a_training_on_the_cpu_can_run(tmp_path, capsys):
+    warmup = {"WARMUP_EPOCHS": 2.0, "WARMUP_START_LR": 0}
+    text = translated(tmp_path, changed(SMALL, SOLVER=warmup, TRAIN={"MIXED_PRECISION": True}, NUM_GPUS=0))
+    trainer = yaml.safe_load(text)["trainer"]
+    assert (trainer["accelerator"], trainer["devices"], trainer.get("precision")) == ("cpu", 1, None)
+    assert "The warm-up starts at 1e-06 of the LR" in text
+    first = plan(tmp_path, text, capsys)["phases"][0]["lr"][0]
+    assert 0 < first < 1e-4
 
 
 def test_a_single_step_is_a_constant_lr(tmp_path):
@@ -355,6 +367,13 @@ def test_offset_sampling_has_its_positions(tmp_path):
         ({"TRAIN": {"DATASET": "ava"}}, "`TRAIN.DATASET: ava` is not supported; kinetics, ssv2 and charades are"),
         ({"TRAIN": {"BATCH_SIZE": 9}}, "`TRAIN.BATCH_SIZE: 9` must be a multiple of `NUM_GPUS: 2`"),
         ({"TRAIN": {"BATCH_SIZE": "many"}}, "`TRAIN.BATCH_SIZE` must be a number, got 'many'"),
+        ({"NUM_GPUS": -1}, "`NUM_GPUS: -1` must be at least 0"),
+        ({"NUM_SHARDS": 0}, "`NUM_SHARDS: 0` must be at least 1"),
+        ({"SOLVER": {"BASE_LR": 0}}, "`SOLVER.BASE_LR: 0` must be above 0"),
+        (
+            {"SOLVER": {"BASE_LR": 0.1, "WARMUP_EPOCHS": 1, "WARMUP_START_LR": 0.2}},
+            "`SOLVER.WARMUP_START_LR: 0.2` must be from 0 to `SOLVER.BASE_LR: 0.1`",
+        ),
         ({"SOLVER": {"BASE_LR": "high"}}, "`SOLVER.BASE_LR` must be a number, got 'high'"),
         ({"SOLVER": {"STEPS": 3}}, "`SOLVER.STEPS` must be a list, got 3"),
         ({"TEST": {"NUM_SPATIAL_CROPS": 5}}, "`TEST.NUM_SPATIAL_CROPS: 5` is not supported; 1 and 3 are"),

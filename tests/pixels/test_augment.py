@@ -78,15 +78,20 @@ def test_edits_are_the_same_for_all_frames_of_a_clip() -> None:
     assert changed > 30
 
 
-def test_rand_augment_is_that_of_torchvision_on_pixels_between_black_and_white() -> None:
+@pytest.mark.parametrize("probability", [1.0, 0.5, 0.0])
+def test_rand_augment_is_that_of_torchvision_on_pixels_between_black_and_white(probability: float) -> None:
     images = clips()
-    edited, labels = augmented(Augmentation(rand_augment=2, magnitude=13), images)
+    augmentation = Augmentation(rand_augment=2, magnitude=13, operation_probability=probability)
+    edited, labels = augmented(augmentation, images)
     assert labels is LABELS
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
     for clip, seed, out in zip(images, SEEDS, edited, strict=True):
         pixels = (clip.transpose(0, 1) * std + mean).clamp(0, 1)
         torch.manual_seed(seed)
-        expected = v2.RandAugment(num_ops=2, magnitude=13, fill=list(MEAN))(pixels)
+        expected = pixels
+        for _ in range(2):
+            if torch.rand(1) < probability:
+                expected = v2.RandAugment(num_ops=1, magnitude=13, fill=list(MEAN))(expected)
         assert torch.allclose(out.transpose(0, 1) * std + mean, expected, atol=1e-5)
 
 
@@ -180,6 +185,7 @@ def test_a_single_clip_is_mixed_with_itself() -> None:
         ({"cutmix": -1}, r"`cutmix` must be at least 0, which is none, got -1"),
         ({"rand_augment": -1}, r"`rand_augment` must be at least 0, which is none, got -1"),
         ({"magnitude": 31}, r"`magnitude` must be in \[0, 30\], got 31"),
+        ({"operation_probability": -0.5}, r"`operation_probability` must be a probability in \[0, 1\], got -0\.5"),
         ({"erasing": 1.5}, r"`erasing` must be a probability in \[0, 1\], got 1\.5"),
     ],
 )

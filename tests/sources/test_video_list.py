@@ -319,6 +319,12 @@ CLASSES = (
 )
 
 
+def test_videos_in_a_folder_alone_have_no_labels(tmp_path):
+    manifest = read_manifest(touch(tmp_path, "b.mp4", "a b.gif", "notes.txt", ".c.mp4"))
+    assert rows_of(manifest) == [("a b.gif", ()), ("b.mp4", ())]
+    assert not manifest.labelled
+
+
 def test_a_folder_per_class(tmp_path):
     manifest = read_manifest(touch(tmp_path, *CLASSES, "README.md"))
 
@@ -374,8 +380,7 @@ def test_folders_of_frames_per_class(tmp_path):
 @pytest.mark.parametrize(
     ("names", "arguments", "match"),
     [
-        ([], {}, r"holds no folders; a folder per class is required \(.*run/a\.mp4\)"),
-        (["a.mp4", "b.mp4"], {}, r"holds 2 videos, but no folders; .* give a list with one path per line"),
+        ([], {}, r"holds no folders and no videos; a folder per class is required \(.*run/a\.mp4\)"),
         ([".hidden/a.mp4"], {}, r"holds no folders"),
         (["run/a.mp4", "swim/a.txt"], {}, r"swim holds no videos \(\.3gp .*\.mp4 .*\); at least one per class"),
         (["run/a.mp4"], {"frame_rate": 24}, r"run holds no folders of images \(.*\.jpg .*\); at least one"),

@@ -1,0 +1,360 @@
+"""The subcommands in one parser: Lightning's, and ours, with types and help from signatures."""
+
+import json as json_format
+import math
+import re
+import sys
+from argparse import SUPPRESS, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from inspect import getdoc, signature
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import torch
+from jsonargparse import DefaultHelpFormatter, Namespace
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import BasePredictionWriter
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning_utilities.core.rank_zero import rank_zero_info
+
+from lightning_multigrid import __version__
+from lightning_multigrid.cli.completion import completion_script
+from lightning_multigrid.cli.data_commands import check_videos, prepare_videos
+from lightning_multigrid.cli.explain import explained
+from lightning_multigrid.cli.forecast import Forecast, clip_costs, measure_steps
+from lightning_multigrid.cli.init import init
+from lightning_multigrid.cli.plan import Preview, count_clips, preview
+from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
+from lightning_multigrid.reports import plan_figure, save
+from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
+from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
+
+_PRESETS = Path(__file__).parent / "presets"
+# What our commands take of a config of `fit`.
+_TAKES = {"plan": "all", "init": "nothing", "prepare": "data", "check": "data"}
+_TAKES |= {"migrate": "nothing", "completion": "nothing"}
+_OF_TRAINING = "trainer", "model"
+_OF_FIT = "ckpt_path", "weights_only"
+# The option for the word after a command.
+_FIRST = {"predict": "data.predict", "init": "source", "prepare": "source", "check": "source", "migrate": "source"}
+_FIRST["completion"] = "shell"
+
+
+class CommandTrainer(Trainer):
+    """Lightning's Trainer; its methods are the subcommands, and those of ours only describe them."""
+
+    def plan(
+        self,
+        clips: int | None = None,
+        devices: int | None = None,
+        num_nodes: int | None = None,
+        step_time: float | None = None,
+        measure: bool = False,
+        plot: str | None = None,
+        json: bool = False,
+        like: str | None = None,
+    ) -> None:
+        """Prints the multigrid schedule of a config and what it costs, without data or GPU.
+
+        Args:
+            clips: Training videos, over all devices; None counts them if they are on this machine.
+            devices: GPUs per node; None is what the config says.
+            num_nodes: Nodes; None is what the config says, or 1 if `devices` is given.
+            step_time: Seconds of a baseline step on one device; FLOPs give those of other steps.
+            measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
+            plot: Draw shapes and LR, as Figure 2 of the paper, and the costs of grids to this file (.png, .svg, .pdf).
+            json: Print JSON instead of a table.
+            like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
+        """
+
+    init = staticmethod(init)
+    prepare = staticmethod(prepare_videos)
+    check = staticmethod(check_videos)
+
+    @staticmethod
+    def migrate(source: str) -> None:
+        """Prints the config of `fit` that trains what a config of PySlowFast trains.
+
+        Settings without a counterpart are in comments at its top.
+
+        Args:
+            source: A YAML file of PySlowFast.
+        """
+
+    @staticmethod
+    def completion(shell: Literal["bash", "zsh"]) -> None:
+        """Prints a script for your shell: then Tab completes commands, options and files, without starting Python.
+
+            lightning-multigrid completion bash > ~/.lightning-multigrid.sh
+            echo "source ~/.lightning-multigrid.sh" >> ~/.bashrc
+
+        For zsh, write `zsh` for `bash`, and ~/.zshrc for ~/.bashrc. Do the first line again after an update.
+
+        Args:
+            shell: The shell.
+        """
+
+
+class _Help(RawDescriptionHelpFormatter, DefaultHelpFormatter):
+    """Keeps the lines of a description."""
+
+
+class _Parser(LightningArgumentParser):
+    """The help of a subcommand begins with its own options; `takes` is what it takes of a config of `fit`."""
+
+    takes: str | None = None  # one of `_TAKES`; None for Lightning's own
+
+    def format_help(self, *args: Any, **kwargs: Any) -> str:
+        parts = re.split(r"\n\n(?=\S)", str(super().format_help(*args, **kwargs)).rstrip())
+        text = [part for part in parts if not re.search(r"\n  -", part)]
+        options = [part for part in parts if part not in text]
+        own = options[1:] and [options.pop()]
+        shown = [*options[:1], *own, *([] if self.takes == "data" else options[1:])]
+        return "\n\n".join([text[0], *text[1:], *shown]) + "\n"
+
+
+def _takes(parser: LightningArgumentParser) -> str | None:
+    return parser.takes if isinstance(parser, _Parser) else None
+
+
+class MultigridCLI(LightningCLI):
+    """Lightning's command line with our subcommands."""
+
+    parsers: list[_Parser]
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        # Lightning hands model and data to each command.
+        return {**LightningCLI.subcommands(), **{name: {"model", "datamodule"} for name in _TAKES}}
+
+    def init_parser(self, takes: str | None = None, **kwargs: Any) -> LightningArgumentParser:
+        """Makes the parser of the program, then those of its subcommands."""
+        parser = _Parser(**kwargs) if takes == "nothing" else super().init_parser(**kwargs)
+        assert isinstance(parser, _Parser)
+        parser.takes = takes
+        self.__dict__.setdefault("parsers", []).append(parser)
+        return parser
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        if _takes(parser) in (None, "all"):
+            super().add_default_arguments_to_parser(parser)
+
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        if _takes(parser) in (None, "all"):
+            super().add_core_arguments_to_parser(parser)
+        elif _takes(parser) == "data":
+            parser.add_lightning_class_args(self.trainer_class, "trainer")
+            for name, kind in (("model", LightningModule), ("data", LightningDataModule)):
+                parser.add_lightning_class_args(kind, name, subclass_mode=True, required=False)
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds what a config may say beside its parts; what a command doesn't use is not in its help."""
+        if _takes(parser) in (None, "all"):
+            threads = "Threads that torch computes with on a CPU; null is as many as it has cores."
+            parser.add_argument("--threads", type=int | None, default=None, help=threads)
+            for name, when in (("about", "before"), ("next", "after")):
+                parser.add_argument(f"--{name}", type=str | None, help=f"Text to show {when} `fit`.")
+        unused = {"all": _OF_FIT, "data": (*_OF_FIT, "seed_everything", "threads", "about", "next")}
+        for name in unused.get(str(_takes(parser)), ()):
+            parser.add_argument(f"--{name}", type=Any, help=SUPPRESS)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        with explained(list(self.subcommands()), self.parsers):
+            super().parse_arguments(parser, args)
+        if _TAKES.get(self.config.subcommand, "all") != "all":
+            self.config[self.config.subcommand].seed_everything = False  # Lightning's word for no seed
+
+    def before_instantiate_classes(self) -> None:
+        threads = self.config[self.subcommand].get("threads")
+        if threads is not None:
+            torch.set_num_threads(threads)
+        if self.subcommand == "plan":  # it needs no GPU, and logs nothing
+            trainer = self.config.plan.trainer
+            self.configured = (_count_devices(trainer.devices), trainer.num_nodes)
+            self.precision = str(trainer.precision)
+            trainer.accelerator, trainer.strategy, trainer.precision, trainer.logger = "cpu", "auto", None, False
+            trainer.devices = trainer.num_nodes = 1
+
+    def instantiate_classes(self) -> None:
+        """Makes what the command needs: `prepare` and `check` no model and no Trainer, others nothing at all."""
+        command = str(self.subcommand)
+        if _TAKES.get(command, "all") == "all":
+            super().instantiate_classes()
+            return
+        given = {name: value for name, value in vars(self.config[command]).items() if name not in _OF_TRAINING}
+        made = self._own_parsers[command].instantiate_classes(Namespace(given))  # type: ignore[no-untyped-call]
+        self.config_init = Namespace({command: made})  # type: ignore[no-untyped-call]
+        self.model, self.datamodule = None, made.get("data")
+        self.trainer = self.trainer_class  # type: ignore[assignment]
+
+    @property
+    def _own_parsers(self) -> dict[str, _Parser]:
+        return dict(zip(self.subcommands(), self.parsers[1:], strict=True))
+
+    def before_fit(self) -> None:
+        """Says what the config is about, and how large the model is; Lightning's table is for modules of many parts."""
+        self._say("about")
+        model = getattr(self.model, "model", self.model)
+        rank_zero_info(f"{type(model).__name__}: {sum(p.numel() for p in model.parameters()):,} parameters.")
+
+    def after_fit(self) -> None:
+        self._say("next")
+
+    def _say(self, name: str) -> None:
+        if self.config.fit[name] is not None:
+            rank_zero_info(self.config.fit[name].rstrip())
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Makes a Trainer with `AtomicCheckpointIO`, unless the config has another `CheckpointIO`."""
+        trainer: Trainer = super().instantiate_trainer(**kwargs)
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+        return trainer
+
+    def before_predict(self) -> None:
+        """Makes `predict` write a table, unless the config has another writer, module or data module."""
+        trainer = self.trainer
+        writers = [c for c in trainer.callbacks if isinstance(c, BasePredictionWriter)]  # type: ignore[attr-defined]
+        if not writers and isinstance(self.model, VideoClassifier) and isinstance(self.datamodule, VideoDataModule):
+            trainer.callbacks.append(PredictionWriter())  # type: ignore[attr-defined]
+
+    def plan(self, **options: Any) -> None:
+        """Does what `_Trainer.plan` documents."""
+        given = SimpleNamespace(**options)
+        clips, step_time, measure = given.clips, given.step_time, given.measure
+        callbacks = [c for c in self.trainer.callbacks if isinstance(c, MultigridCallback)]  # type: ignore[attr-defined]
+        if not callbacks:
+            print("`trainer.callbacks` has no MultigridCallback, so this is the baseline as it is.", file=sys.stderr)
+        if not isinstance(self.datamodule, VideoDataModule):
+            raise MisconfigurationException(
+                f"`plan` reads the baseline off a VideoDataModule, got {type(self.datamodule).__name__}. With other "
+                "data the schedule is printed when `fit` starts."
+            )
+        if step_time is not None and (measure or step_time <= 0):
+            wrong = f"{step_time:g} and `--measure`" if measure else f"{step_time:g}"
+            raise ValueError(f"`--step_time` must be above 0 and come without `--measure`, got {wrong}. Give either.")
+        configured = math.prod(self.configured)
+        # `--devices` alone means that many in all, rather than on each of a recipe's nodes.
+        nodes = given.num_nodes or (1 if given.devices else self.configured[1])
+        world = (given.devices or self.configured[0]) * nodes
+        clips = count_clips(self.datamodule) if clips is None else clips
+        parts = next(iter(callbacks), None), self.trainer, self.model, self.datamodule
+        sync = self.config.plan.trainer.sync_batchnorm
+        plan = preview(*parts, clips=clips, world=world, configured_world=configured, sync_batchnorm=sync)
+        forecast = _forecast(plan, self.model, step_time, self.precision if measure else None)
+        print(json_format.dumps(plan.as_json(forecast), indent=2) if given.json else plan.table(forecast))
+        if given.plot is not None:
+            save(plan_figure(plan.schedule, plan.lrs, forecast.relative_costs()), given.plot)
+            print(f"Drawn to {given.plot}.", file=sys.stderr)
+
+    def init(self, model: None, **given: Any) -> None:
+        init(**given)
+
+    def prepare(self, model: None, datamodule: LightningDataModule | None = None, **given: Any) -> None:
+        prepare_videos(datamodule, **given)
+
+    def check(self, model: None, datamodule: LightningDataModule | None = None, **given: Any) -> None:
+        check_videos(datamodule, **given)
+
+    def migrate(self, model: None, source: str) -> None:
+        print(translate_pyslowfast(source), end="")
+
+    def completion(self, model: None, shell: str) -> None:
+        print(completion_script(self._own_parsers), end="")
+
+
+def typed(words: Sequence[str]) -> list[str]:
+    """Returns words of the command line as the parser takes them.
+
+    `--json=true` for a bare `--json`, `--source=FOLDER` for `check FOLDER`, and the file of a preset for its name.
+    """
+    command, *words = words or [""]
+    if command in _FIRST and words and not words[0].startswith("-"):
+        words = [*words[1:], f"--{_FIRST[command]}={words[0]}"]  # after a config, which may name the class of the data
+    arguments = signature(getattr(CommandTrainer, command)).parameters if command in _TAKES else {}
+    flags = [f"--{name}" for name, argument in arguments.items() if argument.annotation is bool]
+    expanded = [command] if command else []
+    for word, following in pairwise([*words, ""]):
+        bare = word in flags and following.lower() not in ("true", "false")
+        expanded.append(f"{word}=true" if bare else word)
+    if command != "plan":
+        return expanded
+    while "--like" in expanded:
+        place = expanded.index("--like")
+        expanded[place : place + 2] = [f"--like={''.join(expanded[place + 1 : place + 2])}"]
+    return [part for word in expanded for part in (_preset(word[7:]) if word.startswith("--like=") else [word])]
+
+
+def _count_devices(devices: int | str | list[int]) -> int:
+    """Returns the devices that a config asks for on each node; 1 if it leaves that to the machine.
+
+    It reads `devices` as Lightning 2.5.3 to 2.6.6 does: `"0,1"` is a list of two, `"2"` a number. Lightning's own
+    function, `Accelerator.parse_devices`, refuses devices that this machine doesn't have.
+    """
+    if isinstance(devices, str):
+        listed = "," in devices
+        devices = [int(part) for part in devices.split(",") if part] if listed else int(devices.replace("auto", "-1"))
+    return max(1, len(devices) if isinstance(devices, list) else devices)
+
+
+def _forecast(plan: Preview, module: LightningModule, step_time: float | None, measured_at: str | None) -> Forecast:
+    shapes = [shape for shape, _ in plan.shapes]
+    seconds = {} if step_time is None else {plan.schedule.baseline.shape: step_time}
+    if measured_at is not None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        seconds = measure_steps(module, plan.shapes, device, precision=measured_at)
+    return Forecast(plan.schedule, clip_costs(module, shapes), seconds, plan.world)
+
+
+def _preset(name: str) -> list[str]:
+    names = sorted(path.stem for path in _PRESETS.glob("*.yaml"))
+    if name not in names:
+        raise ValueError(
+            f"`--like` must be one of {', '.join(names)}, got {name!r}. For your own recipe use `--config`."
+        )
+    return ["--config", str(_PRESETS / f"{name}.yaml")]
+
+
+def run(args: ArgsType) -> None:
+    """Runs a command line, that of the process if `args` is None."""
+    if args is None:
+        sys.argv[1:] = typed(sys.argv[1:])
+    elif isinstance(args, list):
+        args = typed(args)
+    MultigridCLI(
+        LightningModule,
+        LightningDataModule,
+        trainer_class=CommandTrainer,
+        subclass_mode_model=True,
+        subclass_mode_data=True,
+        auto_configure_optimizers=False,
+        seed_everything_default=0,
+        save_config_kwargs={"overwrite": True},
+        trainer_defaults={"enable_model_summary": False},
+        parser_class=_Parser,
+        parser_kwargs={
+            "prog": "lightning-multigrid",
+            "version": __version__,
+            "description": "Multigrid training of video models.",
+            "formatter_class": _Help,
+            # Otherwise a mistake in one argument prints the names of all arguments.
+            "exit_on_error": False,
+            **{name: _parser_kwargs(name) for name in MultigridCLI.subcommands()},
+        },
+        args=args,
+    )
+
+
+def _parser_kwargs(command: str) -> dict[str, Any]:
+    takes = _TAKES.get(command)
+    first = f" [{_FIRST[command].rpartition('.')[2].upper()}]" if command in _FIRST else ""
+    config = "" if takes == "nothing" else " [--config CONFIG]"
+    kwargs = {"exit_on_error": False, "usage": f"lightning-multigrid {command}{first}{config} [options]"}
+    if takes is None:
+        return kwargs
+    described = str(getdoc(getattr(CommandTrainer, command))).partition("\n\nArgs:")[0]
+    return {**kwargs, "takes": takes, "description": described, "formatter_class": _Help}
