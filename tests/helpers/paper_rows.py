@@ -10,20 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
 
-import yaml
-
+from benchmarks.recipe_sources import CLIPS, PAGE, settings
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedule, ShortCycle
 from lightning_multigrid.schedule import BaselineEpoch
 from lightning_multigrid.training.lr_stages import lr_stages
 
-ROOT = Path(__file__).parents[2]
-FOLDER, PAGE = ROOT / "examples" / "recipes", ROOT / "docs" / "paper.md"
 MARKS = "<!-- made by tests/helpers/paper_rows.py: -->\n", "<!-- end -->\n"
-# Training videos: Sec. 4, Sec. 6, and the lines of the official list.
-CLIPS = {"Kinetics": 240_000, "SomethingSomething": 169_000, "Charades": 7_985}
 
 
 @dataclass(frozen=True)
@@ -133,20 +126,6 @@ NOTES = {
     "p": "Phases end inside epochs here and at whole epochs there (`whole_epochs: true`), and the warm-up there starts "
     "at an unscaled LR.",
 }
-
-
-def settings(recipe: str) -> dict[str, Any]:
-    """The values of a recipe and of those that it continues, by their dotted names."""
-    own = yaml.safe_load((FOLDER / f"{recipe}.yaml").read_text())
-    base = settings(own.pop("config").removesuffix(".yaml")) if "config" in own else {}
-    return base | _flat(own)
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
 
 
 def schedule(recipe: str) -> tuple[MultigridSchedule, int]:

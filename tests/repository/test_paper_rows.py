@@ -4,8 +4,9 @@ import re
 
 import pytest
 
+from benchmarks.recipe_sources import FOLDER
 from lightning_multigrid.cli.main import main
-from tests.helpers.paper_rows import FOLDER, MARKS, NOTES, PAGE, TABLES, iterations, schedule, tables
+from tests.helpers.paper_rows import MARKS, NOTES, PAGE, TABLES, iterations, schedule, tables
 
 ROWS = [row for rows in TABLES.values() for row in rows]
 
