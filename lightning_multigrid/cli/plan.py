@@ -264,13 +264,13 @@ def preview(
 ) -> Preview:
     """Returns what `fit` does on this many devices (`world`); Trainer and module are afterwards as before.
 
-    `configured_world` is the number of devices that the LR of the config is for. `callback` is None for a baseline
-    without one, and then `sync_batchnorm` says whether all devices share BatchNorm statistics. Too few videos for the
-    first mini-batch, and a scheduler that counts steps of an unknown number of videos, are refused.
+    `clips` is the number of videos, `configured_world` that of the devices that the LR of the config is for. `callback`
+    is None for a baseline without one, and then `sync_batchnorm` says whether all devices share BatchNorm statistics.
+    Too few videos for the first mini-batch, and a scheduler that counts steps of an unknown number, are refused.
     """
     with Takeover() as takeover:
         takeover.attach(trainer, module)
-        known = clips if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world
+        known = clips * data.repeats if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world
         if callback is None:
             # BatchNorm is plain, or the same everywhere.
             callback = MultigridCallback.baseline(sub_batch=data.batch_size * (world if sync_batchnorm else 1))

@@ -20,12 +20,10 @@ from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 class RepeatedOrder:
     """The order of an epoch in which each visit of one of `length` videos gives `repeats` clips, one after the other.
 
-    An epoch has as many clips as the dataset has videos, so it visits a part of the videos, and `repeats` epochs visit
-    each video once. If `repeats` doesn't divide the dataset, the visit at an epoch's end continues in the next epoch.
+    An epoch visits every video once, so it has `repeats` times as many clips as the dataset has videos.
 
-    >>> order = RepeatedOrder(seed=1, length=3, repeats=2)
-    >>> order(0), order(1)
-    ([1, 1, 2], [2, 0, 0])
+    >>> RepeatedOrder(seed=1, length=3, repeats=2)(epoch=0)
+    [1, 1, 2, 2, 0, 0]
     """
 
     seed: int
@@ -33,14 +31,11 @@ class RepeatedOrder:
     repeats: int
 
     def __call__(self, epoch: int) -> list[int]:
-        cycle, part = divmod(epoch, self.repeats)
-        order = epoch_order(self.seed, cycle, self.length)
-        entries = range(part * self.length, (part + 1) * self.length)
-        return [order[entry // self.repeats] for entry in entries]
+        return [index for index in epoch_order(self.seed, epoch, self.length) for _ in range(self.repeats)]
 
     def clip_seed(self, seed: int, epoch: int, index: int, entry: int) -> int:
         """The seed of an entry of an epoch's order; for the first clip of a visit that of (seed, epoch, index)."""
-        repeat = (epoch % self.repeats * self.length + entry) % self.repeats
+        repeat = entry % self.repeats
         return derive_seed(seed, epoch, index, *([repeat] if repeat else []))
 
 
@@ -58,7 +53,8 @@ class RepeatSampler(DistributedSampler[Any]):
     def __init__(
         self, dataset: Dataset[Any], repeats: int, *, num_replicas: int = 1, rank: int = 0, seed: int = 0
     ) -> None:
-        super().__init__(dataset, num_replicas, rank, seed=seed)
+        clips = range(len(cast("Sized", dataset)) * repeats)  # their number is all that the base class asks for
+        super().__init__(cast("Dataset[Any]", clips), num_replicas, rank, seed=seed)
         self.repeats = repeats
 
     def __iter__(self) -> Iterator[Any]:
@@ -69,7 +65,7 @@ class RepeatSampler(DistributedSampler[Any]):
 
     def order_of_all_ranks(self, seed: int) -> RepeatedOrder:
         """The order of the whole dataset; see `order_of`."""
-        return RepeatedOrder(seed, len(cast("Sized", self.dataset)), self.repeats)
+        return RepeatedOrder(seed, len(cast("Sized", self.dataset)) // self.repeats, self.repeats)
 
 
 def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[Any]:

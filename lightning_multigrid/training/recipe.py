@@ -136,7 +136,7 @@ def read_recipe(trainer: Trainer, loader: DataLoader[Any], world: int) -> Recipe
     # As all numbers of the script, `limit_train_batches` and `overfit_batches` count mini-batches of the baseline.
     size = cast("int", loader.batch_size)
     if isinstance(loader.sampler, DistributedSampler):  # the user's own, which cuts the data among the ranks
-        baseline_clips, available = len(loader.sampler), Fraction(len(cast("Sized", loader.dataset)), world)
+        baseline_clips, available = len(loader.sampler), Fraction(len(cast("Sized", loader.sampler.dataset)), world)
     else:  # Lightning's distributed sampler repeats samples to make the ranks equal; a multigrid epoch leaves them out
         samples = len(cast("Sized", loader.sampler))
         baseline_clips, available = math.ceil(samples / world), Fraction(samples, world)

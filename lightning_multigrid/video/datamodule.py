@@ -92,7 +92,7 @@ class VideoDataModule(LightningDataModule):
             CUDA device, else `rgb`. Evaluation is on RGB.
         repeats: Clips to take from a training video each time it is visited (repeated augmentation). They lie in one
             span as long as a baseline clip, which is decoded once, and each has its own frames in it (on coarse
-            grids), crop and flip. An epoch still has as many clips as there are videos: it visits a part of them.
+            grids), crop and flip. An epoch visits every video, so it has `repeats` times as many clips.
         num_workers: Processes that decode.
         pin_memory: Copy to a CUDA device from pinned memory, in the background; without CUDA it has no effect.
         drop_last: Drop the last mini-batch of a training epoch if it is incomplete.

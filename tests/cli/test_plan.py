@@ -79,13 +79,14 @@ CONFIGS = {
     "accumulation and drop_last": ({"accumulate_grad_batches": 2}, {"drop_last": True, "batch_size": 1}, {}),
     "max_steps": ({"max_epochs": -1, "max_steps": 50}, {}, {}),
     "a limit": ({"limit_train_batches": 0.7}, {}, {}),
+    "repeats": ({}, {"repeats": 2}, {}),
     "milestones and a warm-up": ({}, {}, {"schedule": "steps", "milestones": [1.4, 2.2], "warmup_epochs": 0.3}),
     "whole milestones": ({"max_epochs": 4}, {}, {"schedule": "steps", "milestones": [2, 3]}),
 }
 
 
 @pytest.mark.parametrize(
-    "name", sampled(CONFIGS, "milestones and a warm-up", "accumulation and drop_last", "max_steps")
+    "name", sampled(CONFIGS, "milestones and a warm-up", "accumulation and drop_last", "max_steps", "repeats")
 )
 def test_planned_steps_are_those_of_the_fit(name, videos):
     of_trainer, of_data, of_module = CONFIGS[name]

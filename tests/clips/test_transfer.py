@@ -74,7 +74,7 @@ def videos(folder: Path, pixels: Any = "yuv") -> VideoDataset:
 
 def loader_of(data: VideoDataset, workers: int, repeats: int, collate_fn: Any = collate_clips) -> MultigridLoader:
     order = RepeatedOrder(0, len(data), repeats)
-    sampler = MultigridSampler(Plan(SCHEDULE, len(data)), order)
+    sampler = MultigridSampler(Plan(SCHEDULE, repeats * len(data)), order)
     return MultigridLoader(data, sampler, DataLoader(data, num_workers=workers, collate_fn=collate_fn))
 
 
@@ -97,7 +97,7 @@ def test_mini_batches_are_the_same_for_any_number_of_workers(
     for epoch in (0, 3):
         for loader in loaders:
             loader.sampler.set_epoch(epoch)
-        for step, *batches in zip(SCHEDULE.steps(epoch, 6 * VIDEOS), *loaders, strict=True):
+        for step, *batches in zip(SCHEDULE.steps(epoch, repeats * 6 * VIDEOS), *loaders, strict=True):
             alone = contents(batches[0])
             assert all(contents(batch) == alone for batch in batches[1:])
             clips = step.shape.clips
@@ -158,29 +158,27 @@ def test_workers_hand_over_bytes_in_shared_memory(folder: Path) -> None:
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 3))
 @settings(max_examples=30, deadline=None)
-def test_so_many_epochs_visit_each_video_once(length: int, repeats: int, cycle: int) -> None:
-    epochs = [RepeatedOrder(5, length, repeats)(repeats * cycle + part) for part in range(repeats)]
-    assert {len(epoch) for epoch in epochs} == {length}
-    together = [index for epoch in epochs for index in epoch]
-    assert Counter(together) == dict.fromkeys(range(length), repeats)
-    assert together[::repeats] == epoch_order(5, cycle, length)  # each visit is in one place
-    assert RepeatedOrder(5, length, 1)(cycle) == epoch_order(5, cycle, length)
+def test_an_epoch_visits_every_video_once(length: int, repeats: int, epoch: int) -> None:
+    order = RepeatedOrder(5, length, repeats)(epoch)
+    assert Counter(order) == dict.fromkeys(range(length), repeats)
+    for clip in range(repeats):  # the clips of a visit are in one place, and videos in the order without repeats
+        assert order[clip::repeats] == epoch_order(5, epoch, length)
 
 
 def test_clips_of_a_visit_have_seeds_of_their_own_and_one_for_the_span() -> None:
-    sampler = MultigridSampler(Plan(SCHEDULE, 201), RepeatedOrder(0, 201, 2))
+    sampler = MultigridSampler(Plan(SCHEDULE, 402), RepeatedOrder(0, 201, 2))
     alone = MultigridSampler(Plan(SCHEDULE, 201), lambda epoch: epoch_order(0, epoch, 201))
-    for epoch, first in ((0, 0), (1, 1)):  # 201 is odd: the last visit of epoch 0 goes on in epoch 1
+    for epoch in (0, 1):
         for each in (sampler, alone):
             each.set_epoch(epoch)
         requests = [request for batch in sampler for request in batch]
         assert [r.index for r in requests] == RepeatedOrder(0, 201, 2)(epoch)
-        assert len({r.seed for r in requests}) == 201
-        pairs = list(zip(requests[first::2], requests[first + 1 :: 2], strict=False))
-        assert len(pairs) == len({a.visit for a, _ in pairs}) == 100
+        assert len({r.seed for r in requests}) == 402
+        pairs = list(zip(requests[::2], requests[1::2], strict=True))
+        assert len(pairs) == len({a.visit for a, _ in pairs}) == 201
         assert all(a.visit == b.visit and a.index == b.index for a, b in pairs)
         # The first clip of a visit is seeded as without repeats, whose clips have no span in common with others.
-        assert {a.seed for a, _ in pairs} <= {r.seed for batch in alone for r in batch}
+        assert {a.seed for a, _ in pairs} == {r.seed for batch in alone for r in batch}
         assert {r.visit for batch in alone for r in batch} == {None}
 
 
@@ -261,6 +259,7 @@ def test_the_baselines_sampler_deals_an_epoch_to_the_ranks() -> None:
         found = [list(rank) for rank in ranks]
         expected = RepeatedOrder(4, 21, 3)(epoch)
         assert found[0] + found[1] == [*expected, expected[0]]  # one more, to make the ranks equal
+        assert len(expected) == 3 * 21
     loader = DataLoader(data, sampler=ranks[1])
     assert list(order_of(loader, seed=8)(2)) == RepeatedOrder(8, 21, 3)(2)
 
@@ -271,10 +270,10 @@ def test_a_loader_of_the_baseline_decodes_a_visit_once(folder: Path) -> None:
     torch.manual_seed(3)
     batches = list(DataLoader(data, 4, sampler=sampler, collate_fn=collate_clips))
     expected = RepeatedOrder(0, len(data), 2)(0)
-    assert [len(batch) for batch in batches] == [4] * 16 + [2]
+    assert [len(batch) for batch in batches] == [4] * 33
     indices = [index for batch in batches for index in batch.indices]
-    assert sum(a != b for a, b in zip(indices, expected, strict=True)) <= 6  # the broken video
-    assert len({seed for batch in batches for seed in batch.seeds}) == len(data)
+    assert sum(a != b for a, b in zip(indices, expected, strict=True)) <= 12  # the broken video
+    assert len({seed for batch in batches for seed in batch.seeds}) == 2 * len(data)
 
 
 # --- In a training ---
@@ -307,10 +306,14 @@ def test_yuv_trains_on_what_rgb_trains_on(folder: Path) -> None:
         assert not torch.equal(a, b)
 
 
-def test_repeats_leave_the_length_of_the_baselines_epoch(folder: Path) -> None:
-    for repeats in (1, 2):
+def test_an_epoch_has_so_many_clips_of_each_video_with_the_callback_and_without(folder: Path) -> None:
+    for repeats, batches in ((1, [16, 16, 8]), (2, [16] * 5)):
         module = trained(folder, [], repeats=repeats, batch_size=16)
-        assert [len(labels) for _, labels in module.seen["train"]] == [16, 16, 8] * 2
+        assert [len(labels) for _, labels in module.seen["train"]] == batches * 2
+        baseline = trained(folder, [MultigridCallback.baseline(seed=5)], repeats=repeats, batch_size=16)
+        assert [len(labels) for _, labels in baseline.seen["train"]] == batches * 2
+        multigrid = trained(folder, [MultigridCallback(seed=5)], repeats=repeats)
+        assert sum(len(labels) for _, labels in multigrid.seen["train"]) == 3 * 40 * repeats
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,8 @@ def arguments(config):
 
 def planned(config, monkeypatch):
     """Shape and LR of each step of the plan, which is asked for the LR at every step."""
-    data = SimpleNamespace(batch_size=config.batch, frames=FRAMES, size=SIZE, stride=1, drop_last=config.drop_last)
+    shape = {"batch_size": config.batch, "frames": FRAMES, "size": SIZE, "stride": 1}
+    data = SimpleNamespace(**shape, drop_last=config.drop_last, repeats=1)
 
     def plan():
         parts = CALLBACKS[config.callback](), trainer(**arguments(config)), Module(config.schedulers), data

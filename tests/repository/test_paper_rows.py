@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-from tests.helpers.paper_rows import FOLDER, MARKS, NOTES, PAGE, TABLES, iterations, schedule, tables
+from benchmarks.recipe_sources import FOLDER
+from lightning_multigrid.cli.main import main
+from tests.helpers.paper_rows import MARKS, NOTES, PAGE, TABLES, iterations, schedule, tables
 
 ROWS = [row for rows in TABLES.values() for row in rows]
 
@@ -43,3 +45,10 @@ def test_a_shortened_baseline_keeps_the_proportions_of_its_stages():
         )
         shares = [[float(m) / float(b.epochs) for m in b.milestones] for b in (short, whole)]
         assert shares[0] == pytest.approx(shares[1], abs=0.01)
+
+
+@pytest.mark.parametrize("recipe", ["slowfast_multigrid", "slowfast_cosine_multigrid"])
+def test_iterations_are_those_of_the_command_plan(recipe, capsys):
+    """Also of a cosine, whose stages the callback infers."""
+    main(["plan", "--config", str(FOLDER / f"{recipe}.yaml"), "--clips=240000", "--devices=8", "--num_nodes=16"])
+    assert f"{iterations(recipe)} steps instead of 112091" in capsys.readouterr().out

@@ -1,0 +1,79 @@
+"""Statistics of a population: against all values at once, and how often they wait for the device."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lightning_multigrid.norm import observed_moments, tracking_layers, write_statistics
+
+
+def layers_of(number: int, device: str = "cpu") -> nn.Sequential:
+    return nn.Sequential(*(nn.BatchNorm1d(2 + index, device=device) for index in range(number)))
+
+
+def see(net: nn.Sequential, inputs: list[Tensor]) -> None:
+    """Shows each input to the layer of its number of channels, as a forward does."""
+    for x in inputs:
+        net[x.shape[1] - 2](x)
+
+
+def test_statistics_are_those_of_all_values_whatever_their_mini_batches_and_layers() -> None:
+    net = layers_of(3).double()
+    generator = torch.Generator().manual_seed(0)
+    inputs = [
+        # A mean of 1,000 deviations: a sum of squares in float32 would lose the variance.
+        torch.randn(clips, channels, 5, generator=generator).double() + 1000
+        for clips, channels in ((1, 2), (7, 3), (4, 2), (2, 3), (9, 2))
+    ]
+    before = [buffer.clone() for buffer in (net[2].running_mean, net[2].running_var)]
+    layers = tracking_layers(net)
+    with observed_moments(layers) as moments:
+        see(net, inputs)
+    write_statistics(layers, moments)
+    for layer in net[:2]:
+        seen = torch.cat([x.transpose(0, 1).flatten(1) for x in inputs if x.shape[1] == layer.num_features], dim=1)
+        assert_close(layer.running_mean, seen.mean(dim=1), rtol=1e-12, atol=0)
+        assert_close(layer.running_var, seen.var(dim=1, correction=0), rtol=1e-7, atol=0)
+    # No value has reached the last layer.
+    assert all(torch.equal(*pair) for pair in zip(before, (net[2].running_mean, net[2].running_var), strict=True))
+
+
+def test_without_any_value_nothing_changes() -> None:
+    net = layers_of(2)
+    write_statistics(tracking_layers(net), {"0": [], "1": []})
+    assert net[0].running_mean.tolist() == [0, 0]
+    assert net[1].running_var.tolist() == [1, 1, 1]
+
+
+class Waits(TorchDispatchMode):
+    """Counts copies from one device to another, for each of which the host waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        tensors = [value for value in (*args, made) if isinstance(value, Tensor)]
+        self.count += len({value.device.type for value in tensors}) > 1
+        return made
+
+
+@pytest.mark.parametrize(("layers", "batches"), [(1, 1), (6, 1), (2, 40)])
+def test_the_device_is_waited_for_as_often_whatever_the_layers_and_mini_batches(layers: int, batches: int) -> None:
+    """On tensors without memory, which know their device."""
+    with FakeTensorMode(), torch.no_grad():
+        net = layers_of(layers, "cuda").eval()
+        tracked, waits = tracking_layers(net), Waits()
+        inputs = [torch.empty(4, 2 + index, 5, device="cuda") for index in range(layers)]
+        with waits:
+            with observed_moments(tracked) as moments:
+                see(net, inputs * batches)
+            assert waits.count == 0
+            write_statistics(tracked, moments)
+        assert waits.count == 3  # what was seen, what the layers had, and what they get
