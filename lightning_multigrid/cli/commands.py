@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
+import yaml
 from jsonargparse import DefaultHelpFormatter, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
@@ -22,6 +23,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid import __version__
+from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.completion import completion_script
 from lightning_multigrid.cli.data_commands import check_videos, prepare_videos
 from lightning_multigrid.cli.explain import explained
@@ -35,7 +37,7 @@ from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDa
 
 _PRESETS = Path(__file__).parent / "presets"
 # What our commands take of a config of `fit`.
-_TAKES = {"plan": "all", "init": "nothing", "prepare": "data", "check": "data"}
+_TAKES = {"plan": "all", "compare": "all", "init": "nothing", "prepare": "data", "check": "data"}
 _TAKES |= {"migrate": "nothing", "completion": "nothing"}
 _OF_TRAINING = "trainer", "model"
 _OF_FIT = "ckpt_path", "weights_only"
@@ -69,6 +71,20 @@ class CommandTrainer(Trainer):
             plot: Draw shapes and LR, as Figure 2 of the paper, and the costs of grids to this file (.png, .svg, .pdf).
             json: Print JSON instead of a table.
             like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
+        """
+
+    def compare(
+        self, output: str = "compared", seeds: int = 3, metric: str | None = None, mode: str | None = None
+    ) -> None:
+        """Trains a config with MultigridCallback, without it, and without it in as much time: does it pay?
+
+        A run whose file is in the output folder is not repeated, so an interrupted comparison continues.
+
+        Args:
+            output: Folder for the runs, what they print, and `compare.png`.
+            seeds: Runs of each kind, with seeds from 0.
+            metric: What to compare, of what the validation logs; None is the first that is no loss.
+            mode: `max` or `min`: what is better; None is `min` for losses and errors.
         """
 
     init = staticmethod(init)
@@ -250,6 +266,11 @@ class MultigridCLI(LightningCLI):
         if given.plot is not None:
             save(plan_figure(plan.schedule, plan.lrs, forecast.relative_costs()), given.plot)
             print(f"Drawn to {given.plot}.", file=sys.stderr)
+
+    def compare(self, model: Any, datamodule: Any = None, **options: Any) -> None:
+        config = yaml.safe_load(self._own_parsers["compare"].dump(self.config.compare))
+        config = {name: value for name, value in config.items() if name not in options}
+        compare(config, Path(options.pop("output")), **options)
 
     def init(self, model: None, **given: Any) -> None:
         init(**given)

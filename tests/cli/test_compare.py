@@ -109,3 +109,18 @@ def test_a_run_that_fails_is_named_with_its_last_lines(tmp_path):
 def test_seeds_are_at_least_one(tmp_path):
     with pytest.raises(ValueError, match="`seeds` must be at least 1, got 0"):
         compare(CONFIG, tmp_path, seeds=0)
+
+
+def test_the_command_hands_its_whole_config_on(monkeypatch, tmp_path):
+    handed = []
+    monkeypatch.setattr(
+        "lightning_multigrid.cli.commands.compare", lambda *given, **named: handed.append((given, named))
+    )
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(CONFIG))
+    main(["compare", "--config", str(file), "--trainer.max_epochs=3", "--seeds=2", f"--output={tmp_path / 'out'}"])
+    [((config, folder), options)] = handed
+    assert (folder, options) == (tmp_path / "out", {"seeds": 2, "metric": None, "mode": None})
+    assert config["trainer"]["max_epochs"] == 3
+    assert config["model"]["init_args"]["milestones"] == [2, 3]
+    assert not {"seeds", "metric", "mode", "output"} & config.keys()
