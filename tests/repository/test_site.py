@@ -82,6 +82,14 @@ def test_the_boxes_of_the_examples_show_their_files(site):
         assert html.unescape(re.sub("<[^>]*>", "", code)).strip() == (ROOT / file).read_text().strip(), file
 
 
+def test_the_notebook_is_a_page(site):
+    page = html.unescape(re.sub("<[^>]*>", "", (site / "tour" / "index.html").read_text()))
+    cells = json.loads((ROOT / "examples" / "tour.ipynb").read_text())["cells"]
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert "".join(cell["source"]).strip() in page
+
+
 class Server(http.server.SimpleHTTPRequestHandler):
     """Serves the site, notes what is missing, and takes the result."""
 
