@@ -83,7 +83,7 @@ if __name__ == "__main__":
     docs = Path(__file__).parents[2] / "docs"
     for page, table, start in (
         ("scripts.md", works(), "## Whole scripts"),
-        ("refused.md", refused(), "| the script |"),
+        ("refused.md", refused(), "| the script | why"),
     ):
         text = (docs / page).read_text(encoding="utf-8")
         (docs / page).write_text(text[: text.index(start)] + table, encoding="utf-8")
