@@ -1,13 +1,26 @@
-"""For mkdocs: formulas become MathML, which browsers draw without a script and without a network."""
+"""For mkdocs: formulas become MathML, which browsers draw without a script or a network; a notebook becomes a page."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
 
 _FORMULA = re.compile(r"^\$\$(.+?)\$\$$", re.MULTILINE | re.DOTALL)
+_NOTEBOOK = re.compile(r"^<!-- notebook: (.+) -->$", re.MULTILINE)
+_ROOT = Path(__file__).parents[1]
 
 
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
-    """Replaces each formula that stands between lines of its own."""
+    """Replaces formulas between lines of their own, and `<!-- notebook: FILE -->` by the cells of the file."""
+    markdown = _NOTEBOOK.sub(lambda line: _cells(_ROOT / line[1]), markdown)
     return _FORMULA.sub(lambda formula: convert(formula[1].strip(), display="block"), markdown)
+
+
+def _cells(notebook: Path) -> str:
+    parts = []
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```{{ .python }}\n{source}\n```")
+    return "\n\n".join(parts)

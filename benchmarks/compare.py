@@ -22,6 +22,7 @@ the last optimizer step, and include no validation.
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from fractions import Fraction
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 from typing import Any
 
 import lightning as L
@@ -414,57 +415,56 @@ def table(runs: dict[str, list[dict[str, Any]]], variants: dict[str, Variant], t
 
 
 def draw(runs: dict[str, list[dict[str, Any]]], file: Path) -> None:
-    """Accuracy against training time (Fig. 1): a point per training length, with the deviation over the seeds."""
+    """Accuracy against training time (Fig. 1): each seed as a small point, and their means, at the median time."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(6, 4), dpi=120)
+    figure, axes = pyplot.subplots(figsize=(6.4, 4.2), dpi=120)
+    top1 = {name: [100 * run["top1"] for run in of_name] for name, of_name in runs.items()}
+    minutes = {name: median(run["train_seconds"] / 60 for run in of_name) for name, of_name in runs.items()}
+    tuned = [name for name in runs if "_time_lr" in name]
+    best = max(tuned, key=lambda name: mean(top1[name]), default="")
+    of_best = f"Baseline, time of multigrid 1.5x, best of {len(tuned)} LRs (times {best.partition('_lr')[2]})"
     curves = {
-        "Multigrid training": (
-            ["multigrid_1.0x", "multigrid_1.5x", "multigrid_2.0x", "multigrid_2.5x", "multigrid_3.0x"],
-            "tab:red",
-            "o",
-            (-7, 6),
-        ),
-        "Baseline training": (
-            ["short_1.0x", "short_1.5x", "short_2.0x", "short_2.5x", "baseline"],
+        "Multigrid training": ([name for name in runs if re.fullmatch(r"multigrid_[\d.]+x", name)], "tab:red", "o-"),
+        "Baseline, shortened": (
+            [name for name in runs if re.fullmatch(r"short_[\d.]+x|baseline", name)],
             "tab:blue",
-            "s",
-            (-7, 4),
+            "s-",
         ),
+        of_best: ([best] if best else [], "tab:green", "D"),
     }
-    for label, (names, colour, marker, offset) in curves.items():
-        present = [name for name in names if name in runs]
-        seconds, accuracy = (
-            [[record[key] for record in runs[name]] for name in present] for key in ("train_seconds", "top1")
-        )
-        axes.errorbar(
-            [mean(values) / 60 for values in seconds],
-            [100 * mean(values) for values in accuracy],
-            yerr=[100 * stdev(values) if len(values) > 1 else 0 for values in accuracy],
-            color=colour,
-            marker=marker,
-            capsize=3,
-            label=label,
-        )
-        for name, x, y in zip(present, seconds, accuracy, strict=True):
+    for label, (names, colour, style) in curves.items():
+        names.sort(key=minutes.__getitem__)
+        for name in names:
+            axes.plot([minutes[name]] * len(top1[name]), top1[name], style[0], color=colour, markersize=3, alpha=0.5)
             epochs = mean(record["epochs"] for record in runs[name]) / runs[name][0]["task"]["epochs"]
             axes.annotate(
-                f"{epochs:.1f}x",
-                (mean(x) / 60, 100 * mean(y)),
+                # A multigrid training is called by its epoch factor, though its epochs are whole.
+                name.partition("_")[2] if name.startswith("multigrid") else f"{epochs:.2g}x",
+                (minutes[name], mean(top1[name])),
                 textcoords="offset points",
-                xytext=offset,  # left of the point: the curves go to the right, the deviations up and down
+                xytext=(-7, 5),
                 horizontalalignment="right",
                 color=colour,
-                bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"},
             )
-    axes.set(xlabel="training time (CPU minutes)", ylabel="top-1 accuracy (%)")
+        if names:
+            axes.plot(
+                [minutes[name] for name in names],
+                [mean(top1[name]) for name in names],
+                style,
+                color=colour,
+                label=label,
+            )
+    seeds = " to ".join(map(str, sorted({len(of_name) for of_name in runs.values()})))
+    axes.set(xlabel="training time (CPU minutes, median)", ylabel="top-1 accuracy (%)")
+    axes.set_title(f"{seeds} seeds (small), and their means (large); lengths in epochs of the baseline", fontsize=9)
     axes.margins(0.12)
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower right", fontsize=8)
     figure.tight_layout()
     figure.savefig(file)
 

@@ -37,7 +37,7 @@ CLIPS = {
     "slowfast_320": (4,),
 }
 BENCHMARKS = Path(__file__).parent
-DOCUMENTS = BENCHMARKS.parent / "docs" / "speed.md", BENCHMARKS / "results" / "README.md"
+DOCUMENTS = BENCHMARKS.parent / "docs" / "measurements.md", BENCHMARKS / "results" / "README.md"
 Counts = dict[Grid, StepCount]
 # Assumptions: seconds of a process until its first step, of choosing a kernel for a convolution by cuDNN's own guess
 # and of trying one; how much longer a step takes than the roofline. Then, steps in a turn.

@@ -199,7 +199,7 @@ row(
     data=of(lambda x, y: (x.flatten(1), y)),
     refused="must hold a clip",
     module=unpacked(lambda b: (b[0].unflatten(2, (FRAMES, SIZE, SIZE)), b[1])),
-    outcome="it has no frames or pixels",
+    outcome="it has no frames or pixels; return C x T x H x W",
 )
 row(DATASETS, "an `IterableDataset` with `limit_train_batches`", data=lambda: DataLoader(Stream(), batch_size=BATCH),
     trainer={"limit_train_batches": CLIPS // BATCH}, resume=True, resumes=False)  # fmt: skip
@@ -352,7 +352,7 @@ row(
     "a list of batches",
     data=lambda: DataLoader(Clips(), batch_sampler=[[i, i + 1] for i in range(0, CLIPS, 2)]),
     refused="has batches of its own",
-    outcome="as above",
+    outcome="as above; use a `sampler`",
 )
 row(
     LOADERS, "a sampler with more clips than the data", data=lambda: loader(shuffle=None, sampler=Repeated()), clips=144

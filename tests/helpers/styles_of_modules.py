@@ -59,9 +59,9 @@ row(TRAINER, "`strategy='deepspeed'`", trainer={"strategy": "deepspeed"}, refuse
     needs="deepspeed", outcome="it keeps the LR in an engine of its own; use `strategy='fsdp'`")  # fmt: skip
 row(TRAINER, "`reload_dataloaders_every_n_epochs=1`", trainer={"reload_dataloaders_every_n_epochs": 1},
     refused="requests the training loader itself",
-    outcome="the plan needs one loader")  # fmt: skip
+    outcome="the plan needs one loader; leave it out")  # fmt: skip
 row(TRAINER, "no end (`max_epochs=-1`)", trainer={"max_epochs": -1}, refused="has no end", plain=False,
-    outcome="the plan needs a length")  # fmt: skip
+    outcome="the plan needs a length; give `max_epochs` or `max_steps`")  # fmt: skip
 
 # --- Callbacks ---
 
@@ -325,7 +325,7 @@ row(MODULES, "frames folded into the batch (TSN)", module=lambda: Script(model=P
 row(MODULES, "a recurrent layer over frames", module=lambda: Script(model=Recurrent))
 row(MODULES, "a pool of a fixed size", module=headed(nn.AvgPool3d((2, 8, 8)), nn.Flatten(), nn.Linear(4, CLASSES)))
 row(MODULES, "a fixed table of positions", module=lambda: Script(model=Positions), refused="cannot take clips",
-    outcome="interpolate it, in a method `set_grid`")  # fmt: skip
+    outcome="it has the places of one grid; interpolate it in a method `set_grid`")  # fmt: skip
 row(MODULES, "the first rows of a table of positions", module=lambda: Script(model=FirstRows), refused="counts places",
     outcome="they are the places of other frames; spread them in a method `set_grid`")  # fmt: skip
 row(MODULES, "resizes in `forward`", module=Resizes, refused="forward",

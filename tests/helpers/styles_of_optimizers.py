@@ -498,4 +498,5 @@ row(MANUAL, "two optimizers and schedulers, stepped after each epoch", module=la
 row(MANUAL, "a scheduler, stepped in every fourth mini-batch as `frequency` says",
     module=lambda: Manual(1, "fourth", {**STEP, "frequency": 4}))  # fmt: skip
 row(MANUAL, "a scheduler, stepped in every fourth mini-batch", module=lambda: Manual(1, "fourth"),
-    refused="expected a call after every epoch", late=True, outcome="say it by `interval` and `frequency`")  # fmt: skip
+    refused="expected a call after every epoch", late=True,
+    outcome="how often can't be known; say `interval` and `frequency`")  # fmt: skip

@@ -47,12 +47,24 @@ TWO_VIEWS = {"data": named(video=itself, other=lambda x: x.flip(-1)), **VIDEO}
 PATHWAYS = {"data": named(slow=lambda x: x[:, ::2], video=itself), **VIDEO}
 MASKED = {"data": named(video=itself, mask=bright), **VIDEO}
 row(SEVERAL, "SlowFast's pathways", multigrid={"clips": ["slow", "video"]}, resume=True, **PATHWAYS)
-row(SEVERAL, "SlowFast's pathways, unnamed", refused="Say which ones are clips", outcome="name them", **PATHWAYS)
+row(
+    SEVERAL,
+    "SlowFast's pathways, unnamed",
+    refused="Say which ones are clips",
+    outcome="which ones are clips can't be seen; name them: `clips=[...]`",
+    **PATHWAYS,
+)
 row(SEVERAL, "pathways that have no whole number of frames", refused="can't keep this ratio", data=named(
     slow=lambda x: x[:, ::4], video=itself), multigrid={"clips": ["slow", "video"]}, **VIDEO,
-    outcome="2 frames of 8 are less than one on the coarsest grid")  # fmt: skip
+    outcome="2 frames of 8 are less than one on the coarsest grid; use a `long_cycle` with more frames")  # fmt: skip
 row(SEVERAL, "two views", multigrid={"clips": ["video", "other"]}, **TWO_VIEWS)
-row(SEVERAL, "two views, unnamed", refused="Say which ones are clips", outcome="name them", **TWO_VIEWS)
+row(
+    SEVERAL,
+    "two views, unnamed",
+    refused="Say which ones are clips",
+    outcome="which ones are clips can't be seen; name them: `clips=[...]`",
+    **TWO_VIEWS,
+)
 row(SEVERAL, "two views in a list", data=of(lambda x, y: ([x, x.flip(-1)], y)), multigrid={"clips": [0]},
     module=unpacked(lambda batch: (batch[0][1], batch[1])))  # fmt: skip
 row(
@@ -69,7 +81,13 @@ row(SEVERAL, "optical flow", data=named(video=itself, flow=lambda x: x[:2]), **V
 row(SEVERAL, "depth", data=named(video=itself, depth=lambda x: x[0]), **VIDEO,
     multigrid={"clips": {"video": "CTHW", "depth": "THW"}})  # fmt: skip
 row(SEVERAL, "a mask of each frame", multigrid={"follow": {"mask": "THW"}}, **MASKED)
-row(SEVERAL, "a mask of each frame, unnamed", refused="would have to follow it", outcome="name it", **MASKED)
+row(
+    SEVERAL,
+    "a mask of each frame, unnamed",
+    refused="would have to follow it",
+    outcome="it has to follow the clip; name it: `follow={...}`",
+    **MASKED,
+)
 row(SEVERAL, "a mask of the clip", data=named(video=itself, mask=lambda x: bright(x)[0].long()), **VIDEO,
     multigrid={"follow": {"mask": "HW"}})  # fmt: skip
 row(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import script_styles
 from tests.helpers.chosen_package import VARIABLE
-from tests.helpers.script_styles import STYLES, tables
+from tests.helpers.script_styles import STYLES
 from tests.helpers.scripts import check_refused, check_style
 
 WORKS = [style for style in STYLES if style.refused is None]
@@ -18,7 +19,7 @@ QUICK = [style for style in WORKS if not style.slow]
 FIRST = {style.group: style for style in reversed(QUICK)}
 RESUMED = [style for style in QUICK if style.resume or style.warns or style is FIRST[style.group]]
 REFUSED = [style for style in STYLES if style.refused is not None]
-PAGE = Path(__file__).parents[2] / "docs" / "scripts.md"
+ROOT = Path(__file__).parents[2]
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata's use of torch
@@ -54,7 +55,7 @@ def test_a_style_that_resumes(style, tmp_path):
         return
     pytest.importorskip(style.package)
     alone = [sys.executable, "-m", "tests.helpers.styles_of_whole_scripts", style.id, str(tmp_path)]
-    told = {"env": {**os.environ, VARIABLE: style.package}, "cwd": PAGE.parents[1]}
+    told = {"env": {**os.environ, VARIABLE: style.package}, "cwd": ROOT}
     ended = subprocess.run(alone, capture_output=True, text=True, check=False, **told)
     assert ended.returncode == 0, ended.stderr
 
@@ -66,7 +67,11 @@ def test_a_style_that_is_refused(style, tmp_path):
     check_refused(style, tmp_path)
 
 
-def test_the_page_has_the_rows():
+def test_the_pages_have_the_rows():
     assert len(STYLES) >= 120
     assert len({style.id for style in STYLES}) == len(STYLES)
-    assert PAGE.read_text(encoding="utf-8").endswith(tables())
+    assert {style.group for style in STYLES} == set(script_styles.WORKS)
+    for page, table in (("scripts.md", script_styles.works()), ("refused.md", script_styles.refused())):
+        assert (ROOT / "docs" / page).read_text(encoding="utf-8").endswith(table), (
+            "python -m tests.helpers.script_styles"
+        )

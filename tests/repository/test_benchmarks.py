@@ -231,3 +231,14 @@ def test_tables_of_new_results(script, tmp_path, monkeypatch):
 def test_the_readme_names_every_script():
     named = re.findall(r"`(\w+\.(?:py|sh))`", (BENCHMARKS / "README.md").read_text())
     assert sorted(named) == sorted(path.name for suffix in ("py", "sh") for path in BENCHMARKS.glob(f"*.{suffix}"))
+
+
+def test_the_glossary_has_the_words_of_its_picture(script, tmp_path):
+    drawing = script("glossary")
+    drawing["main"]([str(tmp_path / "words.png")])
+    page = (BENCHMARKS.parent / "docs" / "glossary.md").read_text()
+    words = re.findall(r"^\| \*\*(.+)\*\* \|", page, re.MULTILINE)
+    assert len(words) == 8
+    figure = drawing["figure"]()
+    drawn = " ".join(text.get_text() for axes in figure.axes for text in axes.texts)
+    assert [word for word in words if word not in drawn] == []

@@ -198,7 +198,7 @@ PAGES = {
     "README.md": front,
     "docs/index.md": front,
     "docs/evidence.md": evidence,
-    "docs/speed.md": speed,
+    "docs/measurements.md": speed,
     "benchmarks/results/README.md": results,
 }
 

@@ -11,12 +11,14 @@ import yaml
 
 import lightning_multigrid
 from lightning_multigrid.cli.main import main
-from tests.helpers.api_page import INTERNAL, updated
+from tests.helpers import api_page
 from tests.helpers.packages import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-PAGES = {"README.md": README, **{path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}}
+DOCS = ROOT / "docs"
+OF_API = api_page.DOCUMENTED
+PAGES = {"README.md": README, **{str(path.relative_to(DOCS)): path.read_text() for path in sorted(DOCS.rglob("*.md"))}}
 
 
 def blocks(page, language):
@@ -60,7 +62,7 @@ def test_configs_make_a_plan(page, tmp_path, capsys):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_and_files_that_are_named_exist(page):
-    folder = ROOT if page == "README.md" else ROOT / "docs"
+    folder = ROOT if page == "README.md" else (DOCS / page).parent
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", PAGES[page]):
         assert target.startswith("https://") or (folder / target).exists(), target
     for path in re.findall(r"`?((?:examples|benchmarks|tests)/[\w./-]+)", PAGES[page]):
@@ -73,19 +75,23 @@ def test_every_page_is_in_the_table_of_contents():
 
 
 def test_the_api_is_in_the_order_of_the_package_and_has_every_name_of_its_root():
-    listed = re.findall(r"^::: lightning_multigrid\.(\S+)", PAGES["api.md"], re.MULTILINE)
-    # Nothing in the other sub-packages is for users.
-    assert [name for name in listed if name in PACKAGES] == [name for name in PACKAGES if name not in INTERNAL]
+    listed = re.findall(
+        r"^::: lightning_multigrid\.(\S+)", "".join(PAGES[f"api/{name}.md"] for name in OF_API), re.MULTILINE
+    )
+    assert re.findall(r"api/(\w+)\.md", (ROOT / "mkdocs.yml").read_text()) == ["index", *OF_API]
+    assert {f"api/{name}.md" for name in ("index", *OF_API)} == {page for page in PAGES if page.startswith("api/")}
+    assert [name for name in listed if name in PACKAGES] == OF_API
     assert {name for name in listed if "." not in name} - set(PACKAGES) == set(lightning_multigrid.__all__)
     assert len(listed) == len(set(listed))
 
 
 def test_the_api_has_every_public_name_of_each_sub_package():
-    page = PAGES["api.md"]
-    assert updated(page) == page, "Document the new names there, or run `python -m tests.helpers.api_page`."
-    for package in PACKAGES:
-        module = import_module(f"lightning_multigrid.{package}")
-        for name in set(module.__all__) - set(lightning_multigrid.__all__):
+    again = "Document the new names there, or run `python -m tests.helpers.api_page`."
+    assert api_page.first_page() == PAGES["api/index.md"], again
+    for package in OF_API:
+        page = PAGES[f"api/{package}.md"]
+        assert api_page.page(package) == page, again
+        for name in set(import_module(f"lightning_multigrid.{package}").__all__) - set(lightning_multigrid.__all__):
             documented = re.search(rf"^::: lightning_multigrid\.{package}\.{name}$", page, re.MULTILINE)
             assert documented or f"`{name}`" in page, f"{package}.{name}"
 

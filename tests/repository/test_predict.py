@@ -93,6 +93,6 @@ def test_estimates_of_the_parts_hold_their_counts(script):
 
 
 def test_the_table_says_what_it_is():
-    text = (ROOT / "docs" / "speed.md").read_text()
+    text = (ROOT / "docs" / "measurements.md").read_text()
     section = re.search(r"^## [^\n]*predict.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL | re.IGNORECASE)[0]
     assert "not measured" in section

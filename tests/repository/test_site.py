@@ -1,4 +1,4 @@
-"""The site is built, and each of its pages opened in Chromium, in the width of a phone and of a desktop."""
+"""The site is built, and each of its pages opened in Chromium, in the width of a phone and of a laptop."""
 
 import functools
 import html
@@ -32,20 +32,25 @@ async function look(page) {
   await loaded;
   const shown = frame.contentDocument;
   shown.querySelectorAll("img").forEach(image => image.loading = "eager");
-  const wider = {};
+  shown.querySelectorAll("details").forEach(box => box.open = true);
+  const wider = {}, cut = {};
   for (const width of [1280, 390]) {
     frame.width = width;
     await pause(200);
     wider[width] = shown.querySelector(".md-main").scrollWidth - width;  // the header is still moving
+    cut[width] = [...shown.querySelectorAll(".md-content pre > code, .md-content .md-typeset__scrollwrap")]
+      .filter(element => element.scrollWidth > element.clientWidth + 1)
+      .map(element => element.textContent.trim().slice(0, 80));
   }
   const text = shown.querySelector(".md-content").cloneNode(true);
   text.querySelectorAll("code, pre, math").forEach(element => element.remove());
   const quotes = [...shown.querySelectorAll("blockquote")];
   return {
-    page, wider,
+    page, wider, cut,
     title: shown.querySelector("h1")?.textContent ?? "",
     images: [...shown.images].filter(image => !(image.complete && image.naturalWidth)).map(image => image.src),
-    raw: text.textContent.match(/\$\$|\\\(|\\(frac|cdot|sqrt)|^:::.*|--8<--/gm) ?? [],
+    raw: text.textContent.match(/\$\$|\\\(|\\(frac|cdot|sqrt)|^:::.*|^(\?\?\?|===|!!!) .*|--8 ?<|\]\(|:material-|```/gm)
+      ?? [],
     quoted: quotes.filter(quote => quote.textContent.includes(">>>")).length,
     formulas: shown.querySelectorAll("math").length,
   };
@@ -69,6 +74,22 @@ def site(tmp_path_factory):
     return folder
 
 
+def test_the_boxes_of_the_examples_show_their_files(site):
+    page = (site / "gallery" / "index.html").read_text()
+    boxes = re.findall(r"<details.*?<summary>(.*?)</summary>.*?<code>(.*?)</code>", page, re.DOTALL)
+    assert len(boxes) == page.count("<details") >= 7
+    for file, code in boxes:
+        assert html.unescape(re.sub("<[^>]*>", "", code)).strip() == (ROOT / file).read_text().strip(), file
+
+
+def test_the_notebook_is_a_page(site):
+    page = html.unescape(re.sub("<[^>]*>", "", (site / "tour" / "index.html").read_text()))
+    cells = json.loads((ROOT / "examples" / "tour.ipynb").read_text())["cells"]
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert "".join(cell["source"]).strip() in page
+
+
 class Server(http.server.SimpleHTTPRequestHandler):
     """Serves the site, notes what is missing, and takes the result."""
 
@@ -88,8 +109,8 @@ class Server(http.server.SimpleHTTPRequestHandler):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="There is no Chromium.")
 def test_each_page_is_whole_in_a_browser(site, tmp_path):
-    pages = ["/", *sorted(f"/{page.parent.name}/" for page in site.glob("*/index.html"))]
-    assert len(pages) == len(list((ROOT / "docs").glob("*.md")))
+    pages = sorted(f"/{page.parent.relative_to(site)}/".replace("/./", "/") for page in site.rglob("index.html"))
+    assert len(pages) == len(list((ROOT / "docs").rglob("*.md")))
     (site / "harness.html").write_text(HARNESS.replace("PAGES", json.dumps(pages)))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Server, directory=site))
     server.missing, server.found, server.done = [], [], threading.Event()
@@ -107,6 +128,7 @@ def test_each_page_is_whole_in_a_browser(site, tmp_path):
             browser.terminate()
             browser.wait(30)
             server.shutdown()
+            server.server_close()
         log.seek(0)
         console = [line for line in log if "CONSOLE" in line]
     assert server.missing == []
@@ -117,6 +139,8 @@ def test_each_page_is_whole_in_a_browser(site, tmp_path):
         assert page["images"] == page["raw"] == [], page
         assert page["quoted"] == 0, page
         assert max(page["wider"].values()) <= 0, page
+        # On a laptop nothing has to be scrolled sideways; on a phone wide code and tables do, within the page.
+        assert page["cut"]["1280"] == [], page
     assert [page["formulas"] for page in server.found if page["page"] == "/how-it-works/"] == [1]
 
 
