@@ -151,7 +151,9 @@ def check_videos(
     with _stoppable():
         for split, manifest in splits.items():
             with _bar() as bar:
-                task = bar.add_task(split or "check", total=len(manifest), count="")
+                task = bar.add_task(
+                    split or "check", total=len({manifest.path(row) for row in range(len(manifest))}), count=""
+                )
                 decoded = None if full else frames
                 for path, reason in check(manifest, frames=decoded, workers=workers, timeout=timeout):
                     read += 1

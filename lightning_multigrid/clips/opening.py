@@ -12,7 +12,7 @@ def open_row(manifest: Manifest, row: int, read_timeout: float = 60.0) -> Video:
     """Opens a video of a manifest, or its folder of frames, for a `with`; a read may take `read_timeout` seconds."""
     path = manifest.path(row)
     if manifest.frame_rate is not None:
-        return FrameFolder(path, manifest.frame_rate)
+        return FrameFolder(path, manifest.frame_rate, read_timeout)
     return VideoReader(path, prepared_index(manifest, row), read_timeout=read_timeout)
 
 

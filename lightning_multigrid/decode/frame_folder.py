@@ -14,7 +14,7 @@ from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.packet_index import MAX_PIXELS
 from lightning_multigrid.decode.reader import VideoReader, places_of
 from lightning_multigrid.decode.video_file import Damage, VideoError
-from lightning_multigrid.files import FRAME_SUFFIXES
+from lightning_multigrid.files import FRAME_SUFFIXES, READ_TIMEOUT, HangError, open_bytes, within
 
 # The formats that Pillow may read, whatever the name of a file: some of its others run programs.
 _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
@@ -40,14 +40,16 @@ class FrameFolder:
     Args:
         path: The folder.
         rate: Frames per second.
+        read_timeout: Seconds that the list of images, and a MB of an image, may take before it is an error.
     """
 
-    def __init__(self, path: str | os.PathLike[str], rate: float) -> None:
-        self._path = os.fspath(path)
+    def __init__(self, path: str | os.PathLike[str], rate: float, read_timeout: float = READ_TIMEOUT) -> None:
+        self._path, self._timeout = os.fspath(path), read_timeout
         self.rate, self.damage = rate, Damage()
         try:
-            with os.scandir(self._path) as entries:
-                names = [entry.name for entry in entries if _is_image(entry.name) and entry.is_file()]
+            names = within(read_timeout, lambda: _images(self._path))
+        except HangError as error:
+            raise VideoError(self._path, f"cannot be read: {error}, as on a network drive that is gone") from error
         except OSError as error:
             raise VideoError(self._path, f"no folder of frames ({error.strerror})") from error
         if not names:
@@ -97,7 +99,10 @@ class FrameFolder:
         """Opens an image and reads its header. Until the end of the `with`, every fault of it is a `VideoError`."""
         name = self._names[index]
         try:
-            with Image.open(os.path.join(self._path, name), formats=_FORMATS) as image:
+            with (
+                open_bytes(os.path.join(self._path, name), self._timeout) as file,
+                Image.open(file, formats=_FORMATS) as image,
+            ):
                 if image.width * image.height > MAX_PIXELS:
                     raise VideoError(self._path, f"{name} has more than {MAX_PIXELS} pixels")
                 yield image
@@ -105,8 +110,17 @@ class FrameFolder:
             raise
         except UnidentifiedImageError as error:
             raise VideoError(self._path, f"{name} is no image, or damaged at its head") from error
+        except HangError as error:
+            raise VideoError(
+                self._path, f"{name} cannot be read: {error}, as on a network drive that is gone"
+            ) from error
         except Exception as error:  # Pillow raises errors of many kinds for damaged files
             raise VideoError(self._path, f"{name} cannot be decoded ({type(error).__name__}: {error})") from error
+
+
+def _images(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if _is_image(entry.name) and entry.is_file()]
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:

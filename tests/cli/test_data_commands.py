@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from lightning_multigrid.cli import data_commands
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.videos import numbered_frames, write_video
@@ -111,6 +112,17 @@ def test_official_annotations(source, capsys):
     arguments = [f"--source.annotations={source / 'trainlist01.txt'}", f"--source.videos={source / 'train'}"]
     main(["check", "--source=lightning_multigrid.sources.UCF101", *arguments, *SERIAL])
     assert capsys.readouterr().out == "1 videos read, 0 broken.\n"
+
+
+def test_the_bar_of_check_ends_where_a_list_repeats_a_video(source, monkeypatch):
+    bars = []
+    made = data_commands._bar
+    monkeypatch.setattr(data_commands, "_bar", lambda: bars.append(made()) or bars[-1])
+    videos = sorted((source / "train").glob("*/*.mp4"))
+    (source / "twice.csv").write_text("".join(f'"{path}" 0\n' for path in (*videos, videos[0])))
+    main(["check", f"--source={source / 'twice.csv'}", *SERIAL])
+    [task] = bars[0].tasks
+    assert (task.completed, task.total) == (len(videos), len(videos))
 
 
 def test_check_says_what_is_broken(source, capsys):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -214,3 +215,22 @@ def test_a_dataset_reads_folders_as_it_reads_files(folder: Path, tmp_path: Path)
     [broken] = views[0].broken
     assert broken.path == str(tmp_path / "broken")
     assert broken.reason.startswith("holds no images")
+
+
+@pytest.mark.parametrize("call", ["scandir", "open"])
+def test_a_drive_that_does_not_answer_is_a_broken_video(
+    folder: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, answer = getattr(os, call), threading.Event()
+
+    def hanging(path: object, *given: object, **named: object) -> object:
+        if str(path).startswith(str(folder)):
+            answer.wait(20)
+        return own(path, *given, **named)
+
+    monkeypatch.setattr(os, call, hanging)
+    try:
+        with pytest.raises(VideoError, match="cannot be read: .*, as on a network drive that is gone"):
+            FrameFolder(folder, rate=24, read_timeout=0.2)
+    finally:
+        answer.set()
