@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, Trainer
-from lightning_multigrid.reports.account import CHECKPOINTS, REST, STEPS, VALIDATION, WAITING, Account
+from lightning_multigrid.reports.account import CHECKPOINTS, REST, START, STEPS, VALIDATION, WAITING, Account
 from lightning_multigrid.reports.figures import runs_figure
 from lightning_multigrid.schedule import duration, text_table
 
@@ -96,13 +96,16 @@ class Recorder(Callback):
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._account.belonged(VALIDATION)
+        if not trainer.sanity_checking:
+            self._account.belonged(VALIDATION)
         self._turn(VALIDATION)
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._turn(REST if trainer.is_last_batch or trainer.sanity_checking else WAITING)
-        if not trainer.sanity_checking:
+        if trainer.sanity_checking:
+            self._turn(START)
+        else:
+            self._turn(REST if trainer.is_last_batch else WAITING)
             metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
             self.record.validations.append((self._account.wall, trainer.current_epoch, metrics))
 

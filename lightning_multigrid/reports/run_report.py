@@ -19,6 +19,7 @@ from lightning_multigrid.loading import ClipDataset
 from lightning_multigrid.reports.account import (
     CHECKPOINTS,
     REST,
+    START,
     STATISTICS,
     STEPS,
     VALIDATION,
@@ -255,15 +256,16 @@ class ClosingWords(Callback):
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._report.account.belonged(VALIDATION)  # its loader has started
+        if not trainer.sanity_checking:
+            self._report.account.belonged(VALIDATION)  # its loader has started
         self._report.account.turn(VALIDATION)
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._report.account.turn(CHECKPOINTS)  # until this callback has its turn again, after the one that writes
 
-    def _others_are_done(self, *_: Any, **__: Any) -> None:
-        self._report.account.turn(REST)
+    def _others_are_done(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        self._report.account.turn(START if trainer.sanity_checking else REST)
 
     on_train_batch_end = on_validation_end = on_train_epoch_end = _others_are_done
 

@@ -160,7 +160,7 @@ def test_checkpoints_of_an_epochs_end_resume_exactly(kind, tmp_path):
         return module.seen, state_of(module, host)
 
     whole, end = run(tmp_path)
-    for epoch in (1, 4):
+    for epoch in (1, 3, 5):
         done = [step for step in whole if step[0] < epoch]
         resumed, its_end = run(tmp_path / "again", ckpt_path=tmp_path / f"{len(done)}.ckpt")
         assert resumed == whole[len(done) :]
@@ -397,7 +397,7 @@ def test_a_baselines_checkpoint_goes_on_where_the_baseline_clock_says_the_same(s
 def test_a_multigrid_checkpoint_goes_on_as_the_baseline_and_then_without_the_callback(scheduler, tmp_path):
     train_for(tmp_path / "multigrid", MultigridCallback(milestones=[2, 3]), scheduler)
     baseline = train_for(tmp_path / "baseline", None, scheduler)
-    for epoch in (2, 5):
+    for epoch in (3, 5):
         off = MultigridCallback(milestones=[2, 3], **OFF)
         path = tmp_path / "multigrid" / f"{epoch - 1}.ckpt"
         folder = tmp_path / f"off {epoch}"

@@ -159,6 +159,20 @@ def test_a_training_is_accounted_for_to_the_second(first, clock, tmp_path):
     )
 
 
+def test_the_sanity_check_is_a_validation_and_what_is_before_it_the_start(clock):
+    class Waiting(Callback):
+        def on_sanity_check_start(self, trainer, pl_module):
+            clock.passes(11)
+
+        def on_train_start(self, trainer, pl_module):
+            clock.passes(7)
+
+    callback = MultigridCallback()
+    fit(Validating(clock), callback, Waiting(), val=loader(shuffle=False, number=8), num_sanity_val_steps=1)
+    seconds = callback.report.account.seconds
+    assert (seconds[START], seconds[VALIDATION]) == (18, 5 * 50)
+
+
 def test_the_baselines_validations_are_counted_for_it(clock):
     callback = MultigridCallback(epoch_factor=3, validations_per_phase=1)
     fit(Validating(clock), callback, val=loader(shuffle=False, number=8), num_sanity_val_steps=0)

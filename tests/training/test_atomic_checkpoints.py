@@ -9,13 +9,13 @@ from unittest import mock
 
 import pytest
 import torch
-from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch.optim.lr_scheduler import MultiStepLR
 
 from lightning_multigrid import AtomicCheckpointIO, MultigridCallback, last_whole_checkpoint
-from lightning_multigrid.cli.main import _MultigridCLI
+from lightning_multigrid.cli.commands import CommandTrainer
+from lightning_multigrid.cli.commands import run as run_command
 from lightning_multigrid.training.atomic_checkpoints import DamagedCheckpointError, check_checkpoint
 from tests.helpers.tiny import Module, fit
 
@@ -278,19 +278,14 @@ def test_a_full_disk_ends_a_training_that_then_continues_exactly(tmp_path):
     assert resumed.seen == whole.seen[done:]
 
 
-def test_the_command_line_uses_it_unless_the_config_has_another():
+def test_the_command_line_uses_it_unless_the_config_has_another(monkeypatch):
+    trainers = []
+    monkeypatch.setattr(CommandTrainer, "fit", lambda self, *_, **__: trainers.append(self))
+
     def io_of(*args):
         boring = "lightning.pytorch.demos.boring_classes.Boring"
-        cli = _MultigridCLI(
-            LightningModule,
-            LightningDataModule,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            seed_everything_default=0,
-            run=False,
-            args=[f"--model={boring}Model", f"--data={boring}DataModule", "--trainer.accelerator=cpu", *args],
-        )
-        return cli.trainer.strategy.checkpoint_io
+        run_command(["fit", f"--model={boring}Model", f"--data={boring}DataModule", "--trainer.accelerator=cpu", *args])
+        return trainers[-1].strategy.checkpoint_io
 
     own = "--trainer.plugins=lightning_multigrid.AtomicCheckpointIO"
     assert type(io_of()) is AtomicCheckpointIO

@@ -99,7 +99,7 @@ def test_a_checkpoint_of_another_scaling_is_refused_by_name(tmp_path):
     saver = ModelCheckpoint(tmp_path, filename="{epoch}", every_n_epochs=1, save_top_k=-1)
     with pytest.warns(UserWarning, match="LR of AdamW will be"):
         fit(Module(optimizer=adamw), MultigridCallback(lr_scaling="linear"), saver, enable_checkpointing=True)
-    path = tmp_path / "epoch=1.ckpt"
+    path = tmp_path / "epoch=2.ckpt"
     with pytest.raises(MisconfigurationException, match=r"`lr_scaling='linear'`, that of this run by 'sqrt'.*Continue"):
         fit(Module(optimizer=adamw), MultigridCallback(), ckpt_path=path)
 
@@ -142,7 +142,7 @@ def test_the_timescale_of_the_weight_decay_stays(lr_scaling, tmp_path):
     saved = torch.load(tmp_path / "epoch=0.ckpt", weights_only=True)["optimizer_states"][0]["param_groups"][0]
     assert (saved["weight_decay"], saved["lr"]) == (0.1, 1e-3)
     resumed = Decaying()
-    fit(resumed, MultigridCallback(**arguments), ckpt_path=tmp_path / "epoch=1.ckpt")
+    fit(resumed, MultigridCallback(**arguments), ckpt_path=tmp_path / "epoch=2.ckpt")
     assert resumed.decays == module.decays[-len(resumed.decays) :]
     assert resumed.lrs == module.lrs[-len(resumed.lrs) :]
 
