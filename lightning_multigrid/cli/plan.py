@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from lightning_multigrid.cli.forecast import Forecast, rank_group
 from lightning_multigrid.positions import Following
-from lightning_multigrid.reports import LRPoint
+from lightning_multigrid.reports import LRPoint, short_training
 from lightning_multigrid.schedule import (
     BatchShape,
     Clips,
@@ -111,7 +111,9 @@ class Preview:
             needs["clips/s"] = [three_digits(forecast.clips_per_second(phase) or 0.0) for phase in phases]
         table += f"\n\n{text_table(list(needs), list(zip(*needs.values(), strict=True)))}\n"
         follow = [f"Positions follow the grid: {', '.join(self.follow)}."] if self.follow else []
-        return "\n".join([table, *self._totals(forecast), *follow, *_legend(forecast)])
+        short = short_training(self.plan) if self.counted else None
+        warned = [] if short is None else wrap(short, 80)
+        return "\n".join([table, *self._totals(forecast), *follow, *_legend(forecast), *warned])
 
     def _bn(self, phase: Phase) -> str:
         clips, sub_batch = phase.shape.clips, self.schedule.sub_batch_of(phase.shape, phase.shape)

@@ -5,7 +5,7 @@ where each step is noted; `comparison.py` compares whole runs.
 """
 
 from lightning_multigrid.reports.account import STATISTICS, Account
-from lightning_multigrid.reports.changed_meaning import tell_changed_meaning, tell_few_steps
+from lightning_multigrid.reports.changed_meaning import short_training, tell_changed_meaning, tell_few_steps
 from lightning_multigrid.reports.comparison import BASELINE, MULTIGRID, SHORTENED, Comparison, Recorder, RunRecord
 from lightning_multigrid.reports.figures import LRCurve, LRPoint, plan_figure, save
 from lightning_multigrid.reports.run_report import ClosingWords, RunReport, step_values, ways_out
@@ -13,4 +13,12 @@ from lightning_multigrid.reports.step_times import Clock
 
 __all__ = ["BASELINE", "MULTIGRID", "SHORTENED", "Comparison", "Recorder", "RunRecord"]
 __all__ += ["STATISTICS", "Account", "Clock", "ClosingWords", "LRCurve", "LRPoint", "RunReport"]
-__all__ += ["plan_figure", "save", "step_values", "tell_changed_meaning", "tell_few_steps", "ways_out"]
+__all__ += [
+    "plan_figure",
+    "save",
+    "short_training",
+    "step_values",
+    "tell_changed_meaning",
+    "tell_few_steps",
+    "ways_out",
+]

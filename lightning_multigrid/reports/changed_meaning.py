@@ -11,9 +11,10 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_multigrid.host import Trainer, is_a
-from lightning_multigrid.schedule import MultigridSchedule
+from lightning_multigrid.schedule import MultigridSchedule, Plan
 
 _FEW_STEPS = 20  # two horizons of BatchNorm's default momentum
+_SHORT = 2500  # steps; a handful of trainings from scratch, of a small CNN, say so (docs/speed.md)
 
 
 def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
@@ -30,6 +31,18 @@ def tell_few_steps(trainer: Trainer, steps: int, scale: float) -> None:
             "can't follow weights that change so fast, so the metrics of the first validations say little about the "
             "weights. `MultigridCallback(precise_bn_batches=10)` re-estimates the statistics before each validation."
         )
+
+
+def short_training(plan: Plan) -> str | None:
+    """Returns what to expect of a multigrid training of few steps, if it is one."""
+    steps = sum(plan.phase_steps)
+    if plan.schedule.flat or steps >= _SHORT or plan.schedule.iteration_reduction < 1:
+        return None
+    return (
+        f"This training has only {steps} steps, instead of {plan.baseline_steps}. In the trainings from scratch that "
+        f"were measured, multigrid with fewer than about {_SHORT} steps often ended worse than its baseline. "
+        "`lightning-multigrid compare` shows whether it pays here. More epochs, or a larger `epoch_factor`, help."
+    )
 
 
 def _changed(trainer: Trainer, schedule: MultigridSchedule) -> Iterator[str]:

@@ -20,7 +20,15 @@ from lightning_multigrid.loading import (
 )
 from lightning_multigrid.norm import make_groups, sub_batchnorm_layers, tracking_layers
 from lightning_multigrid.positions import Following
-from lightning_multigrid.reports import Account, Clock, RunReport, tell_changed_meaning, tell_few_steps, ways_out
+from lightning_multigrid.reports import (
+    Account,
+    Clock,
+    RunReport,
+    short_training,
+    tell_changed_meaning,
+    tell_few_steps,
+    ways_out,
+)
 from lightning_multigrid.schedule import BatchShape, Place, Plan
 from lightning_multigrid.training import lightning_internals as internals
 from lightning_multigrid.training.arguments import Arguments
@@ -184,6 +192,8 @@ def begin_run(
     if run.following.names and not schedule.flat:
         rank_zero_info(f"Positions follow the grid: {', '.join(run.following.names)}.")
     rank_zero_info(lr_rule(arguments, schedule, trainer.optimizers))
+    if (short := short_training(plan)) is not None and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        rank_zero_info(short)
     return run
 
 

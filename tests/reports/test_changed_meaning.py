@@ -8,6 +8,8 @@ from lightning.pytorch import callbacks
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_multigrid import MultigridCallback
+from lightning_multigrid.reports import short_training
+from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Plan, ShortCycle
 from tests.helpers.tiny import Module, fit, loader
 
 SAID = "(counts|averages over|thaws layers at|is time|may see its metric)"  # what all of these have
@@ -85,6 +87,22 @@ def test_a_plain_script_hears_nothing(tmp_path, caplog):
     saver = callbacks.ModelCheckpoint(tmp_path / "others", every_n_epochs=2)
     run(tmp_path, callbacks=lambda: [saver], enable_checkpointing=True, check_val_every_n_epoch=2)
     assert not [record for record in caplog.records if re.search(SAID, record.getMessage())]
+
+
+# --- A short training ---
+
+
+def plan_of(clips, **arguments):
+    return Plan(MultigridSchedule(Baseline(BatchShape(4, 8, 32), 4, (2, 3)), **arguments), clips)
+
+
+def test_a_short_training_is_told_what_to_expect(tmp_path, caplog):
+    said = r"This training has only [23]\d steps, instead of 100\. .* `lightning-multigrid compare`"
+    run(tmp_path)
+    assert sum(bool(re.search(said, record.getMessage())) for record in caplog.records) == 1
+    assert re.match(said, short_training(plan_of(100)))
+    assert short_training(plan_of(10_000)) is None
+    assert short_training(plan_of(100, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)))) is None
 
 
 # --- Few steps in an epoch ---
