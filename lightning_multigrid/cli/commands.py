@@ -74,7 +74,11 @@ class CommandTrainer(Trainer):
         """
 
     def compare(
-        self, output: str = "compared", seeds: int = 3, metric: str | None = None, mode: str | None = None
+        self,
+        output: str = "compared",
+        seeds: int = 3,
+        metric: str | None = None,
+        mode: Literal["max", "min"] | None = None,
     ) -> None:
         """Trains a config with MultigridCallback, without it, and without it in as much time: does it pay?
 
@@ -84,7 +88,7 @@ class CommandTrainer(Trainer):
             output: Folder for the runs, what they print, and `compare.png`.
             seeds: Runs of each kind, with seeds from 0.
             metric: What to compare, of what the validation logs; None is the first that is no loss.
-            mode: `max` or `min`: what is better; None is `min` for losses and errors.
+            mode: What is better; None is `min` for names with `loss` or `err` in them.
         """
 
     init = staticmethod(init)
@@ -268,7 +272,7 @@ class MultigridCLI(LightningCLI):
             print(f"Drawn to {given.plot}.", file=sys.stderr)
 
     def compare(self, model: Any, datamodule: Any = None, **options: Any) -> None:
-        config = yaml.safe_load(self._own_parsers["compare"].dump(self.config.compare))
+        config = yaml.safe_load(self._own_parsers["compare"].dump(self.config.compare, skip_none=False))
         config = {name: value for name, value in config.items() if name not in options}
         compare(config, Path(options.pop("output")), **options)
 

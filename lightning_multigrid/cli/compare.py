@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -22,7 +21,7 @@ _CALLBACK, _RECORDER = "lightning_multigrid.MultigridCallback", "lightning_multi
 
 
 def compare(
-    config: Config, folder: Path, seeds: int = 3, metric: str | None = None, mode: str | None = None, quiet: bool = True
+    config: Config, folder: Path, seeds: int = 3, metric: str | None = None, mode: str | None = None
 ) -> Comparison:
     """Trains what is missing in a folder, each run as a command of its own; prints a table, and draws a figure.
 
@@ -34,7 +33,6 @@ def compare(
         seeds: Runs of each kind, with seeds from 0.
         metric: What to compare, of what the script logs in validation.
         mode: `max` or `min`: what is better.
-        quiet: Keep what the runs print in their folders; else it is shown, too.
 
     Raises:
         ValueError: If the folder has runs of another config, or a run fails.
@@ -46,24 +44,28 @@ def compare(
     done: dict[str, list[float]] = {}
     for variant in (MULTIGRID, BASELINE, SHORTENED):
         if variant == SHORTENED:
-            share = _share(Comparison(folder))
-            shortened = without_callback(config) if share is None else shorten(without_callback(config), share)
-            if shortened is None or share is None:
-                print(_NO_SHORTENED if share is not None else "A baseline of as much time would be the whole baseline.")
+            found = Comparison(folder)
+            before = [
+                yaml.safe_load(run.config) for run in found.runs[SHORTENED]
+            ]  # other seeds don't change its length
+            shortened = before[0] if before else shorten(variants[BASELINE], _share(found))
+            if shortened is None or _length(shortened) == _length(config):
+                print(_NO_SHORTENED if shortened is None else "A baseline of as much time would be the whole baseline.")
                 continue
             variants[SHORTENED] = shortened
         for seed in range(seeds):
             started = time.monotonic()
-            if _run(variants[variant], folder, variant, seed, quiet):
+            if _run(variants[variant], folder, variant, seed):
                 done.setdefault(variant, []).append(time.monotonic() - started)
                 left = (seeds - 1 - seed) * mean(done[variant])
                 print(f"{variant}, seed {seed}: {duration(done[variant][-1])}; {_left(variant, left)}", flush=True)
+            Comparison(folder, metric, mode)  # refuses a metric that is not logged
     comparison = Comparison(folder, metric, mode)
+    print(comparison)
     try:
         save(comparison.figure(), folder / "compare.png")
     except ModuleNotFoundError as error:  # matplotlib
         print(error)
-    print(comparison)
     return comparison
 
 
@@ -87,10 +89,22 @@ def with_callback(config: Config) -> Config:
 
 
 def without_callback(config: Config) -> Config:
-    """Returns the config without MultigridCallback: the baseline."""
+    """Returns the config without MultigridCallback: the baseline. Its last epoch is validated, as multigrid's is."""
     made = copy.deepcopy(config)
     made["trainer"]["callbacks"] = [callback for callback in _callbacks(made) if not _is_multigrid(callback)]
-    return made
+    return _validated_at_its_end(made)
+
+
+def _validated_at_its_end(config: Config) -> Config:
+    trainer = config["trainer"]
+    every, epochs = trainer.get("check_val_every_n_epoch", 1), trainer.get("max_epochs") or -1
+    if every is not None and epochs > 0:
+        trainer["check_val_every_n_epoch"] = max(n for n in range(1, min(every, epochs) + 1) if epochs % n == 0)
+    return config
+
+
+def _length(config: Config) -> list[Any]:
+    return [config["trainer"].get(name) for name in _LENGTHS]
 
 
 def _callbacks(config: Config) -> list[Config]:
@@ -122,18 +136,18 @@ def shorten(config: Config, share: float) -> Config | None:
         value = arguments.get(name)
         if value:
             arguments[name] = [mark * exact for mark in value] if isinstance(value, list) else value * exact
-    return made
+    return _validated_at_its_end(made)
 
 
-def _share(comparison: Comparison) -> float | None:
-    """The share of the baseline's epochs that takes as much time as multigrid; None if that is all of them."""
+def _share(comparison: Comparison) -> float:
+    """The share of the baseline's epochs that takes as much time as multigrid."""
     taken, whole = comparison.runs[MULTIGRID], comparison.runs[BASELINE]
     start = mean(run.seconds - sum(s for kind, s in run.account.items() if kind != "start") for run in whole)
     share = (mean(run.seconds for run in taken) - start) / (mean(run.seconds for run in whole) - start)
-    return share if 0 < share < 1 else None
+    return min(1.0, max(0.0, share))
 
 
-def _run(config: Config, folder: Path, variant: str, seed: int, quiet: bool) -> bool:
+def _run(config: Config, folder: Path, variant: str, seed: int) -> bool:
     """Trains a variant with a seed, unless its file is there; returns whether it trained."""
     name = f"{variant}-{seed}"
     file, own = folder / f"{name}.json", folder / "runs" / name
@@ -153,8 +167,7 @@ def _run(config: Config, folder: Path, variant: str, seed: int, quiet: bool) -> 
     print(f"{variant}, seed {seed}: {own / 'output.txt'} has what it prints.", flush=True)
     started = time.monotonic()
     with (own / "output.txt").open("w") as output:
-        streams: Mapping[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT} if quiet else {}
-        code = subprocess.run(command, check=False, **streams).returncode
+        code = subprocess.run(command, check=False, stdout=output, stderr=subprocess.STDOUT).returncode
     seconds = time.monotonic() - started
     if code != 0 or not (own / "run.json").exists():
         last = (own / "output.txt").read_text(errors="replace").strip().splitlines()[-3:]

@@ -156,7 +156,9 @@ class _SubBatchNorm(nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self._converted is None:
-            return super().__reduce_ex__(protocol)
+            if type(self) in _SUB_BATCH_CLASSES.values():
+                return super().__reduce_ex__(protocol)
+            return _converted, (_plain(self), {name: vars(self)[name] for name in _ADDED & vars(self).keys()})
         # A file must not need this package only because it was written while the callback trained. Protocol 1, as later
         # ones only make objects of the class that they pickle.
         reduced: Any = _plain(self).__reduce_ex__(1)
@@ -272,6 +274,15 @@ def _derived_class(kind: Any, ours: Any) -> type[_SubBatchNorm]:
     if has_own_forward(kind):
         members["forward"] = forward
     return type(f"SubBatch{kind.__name__}", (ours, kind), members)
+
+
+def _converted(layer: nn.Module, added: dict[str, Any]) -> nn.Module:
+    """A layer of a derived class, converted: its own class can be found by no name."""
+    ours = _class_of(layer)
+    assert ours is not None
+    layer.__class__ = ours
+    vars(layer).update(added)
+    return layer
 
 
 def left_alone(module: nn.Module) -> dict[str, nn.Module]:

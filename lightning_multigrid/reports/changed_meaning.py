@@ -17,9 +17,9 @@ _FEW_STEPS = 20  # two horizons of BatchNorm's default momentum
 _SHORT = 2500  # steps; a handful of trainings from scratch, of a small CNN, say so (docs/speed.md)
 
 
-def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
+def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule, holds_patience: bool = True) -> None:
     """Says each thing that a script uses and that changes meaning."""
-    for said in _changed(trainer, schedule):
+    for said in _changed(trainer, schedule, holds_patience):
         rank_zero_info(said)
 
 
@@ -35,17 +35,17 @@ def tell_few_steps(trainer: Trainer, steps: int, scale: float) -> None:
 
 def short_training(plan: Plan) -> str | None:
     """Returns what to expect of a multigrid training of few steps, if it is one."""
-    steps = sum(plan.phase_steps)
+    steps = plan.optimizer_steps
     if plan.schedule.flat or steps >= _SHORT or plan.schedule.iteration_reduction < 1:
         return None
     return (
-        f"This training has only {steps} steps, instead of {plan.baseline_steps}. In the trainings from scratch that "
+        f"This training has only {steps} optimizer steps. In the trainings from scratch that "
         f"were measured, multigrid with fewer than about {_SHORT} steps often ended worse than its baseline. "
         "`lightning-multigrid compare` shows whether it pays here. More epochs, or a larger `epoch_factor`, help."
     )
 
 
-def _changed(trainer: Trainer, schedule: MultigridSchedule) -> Iterator[str]:
+def _changed(trainer: Trainer, schedule: MultigridSchedule, holds_patience: bool) -> Iterator[str]:
     fewer = schedule.iteration_reduction
     epochs = f"epochs of this run, {schedule.epochs} instead of the baseline's {float(schedule.baseline.epochs):g}"
     steps = f"steps of this run, which has {fewer:.2g} times fewer than the baseline"
@@ -54,7 +54,7 @@ def _changed(trainer: Trainer, schedule: MultigridSchedule) -> Iterator[str]:
     for number in re.findall(r"'every_n_train_steps': ([1-9]\d*)", keys)[:1]:
         yield f"`ModelCheckpoint(every_n_train_steps={number})` counts {steps}."
     patience = [callback.patience for callback in _callbacks(trainer, "EarlyStopping")]
-    if patience and not schedule.flat:
+    if patience and holds_patience and not schedule.flat:
         last = schedule.phases[-1]
         yield (
             f"`EarlyStopping(patience={min(patience)})` counts only in the last phase, from epoch "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, Trainer
+from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
 from lightning_multigrid.reports.account import CHECKPOINTS, REST, START, STEPS, VALIDATION, WAITING, Account
 from lightning_multigrid.reports.figures import runs_figure
 from lightning_multigrid.schedule import duration, text_table
@@ -75,7 +75,19 @@ class Recorder(Callback):
     def __init__(self, file: str, variant: str, seed: int = 0) -> None:
         if variant not in VARIANTS:
             raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}, got {variant!r}.")
-        self._file, self.record, self._account = Path(file), RunRecord(variant, seed), Account()
+        self._file, self._named = Path(file), (variant, seed)
+        self.record, self._account, self._fits = RunRecord(variant, seed), Account(), False
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._fits = stage == "fit"
+        if self._fits:
+            self.record, self._account = RunRecord(*self._named), Account()
+            if trainer.ckpt_path is not None:
+                raise MisconfigurationException(
+                    "A run that continues from a checkpoint has only a part of its time, so it can't be compared. "
+                    "Leave the `Recorder` out, or train from the start."
+                )
 
     def _turn(self, kind: str) -> None:
         self._account.turn(kind)
@@ -98,7 +110,7 @@ class Recorder(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.sanity_checking:
             self._account.belonged(VALIDATION)
-        self._turn(VALIDATION)
+        self._turn(VALIDATION)  # of another stage than `fit`, nobody reads it
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -107,7 +119,8 @@ class Recorder(Callback):
         else:
             self._turn(REST if trainer.is_last_batch else WAITING)
             metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-            self.record.validations.append((self._account.wall, trainer.current_epoch, metrics))
+            if self._fits:
+                self.record.validations.append((self._account.wall, trainer.current_epoch, metrics))
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -127,6 +140,8 @@ class Recorder(Callback):
 
 
 def _spread(values: Sequence[float], digits: int = 4) -> str:
+    if not all(map(math.isfinite, values)):
+        return f"{sum(not math.isfinite(value) for value in values)} of {len(values)} diverged"
     text = f"{mean(values):.{digits}g}"
     return text if len(values) == 1 else f"{text} +- {stdev(values):.2g}"
 
@@ -137,24 +152,30 @@ class Comparison:
     Args:
         folder: Where the files of the runs are.
         metric: Name of a metric that the script logs in validation; None is the one that `metrics` names first.
-        mode: `max` or `min`, what is better; None is `min` for names with `loss` or `error` in them.
+        mode: `max` or `min`, what is better; None is `min` for names with `loss` or `err` in them.
     """
 
     def __init__(self, folder: str | os.PathLike[str], metric: str | None = None, mode: str | None = None) -> None:
-        records = [RunRecord.read(file) for file in sorted(Path(folder).glob("*.json"))]
+        if mode not in ("max", "min", None):
+            raise ValueError(f"`mode` must be max or min, got {mode!r}.")
+        files = [file for variant in VARIANTS for file in sorted(Path(folder).glob(f"{variant}*.json"))]
+        records = [RunRecord.read(file) for file in files]
         self.runs = {variant: [run for run in records if run.variant == variant] for variant in VARIANTS}
-        names = list(dict.fromkeys(name for run in records for *_, found in run.validations[-1:] for name in found))
+        found = (name for run in records for *_, metrics in run.validations[-1:] for name in metrics)
+        names = [name for name in dict.fromkeys(found) if not name.startswith("multigrid/")]
         if metric is None:
-            metric = next((name for name in names if name.startswith("val") and "loss" not in name), (names or [""])[0])
+            of_validation = [name for name in names if name.startswith("val")] or names
+            metric = next((name for name in of_validation if "loss" not in name), (of_validation or [""])[0])
         elif metric not in names:
             logged = f"It logs {', '.join(names)}." if names else "It logs none: is there a validation?"
             raise ValueError(f"The validation of these runs logs no metric {metric!r}. {logged}")
         self.metric = metric
-        self.mode = mode or ("min" if "loss" in metric or "error" in metric else "max")
+        self.mode = mode or ("min" if "loss" in metric or "err" in metric else "max")
 
     def ends(self, variant: str) -> list[float]:
-        """The metric at the end of each run."""
-        return [run.validations[-1][2][self.metric] for run in self.runs[variant] if run.validations]
+        """The metric at the end of each run that has it."""
+        ends = (run.validations[-1][2].get(self.metric) for run in self.runs[variant] if run.validations)
+        return [end for end in ends if end is not None]
 
     def seconds(self, variant: str) -> float:
         return mean(run.seconds for run in self.runs[variant])
@@ -194,6 +215,9 @@ class Comparison:
             return f"Don't: with the callback it takes {1 / faster:.2f} times as long.{one}"
         if not self.ends(MULTIGRID) or not self.ends(BASELINE):
             return f"{faster:.2f}x faster by the wall clock; no validation says how good it is.{one}"
+        everything = [end for variant in VARIANTS for end in self.ends(variant)]
+        if not all(map(math.isfinite, everything)):
+            return f"Runs diverged, so the ends can't be compared: see the table.{one}"
         gain, error = self._gain(MULTIGRID, BASELINE)
         ends = f"{self.metric} {_spread(self.ends(MULTIGRID))} against {_spread(self.ends(BASELINE))}"
         short = None
@@ -203,7 +227,8 @@ class Comparison:
             short = reached if ahead > of_ahead else None
             if short is None:
                 less = "no worse" if gain >= -error else "worse"
-                return f"Don't: {reached}. With the callback it is {faster:.2f}x faster and {less} ({ends}).{one}"
+                what = "Can't tell with so few seeds" if ahead > 0 else "Don't"
+                return f"{what}: {reached}. With the callback it is {faster:.2f}x faster and {less} ({ends}).{one}"
         beside = f", and {short}" if short else ""
         if gain >= -error:
             return f"Yes: {faster:.2f}x faster by the wall clock, and no worse: {ends}{beside}.{one}"
@@ -219,7 +244,7 @@ class Comparison:
             # The clock of a whole command begins before that of `fit`.
             before = [run.seconds - sum(run.account.values()) for run in runs]
             curves[variant] = [
-                [(late + seconds, metrics[self.metric]) for seconds, _, metrics in run.validations]
+                [(late + seconds, found[self.metric]) for seconds, _, found in run.validations if self.metric in found]
                 for late, run in zip(before, runs, strict=True)
             ]
         return runs_figure(curves, self.metric)

@@ -28,17 +28,21 @@ def count_baseline_epochs(plan: Plan, trainer: Trainer, takeover: Takeover, per_
     def ends(number: int) -> Set[int]:
         return {*chosen[number - 1 :: number], chosen[-1]} if chosen else schedule.baseline_epoch_ends(number)
 
-    validated = ends(1 if chosen else every)
-
     def counting(epochs: Set[int]) -> property:
         """Every how many epochs, for Lightning's rule `(current_epoch + 1) % every == 0`."""
         return property(lambda _: 1 if trainer.current_epoch in epochs else sys.maxsize)
 
-    takeover.subclass(trainer, {"check_val_every_n_epoch": counting(validated)})
+    name = "check_val_every_n_epoch"
+
+    def now(trainer: Trainer) -> int | None:
+        own: int | None = vars(trainer)[name]  # a script may set it while `fit` runs
+        return own and (1 if trainer.current_epoch in ends(1 if chosen else own) else sys.maxsize)
+
+    takeover.subclass(trainer, {name: property(now, lambda trainer, value: vars(trainer).update({name: value}))})
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if is_a(callback, "callbacks.EarlyStopping", "callbacks.ModelCheckpoint"):
             takeover.subclass(callback, checks_in(callback, lambda number: trainer.current_epoch in ends(number)))
     for config in filter(is_plateau, trainer.lr_scheduler_configs):
         if config.interval == "epoch":
             takeover.subclass(config, {"frequency": counting(ends(config.frequency))})
-    return max(1, int(schedule.baseline.epochs) // every) / len(validated)
+    return max(1, int(schedule.baseline.epochs) // every) / len(ends(1 if chosen else every))

@@ -177,7 +177,7 @@ def begin_run(
         run.resume(checkpoint, state)
     warn_of_own_state(script, loader)
     plan, schedule = run.plan, run.plan.schedule
-    tell_changed_meaning(trainer, schedule)
+    tell_changed_meaning(trainer, schedule, arguments.hold_early_stopping)
     if tracking_layers(module) and arguments.precise_bn_batches is None and not schedule.flat:
         tell_few_steps(trainer, len(plan.steps(0)), schedule.phases[0].lr_scale)
     takeover.show_on_bar(trainer, run.report)

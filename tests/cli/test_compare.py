@@ -61,6 +61,14 @@ def test_a_shortened_baseline_has_its_milestones_and_warm_up_in_proportion():
     assert shorten(CONFIG | {"model": {"class_path": "mine.Module"}}, 0.3) is None
 
 
+@pytest.mark.parametrize(("epochs", "every", "wanted"), [(30, 10, 10), (59, 10, 1), (8, 10, 8), (9, 4, 3)])
+def test_baselines_are_validated_at_their_end_as_multigrid_is(epochs, every, wanted):
+    trainer = CONFIG["trainer"] | {"max_epochs": epochs, "check_val_every_n_epoch": every}
+    assert without_callback(CONFIG | {"trainer": trainer})["trainer"]["check_val_every_n_epoch"] == wanted
+    trainer["max_epochs"] = 2 * epochs
+    assert shorten(CONFIG | {"trainer": trainer}, 0.5)["trainer"]["check_val_every_n_epoch"] == wanted
+
+
 @pytest.fixture
 def here(monkeypatch, tmp_path):
     """Runs train in this process."""
@@ -117,10 +125,12 @@ def test_the_command_hands_its_whole_config_on(monkeypatch, tmp_path):
         "lightning_multigrid.cli.commands.compare", lambda *given, **named: handed.append((given, named))
     )
     file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump(CONFIG))
+    null = CONFIG["trainer"] | {"check_val_every_n_epoch": None, "val_check_interval": 7}
+    file.write_text(yaml.safe_dump(CONFIG | {"trainer": null}))
     main(["compare", "--config", str(file), "--trainer.max_epochs=3", "--seeds=2", f"--output={tmp_path / 'out'}"])
     [((config, folder), options)] = handed
     assert (folder, options) == (tmp_path / "out", {"seeds": 2, "metric": None, "mode": None})
     assert config["trainer"]["max_epochs"] == 3
+    assert config["trainer"]["check_val_every_n_epoch"] is None  # not Lightning's default
     assert config["model"]["init_args"]["milestones"] == [2, 3]
     assert not {"seeds", "metric", "mode", "output"} & config.keys()

@@ -82,6 +82,9 @@ def test_it_is_as_it_was_afterwards_and_copies_follow(kind):
     set_sub_batch(layer, 4)
     copied = copy.deepcopy(layer)
     assert (type(copied), copied.sub_batch) == (type(layer), 4)
+    again = pickle.loads(pickle.dumps(layer))
+    assert (type(again), again.sub_batch) == (type(layer), 4)
+    assert_close(again.state_dict(), layer.state_dict())
     assert type(restore_batchnorm(copied)) is kind
     assert type(restore_batchnorm(layer)) is kind
     assert vars(layer).keys() == vars(kind(3)).keys()

@@ -1,10 +1,12 @@
 """Whether the callback pays: what runs are recorded, and what is said of them."""
 
 import json
+import math
 import re
 
 import pytest
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_multigrid import MultigridCallback
@@ -84,6 +86,57 @@ def test_the_table_has_means_and_deviations_and_fits_a_terminal(tmp_path):
     assert lines[1].split()[:6] == ["multigrid", "2", "10", "0.91", "+-", "0.01"]
     assert lines[1].endswith("2.00x")
     assert lines[2].endswith("1.00x")
+
+
+def test_a_run_that_diverges_is_counted_and_not_averaged(tmp_path):
+    found = comparison(tmp_path, multigrid=[*GOOD[:2], (50, math.nan)], baseline=SAME)
+    assert "1 of 3 diverged" in found.table()
+    assert found.verdict().startswith("Runs diverged")
+    assert found.figure().axes
+
+
+def test_metrics_of_the_validation_come_before_those_of_the_training(tmp_path):
+    one = record(MULTIGRID, 0, 50, 0.5)
+    one.validations[-1][2].clear()
+    one.validations[-1][2].update({"multigrid/lr": 1.0, "train_loss": 0.1, "val_loss": 0.2})
+    one.write(tmp_path / "multigrid-0.json")
+    found = Comparison(tmp_path)
+    assert (found.metric, found.mode) == ("val_loss", "min")
+    assert found.figure().axes
+
+
+def test_a_mode_is_max_or_min(tmp_path):
+    with pytest.raises(ValueError, match="`mode` must be max or min, got 'maximum'"):
+        Comparison(tmp_path, mode="maximum")
+
+
+def test_files_of_others_are_left_alone(tmp_path):
+    (tmp_path / "manifest.json").write_text("not ours")
+    assert not any(Comparison(tmp_path).runs.values())
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+def test_a_run_that_continues_is_not_recorded(tmp_path):
+    saver = ModelCheckpoint(tmp_path, filename="half")
+    fit(Module(), saver, max_epochs=2, enable_checkpointing=True)
+    recorder = Recorder(str(tmp_path / "runs" / "baseline-0.json"), BASELINE)
+    with pytest.raises(MisconfigurationException, match="has only a part of its time"):
+        fit(
+            Module(),
+            recorder,
+            ModelCheckpoint(tmp_path / "others"),
+            enable_checkpointing=True,
+            ckpt_path=tmp_path / "half.ckpt",
+        )
+
+
+def test_a_recorder_begins_anew_with_each_fit_and_ignores_other_stages(tmp_path):
+    recorder = Recorder(str(tmp_path / "baseline-0.json"), BASELINE)
+    host = fit(Module(), recorder, val=loader(shuffle=False, number=8))
+    host.validate(Module(), loader(shuffle=False, number=8), verbose=False)
+    assert len(recorder.record.validations) == 4
+    fit(Module(), recorder, val=loader(shuffle=False, number=8))
+    assert len(RunRecord.read(tmp_path / "baseline-0.json").validations) == 4
 
 
 def test_a_metric_that_is_not_logged_is_refused(tmp_path):
