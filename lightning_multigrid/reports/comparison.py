@@ -83,11 +83,14 @@ class Recorder(Callback):
         self._fits = stage == "fit"
         if self._fits:
             self.record, self._account = RunRecord(*self._named), Account()
-            if trainer.ckpt_path is not None:
-                raise MisconfigurationException(
-                    "A run that continues from a checkpoint has only a part of its time, so it can't be compared. "
-                    "Leave the `Recorder` out, or train from the start."
-                )
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_step > 0:
+            raise MisconfigurationException(
+                "A run that continues from a checkpoint has only a part of its time, so it can't be compared. "
+                "Leave the `Recorder` out, or train from the start."
+            )
 
     def _turn(self, kind: str) -> None:
         self._account.turn(kind)
