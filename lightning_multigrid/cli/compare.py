@@ -45,9 +45,8 @@ def compare(
     for variant in (MULTIGRID, BASELINE, SHORTENED):
         if variant == SHORTENED:
             found = Comparison(folder)
-            before = [
-                yaml.safe_load(run.config) for run in found.runs[SHORTENED]
-            ]  # other seeds don't change its length
+            # More seeds don't change its length.
+            before = [yaml.safe_load(run.config) for run in found.runs[SHORTENED]]
             shortened = before[0] if before else shorten(variants[BASELINE], _share(found))
             if shortened is None or _length(shortened) == _length(config):
                 print(_NO_SHORTENED if shortened is None else "A baseline of as much time would be the whole baseline.")

@@ -19,21 +19,34 @@ Normalize = Callable[[Tensor], Tensor]
 
 
 class _BatchNormCalls(TorchFunctionMode):
-    """Within it, a function takes the calls of `F.batch_norm`."""
+    """Within it, a function takes the calls of `F.batch_norm`: their input, and whether the rest is what a layer hands.
 
-    def __init__(self, instead: Callable[..., Tensor]) -> None:
+    That is, whether the call is one of the layer's `forward` in training, as torch's own `forward` makes it.
+    """
+
+    def __init__(self, layer: Any, instead: Callable[[Tensor, bool], Tensor]) -> None:
         super().__init__()
-        self._instead = instead
+        self._layer, self._instead = layer, instead
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        taken = self._instead if func is F.batch_norm else func
+        taken = self._batch_norm if func is F.batch_norm else func
         return taken(*args, **(kwargs or {}))
 
-
-def _is_own(layer: _BatchNorm, running_mean: Any, weight: Any, bias: Any, training: bool, eps: float) -> bool:
-    """Whether `F.batch_norm` is called as a layer in training calls it."""
-    tracked = layer.running_mean if layer.track_running_stats else None
-    return running_mean is tracked and weight is layer.weight and bias is layer.bias and training and eps == layer.eps
+    def _batch_norm(
+        self,
+        input: Tensor,
+        running_mean: Any,
+        running_var: Any,
+        weight: Any = None,
+        bias: Any = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        layer = self._layer
+        tracked = layer.running_mean if layer.track_running_stats else None
+        handed = running_mean is tracked and weight is layer.weight and bias is layer.bias
+        return self._instead(input, handed and training and eps == layer.eps)
 
 
 def has_own_forward(kind: type[nn.Module]) -> bool:
@@ -53,22 +66,13 @@ def can_group(layer: nn.Module, dims: int) -> bool:
         return True
     calls: list[bool] = []
 
-    def note(
-        input: Tensor,
-        running_mean: Any,
-        running_var: Any,
-        weight: Any = None,
-        bias: Any = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Tensor:
-        calls.append(_is_own(tried, running_mean, weight, bias, training, eps))
+    def note(input: Tensor, own: bool) -> Tensor:
+        calls.append(own)
         return torch.empty_like(input)
 
     try:
         tried: Any = copy.deepcopy(layer).to("cpu").train()
-        with _BatchNormCalls(note):
+        with _BatchNormCalls(tried, note):
             tried.forward(torch.zeros(2, tried.num_features, *[2] * (dims - 2)))
     except Exception:  # whatever a user's layer may raise
         return False
@@ -80,17 +84,8 @@ def run_own_forward(layer: Any, forward: Callable[..., Any], normalize: Normaliz
     counter: Tensor | None = layer.num_batches_tracked
     counted = None if counter is None else counter.clone()  # both count the mini-batch
 
-    def instead(
-        input: Tensor,
-        running_mean: Any,
-        running_var: Any,
-        weight: Any = None,
-        bias: Any = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Tensor:
-        if not _is_own(layer, running_mean, weight, bias, training, eps):
+    def instead(input: Tensor, own: bool) -> Tensor:
+        if not own:
             raise RuntimeError(
                 f"{type(layer).__name__} normalises otherwise than when it was tried, so it can't have the statistics "
                 "of sub-mini-batches. Use torch's BatchNorm, or a class that doesn't derive from it."
@@ -99,7 +94,7 @@ def run_own_forward(layer: Any, forward: Callable[..., Any], normalize: Normaliz
             counter.copy_(counted)
         return normalize(input)
 
-    with _BatchNormCalls(instead):
+    with _BatchNormCalls(layer, instead):
         output = forward(layer, *args, **named)
     if counter is not None and counted is not None:
         counter.copy_(counted + 1)
