@@ -153,7 +153,7 @@ def test_quick_start(tmp_path, capsys, monkeypatch, caplog):
     few = ["--data.train_per_class=8", "--data.val_per_class=1", "--trainer.max_epochs=2", "--model.milestones=[1.5]"]
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         main(["fit", "--config", str(EXAMPLES / "quickstart.yaml"), *few])
-    assert "Multigrid schedule for a baseline of 8 x 16 x 40" in caplog.text
+    assert "Multigrid schedule for a baseline of 4 x 16 x 40" in caplog.text
     assert "Time per shape of mini-batch" in caplog.text
     assert "val/top1" in caplog.text
 
