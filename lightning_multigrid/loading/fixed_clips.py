@@ -1,4 +1,4 @@
-"""A user's own dataset as a `ClipDataset`: its clips of a fixed size are resampled to the grid of a request.
+"""A user's own dataset as a `ClipDataset`: its clips are resampled to the grid of a request.
 
 A grid takes some of the baseline's frames and resizes their pixels. Both happen per sample in the worker, so the user's
 `collate_fn` and transfer hooks see ordinary samples. An image is a clip of one frame, and only its pixels are resized.
@@ -22,7 +22,10 @@ from lightning_multigrid.loading.samples import Name, SampleParts
 
 
 class FixedClips:
-    """Any map-style dataset of clips of one size, as a `ClipDataset`.
+    """Any map-style dataset of clips, as a `ClipDataset`. The first clip is the baseline's.
+
+    Clips of other lengths or sizes stay as they are on the baseline's grid, and are reduced by the same factors as the
+    first one on others.
 
     The request seeds the dataset's random augmentation: the global random state, and generators that the dataset or its
     transforms hold. So what they draw depends on neither workers nor ranks. Samples that are None stay None.
@@ -33,6 +36,7 @@ class FixedClips:
 
     Attributes:
         first: Index of the first sample that is not None, out of which the grids are tried.
+        divisor: On other grids than the baseline's, sides of clips are multiples of this number of pixels.
 
     Raises:
         ValueError: If a sample doesn't hold these parts, or holds others that may be clips.
@@ -58,6 +62,7 @@ class FixedClips:
             self._parts.reduced(sample, ClipRequest(0, self.frames, self.size, seed=0))  # refuses what can't follow
         except ValueError as error:
             raise ValueError(f"{type(dataset).__name__}: {error}") from error
+        self.divisor = 1
         self._lengths = {path: clip.lengths["T"] for path, clip in found.items() if "T" in clip.axes}
 
     def __len__(self) -> int:
@@ -79,7 +84,7 @@ class FixedClips:
             reseed_own(own, derive_seed(request.seed, 1))  # so that they don't draw what the global ones do
             with seeded(request.seed):
                 sample = self.dataset[request.index]
-            reduced.append(self._parts.reduced(sample, request))
+            reduced.append(self._parts.reduced(sample, request, (self.frames, self.size), self.divisor))
         return reduced
 
 

@@ -70,18 +70,30 @@ def baseline_grid(clips: Mapping[Any, Clip]) -> tuple[int, int]:
     return longest.get("T", 1), min(longest["H"], longest["W"])
 
 
-def changes(clips: Mapping[K, Clip], request: ClipRequest) -> dict[K, "Change"]:
+def changes(
+    clips: Mapping[K, Clip], request: ClipRequest, baseline: tuple[int, int] | None = None, divisor: int = 1
+) -> dict[K, "Change"]:
     """Returns how each clip of a sample comes to the grid of a request, which is that of the longest clip (Sec. 3.1).
 
-    The shorter of H and W becomes the request's size, and the aspect ratio stays.
+    `baseline` has the frames and the size of the dataset's clips, by default of this sample's. A sample with others
+    gets other frames and another size than the request's, in the same ratio; on the baseline's grid it stays as it is.
+    H and W keep their ratio as nearly as multiples of `divisor` allow.
     """
     lengths = {key: clip.lengths for key, clip in clips.items()}
     in_time = {key: before["T"] for key, before in lengths.items() if "T" in before}
-    taken = draw_frames(in_time, request.frames, request.seed) if in_time else {}
-    scale = request.size / baseline_grid(clips)[1]
+    own = baseline_grid(clips)
+    usual, size = baseline or own
+    frames = request.frames
+    if own[0] != usual and in_time:
+        unit = own[0] // gcd(*in_time.values())
+        frames = unit * max(1, round(own[0] * request.frames / usual / unit))
+    taken = draw_frames(in_time, frames, request.seed) if in_time else {}
+
+    def side(length: int) -> int:
+        return length if request.size == size else divisor * max(1, round(length * request.size / size / divisor))
+
     return {
-        key: Change(before, taken.get(key, ()), round(before["H"] * scale), round(before["W"] * scale))
-        for key, before in lengths.items()
+        key: Change(before, taken.get(key, ()), side(before["H"]), side(before["W"])) for key, before in lengths.items()
     }
 
 

@@ -131,12 +131,14 @@ class SampleParts:
                     )
         return found
 
-    def reduced(self, sample: Any, request: ClipRequest) -> Any:
+    def reduced(
+        self, sample: Any, request: ClipRequest, baseline: tuple[int, int] | None = None, divisor: int = 1
+    ) -> Any:
         """Returns a sample with its clips, and what follows them, on the grid of a request; see `changes`."""
         clips = self.find_clips(sample)
         if not clips:
             return sample
-        change_of, reduced = changes(clips, request), sample
+        change_of, reduced = changes(clips, request, baseline, divisor), sample
         for path, clip in clips.items():
             reduced = _put(reduced, path, change_of[path].of_clip(clip))
         for name, spec in self.follow.items():
