@@ -7,7 +7,7 @@ from lightning_multigrid.loading import SampleParts
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, LRScaling, MultigridSchedule, ShortCycle
 
 _NOT_OF_SCHEDULE = "schedule layout clips follow clips_per_epoch validations_per_phase precise_bn_batches seed"
-_NOT_OF_SCHEDULE += " weight_decay_scaling hold_early_stopping"
+_NOT_OF_SCHEDULE += " weight_decay_scaling hold_early_stopping lr_by_hand"
 
 
 @dataclass(eq=False, repr=False)
@@ -36,6 +36,7 @@ class Arguments:
     weight_decay_scaling: Literal["none", "timescale"] = "none"
     fine_tuning: bool = True
     hold_early_stopping: bool = True
+    lr_by_hand: Literal["run"] | None = None
 
     def __post_init__(self) -> None:
         # Refuses bad values where they are written; so does a schedule for any baseline.
@@ -46,6 +47,8 @@ class Arguments:
                 raise ValueError(f"`{name}` must be at least 1, got {value}. Leave it out for the default.")
         if self.weight_decay_scaling not in ("none", "timescale"):
             raise ValueError(f"`weight_decay_scaling` must be none or timescale, got {self.weight_decay_scaling!r}.")
+        if self.lr_by_hand not in ("run", None):
+            raise ValueError(f"`lr_by_hand` must be 'run' or None, got {self.lr_by_hand!r}.")
         schedule_of(self, Baseline(BatchShape(1, 4, 4), epochs=1))
         shaping = [field for field in fields(self) if field.name not in _NOT_OF_SCHEDULE.split()]
         if self.schedule is not None and any(getattr(self, field.name) != field.default for field in shaping):

@@ -7,7 +7,9 @@ corresponding point of a baseline run. `lr_in_step.py` multiplies by the scale.
 
 import math
 import sys
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial, wraps
 from typing import Any
 
 from torch.optim import Optimizer
@@ -16,6 +18,7 @@ from lightning_multigrid.host import LightningModule, MisconfigurationException,
 from lightning_multigrid.reports import LRCurve, LRPoint
 from lightning_multigrid.schedule import LRRule, Place, Plan, exact
 from lightning_multigrid.training.lr_in_step import LRInStep
+from lightning_multigrid.training.lr_stages import is_plateau
 from lightning_multigrid.training.parts import Part, log_values
 from lightning_multigrid.training.resume import Continuation
 from lightning_multigrid.training.scheduler_calls import Driven, SchedulerCalls, driven_schedulers
@@ -37,6 +40,7 @@ class BaselineLR(Part):
         takeover: Takeover,
         curve: LRCurve | None = None,
         weight_decay: bool = False,
+        by_hand: bool = False,
     ) -> None:
         self._plan, self._trainer, self._module, self._curve = plan, trainer, module, curve
         self.schedulers = driven_schedulers(trainer)
@@ -54,7 +58,14 @@ class BaselineLR(Part):
         quick: bool = trainer.fast_dev_run  # type: ignore[attr-defined]
         self.run: dict[str, int | None] = {} if quick else {"estimated_stepping_batches": plan.optimizer_steps}
         self._said = self.run  # while a scheduler ticks, the baseline's
-        self._in_step = [LRInStep(one, self._scales, self._scale_gradient, takeover) for one in trainer.optimizers]
+        own_clock = not by_hand and not (plan.schedule.flat and plan.schedule.epoch_factor == 1)
+        refuse_other = partial(_refuse_by_hand, type(module).__name__) if own_clock else _accept
+        self._in_step = [
+            LRInStep(one, self._scales, self._scale_gradient, refuse_other, takeover) for one in trainer.optimizers
+        ]
+        for config in trainer.lr_scheduler_configs:
+            if is_plateau(config):  # it lowers the LR after a validation, by what it counted of them
+                takeover.subclass(config.scheduler, {"step": self._noting(type(config.scheduler).step)})
         self.calls: SchedulerCalls | None = None
         if module.automatic_optimization:
             for driven in self.schedulers:  # Lightning must not tick them, too
@@ -66,6 +77,19 @@ class BaselineLR(Part):
 
     def _saying(self, own: property, name: str) -> property:
         return property(lambda trainer: self._said[name] if name in self._said else own.__get__(trainer))
+
+    def _noting(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(step)
+        def stepped(scheduler: Any, *arguments: Any, **named: Any) -> Any:
+            result = step(scheduler, *arguments, **named)
+            self._note()
+            return result
+
+        return stepped
+
+    def _note(self) -> None:
+        for one in self._in_step:
+            one.note_lr()
 
     # --- The clock ---
 
@@ -107,6 +131,8 @@ class BaselineLR(Part):
 
     def go_to(self, rule: LRRule) -> None:
         """Brings every scheduler to a baseline epoch, and sets the scale of the next step."""
+        for one in self._in_step:
+            one.check_lr()
         for driven in self.schedulers:
             ticks = self.epoch.ticks(rule.baseline_epoch, driven.interval, driven.frequency)
             for tick in range(driven.ticks + 1, ticks + 1):
@@ -114,6 +140,7 @@ class BaselineLR(Part):
         self.rule = rule
         scales = {"lr": rule.scale, "weight_decay": rule.weight_decay_scale}
         self._scales.update((name, scales[name]) for name in self._scales)
+        self._note()
 
     def _tick(self, driven: Driven, tick: int) -> None:
         at = self.epoch.after_ticks(tick, driven.interval, driven.frequency)
@@ -154,3 +181,20 @@ class BaselineLR(Part):
             driven.interval = interval
         if self.run:
             self.run["estimated_stepping_batches"] = self._plan.optimizer_steps + found.steps_elsewhere
+
+
+def _accept(before: float, now: float) -> None:
+    pass
+
+
+def _refuse_by_hand(module: str, before: float, now: float) -> None:
+    raise MisconfigurationException(
+        f"{module}, or a callback, has written the LR: {now:.6g} in the place of {before:.6g}. Whatever it counts by, "
+        "the steps and epochs of this run are not the baseline's. Leave it to a scheduler, which is kept on the "
+        "baseline's clock:\n"
+        "    def configure_optimizers(self):\n"
+        "        optimizer = ...\n"
+        "        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: ...)]\n"
+        "Or, if it goes by the share that is done of `trainer.max_epochs` or `trainer.estimated_stepping_batches`, "
+        "which are this run's, say so: `MultigridCallback(lr_by_hand='run')`."
+    )

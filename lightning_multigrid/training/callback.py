@@ -86,6 +86,8 @@ class MultigridCallback(Arguments, Callback):
             shape over the baseline's, divided by the LR's scale. `none` leaves it.
         fine_tuning: Whether the last LR stage becomes the fine-tuning phase (Sec. 3.2). If not, it goes through the
             long cycle as the others: the paper's ablation.
+        lr_by_hand: `run` says that an LR which the script or a callback writes goes by the epochs and steps of this
+            run. By default a written LR is refused, as it may count by those of the baseline.
         hold_early_stopping: Whether the patience of `EarlyStopping` begins to count in the last phase, as metrics may
             stand still while the grids are coarse.
 

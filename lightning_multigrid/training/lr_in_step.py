@@ -26,6 +26,7 @@ class LRInStep:
         optimizer: The optimizer, which may hold others that update for it, as `Lookahead` and SAM do.
         scales: By what to multiply, by the names in the groups; may change between updates.
         before_update: Called with the optimizer before each update, after its closure.
+        refuse_other: Called with the LR as `note_lr` found it and as it is now, if another one was written meanwhile.
         takeover: Undoes the change of `step`.
 
     Raises:
@@ -38,9 +39,12 @@ class LRInStep:
         optimizer: Optimizer,
         scales: Mapping[str, float],
         before_update: Callable[[Optimizer], None],
+        refuse_other: Callable[[float, float], None],
         takeover: Takeover,
     ) -> None:
         self.optimizer, self.scales, self._before_update = optimizer, scales, before_update
+        self._refuse_other = refuse_other
+        self._noted: dict[int, tuple[Any, Any, int]] = {}  # LRs by the `id` of their group: what, a copy, and a version
         self.used: float | Tensor | None = None  # the LR in use of the first group, in the last update
         self._optimizers = with_held(optimizer)
         self._updating = False
@@ -56,6 +60,23 @@ class LRInStep:
                     f"MultigridCallback scales the LR within the `step` of each optimizer, but that of "
                     f"{type(one).__name__} can't be replaced ({error}). Give its class a `__dict__`: no `__slots__`."
                 ) from error
+
+    def note_lr(self) -> None:
+        """Notes the LR of each group, after what may change it."""
+        self._noted = {}
+        for group in (group for one in self._optimizers for group in one.param_groups):
+            lr = group.get("lr")
+            whole = isinstance(lr, Tensor)
+            self._noted[id(group)] = lr, lr.clone() if whole else lr, version_of(lr) if whole else 0
+
+    def check_lr(self) -> None:
+        """Refuses another LR than the one that was noted last."""
+        for group in (group for one in self._optimizers for group in one.param_groups):
+            lr = group.get("lr")
+            noted, value, version = self._noted.get(id(group), (lr, lr, 0))
+            same = lr is noted and version_of(lr) == version if isinstance(lr, Tensor) else lr == noted
+            if not same and lr is not None and float(lr) != float(value):
+                self._refuse_other(float(value), float(lr))
 
     def _scaled(self, own: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `step` with the scale."""
@@ -81,6 +102,7 @@ class LRInStep:
                 return result
             finally:
                 self._end()
+                self.note_lr()
 
         return step
 
@@ -96,6 +118,7 @@ class LRInStep:
         return run
 
     def _begin(self) -> None:
+        self.check_lr()
         self._updating = True
         groups = {id(group): group for one in self._optimizers for group in one.param_groups}
         tensors = set[int]()

@@ -140,7 +140,7 @@ row(
     **with_callback(lambda: cb.LearningRateMonitor("step")),
 )
 row(CALLBACKS, "`EMAWeightAveraging`", **with_callback(lambda: cb.EMAWeightAveraging(decay=0.9)))
-row(CALLBACKS, "`BackboneFinetuning`", module=Halves, resumes=False, lr=False,
+row(CALLBACKS, "`BackboneFinetuning`", module=Halves, multigrid={"lr_by_hand": "run"}, resumes=False, lr=False,
     outcome="thaws at an epoch of this run; Lightning leaves the backbone frozen when it resumes later",
     **with_callback(lambda: cb.BackboneFinetuning(1, lambda epoch: 1.5, train_bn=False)))  # fmt: skip
 row(CALLBACKS, "`StochasticWeightAveraging`", refused="StochasticWeightAveraging",

@@ -169,6 +169,8 @@ row(SCHEDULERS, "every third step", module=scheduled(lambda o: lr_scheduler.Expo
 # --- The script's own clock ---
 
 OWN = "LR by hand, and schedulers of one's own"
+CLOCK = "the LR is scaled; its clock is the script's"
+BY_RUN = {"lr": False, "multigrid": {"lr_by_hand": "run"}, "outcome": CLOCK}
 
 
 class Timm(Script):
@@ -320,18 +322,21 @@ class NoLR(SGD):
         return loss
 
 
-CLOCK = "the LR is scaled; its clock is the script's"
 row(OWN, "timm by epoch, in `lr_scheduler_step`", module=lambda: Timm(by_steps=False), needs="timm", resume=True)
 row(OWN, "timm by step, in `lr_scheduler_step`", module=lambda: Timm(by_steps=True), needs="timm", resume=True)
 row(OWN, "`lr_scheduler_step`", module=Steps)
-row(OWN, "a number written in a hook, from `global_step`", module=Written, lr=False, resume=True, outcome=CLOCK)
-row(OWN, '`group["lr"] *= 0.5` after each epoch', module=Halved, lr=False, resume=True, outcome=CLOCK)
+row(OWN, "a number written in a hook, from `global_step`", module=Written, resume=True, **BY_RUN)
+row(OWN, '`group["lr"] *= 0.5` after each epoch', module=Halved, resume=True, **BY_RUN)
 row(OWN, "a constant, written before each step", module=lambda: Constant(each=True),
     outcome="the LR is scaled")  # fmt: skip
 row(OWN, "a constant, written once", module=lambda: Constant(each=False), slow=True,
     outcome="the LR is scaled")  # fmt: skip
-row(OWN, '`group["lr"] = max(group["lr"] * 0.95, 0.04)`', module=Floor, lr=False, resume=True, outcome=CLOCK)
-row(OWN, "a warm-up of 500 steps in `optimizer_step`", module=WarmsUp, lr=False, resume=True, outcome=CLOCK)
+row(OWN, '`group["lr"] = max(group["lr"] * 0.95, 0.04)`', module=Floor, resume=True, **BY_RUN)
+row(OWN, "a warm-up of 500 steps in `optimizer_step`", module=WarmsUp, resume=True, **BY_RUN)
+row(OWN, "an LR that is written by the script's own count", module=Written, late=True,
+    refused=r"(?s)has written the LR: .* in the place of 0\.1.*MultigridCallback\(lr_by_hand='run'\)",
+    outcome="its epochs and steps are not those of the run; a scheduler, or `lr_by_hand='run'` if it goes by "
+    "`max_epochs` or `estimated_stepping_batches`")  # fmt: skip
 row(OWN, "timm's `create_scheduler_v2`", module=lambda: TimmSteps(timm_steps), needs="timm")
 row(OWN, "transformers' `get_cosine_schedule_with_warmup`", module=optimized(hugging_face), needs="transformers",
     slow=True)  # fmt: skip
@@ -340,7 +345,7 @@ row(OWN, "a parameter group with an LR in a tensor, added in a hook", lr=False,
     outcome="it is scaled, too")  # fmt: skip
 row(OWN, "another optimizer, put in its place in a hook", module=Renewed, refused="has other ones now", late=True,
     outcome="its LR would not be scaled; change the parameter groups instead")  # fmt: skip
-row(OWN, "an LR in a tensor, written in a hook", module=WrittenTensor, lr=False, outcome=CLOCK)
+row(OWN, "an LR in a tensor, written in a hook", module=WrittenTensor, **BY_RUN)
 
 # --- Manual optimization ---
 

@@ -391,7 +391,7 @@ class ByHand(Script):
         self.place, self.relative, self.count, self.written = place, relative, 0, []
 
     def write(self, place):
-        if place != self.place or self._trainer is None:
+        if place != self.place or not isinstance(self._trainer, L.Trainer):
             return
         self.count += 1
         for group in self.trainer.optimizers[0].param_groups:
@@ -454,7 +454,7 @@ PLACES = [
     sampled(list(product(PLACES, (False, True))), *zip(PLACES, cycle([False, True]), strict=False)),
 )
 def test_an_lr_that_is_written_is_the_baselines_and_is_scaled(place, relative):
-    callbacks = [Hand(), MultigridCallback()]
+    callbacks = [Hand(), MultigridCallback(lr_by_hand="run")]
     if place == "a callback":
         callbacks.reverse()
     module, host = run(lambda: ByHand(place, relative), *callbacks)
@@ -463,6 +463,16 @@ def test_an_lr_that_is_written_is_the_baselines_and_is_scaled(place, relative):
     counts = module.written if place != "training_step" and "on_before" not in place else range(1, len(plan) + 1)
     expected = [0.1 * 0.95**count * step.lr_scale for count, step in zip(counts, plan.values(), strict=True)]
     assert [lr for *_, lr in module.used] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("place", PLACES[1:])
+def test_an_lr_that_is_written_is_refused_unless_its_clock_is_said(place):
+    message = r"(?s)ByHand, or a callback, has written the LR: 0\.095 in the place of 0\.1\..*def configure_optimizers"
+    with pytest.raises(MisconfigurationException, match=message):
+        run(lambda: ByHand(place), Hand(), MultigridCallback())
+    run(lambda: ByHand(place), Hand(), MultigridCallback.baseline())  # the clocks are one
+    with pytest.raises(ValueError, match="`lr_by_hand` must be 'run' or None, got 'epoch'"):
+        MultigridCallback(lr_by_hand="epoch")
 
 
 @pytest.mark.parametrize("place", ["on_train_epoch_end", "on_train_batch_end"])
@@ -474,8 +484,8 @@ def test_checkpoints_hold_what_was_written_and_resume_from_it(place, tmp_path):
     def make():
         return ByHand(place, relative=True)
 
-    whole, _ = run(make, MultigridCallback(), Saving())
-    resumed, _ = run(make, MultigridCallback(), ckpt_path=tmp_path / "1.ckpt")
+    whole, _ = run(make, MultigridCallback(lr_by_hand="run"), Saving())
+    resumed, _ = run(make, MultigridCallback(lr_by_hand="run"), ckpt_path=tmp_path / "1.ckpt")
     saved = torch.load(tmp_path / "1.ckpt", weights_only=True)["optimizer_states"][0]["param_groups"][0]["lr"]
     done = sum(epoch < 2 for epoch, *_ in whole.used)
     # Lightning calls a module's hook after those of callbacks, so the checkpoint has one epoch's end less.
@@ -492,7 +502,7 @@ class Constant(Script):
         self.place, self.value = place, value
 
     def write(self, place):
-        if place == self.place and self._trainer is not None:
+        if place == self.place and isinstance(self._trainer, L.Trainer):
             for group in self.trainer.optimizers[0].param_groups:
                 group["lr"] = self.value
 
@@ -524,7 +534,7 @@ def test_a_number_that_is_written_is_scaled_also_if_it_happens_to_be_the_one_in_
             self.value = (0.1, 0.8)[batch_idx % 2]
             super().on_train_batch_start(batch, batch_idx)
 
-    module, host = run(lambda: Alternating("on_train_batch_start"), MultigridCallback())
+    module, host = run(lambda: Alternating("on_train_batch_start"), MultigridCallback(lr_by_hand="run"))
     expected = [(0.1, 0.8)[batch % 2] * step.lr_scale for (_, batch), step in steps_of(host).items()]
     assert [lr for *_, lr in module.used] == pytest.approx(expected)
 
@@ -550,7 +560,7 @@ def test_a_floor_is_the_baselines():
                 group["lr"] = max(group["lr"] * 0.9, 0.06)
             group["lr"] = min(group["lr"], 0.095)
 
-    module, host = run(Floor, MultigridCallback())
+    module, host = run(Floor, MultigridCallback(lr_by_hand="run"))
     plan = list(steps_of(host).values())
     expected = [max(0.1 * 0.9 ** (done + 1), 0.06) * step.lr_scale for done, step in enumerate(plan)]
     assert [lr for *_, lr in module.used] == pytest.approx(expected)
@@ -559,7 +569,7 @@ def test_a_floor_is_the_baselines():
 def test_an_optimizers_state_has_the_baselines_lr_whoever_asks_for_it():
     class Asking(Script):
         def training_step(self, batch, batch_idx):
-            if self._trainer is not None:
+            if isinstance(self._trainer, L.Trainer):
                 state = self.optimizers().optimizer.state_dict()
                 assert type(state["param_groups"][0]["lr"]) is float
                 assert state["param_groups"][0]["lr"] == 0.1
@@ -579,7 +589,7 @@ def test_an_lr_in_a_tensor_that_is_written_is_the_baselines():
             super().on_train_batch_start(batch, batch_idx)
             self.optimizers().param_groups[0]["lr"].fill_(0.05)
 
-    module, host = run(Writing, MultigridCallback())
+    module, host = run(Writing, MultigridCallback(lr_by_hand="run"))
     assert [lr for *_, lr in module.used] == pytest.approx([0.05 * step.lr_scale for step in steps_of(host).values()])
 
 
@@ -656,7 +666,7 @@ def test_an_lr_in_a_tensor_may_be_written_replaced_loaded_and_added(way):
             )
             return super().recorded(optimizer)
 
-    _, host = run(lambda: Noting(way=way), MultigridCallback())
+    _, host = run(lambda: Noting(way=way), MultigridCallback(lr_by_hand="run"))
     second = 0.04 if way in ("fill", "replace") else 0.05
     groups = [[0.1, 0.05]] * 2 + [[0.1, second, *([0.04] if way == "add" else [])]] * (len(used) - 2)
     scales = [step.lr_scale for step in steps_of(host).values()]

@@ -239,7 +239,7 @@ def test_a_backbone_thaws_at_its_share_of_the_baselines_lr(first, in_tensor):
                 self.used.append((*self.seen[-1][:2], *(float(group["lr"]) for group in groups)))
 
     module, thawing = Halves(), BackboneFinetuning(2, lambda epoch: 4, train_bn=False)
-    callbacks = [thawing, MultigridCallback()]
+    callbacks = [thawing, MultigridCallback(lr_by_hand="run")]
     sampler = schedule_of(fit(module, *(callbacks if first else callbacks[::-1])))
     expected = {2: 0.01, 3: 0.04, 4: 0.1, 5: 0.1}  # a tenth, then four times as much, but no more than the head's
     for epoch, batch, head, backbone in module.used:
@@ -319,7 +319,7 @@ def test_a_step_that_calls_that_of_its_base_class_scales_the_gradient_once():
     SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # torch then calls the hooks of `SGD.step`, too
     weight = torch.zeros(1, requires_grad=True)
     optimizer = Summing([weight], lr=1.0)
-    LRInStep(optimizer, {"lr": 8.0}, lambda optimizer: weight.grad.mul_(0.5), Takeover())
+    LRInStep(optimizer, {"lr": 8.0}, lambda optimizer: weight.grad.mul_(0.5), lambda *_: None, Takeover())
     for _ in range(2):
         weight.grad = torch.ones(1)
         optimizer.step()
