@@ -7,6 +7,7 @@ Lightning's names from here; only the command line always uses `lightning`. Begi
 from lightning_multigrid.host.package import (
     BasePredictionWriter,
     Callback,
+    DummyLogger,
     LightningDataModule,
     LightningModule,
     LRSchedulerConfig,
@@ -21,6 +22,13 @@ from lightning_multigrid.host.package import (
 )
 from lightning_multigrid.host.terminal import above_bar
 
-__all__ = ["BasePredictionWriter", "Callback", "LRSchedulerConfig", "LightningDataModule", "LightningModule"]
+__all__ = [
+    "BasePredictionWriter",
+    "Callback",
+    "DummyLogger",
+    "LRSchedulerConfig",
+    "LightningDataModule",
+    "LightningModule",
+]
 __all__ += ["MisconfigurationException", "ModelCheckpoint", "OptimizerLRScheduler", "TorchCheckpointIO", "Trainer"]
 __all__ += ["TrainerFn", "above_bar", "is_a", "is_overridden"]

@@ -16,6 +16,7 @@ _PACKAGES = "lightning.pytorch", "pytorch_lightning"
 if not TYPE_CHECKING and "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
     from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
     from pytorch_lightning.callbacks import BasePredictionWriter, ModelCheckpoint
+    from pytorch_lightning.loggers.logger import DummyLogger
     from pytorch_lightning.plugins.io import TorchCheckpointIO
     from pytorch_lightning.trainer.states import TrainerFn
     from pytorch_lightning.utilities.exceptions import MisconfigurationException
@@ -28,6 +29,7 @@ else:
     from lightning.pytorch import Trainer as Trainer
     from lightning.pytorch.callbacks import BasePredictionWriter as BasePredictionWriter
     from lightning.pytorch.callbacks import ModelCheckpoint as ModelCheckpoint
+    from lightning.pytorch.loggers.logger import DummyLogger as DummyLogger
     from lightning.pytorch.plugins.io import TorchCheckpointIO as TorchCheckpointIO
     from lightning.pytorch.trainer.states import TrainerFn as TrainerFn
     from lightning.pytorch.utilities.types import LRSchedulerConfig as LRSchedulerConfig

@@ -1,12 +1,11 @@
 """The guard against places that are counted from the first: models that take every grid, but read the wrong places.
 
 A coarse clip covers the time and the space of a full one with fewer points. A model that takes the first rows of a
-table, or positions 0, 1, 2 ... of its tokens, reads them as the beginning of the full clip. No shape tells this, so the
-trial on shapes follows values, too: those that are made of weights, buffers and constants only.
+table, or positions 0, 1, 2 ... of its tokens, reads them as the beginning of the full clip. No shape and no error tells
+this. The values do that meet the data without being made of it: those of weights, buffers and constants only.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,14 +13,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode  # torch's notes on extending it document this path
 
 _aten = torch.ops.aten
-_MEET = {_aten.add, _aten.add_, _aten.sub, _aten.sub_, _aten.mul, _aten.mul_, _aten.cat}
-_MAKE = {_aten.arange, _aten.linspace, _aten.zeros, _aten.ones, _aten.full, _aten.scalar_tensor, _aten.eye, _aten.empty}
-_BY_SHAPE = {_aten.zeros_like, _aten.ones_like, _aten.full_like, _aten.new_zeros, _aten.new_ones, _aten.new_full}
-_MOST = 2**22  # elements of a value that is followed: tables have fewer, many weights have more
+# Of the data, they take the shape and the type, and no values.
+_LIKE = {_aten.zeros_like, _aten.ones_like, _aten.full_like, _aten.empty_like}
+_LIKE |= {_aten.new_zeros, _aten.new_ones, _aten.new_full, _aten.new_empty}
+_MOST = 2**26  # numbers of values that are compared
 
 
 class Encounter(NamedTuple):
-    """Values that met the data: `layer` added them to it, multiplied it with them, or joined them."""
+    """Values that met the data: an operation of `layer` made numbers of both."""
 
     layer: str
     operation: str
@@ -29,70 +28,56 @@ class Encounter(NamedTuple):
 
 
 class TracedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows the values of what a run on shapes makes without the data, and notes where they meet the data."""
+    """Follows what a run makes of the data, and notes what else meets it, by whatever operation.
 
-    def __init__(self, real: Mapping[int, Tensor], layer: Callable[[], str]) -> None:
-        # `real` has what tensors of shapes stand for, by the `id` of these; `layer` names the one that is running.
+    Integers count only where they are computed with, number by number: those that choose or name places of the data
+    mean its own. What is random counts as data.
+    """
+
+    def __init__(self, data: Any, layer: Callable[[], str]) -> None:
+        # `data` holds the tensors of a mini-batch; `layer` names the one that is running.
         super().__init__()  # type: ignore[no-untyped-call]
         self.encounters: list[Encounter] = []
-        self._real, self._layer = real, layer
-        self._device = next((tensor.device for tensor in real.values()), torch.device("cpu"))
-        # By the `id` of the tensor of shapes, which is kept, so that no other one gets its `id`.
-        self._known: dict[int, tuple[Tensor, Tensor]] = {}
+        self._layer = layer
+        # By address, and kept, so that no other memory gets the address of what is free again.
+        self._data: dict[int, torch.UntypedStorage] = {}
+        for tensor in _tensors(data):
+            self._add(tensor)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        operation, inputs = func.overloadpacket, list(_tensors((args, kwargs)))
-        constant = [x for x in inputs if not x.is_meta or id(x) in self._known or id(x) in self._real]
-        if operation in _MEET and 0 < len(constant) < len(inputs):
-            self._meet(operation, constant)
-        made: Any = None
-        # Weights of linear layers are transposed first, and would all be copied.
-        if (len(constant) == len(inputs) > 0 and operation is not _aten.t) or operation in _MAKE | _BY_SHAPE:
-            made = self._make(func, args, kwargs, operation in _BY_SHAPE)
+        inputs = list(_tensors((args, kwargs)))
+        others = [tensor for tensor in inputs if _address(tensor) not in self._data]
+        in_place = func.overloadpacket.__name__.endswith("_")
+        before = [tensor.clone() if in_place else tensor for tensor in others]
         result = func(*args, **kwargs)
-        for tensor, value in zip(_tensors(result), _tensors(made), strict=False):
-            self._known[id(tensor)] = tensor, value
-        if made is None:  # data was written into a constant
-            for tensor in _tensors(result):
-                self._known.pop(id(tensor), None)
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            if len(others) == len(inputs) or func.overloadpacket in _LIKE:
+                return result
+            if any(map(_is_of_numbers, _tensors(result))):
+                self._meet(func, before)
+        viewed = () if in_place else [_address(tensor) for tensor in others]
+        for tensor in _tensors(result):
+            if _address(tensor) not in viewed:
+                self._add(tensor)
         return result
 
-    def _value(self, tensor: Tensor) -> Tensor:
-        if id(tensor) not in self._known:
-            real = self._real.get(id(tensor), tensor).detach()
-            if real.numel() > _MOST:
-                raise NotImplementedError
-            real = real.to(self._device, copy=True)
-            if real.is_floating_point() and real.numel() > 1 and not real.any():
-                # A table that training has not filled yet: it shall have other rows than these.
-                real.copy_(torch.linspace(1, 2, real.numel()).view_as(real))
-            self._known[id(tensor)] = tensor, real
-        return self._known[id(tensor)][1]
+    def _add(self, tensor: Tensor) -> None:
+        self._data[_address(tensor)] = tensor.untyped_storage()
 
-    def _meet(self, operation: Any, constants: Sequence[Tensor]) -> None:
-        for tensor in constants:
-            if tensor.ndim and tensor.numel() > 1:
-                with suppress(Exception):  # as in `_make`
-                    self.encounters.append(Encounter(self._layer(), operation.__name__, self._value(tensor)))
+    def _meet(self, func: Any, others: Sequence[Tensor]) -> None:
+        computed = torch.Tag.pointwise in func.tags
+        for tensor in others:
+            if tensor.ndim and tensor.numel() > 1 and (computed or _is_of_numbers(tensor)):
+                self.encounters.append(Encounter(self._layer(), func.overloadpacket.__name__, tensor.detach()))
 
-    def _make(self, func: Any, args: Any, kwargs: Any, by_shape: bool) -> Any:
-        """Does for real what is done on shapes; None where that can't be said."""
 
-        def real(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return torch.empty_like(value, device=self._device) if by_shape else self._value(value)
-            if isinstance(value, (list, tuple)):
-                return [real(part) for part in value]
-            return self._device if isinstance(value, torch.device) else value
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            return None
-        try:
-            made = func(*real(args), **{name: real(value) for name, value in kwargs.items()})
-        except Exception:  # whatever an operator or a kind of tensor may raise: its values are not followed
-            return None
-        return made if all(tensor.numel() <= _MOST for tensor in _tensors(made)) else None
+
+def _is_of_numbers(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -106,18 +91,41 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 def counted_from_first(full: Sequence[Encounter], coarse: Sequence[Encounter], ratios: Sequence[float]) -> str | None:
     """The first layer whose places on a coarse grid lie at the beginning of the baseline's; None without one."""
     # `ratios` are the frames and the size of the coarser grid relative to the baseline's.
-    waiting: dict[tuple[str, str], list[Tensor]] = {}
-    for met in full:
-        waiting.setdefault(met[:2], []).append(met.values)
-    for met in coarse:
-        if waiting.get(met[:2]) and _at_beginning(waiting[met[:2]].pop(0), met.values, ratios):
-            return met.layer
+    waiting, met = _by_place(full), _by_place(coarse)
+    for place, values in met.items():
+        others = waiting.get(place, [])
+        if len(others) > len(values):  # one after the other, in a loop
+            others, values = _stacked(others), _stacked(values)
+        pairs = zip(others, values, strict=False)
+        if any(_at_beginning(other, value, ratios) for other, value in pairs):
+            return place[0]
     return None
+
+
+def _by_place(encounters: Sequence[Encounter]) -> dict[tuple[str, str], list[Tensor]]:
+    found: dict[tuple[str, str], list[Tensor]] = {}
+    for met in encounters:
+        found.setdefault(met[:2], []).append(met.values)
+    return found
+
+
+def _stacked(values: Sequence[Tensor]) -> list[Tensor]:
+    """One table of the rows that were met, for each shape and kind of them; those that were met again count once."""
+    rows: dict[Any, dict[tuple[int, ...], Tensor]] = {}
+    for row in values:
+        rows.setdefault((row.shape, row.dtype), {}).setdefault((row.data_ptr(), *row.stride()), row)
+    return [
+        torch.stack([*table.values()])
+        for table in rows.values()
+        if next(iter(table.values())).numel() * len(table) <= _MOST
+    ]
 
 
 def _at_beginning(full: Tensor, coarse: Tensor, ratios: Sequence[float]) -> bool:
     axes = [axis for axis in range(full.ndim) if coarse.shape[axis : axis + 1] != full.shape[axis : axis + 1]]
     if full.ndim != coarse.ndim or not axes or any(coarse.shape[axis] > full.shape[axis] for axis in axes):
+        return False
+    if full.numel() > _MOST:
         return False
     full, coarse = ((torch.view_as_real(table) if table.is_complex() else table).double() for table in (full, coarse))
     if len(torch.unique(coarse)) <= 2:  # a mask

@@ -1,11 +1,11 @@
 """Multigrid training in Lightning: `MultigridCallback`, and what its hooks call.
 
 It imports Lightning and no sub-package for videos except `files`. Begin with the hooks: `callback.py` (when), then
-`run.py` and `parts.py` (what). `recipe.py`, `planning.py`, `refusals.py`, `check_grids.py` and `mini_batches.py` read
-and try the script; `baseline_lr.py` and `lr_in_step.py` drive the LR, `takeover.py` the Trainer, `precise_bn.py` the
-statistics; `resume.py`, `newest_checkpoint.py` and `atomic_checkpoints.py` are for checkpoints; `compile_grids.py` is a
-callback of its own. `lightning_internals.py` and `torch_internals.py` hold what is not public there: review them
-whenever those libraries publish a new version.
+`run.py` and `parts.py` (what). `recipe.py`, `planning.py` and `refusals.py` read the script; `check_grids.py`,
+`rehearsal.py`, `probes.py` and `mini_batches.py` try it; `baseline_lr.py` and `lr_in_step.py` drive the LR,
+`takeover.py` the Trainer, `precise_bn.py` the statistics; `resume.py`, `newest_checkpoint.py` and
+`atomic_checkpoints.py` are for checkpoints; `compile_grids.py` is a callback of its own. `lightning_internals.py` and
+`torch_internals.py` hold what is not public there: review them whenever those libraries publish a new version.
 """
 
 from lightning_multigrid.training.atomic_checkpoints import (
@@ -15,11 +15,12 @@ from lightning_multigrid.training.atomic_checkpoints import (
 )
 from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.callback import MultigridCallback
-from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids, meta_copy
+from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.compile_grids import CompileGrids
 from lightning_multigrid.training.mini_batches import TRIED_CLIPS, Handler
 from lightning_multigrid.training.newest_checkpoint import NewestCheckpoint
 from lightning_multigrid.training.planning import lr_rule, make_plan
+from lightning_multigrid.training.probes import meta_copy
 from lightning_multigrid.training.recipe import read_recipe
 from lightning_multigrid.training.takeover import Takeover
 

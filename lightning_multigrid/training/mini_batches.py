@@ -1,5 +1,6 @@
 """Mini-batches as `training_step` is given them, made or moved outside of Lightning's loop."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,20 +15,26 @@ from lightning_multigrid.schedule import BatchShape
 TRIED_CLIPS = 2  # clips of a small mini-batch: BatchNorm needs more than one value per channel
 
 
-def _clips_in(batch: Any) -> list[Tensor]:
+def tensors_in(batch: Any) -> list[Tensor]:
+    """Returns all tensors of a mini-batch, or of another collection."""
     found: list[Tensor] = []
     apply_to_collection(batch, Tensor, found.append)
-    return [tensor for tensor in found if tensor.ndim in (4, 5)]
+    return found
+
+
+def _clips_in(batch: Any) -> list[Tensor]:
+    return [tensor for tensor in tensors_in(batch) if tensor.ndim in (4, 5)]
+
+
+def has_pixels(tensor: Tensor) -> bool:
+    """Returns whether a tensor is of a type that pixels have, and labels don't."""
+    return tensor.dtype == torch.uint8 or tensor.is_floating_point()
 
 
 def first_clips(batch: Any) -> Tensor | None:
     """Returns the first tensor of a mini-batch that may be clips, else the first that may be images."""
     # Before masks, which may be as large.
-    return max(
-        _clips_in(batch),
-        key=lambda tensor: (tensor.dtype == torch.uint8 or tensor.is_floating_point(), tensor.ndim),
-        default=None,
-    )
+    return max(_clips_in(batch), key=lambda tensor: (has_pixels(tensor), tensor.ndim), default=None)
 
 
 def shapes_of_clips(batch: Any) -> list[torch.Size]:
@@ -53,23 +60,36 @@ def read_on_grid(loader: MultigridLoader, grid: BatchShape, clips: int) -> Any:
     return loader.read([ClipRequest(getattr(loader.clip_dataset, "first", 0), grid.frames, grid.size, seed=0)] * clips)
 
 
-def handlers(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> list[Handler]:
-    """Returns what handles a mini-batch of `TRIED_CLIPS` clips before a step, but for the move to the device."""
-
-    def hook(name: str) -> Handler:
+def _hooks(trainer: Trainer, module: LightningModule) -> list[Handler]:
+    def hook(name: str, *arguments: Any) -> Handler:
         owner = _owner(name, trainer, module)
-        return Handler(f"`{name}` of {type(owner).__name__}", lambda batch: getattr(owner, name)(batch, 0))
+        return Handler(f"`{name}` of {type(owner).__name__}", lambda batch: getattr(owner, name)(batch, *arguments, 0))
 
-    dataset = Handler("the dataset or its `collate_fn`", lambda grid: read_on_grid(loader, grid, TRIED_CLIPS))
-    return [dataset, hook("on_before_batch_transfer"), hook("on_after_batch_transfer")]
+    transfer = hook("transfer_batch_to_device", trainer.strategy.root_device)
+    return [hook("on_before_batch_transfer"), transfer, hook("on_after_batch_transfer")]
+
+
+def handlers(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> list[Handler]:
+    """Returns what handles a mini-batch of `TRIED_CLIPS` clips before a step, in its order."""
+
+    def read(grid: BatchShape) -> Any:
+        return trainer.precision_plugin.convert_input(read_on_grid(loader, grid, TRIED_CLIPS))
+
+    return [Handler("the dataset or its `collate_fn`", read), *_hooks(trainer, module)]
+
+
+def run_step(module: LightningModule, batch: Any, index: int = 0) -> Any:
+    """Runs `training_step` outside of a training, with the arguments that it takes."""
+    # Of the class: a compiled module has another step on the instance, which runs the original module.
+    step: Any = type(module).training_step
+    kinds = [parameter.kind for parameter in inspect.signature(step).parameters.values()]
+    takes_index = len(kinds) > 2 or inspect.Parameter.VAR_POSITIONAL in kinds  # after the module and the mini-batch
+    return step(module, batch, index) if takes_index else step(module, batch)
 
 
 def on_device(trainer: Trainer, module: LightningModule, batch: Any) -> Any:
     """Moves a mini-batch of a loader to the device, with all that Lightning does to it on the way."""
-
-    def call(name: str, *arguments: Any) -> Any:
-        return getattr(_owner(name, trainer, module), name)(*arguments, 0)
-
-    batch = call("on_before_batch_transfer", trainer.precision_plugin.convert_input(batch))
-    batch = call("transfer_batch_to_device", batch, trainer.strategy.root_device)
-    return call("on_after_batch_transfer", batch)
+    batch = trainer.precision_plugin.convert_input(batch)
+    for handler in _hooks(trainer, module):
+        batch = handler.handle(batch)
+    return batch

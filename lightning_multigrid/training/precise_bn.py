@@ -26,7 +26,7 @@ from lightning_multigrid.norm import (
 from lightning_multigrid.reports import STATISTICS, Account
 from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Place, Plan, ShortCycle
 from lightning_multigrid.training.lightning_internals import batch_index, copy_without_trainer, stage_of_training
-from lightning_multigrid.training.mini_batches import first_clips, on_device, read_on_grid
+from lightning_multigrid.training.mini_batches import first_clips, on_device, read_on_grid, run_step
 from lightning_multigrid.training.parts import Part
 from lightning_multigrid.training.torch_internals import name_in_state_dict
 
@@ -119,8 +119,7 @@ class PopulationEstimate:
         # To compile graphs for a few mini-batches would take longer than to run them.
         with torch.no_grad(), torch.compiler.set_stance("force_eager"), trainer.precision_plugin.train_step_context():
             if self._runs_step:
-                # From the class: a compiled module has another step on the instance, which runs the original module.
-                type(replica).training_step(replica, batch, index)
+                run_step(replica, batch, index)
             else:
                 replica(first_clips(batch))
 

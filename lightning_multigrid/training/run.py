@@ -209,6 +209,7 @@ def _plan_loader(
     module = trainer.lightning_module
     plan = make_plan(arguments, trainer, module, recipe, shape, dataset.stride, seed=seed, world=world)
     if isinstance(dataset, FixedClips):
+        dataset.divisor = plan.schedule.size_divisor
         for grid in plan.schedule.grids:
             dataset.check(grid.frames)
     in_order = range(int(recipe.available * world))
@@ -238,7 +239,15 @@ def _make_run(
     module, plan = trainer.lightning_module, loader.sampler.plan
     grids, points = [plan.schedule.baseline.shape, *plan.schedule.grids], PointsOnPlan()
     boxes_follow = any(set("xywh") & set(axes) for axes in (arguments.follow or {}).values())
-    flops = check_grids(module, grids, handlers(trainer, module, loader), points, boxes_follow)
+    grouped = any(shape.clips >= 2 * sub_batch for shape, sub_batch in plan.schedule.grids_of_statistics)
+    sharded = trainer.strategy.restore_checkpoint_after_setup
+    if sharded:
+        rank_zero_info(
+            f"{type(trainer.strategy).__name__} shards the module, so the grids are tried on shapes alone: clips that "
+            "mix, and places that are counted from the first, are not seen."
+        )
+    host = None if sharded else trainer
+    flops = check_grids(module, grids, handlers(trainer, module, loader), points, boxes_follow, host, grouped)
     estimate = None
     if arguments.precise_bn_batches is not None:
         estimate = PopulationEstimate(loader, arguments.precise_bn_batches)
@@ -246,7 +255,8 @@ def _make_run(
     statistics = EvaluationStatistics(estimate, account)
     report = RunReport(plan, flops, loader.num_workers, ways_out(loader.clip_dataset), Clock(module.device), account)
     scales_decay = arguments.weight_decay_scaling == "timescale"
-    lr = BaselineLR(plan, trainer, module, takeover, report.lr_curve, scales_decay)
+    by_hand = arguments.lr_by_hand is not None
+    lr = BaselineLR(plan, trainer, module, takeover, report.lr_curve, scales_decay, by_hand)
     following = Following(module, grids[0].frames, grids[0].size)
     takeover.callback(following.restore)
     held = trainer.callbacks if arguments.hold_early_stopping else []  # type: ignore[attr-defined]

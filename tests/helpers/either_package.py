@@ -44,7 +44,7 @@ class Module(pl.LightningModule):
 
     def training_step(self, batch, batch_idx):
         loss = nn.functional.cross_entropy(self.model(batch[0]), batch[1])
-        if self._trainer is not None:
+        if isinstance(self._trainer, pl.Trainer):
             self.step = [self.current_epoch, batch_idx, list(batch[0].shape), None, loss.item()]
         self.log("loss", loss)
         return loss

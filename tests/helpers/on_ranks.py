@@ -12,6 +12,7 @@ import warnings
 from itertools import pairwise
 from pathlib import Path
 
+import lightning as L
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
@@ -50,7 +51,11 @@ class Recording(Module):
 
     def training_step(self, batch, batch_idx):
         x, y, index = batch
-        if self._trainer is not None and self.global_rank == self.die.get("rank") and self.current_epoch == 1:
+        if (
+            isinstance(self._trainer, L.Trainer)
+            and self.global_rank == self.die.get("rank")
+            and self.current_epoch == 1
+        ):
             Path(self.folder, "died").touch()
             if self.die["how"] == "raise":
                 raise ValueError("the third clip is odd")
@@ -58,7 +63,7 @@ class Recording(Module):
             os.kill(worker or os.getpid(), signal.SIGKILL)
             if worker:
                 self.die = {}
-        if self._trainer is not None:
+        if isinstance(self._trainer, L.Trainer):
             self.indices.append(index.tolist())
         return super().training_step((x, y % CLASSES), batch_idx)
 

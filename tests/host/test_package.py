@@ -69,7 +69,7 @@ class Plain(pl.LightningModule):
         self.shapes = []
 
     def training_step(self, batch, batch_idx):
-        if self._trainer is not None:
+        if isinstance(self._trainer, pl.Trainer):
             self.shapes.append((batch[0].shape[0], *batch[0].shape[2:4]))
         loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
         self.log("loss", loss)

@@ -5,6 +5,7 @@ import threading
 import warnings
 from itertools import product
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -114,7 +115,7 @@ def test_nor_does_it_with_workers(unwatched, persistent):
 
 class PeekingModule(Module):
     def training_step(self, batch, batch_idx):
-        if self._trainer is not None and batch_idx == 1:
+        if isinstance(self._trainer, L.Trainer) and batch_idx == 1:
             self.peeked = first(self.trainer.train_dataloader)
         return super().training_step(batch, batch_idx)
 
@@ -143,7 +144,7 @@ class Keeping(Module):
         self.own, self.passes, self.lengths = [], [], []
 
     def training_step(self, batch, batch_idx):
-        if self._trainer is not None:
+        if isinstance(self._trainer, L.Trainer):
             self.own.append(batch[0])
         return super().training_step(batch, batch_idx)
 
@@ -247,7 +248,7 @@ class Telling(Module):
         self.trainer.train_dataloader.dataset.epoch = self.current_epoch
 
     def training_step(self, batch, batch_idx):
-        if self._trainer is not None:
+        if isinstance(self._trainer, L.Trainer):
             self.told.append((self.current_epoch, int(batch[0].mean())))
         return super().training_step(batch, batch_idx)
 

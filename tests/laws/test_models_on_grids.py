@@ -3,6 +3,7 @@
 import copy
 import warnings
 
+import lightning as L
 import pytest
 import torch
 from torch import nn
@@ -143,7 +144,7 @@ class Script(Module):
         scores = self.net.eval()(x)
         self.net.train()
         loss = nn.functional.cross_entropy(scores, y)
-        if self._trainer is not None:
+        if isinstance(self._trainer, L.Trainer):
             self.losses.append(loss.item())
             self.grids.add(x.shape[2:4])
             assert list(self.state_dict()) == self.keys

@@ -1,5 +1,6 @@
 """The tail of an epoch: its gradient and its part in running statistics are in proportion to its clips."""
 
+import lightning as L
 import pytest
 import torch
 from torch.optim import SGD
@@ -29,7 +30,7 @@ class Gradients(Module):
 
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)
-        if self._trainer is not None:
+        if isinstance(self._trainer, L.Trainer):
             self.momenta.append(self.net[1].momentum)
             if not self.automatic_optimization:
                 optimizer = self.optimizers()

@@ -42,7 +42,7 @@ class Recording(Script):
         self.seen = []  # (epoch, shape, numbers, epochs that the stream was told)
 
     def training_step(self, batch, batch_idx):
-        if self._trainer is not None:
+        if isinstance(self._trainer, L.Trainer):
             x, _, numbers, epochs = batch
             self.seen.append((self.current_epoch, (len(x), *x.shape[2:4]), numbers.tolist(), set(epochs.tolist())))
         return self.loss(batch)

@@ -9,6 +9,7 @@ import pickle
 import warnings
 from itertools import pairwise
 
+import lightning as L
 import pytest
 import torch
 from hypothesis import given, settings
@@ -607,7 +608,7 @@ def test_a_teacher_copied_in_mid_fit_trains_with_the_model_and_ends_as_plain_bat
 
         def training_step(self, batch, batch_idx):
             loss = super().training_step(batch, batch_idx)
-            if self._trainer is not None:
+            if isinstance(self._trainer, L.Trainer):
                 assert type(self.teacher[1]) is type(self.elsewhere[0][1]) is SubBatchNorm3d
                 assert self.teacher[1].sub_batch == self.net[1].sub_batch
                 self.teacher(batch[0])

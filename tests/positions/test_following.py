@@ -108,7 +108,7 @@ def test_a_script_trains_validates_and_resumes_with_places_that_follow(tmp_path)
 def test_all_is_put_back_after_an_error():
     class Failing(Script):
         def training_step(self, batch, batch_idx):
-            if self._trainer is not None:
+            if isinstance(self._trainer, L.Trainer):
                 assert not self.plain
                 raise KeyError("lost")
             return super().training_step(batch, batch_idx)

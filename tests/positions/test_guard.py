@@ -53,12 +53,6 @@ class Numbered(Tokens):
         return self.embedding(self.ids[:n])
 
 
-class NotTrainedYet(Sliced):
-    def __init__(self):
-        super().__init__()
-        nn.init.zeros_(self.table)
-
-
 class Computed(Tokens):
     def places(self, n, x):
         return sinusoids(torch.arange(n, device=x.device).float())
@@ -118,9 +112,106 @@ class Maps(Tokens):
         return (x + maps[..., : x.shape[3], : x.shape[4]]).flatten(2).transpose(1, 2)
 
 
+class Learned(Tokens):
+    """An MLP of the number of a token."""
+
+    def __init__(self):
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(1, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
+
+    def places(self, n, x):
+        return self.mlp(torch.arange(n, device=x.device).float()[:, None])
+
+
+class LearnedFromSinusoids(Learned):
+    def places(self, n, x):
+        return self.mlp[2](sinusoids(torch.arange(n, device=x.device).float()))
+
+
+class Literal(Tokens):
+    def places(self, n, x):
+        return sinusoids(torch.tensor([*range(n)], device=x.device).float())
+
+
+class ByList(Tokens):
+    def places(self, n, x):
+        return self.table[:, [*range(n)]]
+
+
+class ByEinsum(Tokens):
+    def placed(self, x):
+        x = x.flatten(2).transpose(1, 2)
+        turns = sinusoids(torch.arange(x.shape[1], device=x.device).float())
+        return torch.einsum("bnc,nc->bnc", x, turns)
+
+
+class Stacked(Tokens):
+    def placed(self, x):
+        x = x.flatten(2).transpose(1, 2)
+        return torch.stack([x, self.table[:, : x.shape[1]].expand_as(x)], -1).flatten(2)[..., ::2]
+
+
+class WithAddcmul(Tokens):
+    def placed(self, x):
+        x = x.flatten(2).transpose(1, 2)
+        return torch.addcmul(x, self.table[:, : x.shape[1]], x.new_ones(1))
+
+
+class WithLerp(Tokens):
+    def placed(self, x):
+        x = x.flatten(2).transpose(1, 2)
+        return x.lerp(self.table[:, : x.shape[1]], 0.5)
+
+
+class IntoEmpty(Tokens):
+    def placed(self, x):
+        x = x.flatten(2).transpose(1, 2)
+        both = torch.empty(*x.shape[:2], 2 * WIDTH)
+        both[..., :WIDTH] = x
+        both[..., WIDTH:] = self.table[:, : x.shape[1]]
+        return both[..., WIDTH // 2 : -WIDTH // 2]
+
+
+class AsBaddbmm(Tokens):
+    def placed(self, x):
+        x = x.flatten(2).transpose(1, 2)
+        table = self.table[:, : x.shape[1]].expand_as(x)
+        return torch.baddbmm(table, x, torch.eye(WIDTH).expand(len(x), -1, -1))
+
+
+class AsKeys(Tokens):
+    def placed(self, x):
+        x = x.flatten(2).transpose(1, 2)
+        keys = self.table[:, : x.shape[1]].expand_as(x)
+        return (x @ keys.transpose(1, 2)).softmax(-1) @ x
+
+
+class BiasOfAttention(Tokens):
+    """A bias that depends on the key alone."""
+
+    def placed(self, x):
+        x = x.flatten(2).transpose(1, 2)
+        bias = self.table[0, : x.shape[1], 0].expand(x.shape[1], -1)
+        return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=bias)
+
+
+class Large(Sliced):
+    """A table of over 4 million numbers, most of them for longer clips than the baseline's."""
+
+    def __init__(self):
+        super().__init__(2**20)
+
+
+class OneByOne(Tokens):
+    def placed(self, x):
+        frames = x.mean((3, 4)).unbind(2)
+        return torch.stack([frame + self.table[:, number] for number, frame in enumerate(frames)], 1)
+
+
 COUNTING = [
-    Sliced, Embedded, Numbered, NotTrainedYet, Computed, WrittenInPlace, Rotated, Complex, InSpace, InTime, OfEachClip,
-    Maps,
+    Sliced, Embedded, Numbered, Computed, WrittenInPlace, Rotated, Complex, InSpace, InTime, OfEachClip, Maps, Learned,
+    LearnedFromSinusoids, Literal, ByList, ByEinsum, Stacked, WithAddcmul, WithLerp, IntoEmpty, AsBaddbmm, AsKeys,
+    BiasOfAttention, Large, OneByOne,
 ]  # fmt: skip
 
 
@@ -170,17 +261,50 @@ class Recurrent(Tokens):
         return self.recurrent(x.mean((3, 4)).transpose(1, 2))[0]
 
 
+class Subsampled(Tokens):
+    """As SlowFast's slow pathway: every other frame of the clip, by its number."""
+
+    def placed(self, x):
+        x = x.mean((3, 4)).transpose(1, 2)
+        return x.index_select(1, torch.arange(0, x.shape[1], 2, device=x.device))
+
+
+class Masked(Tokens):
+    """Noise as long as the clip, and the frames before a length that came with the clips."""
+
+    def placed(self, x):
+        x = x.mean((3, 4)).transpose(1, 2)
+        kept = torch.rand(x.shape[1], device=x.device) * (torch.arange(x.shape[1], device=x.device) < x[0, 0, 0].abs())
+        return x * kept[:, None]
+
+
+class TokenTargets(Tokens):
+    """A loss that tells each token its own number."""
+
+    def placed(self, x):
+        x = x.flatten(2).transpose(1, 2)
+        own = torch.arange(x.shape[1], device=x.device)
+        return x * nn.functional.cross_entropy(x[0] @ x[1].T, own)
+
+
+class FrameByFrame(Tokens):
+    """The same weights, as many times as there are frames."""
+
+    def placed(self, x):
+        return torch.stack([self.embedding.weight[:8, :8] @ frame[..., None] for frame in x.mean((3, 4)).unbind(2)], 1)[
+            ..., 0
+        ]
+
+
 NOT_COUNTING = [Spread, Interpolated, Relative, WithClassToken, Coordinates, Recurrent]
+NOT_COUNTING += [Subsampled, Masked, TokenTargets, FrameByFrame]
 
 
 def places(net, shape):
     """What meets the data on one grid."""
-    tensors = dict([*net.named_parameters(), *net.named_buffers()])
-    shapes = {name: value.detach().to("meta") for name, value in tensors.items()}
-    real = {id(shapes[name]): value for name, value in tensors.items()}
-    clips = torch.empty(shape, device="meta")
-    with torch.no_grad(), TracedValues(real, lambda: "layer") as values:
-        torch.func.functional_call(net, shapes, (clips,))
+    clips = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), TracedValues([clips], lambda: "layer") as values:
+        net(clips)
     return values.encounters
 
 

@@ -7,6 +7,7 @@ import signal
 import stat
 from unittest import mock
 
+import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -201,7 +202,7 @@ class Signalled(Module):
 
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)
-        if self._trainer is not None:
+        if isinstance(self._trainer, L.Trainer):
             self.left -= 1
             if self.left == 0 and self.number is not None:
                 os.kill(os.getpid(), self.number)

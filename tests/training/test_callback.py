@@ -744,7 +744,7 @@ def test_without_an_optimizer_the_plan_is_run_all_the_same(tmp_path):
 
     class Loading(Module):
         def training_step(self, batch, batch_idx):
-            if self._trainer is not None:
+            if isinstance(self._trainer, L.Trainer):
                 self.seen.append((self.current_epoch, batch_idx, tuple(batch[0].shape), 0.0, 0.0))
 
         def configure_optimizers(self):

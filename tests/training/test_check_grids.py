@@ -1,5 +1,6 @@
 """The trial of the grids: what it refuses and what it lets pass, by name; and that it leaves no trace."""
 
+import contextlib
 import random
 import re
 
@@ -7,12 +8,14 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.nn.functional import cross_entropy, interpolate
 from torch.utils.data import DataLoader, Dataset, default_collate
+from torchmetrics import Accuracy
 
-from lightning_multigrid import MultigridCallback
-from lightning_multigrid.training.check_grids import meta_copy
+from lightning_multigrid import LongCycle, MultigridCallback
+from lightning_multigrid.training.probes import meta_copy
 from tests.helpers.tiny import CLASSES, Module, clips, fit, loader
 
 NET = nn.Sequential(nn.Conv3d(3, 6, 3, 2, 1), nn.BatchNorm3d(6), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(6, 4))
@@ -127,6 +130,7 @@ def test_clips_that_grow_back_are_refused_by_the_name_of_the_place(name):
         fit(module(), MultigridCallback(), train=train())
 
 
+@pytest.mark.filterwarnings("ignore:The grids could not be rehearsed")
 @pytest.mark.parametrize("change", [resize, lambda x: resize(x, 8, x.shape[-1]), lambda x: resize(x, 4, 20)])
 def test_where_the_trial_cannot_run_the_first_mini_batches_tell(change):
     module = script(on_after_batch_transfer=needs_trainer(change), on_train_batch_end=lambda self, *_: steps.append(1))
@@ -223,7 +227,9 @@ FAILING = {
     ),
     "collate": (
         lambda: script(),
-        lambda: loader(collate_fn=lambda batch: [default_collate(batch)[0].view(-1, 3, 8, 32, 32), None]),
+        lambda: loader(
+            collate_fn=lambda batch: [default_collate(batch)[0].view(-1, 3, 8, 32, 32), default_collate(batch)[1]]
+        ),
         r"the dataset or its `collate_fn` fails with RuntimeError: .* do it in the dataset's `__getitem__`",
     ),
     "integers": (
@@ -291,6 +297,224 @@ def test_failures_are_told_as_what_they_are(name):
         fit(module(), MultigridCallback(), train=train())
 
 
+# --- What is rehearsed ---
+
+
+class FirstRows(nn.Module):
+    """Reads as many rows of its table as there are frames."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Parameter(torch.randn(8, 3)), nn.Linear(3, CLASSES)
+
+    def forward(self, x):
+        frames = x.mean((3, 4)).transpose(1, 2)
+        return self.head((frames + self.table[: frames.shape[1]]).mean(1))
+
+
+def reading(self, batch, batch_idx):
+    loss = cross_entropy(self.net(batch[0]), batch[1])
+    assert loss.item() > 0
+    assert not torch.isnan(loss)
+    return loss
+
+
+def with_metric(self, batch, batch_idx):
+    logits = self.net(batch[0])
+    self.log("accuracy", Accuracy("multiclass", num_classes=CLASSES)(logits, batch[1]))
+    return cross_entropy(logits, batch[1])
+
+
+def with_trainer(self, batch, batch_idx):
+    weight = 1 / (1 + self.trainer.global_step) if self.trainer.training and self.current_epoch == 0 else 0
+    self.print("a step")
+    self.logger.log_metrics({"weight": weight}, self.global_step)
+    return cross_entropy(self.net(batch[0]), batch[1]) * weight
+
+
+def manual(self, batch, batch_idx):
+    optimizer = self.optimizers()
+    self.toggle_optimizer(optimizer)
+    optimizer.zero_grad()
+    loss = cross_entropy(self.net(batch[0]), batch[1])
+    self.manual_backward(loss)
+    self.clip_gradients(optimizer, 1.0, "norm")
+    optimizer.step()
+    self.untoggle_optimizer(optimizer)
+
+
+STEPS = {"a value": reading, "a metric": with_metric, "the Trainer": with_trainer, "manual optimization": manual}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_whatever_a_step_does_counted_places_are_refused(name, tmp_path):
+    module = script(FirstRows(), training_step=STEPS[name], forward=L.LightningModule.forward)
+    module.automatic_optimization = name != "manual optimization"
+    with pytest.raises(ValueError, match=r"counts places from the first: .* `net` \(FirstRows\) gives its points"):
+        fit(module, MultigridCallback(), logger=CSVLogger(tmp_path))
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_whatever_a_step_does_the_training_is_the_one_without_a_rehearsal(name, tmp_path, monkeypatch):
+    """To the bit; and neither loggers nor the terminal hear of it."""
+
+    def train():
+        module = script(
+            nn.Sequential(
+                nn.Conv3d(3, 6, 1),
+                nn.BatchNorm3d(6),
+                nn.Dropout(),
+                nn.AdaptiveAvgPool3d(1),
+                nn.Flatten(),
+                nn.Linear(6, 4),
+            ),
+            training_step=STEPS[name],
+            forward=L.LightningModule.forward,
+        )
+        module.automatic_optimization = name != "manual optimization"
+        logger = CSVLogger(tmp_path)
+        logged = []
+        logger.log_metrics = lambda metrics, step: logged.append(
+            {name: value for name, value in metrics.items() if "multigrid" not in name}
+        )
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            for layer in (module.net[0], module.net[5]):
+                layer.reset_parameters()
+        fit(module, MultigridCallback(seed=0), max_epochs=1, logger=logger)
+        return [*module.state_dict().values()], logged
+
+    rehearsed, logged = train()
+    monkeypatch.setattr("lightning_multigrid.training.run.check_grids", lambda *_: {})
+    plain, logged_plain = train()
+    assert all(torch.equal(one, other) for one, other in zip(rehearsed, plain, strict=True))
+    assert logged == logged_plain
+
+
+def test_a_step_without_an_index_and_one_with_any_arguments():
+    without = script(FirstRows(), training_step=lambda self, batch: cross_entropy(self.net(batch[0]), batch[1]))
+    anything = script(FirstRows(), training_step=lambda self, *args: reading(self, args[0], args[1]))
+    for module in (without, anything):
+        type(module).forward = L.LightningModule.forward
+        with pytest.raises(ValueError, match="counts places from the first"):
+            fit(module, MultigridCallback())
+
+
+def only_in_training(self, batch, batch_idx):
+    assert self.trainer.num_training_batches > 0
+    assert self.trainer.train_dataloader is not None
+    return cross_entropy(self.net(batch[0]), batch[1])
+
+
+def test_what_cannot_be_rehearsed_is_said():
+    module = script(training_step=only_in_training)
+    with pytest.warns(
+        UserWarning, match=r"`training_step` of Script could not be rehearsed, so only its `forward` was"
+    ):
+        fit(module, MultigridCallback(), max_epochs=1)
+    module = script(training_step=only_in_training, forward=L.LightningModule.forward)
+    with pytest.warns(
+        UserWarning, match=r"could not be rehearsed with Script: .*`training_step` fails \(AssertionError"
+    ):
+        fit(module, MultigridCallback(), max_epochs=1)
+    module = script()
+    module.stuck = (number for number in range(3))
+    with pytest.warns(
+        UserWarning, match=r"could not be rehearsed with Script: .*a copy of it fails \(TypeError: cannot"
+    ):
+        fit(module, MultigridCallback(), max_epochs=1)
+
+
+# --- Clips that mix ---
+
+
+class ShiftByConstant(nn.Module):
+    """The published temporal shift, with the frames of the baseline's clips as a constant."""
+
+    def __init__(self, frames=8):
+        super().__init__()
+        self.frames, self.net = frames, nn.Conv2d(3, 6, 3)
+
+    def forward(self, x):  # B T x C x H x W
+        x = x.unflatten(0, (-1, self.frames))
+        x = torch.cat([x[:, 1:, :1], x[:, :1, :1] * 0], 1).expand(-1, -1, 2, -1, -1), x[:, :, 2:]
+        return self.net(torch.cat(x, 2).flatten(0, 1))
+
+
+class Framewise(nn.Module):
+    def __init__(self, block):
+        super().__init__()
+        self.block, self.head = block, nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        frames = self.block(x.transpose(1, 2).flatten(0, 1)).mean((2, 3))
+        return self.head(frames).unflatten(0, (len(x), -1)).mean(1)
+
+
+class BothClips(nn.Module):
+    """Each clip takes something from its neighbour, on every grid: what the script means."""
+
+    def forward(self, x):
+        return x + x.roll(1, 0).mean()
+
+
+HALF = LongCycle(((0.5, 1), (1, 1)))
+
+
+@pytest.mark.parametrize("step", [reading, None])
+def test_clips_that_mix_on_other_grids_only_are_refused(step):
+    module = script(Framewise(ShiftByConstant()), **({"training_step": step} if step else {}))
+    with pytest.raises(
+        ValueError, match=r"mixes clips on the grid of 4 x .*`net.block.net` \(Conv2d\) makes of one clip"
+    ):
+        fit(module, MultigridCallback(long_cycle=HALF))
+
+
+class Shifts(ShiftByConstant):
+    def set_grid(self, frames, size):
+        self.frames = frames
+
+
+def test_clips_that_mix_on_every_grid_or_on_none_are_not():
+    fit(script(Framewise(Shifts())), MultigridCallback(long_cycle=HALF), max_epochs=1)
+    fit(script(nn.Sequential(BothClips(), *NET)), MultigridCallback(), max_epochs=1)
+
+
+# --- The order of rows ---
+
+
+class ByFrames(nn.Module):
+    """A net of frames, with BatchNorm, whose rows are those of one clip after the other or of one moment."""
+
+    def __init__(self, time_first):
+        super().__init__()
+        self.time_first = time_first
+        self.net = nn.Sequential(nn.Conv2d(3, 6, 1), nn.BatchNorm2d(6), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x):  # B x C x T x H x W
+        rows = x.movedim(2, 0) if self.time_first else x.transpose(1, 2)
+        features = self.net(rows.flatten(0, 1)).unflatten(0, rows.shape[:2])
+        return self.head(features.mean(0 if self.time_first else 1))
+
+
+def two_views(self, batch, batch_idx):
+    views = batch[0], batch[0].flip(-1)
+    both = torch.cat(views) if self.one_after_the_other else torch.stack(views, 1).flatten(0, 1)
+    return cross_entropy(self.net(both), torch.cat([batch[1]] * 2))
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("what", ["moments", "views"])
+def test_rows_of_a_clip_that_come_apart_are_refused(what, apart):
+    module = script(ByFrames(apart)) if what == "moments" else script(training_step=two_views)
+    module.one_after_the_other = apart
+    message = r"`net(\.net)?\.1` \(SubBatchNorm\dd\) the rows of a clip apart .*Order the rows by clips"
+    with pytest.raises(ValueError, match=message) if apart else contextlib.nullcontext():
+        fit(module, MultigridCallback(), max_epochs=1)
+    fit(module, MultigridCallback.baseline(), max_epochs=1)  # 4 clips are one group
+
+
 # --- No trace (B10) ---
 
 
@@ -332,7 +556,7 @@ class Writing(Module):
         self.net[0].register_forward_hook(lambda *_: self.heard.append(1))
 
     def training_step(self, batch, batch_idx):
-        if self._trainer is not None:
+        if isinstance(self.trainer, L.Trainer):
             return self.net(batch[0]).sum()
         self.data[1], self.mixed[0][2]
         self.metric.update(self.net(batch[0]).mean())
@@ -380,7 +604,7 @@ def test_a_trial_leaves_no_trace_in_the_module():
     class Tried(Writing):
         def training_step(self, batch, batch_idx):
             loss = super().training_step(batch, batch_idx)
-            ran.append(self._trainer is None)
+            ran.append(not isinstance(self.trainer, L.Trainer))
             return loss
 
     fit(Tried(), Look(), MultigridCallback(seed=0), Look(), max_steps=1, fast_dev_run=True)
