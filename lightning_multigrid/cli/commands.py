@@ -31,6 +31,7 @@ from lightning_multigrid.cli.forecast import Forecast, clip_costs, measure_steps
 from lightning_multigrid.cli.init import init
 from lightning_multigrid.cli.plan import Preview, count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
+from lightning_multigrid.host import say
 from lightning_multigrid.reports import plan_figure, save
 from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
@@ -248,7 +249,7 @@ class MultigridCLI(LightningCLI):
         clips, step_time, measure = given.clips, given.step_time, given.measure
         callbacks = [c for c in self.trainer.callbacks if isinstance(c, MultigridCallback)]  # type: ignore[attr-defined]
         if not callbacks:
-            print("`trainer.callbacks` has no MultigridCallback, so this is the baseline as it is.", file=sys.stderr)
+            say("`trainer.callbacks` has no MultigridCallback, so this is the baseline as it is.", sys.stderr)
         if not isinstance(self.datamodule, VideoDataModule):
             raise MisconfigurationException(
                 f"`plan` reads the baseline off a VideoDataModule, got {type(self.datamodule).__name__}. With other "
@@ -266,10 +267,13 @@ class MultigridCLI(LightningCLI):
         sync = self.config.plan.trainer.sync_batchnorm
         plan = preview(*parts, clips=clips, world=world, configured_world=configured, sync_batchnorm=sync)
         forecast = _forecast(plan, self.model, step_time, self.precision if measure else None)
-        print(json_format.dumps(plan.as_json(forecast), indent=2) if given.json else plan.table(forecast))
+        if given.json:
+            print(json_format.dumps(plan.as_json(forecast), indent=2))
+        else:
+            say(plan.table(forecast))
         if given.plot is not None:
             save(plan_figure(plan.schedule, plan.lrs, forecast.relative_costs()), given.plot)
-            print(f"Drawn to {given.plot}.", file=sys.stderr)
+            say(f"Drawn to {given.plot}.", sys.stderr)
 
     def compare(self, model: Any, datamodule: Any = None, **options: Any) -> None:
         config = yaml.safe_load(self._own_parsers["compare"].dump(self.config.compare, skip_none=False))

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from lightning_multigrid.host import say
 from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison, RunRecord, save
 from lightning_multigrid.schedule import duration
 
@@ -49,7 +50,7 @@ def compare(
             before = [yaml.safe_load(run.config) for run in found.runs[SHORTENED]]
             shortened = before[0] if before else shorten(variants[BASELINE], _share(found))
             if shortened is None or _length(shortened) == _length(config):
-                print(_NO_SHORTENED if shortened is None else "A baseline of as much time would be the whole baseline.")
+                say(_NO_SHORTENED if shortened is None else "A baseline of as much time would be the whole baseline.")
                 continue
             variants[SHORTENED] = shortened
         for seed in range(seeds):
@@ -57,14 +58,14 @@ def compare(
             if _run(variants[variant], folder, variant, seed):
                 done.setdefault(variant, []).append(time.monotonic() - started)
                 left = (seeds - 1 - seed) * mean(done[variant])
-                print(f"{variant}, seed {seed}: {duration(done[variant][-1])}; {_left(variant, left)}", flush=True)
+                say(f"{variant}, seed {seed}: {duration(done[variant][-1])}; {_left(variant, left)}")
             Comparison(folder, metric, mode)  # refuses a metric that is not logged
     comparison = Comparison(folder, metric, mode)
-    print(comparison)
+    say(str(comparison))
     try:
         save(comparison.figure(), folder / "compare.png")
     except ModuleNotFoundError as error:  # matplotlib
-        print(error)
+        say(str(error))
     return comparison
 
 
@@ -163,7 +164,7 @@ def _run(config: Config, folder: Path, variant: str, seed: int) -> bool:
     made["trainer"]["callbacks"].append({"class_path": _RECORDER, "init_args": recorder})
     (own / "config.yaml").write_text(yaml.safe_dump(made, sort_keys=False))
     command = [sys.executable, "-m", "lightning_multigrid", "fit", "--config", str(own / "config.yaml")]
-    print(f"{variant}, seed {seed}: {own / 'output.txt'} has what it prints.", flush=True)
+    say(f"{variant}, seed {seed}: {own / 'output.txt'} has what it prints.")
     started = time.monotonic()
     with (own / "output.txt").open("w") as output:
         code = subprocess.run(command, check=False, stdout=output, stderr=subprocess.STDOUT).returncode

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingCol
 from rich.progress import Progress as Bar
 
 from lightning_multigrid.files import StrPath
+from lightning_multigrid.host import say
 from lightning_multigrid.prepare import Encoding, Progress, Summary, check, prepare, write_report
 from lightning_multigrid.sources import MANIFEST_NAME, Manifest, ManifestError, Source, VideoList, VideoSource
 from lightning_multigrid.video import VideoDataModule
@@ -96,11 +97,11 @@ def prepare_videos(
 
                 summary = prepare(manifest, folder, encoded, **options, progress=show)
             written[split] = os.path.join(folder, MANIFEST_NAME)
-            print(_said(summary))
+            say(_said(summary))
     if part is not None:
-        print(f"\nPart {part} is done. After the last part, run this with `--merge` instead of `--part`.")
+        say(f"\nPart {part} is done. After the last part, run this with `--merge` instead of `--part`.")
         return
-    print(f"\nShort side: {short_side} pixels. To train on them, give the data module:\n\ndata:\n  init_args:")
+    say(f"\nShort side: {short_side} pixels. To train on them, give the data module:\n\ndata:\n  init_args:")
     for split, path in written.items():
         print(f"    {split or 'train'}: {path}")
 
@@ -163,7 +164,7 @@ def check_videos(
                     bar.update(task, advance=1, count=f"{len(broken):,} broken")
     if report is not None:
         write_report(report, broken)
-    print(f"{read:,} videos read, {len(broken):,} broken.")
+    say(f"{read:,} videos read, {len(broken):,} broken.")
     if broken:
         raise SystemExit(1)
 
@@ -212,7 +213,7 @@ def _stoppable(goes_on: str = "") -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print(f"Stopped.{goes_on}", file=sys.stderr)
+        say(f"Stopped.{goes_on}", sys.stderr)
         raise SystemExit(130) from None  # the exit status of a program that Ctrl-C ends
 
 

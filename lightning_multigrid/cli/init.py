@@ -14,6 +14,7 @@ import yaml
 
 from lightning_multigrid.cli.data_commands import CORES, folder_splits, printable
 from lightning_multigrid.files import VIDEO_SUFFIXES, new_file, write_csv
+from lightning_multigrid.host import say
 from lightning_multigrid.prepare import Look, look_at
 from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule
 from lightning_multigrid.sources import Manifest, ManifestError, read_manifest
@@ -61,9 +62,9 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml") ->
     with new_file(str(path)) as file:
         file.write(text.encode("utf-8", "surrogateescape"))
     for line in _left_out(source, manifest, broken):
-        print(line)
+        say(line)
     said = f"{len(manifest):,} videos of {manifest.num_classes} classes{values['found']}.\nWritten to {path}. Next:\n"
-    print(said, *(f"    lightning-multigrid {word} --config {values['path']}" for word in ("plan", "fit")), sep="\n")
+    say("\n".join([said, *(f"    lightning-multigrid {word} --config {values['path']}" for word in ("plan", "fit"))]))
 
 
 def _left_out(source: str, manifest: Manifest, broken: Mapping[int, str]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import ArgsType
 
 from lightning_multigrid.cli.commands import run
+from lightning_multigrid.host import say, whole_words
 
 
 def _raised_here(error: BaseException | None) -> BaseException | None:
@@ -65,21 +66,21 @@ def main(args: ArgsType = None) -> None:
 
         entry = record(run)
     try:
-        with _quiet():
+        with _quiet(), whole_words():
             entry(args)
     except ArgumentError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", sys.stderr)
         raise SystemExit(2) from None
     except torch.OutOfMemoryError as error:
         said = str(error).partition(". ")[0]
-        print(f"error: {said}. Give a smaller `--data.batch_size`, or `--trainer.precision=16-mixed`.", file=sys.stderr)
+        say(f"error: {said}. Give a smaller `--data.batch_size`, or `--trainer.precision=16-mixed`.", sys.stderr)
         raise SystemExit(1) from None
     except (ValueError, OSError, ModuleNotFoundError, MisconfigurationException) as error:
         ours = _raised_here(error)
         if ours is None:
             raise
         advice = " Give `--trainer.accelerator=cpu`, or auto." if "backend found" in str(ours) else ""
-        print(f"error: {ours}{advice}", file=sys.stderr)
+        say(f"error: {ours}{advice}", sys.stderr)
         raise SystemExit(1) from None
     finally:
         torch.set_num_threads(threads)

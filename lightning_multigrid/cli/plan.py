@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from textwrap import wrap
 from typing import Any, cast
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -15,6 +14,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.cli.forecast import Forecast, rank_group
+from lightning_multigrid.host import say
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import LRPoint, short_training
 from lightning_multigrid.schedule import (
@@ -94,7 +94,7 @@ class Preview:
         if steps:
             columns["steps"] = [str(number) for number in steps]
         where = f" on each of {self.world} devices" if self.world > 1 else ""
-        table = self.schedule.phase_table(columns, where, narrow=True)
+        table = self.schedule.phase_table(columns, where)
         phases = tuple({phase.shape: phase for phase in phases}.values())
         needs = {
             "base shape": [str(phase.shape).replace(" ", "") for phase in phases],
@@ -109,10 +109,11 @@ class Preview:
             in_ms = max(seconds) < 10
             needs["ms/step" if in_ms else "s/step"] = [three_digits(1000 * s if in_ms else s) for s in seconds]
             needs["clips/s"] = [three_digits(forecast.clips_per_second(phase) or 0.0) for phase in phases]
+        needs["short cycle"] = [self.schedule.cycle_text(phase) for phase in phases]
         table += f"\n\n{text_table(list(needs), list(zip(*needs.values(), strict=True)))}\n"
         follow = [f"Positions follow the grid: {', '.join(self.follow)}."] if self.follow else []
         short = short_training(self.plan) if self.counted else None
-        warned = [] if short is None else wrap(short, 80)
+        warned = [] if short is None else [short]
         return "\n".join([table, *self._totals(forecast), *follow, *_legend(forecast), *warned])
 
     def _bn(self, phase: Phase) -> str:
@@ -128,13 +129,13 @@ class Preview:
             f"{schedule.iteration_reduction:.2f}x fewer iterations",
             f"{schedule.reduction(forecast.flops):.2f}x fewer FLOPs{'' if forecast.costs else ' (b t s^2)'}",
         ]
-        lines = wrap(", ".join(parts) + ".", 100)
+        lines = [", ".join(parts) + "."]
         seconds = forecast.training_seconds(steps) if steps else None
         if seconds and self.baseline_steps:
             baseline = self.baseline_steps * forecast.step_seconds[schedule.baseline.shape]
             lines.append(
                 f"About {duration(seconds)} of steps instead of {duration(baseline)}, {baseline / seconds:.2f}x faster "
-                "if the data keep up;\nvalidation and start-up come on top."
+                "if the data keep up; validation and start-up come on top."
             )
         lines.append(self.lr_rule)
         if self.world > 1 or self.configured_world > 1:
@@ -226,12 +227,12 @@ def _legend(forecast: Forecast) -> list[str]:
         memory = f"{saved / 2**30:.2f} GiB" if saved >= 2**30 else f"{saved / 2**20:.1f} MiB"
         lines += [
             f"{forecast.flops_unit[1]}: multiply-adds of a forward. Memory: activations kept for the backward in the "
-            f"largest step,\nrelative to the {memory} of a baseline step (32 bits); weights and kernels' workspace "
+            f"largest step, relative to the {memory} of a baseline step (32 bits); weights and kernels' workspace "
             "come on top."
         ]
     if forecast.step_seconds:
         how = "measured here on noise" if len(forecast.step_seconds) > 1 else "the given one, others by FLOPs"
-        lines.append(f"Time of a step: {how}.\nclips/s: what all loaders together must give for no device to wait.")
+        lines.append(f"Time of a step: {how}. clips/s: what all loaders together must give for no device to wait.")
     return lines
 
 
@@ -240,7 +241,7 @@ def count_clips(data: VideoDataModule) -> int | None:
     source = data.sources["train"]
     if source is None or (not isinstance(source, VideoSource) and not os.path.exists(source)):
         missing = "`train` is not given" if source is None else f"{source} does not exist"
-        print(f"warning: {missing}, so steps are not counted. `--clips` says how many videos it has.", file=sys.stderr)
+        say(f"warning: {missing}, so steps are not counted. `--clips` says how many videos it has.", sys.stderr)
         return None
     try:
         data.setup("fit")
@@ -248,7 +249,7 @@ def count_clips(data: VideoDataModule) -> int | None:
         # Only reading a source shows whether its files are here.
         if not isinstance(source, VideoSource):
             raise
-        print(f"warning: The training videos are not counted: {error}", file=sys.stderr)
+        say(f"warning: The training videos are not counted: {error}", sys.stderr)
         return None
     return len(data.train_dataloader().dataset)  # type: ignore[arg-type]
 

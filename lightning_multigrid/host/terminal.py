@@ -1,15 +1,81 @@
-"""Messages and a progress bar of Lightning on one terminal: messages are whole lines above the bar."""
+"""What is printed on a terminal: lines that end between words, above a progress bar of Lightning if there is one."""
 
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
+from textwrap import wrap
+from typing import Any, TextIO
 
 from lightning_multigrid.host.package import is_a
 
+_COLUMNS = 80  # of a line where there is no terminal
 _LOGGERS = None, "lightning", "lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric"
+
+
+def wrapped(text: str, columns: int = _COLUMNS) -> str:
+    """Returns text whose lines end between words, where they would be wider than a terminal.
+
+    Lines with two blanks in a row are tables and code, and stay as they are; so do words that are longer than a line.
+
+    >>> wrapped("one two three", columns=8).splitlines()
+    ['one two', 'three']
+    """
+    lines = text.split("\n")
+    return "\n".join(
+        line if "  " in line else "\n".join(wrap(line, columns, break_long_words=False, break_on_hyphens=False))
+        for line in lines
+    )
+
+
+def _columns(stream: Any) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _COLUMNS
+    except (AttributeError, OSError, ValueError):  # no file, no terminal, or closed
+        return _COLUMNS
+
+
+def say(text: str, to: TextIO | None = None) -> None:
+    """Prints text in lines that end between words, to `sys.stdout` by default."""
+    stream = to or sys.stdout
+    print(wrapped(text, _columns(stream)), file=stream, flush=True)
+
+
+class _WholeWords(logging.Formatter):
+    """The format that a handler without one has, in lines that end between words on its stream."""
+
+    def __init__(self, handler: Any) -> None:
+        super().__init__()
+        self._handler = handler
+
+    def format(self, record: logging.LogRecord) -> str:
+        return wrapped(super().format(record), _columns(self._handler.stream))
+
+
+@contextmanager
+def whole_words() -> Iterator[None]:
+    """Within it, log messages and warnings are printed in lines that end between words.
+
+    The records of messages stay as they are, and so do handlers with a format of their own, and those of files.
+    """
+    handlers = [handler for name in _LOGGERS for handler in logging.getLogger(name).handlers]
+    plain = [handler for handler in handlers if type(handler) is logging.StreamHandler and handler.formatter is None]
+    for handler in plain:
+        handler.setFormatter(_WholeWords(handler))
+    own = warnings.formatwarning
+
+    def formatwarning(*args: Any, **kwargs: Any) -> str:
+        return wrapped(own(*args, **kwargs), _columns(sys.stderr))
+
+    warnings.formatwarning = formatwarning
+    try:
+        yield
+    finally:
+        warnings.formatwarning = own
+        for handler in plain:
+            handler.setFormatter(None)
 
 
 def drawing(bar: Any) -> AbstractContextManager[Any]:

@@ -1,6 +1,6 @@
 """What a run reports: the time left, the speed-up, the time of each grid, whether the loader is too slow.
 
-It only watches: it imports `schedule` and `loading`, and changes nothing in the training. Begin with `run_report.py`,
+It only watches: it imports `schedule`, and changes nothing in the training. Begin with `run_report.py`,
 where each step is noted; `comparison.py` compares whole runs.
 """
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
 VARIANTS = MULTIGRID, BASELINE, SHORTENED
+_SPENT = "steps", "waiting", "validation", "the rest"
 
 
 @dataclass
@@ -184,20 +185,20 @@ class Comparison:
         return mean(run.seconds for run in self.runs[variant])
 
     def table(self) -> str:
-        rows = []
+        """What the runs of each variant reached, and below it what their seconds went to."""
+        ends, spent = [], []
         for variant, runs in self.runs.items():
             if not runs:
                 continue
             kinds = [mean(run.account[kind] for run in runs) for kind in (STEPS, WAITING, VALIDATION)]
             rest = self.seconds(variant) - sum(kinds)
-            ends = self.ends(variant)
-            epochs, steps = (round(mean(getattr(run, name) for run in runs)) for name in ("epochs", "steps"))
-            faster = self.seconds(BASELINE) / self.seconds(variant) if self.runs[BASELINE] else math.nan
-            cells = [variant, str(epochs), str(steps), _spread(ends) if ends else ""]
-            cells += [_spread([run.seconds for run in runs], 3), *(f"{seconds:.0f}" for seconds in (*kinds, rest))]
-            rows.append([*cells, f"{faster:.2f}x" if self.runs[BASELINE] else ""])
-        head = ["", "epochs", "steps", self.metric, "seconds", "steps", "waiting", "valid.", "rest", "faster"]
-        return text_table(head, rows)
+            spent.append([variant, *(f"{seconds:.0f}" for seconds in (*kinds, rest))])
+            epochs, steps = (str(round(mean(getattr(run, name) for run in runs))) for name in ("epochs", "steps"))
+            metric = _spread(self.ends(variant)) if self.ends(variant) else ""
+            faster = f"{self.seconds(BASELINE) / self.seconds(variant):.2f}x" if self.runs[BASELINE] else ""
+            ends.append([variant, epochs, steps, metric, _spread([run.seconds for run in runs], 3), faster])
+        head = ["", "epochs", "steps", self.metric, "seconds", "faster"]
+        return f"{text_table(head, ends)}\n\n{text_table(['seconds of', *_SPENT], spent)}\n"
 
     def _gain(self, variant: str, over: str) -> tuple[float, float]:
         """How much better the ends of a variant are than another's, and the error of that: two standard errors."""

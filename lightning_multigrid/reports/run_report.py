@@ -14,8 +14,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, Trainer, is_a
-from lightning_multigrid.loading import ClipDataset
+from lightning_multigrid.host import Callback, LightningModule, Trainer, is_a, whole_words
 from lightning_multigrid.reports.account import (
     CHECKPOINTS,
     REST,
@@ -199,8 +198,9 @@ class RunReport:
         self._closing.append(stopped_line(self._schedule, self._phase, float(self._position)))
 
     def close(self) -> None:
-        while self._closing:
-            rank_zero_info(self._closing.pop(0))
+        with whole_words():  # the callback has ended
+            while self._closing:
+                rank_zero_info(self._closing.pop(0))
 
     def _speedup(self) -> float | None:
         baseline = self._schedule.baseline.shape
@@ -292,7 +292,7 @@ def _compact(shape: BatchShape) -> str:
     return str(shape).replace(" ", "")
 
 
-def ways_out(dataset: ClipDataset) -> str:
+def ways_out(dataset: object) -> str:
     """Returns what makes a loader faster, other than workers, in words that a dataset may have."""
     return str(getattr(dataset, "ways_out", "clips that are stored smaller"))
 

@@ -361,18 +361,16 @@ class MultigridSchedule:
 
     # --- As text ---
 
-    def table(
-        self, clips: Clips | None = None, accumulate: int = 1, drop_last: bool = False, narrow: bool = False
-    ) -> str:
+    def table(self, clips: Clips | None = None, accumulate: int = 1, drop_last: bool = False) -> str:
         """The schedule as text: a line per phase, then what it saves.
 
         Args:
             clips: Clips of this rank in an epoch; None leaves out the numbers of steps.
             accumulate: Micro-batches per optimizer step.
             drop_last: Drop the last mini-batch of an epoch if it is incomplete.
-            narrow: Write shapes without blanks, for a terminal of 80 columns.
         """
-        columns = {"LR scale": [f"{phase.lr_scale:g}" for phase in self.phases]}
+        columns = {"short cycle": [self.cycle_text(phase) for phase in self.phases]}
+        columns["LR scale"] = [f"{phase.lr_scale:g}" for phase in self.phases]
         savings = []
         if clips is not None:
             steps = self.phase_steps(clips, accumulate, drop_last)
@@ -381,20 +379,23 @@ class MultigridSchedule:
         savings.append(f"{self.epochs} epochs instead of {float(self.baseline.epochs):g}")
         savings.append(f"{self.iteration_reduction:.2f}x fewer iterations")
         savings.append(f"{self.flop_reduction:.2f}x fewer FLOPs (b t s^2)")
-        return f"{self.phase_table(columns, narrow=narrow)}\n{', '.join(savings)}."
+        return f"{self.phase_table(columns)}\n{', '.join(savings)}."
 
-    def phase_table(self, columns: Mapping[str, Sequence[str]], where: str = "", narrow: bool = False) -> str:
-        """A title that `where` ends, and a line per phase: its shapes, then `columns` (heading: a cell per phase)."""
+    def cycle_text(self, phase: Phase) -> str:
+        """The short cycle of a phase: clips x size of its mini-batches."""
+        return " ".join(f"{shape.clips}x{shape.size}" for shape in self.cycle(phase.shape))
+
+    def phase_table(self, columns: Mapping[str, Sequence[str]], where: str = "") -> str:
+        """A title that `where` ends, and a line per phase: its base shape, then `columns` (heading: a cell per phase).
+
+        The table has at most 80 columns of a terminal; the title may be longer.
+        """
         common = {
             "phase": [str(index) for index in range(len(self.phases))],
             "stage": [str(phase.stage) for phase in self.phases],
             "epochs": [f"{float(phase.start_epoch):.2f} - {float(phase.end_epoch):.2f}" for phase in self.phases],
-            "clips x frames x size": [str(phase.shape) for phase in self.phases],
-            "short cycle": [", ".join(f"{shape.clips} x {shape.size}" for shape, _ in cycle) for cycle in self._cycles],
+            "base shape": [str(phase.shape).replace(" ", "") for phase in self.phases],
         }
-        if narrow:
-            common["base shape"] = [shape.replace(" ", "") for shape in common.pop("clips x frames x size")]
-            common["short cycle"] = [c.replace(" ", "").replace(",", " ") for c in common.pop("short cycle")]
         every = {**common, **columns}
         title = f"Multigrid schedule for a baseline of {self.baseline.shape} (clips x frames x size){where}"
         multiples = {"frames": self.frames_divisor, "sizes": self.size_divisor}

@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 
+_WIDTH = 80  # of a terminal
+
 
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Lines of right-aligned cells under their column names.
+
+    Columns for which 80 characters leave no room come below, beside the first one again.
 
     >>> print(text_table(["clips", "size"], [["16", "112"], ["8", "158"]]))
     clips  size
@@ -12,8 +16,14 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         8   158
     """
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (columns, *rows)
+    blocks: list[list[int]] = [[0]]
+    for place in range(1, len(columns)):
+        if sum(2 + widths[other] for other in blocks[-1]) + widths[place] > _WIDTH and blocks[-1] != [0]:
+            blocks.append([0])
+        blocks[-1].append(place)
+    return "\n\n".join(
+        "\n".join("  ".join(row[place].rjust(widths[place]) for place in block) for row in (columns, *rows))
+        for block in blocks
     )
 
 

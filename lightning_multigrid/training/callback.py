@@ -8,7 +8,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, Trainer, TrainerFn
+from lightning_multigrid.host import Callback, LightningModule, Trainer, TrainerFn, whole_words
 from lightning_multigrid.reports import Account, RunReport
 from lightning_multigrid.schedule import LongCycle, ShortCycle
 from lightning_multigrid.training.arguments import Arguments
@@ -129,6 +129,7 @@ class MultigridCallback(Arguments, Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             self._run, self._account = None, Account()
+            self._takeover.enter_context(whole_words())
             refuse_unsupported(trainer, pl_module)
             self._takeover.convert_batchnorm(pl_module, self.sub_batch)
 

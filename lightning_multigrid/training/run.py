@@ -188,7 +188,7 @@ def begin_run(
     takeover.configure_trainer(trainer, plan)
     per_phase = arguments.validations_per_phase
     run.report.baseline_validations = count_baseline_epochs(plan, trainer, takeover, per_phase)
-    rank_zero_info(schedule.table(plan.clips, plan.accumulate, plan.drop_last, narrow=True))
+    rank_zero_info(schedule.table(plan.clips, plan.accumulate, plan.drop_last))
     if run.following.names and not schedule.flat:
         rank_zero_info(f"Positions follow the grid: {', '.join(run.following.names)}.")
     rank_zero_info(lr_rule(arguments, schedule, trainer.optimizers))

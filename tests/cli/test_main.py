@@ -83,7 +83,12 @@ def failure(capsys, args):
     assert exit_info.value.code not in (0, None)
     assert "Traceback" not in error
     _, paragraph = error.split("error: ")
-    return paragraph
+    return f"{flowing(paragraph)}\n"
+
+
+def flowing(printed):
+    """Text in one line."""
+    return " ".join(printed.split())
 
 
 # --- plan ---
@@ -92,13 +97,14 @@ def failure(capsys, args):
 def test_plan_needs_neither_data_nor_gpu(tmp_path, capsys):
     main(["plan", "--config", config(tmp_path, accelerator="gpu", devices=8, strategy="ddp")])
     text, warned = capsys.readouterr()
-    assert f"{tmp_path / 'train.csv'} does not exist, so steps are not counted. `--clips` says how many" in warned
+    assert f"{tmp_path / 'train.csv'} does not exist, so steps are not counted. `--clips` says how many" in flowing(
+        warned
+    )
     assert text.startswith("Multigrid schedule for a baseline of 8 x 32 x 224")
-    assert "on each of 8 devices" in text.splitlines()[0]
+    assert "on each of 8 devices" in flowing(text)
     assert len([line for line in text.splitlines() if re.match(r"\s+\d+\s+\d.* - ", line)]) == len(KINETICS.phases)
-    assert max(map(len, text.splitlines()[1:])) <= 110
-    assert all(len(line) <= 100 for table in text.split("\n\n")[:2] for line in table.splitlines()[1:])
-    assert "358 epochs instead of 239, 3.43x fewer iterations" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "358 epochs instead of 239, 3.43x fewer iterations" in flowing(text)
 
 
 def test_plan_counts_steps_of_each_device(tmp_path, capsys):
@@ -188,7 +194,8 @@ def test_plan_of_a_preset(capsys, like):
 def test_plan_of_a_preset_on_eight_gpus(capsys):
     main(["plan", "--like", "kinetics-slowfast", "--devices=8", "--clips=240000"])
     text = capsys.readouterr().out
-    assert max(map(len, text.splitlines())) <= 100
+    assert max(map(len, text.splitlines())) <= 80
+    text = flowing(text)
     assert "522786 steps instead of 1792500, 358 epochs" in text
     assert "on each of 8 devices" in text
     assert "The config is for 128 devices; by linear scaling its LR would be 0.05 here." in text
@@ -226,7 +233,7 @@ def test_plan_of_a_config_without_the_callback_is_the_baseline(tmp_path, capsys)
     main(["plan", "--config", config(tmp_path), "--trainer.callbacks=null", "--clips=8000"])
     printed = capsys.readouterr()
     assert "has no MultigridCallback, so this is the baseline" in printed.err
-    assert "239000 steps instead of 239000, 239 epochs instead of 239, 1.00x fewer iterations" in printed.out
+    assert "239000 steps instead of 239000, 239 epochs instead of 239, 1.00x fewer iterations" in flowing(printed.out)
 
 
 def test_plan_refusals(tmp_path, capsys):

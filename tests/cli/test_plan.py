@@ -209,7 +209,7 @@ def test_a_damaged_list_is_named_and_a_source_whose_files_are_elsewhere_is_not_c
     with pytest.raises(ManifestError, match="train.csv"):
         count_clips(data_of(tmp_path / "train.csv"))
     assert count_clips(data_of(UCF101(tmp_path / "nowhere", tmp_path))) is None
-    assert "The training videos are not counted: " in capsys.readouterr().err
+    assert "The training videos are not counted:" in capsys.readouterr().err
 
 
 # --- What it says ---
@@ -230,9 +230,9 @@ def test_the_table_says_what_is_known(plan):
     first = lines[lines.index("") + 2]
     assert title.endswith("baseline of 2 x 4 x 16 (clips x frames x size) on each of 16 devices")
     assert "8 of 2 ranks" in first  # 4 clips on each device
-    assert 48 <= float(first.split()[-2]) <= 52  # Eq. 1: a step costs as much as the baseline's
+    assert 48 <= float(first.split()[-5]) <= 52  # Eq. 1: a step costs as much as the baseline's
     # 16 clips of 8 pixels, 8 of 11 and 4 of 16 on each of 16 devices.
-    assert float(first.split()[-1]) == pytest.approx(16 * (16 + 8 + 4) / 3 / 0.05, rel=0.05)
+    assert float(first.split()[-4]) == pytest.approx(16 * (16 + 8 + 4) / 3 / 0.05, rel=0.05)
     assert "16 devices x 2 clips = 32 clips in a baseline step, at the LR 0.3 of the config." in text
     assert "The config is for 4 devices; by linear scaling its LR would be 1.2 here." in text
     steps, baseline_steps = sum(plan.steps), 6 * 250
@@ -272,7 +272,7 @@ def test_units_fit_the_model(plan, flops, seconds, said):
     last = Forecast(plan.schedule, costs, {BatchShape(2, 4, 16): seconds}, 16)
     text = plan.table(last)
     assert all(word in text for word in said)
-    assert max(map(len, text.split("\n\n")[0].splitlines()[1:])) <= 100
+    assert max(map(len, text.split("\n\n")[0].splitlines()[1:])) <= 80
 
 
 def test_without_costs_and_times_the_table_is_shorter(plan):
@@ -311,7 +311,7 @@ def test_a_plan_says_over_how_many_clips_a_baseline_normalises(callback, sync, r
     values = plan.as_json(Forecast(plan.schedule, {}, {}, 16))
     assert {shape["bn_ranks"] for phase in values["phases"] for shape in phase["short_cycle"]} == {ranks}
     lines = plan.table(Forecast(plan.schedule, {}, {}, 16)).splitlines()
-    assert lines[lines.index("") + 2].endswith(f" {said}")
+    assert re.search(f"^ *[x\\d]+ +{said} +[x\\d]+x", lines[lines.index("") + 2])
 
 
 @pytest.mark.parametrize(("steps", "clips", "world"), [(44_231, 169_000, 8), (32_653, 240_000, 128), (5_397, 7_985, 8)])

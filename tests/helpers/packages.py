@@ -16,7 +16,7 @@ MULTIGRID = {
     "positions": ((), ("torch",)),
     "loading": (("schedule",), ("numpy", "torch")),
     "reports": (
-        ("host", "loading", "schedule"),
+        ("host", "schedule"),
         ("lightning_utilities", "matplotlib", "torch", "typing_extensions"),
     ),
     "training": (
@@ -39,7 +39,7 @@ VIDEOS = {
 }
 PROGRAM = {
     "cli": (
-        ("files", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
+        ("files", "host", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
         ("jsonargparse", "lightning", "lightning_utilities", "rich", "torch", "yaml"),
     ),
 }

@@ -712,7 +712,7 @@ def test_plan_phases_and_times_are_said(caplog):
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fit(Module(steps_scheduler), MultigridCallback())
     text = caplog.text
-    assert PLAN.table(CLIPS, narrow=True) in text
+    assert PLAN.table(CLIPS) in text
     for index in {step.phase for epoch in range(6) for step in PLAN.steps(epoch, CLIPS)}:
         assert text.count(f"Phase {index} of {len(PLAN.phases) - 1}: {PLAN.phases[index].shape}") == 1
     assert "Time per shape of mini-batch" in text
