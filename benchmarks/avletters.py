@@ -36,10 +36,8 @@ model:
       class_path: lightning_multigrid.models.small_cnn
       init_args: {{num_classes: 26}}
     num_classes: 26
-    lr: 0.015
-    schedule: steps
-    milestones: [30, 44]
-    warmup_epochs: 1
+    lr: 0.005
+    schedule: cosine
 data:
   class_path: lightning_multigrid.VideoDataModule
   init_args:
@@ -49,12 +47,12 @@ data:
     frames: 12
     size: 32
     sampling: segments    # a clip is the whole letter
-    short_side: [32, 40]    # a crop has 48 to 60 of the 60 rows: the mouth is in it
+    short_side: [32, 34]    # a crop has 56 to 60 of the 60 rows: the whole mouth
     flip: false
     num_workers: 1
 trainer:
-  max_epochs: 60
-  check_val_every_n_epoch: 5
+  max_epochs: 64
+  check_val_every_n_epoch: 8
   accelerator: cpu
   callbacks:
     - class_path: lightning_multigrid.MultigridCallback
