@@ -6,6 +6,7 @@ import re
 import sys
 from argparse import SUPPRESS, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from dataclasses import replace
 from inspect import getdoc, signature
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid import __version__
+from lightning_multigrid.cli.budget import factor_within, told
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.completion import completion_script
 from lightning_multigrid.cli.data_commands import check_videos, prepare_videos
@@ -57,6 +59,7 @@ class CommandTrainer(Trainer):
         num_nodes: int | None = None,
         step_time: float | None = None,
         measure: bool = False,
+        hours: float | None = None,
         plot: str | None = None,
         json: bool = False,
         like: str | None = None,
@@ -69,6 +72,7 @@ class CommandTrainer(Trainer):
             num_nodes: Nodes; None is what the config says, or 1 if `devices` is given.
             step_time: Seconds of a baseline step on one device; FLOPs give those of other steps.
             measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
+            hours: Plan for so many hours of steps, by the times of steps: with the `epoch_factor` that they hold.
             plot: Draw shapes and LR, as Figure 2 of the paper, and the costs of grids to this file (.png, .svg, .pdf).
             json: Print JSON instead of a table.
             like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
@@ -267,10 +271,21 @@ class MultigridCLI(LightningCLI):
         sync = self.config.plan.trainer.sync_batchnorm
         plan = preview(*parts, clips=clips, world=world, configured_world=configured, sync_batchnorm=sync)
         forecast = _forecast(plan, self.model, step_time, self.precision if measure else None)
+        if given.hours is not None:
+            if not callbacks or callbacks[0].schedule is not None:
+                raise ValueError(
+                    "`--hours` chooses the `epoch_factor` of a MultigridCallback whose schedule is inferred. Let the "
+                    "config have one, without `schedule`."
+                )
+            callbacks[0].epoch_factor = factor_within(plan, forecast, given.hours)
+            plan = preview(*parts, clips=clips, world=world, configured_world=configured, sync_batchnorm=sync)
+            forecast = replace(forecast, schedule=plan.schedule)
         if given.json:
             print(json_format.dumps(plan.as_json(forecast), indent=2))
         else:
             say(plan.table(forecast))
+            if given.hours is not None:
+                say(told(plan, forecast, given.hours))
         if given.plot is not None:
             save(plan_figure(plan.schedule, plan.lrs, forecast.relative_costs()), given.plot)
             say(f"Drawn to {given.plot}.", sys.stderr)

@@ -163,6 +163,7 @@ class Preview:
         return {
             "baseline": {**asdict(baseline.shape), "epochs": float(baseline.epochs)},
             "epochs": schedule.epochs,
+            "epoch_factor": float(schedule.epoch_factor),
             "devices": self.world,
             "clips_per_device": None if self.clips is None else math.floor(self.clips),
             "global_clips": self.world * baseline.shape.clips,
