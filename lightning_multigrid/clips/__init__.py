@@ -1,7 +1,8 @@
 """Random clips of videos for training, and fixed views of them for testing.
 
 It brings the request of `loading` and the grid of `schedule` together with `sources`, `decode` and `pixels`; it does
-not import Lightning. Begin with `sampling.py` (which frames and pixels a clip gets), then `dataset.py` and `views.py`.
+not import Lightning. Begin with `sampling.py` (which frames and pixels a clip gets), then `video_dataset.py` and
+`views.py`.
 """
 
 from lightning_multigrid.clips.batch import BrokenVideo, ClipBatch, PixelBatch, collate_clips

@@ -1,8 +1,9 @@
 """From the order of an epoch to requests, and from requests to mini-batches, for any dataset.
 
 The shape of a clip travels in its request, so workers hold no state. It imports torch, NumPy and `schedule`; it does
-not import Lightning. Begin with `requests.py`, then `order.py`, `sampler.py` and `loader.py`; `repeats.py` is only for
-repeated augmentation, `streams.py` for iterable datasets.
+not import Lightning. Begin with `requests.py`, then `order.py`, `sampler.py` and `loader.py`. The clips of a user's own
+dataset come to a grid in `fixed_clips.py`, `samples.py` and `reduction.py`; `repeats.py` is only for repeated
+augmentation, `streams.py` for iterable datasets.
 """
 
 from lightning_multigrid.loading.fixed_clips import FixedClips, clip_dataset

@@ -2,6 +2,7 @@
 
 It imports only torch. Begin with `following.py`, which tells a module its grid and puts everything back. `adapters.py`
 says what an adapter is; there is a module of adapters for each library, and none of them imports its library.
+`guard.py` finds models that count their places from the first.
 """
 
 from lightning_multigrid.positions.adapters import Adapter, Grid, Grids, Table

@@ -1,7 +1,7 @@
 """Re-encodes a dataset so that it decodes several times faster, and checks that every video can be read.
 
 Begin with `prepare_videos.py` (`prepare` itself, and the list of what it writes), then `transcode.py` (one video) and
-`output.py` (puts finished videos in place, journal, lock).
+`output.py` (puts finished videos in place, journal, lock). `index_videos.py` makes their packet indices.
 """
 
 from lightning_multigrid.prepare.check_videos import Look, check, look_at

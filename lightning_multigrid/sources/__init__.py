@@ -1,6 +1,7 @@
 """Which videos there are and what they show: each dataset's official files, lists and folders, as a `Manifest`.
 
 It opens no video. Begin with the file of a dataset, or `video_list.py` for the user's own videos, then `manifest.py`.
+`index_column.py` and `packed_file.py` hold the packet indices of prepared videos.
 """
 
 from lightning_multigrid.sources.builder import renamed

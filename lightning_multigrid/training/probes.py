@@ -1,4 +1,4 @@
-"""Copies of a module on which steps are tried before training: what is done with them leaves no trace in the module."""
+"""Copies of a module, with a stand-in for its Trainer, on which steps are tried before training: they leave no trace."""
 
 import copy
 from collections import deque
