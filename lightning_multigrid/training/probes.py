@@ -1,4 +1,4 @@
-"""Copies of a module, with a stand-in for its Trainer, on which steps are tried before training: they leave no trace."""
+"""Copies of a module, with a stand-in for its Trainer, on which steps are tried before training, without a trace."""
 
 import copy
 from collections import deque
