@@ -320,11 +320,12 @@ def typed(words: Sequence[str]) -> list[str]:
     if command in _FIRST and words and not words[0].startswith("-"):
         words = [*words[1:], f"--{_FIRST[command]}={words[0]}"]  # after a config, which may name the class of the data
     arguments = signature(getattr(CommandTrainer, command)).parameters if command in _TAKES else {}
-    flags = [f"--{name}" for name, argument in arguments.items() if argument.annotation is bool]
+    bools = [name for name, argument in arguments.items() if argument.annotation is bool]
+    flags = {f"--{spelled}": f"--{name}" for name in bools for spelled in (name, name.replace("_", "-"))}
     expanded = [command] if command else []
     for word, following in pairwise([*words, ""]):
         bare = word in flags and following.lower() not in ("true", "false")
-        expanded.append(f"{word}=true" if bare else word)
+        expanded.append(f"{flags[word]}=true" if bare else flags.get(word, word))
     if command != "plan":
         return expanded
     while "--like" in expanded:

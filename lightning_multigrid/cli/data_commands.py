@@ -80,24 +80,15 @@ def prepare_videos(
     }
     splits = _videos("prepare", datamodule, source, root, flags)
     if short_side is None:
-        short_side = 256 if datamodule is None else _short_side(datamodule)
+        short_side = 256 if datamodule is None else needed_short_side(datamodule)
     encoded = Encoding(short_side=short_side, **encoding)
     options: dict[str, Any] = {"part": part, "merge": merge, "workers": workers, "timeout": timeout}
     options |= {"max_bad_fraction": max_bad_fraction, "keep_damaged": keep_damaged}
     written: dict[str, str] = {}
-    with _stoppable(" What is there is whole, and the same command goes on from it."):
-        for split, manifest in splits.items():
-            folder = os.path.join(output, split) if split else output
-            with _bar() as bar:
-                task = bar.add_task(split or os.path.basename(os.path.normpath(folder)), total=None, count="")
-
-                def show(now: Progress, bar: Bar = bar, task: Any = task) -> None:
-                    count = f"{now.done:,} of {now.total:,} videos" + (f", {now.broken:,} broken" if now.broken else "")
-                    bar.update(task, completed=now.done_bytes, total=max(1, now.total_bytes), count=count)
-
-                summary = prepare(manifest, folder, encoded, **options, progress=show)
-            written[split] = os.path.join(folder, MANIFEST_NAME)
-            say(_said(summary))
+    for split, manifest in splits.items():
+        folder = os.path.join(output, split) if split else output
+        prepare_shown(manifest, folder, encoded, **options)
+        written[split] = os.path.join(folder, MANIFEST_NAME)
     if part is not None:
         say(f"\nPart {part} is done. After the last part, run this with `--merge` instead of `--part`.")
         return
@@ -200,7 +191,21 @@ def _videos(
     return {str(split): manifest for split, manifest in data.manifests().items()}
 
 
-def _short_side(data: LightningDataModule) -> int:
+def prepare_shown(manifest: Manifest, folder: StrPath, encoding: Encoding, **options: Any) -> Summary:
+    """Prepares the videos of a manifest with a progress bar, and says what came of it; `options` are `prepare`'s."""
+    with _stoppable(" What is there is whole, and the same command goes on from it."), _bar() as bar:
+        task = bar.add_task(os.path.basename(os.path.normpath(folder)), total=None, count="")
+
+        def show(now: Progress) -> None:
+            count = f"{now.done:,} of {now.total:,} videos" + (f", {now.broken:,} broken" if now.broken else "")
+            bar.update(task, completed=now.done_bytes, total=max(1, now.total_bytes), count=count)
+
+        summary = prepare(manifest, folder, encoding, **options, progress=show)
+    say(_said(summary))
+    return summary
+
+
+def needed_short_side(data: LightningDataModule) -> int:
     """The least short side of which no clip of training, nor view of the test, is an enlarged crop as a rule: even."""
     assert isinstance(data, VideoDataModule)
     least, _ = data.clip_sampling.short_side_range(data.size)
@@ -210,6 +215,7 @@ def _short_side(data: LightningDataModule) -> int:
 
 @contextmanager
 def _stoppable(goes_on: str = "") -> Iterator[None]:
+    """Within it, Ctrl-C ends the program with a sentence."""
     try:
         yield
     except KeyboardInterrupt:

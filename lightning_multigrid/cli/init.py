@@ -2,35 +2,55 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from math import ceil
 from pathlib import Path
 from shlex import quote
 from statistics import median
 from string import Template
+from typing import Any
 
 import torch
 import yaml
 
-from lightning_multigrid.cli.data_commands import CORES, folder_splits, printable
+from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, prepare_shown, printable
 from lightning_multigrid.files import VIDEO_SUFFIXES, new_file, write_csv
-from lightning_multigrid.host import say
-from lightning_multigrid.prepare import Look, look_at
-from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule
-from lightning_multigrid.sources import Manifest, ManifestError, read_manifest
+from lightning_multigrid.host import say, wrapped
+from lightning_multigrid.prepare import Encoding, Look, look_at
+from lightning_multigrid.reports import short_training
+from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule, Plan
+from lightning_multigrid.sources import MANIFEST_NAME, Manifest, ManifestError, VideoList, read_manifest
+from lightning_multigrid.video import VideoDataModule
 
 _MACHINES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _LOOKED_AT = 32  # videos; the index of each is made, which reads the file once
 _STEPS = 4000  # of the baseline, as far as 10 to 100 epochs allow
+_VALIDATIONS = 15  # at most: each takes time that multigrid doesn't shorten
+_PAYS = 1.3  # how many times the short side that is needed a video has if preparing pays
+_NAMED = 10  # broken videos
+_COMMENT = 110  # columns of a comment in the config
 
 
-def init(source: str, val: str | None = None, output: str = "multigrid.yaml") -> None:
+def init(
+    source: str,
+    val: str | None = None,
+    output: str = "multigrid.yaml",
+    no_prepare: bool = False,
+    callback: bool = False,
+) -> None:
     """Looks at videos, and writes a config of `fit` for them, whose comments say why.
+
+    Videos that are larger than clips of them need are prepared first: written anew, smaller, in a folder beside the
+    config. Where the training is so short that multigrid often ends worse, the config trains the baseline as it is,
+    and MultigridCallback stands in a comment.
 
     Args:
         source: A folder with a folder per class, or with `train` and `val` of that kind, or a list of `path label`.
         val: Validation videos; by default a fifth of each class.
         output: The config to write.
+        no_prepare: Train on the videos as they are.
+        callback: Write MultigridCallback however short the training is.
     """
     path = Path(output)
     if path.exists():
@@ -42,52 +62,100 @@ def init(source: str, val: str | None = None, output: str = "multigrid.yaml") ->
         raise ManifestError(
             f"The videos of {source} have no labels. Give a list of `path label`, or a folder per class."
         )
-    looks, broken = look_at(manifest, _LOOKED_AT)
-    labels = [manifest.label(row) for row in range(len(manifest))]
-    whole = [row for row in range(len(manifest)) if row not in broken]
-    rows, held = _held_out(manifest, labels, whole) if val is None else (whole, [])
-    values = _choose(len(rows), looks) | _words(manifest, looks)
+    looks, unread = look_at(manifest, _LOOKED_AT)
+    whole = [row for row in range(len(manifest)) if row not in unread]
+    rows, held = _held_out(manifest, whole) if val is None else (whole, [])
+    clip = _clip(looks)
+    training = _training(len(rows), clip)
     stem = str(path.with_suffix("").absolute())
-    lists, folder = {name: f"{stem}_{name}.csv" for name in ("train", "val")}, f"{stem}_checkpoints"
-    values["why_val"] = "Labels count the classes."
     path.parent.mkdir(parents=True, exist_ok=True)
+    sources = {"train": os.path.abspath(source), "val": os.path.abspath(val or "")}
     if val is None:
-        for name, chosen in (("train", rows), ("val", held)):
-            write_csv(lists[name], [("path", "label"), *((manifest.path(row), str(labels[row])) for row in chosen)])
+        sources = _write_lists(manifest, {"train": rows, "val": held}, stem)
+    needed = needed_short_side(VideoDataModule(frames=clip["frames"], size=clip["size"]))
+    prepares = not no_prepare and median(look.short_side for look in looks) >= _PAYS * needed
+    broken = list(unread.values())
+    if prepares:
+        sources, missing = _prepare(sources, manifest.classes, f"{stem}_prepared", needed)
+        broken += missing
+        training = _training(len(read_manifest(sources["train"])), clip)
+    elif val is not None:
+        broken += look_at(VideoList(val).read(manifest.classes), _LOOKED_AT)[1].values()
+    values = {**clip, **training, **_words(manifest, looks), **_callback(training["plan"], callback)}
+    values["why_val"] = "Labels count the classes."
+    if val is None:
         values["why_val"] = "The last fifth of each class, by name, is for validation: neighbours may be of one scene."
-    sources = lists if val is None else {"train": os.path.abspath(source), "val": os.path.abspath(val)}
+    if prepares:
+        values["why_val"] += f" Prepared from the originals, with a short side of {needed} pixels."
+    folder = f"{stem}_checkpoints"
     values |= {name: json.dumps(where) for name, where in (sources | {"checkpoints": folder}).items()}
     values |= {"path": quote(str(path)), "folder": folder, "best": quote(os.path.join(folder, "best.ckpt"))}
     text = Template(Path(__file__).with_name("starter.yaml").read_text(encoding="utf-8")).substitute(values)
     with new_file(str(path)) as file:
         file.write(text.encode("utf-8", "surrogateescape"))
-    for line in _left_out(source, manifest, broken):
-        say(line)
-    said = f"{len(manifest):,} videos of {manifest.num_classes} classes{values['found']}.\nWritten to {path}. Next:\n"
-    say("\n".join([said, *(f"    lightning-multigrid {word} --config {values['path']}" for word in ("plan", "fit"))]))
+    _say_broken(broken, left_out=val is None or prepares)
+    if broken and not prepares and len(manifest) > _LOOKED_AT:
+        say(f"Only {_LOOKED_AT} videos were looked at: `lightning-multigrid check {quote(source)}` reads all of them.")
+    _say_others([source] if val is None else [source, val])
+    say(f"{len(manifest):,} videos of {manifest.num_classes} classes{values['found']}.\nWritten to {path}.")
+    if values["said"]:
+        say(f"{values['said']} So the config trains the baseline, and has the callback as a comment.")
+    commands = (f"    lightning-multigrid {word} --config {values['path']}" for word in ("plan", "fit"))
+    say("\n".join(["Next:\n", *commands]))
 
 
-def _left_out(source: str, manifest: Manifest, broken: Mapping[int, str]) -> Iterator[str]:
-    """What the config leaves out: videos that can't be read, and files that are no videos by their names."""
-    for reason in broken.values():
-        yield f"Broken, left out: {printable(reason)}"
-    if broken and len(manifest) > _LOOKED_AT:
-        yield f"Only {_LOOKED_AT} videos were looked at: `lightning-multigrid check {quote(source)}` reads all of them."
+def _write_lists(manifest: Manifest, splits: Mapping[str, Sequence[int]], stem: str) -> dict[str, str]:
+    """Writes a list of the videos in the rows of each split; returns where."""
+    lists = {name: f"{stem}_{name}.csv" for name in splits}
+    for name, rows in splits.items():
+        listed = ((manifest.path(row), str(manifest.label(row))) for row in rows)
+        write_csv(lists[name], [("path", "label"), *listed])
+    return lists
+
+
+def _prepare(
+    sources: Mapping[str, str], classes: Sequence[str], folder: str, short_side: int
+) -> tuple[dict[str, str], list[str]]:
+    """Prepares the videos of each split; returns where they are, and which were broken."""
+    prepared, broken = {}, []
+    for name, source in sources.items():
+        split = os.path.join(folder, name)
+        options = {"workers": CORES, "max_bad_fraction": 1.0}  # however many are broken, they are named
+        summary = prepare_shown(VideoList(source).read(classes), split, Encoding(short_side=short_side), **options)
+        broken += [f"{path}: {reason}" for path, reason in summary.broken.items()]
+        prepared[name] = os.path.join(split, MANIFEST_NAME)
+    return prepared, broken
+
+
+def _say_broken(reasons: Iterable[str], left_out: bool) -> None:
+    named = list(dict.fromkeys(map(printable, reasons)))
+    for reason in named[:_NAMED]:
+        if left_out:
+            say(f"Broken, left out: {reason}")
+        else:
+            say(f"Broken: {reason} It is where the config reads videos. Training takes others in its place.")
+    if named[_NAMED:]:
+        say(f"{len(named) - _NAMED:,} more are broken.")
+
+
+def _say_others(sources: Sequence[str]) -> None:
+    """Names files in the folders that are no videos by their names."""
     others = [
         os.path.join(folder, name)
+        for source in sources
         for folder, _, names in os.walk(source)
         for name in sorted(names)
         if name[0] != "." and os.path.splitext(name)[1].lower() not in VIDEO_SUFFIXES
     ]
     if others:
         more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
-        yield f"No videos by their names, left out: {printable(', '.join(others[:3]))}{more}"
+        say(f"No videos by their names, left out: {printable(', '.join(others[:3]))}{more}")
 
 
-def _held_out(manifest: Manifest, labels: Sequence[int], whole: Sequence[int]) -> tuple[list[int], list[int]]:
+def _held_out(manifest: Manifest, whole: Sequence[int]) -> tuple[list[int], list[int]]:
     """Returns the rows for training, and those for validation: of the whole videos the last fifth of each class."""
-    ordered = sorted(whole, key=lambda row: (labels[row], manifest.path(row)))
-    by_class = [list(rows) for _, rows in groupby(ordered, key=lambda row: labels[row])]
+    ordered = sorted(whole, key=lambda row: (manifest.label(row), manifest.path(row)))
+    by_class = [list(rows) for _, rows in groupby(ordered, key=manifest.label)]
     held = [row for rows in by_class for row in rows[len(rows) - len(rows) // 5 :]]
     if not held:
         raise ManifestError(
@@ -96,38 +164,68 @@ def _held_out(manifest: Manifest, labels: Sequence[int], whole: Sequence[int]) -
     return sorted(set(whole) - set(held)), sorted(held)
 
 
-def _choose(videos: int, looks: Sequence[Look]) -> dict[str, object]:
-    """Returns the baseline for so many training videos, and why."""
-    machine, cores = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"], CORES
+def _clip(looks: Sequence[Look]) -> dict[str, Any]:
+    """Returns the shape of the baseline's clips, and why."""
+    machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
     length, rate, short = (median(column) for column in zip(*looks, strict=True))
     shortest = sorted(look.frames for look in looks)[len(looks) // 10]
     frames = next((number for number in (16, 8, 4) if number <= min(shortest, machine["frames"])), 2)
     stride = max(1, min(round(2 * rate / frames), int(shortest) // frames))
-    size = max(32, min(machine["size"], int(short * 7 / 8) // 16 * 16))
-    batch = next((clips for clips in (8, 4, 2, 1) if _fits(BatchShape(clips, frames, size), videos)), None)
+    return {
+        "frames": frames,
+        "stride": stride,
+        "size": max(32, min(machine["size"], int(short * 7 / 8) // 16 * 16)),
+        "why_stride": f"so that a clip lasts {frames * stride / rate:.1f} s of a video's {length / rate:.1f} s",
+        "why_size": f"of videos with a short side of {short:.0f}{machine['about_size']}",
+    }
+
+
+def _training(videos: int, clip: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the baseline's training on so many videos, and why; and `plan`, its multigrid training."""
+    machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
+    shapes = [BatchShape(clips, clip["frames"], clip["size"]) for clips in (8, 4, 2, 1)]
+    batch = next((shape.clips for shape in shapes if _fits(shape, videos)), None)
     if batch is None:
         raise ManifestError(f"There are {videos} training videos, too few for the large mini-batches of multigrid.")
     epochs = max(10, min(100, round(_STEPS * batch / videos)))
-    workers = max(1, min(8, cores - 1))
-    reason = "enough videos for mini-batches 16 times as large" if batch == 8 else "so few, as mini-batches grow"
-    numbers = {"batch_size": batch, "frames": frames, "stride": stride, "size": size, "epochs": epochs, "cores": cores}
+    every = ceil(epochs / _VALIDATIONS)
+    epochs = every * ceil(epochs / every)  # the last one is validated
+    workers = max(1, min(8, CORES - 1))
     return {
-        **machine,
-        **numbers,
-        "lr": f"{machine['lr'] * batch / 8:.3g}",
-        "why_batch": reason,
-        "why_stride": f"so that a clip lasts {frames * stride / rate:.1f} s of a video's {length / rate:.1f} s",
-        "why_size": f"of videos with a short side of {short:.0f}{machine['about_size']}",
-        "workers": workers,
-        "threads": "null" if torch.cuda.is_available() else max(1, cores - workers),
+        **{name: machine[name] for name in ("model", "why_model")},
+        "plan": _plan(BatchShape(batch, clip["frames"], clip["size"]), videos, epochs),
+        "batch_size": batch,
+        "why_batch": "enough videos for mini-batches 16 times as large"
+        if batch == 8
+        else "so few, as mini-batches grow",
+        "epochs": epochs,
+        "every": every,
         "steps": epochs * videos // batch,
+        "lr": f"{machine['lr'] * batch / 8:.3g}",
+        "cores": CORES,
+        "workers": workers,
+        "threads": "null" if torch.cuda.is_available() else max(1, CORES - workers),
         "precise": max(1, min(10, videos // batch)),
     }
 
 
+def _plan(shape: BatchShape, videos: int, epochs: int) -> Plan:
+    baseline = Baseline(shape, epochs, milestones=tuple(epochs * share / 10 for share in (4, 6, 8)))
+    return Plan(MultigridSchedule(baseline), videos)
+
+
+def _callback(plan: Plan, forced: bool) -> dict[str, str]:
+    """Returns how the config has the callback: what begins its lines, what stands above it, and what `init` says."""
+    short = short_training(plan)
+    if short is None or forced:
+        return {"off": "", "why_callback": "", "said": ""}
+    lines = wrapped(f"{short} Without the marks of a comment, these two lines turn it on:", _COMMENT).splitlines()
+    return {"off": "# ", "why_callback": "".join(f"# {line}\n    " for line in lines), "said": short}
+
+
 def _fits(shape: BatchShape, videos: int) -> bool:
     try:
-        MultigridSchedule(Baseline(shape, epochs=10, milestones=(4, 6, 8))).steps(0, videos)
+        _plan(shape, videos, epochs=10).steps(0)
     except ValueError:  # the first mini-batch has more clips
         return False
     return True

@@ -1,6 +1,7 @@
 """A config for videos that nobody has described: it trains as it is, and says why."""
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,17 @@ import torch
 import yaml
 from PIL import Image
 
+from lightning_multigrid.cli.init import _MACHINES, _training
 from lightning_multigrid.cli.main import main
+from lightning_multigrid.decode import VideoReader
+from lightning_multigrid.reports import short_training
+from lightning_multigrid.sources import read_manifest
 from tests.helpers.videos import numbered_frames, write_video
+
+
+def flowing(printed):
+    """Text in one line."""
+    return " ".join(printed.split())
 
 
 @pytest.fixture
@@ -23,9 +33,10 @@ def videos(tmp_path, monkeypatch):
 
 
 def test_fit_works_with_what_init_writes(videos, capsys, caplog):
-    main(["init", "videos"])
+    main(["init", "videos", "--callback"])
     said = capsys.readouterr().out
     assert said.startswith("24 videos of 3 classes, short side 48 pixels, 10 frames at 30 per second.\n")
+    assert "optimizer steps" not in said
     assert "lightning-multigrid fit --config multigrid.yaml" in said
     config = yaml.safe_load((videos / "multigrid.yaml").read_text())
     data = config["data"]["init_args"]
@@ -39,7 +50,7 @@ def test_fit_works_with_what_init_writes(videos, capsys, caplog):
     assert len({row["path"] for split in rows.values() for row in split}) == 24
     assert config["threads"] >= 1  # else torch takes the cores of the workers, too, and is many times slower
     quick = ["--trainer.max_epochs=2", "--trainer.logger=false", "--trainer.enable_progress_bar=false"]
-    quick += ["--data.num_workers=0"]
+    quick += ["--data.num_workers=0", "--trainer.check_val_every_n_epoch=1"]
     said = ["--threads=1", "--about=This is a first try.", "--next=Then another one."]
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         main(["fit", "--config", "multigrid.yaml", *quick, *said])
@@ -49,7 +60,7 @@ def test_fit_works_with_what_init_writes(videos, capsys, caplog):
         f"Weights are in {videos / 'multigrid_checkpoints'}: best.ckpt, by top1, and last.ckpt, the newest."
     )
     best = str(videos / "multigrid_checkpoints" / "best.ckpt")
-    assert config["next"].endswith(f"--ckpt_path {best}")
+    assert config["next"].endswith(f"--config multigrid.yaml \\\n        --ckpt_path {best}")
     newest = torch.load(videos / "multigrid_checkpoints" / "last.ckpt", weights_only=True)
     assert newest["epoch"] == 2 * 1.5  # all epochs, whichever was the best
     main(["predict", "--config", "multigrid.yaml", *quick, "--ckpt_path", best, "--data.predict=multigrid_val.csv"])
@@ -60,7 +71,7 @@ def test_what_init_says_of_videos_that_differ_and_of_paths_with_spaces(videos, c
     write_video(videos / "videos" / "jump" / "0.mp4", numbered_frames(20, 64, 80), rate=15)
     main(["init", "videos", "--output", "new folder/first.yaml"])
     said = capsys.readouterr().out
-    assert ", short side 48 to 64 pixels, 10 to 20 frames at 15 to 30 per second.\n" in said
+    assert ", short side 48 to 64 pixels, 10 to 20 frames at 15 to 30 per second. Written to" in flowing(said)
     assert "lightning-multigrid plan --config 'new folder/first.yaml'\n" in said
     config = yaml.safe_load((videos / "new folder" / "first.yaml").read_text())
     assert f"--ckpt_path '{videos / 'new folder' / 'first_checkpoints' / 'best.ckpt'}'" in config["next"]
@@ -74,11 +85,76 @@ def test_init_names_what_it_leaves_out(videos, capsys):
     frames[0].save(jump / "é 9.gif", save_all=True, append_images=frames[1:], duration=40)
     main(["init", "videos"])
     said = capsys.readouterr().out
-    assert f"Broken, left out: {jump / '0.mp4'}: " in said
+    assert f"Broken, left out: {jump / '0.mp4'}: " in flowing(said)
     assert "No videos by their names, left out: videos/jump/notes.txt\n" in said
     listed = "".join((videos / f"multigrid_{split}.csv").read_text() for split in ("train", "val"))
     assert str(jump / "0.mp4") not in listed
     assert str(jump / "é 9.gif") in listed
+
+
+CALLBACK = "lightning_multigrid.MultigridCallback"
+
+
+def callbacks(text):
+    return [callback["class_path"] for callback in yaml.safe_load(text)["trainer"]["callbacks"]]
+
+
+def test_too_few_steps_are_trained_as_the_baseline_with_the_callback_in_a_comment(videos, capsys):
+    main(["init", "videos"])
+    said = flowing(capsys.readouterr().out)
+    assert re.search(r"This training has only \d+ optimizer steps\..* So the config trains the baseline, and has", said)
+    text = (videos / "multigrid.yaml").read_text()
+    assert CALLBACK not in callbacks(text)
+    comment, turned_on, last = text.partition(f"# - class_path: {CALLBACK}\n    #   init_args")
+    assert "This training has only" in flowing(comment.rpartition("callbacks:")[2])
+    main(["init", "videos", "--output=forced.yaml", "--callback"])
+    forced = (videos / "forced.yaml").read_text()
+    assert callbacks(comment + turned_on.replace("# ", "") + last) == callbacks(forced)
+    assert callbacks(forced)[0] == CALLBACK
+
+
+def test_there_are_fifteen_validations_at_most_and_one_at_the_end():
+    for videos in (20, 40, 150, 300, 444, 1000, 2000, 30_000):
+        training = _training(videos, {"frames": 8, "size": 64})
+        assert training["epochs"] % training["every"] == 0
+        assert training["epochs"] // training["every"] <= 15
+    assert short_training(training["plan"]) is None  # of 30,000 videos
+
+
+def test_larger_videos_are_prepared_beside_the_config(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for split, number in (("train", 18), ("val", 2)):
+        for name in ("é jump", "run"):
+            (tmp_path / "videos" / split / name).mkdir(parents=True)
+            for index in range(number // 2):
+                frames = numbered_frames(10, 64, 80)
+                write_video(tmp_path / "videos" / split / name / f"{index}.mp4", frames)
+    broken = tmp_path / "videos" / "val" / "run" / "broken.mp4"
+    broken.write_bytes(b"no video")
+    main(["init", "videos", "--output=as_it_is.yaml", "--no-prepare"])
+    said = flowing(capsys.readouterr().out)
+    assert f"Broken: {broken}: " in said
+    assert "It is where the config reads videos. Training takes others in its place." in said
+    assert "left out" not in said
+    assert sources(tmp_path / "as_it_is.yaml") == [str(tmp_path / "videos" / split) for split in ("train", "val")]
+    monkeypatch.setitem(_MACHINES["cpu"], "size", 32)
+    monkeypatch.setitem(_MACHINES["gpu"], "size", 32)
+    main(["init", "videos"])
+    said = flowing(capsys.readouterr().out)
+    assert f"Broken, left out: {broken}: " in said
+    prepared = [Path(source) for source in sources(tmp_path / "multigrid.yaml")]
+    assert [path.relative_to(tmp_path / "multigrid_prepared") for path in prepared] == [
+        Path(split, "manifest.packed") for split in ("train", "val")
+    ]
+    train, val = map(read_manifest, prepared)
+    assert (len(train), len(val), train.classes) == (18, 2, ("run", "é jump"))
+    with VideoReader(train.path(0)) as reader:
+        assert 32 < min(reader.height, reader.width) < 48
+
+
+def sources(config):
+    data = yaml.safe_load(config.read_text())["data"]["init_args"]
+    return [data[split]["init_args"]["source"] for split in ("train", "val")]
 
 
 def test_splits_that_are_there_are_taken(videos, capsys):
@@ -88,11 +164,7 @@ def test_splits_that_are_there_are_taken(videos, capsys):
     (videos / "val").rmdir()
     (videos / "val").symlink_to(videos / "train")
     main(["init", ".", "--output", "other.yaml"])
-    data = yaml.safe_load((videos / "other.yaml").read_text())["data"]["init_args"]
-    assert [data[split]["init_args"]["source"] for split in ("train", "val")] == [
-        str(videos / "train"),
-        str(videos / "val"),
-    ]
+    assert sources(videos / "other.yaml") == [str(videos / "train"), str(videos / "val")]
     assert not list(videos.glob("*.csv"))
 
 
@@ -121,6 +193,6 @@ def test_refusals(videos, capsys, arguments, message):
     arguments = ["broken.csv", "--val=broken.csv"] if arguments == ["broken"] else arguments
     with pytest.raises(SystemExit):
         main(["init", *arguments])
-    said = capsys.readouterr().err
+    said = flowing(capsys.readouterr().err)
     assert said.startswith("error: ")
     assert message in said
