@@ -25,7 +25,10 @@ from lightning_multigrid.video import VideoDataModule
 
 _MACHINES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _LOOKED_AT = 32  # videos; the index of each is made, which reads the file once
-_STEPS = 4000  # of the baseline, as far as 10 to 100 epochs allow
+# Steps of the baseline: so many that multigrid pays, if the epochs suffice, else as many as it needs by itself.
+_STEPS, _EPOCHS = 10_000, 150
+_FEW_STEPS, _FEW_EPOCHS = 4000, 100
+_LEAST = 10  # epochs
 _VALIDATIONS = 15  # at most: each takes time that multigrid doesn't shorten
 _PAYS = 1.3  # how many times the short side that is needed a video has if preparing pays
 _NAMED = 10  # broken videos
@@ -184,10 +187,10 @@ def _training(videos: int, clip: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the baseline's training on so many videos, and why; and `plan`, its multigrid training."""
     machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
     shapes = [BatchShape(clips, clip["frames"], clip["size"]) for clips in (8, 4, 2, 1)]
-    batch = next((shape.clips for shape in shapes if _fits(shape, videos)), None)
-    if batch is None:
+    batches = [shape.clips for shape in shapes if _fits(shape, videos)]
+    if not batches:
         raise ManifestError(f"There are {videos} training videos, too few for the large mini-batches of multigrid.")
-    epochs = max(10, min(100, round(_STEPS * batch / videos)))
+    batch, epochs = _length(videos, batches)
     every = ceil(epochs / _VALIDATIONS)
     epochs = every * ceil(epochs / every)  # the last one is validated
     workers = max(1, min(8, CORES - 1))
@@ -195,9 +198,7 @@ def _training(videos: int, clip: Mapping[str, Any]) -> dict[str, Any]:
         **{name: machine[name] for name in ("model", "why_model")},
         "plan": _plan(BatchShape(batch, clip["frames"], clip["size"]), videos, epochs),
         "batch_size": batch,
-        "why_batch": "enough videos for mini-batches 16 times as large"
-        if batch == 8
-        else "so few, as mini-batches grow",
+        "why_batch": "enough videos for mini-batches 16 times as large" if batch == 8 else "few, for steps enough",
         "epochs": epochs,
         "every": every,
         "steps": epochs * videos // batch,
@@ -207,6 +208,15 @@ def _training(videos: int, clip: Mapping[str, Any]) -> dict[str, Any]:
         "threads": "null" if torch.cuda.is_available() else max(1, CORES - workers),
         "precise": max(1, min(10, videos // batch)),
     }
+
+
+def _length(videos: int, batches: Sequence[int]) -> tuple[int, int]:
+    """Returns the clips of a mini-batch, of those that are possible, and the epochs of the baseline."""
+    for batch in (batch for batch in batches if batch >= 4):  # BatchNorm of fewer clips is another baseline
+        epochs = ceil(_STEPS * batch / videos)
+        if epochs <= _EPOCHS:
+            return batch, max(_LEAST, epochs)
+    return batches[0], max(_LEAST, min(_FEW_EPOCHS, round(_FEW_STEPS * batches[0] / videos)))
 
 
 def _plan(shape: BatchShape, videos: int, epochs: int) -> Plan:

@@ -113,6 +113,15 @@ def test_too_few_steps_are_trained_as_the_baseline_with_the_callback_in_a_commen
     assert callbacks(forced)[0] == CALLBACK
 
 
+@pytest.mark.parametrize("videos", [267, 320, 540, 1600, 20_000])
+def test_from_some_hundred_videos_on_the_training_is_long_enough_for_multigrid(videos):
+    training = _training(videos, {"frames": 8, "size": 64})
+    assert short_training(training["plan"]) is None
+    assert training["batch_size"] >= 4
+    assert training["epochs"] <= 150
+    assert short_training(_training(200, {"frames": 8, "size": 64})["plan"]) is not None
+
+
 def test_there_are_fifteen_validations_at_most_and_one_at_the_end():
     for videos in (20, 40, 150, 300, 444, 1000, 2000, 30_000):
         training = _training(videos, {"frames": 8, "size": 64})
