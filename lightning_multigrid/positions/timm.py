@@ -24,8 +24,9 @@ class _Made:
 
 
 def _tokens(model: Any, grids: Grids) -> tuple[int, ...]:
+    # After a stem of convolutions a token has more pixels than `patch_size` says.
     patches = model.patch_embed
-    return tuple(grids.size(n) // patch for n, patch in zip(patches.img_size, patches.patch_size, strict=True))
+    return tuple(grids.size(n) // (n // tokens) for n, tokens in zip(patches.img_size, patches.grid_size, strict=True))
 
 
 def _vit_attributes(model: Any, grids: Grids) -> Mapping[str, Any]:

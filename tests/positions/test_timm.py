@@ -38,6 +38,19 @@ def test_tables_are_those_of_timms_function(name, settings, leading):
     assert net.pos_embed is net._parameters["pos_embed"]
 
 
+def test_tokens_after_a_stem_of_convolutions_have_more_pixels_than_a_patch():
+    torch.manual_seed(0)
+    net = timm.create_model("vit_tiny_r_s16_p8_224", num_classes=4, img_size=SIZE)
+    shape = net.pos_embed.shape
+    following = Following(net, 4, SIZE)
+    following.set_grid(2, SIZE)
+    assert net.pos_embed.shape == shape  # other frames only
+    following.set_grid(4, COARSE)
+    tokens = (COARSE // 32) ** 2
+    assert net.pos_embed.shape[1] == 1 + tokens
+    assert net(torch.zeros(1, 3, COARSE, COARSE)).shape == (1, 4)
+
+
 @pytest.mark.parametrize(
     "name",
     ["vit_tiny_patch16_224", "eva02_tiny_patch14_224", "vit_small_patch16_rope_224", "vit_small_patch16_dinov3"],
