@@ -127,6 +127,37 @@ def toy():
     ]
 
 
+def lips():
+    """AVLetters: the runs of the command `compare`, and single runs beside them."""
+    found, rows = Comparison(RESULTS / "compare_avletters"), []
+    for name, variant in {"Baseline": BASELINE, "Multigrid 1.5x": MULTIGRID, "Baseline, shortened": SHORTENED}.items():
+        of_variant = found.runs[variant]
+        ends = " and ".join(f"{100 * end:.1f}" for end in found.ends(variant))
+        clocks = " and ".join(f"{run.seconds:.0f}" for run in of_variant)
+        steps, waiting = (mean(run.account[kind] for run in of_variant) for kind in (STEPS, WAITING))
+        [(epochs, taken)] = {(run.epochs, run.steps) for run in of_variant}
+        rows.append(f"| {name} | {epochs} | {taken:,} | {ends} | {clocks} | {steps:.0f} | {waiting:.0f} |")
+    single = {run["name"]: run for run in report("compare_avletters/single_runs")}
+    short, longer, root, long = (
+        single[name] for name in ("baseline of 19 epochs", "baseline of 38 epochs", "square root", "epoch_factor 3")
+    )
+    tuned = [f"{100 * single[name]['top1']:.1f}" for name in ("tuning, LR 0.005", "tuning, LR 0.015")]
+    ours = " and ".join(f"{100 * end:.1f}" for end in found.ends(MULTIGRID))
+    return [
+        *rows,
+        f"after {root['steps']:,} steps multigrid ended at {ours} %, and a baseline of 19 epochs, {short['steps']:,} "
+        f"steps, ended at {100 * short['top1']:.1f} %.",
+        f"With the square root of the LR's scale it ended at {100 * root['top1']:.1f} %, and with `epoch_factor: 3`, "
+        f"{long['steps']:,} steps, at {100 * long['top1']:.1f} %.",
+        f"A baseline of 38 epochs, {longer['steps']:,} steps, ended at {100 * longer['top1']:.1f} %.",
+        f"So multigrid (with the square root) took {root['cpu_seconds']} s of CPU time, decoding and validation "
+        f"included, where the baseline of 19 epochs took {short['cpu_seconds']} s; with `epoch_factor: 3` "
+        f"{long['cpu_seconds']} s, where the one of 38 epochs took {longer['cpu_seconds']} s.",
+        f"an LR of 0.005 ended at {tuned[0]} %, one of 0.015, in steps and with a wider range of crops, at "
+        f"{tuned[1]} %",
+    ]
+
+
 def evidence():
     wide, narrow = "compare_width48", "compare"
     base, ours = "baseline", "multigrid_1.5x"
@@ -161,6 +192,7 @@ def evidence():
         f"({plain[-1]:.1f}x for one of 8 inputs on one of the machines), and {others[0]:.1f} to {others[-1]:.1f}x in "
         f"channels_last_3d or with a remainder.",
         f"takes {split[0]:.1f} to {split[-1]:.0f}x the time of plain BatchNorm",
+        *lips(),
     ]
 
 
