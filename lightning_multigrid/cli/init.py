@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import ceil
 from pathlib import Path
@@ -77,13 +77,14 @@ def init(
         sources = _write_lists(manifest, {"train": rows, "val": held}, stem)
     needed = needed_short_side(VideoDataModule(frames=clip["frames"], size=clip["size"]))
     prepares = not no_prepare and median(look.short_side for look in looks) >= _PAYS * needed
-    broken = list(unread.values())
+    broken = {manifest.path(row): reason for row, reason in unread.items()}
     if prepares:
         sources, missing = _prepare(sources, manifest.classes, f"{stem}_prepared", needed)
-        broken += missing
+        broken |= missing
         training = _training(len(read_manifest(sources["train"])), clip)
     elif val is not None:
-        broken += look_at(VideoList(val).read(manifest.classes), _LOOKED_AT)[1].values()
+        others = VideoList(val).read(manifest.classes)
+        broken |= {others.path(row): reason for row, reason in look_at(others, _LOOKED_AT)[1].items()}
     values = {**clip, **training, **_words(manifest, looks), **_callback(training["plan"], callback)}
     values["why_val"] = "Labels count the classes."
     if val is None:
@@ -96,13 +97,13 @@ def init(
     text = Template(Path(__file__).with_name("starter.yaml").read_text(encoding="utf-8")).substitute(values)
     with new_file(str(path)) as file:
         file.write(text.encode("utf-8", "surrogateescape"))
-    _say_broken(broken, left_out=val is None or prepares)
+    _say_broken(list(broken.values()), left_out=val is None or prepares)
     if broken and not prepares and len(manifest) > _LOOKED_AT:
         say(f"Only {_LOOKED_AT} videos were looked at: `lightning-multigrid check {quote(source)}` reads all of them.")
     _say_others([source] if val is None else [source, val])
     say(f"{len(manifest):,} videos of {manifest.num_classes} classes{values['found']}.\nWritten to {path}.")
-    if values["said"]:
-        say(f"{values['said']} So the config trains the baseline, and has the callback as a comment.")
+    if values["short"]:
+        say(f"{values['short']} So the config trains the baseline, and has the callback as a comment.")
     commands = (f"    lightning-multigrid {word} --config {values['path']}" for word in ("plan", "fit"))
     say("\n".join(["Next:\n", *commands]))
 
@@ -118,27 +119,30 @@ def _write_lists(manifest: Manifest, splits: Mapping[str, Sequence[int]], stem: 
 
 def _prepare(
     sources: Mapping[str, str], classes: Sequence[str], folder: str, short_side: int
-) -> tuple[dict[str, str], list[str]]:
-    """Prepares the videos of each split; returns where they are, and which were broken."""
-    prepared, broken = {}, []
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Prepares the videos of each split; returns where they are, and which were broken, with the reasons."""
+    say(
+        f"The videos are larger than their clips need, so they are prepared with a short side of {short_side} pixels, "
+        f"in {folder}. `--no-prepare` trains on them as they are."
+    )
+    prepared: dict[str, str] = {}
+    broken: dict[str, str] = {}
     for name, source in sources.items():
         split = os.path.join(folder, name)
         options = {"workers": CORES, "max_bad_fraction": 1.0}  # however many are broken, they are named
         summary = prepare_shown(VideoList(source).read(classes), split, Encoding(short_side=short_side), **options)
-        broken += [f"{path}: {reason}" for path, reason in summary.broken.items()]
+        broken |= {path: f"{path}: {reason}" for path, reason in summary.broken.items()}
         prepared[name] = os.path.join(split, MANIFEST_NAME)
     return prepared, broken
 
 
-def _say_broken(reasons: Iterable[str], left_out: bool) -> None:
-    named = list(dict.fromkeys(map(printable, reasons)))
-    for reason in named[:_NAMED]:
-        if left_out:
-            say(f"Broken, left out: {reason}")
-        else:
-            say(f"Broken: {reason} It is where the config reads videos. Training takes others in its place.")
-    if named[_NAMED:]:
-        say(f"{len(named) - _NAMED:,} more are broken.")
+def _say_broken(reasons: Sequence[str], left_out: bool) -> None:
+    for reason in map(printable, reasons[:_NAMED]):
+        say(f"Broken, left out: {reason}" if left_out else f"Broken: {reason}")
+    if reasons[_NAMED:]:
+        say(f"{len(reasons) - _NAMED:,} more are broken.")
+    if reasons and not left_out:
+        say("The config names the folder or list as it is; training takes other videos in place of broken ones.")
 
 
 def _say_others(sources: Sequence[str]) -> None:
@@ -228,9 +232,9 @@ def _callback(plan: Plan, forced: bool) -> dict[str, str]:
     """Returns how the config has the callback: what begins its lines, what stands above it, and what `init` says."""
     short = short_training(plan)
     if short is None or forced:
-        return {"off": "", "why_callback": "", "said": ""}
+        return {"off": "", "why_callback": "", "short": ""}
     lines = wrapped(f"{short} Without the marks of a comment, these two lines turn it on:", _COMMENT).splitlines()
-    return {"off": "# ", "why_callback": "".join(f"# {line}\n    " for line in lines), "said": short}
+    return {"off": "# ", "why_callback": "".join(f"# {line}\n    " for line in lines), "short": short}
 
 
 def _fits(shape: BatchShape, videos: int) -> bool:

@@ -138,19 +138,22 @@ def test_larger_videos_are_prepared_beside_the_config(tmp_path, capsys, monkeypa
             for index in range(number // 2):
                 frames = numbered_frames(10, 64, 80)
                 write_video(tmp_path / "videos" / split / name / f"{index}.mp4", frames)
-    broken = tmp_path / "videos" / "val" / "run" / "broken.mp4"
-    broken.write_bytes(b"no video")
+    broken, of_train = (tmp_path / "videos" / split / "run" / "broken.mp4" for split in ("val", "train"))
+    for path in (broken, of_train):
+        path.write_bytes(b"no video")
     main(["init", "videos", "--output=as_it_is.yaml", "--no-prepare"])
     said = flowing(capsys.readouterr().out)
     assert f"Broken: {broken}: " in said
-    assert "It is where the config reads videos. Training takes others in its place." in said
+    assert f"Broken: {of_train}: " in said
+    assert "The config names the folder or list as it is; training takes other videos in place of broken" in said
     assert "left out" not in said
     assert sources(tmp_path / "as_it_is.yaml") == [str(tmp_path / "videos" / split) for split in ("train", "val")]
     monkeypatch.setitem(_MACHINES["cpu"], "size", 32)
     monkeypatch.setitem(_MACHINES["gpu"], "size", 32)
     main(["init", "videos"])
     said = flowing(capsys.readouterr().out)
-    assert f"Broken, left out: {broken}: " in said
+    assert [said.count(f"Broken, left out: {path}: ") for path in (broken, of_train)] == [1, 1]
+    assert f"prepared with a short side of 38 pixels, in {tmp_path / 'multigrid_prepared'}." in said
     prepared = [Path(source) for source in sources(tmp_path / "multigrid.yaml")]
     assert [path.relative_to(tmp_path / "multigrid_prepared") for path in prepared] == [
         Path(split, "manifest.packed") for split in ("train", "val")
