@@ -62,6 +62,10 @@ class TracedValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._add(tensor)
         return result
 
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        self._data.clear()  # all that the run has made
+
     def _add(self, tensor: Tensor) -> None:
         self._data[_address(tensor)] = tensor.untyped_storage()
 
@@ -127,7 +131,9 @@ def _at_beginning(full: Tensor, coarse: Tensor, ratios: Sequence[float]) -> bool
         return False
     if full.numel() > _MOST:
         return False
-    full, coarse = ((torch.view_as_real(table) if table.is_complex() else table).double() for table in (full, coarse))
+    full, coarse = (
+        (torch.view_as_real(table) if table.is_complex() else table).cpu().double() for table in (full, coarse)
+    )
     if len(torch.unique(coarse)) <= 2:  # a mask
         return False
     if len(axes) == 1:

@@ -1,18 +1,21 @@
 """Tries each grid on a script before the first step, and refuses those that fail or would mean something else."""
 
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from rich.progress import track
 from torch import nn
 
 from lightning_multigrid.host import LightningModule, Trainer
+from lightning_multigrid.loading import seeded
 from lightning_multigrid.positions import counted_from_first, knows_grids
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.lightning_internals import stage_of_training
@@ -103,7 +106,7 @@ def check_grids(
         batch: Any = grid
         for name, handle in handlers:
             try:
-                with nullcontext() if trainer is None else stage_of_training(trainer):
+                with _apart(module, trainer):
                     batch = handle(batch)
             except Exception as error:
                 if grid == baseline:
@@ -120,6 +123,9 @@ def check_grids(
             continue
         trial = first if grid == baseline else rehearsal.run(grid, batch)
         flops[grid] = trial.flops
+        if isinstance(trial.error, torch.OutOfMemoryError):  # a rehearsal keeps more than a step does
+            _tell(module, {f"a step on {grid}": said(trial.error)}, trainer)
+            return {}
         if trial.error is not None:
             raise _refusal(module, grid, _name(module, trial.layer), trial.error) from trial.error
         judged = not boxes_follow or grid.size == baseline.size
@@ -132,6 +138,21 @@ def check_grids(
             plan.check(_MODEL, grid, convolved, TRIED_CLIPS)
     plan.tried = True
     return flops if all(flops.values()) else {}
+
+
+@contextmanager
+def _apart(module: LightningModule, trainer: Trainer | None) -> Iterator[None]:
+    """Within it, the script's own hooks find the stage of training, and leave no trace in the random state."""
+    devices = [module.device] if module.device.type == "cuda" else []
+    with ExitStack() as stack:
+        stack.enter_context(seeded(0))
+        stack.enter_context(torch.random.fork_rng(devices))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        if trainer is not None:
+            stack.enter_context(stage_of_training(trainer))
+        yield
 
 
 def _refuse_counted(module: nn.Module, baseline: BatchShape, grid: BatchShape, first: Trial, trial: Trial) -> None:
@@ -148,7 +169,8 @@ def _refuse_counted(module: nn.Module, baseline: BatchShape, grid: BatchShape, f
 
 
 def _refuse_mixing(module: nn.Module, grid: BatchShape, first: Trial, trial: Trial) -> None:
-    layer = next((layer for layer in trial.mixing if layer not in first.mixing), None)
+    kept_apart = set(first.compared) - set(first.mixing)
+    layer = next((layer for layer in trial.mixing if layer in kept_apart), None)
     if layer is not None:
         raise ValueError(
             f"{type(module).__name__} mixes clips on the grid of {grid.frames} x {grid.size} x {grid.size} (frames x "

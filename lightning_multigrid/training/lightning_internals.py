@@ -151,9 +151,16 @@ def copy_without_trainer(module: LightningModule, memo: dict[int, Any]) -> Light
     """Returns a deep copy of a module, which has no Trainer; `memo` has replacements for parts, by their `id`.
 
     Lightning 2.5.3 to 2.6.6 (`core/module.py`, `LightningModule.__getstate__`): that the copy leaves the Trainer out,
-    with its loaders and callbacks, is not documented.
+    with its loaders and callbacks, is not documented. A module that `torch.compile` has wrapped
+    (`utilities/compile.py`, `from_compiled`) has steps of its own, which would run the original.
     """
-    return copy.deepcopy(module, memo)
+    copied = copy.deepcopy(module, memo)
+    own = vars(copied)
+    if own.get("_compiler_ctx") is not None:
+        for name in ("forward", "training_step", "validation_step", "test_step", "predict_step"):
+            own.pop(name, None)
+    own.pop("_compiled_call_impl", None)
+    return copied
 
 
 class LoopCounters:

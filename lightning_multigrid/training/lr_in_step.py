@@ -1,5 +1,6 @@
 """The LR in use: the baseline's times a scale, in an optimizer's groups only while it updates."""
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from types import MethodType
@@ -75,7 +76,7 @@ class LRInStep:
             lr = group.get("lr")
             noted, value, version = self._noted.get(id(group), (lr, lr, 0))
             same = lr is noted and version_of(lr) == version if isinstance(lr, Tensor) else lr == noted
-            if not same and lr is not None and float(lr) != float(value):
+            if not same and lr is not None and not math.isclose(lr, value, rel_tol=1e-6):
                 self._refuse_other(float(value), float(lr))
 
     def _scaled(self, own: Callable[..., Any]) -> Callable[..., Any]:

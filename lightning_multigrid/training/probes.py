@@ -3,6 +3,7 @@
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import cached_property
 from types import ModuleType
@@ -38,7 +39,7 @@ def _held_by(value: Any) -> Iterator[Any]:
 
 
 def _copy(module: LightningModule, copied: Callable[[Tensor], Tensor], memo: dict[int, Any]) -> LightningModule:
-    # Arrays are shared, and can't be written to. So are the elements of containers of over 1000, and no others.
+    # Arrays are shared, and can't be written to. Elements of containers of over 1000 are shared, and no others.
     for value in _held_by(module):
         if isinstance(value, nn.Parameter):
             memo[id(value)] = nn.Parameter(copied(value.detach()), value.requires_grad)
@@ -51,29 +52,30 @@ def _copy(module: LightningModule, copied: Callable[[Tensor], Tensor], memo: dic
             memo[id(value)].flags.writeable = False
         elif isinstance(value, (dict, list, tuple, set, deque)) and len(value) > _LONG:
             memo[id(value)] = copy.copy(value)
-    probe = copy_without_trainer(module, memo).train()
+    probe = copy_without_trainer(module, memo)
     forget_hooks(probe)  # they may write to what they have seen where they were made
     return probe
 
 
 def meta_copy(module: LightningModule) -> LightningModule:
     """Returns a copy whose tensors have shapes but no memory, and which has no Trainer."""
-    return _copy(module, lambda tensor: tensor.to("meta"), {})
+    return _copy(module, lambda tensor: tensor.to("meta"), {}).train()
 
 
 def working_copy(module: LightningModule, trainer: Trainer) -> LightningModule:
     """Returns a copy that can train for a step: nobody hears what it logs, and its optimizers don't move it.
 
     It has the module's values, but for parameters of zeros alone, which training has not filled yet. They become a
-    ramp, so that what they multiply can be seen, and the places of a table be told apart.
+    ramp, so that what they multiply can be seen, and the places of a table be told apart. `let_go` frees its memory.
     """
     memo: dict[int, Any] = {}
+    onlooker = memo[id(trainer)] = _Onlooker(trainer, memo)
     probe = _copy(module, lambda tensor: tensor.clone(), memo)
     for parameter in probe.parameters():
         if parameter.is_floating_point() and parameter.numel() > 1 and not parameter.detach().any():
+            inputs = parameter.numel() / len(parameter)  # of a row, as in an initialisation
             with torch.no_grad():
-                parameter.copy_(torch.linspace(1, 2, parameter.numel()).view_as(parameter))
-    onlooker = _Onlooker(trainer, memo)
+                parameter.copy_(torch.linspace(1, 2, parameter.numel()).view_as(parameter) / inputs**0.5)
     instead: dict[str, Any] = dict.fromkeys(_WITHOUT_EFFECT, _nothing)
     instead["manual_backward"] = _backward
     instead["optimizers"] = lambda use_pl_optimizer=True: _alone(onlooker.optimizers)
@@ -85,12 +87,19 @@ def working_copy(module: LightningModule, trainer: Trainer) -> LightningModule:
     return probe
 
 
+def let_go(probe: LightningModule) -> None:
+    """Ends the use of a working copy: what it and its stand-in for the Trainer hold of each other."""
+    vars(probe.trainer).clear()
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
 def _backward(loss: Tensor, *arguments: Any, **named: Any) -> None:
-    loss.backward(*arguments, **named)  # type: ignore[no-untyped-call]
+    # In a thread of its own, where nothing watches the operations: those of a backward are no part of the step forward.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(loss.backward, *arguments, **named).result()
 
 
 def _alone(several: list[Any]) -> Any:
@@ -102,7 +111,8 @@ def _still(optimizers: list[Any]) -> list[Any]:
     for optimizer in optimizers:
         optimizer.step = lambda closure=None, **_: closure and closure()
         optimizer.toggle_model = lambda sync_grad=True: nullcontext()
-        optimizer.optimizer = optimizer
+        if not hasattr(optimizer, "optimizer"):
+            optimizer.optimizer = optimizer
     return optimizers
 
 
@@ -124,4 +134,6 @@ class _Onlooker:
         return copy.deepcopy(self._trainer.lr_scheduler_configs, self._memo)
 
     def __getattr__(self, name: str) -> Any:
+        if "_trainer" not in vars(self):  # let go
+            raise AttributeError(name)
         return getattr(self._trainer, name)

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from traceback import clear_frames
 from typing import Any
 
 import torch
@@ -17,13 +18,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_multigrid.host import LightningModule, Trainer
-from lightning_multigrid.loading import reseed, seeded
+from lightning_multigrid.loading import seeded
 from lightning_multigrid.norm import sub_batchnorm_layers
 from lightning_multigrid.positions import Encounter, Following, TracedValues
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.lightning_internals import stage_of_training
 from lightning_multigrid.training.mini_batches import TRIED_CLIPS, first_clips, has_pixels, run_step, tensors_in
-from lightning_multigrid.training.probes import meta_copy, working_copy
+from lightning_multigrid.training.probes import let_go, meta_copy, working_copy
 
 _SEEN = 2**14  # numbers of a layer's output that are compared
 _NOISE = 1e-5  # relative: of operations whose order of summation differs from call to call
@@ -38,6 +39,7 @@ class Trial:
     layer: str = ""  # the innermost one that did not return, if there was an error
     error: Exception | None = None
     encounters: Sequence[Encounter] = ()  # what met the clips without being made of them
+    compared: Sequence[str] = ()  # layers whose outputs were compared for other clips
     mixing: Sequence[str] = ()  # layers with outputs that depend on several clips, in the order of the step
     scattered: Sequence[str] = ()  # BatchNorm layers to which the rows of a clip come apart from each other
 
@@ -87,6 +89,7 @@ class Rehearsal:
                 self._change_clips(trial, grid, batch, seen)
         except Exception as error:  # whatever a user's model may raise
             trial.layer, trial.error = seen.layer, error
+            clear_frames(error.__traceback__)  # they hold what the step had made
         trial.convolved = first.shape
         trial.flops = counter.get_total_flops() / 2 / TRIED_CLIPS  # a multiplication and an addition count as two
         return trial
@@ -97,7 +100,10 @@ class Rehearsal:
         with contextlib.suppress(Exception):  # a script may refuse noise
             for clip, other in enumerate(others):
                 self._run(grid, _with_another_clip(batch, clip), other)
-            trial.mixing, trial.scattered = _mixing(seen, *others), _scattered(seen, *others)
+            outputs = [*_changed(seen.outputs, *(other.outputs for other in others))]
+            trial.compared = [name for name, _ in outputs]
+            trial.mixing = [name for name, changed in outputs if torch.stack(changed).all(dim=0).any()]
+            trial.scattered = _scattered(seen, *others)
 
     def _run(self, grid: BatchShape, batch: Any, seen: "_Seen") -> None:
         trainer, copied = self._trainer, self._copy()
@@ -117,14 +123,17 @@ class Rehearsal:
                 for layer in copied.modules():
                     if isinstance(layer, _BatchNorm):
                         layer.eval()
+                stack.callback(let_go, copied)
                 devices = [copied.device] if copied.device.type == "cuda" else []
                 stack.enter_context(torch.random.fork_rng(devices))
-                reseed(seed)
+                if devices:
+                    torch.cuda.manual_seed(seed)
                 stack.enter_context(stage_of_training(trainer))
                 stack.enter_context(trainer.precision_plugin.train_step_context())
                 stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # others hide what meets the clips, and their FLOPs
                 stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-                batch = apply_to_collection(batch, Tensor, torch.clone)  # a step may write to it
+                # A step may write to it.
+                batch = apply_to_collection(batch, Tensor, lambda tensor: tensor.detach().clone())
             self._step(copied, batch)
 
 
@@ -142,15 +151,14 @@ def _run_forward(module: LightningModule, batch: Any) -> Any:
 
 
 def _with_another_clip(batch: Any, number: int) -> Any:
-    """The mini-batch with noise, of the range of its values, as one of its clips."""
+    """The mini-batch with noise, of the values that it has, as one of its clips."""
 
     def change(tensor: Tensor) -> Tensor:
         if tensor.ndim not in (4, 5) or len(tensor) != TRIED_CLIPS or not has_pixels(tensor):
             return tensor
-        low, high = tensor.min().float(), tensor.max().float()
-        noise = torch.rand(tensor[number].shape, generator=torch.Generator().manual_seed(number)).to(tensor.device)
-        changed = tensor.clone()
-        changed[number] = (low + noise * (high - low)).to(tensor.dtype)
+        values, changed = tensor.flatten(), tensor.clone()
+        drawn = torch.randint(len(values), changed[number].shape, generator=torch.Generator().manual_seed(number))
+        changed[number] = values[drawn.to(tensor.device)]
         return changed
 
     return apply_to_collection(batch, Tensor, change)
@@ -172,13 +180,15 @@ class _Seen:
     def watch(self, module: nn.Module) -> None:
         grouping = [layer for layer in sub_batchnorm_layers(module) if layer.training]
         for name, layer in module.named_modules():
+            if type(layer).__module__.startswith("torchmetrics."):  # it counts, over all clips
+                continue
             layer.register_forward_pre_hook(partial(self._enter, name, layer in grouping))
             layer.register_forward_hook(self._leave)
 
     def _enter(self, name: str, grouping: bool, layer: nn.Module, inputs: Any) -> None:
         self._entered.append(name)
         if grouping and inputs:
-            self.rows.append((name, inputs[0].detach().flatten(1).double().mean(1)))
+            self.rows.append((name, inputs[0].detach().flatten(1).float().mean(1)))
 
     def _leave(self, layer: nn.Module, inputs: Any, output: Any) -> None:  # a value would replace the output
         name = self._entered.pop()
@@ -196,14 +206,8 @@ def _changed(
     for (name, numbers), *alike in zip(noted, *others, strict=False):
         if any(other != name or values.shape != numbers.shape for other, values in alike):
             return  # the clips' values decide which layers run
-        noise = _NOISE * numbers.abs().max() if len(numbers) else 0
+        noise = max(_NOISE, 4 * torch.finfo(numbers.dtype).eps) * numbers.abs().max() if len(numbers) else 0
         yield name, [(values - numbers).abs() > noise for _, values in alike]
-
-
-def _mixing(seen: _Seen, *others: _Seen) -> list[str]:
-    """The layers with a number that changes with each of several clips; each of `others` had another one."""
-    found = _changed(seen.outputs, *(other.outputs for other in others))
-    return [name for name, changed in found if torch.stack(changed).all(dim=0).any()]
 
 
 def _scattered(seen: _Seen, *others: _Seen) -> list[str]:
@@ -212,8 +216,7 @@ def _scattered(seen: _Seen, *others: _Seen) -> list[str]:
     for name, changed in _changed(seen.rows, *(other.rows for other in others)):
         apart = not torch.stack(changed).all(dim=0).any()
         rows = len(changed[0]) // TRIED_CLIPS
-        own = [part for clip, part in enumerate(changed) for part in (part[: clip * rows], part[(clip + 1) * rows :])]
-        if apart and rows and any(part.any() for part in own):
+        if apart and rows and any(len({row // rows for [row] in one.nonzero().tolist()}) > 1 for one in changed):
             found.append(name)
     return found
 

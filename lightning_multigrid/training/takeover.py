@@ -57,6 +57,9 @@ class Takeover(ExitStack):
         conversion.convert(module, sub_batch)
         self.callback(conversion.end)
 
+    def __reduce__(self) -> Any:
+        return type(self), ()  # copies and pickles of what holds it have taken nothing over
+
     def subclass(self, owner: Any, members: dict[str, Any]) -> None:
         """Gives one object other methods and properties, by a subclass: copies and pickles of it are the class's."""
         own = type(owner)

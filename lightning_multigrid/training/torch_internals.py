@@ -35,10 +35,10 @@ def version_of(tensor: Tensor) -> int:
 
 
 def forget_hooks(module: nn.Module) -> None:
-    """Removes all forward hooks: torch 2.6 to 2.15 (`nn/modules/module.py`) lets only who registered a hook do it."""
+    """Removes all hooks of calls: torch 2.6 to 2.15 (`nn/modules/module.py`) lets only who registered a hook do it."""
     for part in module.modules():
-        part._forward_hooks.clear()
-        part._forward_pre_hooks.clear()
+        for hooks in (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks):
+            hooks.clear()
 
 
 @contextmanager

@@ -82,7 +82,7 @@ def failure(capsys, args):
     error = capsys.readouterr().err
     assert exit_info.value.code not in (0, None)
     assert "Traceback" not in error
-    _, paragraph = error.split("error: ")
+    _, paragraph = error.split("error:")
     return f"{flowing(paragraph)}\n"
 
 
@@ -170,7 +170,7 @@ def test_plan_draws_the_figure(tmp_path, capsys):
     path = tmp_path / "plan.png"
     main(["plan", "--config", config(tmp_path), f"--plot={path}"])
     assert path.read_bytes().startswith(b"\x89PNG")
-    assert f"Drawn to {path}" in capsys.readouterr().err
+    assert f"Drawn to {path}" in flowing(capsys.readouterr().err)
 
 
 def test_plan_without_matplotlib(tmp_path, capsys, monkeypatch):

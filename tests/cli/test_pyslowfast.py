@@ -412,7 +412,7 @@ def test_the_command_prints_a_config_or_says_in_a_line_what_is_wrong(tmp_path, c
     with pytest.raises(SystemExit) as stopped:
         main(["migrate", str(path)])
     assert stopped.value.code == 1
-    assert "so it is not a config of PySlowFast" in capsys.readouterr().err
+    assert "so it is not a config of PySlowFast" in " ".join(capsys.readouterr().err.split())
 
     with pytest.raises(SystemExit) as stopped:
         main(["migrate"])

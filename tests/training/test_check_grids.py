@@ -1,6 +1,7 @@
 """The trial of the grids: what it refuses and what it lets pass, by name; and that it leaves no trace."""
 
 import contextlib
+import copy
 import random
 import re
 
@@ -425,6 +426,13 @@ def test_what_cannot_be_rehearsed_is_said():
         fit(module, MultigridCallback(), max_epochs=1)
 
 
+def test_a_module_that_holds_its_callback_is_rehearsed():
+    """As by the config that the command line keeps."""
+    module, callback = script(), MultigridCallback()
+    module.config = {"trainer": {"callbacks": [callback]}}
+    fit(module, callback, max_epochs=1)
+
+
 # --- Clips that mix ---
 
 
@@ -513,6 +521,36 @@ def test_rows_of_a_clip_that_come_apart_are_refused(what, apart):
     with pytest.raises(ValueError, match=message) if apart else contextlib.nullcontext():
         fit(module, MultigridCallback(), max_epochs=1)
     fit(module, MultigridCallback.baseline(), max_epochs=1)  # 4 clips are one group
+
+
+class Shuffled(ByFrames):
+    """The clips in another order, as momentum encoders have them, each in one piece."""
+
+    def forward(self, x):
+        return super().forward(x.flip(0)).flip(0)
+
+
+@pytest.mark.filterwarnings("ignore:Found .* in eval mode")
+def test_clips_in_another_order_and_a_frozen_backbone_are_not():
+    fit(script(Shuffled(False)), MultigridCallback(), max_epochs=1)
+    frozen = script(ByFrames(True))
+    frozen.net.net.eval()  # Lightning leaves it so
+    fit(frozen, MultigridCallback(), max_epochs=1)
+
+
+def test_the_mode_of_a_compiled_module_and_its_statistics_stay():
+    """The copy must not run the original, which has the compiled steps."""
+    module = script(forward=lambda self, x: self.net(x), make_net=lambda self: copy.deepcopy(NET))
+    before = copy.deepcopy(module.net.state_dict())
+    compiled = torch.compile(module, backend="eager")
+    seen = []
+
+    class Look(L.Callback):
+        def on_train_start(self, trainer, pl_module):
+            seen.append({name: value.clone() for name, value in pl_module.net.state_dict().items()})
+
+    fit(compiled, MultigridCallback(), Look(), max_epochs=1)
+    assert all(torch.equal(value, before[name]) for name, value in seen[0].items())
 
 
 # --- No trace (B10) ---
