@@ -465,7 +465,7 @@ def test_an_lr_that_is_written_is_the_baselines_and_is_scaled(place, relative):
     assert [lr for *_, lr in module.used] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("place", PLACES[1:])
+@pytest.mark.parametrize("place", sampled(PLACES[1:], "training_step", "optimizer_step, after", "on_train_epoch_end"))
 def test_an_lr_that_is_written_is_refused_unless_its_clock_is_said(place):
     message = r"(?s)ByHand, or a callback, has written the LR: 0\.095 in the place of 0\.1\..*def configure_optimizers"
     with pytest.raises(MisconfigurationException, match=message):

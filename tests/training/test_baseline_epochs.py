@@ -1,11 +1,14 @@
 """What counts epochs counts the baseline's: with the callback as without it."""
 
+from itertools import product
+
 import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_multigrid import MultigridCallback
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader
 
 
@@ -72,13 +75,20 @@ def count(folder, *multigrid, every=1, saves=1, max_epochs=4, frequency=1, **arg
     }
 
 
-@pytest.mark.parametrize("factor", [1, 1.5, 3])
+USED = {
+    "defaults": {},
+    "every second": {"every": 2, "saves": 2, "frequency": 2},
+    "saved every third": {"saves": 3, "max_epochs": 6},
+    "a scheduler every second": {"frequency": 2},
+}
+
+
 @pytest.mark.parametrize(
-    "used",
-    [{}, {"every": 2, "saves": 2, "frequency": 2}, {"saves": 3, "max_epochs": 6}, {"frequency": 2}],
-    ids=str,
+    ("name", "factor"),
+    sampled([*product(USED, (1, 1.5, 3))], ("defaults", 1.5), ("every second", 1.5), ("saved every third", 3)),
 )
-def test_validations_and_what_goes_by_them_are_as_many_as_in_the_baseline(used, factor, tmp_path):
+def test_validations_and_what_goes_by_them_are_as_many_as_in_the_baseline(name, factor, tmp_path):
+    used = USED[name]
     baseline = count(tmp_path / "baseline", **used)
     assert min(baseline.values()) > 1
     assert count(tmp_path / "multigrid", MultigridCallback(epoch_factor=factor), **used) == baseline
