@@ -60,10 +60,12 @@ class Rehearsal:
     def begin(self, batch: Any) -> Trial | None:
         """Tries `training_step` on the baseline's grid, and `forward` if that fails; None if neither runs on a copy."""
         try:
-            self._copy()
+            copied = self._copy()
         except Exception as error:  # modules may hold anything, also what cannot be copied
             self.failures["a copy of it"] = said(error)
             return None
+        if self._trainer is not None:
+            let_go(copied)
         for name, self._step in (("`training_step`", _run_step), ("`forward`", _run_forward)):
             trial = self.run(self._baseline, batch)
             if trial.error is None:
