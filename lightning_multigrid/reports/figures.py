@@ -99,8 +99,10 @@ def plan_figure(
     starts = [float(phase.start_epoch) for before, phase in pairwise(schedule.phases) if phase.stage != before.stage]
     for axes in (shapes_axes, lr_axes):
         for start in starts:
-            axes.axvline(start, color=_GREY, linewidth=0.8, linestyle=":")
+            line = axes.axvline(start, color=_GREY, linewidth=0.8, linestyle=":")
         _clean(axes)
+    if starts:
+        line.set_label("a stage begins")
     every = sorted({shape.clips for shape in schedule.grids} | {schedule.baseline.shape.clips})
     shapes_axes.set_yscale("log", base=2)
     # The smallest value times powers of two: all values if Eq. 1 doubles the clips, and never too many to read.
@@ -117,7 +119,7 @@ def plan_figure(
     lr_axes.set_ylabel("LR")
     lr_axes.set_xlabel(f"epoch of the multigrid training (baseline: {float(schedule.baseline.epochs):g} epochs)")
     lr_axes.set_xlim(0, schedule.epochs)
-    _legend(lr_axes, 2)
+    _legend(lr_axes, 3)
     return figure
 
 

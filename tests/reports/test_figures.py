@@ -54,6 +54,7 @@ def test_the_plan_shows_shapes_and_lrs():
         s.replace("x", times) for s in ("32 x 8 x 158", "16 x 16 x 158", "8 x 16 x 224", "4 x 32 x 224")
     ]
     assert [tick.get_text() for tick in shapes.get_yticklabels()] == ["4", "8", "16", "32", "64"]
+    assert words(lrs) == ["a stage begins", "multigrid", "baseline, at the corresponding epoch"]
     multigrid, baseline = lrs.get_lines()[-2:]
     assert max(multigrid.get_ydata()) == pytest.approx(6.4)
     assert set(baseline.get_ydata()) == {0.8}
