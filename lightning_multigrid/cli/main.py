@@ -49,8 +49,9 @@ def _quiet() -> Iterator[None]:
             if not sys.warnoptions:
                 for of_other_packages in (DeprecationWarning, FutureWarning):
                     warnings.simplefilter("ignore", of_other_packages)
-                # Our report says when the loader is too slow, and the callback sets how often is logged.
-                warnings.filterwarnings("ignore", ".*(does not have many workers|smaller than the logging interval)")
+                # Our report says when the loader is too slow, and where it has logged; the callback sets how often.
+                ours = "does not have many workers|smaller than the logging interval|`tensorboardX` has been removed"
+                warnings.filterwarnings("ignore", f".*({ours})")
             yield
     finally:
         for logger in loggers:

@@ -26,6 +26,7 @@ from lightning_multigrid.schedule import BatchShape, Step, duration
 _BAND = 1.15
 _LEAST_STEPS = 12
 _LEAST_WAITING = 0.5  # seconds; less is not worth a sentence
+_OPENING = 30.0  # seconds of the first pass over a dataset, whose files are then opened and indexed
 
 
 class Clock:
@@ -155,7 +156,8 @@ class LoaderWatch:
     """Compares waiting with stepping in each phase, until the loader has been the limit of one.
 
     Workers load clips while the device steps, so the loop waits only for the time by which the workers are slower.
-    Without workers, all loading is waiting.
+    Without workers, all loading is waiting. A file that is read for the first time takes longer than ever after: the
+    first pass over the dataset is looked at only if it is a long one.
     """
 
     def __init__(self, workers: int) -> None:
@@ -164,6 +166,7 @@ class LoaderWatch:
         self._totals, self._seen = StepTotals(), set[BatchShape]()  # of the phase: its steps, and their grids
         self._look_at = 0  # after how many steps of the phase
         self._told = False
+        self._passes, self._seconds = 0, 0.0  # over the dataset
 
     def add(self, time: StepTime) -> LoaderLimit | None:
         """Counts a step; returns the limit if it becomes clear with this step."""
@@ -175,7 +178,10 @@ class LoaderWatch:
         # longer (memory, choice of kernels).
         starting = time.batch < max(1, self.workers) or grid not in self._seen
         self._seen.add(grid)
-        if starting or self._told:
+        self._passes += time.batch == 0
+        self._seconds += time.waiting + time.stepping
+        opening = self._passes < 2 and self._seconds < _OPENING
+        if starting or opening or self._told:
             return None
         totals.add(time)
         if totals.steps < self._look_at:

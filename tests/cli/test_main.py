@@ -8,13 +8,15 @@ import subprocess
 import sys
 import warnings
 
+import lightning as L
 import pytest
 import torch
 import yaml
 from lightning.fabric.accelerators import CUDAAccelerator
+from lightning.pytorch.trainer.connectors.logger_connector import logger_connector
 
 import lightning_multigrid
-from lightning_multigrid.cli.main import main
+from lightning_multigrid.cli.main import _quiet, main
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
@@ -359,6 +361,17 @@ def test_advertisements_are_left_out_by_the_command_line_only(tmp_path, capsys, 
     assert not [message for message in caplog.messages if "💡" in message]
     with pytest.warns(FutureWarning, match="will change"):
         advertise()
+
+
+def test_the_command_line_says_nothing_of_a_tensorboard_that_is_missing(tmp_path, monkeypatch):
+    for package in ("_TENSORBOARD_AVAILABLE", "_TENSORBOARDX_AVAILABLE"):
+        monkeypatch.setattr(logger_connector, package, False)
+    logger_connector.warning_cache.clear()
+    with _quiet():
+        L.Trainer(logger=True, default_root_dir=tmp_path, accelerator="cpu")
+    logger_connector.warning_cache.clear()
+    with pytest.warns(UserWarning, match="`tensorboardX` has been removed"):
+        L.Trainer(logger=True, default_root_dir=tmp_path, accelerator="cpu")
 
 
 def test_unknown_keys_in_a_config(tmp_path, capsys):

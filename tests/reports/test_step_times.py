@@ -161,6 +161,15 @@ def test_it_is_said_once():
     assert sum(limit is not None for limit in told) == 1
 
 
+def test_files_that_are_opened_for_the_first_time_say_nothing_of_a_short_training():
+    """The first epoch takes less than half a minute, in which the loader is four times as slow as later."""
+    times = [StepTime(step(), batch, waiting, 0.1) for waiting in (0.3, 0.0, 0.0) for batch in range(60)]
+    assert verdict(times, 1) is None
+    assert verdict([*times[:60], *times[:60]], 1).given == pytest.approx(8 / 0.4)
+    # In a long epoch it is said as soon as it is known.
+    assert verdict([StepTime(step(), batch, 0.3, 0.1) for batch in range(100)], 1).needed == pytest.approx(80)
+
+
 def test_a_fraction_of_a_second_is_not_worth_a_sentence():
     assert verdict([StepTime(step(), batch, 0.01, 0.001) for batch in range(40)], 1) is None
 
@@ -221,7 +230,7 @@ def sentences_of(data, module, workers, caplog):
     """What a training in mini-batches of 8 clips, whose baseline's have one, says of its loader."""
     callback = MultigridCallback(long_cycle=LongCycle(((0.5, 0.5),)), short_cycle=ShortCycle((1,)), epoch_factor=1)
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        trainer(callback, max_epochs=2).fit(module, DataLoader(data, 1, num_workers=workers))
+        trainer(callback, max_epochs=6).fit(module, DataLoader(data, 1, num_workers=workers))
     return [message for message in caplog.messages if message.startswith("The loader is the limit")]
 
 
