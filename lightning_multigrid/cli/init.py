@@ -78,15 +78,18 @@ def init(
     needed = needed_short_side(VideoDataModule(frames=clip["frames"], size=clip["size"]))
     prepares = not no_prepare and median(look.short_side for look in looks) >= _PAYS * needed
     broken = {manifest.path(row): reason for row, reason in unread.items()}
+    videos = len(rows) + len(held)
     if prepares:
         sources, missing = _prepare(sources, manifest.classes, f"{stem}_prepared", needed)
         broken |= missing
-        training = _training(len(read_manifest(sources["train"])), clip)
+        trained = len(read_manifest(sources["train"]))
+        videos = trained if val else trained + len(read_manifest(sources["val"]))
+        training = _training(trained, clip)
     elif val is not None:
         others = VideoList(val).read(manifest.classes)
         broken |= {others.path(row): reason for row, reason in look_at(others, _LOOKED_AT)[1].items()}
     values = {**clip, **training, **_words(manifest, looks), **_callback(training["plan"], callback)}
-    values["why_val"] = "Labels count the classes."
+    values |= {"videos": videos, "why_val": "Labels count the classes."}
     if val is None:
         values["why_val"] = "The last fifth of each class, by name, is for validation: neighbours may be of one scene."
     if prepares:
@@ -101,7 +104,7 @@ def init(
     if broken and not prepares and len(manifest) > _LOOKED_AT:
         say(f"Only {_LOOKED_AT} videos were looked at: `lightning-multigrid check {quote(source)}` reads all of them.")
     _say_others([source] if val is None else [source, val])
-    say(f"{len(manifest):,} videos of {manifest.num_classes} classes{values['found']}.\nWritten to {path}.")
+    say(f"{videos:,} videos of {manifest.num_classes} classes{values['found']}.\nWritten to {path}.")
     if values["short"]:
         say(f"{values['short']} So the config trains the baseline, and has the callback as a comment.")
     commands = (f"    lightning-multigrid {word} --config {values['path']}" for word in ("plan", "fit"))
@@ -250,7 +253,6 @@ def _words(manifest: Manifest, looks: Sequence[Look]) -> dict[str, object]:
     frames, rate, short = (least if least == most else f"{least} to {most}" for least, most in ends)
     sided = any(word in name.lower() for name in manifest.classes for word in ("left", "right"))
     return {
-        "videos": len(manifest),
         "classes": manifest.num_classes,
         "names": json.dumps(list(manifest.classes), ensure_ascii=False),
         "found": f", short side {short} pixels, {frames} frames at {rate} per second",

@@ -87,6 +87,7 @@ def test_init_names_what_it_leaves_out(videos, capsys):
     said = capsys.readouterr().out
     assert f"Broken, left out: {jump / '0.mp4'}: " in flowing(said)
     assert "No videos by their names, left out: videos/jump/notes.txt\n" in said
+    assert "24 videos of 3 classes" in said  # those that are left
     listed = "".join((videos / f"multigrid_{split}.csv").read_text() for split in ("train", "val"))
     assert str(jump / "0.mp4") not in listed
     assert str(jump / "é 9.gif") in listed
