@@ -23,8 +23,16 @@ def explained(commands: Sequence[str], parsers: Sequence[ArgumentParser]) -> Ite
         raise ArgumentError(None, _explanation(str(error), commands, parsers)) from error
 
 
+_NO_CONFIG = (
+    "A config has to say what the model and the data are: give `--config CONFIG`. `lightning-multigrid init FOLDER` "
+    "writes one for a folder of videos."
+)
+
+
 def _explanation(error: str, commands: Sequence[str], parsers: Sequence[ArgumentParser]) -> str:
     known: Sequence[str]
+    if re.search(r"arguments are required: .*\.(model|data)\b|class_path 'lightning\.Lightning(Data)?Module'", error):
+        return _NO_CONFIG
     if found := re.search(r"class_path '([\w.]+)':\s+Option '(\w+)' is not accepted", error):  # jsonargparse
         owner, word = found.groups()
         error, known = f"{owner} has no argument `{word}`.", list(signature(resolve_name(owner)).parameters)

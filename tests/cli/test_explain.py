@@ -4,6 +4,7 @@ import pytest
 from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch.callbacks import Callback
 
+from lightning_multigrid.cli.commands import run
 from lightning_multigrid.cli.explain import explained
 
 
@@ -41,6 +42,12 @@ def test_a_command_that_comes_close():
     said = "no command `predct`. Commands are fit, predict. Did you mean `predict`"
     with pytest.raises(ArgumentError, match=said), explained(commands, [made]):
         made.parse_args(["predct"])
+
+
+@pytest.mark.parametrize("words", [["fit"], ["plan"], ["predict", "videos"], ["validate", "--data.train=videos"]])
+def test_a_command_without_a_config(words):
+    with pytest.raises(ArgumentError, match=r"give `--config CONFIG`\. `lightning-multigrid init FOLDER` writes one"):
+        run(words)
 
 
 def test_other_errors_stay_as_they_are():
