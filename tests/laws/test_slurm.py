@@ -98,10 +98,11 @@ def test_a_job_trains_on_all_of_its_tasks(cluster, tmp_path):
 
 
 @pytest.mark.slow  # two jobs
+@pytest.mark.timeout(1000)
 def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
     job = submit(cluster, "--trainer.max_epochs=40")
     last = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 500  # a busy machine takes minutes
     while not last.exists() and time.monotonic() < deadline:
         time.sleep(0.2)
     tasks = [int(task) for task in (tmp_path / "tasks").read_text().split()]
@@ -119,7 +120,7 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
     output, _ = job.communicate(timeout=280)
     assert job.returncode == 0, output[-3000:]
     # From that checkpoint, or from one that was written between the signal and the end.
-    assert f"Restored all states from the checkpoint at {tmp_path / 'run'}" in output
+    assert f"Restored all states from the checkpoint at {tmp_path / 'run'}" in " ".join(output.split())
 
 
 def prepare(cluster, *arguments, **variables):
