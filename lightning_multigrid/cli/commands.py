@@ -25,6 +25,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid import __version__
 from lightning_multigrid.cli.budget import factor_within, told
+from lightning_multigrid.cli.clock import foretold, measure_loading
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.completion import completion_script
 from lightning_multigrid.cli.data_commands import check_videos, prepare_videos
@@ -71,7 +72,8 @@ class CommandTrainer(Trainer):
             devices: GPUs per node; None is what the config says.
             num_nodes: Nodes; None is what the config says, or 1 if `devices` is given.
             step_time: Seconds of a baseline step on one device; FLOPs give those of other steps.
-            measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
+            measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise. If the
+                videos are here, loading them, too: then it says how long training takes by the clock, and its baseline.
             hours: Plan for so many hours of steps, by the times of steps: with the `epoch_factor` that they hold.
             plot: Draw shapes and LR, as Figure 2 of the paper, and the costs of grids to this file (.png, .svg, .pdf).
             json: Print JSON instead of a table.
@@ -266,6 +268,7 @@ class MultigridCLI(LightningCLI):
         # `--devices` alone means that many in all, rather than on each of a recipe's nodes.
         nodes = given.num_nodes or (1 if given.devices else self.configured[1])
         world = (given.devices or self.configured[0]) * nodes
+        read = clips is None
         clips = count_clips(self.datamodule) if clips is None else clips
         parts = next(iter(callbacks), None), self.trainer, self.model, self.datamodule
         sync = self.config.plan.trainer.sync_batchnorm
@@ -286,6 +289,11 @@ class MultigridCLI(LightningCLI):
             say(plan.table(forecast))
             if given.hours is not None:
                 say(told(plan, forecast, given.hours))
+            if measure and read and plan.counted:
+                grids = [shape for shape, _ in plan.shapes]
+                loading = measure_loading(self.datamodule, grids, world)
+                every = self.trainer.check_val_every_n_epoch or 1
+                say(foretold(plan, forecast, loading, int(plan.schedule.baseline.epochs / every), self.datamodule))
         if given.plot is not None:
             save(plan_figure(plan.schedule, plan.lrs, forecast.relative_costs()), given.plot)
             say(f"Drawn to {given.plot}.", sys.stderr)

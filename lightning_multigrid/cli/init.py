@@ -107,7 +107,8 @@ def init(
     say(f"{videos:,} videos of {manifest.num_classes} classes{values['found']}.\nWritten to {path}.")
     if values["short"]:
         say(f"{values['short']} So the config trains the baseline, and has the callback as a comment.")
-    commands = (f"    lightning-multigrid {word} --config {values['path']}" for word in ("plan", "fit"))
+    words = "plan --measure", "fit"
+    commands = (f"    lightning-multigrid {word} --config {values['path']}" for word in words)
     say("\n".join(["Next:\n", *commands]))
 
 

@@ -4,7 +4,7 @@ It only watches, and changes nothing in the training. Begin with `run_report.py`
 `account.py` sums the seconds of `fit`, and `comparison.py` compares whole runs.
 """
 
-from lightning_multigrid.reports.account import STATISTICS, Account
+from lightning_multigrid.reports.account import STATISTICS, STEPS, VALIDATION, WAITING, Account, faster_or_slower
 from lightning_multigrid.reports.changed_meaning import short_training, tell_changed_meaning, tell_few_steps
 from lightning_multigrid.reports.comparison import BASELINE, MULTIGRID, SHORTENED, Comparison, Recorder, RunRecord
 from lightning_multigrid.reports.figures import LRCurve, LRPoint, plan_figure, save
@@ -12,8 +12,20 @@ from lightning_multigrid.reports.run_report import ClosingWords, RunReport, step
 from lightning_multigrid.reports.step_times import Clock
 
 __all__ = ["BASELINE", "MULTIGRID", "SHORTENED", "Comparison", "Recorder", "RunRecord"]
-__all__ += ["STATISTICS", "Account", "Clock", "ClosingWords", "LRCurve", "LRPoint", "RunReport"]
 __all__ += [
+    "STATISTICS",
+    "STEPS",
+    "VALIDATION",
+    "WAITING",
+    "Account",
+    "Clock",
+    "ClosingWords",
+    "LRCurve",
+    "LRPoint",
+    "RunReport",
+]
+__all__ += [
+    "faster_or_slower",
     "plan_figure",
     "save",
     "short_training",

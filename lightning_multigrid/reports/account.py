@@ -53,7 +53,7 @@ class Account:
         return f"Wall clock of `fit`: {self.wall:.1f} s: {kinds}."
 
 
-def comparison(own: Mapping[str, float], baseline: Mapping[str, float], ways_out: str) -> str:
+def faster_or_slower(own: Mapping[str, float], baseline: Mapping[str, float], ways_out: str) -> str:
     """Says how much faster or slower than its baseline a training was, by accounts of both, in seconds.
 
     If it was slower, it says by what most, and what mends that.

@@ -24,7 +24,7 @@ from lightning_multigrid.reports.account import (
     VALIDATION,
     WAITING,
     Account,
-    comparison,
+    faster_or_slower,
 )
 from lightning_multigrid.reports.figures import LRCurve, plan_figure, save, times_figure
 from lightning_multigrid.reports.grid_times import ShapeTimes, last_metrics, phase_line, stopped_line
@@ -213,8 +213,8 @@ class RunReport:
         accounts = own, own | of_steps | {VALIDATION: own[VALIDATION] * self.baseline_validations, STATISTICS: 0.0}
         took, would_take = (sum(account.values()) for account in accounts)
         self._closing.append(
-            f"{comparison(*accounts, self._ways_out)}: {duration(took)} instead of {duration(would_take)} by the wall "
-            f"clock. The baseline's is {steps} steps of {1000 * step:.1f} ms, as measured on its grid, and "
+            f"{faster_or_slower(*accounts, self._ways_out)}: {duration(took)} instead of {duration(would_take)} by the "
+            f"wall clock. The baseline's is {steps} steps of {1000 * step:.1f} ms, as measured on its grid, and "
             f"{duration(would_take - steps * step)} for all else."
         )
         return would_take / took

@@ -72,7 +72,7 @@ def test_what_init_says_of_videos_that_differ_and_of_paths_with_spaces(videos, c
     main(["init", "videos", "--output", "new folder/first.yaml"])
     said = capsys.readouterr().out
     assert ", short side 48 to 64 pixels, 10 to 20 frames at 15 to 30 per second. Written to" in flowing(said)
-    assert "lightning-multigrid plan --config 'new folder/first.yaml'\n" in said
+    assert "lightning-multigrid plan --measure --config 'new folder/first.yaml'\n" in said
     config = yaml.safe_load((videos / "new folder" / "first.yaml").read_text())
     assert f"--ckpt_path '{videos / 'new folder' / 'first_checkpoints' / 'best.ckpt'}'" in config["next"]
 

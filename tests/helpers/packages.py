@@ -39,7 +39,10 @@ VIDEOS = {
 }
 PROGRAM = {
     "cli": (
-        ("files", "host", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
+        (
+            *("clips", "files", "host", "loading", "norm", "pixels", "positions", "prepare", "reports", "schedule"),
+            *("sources", "training", "video"),
+        ),
         ("jsonargparse", "lightning", "lightning_utilities", "rich", "torch", "yaml"),
     ),
 }

@@ -19,7 +19,7 @@ from lightning_multigrid.reports.account import (
     VALIDATION,
     WAITING,
     Account,
-    comparison,
+    faster_or_slower,
 )
 from lightning_multigrid.training.precise_bn import PopulationEstimate
 from tests.helpers.tiny import Module, clips, fit, loader
@@ -92,7 +92,7 @@ BASELINE = dict.fromkeys(KINDS, 1.0) | {STEPS: 40.0}
     ],
 )
 def test_it_says_faster_or_slower_and_what_mends_that(changed, said):
-    assert re.search(said, comparison(BASELINE | changed, BASELINE, "x"))
+    assert re.search(said, faster_or_slower(BASELINE | changed, BASELINE, "x"))
 
 
 class Reading(Dataset):
