@@ -25,7 +25,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid import __version__
 from lightning_multigrid.cli.budget import factor_within, told
-from lightning_multigrid.cli.clock import foretold, measure_loading
+from lightning_multigrid.cli.clock import foretold
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.completion import completion_script
 from lightning_multigrid.cli.data_commands import check_videos, prepare_videos
@@ -37,7 +37,7 @@ from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.host import say
 from lightning_multigrid.reports import plan_figure, save
 from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
-from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
+from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule, measure_loading
 
 _PRESETS = Path(__file__).parent / "presets"
 # What our commands take of a config of `fit`.
@@ -290,7 +290,7 @@ class MultigridCLI(LightningCLI):
             if given.hours is not None:
                 say(told(plan, forecast, given.hours))
             if measure and read and plan.counted:
-                grids = [shape for shape, _ in plan.shapes]
+                grids = [(shape.frames, shape.size) for shape, _ in plan.shapes]
                 loading = measure_loading(self.datamodule, grids, world)
                 every = self.trainer.check_val_every_n_epoch or 1
                 say(foretold(plan, forecast, loading, int(plan.schedule.baseline.epochs / every), self.datamodule))

@@ -4,20 +4,21 @@ import re
 
 import pytest
 
-from lightning_multigrid.cli.clock import Loading, _account, measure_loading
+from lightning_multigrid.cli.clock import _account
 from lightning_multigrid.cli.forecast import Forecast
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule
-from lightning_multigrid.video import MovingShapesDataModule
+from lightning_multigrid.video import LoadingTimes, MovingShapesDataModule
 
 BASELINE = BatchShape(4, 8, 32)
 COARSE = BatchShape(16, 4, 23)
+FINE, SMALL = ((shape.frames, shape.size) for shape in (BASELINE, COARSE))
 FORECAST = Forecast(MultigridSchedule(Baseline(BASELINE, epochs=10)), {}, {BASELINE: 0.1, COARSE: 0.12})
 
 
 def loading(processes):
-    clips = {BASELINE.clip: 0.05, COARSE.clip: 0.03}
-    return Loading(clips, dict.fromkeys(clips, 0.005), video=0.02, videos=10, processes=processes)
+    clips = {FINE: 0.05, SMALL: 0.03}
+    return LoadingTimes(clips, dict.fromkeys(clips, 0.005), video=0.02, videos=10, processes=processes)
 
 
 @pytest.mark.parametrize(
@@ -45,17 +46,6 @@ def test_a_validation_takes_a_third_of_a_step_for_each_clip_or_the_time_of_loadi
     for processes, seconds in ((0, 0.02 + 0.1 / 4 / 3), (1, 0.02), (4, 0.1 / 4 / 3)):
         account = _account(FORECAST, loading(processes), [], validations=3)
         assert account["validation"] == pytest.approx(3 * 10 * seconds)
-
-
-def test_each_grid_is_loaded(tmp_path):
-    data = MovingShapesDataModule(tmp_path, train_per_class=2, val_per_class=1, batch_size=4, frames=8, size=32)
-    data.prepare_data()
-    data.setup("fit")
-    found = measure_loading(data, [BASELINE, COARSE], world=1)
-    assert {*found.clip} == {*found.resampled} == {BASELINE.clip, COARSE.clip}
-    assert 0 < found.clip[COARSE.clip] < 1
-    assert found.videos == 16
-    assert 1 <= found.processes <= 2
 
 
 def test_plan_measures_what_the_clock_will_say(tmp_path, capsys):

@@ -39,10 +39,7 @@ VIDEOS = {
 }
 PROGRAM = {
     "cli": (
-        (
-            *("clips", "files", "host", "loading", "norm", "pixels", "positions", "prepare", "reports", "schedule"),
-            *("sources", "training", "video"),
-        ),
+        ("files", "host", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
         ("jsonargparse", "lightning", "lightning_utilities", "rich", "torch", "yaml"),
     ),
 }
