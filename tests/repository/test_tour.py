@@ -34,15 +34,20 @@ def outputs(tmp_path, monkeypatch):
     return run
 
 
+def printed(outputs):
+    return "".join(output.get("text", "") for output in outputs)
+
+
 def check(outputs):
     """All pictures and tables are there, and no red box. Returns the accuracies and steps of both trainings."""
     shown = [output.get("data", {}) for output in outputs]
     assert sum("image/png" in data for data in shown) == 2
     assert sum("image/gif" in data for data in shown) == 1
     assert [output["text"] for output in outputs if output.get("name") == "stderr"] == []
-    printed = "".join(output.get("text", "") for output in outputs)
-    assert "steps instead of 1792500" in printed  # of the plan: 239 epochs of 240,000 videos in mini-batches of 8 x 4
-    assert "Multigrid schedule for a baseline of 8 x 8 x 40" in printed
+    assert "steps instead of 1792500" in printed(
+        outputs
+    )  # of the plan: 239 epochs of 240,000 videos in mini-batches of 8 x 4
+    assert "Multigrid schedule for a baseline of 8 x 8 x 40" in printed(outputs)
     both, times = [data["text/html"] for data in shown if "text/html" in data and "<table>" in data["text/html"]]
     assert "by its FLOPs" in times
     steps = [int(number) for number in re.findall(r"(?:baseline|multigrid)</td><td>(\d+)<", both)]
@@ -50,7 +55,15 @@ def check(outputs):
 
 
 def test_the_tour_runs_and_shows_its_figures(outputs):
-    accuracies, steps = check(outputs("EPOCHS, VIDEOS, WORKERS = 2, 8, 0"))
+    shown = outputs("EPOCHS, VIDEOS, WORKERS = 2, 8, 0")
+    accuracies, steps = check(shown)
+    # What the repository shows is of this code.
+    stored = nbformat.read(EXAMPLES / "tour.ipynb", as_version=4)
+    kept = [output for cell in stored.cells for output in cell.get("outputs", [])]
+    plan, _, drawn = printed(shown).partition("Drawn to")
+    assert printed(kept).startswith(plan)
+    assert drawn.startswith(" plan.png.\n")
+    assert min(check(kept)[0]) > 60
     assert len(accuracies) == 2
     assert steps == [2 * 16, steps[1]]
     assert steps[1] < steps[0]

@@ -1,0 +1,43 @@
+"""Results that the pages show are of code that trains what today's trains, or of a version that the page names."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fingerprint import NAME, _training, fingerprint
+
+from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def test_shown_results_are_of_code_that_trains_the_same():
+    """If this fails, what the pages show is of older code: run `compare` again, and write its fingerprint beside it."""
+    today = fingerprint()
+    written = {file.parent.name: file.read_text().strip() for file in RESULTS.rglob(NAME)}
+    assert written == {"quickstart": today, "compare_avletters": today}
+
+
+def test_the_page_names_the_version_of_all_others():
+    of_script = [json.loads(file.read_text()) for file in RESULTS.glob("compare*/*-seed*.json")]
+    versions = {value for run in of_script for name, value in run["machine"].items() if name.endswith("multigrid")}
+    assert versions == {"0.1.0", "0.1.0.dev0"}
+    assert "All below was trained with version 0.1.0" in (ROOT / "docs" / "evidence.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"lr_scaling": "sqrt"},
+        {"seed": 1},
+        {"sub_batch": 4},
+        {"epoch_factor": 1.25},
+        {"long_cycle": LongCycle(((0.5, 1), (1, 1)))},
+        {"short_cycle": ShortCycle((1,))},
+    ],
+    ids=str,
+)
+def test_it_changes_with_what_decides_a_training(changed):
+    assert _training(MultigridCallback(**changed)) != _training(MultigridCallback())
