@@ -7,12 +7,15 @@ one refers to, and no costly coding tools (arithmetic coding, loop filter, weigh
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from io import FileIO
+from typing import Any, BinaryIO
 
 import av
 import numpy as np
+from av.container import OutputContainer
 from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 
@@ -156,11 +159,7 @@ def _encode_at(
     """Writes a frame for each of some times, or evenly spaced ones; returns the times of all frames in the source."""
     found: list[int | None] = []
     time_base, ticks = _clock(source, times)
-    with _writing():
-        # Neither the muxer's version nor the time of day goes into the file.
-        options = {"movflags": "+faststart", "fflags": "+bitexact"}
-        container = av.open(f"file:{job.target}", "w", format="mp4", options=options)
-    try:
+    with _opened(job.target) as container:
         stream = container.add_stream("libx264", rate=_whole_rate(source.rate), options=job.encoding.options())
         for time, picture in _pictures(source, job.encoding):
             if not found:
@@ -172,30 +171,53 @@ def _encode_at(
             found.append(time)
             if len(found) <= len(ticks):
                 picture.pts, picture.time_base = ticks[len(found) - 1], time_base
-                packets = stream.encode(picture)
-                with _writing():
-                    container.mux(packets)
+                container.mux(stream.encode(picture))
             beat()
-        packets = stream.encode()
-        with _writing():
-            container.mux(packets)
-            container.close()
-    finally:
-        with suppress(OSError):
-            container.close()
+        container.mux(stream.encode())
     return found
 
 
-@contextmanager
-def _writing() -> Iterator[None]:
-    """Turns FFmpeg's errors of the disk into errors of the system, and leaves those of the encoder and the muxer."""
-    try:
-        yield
-    except OSError as error:
-        # FFmpeg's own errors have numbers that no system has.
-        if error.errno == errno.EINVAL or error.errno not in errno.errorcode:
+class _File(FileIO):
+    """A file without a buffer, which FFmpeg has: so an error comes from the write that it belongs to."""
+
+    refused: OSError | None = None  # by the system
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[super().write(left) :]
+        except OSError as error:  # FFmpeg may tell it as an error of its own
+            self.refused = error
             raise
-        raise OSError(error.errno, error.strerror) from error
+        return len(data)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[OutputContainer]:
+    """Opens a new MP4 file, whose index will stand before its frames.
+
+    Through files of ours: one that PyAV opens by a path (15 to 18) stays open for good if its end can't be written.
+    """
+    # Neither the muxer's version nor the time of day goes into the file.
+    options = {"movflags": "+faststart", "fflags": "+bitexact"}
+    with ExitStack() as files:
+        file = files.enter_context(_File(path, "w+"))
+
+        def read_again(url: str, flags: int, options: dict[str, str]) -> BinaryIO:  # to move frames behind the index
+            return files.enter_context(open(path, "rb"))
+
+        container = av.open(file, "w", format="mp4", options=options, io_open=read_again)
+        try:
+            yield container
+            container.close()
+        except av.FFmpegError:
+            if file.refused is not None:
+                raise file.refused from None
+            raise
+        finally:
+            with suppress(OSError, av.FFmpegError):
+                container.close()
 
 
 def _whole_rate(rate: float) -> Fraction:
