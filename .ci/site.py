@@ -23,4 +23,16 @@ def _cells(notebook: Path) -> str:
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"])
         parts.append(source if cell["cell_type"] == "markdown" else f"```{{ .python }}\n{source}\n```")
+        parts += map(_shown, cell.get("outputs", []))
     return "\n\n".join(parts)
+
+
+def _shown(output: dict[str, Any]) -> str:
+    """What a cell has shown: text, a table, or a picture."""
+    if "text" in output:
+        return f"```{{ .text }}\n{''.join(output['text']).rstrip()}\n```"
+    data = output["data"]
+    pictures = [
+        f'<img alt="" src="data:{kind};base64,{data[kind].strip()}">' for kind in data if kind.startswith("image/")
+    ]
+    return pictures[0] if pictures else "".join(data.get("text/html", ""))
