@@ -226,7 +226,7 @@ def zamba_slowfast(project: Path, folder: Path) -> Style:
         clips=16,
         module=lambda: SlowFast(species=["antelope", "blank", "hog"], **scheduler),
         data=data,
-        trainer={"logger": L.loggers.TensorBoardLogger(folder)},
+        trainer={"logger": L.loggers.TensorBoardLogger(folder), "limit_train_batches": 4, "limit_val_batches": 3},
     )
 
 
@@ -342,7 +342,7 @@ def pytorchvideo_tutorial(project: Path, folder: Path) -> Style:
         batch_size=1,
         clip_duration=0.9,
         data_type="video",
-        video_num_subsampled=8,
+        video_num_subsampled=4,
         video_means=(0.45,) * 3,
         video_stds=(0.225,) * 3,
         video_crop_size=224,
@@ -352,10 +352,10 @@ def pytorchvideo_tutorial(project: Path, folder: Path) -> Style:
         max_epochs=2,
     )
     return style(
-        (1, 8, 224),
+        (1, 4, 224),
         1,
         clips=16,
-        trainer={"limit_train_batches": 16},
+        trainer={"limit_train_batches": 4, "limit_val_batches": 1},
         module=lambda: train.VideoClassificationLightningModule(args),
         data=lambda: train.KineticsDataModule(args),
     )
@@ -518,7 +518,7 @@ def skillful_nowcasting(project: Path, folder: Path) -> Style:
         1,
         clips=16,
         axes="NTCHW",
-        trainer={"limit_train_batches": 16, "limit_val_batches": 0},
+        trainer={"limit_train_batches": 2, "limit_val_batches": 0},
         data=lambda: train.DGMRDataModule(num_workers=0, batch_size=1),
         module=lambda: DGMR(
             output_shape=128,

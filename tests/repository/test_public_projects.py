@@ -24,10 +24,8 @@ def test_the_page_has_what_was_found():
 def test_each_script_works_on_coarser_grids_or_is_refused_by_name(name):
     found = REPORT["projects"][name]
     if found["outcome"] == "works":
-        full, coarse = max(found["grids"]), min(found["grids"])
-        assert coarse[0] <= full[0]
-        assert coarse[1] < full[1]
         assert len(found["grids"]) >= 3
+        assert len({size for _, size in found["grids"]}) >= 3
     else:
         assert found["outcome"] == "refused"
         assert found["message"].partition(":")[0] in ("ValueError", "TypeError", "MisconfigurationException")
