@@ -353,7 +353,6 @@ def pytorchvideo_tutorial(project: Path, folder: Path) -> Style:
     )
     return style(
         (1, 4, 224),
-        1,
         clips=16,
         trainer={"limit_train_batches": 4, "limit_val_batches": 1},
         module=lambda: train.VideoClassificationLightningModule(args),
@@ -496,7 +495,7 @@ def tecno(project: Path, folder: Path) -> Style:
     "radar sequences: a GAN of forecasts",
     why="the frames of a forecast and the size of the latent are fixed",
     needs=("einops",),
-    given="clips=[0, 1]",
+    given="clips=[0, 1], " + ALL_FRAMES,
 )
 def skillful_nowcasting(project: Path, folder: Path) -> Style:
     """Stand-in: rows of random rain in the place of the network."""
