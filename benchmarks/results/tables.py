@@ -174,6 +174,45 @@ def _loaders(row: dict[str, Any], peer: str, source: str) -> str:
     return f"{row[ratio]:.1f} ({row[f'{ratio} (CPU)']:.1f})" if ratio in row else "-"
 
 
+def projects(report: Report) -> str:
+    """The table of `docs/scripts.md`."""
+    columns = ["project", "what it trains", "with the callback", "why, and what to write"]
+    rows = [
+        [
+            f"[{of['project']}](https://github.com/{of['project']}/tree/{of['commit']})",
+            of["kind"],
+            _outcome(of),
+            _way(of),
+        ]
+        for of in report["projects"].values()
+    ]
+    return markdown(columns, rows)
+
+
+def projects_sentence(report: Report) -> str:
+    found = [_outcome(of) for of in report["projects"].values()]
+    names = len({of["project"] for of in report["projects"].values()})
+    counts = {outcome: found.count(outcome) for outcome in ("works", "with arguments", "with a change", "refused")}
+    return (
+        f"Of {len(found)} scripts of {names} projects, {counts['works']} work with the line alone, "
+        f"{counts['with arguments']} with arguments, {counts['with a change']} with a change of the script, and "
+        f"{counts['refused']} are refused; no script trains otherwise than planned."
+    )
+
+
+def _outcome(of: Report) -> str:
+    if of["outcome"] != "works" or "alone" not in of:
+        return str(of["outcome"])
+    return "with a change" if of["changes"] else "with arguments"
+
+
+def _way(of: Report) -> str:
+    if of["outcome"] != "works" or "alone" not in of:
+        return str(of["why"]) if of["outcome"] != "works" else ""
+    ways = " and ".join(filter(None, (of["given"] and f"`{of['given']}`", of["changes"])))
+    return f"{of['why']}: {ways}"
+
+
 KINDS: dict[str, tuple[str, Callable[[dict[str, Report]], str]]] = {
     "speedup": ("Baseline against multigrid, compute alone (`benchmark_speedup.py`)", speedup),
     "norm": ("BatchNorm over sub-mini-batches (`benchmark_norm.py`)", norm),

@@ -199,7 +199,14 @@ class _Batches(Dataset[Any]):
     def __getitem__(self, requests: list[ClipRequest]) -> Any:
         # A `collate_fn` may draw as well (mixup); what it draws must not depend on the worker.
         with seeded(derive_seed(requests[0].seed, len(requests))):
-            return self._collate_fn(read_clips(self._clips, requests))
+            try:
+                return self._collate_fn(read_clips(self._clips, requests))
+            except StopIteration as error:  # torch's loader would end the epoch there, without a word
+                raise RuntimeError(
+                    f"{type(self._user).__name__} raised StopIteration for an index, as an iterator in it does that "
+                    "has ended. The plan has more samples. Begin that iterator again, or give the loader an "
+                    "`IterableDataset`, which is begun again when it ends."
+                ) from error
 
 
 def _as_is(batch: Any) -> Any:

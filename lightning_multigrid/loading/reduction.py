@@ -77,7 +77,8 @@ def changes(
 
     `baseline` has the frames and the size of the dataset's clips, by default of this sample's. A sample with others
     gets other frames and another size than the request's, in the same ratio; on the baseline's grid it stays as it is.
-    H and W keep their ratio as nearly as multiples of `divisor` allow.
+    H and W keep their ratio as nearly as multiples of `divisor` allow, which are those of the longest clip: a clip of
+    half its size has multiples of half as many pixels.
     """
     lengths = {key: clip.lengths for key, clip in clips.items()}
     in_time = {key: before["T"] for key, before in lengths.items() if "T" in before}
@@ -89,12 +90,15 @@ def changes(
         frames = unit * max(1, round(own[0] * request.frames / usual / unit))
     taken = draw_frames(in_time, frames, request.seed) if in_time else {}
 
-    def side(length: int) -> int:
-        return length if request.size == size else divisor * max(1, round(length * request.size / size / divisor))
+    def sides(before: Mapping[str, int]) -> tuple[int, int]:
+        if request.size == size:
+            return before["H"], before["W"]
+        whole, rest = divmod(divisor * min(before["H"], before["W"]), own[1])
+        unit = 1 if rest else whole
+        height, width = (unit * max(1, round(before[axis] * request.size / size / unit)) for axis in "HW")
+        return height, width
 
-    return {
-        key: Change(before, taken.get(key, ()), side(before["H"]), side(before["W"])) for key, before in lengths.items()
-    }
+    return {key: Change(before, taken.get(key, ()), *sides(before)) for key, before in lengths.items()}
 
 
 @dataclass(frozen=True)

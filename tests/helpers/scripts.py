@@ -171,7 +171,7 @@ def run(style: Style, folder: Path, *callbacks: L.Callback, **arguments: Any) ->
     given = QUIET | {"default_root_dir": folder, "enable_checkpointing": bool(callbacks)} | style.trainer | arguments
     if any(isinstance(callback, L.callbacks.ModelCheckpoint) for callback in (*own, *callbacks)):
         given["enable_checkpointing"] = True
-    if given["logger"]:
+    if given["logger"] is True:
         given["logger"] = L.loggers.CSVLogger(folder)
     trainer = L.Trainer(**given, callbacks=[*own, *callbacks, watch])
     settings = {name: getattr(trainer, name) for name in RESTORED}

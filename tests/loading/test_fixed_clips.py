@@ -186,6 +186,16 @@ def test_both_sides_are_multiples_of_the_divisor():
         assert sample["clip"].shape[-2:] == sample["mask"].shape[-2:] == expected
 
 
+def test_a_smaller_clip_keeps_its_ratio_in_multiples_of_its_own():
+    """The divisor is the longest clip's: heat maps at a quarter of its size stay a quarter."""
+    sample = {"video": torch.rand(2, 3, 128, 160), "heat": torch.rand(4, 32, 40), "odd": torch.rand(4, 48, 60)}
+    maps = FixedClips([sample], clips={"video": "TCHW", "heat": "KHW", "odd": "KHW"})
+    maps.divisor = 32
+    for size, video, heat, odd in ((96, (96, 128), (24, 32), (36, 48)), (64, (64, 64), (16, 16), (24, 24))):
+        found = maps.read_clip(request(2, size))
+        assert [tuple(found[name].shape[-2:]) for name in sample] == [video, heat, odd]
+
+
 def test_random_state_is_given_back():
     def draw():
         return torch.rand(1).item(), np.random.rand(), random.random()

@@ -106,6 +106,22 @@ def drawing(samples):
     return torch.rand(2).tolist()
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterator_that_ends_within_the_dataset_is_an_error(workers):
+    """torch's loader ends the epoch there, without a word."""
+
+    class Ends(Clips):
+        def __init__(self):
+            self.samples = iter(range(30))
+
+        def read_clip(self, request):
+            return next(self.samples)
+
+    like = DataLoader(DATA, num_workers=workers, collate_fn=list)
+    with pytest.raises(RuntimeError, match="TensorDataset raised StopIteration for an index"):
+        list(MultigridLoader(Ends(), make(), like))
+
+
 def test_what_a_collate_fn_draws_depends_on_the_mini_batch_alone():
     drawn = [list(loader_of(make(), workers, collate_fn=drawing)) for workers in (0, 1, 2)]
     assert drawn[0] == drawn[1] == drawn[2]

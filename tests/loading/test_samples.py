@@ -201,12 +201,14 @@ def test_numbers_scale_with_the_axis_that_they_are_measured_along():
     sample = {
         "clip": clip,
         "wide": torch.tensor([[4.0, 4, 2, 2]]),
+        "flat": torch.tensor([4.0, 6, 8, 2]),  # two points
         "points": np.array([[[8, 6, 1]]] * 4),  # x, y, visible, per frame
         "lists": [torch.full((frame, 5), 8.0) for frame in range(4)],  # boxes with a score, as many as a frame has
     }
-    follow = {"wide": "Nxywh", "points": "T Nxyv", "lists": "TNxyxys"}
+    follow = {"wide": "Nxywh", "flat": "xyxy", "points": "T Nxyv", "lists": "TNxyxys"}
     reduced = reduce(sample, 2, 10, seed=1, clips=["clip"], follow=follow)
     assert reduced["wide"].tolist() == [[2, 2, 1, 1]]
+    assert reduced["flat"].tolist() == [2, 3, 4, 1]
     assert reduced["points"].tolist() == [[[4, 3, 1]]] * 2
     assert reduced["points"].dtype == sample["points"].dtype
     assert [len(boxes) for boxes in reduced["lists"]] in ([0, 1], [1, 2], [2, 3], [0, 2], [1, 3])

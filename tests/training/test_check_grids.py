@@ -205,6 +205,19 @@ class FixedPool(nn.Linear):
         return super().forward(nn.functional.avg_pool3d(x, (8, 32, 32)).flatten(1))
 
 
+class EinopsError(RuntimeError):
+    """As einops has it."""
+
+
+class Rearranged(nn.Module):
+    """Parts frames and clips by a constant, as einops tells it."""
+
+    def forward(self, x):
+        if x.shape[2] != 8:
+            raise EinopsError(' Error while processing rearrange-reduction pattern "b (p t) d -> (b p) t d".')
+        return x
+
+
 class Shift(nn.Module):
     """As TSM: the number of frames is fixed."""
 
@@ -266,7 +279,13 @@ FAILING = {
     "frames": (
         lambda: script(nn.Sequential(Shift(), nn.Linear(3, 4))),
         lambda: DataLoader(clips(frames=8), 4),
-        r"`net.0` \(Shift\) fails with .*Where it reshapes to the baseline's frames or size, take them from the shape",
+        r"`net.0` \(Shift\) fails with .*Where it reshapes to the baseline's frames or size, take them from the shape"
+        r" .*, or set them in a method `set_grid\(frames, size\)`",
+    ),
+    "einops": (
+        lambda: script(nn.Sequential(Rearranged(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, 4))),
+        lambda: DataLoader(clips(frames=8), 4),
+        r"`net.0` \(Rearranged\) fails with EinopsError: .*Where it reshapes to the baseline's frames or size",
     ),
     "labels per frame": (
         lambda: script(training_step=framewise),
@@ -287,6 +306,15 @@ FAILING = {
         r"a step fails with ZeroDivisionError.*Let it take clips of any length and size, or give",
     ),
 }
+
+
+@pytest.mark.parametrize("name", ["frames", "anything"])
+def test_a_refusal_of_frames_shows_the_schedule_that_keeps_them(name):
+    module, train, _ = FAILING[name]
+    with pytest.raises(ValueError, match=r"`long_cycle=LongCycle\(.*\)`") as refused:
+        fit(module(), MultigridCallback(), train=train())
+    cycle = eval(re.search(r"`long_cycle=(LongCycle\(.*?\))`", str(refused.value))[1])
+    fit(module(), MultigridCallback(long_cycle=cycle), train=train())
 
 
 @pytest.mark.parametrize("name", FAILING)
