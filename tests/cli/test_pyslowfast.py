@@ -119,7 +119,7 @@ def data_of(tree):
 
 def plan(tmp_path, text, capsys, *more):
     (tmp_path / "ours.yaml").write_text(text)
-    main(["plan", "--config", str(tmp_path / "ours.yaml"), "--clips", "64000", "--json", *more])
+    main(["plan", "--config", str(tmp_path / "ours.yaml"), "--clips", "16000", "--json", *more])
     return json.loads(capsys.readouterr().out)
 
 

@@ -103,7 +103,7 @@ VARIANTS = {
 }
 
 
-ORDINARY = {"2 workers", "accumulation", "OneCycle"}
+ORDINARY = {"2 workers", "OneCycle"}
 
 
 @pytest.mark.parametrize("variant", [pytest.param(name, marks=() if name in ORDINARY else SLOW) for name in VARIANTS])
@@ -125,7 +125,7 @@ def test_a_resumed_run_equals_the_whole_one(variant, tmp_path):
     whole, end = run(tmp_path, 2)
     paths = sorted(tmp_path.glob("*.ckpt"), key=lambda path: int(path.stem))
     assert len(paths) >= 4
-    for path in paths[1::6]:
+    for path in paths[1::8]:
         counters = LoopCounters(torch.load(path, weights_only=True))
         after = [step for step in whole if step[:2] >= counters.place]
         resumed, its_end = run(tmp_path / "again", 1000, ckpt_path=path, seed=123)
@@ -160,7 +160,7 @@ def test_checkpoints_of_an_epochs_end_resume_exactly(kind, tmp_path):
         return module.seen, state_of(module, host)
 
     whole, end = run(tmp_path)
-    for epoch in (1, 3, 5):
+    for epoch in (1, 5):
         done = [step for step in whole if step[0] < epoch]
         resumed, its_end = run(tmp_path / "again", ckpt_path=tmp_path / f"{len(done)}.ckpt")
         assert resumed == whole[len(done) :]
@@ -324,7 +324,7 @@ def run_ranks(folder, world, stop, ckpt_path=None, batch_size=8, number=396):
 def test_a_run_moves_between_numbers_of_ranks(tmp_path):
     whole = run_ranks(tmp_path / "whole", 1, stop=100)
     seen, path = [], None
-    for leg, (world, stop) in enumerate([(1, 7), (2, 18), (4, 29), (2, 36), (1, 100)]):
+    for leg, (world, stop) in enumerate([(1, 7), (2, 18), (4, 29), (1, 100)]):
         seen += run_ranks(tmp_path / f"{leg}", world, stop, path)
         path = tmp_path / f"{leg}" / f"{stop}.ckpt"
         assert len(seen) == min(stop, len(whole))

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.positions import Following, patch_divisors
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import trainer
 
 pytest.importorskip("transformers")
@@ -101,7 +102,7 @@ class Script(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("name", sampled(ARGUMENTS, "VideoMAE", "VJEPA2"))
 def test_a_plain_script_trains_on_every_grid(name, caplog):
     model = make(name)
     model.train()

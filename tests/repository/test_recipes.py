@@ -200,29 +200,48 @@ def hmdb51(folder):
     write(folder, lists)
 
 
+DATASETS = {
+    "kinetics400": kinetics400,
+    "something-something-v2": something_something,
+    "charades": charades,
+    "ucf101": ucf101,
+    "hmdb51": hmdb51,
+}
+WEIGHTS = {
+    "resnet50-0676ba61.pth": lambda path: torch.save(resnet50().state_dict(), path),
+    "r3d_18-b3b3357e.pth": lambda path: torch.save(r3d_18().state_dict(), path),
+    "SLOWFAST_8x8_R50.pkl": lambda path: export_weights(slowfast_r50(num_classes=400), path),
+    # One tensor that fits is enough to load.
+    "mvit_v2_s-ae3be167.pth": lambda path: torch.save({"norm.weight": torch.ones(768)}, path),
+    "vit_base_patch16_224.bin": lambda path: torch.save({"norm.weight": torch.ones(48)}, path),
+    "videomae-base.bin": lambda path: torch.save({"fc_norm.weight": torch.ones(24)}, path),
+}
+
+
+def text_of(file):
+    """A file of a recipe, and those that it names."""
+    text = _values(FOLDER / file)
+    return text + "".join(text_of(name) for name in set(re.findall(r"\w+\.yaml", text)))
+
+
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory):
-    """A folder with `data` and `weights`, where the recipes look for them."""
+    """Makes what a case names of `data` and `weights`, where the recipes look for it, and returns the folder."""
     folder = tmp_path_factory.mktemp("recipes")
-    writers = {
-        "kinetics400": kinetics400,
-        "something-something-v2": something_something,
-        "charades": charades,
-        "ucf101": ucf101,
-        "hmdb51": hmdb51,
-    }
-    for name, writer in writers.items():
-        (folder / "data" / name).mkdir(parents=True)
-        writer(folder / "data" / name)
     (folder / "weights").mkdir()
-    torch.save(resnet50().state_dict(), folder / "weights" / "resnet50-0676ba61.pth")
-    torch.save(r3d_18().state_dict(), folder / "weights" / "r3d_18-b3b3357e.pth")
-    export_weights(slowfast_r50(num_classes=400), folder / "weights" / "SLOWFAST_8x8_R50.pkl")
-    # One tensor that fits is enough to load.
-    torch.save({"norm.weight": torch.ones(768)}, folder / "weights" / "mvit_v2_s-ae3be167.pth")
-    torch.save({"norm.weight": torch.ones(48)}, folder / "weights" / "vit_base_patch16_224.bin")
-    torch.save({"fc_norm.weight": torch.ones(24)}, folder / "weights" / "videomae-base.bin")
-    return folder
+
+    def make(case):
+        text = "".join(text_of(f"{name}.yaml") for name in case)
+        for name, write_dataset in DATASETS.items():
+            if f"data/{name}" in text and not (path := folder / "data" / name).exists():
+                path.mkdir(parents=True)
+                write_dataset(path)
+        for name, write_weights in WEIGHTS.items():
+            if name in text and not (path := folder / "weights" / name).exists():
+                write_weights(path)
+        return folder
+
+    return make
 
 
 # --- They run ---
@@ -231,12 +250,12 @@ def stand_in(tmp_path_factory):
 @pytest.mark.filterwarnings("ignore:.*sync_dist=True")
 @pytest.mark.parametrize(
     "case",
-    # About 5 s for each of over 50.
+    # A few seconds for each of over 50.
     [pytest.param(case, marks=[] if case in SAMPLE else pytest.mark.slow, id="+".join(case)) for case in CASES],
 )
 def test_two_steps_of_fit_and_of_test(case, stand_in, monkeypatch, capsys):
     require_library(case[0])
-    monkeypatch.chdir(stand_in)
+    monkeypatch.chdir(stand_in(case))
     name = case[0]
     main(["fit", *configs(case), *tiny(name), "--trainer.fast_dev_run=2"])
     main(["test", *configs(case), *tiny(name), "--trainer.limit_test_batches=2"])
