@@ -1,5 +1,6 @@
 """Waiting for other processes."""
 
+import gc
 import importlib
 import os
 import time
@@ -30,6 +31,8 @@ def ddp_of_this_process():
 def start_method():
     """How to start ranks: forks spare imports, but for where autograd no longer works in them."""
     importlib.import_module("torch._dynamo")  # torch does in the first step of an optimizer; it takes seconds
+    gc.collect()
+    gc.freeze()  # else each fork would copy what its collector touches
     child = os.fork()
     if not child:
         try:

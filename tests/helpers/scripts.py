@@ -265,7 +265,7 @@ def check_resumed(style: Style, folder: Path, ours: Run, planned: list[tuple[int
 def check_refused(style: Style, folder: Path) -> None:
     """Runs a style that is refused: without the callback it works; with it the error says why."""
     if style.plain:
-        run(style, folder / "plain")
+        run(style, folder / "plain", fast_dev_run=4)
     steps = Watch(style.axes)
     with pytest.raises(Exception, match=style.refused):
         run(style, folder / "ours", MultigridCallback(**style.multigrid), steps)

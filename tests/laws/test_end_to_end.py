@@ -21,6 +21,7 @@ from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import CLIPS, Module, trainer
 from tests.helpers.videos import numbered_frames, write_video
 
@@ -64,7 +65,7 @@ def broken(tmp_path):
     return [tmp_path / name for name in ("empty.mp4", "text.mp4", "head.mp4", "folder.mp4", "missing.mp4")]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", sampled([0, 2], 2))
 def test_good_and_broken_videos_together(tmp_path, broken, workers):
     good = [tmp_path / f"good{index}.mp4" for index in range(16)]
     for path in good:

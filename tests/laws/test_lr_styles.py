@@ -714,10 +714,10 @@ def test_what_a_script_computes_from_the_lr_is_an_ordinary_number(tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.slow),
         {"accumulate_grad_batches": 2},
         {"max_steps": 2 * BATCHES + 5},
-        {"max_epochs": -1, "max_steps": 2 * BATCHES},
+        pytest.param({"max_epochs": -1, "max_steps": 2 * BATCHES}, marks=pytest.mark.slow),
         {"limit_train_batches": 16},
     ],
     ids=lambda arguments: ",".join(arguments) or "epochs",

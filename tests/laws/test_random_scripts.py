@@ -149,7 +149,7 @@ COMMON = {
 }
 
 
-@settings(max_examples=3, **COMMON)
+@settings(max_examples=2, **COMMON)
 @given(styles())
 def test_scripts_of_random_parts(style):
     check(replace(style, resumes=None))

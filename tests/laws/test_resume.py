@@ -2,8 +2,8 @@
 
 import json
 import logging
-import subprocess
-import sys
+import multiprocessing
+import runpy
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -28,7 +28,7 @@ from lightning_multigrid.schedule.plan import Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.lightning_internals import LoopCounters
 from lightning_multigrid.training.resume import _plan_key, describe_position
-from tests.helpers.processes import ddp_of_this_process
+from tests.helpers.processes import ddp_of_this_process, start_method
 from tests.helpers.tiny import CLIPS, Module, fit, loader, trainer
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "verify_resume.py"
@@ -80,12 +80,19 @@ def state_of(module, host):
 # --- Exactly ---
 
 
+def verify(kills):
+    runpy.run_path(str(SCRIPT))["main"](["--kills", str(kills), "--seed", "1"])
+
+
 @pytest.mark.parametrize("kills", [1, pytest.param(5, marks=SLOW)])
-def test_a_process_that_is_killed_continues_exactly(kills):
-    """Runs the script for some of its moments."""
-    script = [sys.executable, SCRIPT, "--kills", str(kills), "--seed", "1"]
-    printed = subprocess.run(script, check=True, capture_output=True, text=True).stdout
+def test_a_process_that_is_killed_continues_exactly(kills, capfd):
+    """Runs the script for some of its moments, in a process that it may fork and kill."""
+    process = multiprocessing.get_context(start_method()).Process(target=verify, args=(kills,))
+    process.start()
+    process.join()
+    printed = capfd.readouterr().out
     assert f"\n{kills}/{kills} identical: indices, shapes, LR and loss of 31 steps, and the final weights" in printed
+    assert process.exitcode == 0
 
 
 VARIANTS = {

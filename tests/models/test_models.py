@@ -72,8 +72,13 @@ def test_parameters_are_those_of_pyslowfast(factory, arguments, parameters, tens
             dict(zip(GRIDS_16, [3.13, 6.07, 6.25, 12.15, 23.83, 12.51, 24.29, 47.67], strict=True)),
             marks=pytest.mark.slow,
         ),
-        (slowfast_r101, {}, {(32, 224): 96.71}),
-        (i3d_r50, {}, dict(zip(GRIDS_16, [3.68, 7.22, 7.35, 14.43, 28.41, 14.70, 28.87, 56.81], strict=True))),
+        pytest.param(slowfast_r101, {}, {(32, 224): 96.71}, marks=pytest.mark.slow),
+        pytest.param(
+            i3d_r50,
+            {},
+            dict(zip(GRIDS_16, [3.68, 7.22, 7.35, 14.43, 28.41, 14.70, 28.87, 56.81], strict=True)),
+            marks=pytest.mark.slow,
+        ),
         (i3d_r50, {}, {(2, 112): 1.84}),
         pytest.param(
             i3d_nl_r50,

@@ -369,7 +369,7 @@ def test_a_disk_that_is_full(tmp_path):
     videos(tmp_path / "in", ["small.mp4"])
     write_video(tmp_path / "in" / "large.mp4", numbered_frames(200, 128, 160))
     (tmp_path / "in" / "list.csv").write_text("small.mp4 0\nlarge.mp4 1\n")
-    run = start(tmp_path / "in" / "list.csv", tmp_path / "out", limit=20_000, workers=1)
+    run = start(tmp_path / "in" / "list.csv", tmp_path / "out", limit=20_000)
     _, errors = run.communicate()
     assert run.returncode == 1
     assert "OutputError: [Errno 27] File too large while writing to" in errors

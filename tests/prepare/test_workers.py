@@ -60,8 +60,8 @@ def test_a_worker_that_hangs_is_given_up_and_one_that_works_is_not():
 
 
 def test_leaving_early_ends_the_workers():
-    results = run_tasks(MISBEHAVE, [1, "hang", 2], 2, timeout=60)
-    assert next(results)[0] in (1, 2)
+    results = run_tasks(MISBEHAVE, [1, "hang"], 1, timeout=60)
+    assert next(results) == (1, 1)
     start = time.monotonic()
     results.close()
     assert time.monotonic() - start < 40  # the task would take 60

@@ -186,7 +186,7 @@ def test_steps_of_the_plan(script):
 
 def test_overhead(script, tmp_path, capsys):
     file = tmp_path / "overhead.json"
-    small = ["--clips", "2", "--frames", "4", "--size", "16", "--width", "2", "--videos", "32", "--epochs", "1"]
+    small = ["--clips", "2", "--frames", "4", "--size", "16", "--width", "2", "--videos", "32", "--epochs", "2"]
     script("benchmark_overhead")["main"](
         ["--device", "cpu", *small, "--rounds", "1", "--import-rounds", "0", "--workers", "1", "--json", str(file)]
     )

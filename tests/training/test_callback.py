@@ -209,8 +209,8 @@ class AnyBatch(Module):
     "wrap",
     [
         lambda x, y: x,
-        lambda x, y: (x, y),
-        lambda x, y: [x, y],
+        pytest.param(lambda x, y: (x, y), marks=pytest.mark.slow),
+        pytest.param(lambda x, y: [x, y], marks=pytest.mark.slow),
         lambda x, y: {"video": x, "label": y},
         Named,
     ],
@@ -444,7 +444,7 @@ def test_validations_per_phase():
     assert host.check_val_every_n_epoch == 1  # put back
 
 
-@pytest.mark.parametrize("accumulate", [2, 3])
+@pytest.mark.parametrize("accumulate", sampled([2, 3], 3))
 def test_gradient_accumulation(accumulate):
     module = Module(steps_scheduler)
     host = fit(module, MultigridCallback(), accumulate_grad_batches=accumulate)
@@ -453,7 +453,9 @@ def test_gradient_accumulation(accumulate):
     assert host.global_step == sum(math.ceil(length / accumulate) for length in lengths)
 
 
-@pytest.mark.parametrize(("limit", "number"), [(10, 40), (0.5, 48), (1.0, 100), (300, 100)])
+@pytest.mark.parametrize(
+    ("limit", "number"), sampled([(10, 40), (0.5, 48), (1.0, 100), (300, 100)], (10, 40), (0.5, 48))
+)
 def test_limit_train_batches_counts_batches_of_the_baseline(limit, number):
     # 25 batches of 4: half of them are 12. 40 clips are fewer than the 64 of the first mini-batch; it is whole anyway.
     module = Module(steps_scheduler)
@@ -624,7 +626,7 @@ def test_a_resumed_run_does_not_keep_the_checkpoint_in_memory(tmp_path):
             gc.collect()
             alive.append(self.state() is not None)
 
-    saver = ModelCheckpoint(tmp_path, every_n_train_steps=7, filename="late")
+    saver = ModelCheckpoint(tmp_path, every_n_train_steps=8, filename="late")
     both = {"enable_checkpointing": True, "max_epochs": 2}
     fit(Module(), MultigridCallback(), saver, **both)
     fit(Module(), MultigridCallback(), saver, Look(), **both, ckpt_path=tmp_path / "late.ckpt")
