@@ -61,7 +61,7 @@ def config(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    # A recipe trains r3d_18 in the ordinary tests; two of the others differ from it in their kernels only.
+    # In the ordinary tests a recipe trains r3d_18, and `test_models_on_grids.py` others of torchvision on every grid.
     sampled(["r3d_18", "swin3d_t", "mc3_18", "r2plus1d_18"]),
 )
 def test_models_of_torchvision_train_by_their_class_path(name, config, caplog):

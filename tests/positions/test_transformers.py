@@ -236,9 +236,8 @@ def test_vjepa2_keeps_the_type_of_its_weights():
     assert model(clips(2, 24).bfloat16()).logits.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize(
-    "name", ["Vivit", *(pytest.param(n, marks=pytest.mark.slow) for n in ARGUMENTS if n != "Vivit")]
-)
+@pytest.mark.slow  # `test_compiled_there_is_a_graph_for_each_grid` of `test_following.py` is the sample
+@pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_graph_for_each_grid(name):
     model, made = make(name), []
 

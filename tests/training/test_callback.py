@@ -772,7 +772,8 @@ def test_barebones():
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-@pytest.mark.parametrize("every", sampled([3, 4, 8], 8))
+@pytest.mark.slow  # `test_a_resumed_run_equals_the_whole_one` of `laws` is the sample
+@pytest.mark.parametrize("every", [3, 4, 8])
 def test_a_resumed_run_continues_exactly(tmp_path, every):
     whole = Module(steps_scheduler)
     saver = ModelCheckpoint(tmp_path, every_n_train_steps=every, save_top_k=-1, filename="{step}")
