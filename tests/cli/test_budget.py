@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from lightning_multigrid.cli.main import main
+from tests.helpers.sampling import sampled
 
 STEPS = ["--clips=800", "--step_time=0.5"]  # 100 steps of the baseline in an epoch of 50 s, 40 epochs in 33 minutes
 
@@ -33,7 +34,7 @@ def config(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("hours", [0.05, 0.2, 1])
+@pytest.mark.parametrize("hours", sampled([0.05, 0.2, 1], 0.2))
 def test_the_factor_is_the_largest_that_a_budget_holds(config, capsys, hours):
     def plan(*arguments, **callback):
         main(["plan", "--config", config(**callback), *STEPS, "--json", *arguments])

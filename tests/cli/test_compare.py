@@ -1,6 +1,7 @@
 """`compare` trains what is missing, and says what came of it."""
 
 import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -107,10 +108,13 @@ def test_a_config_is_compared_and_an_interrupted_comparison_continues(here, tmp_
         compare(other, folder, seeds=1)
 
 
-def test_a_run_that_fails_is_named_with_its_last_lines(tmp_path):
-    broken = yaml.safe_load(yaml.safe_dump(CONFIG)) | {"model": {"class_path": "no.Such"}}
-    with pytest.raises(ValueError, match=r"multigrid-0 has ended with exit status \d+\. Its last lines: "):
-        compare(broken, tmp_path, seeds=1)
+def test_a_run_that_fails_is_named_with_its_last_lines(tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'no such model' >&2\nexit 3\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(ValueError, match=r"multigrid-0 has ended with exit status 3\. Its last lines: no such model"):
+        compare(CONFIG, tmp_path, seeds=1)
     assert not list(tmp_path.glob("*.json"))
 
 

@@ -93,7 +93,7 @@ def test_a_folder_of_splits_is_read_as_by_init(source, capsys):
     ("data", "pixels"),
     [
         ("{size: 224}", 256),  # the paper's [256, 340] (Sec. 4)
-        ("{size: 112}", 256 / 2),
+        pytest.param("{size: 112}", 256 / 2, marks=pytest.mark.slow),
         ("{size: 80}", 92),  # 91.4, even
         ("{size: 112, short_side: [140, 160]}", 140),
         ("{size: 112, test_views: {size: 128, crops: 3, short_side: 150}}", 150),

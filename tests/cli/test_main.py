@@ -20,6 +20,7 @@ from lightning_multigrid.cli.main import _quiet, main
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module
 from tests.helpers.videos import numbered_frames, write_video
 
@@ -133,7 +134,7 @@ def test_plan_on_other_devices_than_the_config_says(tmp_path, capsys, given, wor
 
 @pytest.mark.parametrize(
     ("devices", "world"),
-    [("auto", 1), pytest.param(-1, 1, marks=pytest.mark.slow), ([0, 3], 2), ("4", 4), ("0,1", 2), ("3,", 1)],
+    sampled([("auto", 1), (-1, 1), ([0, 3], 2), ("4", 4), ("0,1", 2), ("3,", 1)], ("auto", 1), ([0, 3], 2), ("3,", 1)),
 )
 def test_devices_of_a_config(tmp_path, capsys, devices, world):
     with pytest.MonkeyPatch.context() as four:  # Lightning's own count, on a machine of so many

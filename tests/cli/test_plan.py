@@ -86,7 +86,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize(
-    "name", sampled(CONFIGS, "milestones and a warm-up", "accumulation and drop_last", "max_steps", "repeats")
+    "name", sampled(CONFIGS, "milestones and a warm-up", "accumulation and drop_last", "max_steps")
 )
 def test_planned_steps_are_those_of_the_fit(name, videos):
     of_trainer, of_data, of_module = CONFIGS[name]

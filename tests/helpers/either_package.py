@@ -21,14 +21,16 @@ pl = importlib.import_module(PACKAGE)
 from lightning_multigrid import (  # noqa: E402  # after the package of the script
     AtomicCheckpointIO,
     CompileGrids,
+    LongCycle,
     MovingShapesDataModule,
     MultigridCallback,
+    ShortCycle,
     VideoClassifier,
 )
 
 QUIET = {"accelerator": "cpu", "logger": False, "enable_model_summary": False, "max_epochs": 2}
 
-
+FOUR_GRIDS = {"long_cycle": LongCycle(((0.5, 0.75), (1, 1))), "short_cycle": ShortCycle((0.5, 1))}
 DATA = {"train_per_class": 2, "val_per_class": 1, "batch_size": 2, "frames": 8, "size": 16, "num_workers": 0}
 
 
@@ -81,7 +83,7 @@ def fit(folder, ckpt_path=None):
     )
     checkpoint = pl.callbacks.ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=3)
     callbacks = [
-        MultigridCallback(precise_bn_batches=2),
+        MultigridCallback(**FOUR_GRIDS, precise_bn_batches=2),
         CompileGrids(backend="eager"),
         checkpoint,
         pl.callbacks.EarlyStopping("val", patience=99),

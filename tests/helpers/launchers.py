@@ -53,13 +53,6 @@ def by_slurm(folder, world, **options):
     _finish(*[_start(command, **shared, **task) for task in tasks])
 
 
-def of_sharded(folder, world, **options):
-    """`tests.helpers.sharded` instead; its ranks train several times."""
-    shared = {"WORLD_SIZE": str(world), "NODE_RANK": "0", "MASTER_PORT": free_port()}
-    command = [sys.executable, "-m", "tests.helpers.sharded", str(folder), json.dumps(options)]
-    _finish(*[_start(command, **shared, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(world)])
-
-
 def _script(folder, **options):
     return ["-m", "tests.helpers.on_ranks", str(folder), json.dumps(options)]
 

@@ -1,5 +1,7 @@
 """Waiting for other processes."""
 
+import gc
+import importlib
 import os
 import time
 
@@ -28,6 +30,9 @@ def ddp_of_this_process():
 
 def start_method():
     """How to start ranks: forks spare imports, but for where autograd no longer works in them."""
+    importlib.import_module("torch._dynamo")  # torch does in the first step of an optimizer; it takes seconds
+    gc.collect()
+    gc.freeze()  # else each fork would copy what its collector touches
     child = os.fork()
     if not child:
         try:

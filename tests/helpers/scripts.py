@@ -74,13 +74,11 @@ class Style:
         clips: Clips of an epoch.
         epochs: The baseline's epochs.
         resumes: Whether a resumed run equals the whole one to the bit; else it has the same steps and LR, but for None.
-        resume: Whether the quick tests resume it; the slow ones resume all.
         lr: Whether the LR is that of the baseline run at the baseline's clock.
         late: Whether it is refused while it trains.
         plain: Whether the script ends without the callback.
         warns: What the callback warns of.
         needs: A package without which the row is skipped.
-        slow: Whether only the slow tests run it.
         package: Of Lightning, as the script imports it; another one than ours runs in a process of its own.
     """
 
@@ -98,13 +96,11 @@ class Style:
     clips: int = CLIPS
     epochs: float | None = EPOCHS
     resumes: bool | None = True
-    resume: bool = False
     lr: bool = True
     late: bool = False
     plain: bool = True
     warns: str | None = None
     needs: str | None = None
-    slow: bool = False
     package: str = "lightning"
 
     @property
@@ -234,20 +230,20 @@ def check_restored(plain: Run, ours: Run, callback: MultigridCallback) -> None:
     assert [type(one) for one in ours.trainer.callbacks if one is not callback and type(one) in known] == known
 
 
-def check_style(style: Style, folder: Path, resume: bool) -> None:
+def check_style(style: Style, folder: Path) -> None:
     """Runs a style that works: shapes on the plan, LR, state afterwards, and resume in mid-epoch."""
     plain = run(style, folder / "plain")
     callback = MultigridCallback(**style.multigrid)
     keep = Keep(folder / "kept", every_n_train_steps=3, save_top_k=-1, save_last=False)
     with warns(style):
-        ours = run(style, folder / "ours", callback, *([keep] if resume else []))
+        ours = run(style, folder / "ours", callback, keep)
     planned = plan_of(style, callback)
     assert ours.watch.shapes == planned
     assert len(set(planned)) > 4
     if style.lr:
         check_lr(style, plain, ours, callback)
     check_restored(plain, ours, callback)
-    if resume and style.resumes is not None:
+    if style.resumes is not None:
         check_resumed(style, folder, ours, planned)
 
 
@@ -269,7 +265,7 @@ def check_resumed(style: Style, folder: Path, ours: Run, planned: list[tuple[int
 def check_refused(style: Style, folder: Path) -> None:
     """Runs a style that is refused: without the callback it works; with it the error says why."""
     if style.plain:
-        run(style, folder / "plain")
+        run(style, folder / "plain", fast_dev_run=4)
     steps = Watch(style.axes)
     with pytest.raises(Exception, match=style.refused):
         run(style, folder / "ours", MultigridCallback(**style.multigrid), steps)

@@ -1,10 +1,6 @@
-"""Trains the same on ranks with whole and with sharded models: `python -m tests.helpers.sharded FOLDER OPTIONS`.
+"""Trains the same on ranks with whole and with sharded models."""
 
-The options are the arguments of `main`, as JSON. Each rank writes the losses of all trainings to a file.
-"""
-
-import json
-import sys
+import os
 import warnings
 
 import lightning as L
@@ -60,7 +56,9 @@ def fit(folder, kind, ckpt_path=None):
     return [(*entry[:2], tuple(entry[2]), *entry[3:]) for entry in module.seen], buffers, host
 
 
-def main(folder, kinds):
+def train_on_rank(rank, folder, variables, kinds):
+    """What one of the ranks does, whose environment has these variables; it writes its losses to a file."""
+    os.environ.update(variables, RANK=str(rank), LOCAL_RANK=str(rank))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     found = {"ddp": fit(f"{folder}/ddp", "ddp")[0]}
@@ -70,7 +68,3 @@ def main(folder, kinds):
         if kind == "full":
             found["buffers"] = buffers
     torch.save(found, f"{folder}/{host.global_rank}.pt")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], **json.loads(sys.argv[2]))

@@ -168,20 +168,19 @@ row(
     data=lambda: loader(Clips(lambda x, y: (x, y) if y else None), collate_fn=first_for_none, shuffle=False),
 )
 row(DATASETS, "the dataset is told the epoch in `on_train_epoch_start`", module=Tells, data=lambda: loader(Told()),
-    resume=True, resumes=False, outcome="Lightning calls this hook only where an epoch begins")  # fmt: skip
-row(DATASETS, "the dataset is told the epoch in `on_train_start`, too", module=TellsAtOnce, data=lambda: loader(Told()),
-    resume=True)  # fmt: skip
-row(DATASETS, "a `random.Random` of its own", resume=True,
+    resumes=False, outcome="Lightning calls this hook only where an epoch begins")  # fmt: skip
+row(DATASETS, "the dataset is told the epoch in `on_train_start`, too", module=TellsAtOnce,
+    data=lambda: loader(Told()))  # fmt: skip
+row(DATASETS, "a `random.Random` of its own",
     data=lambda: loader(Private(random.Random(1), lambda generator: generator.random())))  # fmt: skip
-row(DATASETS, "a NumPy generator of its own", resume=True,
+row(DATASETS, "a NumPy generator of its own",
     data=lambda: loader(Private(np.random.default_rng(1), lambda generator: generator.random())))  # fmt: skip
 row(
     DATASETS,
     "a torch generator of its own",
-    resume=True,
     data=lambda: loader(Private(torch.Generator().manual_seed(1), lambda one: torch.rand((), generator=one))),
 )
-row(DATASETS, "draws that no seed sets", resume=True, resumes=False, warns="gives other values when asked twice",
+row(DATASETS, "draws that no seed sets", resumes=False, warns="gives other values when asked twice",
     data=lambda: loader(Private(None, lambda _: HIDDEN.random())), outcome="a warning says so")  # fmt: skip
 row(DATASETS, "clips of int64", data=of(lambda x, y: ((255 * x).long(), y)), refused="only uint8 and floating point",
     module=unpacked(lambda b: (b[0] / 255, b[1])), outcome="integers can't be resized; convert them")  # fmt: skip
@@ -202,7 +201,7 @@ row(
     outcome="it has no frames or pixels; return C x T x H x W",
 )
 row(DATASETS, "an `IterableDataset` with `limit_train_batches`", data=lambda: DataLoader(Stream(), batch_size=BATCH),
-    trainer={"limit_train_batches": CLIPS // BATCH}, resume=True, resumes=False)  # fmt: skip
+    trainer={"limit_train_batches": CLIPS // BATCH}, resumes=False)  # fmt: skip
 row(DATASETS, "an `IterableDataset` without a length", data=lambda: DataLoader(Stream(), batch_size=BATCH),
     refused="clips_per_epoch", outcome="the plan needs one; give `clips_per_epoch`")  # fmt: skip
 row(DATASETS, "an `IterableDataset` and `clips_per_epoch`", data=lambda: DataLoader(Stream(), batch_size=BATCH),
@@ -357,10 +356,10 @@ row(
 row(
     LOADERS, "a sampler with more clips than the data", data=lambda: loader(shuffle=None, sampler=Repeated()), clips=144
 )
-row(LOADERS, "`RandomSampler` with fewer clips than the data", clips=64, slow=True,
+row(LOADERS, "`RandomSampler` with fewer clips than the data", clips=64,
     data=lambda: loader(shuffle=None, sampler=RandomSampler(Clips(), num_samples=64)))  # fmt: skip
-row(LOADERS, "a balanced sampler", data=lambda: loader(shuffle=None, sampler=Balanced()), resume=True)
-row(LOADERS, "a sampler with a random generator of its own", resume=True,
+row(LOADERS, "a balanced sampler", data=lambda: loader(shuffle=None, sampler=Balanced()))
+row(LOADERS, "a sampler with a random generator of its own",
     data=lambda: loader(shuffle=None, sampler=Drawn()))  # fmt: skip
 row(LOADERS, "a `DistributedSampler`",
     data=lambda: loader(shuffle=None, sampler=DistributedSampler(Clips(), num_replicas=1, rank=0)))  # fmt: skip
@@ -373,7 +372,7 @@ row(
     refused="iterates in its own way",
     outcome="what it does to mini-batches would be lost; use a hook or `collate_fn`",
 )
-row(LOADERS, "torchdata's `StatefulDataLoader`", data=stateful, needs="torchdata", resume=True)
+row(LOADERS, "torchdata's `StatefulDataLoader`", data=stateful, needs="torchdata")
 row(LOADERS, "a resize in `collate_fn`", data=lambda: loader(collate_fn=resized), refused="collate_fn",
     outcome="it would undo the grid; resize in the dataset")  # fmt: skip
 row(LOADERS, "mini-batches made by the dataset (`batch_size=None`)", data=batches, refused="batch_size=None",

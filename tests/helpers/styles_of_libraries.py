@@ -114,23 +114,23 @@ def stateful() -> Any:
 
 # Without the callback, the Trainer has to know how long an epoch of a stream is.
 STREAM: dict[str, Any] = {"trainer": {"limit_train_batches": CLIPS // BATCH}, "resumes": False}
-row(LIBRARIES, "Hugging Face `Dataset.with_format`", needs="datasets", slow=True,
+row(LIBRARIES, "Hugging Face `Dataset.with_format`", needs="datasets",
     data=lambda: loader(table().with_format("torch"), collate_fn=pairs))  # fmt: skip
-row(LIBRARIES, "Hugging Face `Dataset.with_transform`", needs="datasets", slow=True, resume=True,
+row(LIBRARIES, "Hugging Face `Dataset.with_transform`", needs="datasets",
     data=lambda: loader(table().with_transform(brightened), collate_fn=pairs))  # fmt: skip
-row(LIBRARIES, "Hugging Face `IterableDataset`", needs="datasets", slow=True,
+row(LIBRARIES, "Hugging Face `IterableDataset`", needs="datasets",
     data=lambda: DataLoader(iterable(), batch_size=BATCH, collate_fn=pairs), **STREAM)  # fmt: skip
 row(LIBRARIES, "webdataset", needs="webdataset", data=lambda: DataLoader(web(), batch_size=BATCH), **STREAM)
-row(LIBRARIES, "webdataset, by two workers", needs="webdataset", slow=True, resume=True,
+row(LIBRARIES, "webdataset, by two workers", needs="webdataset",
     data=lambda: DataLoader(web(), batch_size=BATCH, num_workers=2), **STREAM)  # fmt: skip
-row(LIBRARIES, "webdataset in torchdata's `StatefulDataLoader`", needs="webdataset", slow=True, data=stateful, **STREAM)
+row(LIBRARIES, "webdataset in torchdata's `StatefulDataLoader`", needs="webdataset", data=stateful, **STREAM)
 row(LIBRARIES, "webdataset's `WebLoader`", needs="webdataset", refused="needs one `torch.utils.data.DataLoader`",
     data=lambda: quietly("webdataset").WebLoader(web(), batch_size=BATCH), trainer=STREAM["trainer"],
     outcome="it iterates in its own way; give its dataset to a `DataLoader`")  # fmt: skip
 row(LIBRARIES, "webdataset that makes mini-batches (`.batched`)", needs="webdataset", refused="batch_size=None",
     data=lambda: DataLoader(web().batched(BATCH), batch_size=None), trainer=STREAM["trainer"],
     outcome="a mini-batch can't change its number of clips; leave `.batched` out")  # fmt: skip
-row(LIBRARIES, "litdata's `StreamingDataset`", needs="litdata", resumes=False, slow=True,
+row(LIBRARIES, "litdata's `StreamingDataset`", needs="litdata", resumes=False,
     data=lambda: DataLoader(streamed(), batch_size=BATCH))  # fmt: skip
 row(LIBRARIES, "litdata's `StreamingDataLoader`", needs="litdata", resumes=False,
     data=lambda: quietly("litdata").StreamingDataLoader(streamed(), batch_size=BATCH))  # fmt: skip

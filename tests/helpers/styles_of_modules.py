@@ -30,14 +30,14 @@ row = Rows()
 TRAINER = "Arguments of the Trainer"
 VALIDATED: dict[str, Any] = {"module": WithValidation}
 
-row(TRAINER, "`max_steps`", resume=True, trainer={"max_epochs": -1, "max_steps": 120}, epochs=2.5)
+row(TRAINER, "`max_steps`", trainer={"max_epochs": -1, "max_steps": 120}, epochs=2.5)
 row(TRAINER, "`limit_train_batches=40`", trainer={"limit_train_batches": 40}, clips=80)
 row(TRAINER, "`limit_train_batches=0.5`", trainer={"limit_train_batches": 0.5}, clips=48)
-row(TRAINER, "`accumulate_grad_batches=2`", resume=True, trainer={"accumulate_grad_batches": 2})
+row(TRAINER, "`accumulate_grad_batches=2`", trainer={"accumulate_grad_batches": 2})
 row(TRAINER, "`gradient_clip_val`", trainer={"gradient_clip_val": 0.1})
 row(TRAINER, "`precision='bf16-mixed'`", trainer={"precision": "bf16-mixed"})
 row(TRAINER, "`precision='bf16-true'`", trainer={"precision": "bf16-true"})
-row(TRAINER, "`precision='64-true'`", trainer={"precision": "64-true"}, resume=True, resumes=False,
+row(TRAINER, "`precision='64-true'`", trainer={"precision": "64-true"}, resumes=False,
     outcome="Lightning loads the float64 of a checkpoint as float32")  # fmt: skip
 row(TRAINER, "`val_check_interval=0.5`", trainer={"val_check_interval": 0.5}, **VALIDATED)
 row(TRAINER, "`val_check_interval=6`", trainer={"val_check_interval": 6}, **VALIDATED)
@@ -53,7 +53,7 @@ row(TRAINER, "`profiler='simple'`", trainer={"profiler": "simple"})
 row(TRAINER, "`use_distributed_sampler=False`", trainer={"use_distributed_sampler": False})
 row(TRAINER, "`inference_mode=False`", trainer={"inference_mode": False}, **VALIDATED)
 row(TRAINER, "`sync_batchnorm=True`", trainer={"sync_batchnorm": True}, outcome="as one device has nothing to share")
-row(TRAINER, "`overfit_batches=40`", trainer={"overfit_batches": 40}, clips=80, slow=True,
+row(TRAINER, "`overfit_batches=40`", trainer={"overfit_batches": 40}, clips=80,
     data=lambda: loader(shuffle=False))  # fmt: skip
 row(TRAINER, "`strategy='deepspeed'`", trainer={"strategy": "deepspeed"}, refused="DeepSpeed wraps both", plain=False,
     needs="deepspeed", outcome="it keeps the LR in an engine of its own; use `strategy='fsdp'`")  # fmt: skip
@@ -136,7 +136,6 @@ row(
     CALLBACKS,
     "`LearningRateMonitor`",
     trainer={"logger": True},
-    slow=True,
     **with_callback(lambda: cb.LearningRateMonitor("step")),
 )
 row(CALLBACKS, "`EMAWeightAveraging`", **with_callback(lambda: cb.EMAWeightAveraging(decay=0.9)))
@@ -144,7 +143,7 @@ row(CALLBACKS, "`BackboneFinetuning`", module=Halves, multigrid={"lr_by_hand": "
     outcome="thaws at an epoch of this run; Lightning leaves the backbone frozen when it resumes later",
     **with_callback(lambda: cb.BackboneFinetuning(1, lambda epoch: 1.5, train_bn=False)))  # fmt: skip
 row(CALLBACKS, "`StochasticWeightAveraging`", refused="StochasticWeightAveraging",
-    outcome="it drives the LR, too; use `WeightAveraging` or `EMAWeightAveraging`", resume=True,
+    outcome="it drives the LR, too; use `WeightAveraging` or `EMAWeightAveraging`",
     **with_callback(lambda: cb.StochasticWeightAveraging(1e-2)))  # fmt: skip
 row(CALLBACKS, "`GradientAccumulationScheduler`", refused="GradientAccumulationScheduler",
     outcome="the plan has whole optimizer steps; use `accumulate_grad_batches`",
@@ -308,11 +307,11 @@ class Normalises(Script):
 row(MODULES, "a 3D CNN with BatchNorm")
 row(MODULES, "a teacher that is a moving average of the model", module=lambda: Taught(manual=False))
 row(MODULES, "leaves steps out (`training_step` returns None)", module=Skips)
-row(MODULES, "a loss that compares the clips of a mini-batch", module=Contrasts, slow=True)
-row(MODULES, "a metric of torchmetrics", module=Measures, needs="torchmetrics", slow=True)
-row(MODULES, "`configure_gradient_clipping`", module=Clips, slow=True)
-row(MODULES, "BatchNorm kept as it is by `train()`", module=KeepsStatistics, slow=True)
-row(MODULES, "freezes and thaws a layer by `requires_grad`", module=Freezes, slow=True)
+row(MODULES, "a loss that compares the clips of a mini-batch", module=Contrasts)
+row(MODULES, "a metric of torchmetrics", module=Measures, needs="torchmetrics")
+row(MODULES, "`configure_gradient_clipping`", module=Clips)
+row(MODULES, "BatchNorm kept as it is by `train()`", module=KeepsStatistics)
+row(MODULES, "freezes and thaws a layer by `requires_grad`", module=Freezes)
 row(MODULES, "logs, and returns a dict", module=Logging)
 row(MODULES, "`configure_model`", module=Late)
 row(MODULES, "normalises in `on_before_batch_transfer`", module=Normalises)

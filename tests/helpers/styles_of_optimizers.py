@@ -76,9 +76,9 @@ row(OPTIMIZERS, "RMSprop, unscaled", module=optimized(lambda m: torch.optim.RMSp
 row(OPTIMIZERS, "an LR in a tensor",
     module=optimized(lambda m: torch.optim.AdamW(m.parameters(), torch.tensor(1e-3), capturable=False)))  # fmt: skip
 row(OPTIMIZERS, "parameter groups that share an LR in a tensor", module=optimized(shared))
-row(OPTIMIZERS, "timm's `create_optimizer_v2`", module=optimized(timm_adamw), needs="timm", slow=True)
+row(OPTIMIZERS, "timm's `create_optimizer_v2`", module=optimized(timm_adamw), needs="timm")
 row(OPTIMIZERS, "LBFGS, unscaled", module=optimized(lambda m: torch.optim.LBFGS(m.parameters(), 0.1, max_iter=2)),
-    multigrid={"lr_scaling": "none"}, slow=True)  # fmt: skip
+    multigrid={"lr_scaling": "none"})  # fmt: skip
 row(OPTIMIZERS, "an optimizer without an LR in its parameter groups", module=optimized(lambda m: NoLR(m.parameters())),
     refused="but one of NoLR has none", outcome="there is nothing to scale; call it `lr`")  # fmt: skip
 row(OPTIMIZERS, "`foreach=True`", module=optimized(lambda m: SGD(m.parameters(), 0.1, foreach=True)))
@@ -161,7 +161,7 @@ row(SCHEDULERS, "`CosineAnnealingWarmRestarts`",
 row(SCHEDULERS, "`CyclicLR`",
     module=scheduled(lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, 6, cycle_momentum=False), **STEP))  # fmt: skip
 row(SCHEDULERS, "`ChainedScheduler`", module=scheduled(chained))
-row(SCHEDULERS, "`ReduceLROnPlateau`", module=Plateau, lr=False, resumes=None, slow=True,
+row(SCHEDULERS, "`ReduceLROnPlateau`", module=Plateau, lr=False, resumes=None,
     outcome="after each validation of this run; Lightning leaves out the one of the epoch in which a run resumes"
 )  # fmt: skip
 row(SCHEDULERS, "every third step", module=scheduled(lambda o: lr_scheduler.ExponentialLR(o, 0.9), frequency=3, **STEP))
@@ -322,24 +322,23 @@ class NoLR(SGD):
         return loss
 
 
-row(OWN, "timm by epoch, in `lr_scheduler_step`", module=lambda: Timm(by_steps=False), needs="timm", resume=True)
-row(OWN, "timm by step, in `lr_scheduler_step`", module=lambda: Timm(by_steps=True), needs="timm", resume=True)
+row(OWN, "timm by epoch, in `lr_scheduler_step`", module=lambda: Timm(by_steps=False), needs="timm")
+row(OWN, "timm by step, in `lr_scheduler_step`", module=lambda: Timm(by_steps=True), needs="timm")
 row(OWN, "`lr_scheduler_step`", module=Steps)
-row(OWN, "a number written in a hook, from `global_step`", module=Written, resume=True, **BY_RUN)
-row(OWN, '`group["lr"] *= 0.5` after each epoch', module=Halved, resume=True, **BY_RUN)
+row(OWN, "a number written in a hook, from `global_step`", module=Written, **BY_RUN)
+row(OWN, '`group["lr"] *= 0.5` after each epoch', module=Halved, **BY_RUN)
 row(OWN, "a constant, written before each step", module=lambda: Constant(each=True),
     outcome="the LR is scaled")  # fmt: skip
-row(OWN, "a constant, written once", module=lambda: Constant(each=False), slow=True,
+row(OWN, "a constant, written once", module=lambda: Constant(each=False),
     outcome="the LR is scaled")  # fmt: skip
-row(OWN, '`group["lr"] = max(group["lr"] * 0.95, 0.04)`', module=Floor, resume=True, **BY_RUN)
-row(OWN, "a warm-up of 500 steps in `optimizer_step`", module=WarmsUp, resume=True, **BY_RUN)
+row(OWN, '`group["lr"] = max(group["lr"] * 0.95, 0.04)`', module=Floor, **BY_RUN)
+row(OWN, "a warm-up of 500 steps in `optimizer_step`", module=WarmsUp, **BY_RUN)
 row(OWN, "an LR that is written by the script's own count", module=Written, late=True,
     refused=r"(?s)has written the LR: .* in the place of 0\.1.*MultigridCallback\(lr_by_hand='run'\)",
     outcome="its epochs and steps are not those of the run; a scheduler, or `lr_by_hand='run'` if it goes by "
     "`max_epochs` or `estimated_stepping_batches`")  # fmt: skip
 row(OWN, "timm's `create_scheduler_v2`", module=lambda: TimmSteps(timm_steps), needs="timm")
-row(OWN, "transformers' `get_cosine_schedule_with_warmup`", module=optimized(hugging_face), needs="transformers",
-    slow=True)  # fmt: skip
+row(OWN, "transformers' `get_cosine_schedule_with_warmup`", module=optimized(hugging_face), needs="transformers")
 row(OWN, "a parameter group with an LR in a tensor, added in a hook", lr=False,
     module=lambda: Grows(lambda m: torch.optim.AdamW(m.parameters(), torch.tensor(1e-3))), resumes=None,
     outcome="it is scaled, too")  # fmt: skip
@@ -492,14 +491,14 @@ class Closure(Accumulates):
 
 row(MANUAL, "one optimizer", module=Manual)
 row(MANUAL, "a model and a critic (GAN), `toggle_optimizer`, schedulers", module=Adversarial, lr=False)
-row(MANUAL, "a teacher that is a moving average of the model", module=lambda: Taught(manual=True), resume=True)
-row(MANUAL, "gradients of two mini-batches", module=Accumulates, slow=True)
-row(MANUAL, "`optimizer.step(closure)`", module=Closure, slow=True)
-row(MANUAL, "two gradients for each step (SAM)", module=Sharpness, slow=True)
+row(MANUAL, "a teacher that is a moving average of the model", module=lambda: Taught(manual=True))
+row(MANUAL, "gradients of two mini-batches", module=Accumulates)
+row(MANUAL, "`optimizer.step(closure)`", module=Closure)
+row(MANUAL, "two gradients for each step (SAM)", module=Sharpness)
 row(MANUAL, "two optimizers", module=lambda: Manual(2))
-row(MANUAL, "a scheduler, stepped in each mini-batch", module=lambda: Manual(1, "step"), resume=True)
+row(MANUAL, "a scheduler, stepped in each mini-batch", module=lambda: Manual(1, "step"))
 row(MANUAL, "two optimizers and schedulers, stepped in each mini-batch", module=lambda: Manual(2, "step"))
-row(MANUAL, "two optimizers and schedulers, stepped after each epoch", module=lambda: Manual(2, "epoch"), resume=True)
+row(MANUAL, "two optimizers and schedulers, stepped after each epoch", module=lambda: Manual(2, "epoch"))
 row(MANUAL, "a scheduler, stepped in every fourth mini-batch as `frequency` says",
     module=lambda: Manual(1, "fourth", {**STEP, "frequency": 4}))  # fmt: skip
 row(MANUAL, "a scheduler, stepped in every fourth mini-batch", module=lambda: Manual(1, "fourth"),

@@ -46,7 +46,7 @@ VIDEO = {"module": trained_on("video"), **LONG}
 TWO_VIEWS = {"data": named(video=itself, other=lambda x: x.flip(-1)), **VIDEO}
 PATHWAYS = {"data": named(slow=lambda x: x[:, ::2], video=itself), **VIDEO}
 MASKED = {"data": named(video=itself, mask=bright), **VIDEO}
-row(SEVERAL, "SlowFast's pathways", multigrid={"clips": ["slow", "video"]}, resume=True, **PATHWAYS)
+row(SEVERAL, "SlowFast's pathways", multigrid={"clips": ["slow", "video"]}, **PATHWAYS)
 row(
     SEVERAL,
     "SlowFast's pathways, unnamed",

@@ -95,13 +95,12 @@ SCRIPT: dict[str, Any] = {
     "data": Data,
     "callbacks": callbacks,
     "trainer": {"logger": True, "max_epochs": EPOCHS, "gradient_clip_val": 1.0, "num_sanity_val_steps": 1},
-    "resume": True,
 }
 PARTS = "module, data module, `ModelCheckpoint`, `EarlyStopping`, `LearningRateMonitor`, resumed"
 row(WHOLE, f"`import lightning as L`: {PARTS}", **SCRIPT)
-row(WHOLE, f"`import pytorch_lightning as pl`: {PARTS}", package="pytorch_lightning", slow=True, **SCRIPT)
+row(WHOLE, f"`import pytorch_lightning as pl`: {PARTS}", package="pytorch_lightning", **SCRIPT)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    check_style(next(style for style in row if style.id == sys.argv[1]), Path(sys.argv[2]), resume=True)
+    check_style(next(style for style in row if style.id == sys.argv[1]), Path(sys.argv[2]))
     assert "lightning.pytorch" not in sys.modules

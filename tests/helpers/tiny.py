@@ -1,5 +1,7 @@
 """A small baseline script: module, data and Trainer as a user would write them, with a record of what happened."""
 
+import functools
+
 import lightning as L
 import torch
 from torch import nn
@@ -19,10 +21,15 @@ SMALL_HIERA = {
 
 def clips(number=CLIPS, frames=FRAMES, size=SIZE, seed=0):
     """Noise whose class is in its mean, as a `TensorDataset` of clips C x T x H x W and labels."""
+    return TensorDataset(*_tensors(number, frames, size, seed))
+
+
+@functools.lru_cache(maxsize=4)
+def _tensors(number, frames, size, seed):
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, CLASSES, (number,), generator=generator)
     noise = torch.randn(number, 3, frames, size, size, generator=generator)
-    return TensorDataset(noise + labels.view(-1, 1, 1, 1, 1), labels)
+    return noise + labels.view(-1, 1, 1, 1, 1), labels
 
 
 def loader(batch_size=4, shuffle=True, number=CLIPS, **arguments):

@@ -1,6 +1,7 @@
 """From videos on disk to a multigrid-trained model, as users run it."""
 
 import os
+import re
 import runpy
 import sys
 import warnings
@@ -20,6 +21,7 @@ from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import CLIPS, Module, trainer
 from tests.helpers.videos import numbered_frames, write_video
 
@@ -63,7 +65,7 @@ def broken(tmp_path):
     return [tmp_path / name for name in ("empty.mp4", "text.mp4", "head.mp4", "folder.mp4", "missing.mp4")]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", sampled([0, 2], 2))
 def test_good_and_broken_videos_together(tmp_path, broken, workers):
     good = [tmp_path / f"good{index}.mp4" for index in range(16)]
     for path in good:
@@ -150,7 +152,7 @@ def test_two_ranks_share_each_mini_batch(tmp_path):
 def test_quick_start(tmp_path, capsys, monkeypatch, caplog):
     monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    few = ["--data.train_per_class=8", "--data.val_per_class=1", "--trainer.max_epochs=2", "--model.milestones=[1.5]"]
+    few = ["--data.train_per_class=4", "--data.val_per_class=1", "--trainer.max_epochs=2", "--model.milestones=[1.5]"]
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         main(["fit", "--config", str(EXAMPLES / "quickstart.yaml"), *few])
     assert "Multigrid schedule for a baseline of 4 x 16 x 40" in caplog.text
@@ -159,9 +161,12 @@ def test_quick_start(tmp_path, capsys, monkeypatch, caplog):
 
 
 def test_own_training_loop_has_the_callbacks_losses(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["own_training_loop.py", "--root", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["own_training_loop.py", "--root", str(tmp_path), "--videos", "4"])
     runpy.run_path(str(EXAMPLES / "own_training_loop.py"), run_name="__main__")
-    assert "the losses differ from those with MultigridCallback by at most 0." in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert (
+        float(re.search(r"the losses differ from those with MultigridCallback by at most (\S+)\.\n", printed)[1]) < 1e-5
+    )
 
 
 def test_removing_the_callback_trains_the_same_data_module(tmp_path):

@@ -9,13 +9,16 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, ModelParallelStrategy
 from torch import nn
+from torch.multiprocessing import start_processes
 
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.refusals import refuse_batchnorm, refuse_other_seed, refuse_split_models
-from tests.helpers.launchers import by_lightning, by_slurm, by_torchrun, of_sharded
+from tests.helpers.launchers import by_lightning, by_slurm, by_torchrun, free_port
 from tests.helpers.on_ranks import NUMBER
+from tests.helpers.processes import start_method
+from tests.helpers.sharded import train_on_rank
 
 SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=2, milestones=(1,)))
 
@@ -114,7 +117,8 @@ def test_many_layers_that_share_statistics_are_compiled(tmp_path):
 )
 def test_sharded_models_train_as_whole_ones(tmp_path, kinds):
     """FSDP has DDP's shapes, LR and losses, also with few clips that share statistics, and resumes to the bit."""
-    of_sharded(tmp_path, 2, kinds=kinds)
+    shared = {"WORLD_SIZE": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    start_processes(train_on_rank, (str(tmp_path), shared, kinds), nprocs=2, start_method=start_method())
     for rank in range(2):
         losses = torch.load(tmp_path / f"{rank}.pt")
         for kind in kinds:

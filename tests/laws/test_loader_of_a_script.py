@@ -15,6 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, S
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.loading import FixedClips
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, clips, fit, loader
 
 NUMBER = 40
@@ -107,7 +108,7 @@ def test_a_pass_of_a_script_changes_nothing_in_the_run(unwatched, hook, peek):
     assert peeking.peeked
 
 
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", sampled([False, True], True))
 def test_nor_does_it_with_workers(unwatched, persistent):
     for hook, peek in (("on_train_start", left_open), ("on_train_epoch_start", list)):
         assert trained([Peeking(hook, peek)], workers=1, persistent=persistent) == unwatched

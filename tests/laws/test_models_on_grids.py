@@ -14,6 +14,7 @@ from torchvision.models.video.mvit import MSBlockConfig
 from torchvision.models.video.swin_transformer import SwinTransformer3d
 
 from lightning_multigrid import MultigridCallback
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import SMALL_HIERA, Module, clips, fit
 
 FRAMES, SIZE = 8, 32
@@ -127,7 +128,11 @@ MODELS = {
     "pytorchvideo Slow": slow,
     "pytorchvideo SlowFast": SlowFast,
 }
-LARGE = ("pytorchvideo Slow", "pytorchvideo SlowFast")  # of 16 blocks, at the least
+# One of each way to know positions, by library, and a pool of a fixed size.
+SAMPLE = (
+    *("torchvision MViT v2", "torchvision Swin3D", "timm ViT", "timm EVA mixed", "timm Hiera windows"),
+    *("pytorchvideo MViT joint", "pytorchvideo head of Slow"),
+)
 
 
 class Script(Module):
@@ -158,9 +163,7 @@ def attributes(net):
     return kept, [(name, table.shape) for name, table in net.state_dict().items()]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in MODELS]
-)
+@pytest.mark.parametrize("name", sampled(MODELS, *SAMPLE))
 @pytest.mark.filterwarnings("ignore:'saved_variables' is deprecated")  # X3D's activation
 def test_it_trains_on_every_planned_grid_and_is_as_it_was_on_the_baselines(name):
     torch.manual_seed(0)

@@ -469,7 +469,16 @@ def assert_scaled_once(module, plan):
     assert len(factors) > 1
 
 
-@pytest.mark.parametrize("name", ROWS)
+# One of each way to find the LR, to count steps and to call closures; `compiled` compiles.
+SAMPLE = (
+    *("SGD with Nesterov, decay by timescale", "several groups", "fused AdamW", "an LR in a tensor, by hand"),
+    *("Adafactor", "LAMB", "schedule-free AdamW", "SAM", "SAM, two steps by hand", "LBFGS", "Lookahead of SGD"),
+    *("Muon and SGD", "not initialized", "two, by hand", "closures by hand", "accumulated gradients"),
+    *("clipped gradients", "scaled gradients"),
+)
+
+
+@pytest.mark.parametrize("name", sampled(ROWS, *SAMPLE))
 def test_the_weights_are_those_of_a_replay_with_the_lr_in_use(name):
     row = ROWS[name]
     if row.needs:

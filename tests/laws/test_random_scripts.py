@@ -125,10 +125,10 @@ def styles(draw):
     )
 
 
-def check(style, resume):
+def check(style):
     note(style.name)
     with tempfile.TemporaryDirectory() as folder:
-        check_style(style, Path(folder), resume)
+        check_style(style, Path(folder))
         peeking = replace(style, callbacks=lambda: [*style.callbacks(), modules.Peek()])
         one, other = (
             run(each, Path(folder) / str(number), MultigridCallback(**style.multigrid), enable_checkpointing=False)
@@ -149,10 +149,10 @@ COMMON = {
 }
 
 
-@settings(max_examples=3, **COMMON)
+@settings(max_examples=2, **COMMON)
 @given(styles())
 def test_scripts_of_random_parts(style):
-    check(style, resume=False)
+    check(replace(style, resumes=None))
 
 
 @pytest.mark.slow
@@ -160,4 +160,4 @@ def test_scripts_of_random_parts(style):
 @settings(max_examples=100, **COMMON)
 @given(styles())
 def test_many_scripts_of_random_parts_resume_too(style):
-    check(style, resume=True)
+    check(style)

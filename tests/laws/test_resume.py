@@ -2,8 +2,8 @@
 
 import json
 import logging
-import subprocess
-import sys
+import multiprocessing
+import runpy
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -28,7 +28,7 @@ from lightning_multigrid.schedule.plan import Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.lightning_internals import LoopCounters
 from lightning_multigrid.training.resume import _plan_key, describe_position
-from tests.helpers.processes import ddp_of_this_process
+from tests.helpers.processes import ddp_of_this_process, start_method
 from tests.helpers.tiny import CLIPS, Module, fit, loader, trainer
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "verify_resume.py"
@@ -80,12 +80,19 @@ def state_of(module, host):
 # --- Exactly ---
 
 
+def verify(kills):
+    runpy.run_path(str(SCRIPT))["main"](["--kills", str(kills), "--seed", "1"])
+
+
 @pytest.mark.parametrize("kills", [1, pytest.param(5, marks=SLOW)])
-def test_a_process_that_is_killed_continues_exactly(kills):
-    """Runs the script for some of its moments."""
-    script = [sys.executable, SCRIPT, "--kills", str(kills), "--seed", "1"]
-    printed = subprocess.run(script, check=True, capture_output=True, text=True).stdout
+def test_a_process_that_is_killed_continues_exactly(kills, capfd):
+    """Runs the script for some of its moments, in a process that it may fork and kill."""
+    process = multiprocessing.get_context(start_method()).Process(target=verify, args=(kills,))
+    process.start()
+    process.join()
+    printed = capfd.readouterr().out
     assert f"\n{kills}/{kills} identical: indices, shapes, LR and loss of 31 steps, and the final weights" in printed
+    assert process.exitcode == 0
 
 
 VARIANTS = {
@@ -103,7 +110,7 @@ VARIANTS = {
 }
 
 
-ORDINARY = {"2 workers", "accumulation", "OneCycle"}
+ORDINARY = {"2 workers", "OneCycle"}
 
 
 @pytest.mark.parametrize("variant", [pytest.param(name, marks=() if name in ORDINARY else SLOW) for name in VARIANTS])
@@ -125,7 +132,7 @@ def test_a_resumed_run_equals_the_whole_one(variant, tmp_path):
     whole, end = run(tmp_path, 2)
     paths = sorted(tmp_path.glob("*.ckpt"), key=lambda path: int(path.stem))
     assert len(paths) >= 4
-    for path in paths[1::6]:
+    for path in paths[1::8]:
         counters = LoopCounters(torch.load(path, weights_only=True))
         after = [step for step in whole if step[:2] >= counters.place]
         resumed, its_end = run(tmp_path / "again", 1000, ckpt_path=path, seed=123)
@@ -144,7 +151,7 @@ def test_weight_averages_resume_exactly(first, tmp_path):
         return module.seen, state_of(module, host)
 
     whole, end = run()
-    for done in (7, 14, 28):
+    for done in (7, 28):
         resumed, its_end = run(ckpt_path=tmp_path / f"{done}.ckpt")
         assert resumed == whole[done:]
         assert its_end == end
@@ -160,7 +167,7 @@ def test_checkpoints_of_an_epochs_end_resume_exactly(kind, tmp_path):
         return module.seen, state_of(module, host)
 
     whole, end = run(tmp_path)
-    for epoch in (1, 3, 5):
+    for epoch in (1, 5):
         done = [step for step in whole if step[0] < epoch]
         resumed, its_end = run(tmp_path / "again", ckpt_path=tmp_path / f"{len(done)}.ckpt")
         assert resumed == whole[len(done) :]
@@ -324,7 +331,7 @@ def run_ranks(folder, world, stop, ckpt_path=None, batch_size=8, number=396):
 def test_a_run_moves_between_numbers_of_ranks(tmp_path):
     whole = run_ranks(tmp_path / "whole", 1, stop=100)
     seen, path = [], None
-    for leg, (world, stop) in enumerate([(1, 7), (2, 18), (4, 29), (2, 36), (1, 100)]):
+    for leg, (world, stop) in enumerate([(1, 7), (2, 18), (4, 29), (1, 100)]):
         seen += run_ranks(tmp_path / f"{leg}", world, stop, path)
         path = tmp_path / f"{leg}" / f"{stop}.ckpt"
         assert len(seen) == min(stop, len(whole))

@@ -10,14 +10,28 @@ import pytest
 
 from tests.helpers import script_styles
 from tests.helpers.chosen_package import VARIABLE
+from tests.helpers.sampling import sampled
 from tests.helpers.script_styles import STYLES
 from tests.helpers.scripts import check_refused, check_style
 
-WORKS = [style for style in STYLES if style.refused is None]
-QUICK = [style for style in WORKS if not style.slow]
-# Those whose resume says something new, and one of each group.
-FIRST = {style.group: style for style in reversed(QUICK)}
-RESUMED = [style for style in QUICK if style.resume or style.warns or style is FIRST[style.group]]
+WORKS = {style.id: style for style in STYLES if style.refused is None}
+# Plain scripts, and ways that say something new when they resume.
+SAMPLE = (
+    "Whole scripts: `import lightning as L`: module, data module, `ModelCheckpoint`, `EarlyStopping`, "
+    "`LearningRateMonitor`, resumed",
+    "Datasets and samples: the dataset is told the epoch in `on_train_epoch_start`",
+    "Datasets and samples: a torch generator of its own",
+    "Datasets and samples: draws that no seed sets",
+    "Datasets and samples: an `IterableDataset` with `limit_train_batches`",
+    "Loaders and samplers: a balanced sampler",
+    "Loaders and samplers: torchdata's `StatefulDataLoader`",
+    "Several tensors per sample: SlowFast's pathways",
+    "LR by hand, and schedulers of one's own: timm by epoch, in `lr_scheduler_step`",
+    "LR by hand, and schedulers of one's own: a warm-up of 500 steps in `optimizer_step`",
+    "Manual optimization: two optimizers and schedulers, stepped after each epoch",
+    "Arguments of the Trainer: `accumulate_grad_batches=2`",
+    "Callbacks of the script: `ModelCheckpoint` by a metric",
+)
 REFUSED = [style for style in STYLES if style.refused is not None]
 ROOT = Path(__file__).parents[2]
 
@@ -37,21 +51,13 @@ def _shards_are_closed_here(request):
         gc.collect()
 
 
-@pytest.mark.parametrize("style", RESUMED, ids=lambda style: style.id)
-def test_a_style_that_works(style, tmp_path):
-    """A sample; the slow test below has all others."""
-    if style.needs is not None:
-        pytest.importorskip(style.needs)
-    check_style(style, tmp_path, resume=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("style", [style for style in WORKS if style not in RESUMED], ids=lambda style: style.id)
-def test_a_style_that_resumes(style, tmp_path):
+@pytest.mark.parametrize("name", sampled(WORKS, *SAMPLE))
+def test_a_style_that_works(name, tmp_path):
+    style = WORKS[name]
     if style.needs is not None:
         pytest.importorskip(style.needs)
     if style.package == "lightning":
-        check_style(style, tmp_path, resume=True)
+        check_style(style, tmp_path)
         return
     pytest.importorskip(style.package)
     alone = [sys.executable, "-m", "tests.helpers.styles_of_whole_scripts", style.id, str(tmp_path)]

@@ -191,6 +191,7 @@ def test_the_table_is_what_the_plan_says():
         assert row("clips/s that a GPU needs")[index] == f"{largest.clips // clips}x"
 
 
+@pytest.mark.slow  # the tests of recipes give this command, too, and the table is checked above
 def test_the_plan_of_128_gpus_is_printed(capsys):
     recipe = str(EXAMPLES / "recipes" / "slowfast_multigrid.yaml")
     main(["plan", "--config", recipe, "--clips", "240000", "--devices", "8", "--num_nodes", "16"])

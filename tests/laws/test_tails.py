@@ -6,6 +6,7 @@ import torch
 from torch.optim import SGD
 
 from lightning_multigrid import MultigridCallback
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader
 
 
@@ -48,7 +49,7 @@ def trained(callback, number, manual=False, **arguments):
     return module, host
 
 
-@pytest.mark.parametrize(("manual", "clipping"), [(False, None), (False, 0.01), (True, None)])
+@pytest.mark.parametrize(("manual", "clipping"), sampled([(False, None), (False, 0.01), (True, None)], (False, 0.01)))
 def test_the_gradient_of_a_tail_is_scaled_by_its_clips(manual, clipping):
     """After it has been clipped: a tail that is scaled first would have nothing to clip, and be longer."""
     callback = MultigridCallback()

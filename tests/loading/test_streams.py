@@ -64,21 +64,41 @@ def numbers(module, epoch):
     return [number for at, _, found, _ in module.seen if at == epoch for number in found]
 
 
+@pytest.fixture(scope="module")
+def trained():
+    """A training with 0, 1 and 2 workers, and how many samples its `collate_fn` got each time."""
+
+    def run(workers):
+        sizes = []
+
+        def collate(samples):
+            sizes.append(len(samples))  # in this process
+            return default_collate(samples)
+
+        return train(collate_fn=collate, workers=workers), sizes
+
+    return [run(workers) for workers in range(3)]
+
+
 @pytest.mark.parametrize("workers", [0, 1])
-def test_samples_come_in_the_streams_order(workers):
-    module = train(workers=workers)
+def test_samples_come_in_the_streams_order(workers, trained):
     for epoch in range(3):
-        assert numbers(module, epoch) == list(range(CLIPS))
+        assert numbers(trained[workers][0], epoch) == list(range(CLIPS))
 
 
-def test_workers_go_through_their_shares_equally_fast():
-    module = train(workers=2)
+def test_workers_go_through_their_shares_equally_fast(trained):
     for epoch in range(3):
-        assert sorted(numbers(module, epoch)) == list(range(CLIPS))
+        assert sorted(numbers(trained[2][0], epoch)) == list(range(CLIPS))
 
 
-def test_a_stream_that_has_set_epoch_is_told_the_epoch():
-    assert all(told == {epoch} for epoch, _, _, told in train(workers=1).seen)
+def test_a_stream_that_has_set_epoch_is_told_the_epoch(trained):
+    assert all(told == {epoch} for epoch, _, _, told in trained[1][0].seen)
+
+
+def test_the_collate_fn_gets_all_samples_of_a_mini_batch(trained):
+    module, sizes = trained[2]
+    planned = [shape[0] for _, shape, *_ in module.seen]
+    assert sizes[-len(planned) :] == planned
 
 
 class Drawn(Stream):
@@ -90,24 +110,12 @@ class Drawn(Stream):
 
 
 def test_two_runs_are_the_same():
-    states = [train(Drawn(), workers=1).state_dict() for _ in range(2)]
+    states = [train(Drawn(), workers=1, max_epochs=1).state_dict() for _ in range(2)]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
 def test_a_share_that_ends_begins_again():
     assert numbers(train(Stream(40)), 0) == [*range(40), *range(40), *range(16)]
-
-
-def test_the_collate_fn_gets_all_samples_of_a_mini_batch():
-    sizes = []
-
-    def collate(samples):
-        sizes.append(len(samples))  # in this process
-        return default_collate(samples)
-
-    module = train(collate_fn=collate, workers=2)
-    planned = [shape[0] for _, shape, *_ in module.seen]
-    assert sizes[-len(planned) :] == planned
 
 
 class Peek(L.Callback):
@@ -118,8 +126,8 @@ class Peek(L.Callback):
             assert isinstance(trainer.train_dataloader.dataset, Stream)
 
 
-def test_who_looks_at_the_loader_takes_no_sample():
-    assert train().seen == train(callbacks=[Peek()]).seen
+def test_who_looks_at_the_loader_takes_no_sample(trained):
+    assert trained[0][0].seen == train(callbacks=[Peek()]).seen
 
 
 # --- The length of an epoch ---
@@ -195,7 +203,7 @@ def test_webdataset(tmp_path):
                 writer.write({"__key__": str(index), **sample})
     urls = [f"{tmp_path}/{shard}.tar" for shard in range(2)]
     stream = wds.WebDataset(urls, shardshuffle=False).decode().to_tuple("clip.pth", "cls", "number.cls", "epoch.cls")
-    module = train(stream, workers=2)
+    module = train(stream, workers=2, max_epochs=1)
     assert sorted(numbers(module, 0)) == list(range(CLIPS))
 
 

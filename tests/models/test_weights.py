@@ -119,7 +119,12 @@ GOLDEN = {
 }
 
 
-@pytest.mark.parametrize(("naming", "factory"), GOLDEN, ids=lambda value: getattr(value, "__name__", value))
+SAMPLE = (("own names", i3d_nl_r50), ("pytorchvideo", slowfast_r50), ("Caffe2", softmax_nl))
+
+
+@pytest.mark.parametrize(
+    ("naming", "factory"), sampled(GOLDEN, *SAMPLE), ids=lambda value: getattr(value, "__name__", value)
+)
 def test_logits_are_those_of_the_reference(naming, factory):
     model = factory().eval()
     report = load_weights(model, filled(name_tables(model.state_dict())[naming], model))

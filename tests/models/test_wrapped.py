@@ -11,6 +11,7 @@ from torchvision.models.video.mvit import MSBlockConfig
 from lightning_multigrid import MultigridCallback, VideoClassifier
 from lightning_multigrid.models.wrapped import ResizedPositions
 from lightning_multigrid.positions import mvit_tables
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import clips, trainer
 
 BUILT = (8, 32, 32)
@@ -86,7 +87,7 @@ def test_as_shipped_it_takes_one_grid_only(relative):
         tiny_mvit(relative)(torch.randn(2, 3, 4, 23, 23))
 
 
-@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("relative", sampled([False, True], True))
 def test_it_trains_with_multigrid(relative):
     model = tiny_mvit(relative).train()
     before = {name: table.detach().clone() for name, table in tables(model).items()}
@@ -106,7 +107,10 @@ def test_it_trains_with_multigrid(relative):
 # --- Other people's models through the callback ---
 
 
-@pytest.mark.parametrize(("builder", "names"), [(mvit_v1_b, ["spatial_pos", "temporal_pos"]), (mvit_v2_s, [])])
+@pytest.mark.parametrize(
+    ("builder", "names"),
+    [(mvit_v1_b, ["spatial_pos", "temporal_pos"]), pytest.param(mvit_v2_s, [], marks=pytest.mark.slow)],
+)
 def test_the_builders_of_torchvision(builder, names):
     model = ResizedPositions(builder(num_classes=4)).eval()
     found = mvit_tables(model.model, model.built_grid, (4, 12, 12))

@@ -7,7 +7,7 @@ import copy
 import io
 import pickle
 import warnings
-from itertools import pairwise
+from itertools import pairwise, product
 
 import lightning as L
 import pytest
@@ -29,6 +29,7 @@ from lightning_multigrid.norm.sub_batchnorm import (
     restore_batchnorm,
     set_sub_batch,
 )
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, loader, trainer
 
 CHANNELS = 3
@@ -274,8 +275,9 @@ def test_autocast():
     assert_close(model[1].running_var, exact[1].running_var, rtol=0.01, atol=0.01)
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize(
+    ("dynamic", "momentum"), sampled(list(product([None, True], [0.1, None])), (None, 0.1), (True, None))
+)
 def test_one_compiled_graph_serves_all_numbers_of_groups_and_sizes(dynamic, momentum):
     torch.compiler.reset()
     graphs = []
@@ -436,7 +438,7 @@ def test_a_script_whose_model_folds_frames_has_statistics_of_clips():
     assert all(groups == number // sub_batch for number, _, sub_batch, groups in checked)
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dynamic", sampled([None, True], None))
 def test_the_number_of_clips_needs_no_graph_of_its_own(dynamic):
     torch.compiler.reset()
     graphs = []

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.positions import Following, patch_divisors
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import trainer
 
 pytest.importorskip("transformers")
@@ -101,7 +102,7 @@ class Script(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("name", sampled(ARGUMENTS, "VideoMAE", "VJEPA2"))
 def test_a_plain_script_trains_on_every_grid(name, caplog):
     model = make(name)
     model.train()
@@ -235,9 +236,8 @@ def test_vjepa2_keeps_the_type_of_its_weights():
     assert model(clips(2, 24).bfloat16()).logits.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize(
-    "name", ["Vivit", *(pytest.param(n, marks=pytest.mark.slow) for n in ARGUMENTS if n != "Vivit")]
-)
+@pytest.mark.slow  # `test_compiled_there_is_a_graph_for_each_grid` of `test_following.py` is the sample
+@pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_graph_for_each_grid(name):
     model, made = make(name), []
 

@@ -79,7 +79,7 @@ def fill_the_disk(tmp_path, *options, number, step):
 
 @needs_mounts
 def test_a_disk_that_is_full_wherever_that_happens_and_then_read_only(tmp_path):
-    parts = [{"part": "1/2"}, {"part": "2/2", "workers": 1}, {"merge": True}]
+    parts = [{"part": "1/2"}, {"part": "2/2"}, {"merge": True}]
     assert len(fill_the_disk(tmp_path, *parts, number=3, step=8)) >= 5
 
 

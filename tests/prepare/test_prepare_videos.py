@@ -28,6 +28,7 @@ from tests.helpers.broken_files import broken_files
 from tests.helpers.codings import damage
 from tests.helpers.folders_0_2_0 import make_older
 from tests.helpers.preparing import FAST, check_whole, contents, start, videos
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
@@ -60,7 +61,7 @@ def report(folder):
     return dict(rows[1:])
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", sampled([0, 2], 0))
 def test_every_video_comes_out_under_its_name(tmp_path, workers):
     source = videos(tmp_path / "in", STRANGE)
     summary = prepare(source, tmp_path / "out", FAST, workers=workers)
@@ -368,7 +369,7 @@ def test_a_disk_that_is_full(tmp_path):
     videos(tmp_path / "in", ["small.mp4"])
     write_video(tmp_path / "in" / "large.mp4", numbered_frames(200, 128, 160))
     (tmp_path / "in" / "list.csv").write_text("small.mp4 0\nlarge.mp4 1\n")
-    run = start(tmp_path / "in" / "list.csv", tmp_path / "out", limit=20_000, workers=1)
+    run = start(tmp_path / "in" / "list.csv", tmp_path / "out", limit=20_000)
     _, errors = run.communicate()
     assert run.returncode == 1
     assert "OutputError: [Errno 27] File too large while writing to" in errors
@@ -430,7 +431,7 @@ def kill_and_run_again(tmp_path, kills, workers, seed, number=12, seconds=None):
 
 
 def test_a_run_that_is_killed(tmp_path):
-    kill_and_run_again(tmp_path, 2, workers=0, seed=0)
+    kill_and_run_again(tmp_path, 1, workers=0, seed=0, seconds=0.5)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from lightning_multigrid.reports.account import (
     faster_or_slower,
 )
 from lightning_multigrid.training.precise_bn import PopulationEstimate
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, clips, fit, loader
 
 
@@ -142,7 +143,7 @@ class Slow(Callback):
         self.clock.passes(2)
 
 
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("first", sampled([True, False], False))
 def test_a_training_is_accounted_for_to_the_second(first, clock, tmp_path):
     reading = Reading(clock)
     callback, slow = MultigridCallback(epoch_factor=3), Slow(clock, reading)

@@ -116,8 +116,8 @@ FEW = "The first epoch has 3 steps, at 8 times the baseline's LR.*precise_bn_bat
         ({}, True),
         ({"multigrid": MultigridCallback(precise_bn_batches=2)}, False),
         ({"multigrid": MultigridCallback.baseline()}, False),
-        ({"val": None}, False),
-        ({"train": loader(number=1000), "max_epochs": 1}, False),
+        pytest.param({"val": None}, False, marks=pytest.mark.slow),
+        pytest.param({"train": loader(number=500), "max_epochs": 1}, False, marks=pytest.mark.slow),
     ],
     ids=["few", "precise", "baseline", "no validation", "many"],
 )

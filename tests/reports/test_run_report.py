@@ -262,7 +262,7 @@ class Wandb(WandbLogger):
 
 def test_weights_and_biases_gets_the_figures(tmp_path):
     logger = Wandb(tmp_path / "runs")
-    host = fit(Module(schedulers), MultigridCallback(), logger=logger)
+    host = fit(Module(schedulers), MultigridCallback(), logger=logger, max_epochs=2)
     for name in ("plan", "times"):
         images, step = logger.images[f"multigrid/{name}"]
         assert images == [str(tmp_path / "runs" / f"multigrid_{name}.png")]
@@ -273,14 +273,14 @@ def test_weights_and_biases_gets_the_figures(tmp_path):
 def test_figures_that_cannot_be_written_are_not_sent(tmp_path, caplog):
     (tmp_path / "file").touch()
     logger = Wandb(tmp_path / "file" / "folder")
-    fit(Module(schedulers), MultigridCallback(), logger=logger)
+    fit(Module(schedulers), MultigridCallback(), logger=logger, max_epochs=2)
     assert "The figures cannot be written" in caplog.text
     assert logger.images == {}
 
 
 def test_without_a_logger_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    fit(Module(schedulers), MultigridCallback())
+    fit(Module(schedulers), MultigridCallback(), max_epochs=2)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -295,7 +295,7 @@ def test_a_folder_that_cannot_be_written_does_not_end_the_training(tmp_path, cap
             """Nowhere."""
 
     (tmp_path / "file").touch()
-    fit(Module(schedulers), MultigridCallback(), logger=Elsewhere())
+    fit(Module(schedulers), MultigridCallback(), logger=Elsewhere(), max_epochs=2)
     assert "The figures cannot be written to" in caplog.text
 
 
@@ -333,7 +333,7 @@ class Bar(ProgressBar):
 
 def test_the_bar_shows_grid_and_time_left_and_is_put_back():
     bar, module = Bar(), Module(schedulers)
-    fit(module, MultigridCallback(), bar, enable_progress_bar=True)
+    fit(module, MultigridCallback(), bar, enable_progress_bar=True, max_epochs=2)
     assert [items["grid"].strip() for items in bar.items] == ["x".join(map(str, shape)) for shape in module.shapes]
     assert all(re.fullmatch(r"\d:\d\d:\d\d", items["left"]) for items in bar.items[1:])
     assert "get_metrics" not in vars(bar)

@@ -142,7 +142,7 @@ def test_public_names_are_there():
             ("import lightning_multigrid.loading, lightning_multigrid.norm", "lightning"),
             ("import lightning_multigrid.decode", "fsspec lightning"),
         ],
-        [("from lightning_multigrid import MultigridCallback", "av")],
+        pytest.param([("from lightning_multigrid import MultigridCallback", "av")], marks=pytest.mark.slow),
     ],
 )
 def test_an_import_spares_what_it_does_not_need(steps):

@@ -27,6 +27,7 @@ from lightning_multigrid.sources.ucf_hmdb import HMDB51, UCF101
 from lightning_multigrid.sources.video_list import VideoList, read_manifest
 from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.datamodule import VideoDataModule
+from tests.helpers.sampling import sampled
 from tests.helpers.videos import write_video
 
 pytestmark = pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
@@ -268,7 +269,7 @@ def write_charades(folder: Path, videos: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("videos", ["Charades_v1", "Charades_v1_rgb"])
+@pytest.mark.parametrize("videos", sampled(["Charades_v1", "Charades_v1_rgb"], "Charades_v1_rgb"))
 def test_charades_labels_of_what_is_shown_in_training_and_of_the_video_in_validation(
     tmp_path: Path, seen: dict[str, Any], videos: str
 ) -> None:

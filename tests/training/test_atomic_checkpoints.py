@@ -213,7 +213,8 @@ class Signalled(Module):
 def test_what_sigterm_leaves_resumes_exactly(tmp_path):
     def run(module, **arguments):
         last = ModelCheckpoint(tmp_path, save_last=True, save_on_exception=True, every_n_train_steps=1000)
-        fit(module, MultigridCallback(), last, plugins=[AtomicCheckpointIO()], enable_checkpointing=True, **arguments)
+        arguments |= {"enable_checkpointing": True, "max_epochs": 2}
+        fit(module, MultigridCallback(), last, plugins=[AtomicCheckpointIO()], **arguments)
         return [parameter.detach() for parameter in module.parameters()]
 
     whole, ended, resumed = Signalled(), Signalled(signal.SIGTERM), Signalled()
@@ -238,7 +239,7 @@ def test_the_checkpoint_of_slurms_signal_does_the_step_that_was_under_way_again(
 
     def run(module):
         arguments = {"default_root_dir": tmp_path, "plugins": [SLURMEnvironment(), AtomicCheckpointIO()]}
-        fit(module, MultigridCallback(), **arguments)
+        fit(module, MultigridCallback(), max_epochs=2, **arguments)
         return [parameter.detach() for parameter in module.parameters()]
 
     whole, signalled, resumed = Signalled(), Signalled(signal.SIGUSR1), Signalled()

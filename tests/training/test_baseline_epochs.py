@@ -85,7 +85,7 @@ USED = {
 
 @pytest.mark.parametrize(
     ("name", "factor"),
-    sampled([*product(USED, (1, 1.5, 3))], ("defaults", 1.5), ("every second", 1.5), ("saved every third", 3)),
+    sampled([*product(USED, (1, 1.5, 3))], ("every second", 1.5), ("saved every third", 3)),
 )
 def test_validations_and_what_goes_by_them_are_as_many_as_in_the_baseline(name, factor, tmp_path):
     used = USED[name]

@@ -15,8 +15,9 @@ from torch.nn.functional import cross_entropy, interpolate
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torchmetrics import Accuracy
 
-from lightning_multigrid import LongCycle, MultigridCallback
+from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.training.probes import meta_copy
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import CLASSES, Module, clips, fit, loader
 
 NET = nn.Sequential(nn.Conv3d(3, 6, 3, 2, 1), nn.BatchNorm3d(6), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(6, 4))
@@ -169,7 +170,7 @@ PASSING = {
 }
 
 
-@pytest.mark.parametrize("name", PASSING)
+@pytest.mark.parametrize("name", sampled(PASSING, "padding", "random crops", "half the size", "folded"))
 def test_what_scales_with_the_clips_passes(name):
     fit(PASSING[name](), MultigridCallback(), max_epochs=1)
 
@@ -383,7 +384,7 @@ def test_whatever_a_step_does_counted_places_are_refused(name, tmp_path):
         fit(module, MultigridCallback(), logger=CSVLogger(tmp_path))
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", sampled(STEPS, "the Trainer"))
 def test_whatever_a_step_does_the_training_is_the_one_without_a_rehearsal(name, tmp_path, monkeypatch):
     """To the bit; and neither loggers nor the terminal hear of it."""
 
@@ -577,7 +578,8 @@ def test_the_mode_of_a_compiled_module_and_its_statistics_stay():
         def on_train_start(self, trainer, pl_module):
             seen.append({name: value.clone() for name, value in pl_module.net.state_dict().items()})
 
-    fit(compiled, MultigridCallback(), Look(), max_epochs=1)
+    few = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((0.5,))}  # each grid is a graph
+    fit(compiled, MultigridCallback(**few), Look(), max_epochs=1)
     assert all(torch.equal(value, before[name]) for name, value in seen[0].items())
 
 

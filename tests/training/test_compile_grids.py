@@ -96,6 +96,7 @@ def _ranks_end():
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow  # the law of the test above, with one rank
 @pytest.mark.usefixtures("_ranks_end")
 def test_ddp_makes_no_graph_more():
     backend = Counted()

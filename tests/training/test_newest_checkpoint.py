@@ -1,10 +1,8 @@
 """`last.ckpt` is the newest state, whatever the best one was."""
 
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import lightning as L
 import pytest
@@ -12,13 +10,10 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_multigrid import MultigridCallback, NewestCheckpoint
+from tests.helpers.processes import start_method
 from tests.helpers.tiny import Module, fit, loader
 
 KILLED = (3, 2)  # epoch and mini-batch of six epochs
-RUN = f"""
-from tests.training.test_newest_checkpoint import train
-train({{!r}}, killed={KILLED})
-"""
 
 
 class BestAtFirst(Module):
@@ -51,10 +46,10 @@ def step(path):
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_a_run_that_is_killed_late_does_not_go_back_to_its_best_epoch(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", RUN.format(str(tmp_path / "killed"))], cwd=Path(__file__).parents[2], check=False
-    )
-    assert done.returncode == -signal.SIGKILL
+    killed = multiprocessing.get_context(start_method()).Process(target=train, args=(str(tmp_path / "killed"), KILLED))
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
     whole = train(str(tmp_path / "whole"))
     resumed = train(str(tmp_path / "killed"), ckpt_path="last")
     # The step under way was not written yet; all the others were.

@@ -1,6 +1,7 @@
 """The parts of a run: what they refuse when Lightning does otherwise than planned, and what they leave behind."""
 
 from contextlib import nullcontext
+from itertools import product
 
 import lightning as L
 import pytest
@@ -11,6 +12,7 @@ from torch.optim import lr_scheduler
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.host import MisconfigurationException
 from lightning_multigrid.training import lightning_internals as internals
+from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader, trainer
 
 # --- Lightning does otherwise ---
@@ -100,8 +102,14 @@ class Late(L.Callback):
         self.torn_down += 1
 
 
-@pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("hook", ["on_fit_start", "on_train_start"])
+@pytest.mark.parametrize(
+    ("first", "hook"),
+    sampled(
+        list(product([True, False], ["on_fit_start", "on_train_start"])),
+        (True, "on_fit_start"),
+        (False, "on_train_start"),
+    ),
+)
 def test_a_callback_that_another_one_appends_while_the_fit_starts_is_torn_down(first, hook):
     late = Late()
 

@@ -76,7 +76,7 @@ class Snapshots(Callback):
 # --- What is estimated ---
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", sampled([0, 1], 1))
 def test_every_validation_has_the_statistics_of_all_clips(workers):
     seen = Snapshots()
     module = Module()
@@ -205,7 +205,10 @@ def test_the_clips_are_those_of_the_epoch_in_an_order_of_their_own():
 # --- What is not touched ---
 
 
-@pytest.mark.parametrize("arguments", [{}, {"accumulate_grad_batches": 2, "val_check_interval": 0.3}])
+@pytest.mark.parametrize(
+    "arguments",
+    [pytest.param({}, marks=pytest.mark.slow), {"accumulate_grad_batches": 2, "val_check_interval": 0.3}],
+)
 def test_training_is_the_same_to_the_bit(arguments):
     """Dropout, gradients that wait for their optimizer step, and metrics of training among it."""
     modules = []

@@ -151,12 +151,12 @@ def test_the_timescale_of_the_weight_decay_stays(lr_scaling, tmp_path):
 def test_a_run_that_resumes_within_an_epoch_has_the_weight_decay_of_its_place(lr_scaling, tmp_path):
     module, arguments = Decaying(), {"lr_scaling": lr_scaling, "weight_decay_scaling": "timescale"}
     saver = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
-    fit(module, MultigridCallback(**arguments), saver, enable_checkpointing=True)
+    fit(module, MultigridCallback(**arguments), saver, enable_checkpointing=True, max_epochs=2)
     # Steps within an epoch whose weight decay is scaled.
     scaled = [step for step, (_, batch, *_) in enumerate(module.seen) if batch and module.decays[step] > 0.11]
     for step in (scaled[0], scaled[-1]):
         resumed = Decaying()
-        fit(resumed, MultigridCallback(**arguments), ckpt_path=tmp_path / f"step={step}.ckpt")
+        fit(resumed, MultigridCallback(**arguments), ckpt_path=tmp_path / f"step={step}.ckpt", max_epochs=2)
         assert resumed.decays == module.decays[step:]
         assert resumed.lrs == module.lrs[step:]
 
