@@ -23,7 +23,9 @@ def foretold(plan: Preview, forecast: Forecast, loading: LoadingTimes, validatio
     ]
     own = _account(forecast, loading, phases, validations)
     baseline = _account(forecast, loading, [([schedule.baseline.shape], plan.baseline_steps or 0)], validations)
-    shares = ", ".join(f"{kind} {duration(seconds)}" for kind, seconds in own.items() if round(seconds))
+    shares = ", ".join(
+        f"{kind} {duration(seconds)}" for kind, seconds in own.items() if kind == STEPS or round(seconds)
+    )
     if schedule.flat:
         return f"By the clock of this machine about {duration(sum(own.values()))}: {shares}."
     return (
