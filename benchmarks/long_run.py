@@ -118,7 +118,7 @@ def main(args: Sequence[str] | None = None) -> None:
     print(table([epoch]), flush=True)
     rows = long_fit(given.folder, given.steps)
     print(f"\nMiB and open files:\n{table(rows)}")
-    write_json(given.json, "long_run", {"steps": given.steps}, {"epoch": epoch, "fit": rows})
+    write_json(given.json, "long_run", {"steps": given.steps, "device": "cpu"}, {"epoch": epoch, "fit": rows})
 
 
 if __name__ == "__main__":

@@ -168,8 +168,16 @@ def evidence():
     xeon, epyc = report("overhead_cpu")["loops"], report("overhead_epyc")["loops"]
     imports = report("overhead_epyc")["imports"]["seconds"]
     plain, others, split = norm_ratios("plain"), norm_ratios("others"), norm_ratios("all", "split")
+    held, epoch = report("long_run")["fit"], report("long_run")["epoch"]
+    middle, end = held[4], held[-1]
     return [
         *toy(),
+        f"From mini-batch {middle['mini-batches']:,} to {end['mini-batches']:,} of mixed grids, the process that "
+        f"trains grew from {middle['memory']:.0f} to {end['memory']:.0f} MiB, and its two workers together from "
+        f"{middle['memory of workers']:.0f} to {end['memory of workers']:.0f}; open files stayed "
+        f"{end['open files']:.0f} and {end['open files of workers']:.0f}.",
+        f"The epoch of {epoch['clips']:,} clips is planned in {1000 * epoch['planned, s']:.0f} ms, and its requests "
+        f"for a rank are drawn in {epoch['drawn, s']:.1f} s with {epoch['memory, MiB']:.0f} MiB.",
         f"Baseline and multigrid differ by {gap} of 1,024 videos, which is no difference.",
         f"multigrid 1.0x ended at {top1(narrow, 'multigrid_1.0x')} %, 1.5x at {top1(narrow, ours)} % and 2.0x at "
         f"{top1(narrow, 'multigrid_2.0x')} %, and the baseline at {top1(narrow, base)} %.",
