@@ -9,6 +9,7 @@ from typing import cast, get_args
 
 import av
 import numpy as np
+from lightning_utilities.core.rank_zero import rank_zero_info
 from rich.progress import track
 from typing_extensions import override
 
@@ -125,7 +126,13 @@ class MovingShapesDataModule(VideoDataModule):
             ) from error
         with unfinished_folder as temporary:
             unfinished = Path(temporary, folder.name)
-            self._write_videos(unfinished)
+            try:
+                self._write_videos(unfinished)
+            except KeyboardInterrupt:
+                rank_zero_info(
+                    "Stopped while writing the moving shapes: none of them is kept, and the next run begins anew."
+                )
+                raise
             try:
                 os.replace(unfinished, folder)
             except OSError:

@@ -118,7 +118,7 @@ class TestCache:
         assert capsys.readouterr().out == ""
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("No space left on device")])
-    def test_an_interrupted_run_leaves_nothing(self, small, tmp_path, monkeypatch, error):
+    def test_an_interrupted_run_leaves_nothing(self, small, tmp_path, monkeypatch, error, caplog):
         encode = moving_shapes._encode
 
         def interrupted(path, clip, difficulty):
@@ -128,8 +128,11 @@ class TestCache:
 
         with monkeypatch.context() as patch:
             patch.setattr(moving_shapes, "_encode", interrupted)
-            with pytest.raises(type(error) if isinstance(error, OSError) else error):
+            expected = pytest.raises(type(error) if isinstance(error, OSError) else error)
+            with expected, caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
                 self.write(tmp_path)
+        said = [message for message in caplog.messages if "none of them is kept" in message]
+        assert len(said) == (error is KeyboardInterrupt)
         assert list(tmp_path.iterdir()) == []
         assert len(digests(self.write(tmp_path))) == 4 + 1
 
