@@ -32,7 +32,7 @@ def _shown(output: dict[str, Any]) -> str:
     if "text" in output:
         return f"```{{ .text }}\n{''.join(output['text']).rstrip()}\n```"
     data = output["data"]
-    pictures = [
-        f'<img alt="" src="data:{kind};base64,{data[kind].strip()}">' for kind in data if kind.startswith("image/")
-    ]
-    return pictures[0] if pictures else "".join(data.get("text/html", ""))
+    for kind in data:
+        if kind.startswith("image/"):
+            return f'<img alt="" src="data:{kind};base64,{"".join(data[kind]).strip()}">'
+    return "".join(data.get("text/html", ""))
