@@ -28,10 +28,10 @@ def foretold(plan: Preview, forecast: Forecast, loading: LoadingTimes, validatio
     )
     if schedule.flat:
         return f"By the clock of this machine about {duration(sum(own.values()))}: {shares}."
+    verdict = faster_or_slower(own, baseline, ways_out(data.train_dataloader().dataset))
     return (
-        f"By the clock of this machine about {duration(sum(own.values()))}: {shares}. That is "
-        f"{faster_or_slower(own, baseline, ways_out(data.train_dataloader().dataset))}, which takes "
-        f"{duration(sum(baseline.values()))}."
+        f"By the clock of this machine about {duration(sum(own.values()))}: {shares}. The baseline takes "
+        f"{duration(sum(baseline.values()))}, so this is {verdict.rstrip('.')}."
     )
 
 

@@ -1,7 +1,7 @@
 """Reads that end: one that hangs, as on a network drive that is gone, becomes an error.
 
 A thread that waits for a dead drive can't be interrupted, so another one does the waiting, and is dropped if it hangs.
-That costs about 20 microseconds for each read.
+That costs some 50 microseconds for each read. What the system holds in memory is read without it, where it says so.
 
 The time that a read may take halves with each read of this process that still hangs. So a drive that is gone costs
 about two time limits in all, however many of its files are tried one after the other; and where only some files hang,
@@ -13,7 +13,7 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import TypeVar, cast
 
 _Result = TypeVar("_Result")
 READ_TIMEOUT = 60.0
@@ -77,7 +77,19 @@ class WatchedFile:
         if descriptor < 0:
             raise ValueError("read of a closed file")
         there = [(position, min(size, max(self.size - position, 0))) for position, size in ranges]
+        held = [_held_in_memory(descriptor, size, position) for position, size in there]
+        if None not in held:
+            return cast("list[bytes]", held)
         return self._watch.run(lambda: [os.pread(descriptor, size, position) for position, size in there])
+
+
+def _held_in_memory(descriptor: int, size: int, position: int) -> bytes | None:
+    """Reads what the system holds in memory, which no drive can delay; None if some of it isn't, or none can tell."""
+    buffer = bytearray(size)
+    try:
+        return bytes(buffer) if os.preadv(descriptor, [buffer], position, os.RWF_NOWAIT) == size else None
+    except (AttributeError, OSError):  # not Linux; not held, or a file system that does not tell, such as NFS
+        return None
 
 
 def _open(path: str) -> tuple[int, os.stat_result]:

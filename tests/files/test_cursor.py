@@ -11,6 +11,7 @@ import pytest
 
 from lightning_multigrid.files.cursor import Cursor, open_bytes
 from lightning_multigrid.files.watched import HangError, WatchedFile
+from tests.helpers.drives import nothing_is_in_memory
 
 CONTENT = bytes(range(256)) * 9000
 
@@ -60,6 +61,7 @@ def test_what_is_no_ordinary_file_is_not_waited_for(tmp_path):
 
 
 def test_a_read_that_hangs_ends(path, monkeypatch):
+    nothing_is_in_memory(monkeypatch)
     read, released = os.pread, threading.Event()
     monkeypatch.setattr(os, "pread", lambda *args: (released.wait(), read(*args))[1])
     with open_bytes(str(path), timeout=0.2) as file, pytest.raises(HangError, match="a read did not end within"):

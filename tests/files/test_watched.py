@@ -17,6 +17,7 @@ from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.files import watched
 from lightning_multigrid.files.watched import HangError, WatchedFile, within
 from tests.helpers.codings import H264
+from tests.helpers.drives import nothing_is_in_memory
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
 CONTENT = bytes(range(256)) * 3000
@@ -42,6 +43,7 @@ class Hanging:
         self._call, self._left = getattr(os, name), after
         self.released = threading.Event()
         monkeypatch.setattr(os, name, self)
+        nothing_is_in_memory(monkeypatch)
 
     def __call__(self, *args):
         self._left -= 1
@@ -60,6 +62,25 @@ def test_ranges_are_read(path):
     file.close()
     with pytest.raises(ValueError, match="read of a closed file"):
         file.read([(0, 1)])
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="only Linux tells what it holds in memory")
+def test_what_the_system_holds_in_memory_needs_no_thread(path, monkeypatch):
+    ranges = [(5, 20), (len(CONTENT) - 3, 10), (len(CONTENT), 4)]
+    expected = [CONTENT[at : at + size] for at, size in ranges]
+    file, threads = WatchedFile(str(path), timeout=5), []
+    monkeypatch.setattr(watched, "within", lambda timeout, job: (threads.append(timeout), within(timeout, job))[1])
+    with path.open("rb") as same:
+        try:
+            os.preadv(same.fileno(), [bytearray(10)], 0, os.RWF_NOWAIT)
+        except OSError as error:
+            pytest.skip(f"the file system of temporary files does not tell: {error}")
+    assert file.read(ranges) == expected
+    assert not threads
+    nothing_is_in_memory(monkeypatch)
+    assert file.read(ranges) == expected
+    assert threads == [5]
+    file.close()
 
 
 def test_a_read_that_hangs_is_an_error_and_so_are_all_later_ones(path, monkeypatch):
@@ -199,6 +220,7 @@ def test_a_read_that_fails_is_a_video_error(tmp_path, monkeypatch, suffix):
     def fail(*args):
         raise OSError(5, "Input/output error")
 
+    nothing_is_in_memory(monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", fail)
         with pytest.raises(VideoError, match=rf"video\.{suffix}: cannot be read .*Input/output error"):

@@ -18,6 +18,7 @@ from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.packed_file import load_manifest, save_manifest
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.video_list import read_manifest
+from tests.helpers.drives import nothing_is_in_memory
 from tests.helpers.folders_0_2_0 import index_file, manifest_file
 from tests.helpers.indices import INDEX, KEY, make_index
 from tests.helpers.mutations import fuzzed, mutate
@@ -158,6 +159,7 @@ def test_a_drive_that_is_gone_is_waited_for_in_time_and_asked_again(path, monkey
     later = pickle.loads(pickle.dumps(loaded))
     released, read = threading.Event(), os.pread
     with monkeypatch.context() as patch:
+        nothing_is_in_memory(patch)
         patch.setattr(os, "pread", lambda *args: (released.wait(), read(*args))[1])
         with pytest.warns(UserWarning, match=r"manifest.packed .*: a read did not end within 0\.2 s"):
             assert prepared_index(later, 0) is None

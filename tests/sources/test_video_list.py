@@ -18,6 +18,7 @@ from lightning_multigrid.sources.packed_file import save_manifest
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.annotations import rows_of
+from tests.helpers.drives import nothing_is_in_memory
 from tests.helpers.mutations import check_rows, mutate, seeds
 
 
@@ -518,6 +519,7 @@ def test_a_drive_that_is_gone_is_an_error_in_time(tmp_path, monkeypatch, call, s
     released, run, hanging = threading.Event(), watched._Threads.run, getattr(os, call)
     monkeypatch.setattr(watched, "_hung", [])
     monkeypatch.setattr(watched._Threads, "run", lambda self, job, timeout: run(self, job, timeout / 300))
+    nothing_is_in_memory(monkeypatch)
     monkeypatch.setattr(os, call, lambda *args: (released.wait(), hanging(*args))[1])
     with pytest.raises(ManifestError, match=rf"{source}.* can't be .*did not end within 0\.2 s, as on a network drive"):
         read_manifest(tmp_path / source, **arguments)
