@@ -264,9 +264,20 @@ def results():
     ]
 
 
+def clusters():
+    found = report("ray_train")
+    assert all(run["identical"] for run in found["runs"].values())
+    version = ".".join(found["machine"]["ray"].split(".")[:2])
+    return [
+        f"compares a training by Ray ({version}) with the same one",
+        f"the killed run repeated {found['runs']['killed']['repeated']} steps",
+    ]
+
+
 PAGES = {
     "README.md": front,
     "docs/index.md": front,
+    "docs/clusters.md": clusters,
     "docs/evidence.md": evidence,
     "docs/measurements.md": speed,
     "benchmarks/results/README.md": results,
