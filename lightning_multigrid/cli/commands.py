@@ -44,6 +44,7 @@ _PRESETS = Path(__file__).parent / "presets"
 _TAKES = {"plan": "all", "compare": "all", "init": "nothing", "prepare": "data", "check": "data"}
 _TAKES |= {"migrate": "nothing", "completion": "nothing"}
 _OF_TRAINING = "trainer", "model"
+_MEASURED = 8.0  # seconds, at least: the speed of shared machines goes up and down within a few
 _OF_FIT = "ckpt_path", "weights_only"
 # The option for the word after a command.
 _FIRST = {"predict": "data.predict", "init": "source", "prepare": "source", "check": "source", "migrate": "source"}
@@ -359,7 +360,7 @@ def _forecast(plan: Preview, module: LightningModule, step_time: float | None, m
     seconds = {} if step_time is None else {plan.schedule.baseline.shape: step_time}
     if measured_at is not None:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        seconds = measure_steps(module, plan.shapes, device, precision=measured_at)
+        seconds = measure_steps(module, plan.shapes, device, precision=measured_at, at_least=_MEASURED)
     return Forecast(plan.schedule, clip_costs(module, shapes), seconds, plan.world)
 
 
@@ -374,11 +375,13 @@ def _preset(name: str) -> list[str]:
 
 def run(args: ArgsType) -> None:
     """Runs a command line, that of the process if `args` is None."""
+    words: list[str] = []
     if args is None:
-        sys.argv[1:] = typed(sys.argv[1:])
+        words = sys.argv[1:] = typed(sys.argv[1:])
     elif isinstance(args, list):
-        args = typed(args)
-    MultigridCLI(
+        words = args = typed(args)
+    cli = _cli_of(words[0] if words else "")
+    cli(
         LightningModule,
         LightningDataModule,
         trainer_class=CommandTrainer,
@@ -396,10 +399,19 @@ def run(args: ArgsType) -> None:
             "formatter_class": _Help,
             # Otherwise a mistake in one argument prints the names of all arguments.
             "exit_on_error": False,
-            **{name: _parser_kwargs(name) for name in MultigridCLI.subcommands()},
+            **{name: _parser_kwargs(name) for name in cli.subcommands()},
         },
         args=args,
     )
+
+
+def _cli_of(command: str) -> type[MultigridCLI]:
+    """Returns the command line with a parser for one command alone, where that one suffices."""
+    commands = MultigridCLI.subcommands()
+    if command not in commands or command == "completion":  # its script completes all
+        return MultigridCLI
+    alone = {"subcommands": staticmethod(lambda: {command: commands[command]})}
+    return type(MultigridCLI.__name__, (MultigridCLI,), alone)
 
 
 def _parser_kwargs(command: str) -> dict[str, Any]:

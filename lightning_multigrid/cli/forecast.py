@@ -5,9 +5,11 @@ known step time and the FLOPs, or from step times of every grid that were measur
 """
 
 import math
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from statistics import median
 from typing import Any
 
@@ -183,12 +185,14 @@ def measure_steps(
     *,
     precision: str = "32-true",
     rounds: int = 5,
+    at_least: float = 0.0,
 ) -> dict[BatchShape, float]:
     """Returns seconds of a step (forward, backward, SGD) on each shape, the median of several rounds.
 
-    The shapes take turns, so a machine whose speed drifts favours none of them. The first round, which chooses kernels
-    and takes memory, does not count. Each shape comes with the clips that share BN statistics. Every `precision` that
-    is not mixed is measured at 32 bits.
+    There are so many rounds, and more until `at_least` so many seconds have passed. The shapes take turns, so a machine
+    whose speed drifts favours none of them. The first round, which chooses kernels and takes memory, does not count.
+    Each shape comes with the clips that share BN statistics. Every `precision` that is not mixed is measured at 32
+    bits.
     """
     state = {name: value.detach().clone() for name, value in module.state_dict().items()}
     training = module.training
@@ -196,8 +200,11 @@ def measure_steps(
     optimizer = SGD(module.parameters(), lr=1e-6, momentum=0.9)
     following = Following(module, shapes[0][0].frames, shapes[0][0].size)
     seconds: dict[BatchShape, list[float]] = {shape: [] for shape, _ in shapes}
+    end = time.perf_counter() + at_least
     try:
-        for _ in range(1 + rounds):
+        for turn in count():
+            if turn > rounds and time.perf_counter() > end:
+                break
             for shape, sub_batch in shapes:
                 set_sub_batch(module, sub_batch, of=shape.clips)
                 following.set_grid(shape.frames, shape.size)

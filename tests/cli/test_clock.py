@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from lightning_multigrid.cli import commands
 from lightning_multigrid.cli.clock import _account
 from lightning_multigrid.cli.forecast import Forecast
 from lightning_multigrid.cli.main import main
@@ -48,7 +49,8 @@ def test_a_validation_takes_a_third_of_a_step_for_each_clip_or_the_time_of_loadi
         assert account["validation"] == pytest.approx(3 * 10 * seconds)
 
 
-def test_plan_measures_what_the_clock_will_say(tmp_path, capsys):
+def test_plan_measures_what_the_clock_will_say(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(commands, "_MEASURED", 0)
     shapes = "--data=lightning_multigrid.MovingShapesDataModule"
     data = [shapes, f"--data.root={tmp_path}", "--data.train_per_class=2", "--data.val_per_class=1"]
     data += ["--data.batch_size=1", "--data.frames=8", "--data.size=32", "--data.num_workers=0"]

@@ -1,6 +1,8 @@
 """What a plan will cost: against published numbers, counts by hand, and tensors that torch really keeps."""
 
 import time
+from functools import partial
+from itertools import count
 
 import lightning as L
 import pytest
@@ -155,6 +157,17 @@ def test_measuring_leaves_the_module_as_it_was_and_times_each_shape():
     assert not any(isinstance(layer, SubBatchNorm3d) for layer in module.modules())
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_steps_are_measured_for_as_long_as_is_said(monkeypatch):
+    turns, module = [], Net(small_cnn(4))
+    module.net.projection.register_forward_hook(lambda *_: turns.append(0))
+    monkeypatch.setattr(time, "perf_counter", partial(next, count()))  # a second passes at each look
+    measure_steps(module, [(BatchShape(2, 2, 16), 8)], torch.device("cpu"), rounds=2, at_least=9)
+    assert len(turns) > 1 + 2
+    before = len(turns)
+    measure_steps(module, [(BatchShape(2, 2, 16), 8)], torch.device("cpu"), rounds=2)
+    assert len(turns) - before == 1 + 2
 
 
 def test_measuring_in_mixed_precision():

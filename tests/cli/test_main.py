@@ -16,6 +16,7 @@ from lightning.fabric.accelerators import CUDAAccelerator
 from lightning.pytorch.trainer.connectors.logger_connector import logger_connector
 
 import lightning_multigrid
+from lightning_multigrid.cli import commands
 from lightning_multigrid.cli.main import _quiet, main
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
@@ -155,7 +156,8 @@ def test_plan_knows_what_the_model_costs_and_what_the_loader_must_give(tmp_path,
     assert float(last_phase[-1]) == pytest.approx((32 + 16 + 8) / 3 / 0.5, rel=0.1)
 
 
-def test_plan_by_measured_step_times(tmp_path, capsys):
+def test_plan_by_measured_step_times(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(commands, "_MEASURED", 0)
     (tmp_path / "train.csv").touch()  # not read: the clips are given
     arguments = ["plan", "--config", config(tmp_path), "--clips=300", *SMALL, "--trainer.max_epochs=3", "--measure"]
     main([*arguments, "--json"])

@@ -114,6 +114,25 @@ def front():
     ]
 
 
+def own(videos):
+    """The table of a folder of own videos, trained as `init` writes it: its time counts for all variants."""
+    folder = RESULTS / f"own_videos_{videos}"
+    comparison, before = Comparison(folder), json.loads((folder / "init.json").read_text())["seconds"]
+    rows, whole = [f"took {before:.0f} s"], before + comparison.seconds(BASELINE)
+    for name, variant in (
+        ("Baseline", BASELINE),
+        ("**Multigrid 1.5x**", MULTIGRID),
+        ("Baseline, shortened to multigrid's time", SHORTENED),
+    ):
+        of_variant, ends = comparison.runs[variant], [100 * end for end in comparison.ends(variant)]
+        [(epochs, steps)] = {(run.epochs, run.steps) for run in of_variant}
+        clocks = [before + run.seconds for run in of_variant]
+        end = "{:.1f}, {:.1f} and {:.1f}".format(*ends)
+        faster = "" if variant == BASELINE else f"{whole / mean(clocks):.1f}x "
+        rows.append(f"| {name} | {epochs} | {steps:,} | {end} | {mean(clocks):.0f} ± {stdev(clocks):.0f} | {faster}|")
+    return rows
+
+
 def toy():
     """The table of the evidence page."""
     wide = "compare_width48"
