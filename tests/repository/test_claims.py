@@ -102,9 +102,7 @@ def front():
         clocks = [run.seconds for run in runs]
         faster = f"{comparison.seconds(BASELINE) / mean(clocks):.1f}x"
         shown = {BASELINE: "", MULTIGRID: f"**{faster}** "}.get(variant, f"{faster} ")
-        # One of the shortened baselines did not learn.
-        each = "{:.1f}, {:.1f} and {:.1f}".format(*ends)
-        end = each if variant == SHORTENED else f"{mean(ends):.1f} ± {stdev(ends):.1f}"
+        end = f"{mean(ends):.1f} ± {stdev(ends):.1f}"
         rows.append(f"| {name} | {epochs} | {steps:,} | {end} | {mean(clocks):.0f} ± {stdev(clocks):.0f} | {shown}|")
     spent = [mean(run.account[kind] for run in comparison.runs[MULTIGRID]) for kind in (STEPS, WAITING, VALIDATION)]
     whole = comparison.seconds(MULTIGRID)
