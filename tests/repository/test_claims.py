@@ -189,6 +189,7 @@ def evidence():
     middle, end = held[4], held[-1]
     return [
         *toy(),
+        *own(400),
         f"From mini-batch {middle['mini-batches']:,} to {end['mini-batches']:,} of mixed grids, the process that "
         f"trains grew from {middle['memory']:.0f} to {end['memory']:.0f} MiB, and its two workers together from "
         f"{middle['memory of workers']:.0f} to {end['memory of workers']:.0f}; open files stayed "
