@@ -95,6 +95,11 @@ def flowing(printed):
     return " ".join(printed.split())
 
 
+def test_a_command_names_no_option_of_another(capsys):
+    assert failure(capsys, ["check", "folder", "--seeds=3"]) == "There is no option `--seeds`.\n"  # of `compare`
+    assert "Did you mean `seeds`?" in failure(capsys, ["compare", "--seedz=3"])
+
+
 # --- plan ---
 
 
