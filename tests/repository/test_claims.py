@@ -88,47 +88,57 @@ def best_of_equal_time():
     return top1("compare", max(names, key=lambda name: accuracy("compare", name)))
 
 
-def front():
-    """The table of the README and of the front page."""
-    comparison = Comparison(RESULTS / "quickstart")
-    rows = []
+def compared(folder, before=0.0):
+    """A table of what `compare` found; what came `before` a training counts for all variants, in seconds."""
+    comparison, rows = Comparison(RESULTS / folder), []
     for name, variant in (
         ("Baseline", BASELINE),
         ("**Multigrid 1.5x**, the default", MULTIGRID),
         ("Baseline, shortened to multigrid's time", SHORTENED),
     ):
-        runs, ends = comparison.runs[variant], [100 * end for end in comparison.ends(variant)]
-        [(epochs, steps)] = {(run.epochs, run.steps) for run in runs}
-        clocks = [run.seconds for run in runs]
-        faster = f"{comparison.seconds(BASELINE) / mean(clocks):.1f}x"
+        of_variant, ends = comparison.runs[variant], [100 * end for end in comparison.ends(variant)]
+        [(epochs, steps)] = {(run.epochs, run.steps) for run in of_variant}
+        clocks = [before + run.seconds for run in of_variant]
+        faster = f"{(before + comparison.seconds(BASELINE)) / mean(clocks):.1f}x"
         shown = {BASELINE: "", MULTIGRID: f"**{faster}** "}.get(variant, f"{faster} ")
         end = f"{mean(ends):.1f} ± {stdev(ends):.1f}"
         rows.append(f"| {name} | {epochs} | {steps:,} | {end} | {mean(clocks):.0f} ± {stdev(clocks):.0f} | {shown}|")
+    return rows
+
+
+def front():
+    """The table of the README and of the front page."""
+    comparison = Comparison(RESULTS / "quickstart")
     spent = [mean(run.account[kind] for run in comparison.runs[MULTIGRID]) for kind in (STEPS, WAITING, VALIDATION)]
     whole = comparison.seconds(MULTIGRID)
     return [
-        *rows,
+        *compared("quickstart"),
         "of the {:.0f} s, {:.0f} are steps, {:.0f} wait for data, and {:.0f} validate.".format(whole, *spent),
     ]
 
 
-def own(videos):
-    """The table of a folder of own videos, trained as `init` writes it: its time counts for all variants."""
-    folder = RESULTS / f"own_videos_{videos}"
-    comparison, before = Comparison(folder), json.loads((folder / "init.json").read_text())["seconds"]
-    rows, whole = [f"took {before:.0f} s"], before + comparison.seconds(BASELINE)
-    for name, variant in (
-        ("Baseline", BASELINE),
-        ("**Multigrid 1.5x**", MULTIGRID),
-        ("Baseline, shortened to multigrid's time", SHORTENED),
-    ):
-        of_variant, ends = comparison.runs[variant], [100 * end for end in comparison.ends(variant)]
-        [(epochs, steps)] = {(run.epochs, run.steps) for run in of_variant}
-        clocks = [before + run.seconds for run in of_variant]
-        end = "{:.1f}, {:.1f} and {:.1f}".format(*ends)
-        faster = "" if variant == BASELINE else f"{whole / mean(clocks):.1f}x "
-        rows.append(f"| {name} | {epochs} | {steps:,} | {end} | {mean(clocks):.0f} ± {stdev(clocks):.0f} | {faster}|")
-    return rows
+def own():
+    """A folder of 400 videos, trained as `init` writes it."""
+    before = report("own_videos_400/init")["seconds"]
+    return [f"`init` took {before:.0f} s", *compared("own_videos_400", before)]
+
+
+def foretold():
+    """What `plan --measure` says, against what `compare` found."""
+    longer, said, came = [], [], []
+    for folder in ("quickstart", "own_videos_400"):
+        found = Comparison(RESULTS / folder)
+        ours, whole = found.seconds(MULTIGRID), found.seconds(BASELINE)
+        longer += [
+            took / plan for row in report("foretold")[folder] for took, plan in zip((ours, whole), row[:2], strict=True)
+        ]
+        ratios = [ratio for *_, ratio in report("foretold")[folder]]
+        said.append(f"{min(ratios):.1f} to {max(ratios):.1f}")
+        came.append(f"{whole / ours:.1f}")
+    return [
+        f"two small trainings on two cores took {min(longer):.1f} to {max(longer):.1f} times as long, and multigrid "
+        f"was {came[0]} and {came[1]} times faster where {said[0]} and {said[1]} had been foretold."
+    ]
 
 
 def few():
@@ -201,7 +211,7 @@ def evidence():
     middle, end = held[4], held[-1]
     return [
         *toy(),
-        *own(400),
+        *own(),
         *few(),
         f"From mini-batch {middle['mini-batches']:,} to {end['mini-batches']:,} of mixed grids, the process that "
         f"trains grew from {middle['memory']:.0f} to {end['memory']:.0f} MiB, and its two workers together from "
@@ -309,6 +319,7 @@ PAGES = {
     "README.md": front,
     "docs/index.md": front,
     "docs/clusters.md": clusters,
+    "docs/config.md": foretold,
     "docs/evidence.md": evidence,
     "docs/measurements.md": speed,
     "benchmarks/results/README.md": results,
