@@ -8,6 +8,9 @@
     python benchmarks/compare.py --fine-tuning    # that transformer, trained on easy shapes, then tuned on hard ones
     python benchmarks/compare.py --report         # trains nothing: prints the tables and draws the figure
     python benchmarks/compare.py --width 32 --folder wide   # a CNN of twice the width, whose steps outlast decoding
+    python benchmarks/compare.py --avletters avletters  # the CNN on the lips that `avletters.py` has written there
+    python benchmarks/compare.py --epochs 10 --folder short   # all lengths of the task in proportion
+    python benchmarks/compare.py --growing              # regularisation that grows with the grid, and that does not
     python benchmarks/compare.py --tiny --folder tiny   # seconds; its accuracy says nothing
 
 Each run writes one JSON file when it is done, and a run whose file exists is not repeated. So an interrupted comparison
@@ -32,11 +35,12 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean, median, stdev
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import torch
 from measuring import machine
+from regularisation import Regularisation
 from typing_extensions import override
 
 from lightning_multigrid import (
@@ -48,6 +52,7 @@ from lightning_multigrid import (
     MultigridSchedule,
     ShortCycle,
     VideoClassifier,
+    VideoDataModule,
 )
 from lightning_multigrid.cli.forecast import clip_costs
 from lightning_multigrid.models import small_cnn
@@ -69,7 +74,7 @@ COSINE_STAGES = (Fraction(44, 112), Fraction(72, 112), Fraction(92, 112))
 
 @dataclass(frozen=True)
 class Task:
-    """The baseline recipe and its data."""
+    """The baseline recipe and its data: moving shapes, or the videos of a folder with `train` and `val`."""
 
     train_per_class: int = 64
     val_per_class: int = 64
@@ -77,8 +82,8 @@ class Task:
     frames: int = 16
     size: int = 40
     epochs: int = 40
-    milestones: tuple[int, ...] = (20, 30)
-    warmup_epochs: int = 1
+    milestones: tuple[float, ...] = (20, 30)
+    warmup_epochs: float = 1
     lr: float = 0.015
     width: int = 16
     weight_decay: float = 1e-4
@@ -86,18 +91,31 @@ class Task:
     multigrid: dict[str, Any] = field(default_factory=dict)
     difficulty: str = "hard"
     fine_tunes: bool = False
+    classes: int = 16
+    videos: str = ""
 
     @property
     def described(self) -> dict[str, Any]:
         """Its values for the JSON file, without those that the CNN's task does not change."""
         plain = asdict(Task())
-        own = ("weight_decay", "model", "multigrid", "difficulty", "fine_tunes")
-        return {name: value for name, value in asdict(self).items() if name not in own or value != plain[name]}
+        own = ("weight_decay", "model", "multigrid", "difficulty", "fine_tunes", "classes", "videos")
+        values = asdict(self) | {"videos": Path(self.videos).name}  # not where they are
+        return {name: value for name, value in values.items() if name not in own or value != plain[name]}
 
     @property
     def steps(self) -> int:
         """Optimizer steps of an epoch of the baseline."""
-        return 16 * self.train_per_class // self.clips
+        return self.train_clips // self.clips
+
+    @property
+    def train_clips(self) -> int:
+        return self.classes * self.train_per_class
+
+    def of_length(self, epochs: int) -> "Task":
+        """The same with another number of epochs: the LR has its stages and warm-up at the same shares."""
+        share = epochs / self.epochs
+        milestones = tuple(share * milestone for milestone in self.milestones)
+        return replace(self, epochs=epochs, milestones=milestones, warmup_epochs=share * self.warmup_epochs)
 
     def schedule(self, **arguments: Any) -> MultigridSchedule:
         """The multigrid schedule that the callback will infer."""
@@ -114,8 +132,11 @@ class Task:
         lr, warmup = lr_factor * self.lr, share * self.warmup_epochs
         if self.model == "cnn":
             milestones = [share * milestone for milestone in self.milestones]
-            model = small_cnn(num_classes=16, width=self.width)
-            return VideoClassifier(model, 16, lr=lr, schedule="steps", milestones=milestones, warmup_epochs=warmup)
+            model = small_cnn(num_classes=self.classes, width=self.width)
+            schedule = "steps" if milestones else "cosine"
+            return VideoClassifier(
+                model, self.classes, lr=lr, schedule=schedule, milestones=milestones, warmup_epochs=warmup
+            )
         model = VideoTransformer(16, self.frames, self.size, TUBELET, PATCH, self.width, depth=3, heads=2)
         adamw = partial(torch.optim.AdamW, lr=lr)
         return VideoClassifier(
@@ -124,7 +145,20 @@ class Task:
 
     def multigrid_steps(self, **arguments: Any) -> int:
         """Optimizer steps of a multigrid training."""
-        return sum(self.schedule(**arguments).phase_steps(16 * self.train_per_class))
+        return sum(self.schedule(**arguments).phase_steps(self.train_clips))
+
+    def data(self, workers: int) -> VideoDataModule:
+        shape = {"batch_size": self.clips, "frames": self.frames, "size": self.size, "num_workers": workers}
+        if not self.videos:
+            return MovingShapesDataModule(
+                train_per_class=self.train_per_class,
+                val_per_class=self.val_per_class,
+                difficulty=self.difficulty,
+                **shape,
+            )
+        train, val = (Path(self.videos) / part for part in ("train", "val"))
+        # As in the config that `avletters.py` writes.
+        return VideoDataModule(train, val, sampling="segments", short_side=(32, 34), flip=False, **shape)
 
 
 TINY = Task(
@@ -156,6 +190,9 @@ TRANSFORMER = Task(
 # Where a fine-tuning starts is trained like this; its head is not taken.
 PRETRAINED = {"difficulty": "easy", "epochs": TRANSFORMER.epochs, "lr": TRANSFORMER.lr, "fine_tunes": False}
 FINE_TUNING = replace(TRANSFORMER, epochs=5, lr=3e-4, fine_tunes=True)
+AVLETTERS = Task(
+    classes=26, train_per_class=20, frames=12, size=32, epochs=64, milestones=(), warmup_epochs=0, lr=0.005
+)
 
 
 @dataclass(frozen=True)
@@ -168,6 +205,8 @@ class Variant:
         steps_of: For a shortened baseline, the multigrid variant that has as many steps.
         steps_factor: A shortened baseline has so many times the steps of `steps_of`.
         lr_factor: Its LR, relative to the task's.
+        regularised: Whether dropout, stochastic depth and erased boxes are on, at full strength or, if it `grows`, in
+            proportion to the points of the grid.
     """
 
     label: str
@@ -175,6 +214,7 @@ class Variant:
     steps_of: str | None = None
     steps_factor: float = 1.0
     lr_factor: float = 1.0
+    regularised: Literal["", "constant", "grows"] = ""
 
 
 COMPARISON = {
@@ -204,8 +244,19 @@ TRANSFORMERS = {
 }
 
 FINE_TUNINGS = {
-    name: TRANSFORMERS[name] for name in ("baseline", "multigrid_1.5x", "short_1.5x", "multigrid_2.5x", "short_2.5x")
+    name: TRANSFORMERS[name]
+    for name in ("baseline", "multigrid_1.5x", "short_1.5x", "linear", "unscaled", "multigrid_2.5x", "short_2.5x")
 }
+
+# Regularisation that grows with the grid (Tan and Le 2021, "EfficientNetV2"), by the factor of the epochs.
+GROWING = {
+    f"{name}_{factor:g}x": Variant(f"Multigrid {factor:g}x, {label}", {"epoch_factor": factor}, regularised=how)
+    for factor in (1.0, 1.5)
+    for name, label, how in (
+        ("regularised", "regularised", "constant"),
+        ("growing", "regularised more on larger grids", "grows"),
+    )
+} | {"baseline_regularised": Variant("Baseline, regularised", regularised="constant")}
 
 # A step of multigrid 1.5x takes 1.14 times as long as a step of the baseline (results/compare, CPU time), so a baseline
 # with 1.14 times its steps takes as long. The LRs are those of the search for its best one.
@@ -248,7 +299,9 @@ def variants_of(task: Task) -> dict[str, Variant]:
     """Every way to train that there is for a task."""
     if task.fine_tunes:
         return FINE_TUNINGS
-    return TRANSFORMERS if task.model == "transformer" else COMPARISON | OPPONENTS | ablations(task)
+    if task.model == "transformer":
+        return TRANSFORMERS | GROWING
+    return COMPARISON | OPPONENTS | ablations(task) | GROWING
 
 
 def predicted_speedup(task: Task, variant: Variant) -> float:
@@ -289,15 +342,9 @@ def train(
     if task.fine_tunes:
         start = torch.load(weights, weights_only=True)
         model.load_state_dict({name: value for name, value in start.items() if "head" not in name}, strict=False)
-    data = MovingShapesDataModule(
-        train_per_class=task.train_per_class,
-        val_per_class=task.val_per_class,
-        difficulty=task.difficulty,
-        batch_size=task.clips,
-        frames=task.frames,
-        size=task.size,
-        num_workers=workers,
-    )
+    if variant.regularised:
+        Regularisation(model.model, task.frames * task.size**2, grows=variant.regularised == "grows")
+    data = task.data(workers)
     trainer = make_trainer(callbacks, round(share * task.steps * task.epochs))
     decoding = children_seconds()
     trainer.fit(model, data)
@@ -503,11 +550,14 @@ def report_cnn(runs: dict[str, list[dict[str, Any]]], task: Task) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    choices = dict.fromkeys([*variants_of(Task()), *TRANSFORMERS])
+    choices = dict.fromkeys([*variants_of(Task()), *variants_of(TRANSFORMER)])
     parser.add_argument("--variants", nargs="+", choices=choices, help="only these")
     parser.add_argument("--model", choices=["cnn", "transformer"], default="cnn")
     parser.add_argument("--fine-tuning", action="store_true", help="a transformer that was trained on easy shapes")
     parser.add_argument("--ablations", action="store_true", help="the variants of Table 1 instead of the comparison")
+    parser.add_argument("--growing", action="store_true", help="regularisation that grows with the grid")
+    parser.add_argument("--avletters", metavar="FOLDER", help="real videos that `avletters.py` has written there")
+    parser.add_argument("--easy", action="store_true", help="easy shapes")
     parser.add_argument("--opponents", action="store_true", help="shortened baselines with other LRs and more steps")
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--tiny", action="store_true", help="a few steps on a few videos")
@@ -521,17 +571,32 @@ def main() -> None:
     if transforms:
         task = FINE_TUNING if args.fine_tuning else TRANSFORMER
         task = replace(task, train_per_class=4, val_per_class=1, epochs=4) if args.tiny else task
-    task = replace(task, epochs=args.epochs or task.epochs)
-    if task not in (Task(), TRANSFORMER, FINE_TUNING) and args.folder is None:
+    if args.avletters:
+        task = replace(AVLETTERS, videos=args.avletters)
+    if args.easy:
+        task = replace(task, difficulty="easy")
+    own = task in (Task(), TRANSFORMER, FINE_TUNING) or args.avletters
+    if args.epochs not in (None, task.epochs):
+        task, own = task.of_length(args.epochs), False
+    if not own and args.folder is None:
         parser.error(
-            "`--tiny`, `--width` and `--epochs` need a `--folder` of their own, so that their runs are not taken for "
-            "others."
+            "`--tiny`, `--width`, `--easy` and `--epochs` need a `--folder` of their own, so that their runs are not "
+            "taken for others."
         )
-    results = "compare_fine_tuning" if args.fine_tuning else "compare_transformer" if transforms else "compare"
+    results = (
+        "compare_fine_tuning"
+        if args.fine_tuning
+        else "compare_transformer"
+        if transforms
+        else "compare_avletters"
+        if args.avletters
+        else "compare"
+    )
     folder = args.folder or RESULTS.with_name(results)
     if not args.report:
-        group = ablations(task) if args.ablations else OPPONENTS if args.opponents else COMPARISON
-        names = args.variants or list(variants_of(task) if transforms else group)
+        group = GROWING if args.growing else variants_of(task) if transforms else COMPARISON
+        group = ablations(task) if args.ablations else OPPONENTS if args.opponents else group
+        names = args.variants or list(group)
         run(names, args.seeds, task, folder, args.workers)
     report(folder, task)
 

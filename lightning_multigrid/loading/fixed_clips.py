@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from lightning_multigrid.loading.randomness import derive_seed, own_generators, reseed_own, seeded
+from lightning_multigrid.loading.randomness import derive_seed, own_generators, reseed_own, seed_host, seeded
 from lightning_multigrid.loading.reduction import baseline_grid, draw_frames
 from lightning_multigrid.loading.repeats import read_clips
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
@@ -80,11 +80,12 @@ class FixedClips:
     def read_clips(self, requests: Sequence[ClipRequest]) -> list[Any]:
         """Returns for each request what `read_clip` would."""
         own, reduced = own_generators(self.dataset), []
-        for request in requests:
-            reseed_own(own, derive_seed(request.seed, 1))  # so that they don't draw what the global ones do
-            with seeded(request.seed):
+        with seeded(0):  # restores what each request seeds
+            for request in requests:
+                reseed_own(own, derive_seed(request.seed, 1))  # so that they don't draw what the global ones do
+                seed_host(request.seed)
                 sample = self.dataset[request.index]
-            reduced.append(self._parts.reduced(sample, request, (self.frames, self.size), self.divisor))
+                reduced.append(self._parts.reduced(sample, request, (self.frames, self.size), self.divisor))
         return reduced
 
 

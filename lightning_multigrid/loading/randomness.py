@@ -25,14 +25,15 @@ def reseed(seed: int) -> None:
     """Seeds torch (on every device), NumPy and Python."""
     # `torch.manual_seed` also notes the seed for devices that are missing or not in use. It takes a stack trace for
     # each, which takes a hundred times as long as all the rest.
-    _seed_host(seed)
+    seed_host(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
     elif torch.accelerator.is_available() and not torch.cuda.is_available():
         torch.manual_seed(seed)
 
 
-def _seed_host(seed: int) -> None:
+def seed_host(seed: int) -> None:
+    """Seeds torch (on the CPU), NumPy and Python."""
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
@@ -43,7 +44,7 @@ def seeded(seed: int) -> Iterator[None]:
     """Seeds torch (on the CPU), NumPy and Python, and restores their states at the end."""
     # Not `torch.manual_seed`: it would also reseed the GPUs, and so change the model's dropout.
     states = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
-    _seed_host(seed)
+    seed_host(seed)
     try:
         yield
     finally:

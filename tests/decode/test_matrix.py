@@ -388,9 +388,9 @@ def test_names_are_unique() -> None:
 
 @pytest.mark.timeout(600)
 def test_a_sample_of_the_matrix(here: Connection, tmp_path: Path, shown: Callable[[str], None]) -> None:
-    faults, counts, summary = run_matrix(here, sample(cases(), 40), tmp_path, thorough=False)
+    faults, counts, summary = run_matrix(here, sample(cases(), 24), tmp_path, thorough=False)
     shown(summary)
-    assert counts["files"] >= 34
+    assert counts["files"] >= 20
     assert not faults
 
 

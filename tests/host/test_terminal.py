@@ -119,7 +119,7 @@ WIDTHS = (60, 80, 100, 160, 230)
     ("bar", "columns"),
     sampled(
         [*((bar, width) for bar in (RichProgressBar, TQDMProgressBar) for width in WIDTHS), (None, 100)],
-        *((RichProgressBar, 80), (RichProgressBar, 230), (TQDMProgressBar, 60), (TQDMProgressBar, 160), (None, 100)),
+        *((RichProgressBar, 80), (TQDMProgressBar, 60), (None, 100)),
     ),
 )
 def test_a_person_sees_every_message_whole_once_and_in_order(bar, columns, tmp_path):

@@ -20,17 +20,13 @@ SAMPLE = (
     "Whole scripts: `import lightning as L`: module, data module, `ModelCheckpoint`, `EarlyStopping`, "
     "`LearningRateMonitor`, resumed",
     "Datasets and samples: the dataset is told the epoch in `on_train_epoch_start`",
-    "Datasets and samples: a torch generator of its own",
     "Datasets and samples: draws that no seed sets",
     "Datasets and samples: an `IterableDataset` with `limit_train_batches`",
-    "Loaders and samplers: a balanced sampler",
     "Loaders and samplers: torchdata's `StatefulDataLoader`",
     "Several tensors per sample: SlowFast's pathways",
-    "LR by hand, and schedulers of one's own: timm by epoch, in `lr_scheduler_step`",
     "LR by hand, and schedulers of one's own: a warm-up of 500 steps in `optimizer_step`",
     "Manual optimization: two optimizers and schedulers, stepped after each epoch",
     "Arguments of the Trainer: `accumulate_grad_batches=2`",
-    "Callbacks of the script: `ModelCheckpoint` by a metric",
 )
 REFUSED = [style for style in STYLES if style.refused is not None]
 ROOT = Path(__file__).parents[2]

@@ -311,8 +311,9 @@ def test_compiled_channels_last_and_remainders(clips):
     assert_close(layer.state_dict(), eager.state_dict())
 
 
-@pytest.mark.parametrize("momentum", [0.1, None])
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize(
+    ("momentum", "memory_format"), [(0.1, torch.contiguous_format), (None, torch.channels_last_3d)]
+)
 def test_a_single_group_is_compiled_without_a_break(momentum, memory_format):
     torch.compiler.reset()
     layer = make_layer(SubBatchNorm3d, sub_batch=4, momentum=momentum)

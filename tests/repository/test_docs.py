@@ -37,7 +37,7 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
     names = {"__name__": "__main__"}  # a page is read from top to bottom
     for block in blocks(page, "python"):
         if "\nfrom ray." in block:
-            pytest.importorskip("ray", reason="Ray is no package of the tests")
+            pytest.importorskip("ray.train", reason="Ray is no package of the tests")
         if block.startswith(">>>"):
             test = doctest.DocTestParser().get_doctest(block, names, page, page, 0)
             assert (
