@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,9 +41,19 @@ def machine(device: torch.device, packages: Sequence[str] = ()) -> dict[str, Any
         "cudnn": torch.backends.cudnn.version() if device.type == "cuda" else None,
         "lightning": version("lightning"),
         "lightning_multigrid": lightning_multigrid.__version__,
+        "commit": _commit(),
         **_versions(packages),
         "date": datetime.now(timezone.utc).date().isoformat(),
     }
+
+
+def _commit() -> str | None:
+    """The commit of this repository; None outside of one."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def _versions(packages: Sequence[str]) -> dict[str, str | None]:
