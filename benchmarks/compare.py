@@ -588,7 +588,7 @@ def main() -> None:
         if args.fine_tuning
         else "compare_transformer"
         if transforms
-        else "compare_avletters"
+        else "compare_lips"
         if args.avletters
         else "compare"
     )
