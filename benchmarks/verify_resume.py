@@ -242,9 +242,8 @@ def verify(kills: int, workers: int, seed: int, folder: Path) -> int:
         raise RuntimeError(f"The uninterrupted training failed:\n{(whole / 'output.txt').read_text()}")
     expected = {tuple(step[:2]): step for step in steps_of(whole)}
     draw, identical = random.Random(seed), 0
-    per_epoch = -(-CLIPS // 4)
-    epochs = 1 + max(epoch for epoch, _ in expected)
-    moments = choose_moments(kills, (epochs - 1) * per_epoch, len(expected) // 3, draw)
+    per_validation = -(-CLIPS // 4)  # there are as many as in the baseline
+    moments = choose_moments(kills, EPOCHS * per_validation, len(expected) // 3, draw)
     for number, (moment, place) in enumerate(moments):
         trial = folder / f"trial {number}"
         trial.mkdir()
@@ -253,9 +252,10 @@ def verify(kills: int, workers: int, seed: int, folder: Path) -> int:
         killed = run(trial, workers, KillAt(moment, place, delay))
         ended = run(trial, workers)
         steps = steps_of(trial)
+        if not os.WIFSIGNALED(killed):
+            raise RuntimeError(f"The training ended before {moment} {place}.")
         same = (
-            os.WIFSIGNALED(killed)
-            and ended == 0
+            ended == 0
             and {tuple(step[:2]) for step in steps} == set(expected)
             and all(step == expected[tuple(step[:2])] for step in steps)
             and (trial / "hash").read_text() == (whole / "hash").read_text()
