@@ -10,23 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-import matplotlib
 from compare import load
 
 from lightning_multigrid.reports import BASELINE, MULTIGRID, Comparison
-
-matplotlib.use("Agg")
-from matplotlib import pyplot
 
 RESULTS = Path(__file__).parent / "results"
 FIGURE = Path(__file__).parents[1] / "docs" / "images" / "pays.png"
 FEW_STEPS = 2500  # where the callback and `plan` begin to warn
 TASKS = {
-    "hard shapes, CNN": ("compare",),
+    "hard shapes, CNN": ("compare", "cnn_20", "cnn_10"),
     "hard shapes, wider CNN": ("compare_width48",),
     "hard shapes, transformer": ("compare_transformer_60", "compare_transformer"),
     "fine-tuned transformer": ("compare_fine_tuning",),
-    "lips, CNN": (),
+    "lips, CNN": ("lips",),  # its baselines are in `compare_avletters`
 }
 BY_THE_CLOCK = {"easy shapes, CNN": "quickstart", "400 own videos": "own_videos_400", "60 own videos": "own_videos_60"}
 
@@ -40,14 +36,14 @@ class Pair:
         factor: The callback's `epoch_factor`.
         steps: Of a training without and with the callback.
         ends: Top-1 accuracies without and with the callback, in percent, one for each seed.
-        share: Time with the callback as a share of the baseline's.
+        share: Time with the callback as a share of the baseline's, None where they were not measured alike.
     """
 
     task: str
     factor: float
     steps: tuple[int, int]
     ends: tuple[Sequence[float], Sequence[float]]
-    share: float
+    share: float | None
 
     @property
     def gained(self) -> float:
@@ -66,7 +62,8 @@ class Pair:
     def row(self) -> str:
         ends = [f"{mean(of):.1f}" + (f" ± {stdev(of):.1f}" if len(of) > 1 else "") for of in self.ends]
         steps = [f"{number:,}" for number in self.steps]
-        cells = [self.task, steps[0], ends[0], f"{self.factor:g}x", steps[1], ends[1], f"{100 * self.share:.0f} %"]
+        share = "" if self.share is None else f"{100 * self.share:.0f} %"
+        cells = [self.task, steps[0], ends[0], f"{self.factor:g}x", steps[1], ends[1], share]
         return f"| {' | '.join(cells)} |"
 
 
@@ -75,6 +72,11 @@ def _of_script(task: str, folder: Path) -> Iterator[Pair]:
     for name, of_variant in runs.items():
         factor = name.removeprefix("multigrid_").removesuffix("x")
         if name != f"multigrid_{factor}x":
+            continue
+        if "baseline" not in runs:
+            found = Comparison(RESULTS / "compare_avletters")
+            ends = [100 * end for end in found.ends(BASELINE)], [100 * run["top1"] for run in of_variant]
+            yield Pair(task, float(factor), (found.runs[BASELINE][0].steps, of_variant[0]["steps"]), ends, None)
             continue
         both = runs["baseline"], of_variant
         ends = tuple([100 * run["top1"] for run in part] for part in both)
@@ -104,6 +106,11 @@ def table(found: Sequence[Pair]) -> str:
 
 def draw(found: Sequence[Pair], file: Path) -> None:
     """Points of top-1 over the baseline against the steps of the training with the callback."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
     figure, axes = pyplot.subplots(figsize=(7.2, 4.4), dpi=110)
     for number, task in enumerate([*TASKS, *BY_THE_CLOCK]):
         of_task = [pair for pair in found if pair.task == task]

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
+from pays import pairs, table
 
 from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison
 from lightning_multigrid.reports.account import STEPS, VALIDATION, WAITING
@@ -197,6 +198,32 @@ def lips():
     ]
 
 
+def scalings():
+    """The transformer's LR, by this version."""
+    folders = "transformer_10", "transformer_60", "fine_tuning"
+    rows = ("not scaled", "unscaled"), ("**square root**, the default", "multigrid_1.5x"), ("linear", "linear")
+    return [f"| {name} | {' | '.join(top1(folder, variant) for folder in folders)} |" for name, variant in rows]
+
+
+def growing():
+    """Regularisation in proportion to the grid."""
+    rows = ("as it is", "multigrid"), ("growing with the grid", "growing"), ("as strong on all grids", "regularised")
+    return [
+        f"| {name} | {top1('transformer_10', f'{kind}_1.5x')} | "
+        f"{top1('cnn_40', f'{kind}_1.0x' if kind == 'multigrid' else f'{kind}_1x')} |"
+        for name, kind in rows
+    ]
+
+
+def measured():
+    """What `pays.py` makes of all runs."""
+    short, longer = (
+        f"{100 * accuracy(folder, 'multigrid_3.0x'):.1f} against {100 * accuracy(folder, 'baseline'):.1f} %"
+        for folder in ("cnn_10", "cnn_20")
+    )
+    return [*table(pairs()).splitlines(), f"({short}, and {longer}, single runs)"]
+
+
 def evidence():
     wide, narrow = "compare_width48", "compare"
     base, ours = "baseline", "multigrid_1.5x"
@@ -243,6 +270,11 @@ def evidence():
         f"channels_last_3d or with a remainder.",
         f"takes {split[0]:.1f} to {split[-1]:.0f}x the time of plain BatchNorm",
         *lips(),
+        "1.0x ended at {} %, 1.5x at {} %, 2.0x at {} %.".format(
+            *(top1("lips", f"multigrid_{factor}x") for factor in ("1.0", "1.5", "2.0"))
+        ),
+        *scalings(),
+        *growing(),
     ]
 
 
@@ -321,6 +353,7 @@ PAGES = {
     "docs/index.md": front,
     "docs/clusters.md": clusters,
     "docs/config.md": foretold,
+    "docs/pays.md": measured,
     "docs/evidence.md": evidence,
     "docs/measurements.md": speed,
     "benchmarks/results/README.md": results,
