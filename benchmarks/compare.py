@@ -113,6 +113,8 @@ class Task:
 
     def of_length(self, epochs: int) -> "Task":
         """The same with another number of epochs: the LR has its stages and warm-up at the same shares."""
+        if epochs == self.epochs:
+            return self  # whole numbers stay whole
         share = epochs / self.epochs
         milestones = tuple(share * milestone for milestone in self.milestones)
         return replace(self, epochs=epochs, milestones=milestones, warmup_epochs=share * self.warmup_epochs)
@@ -148,6 +150,7 @@ class Task:
         return sum(self.schedule(**arguments).phase_steps(self.train_clips))
 
     def data(self, workers: int) -> VideoDataModule:
+        """Its clips, decoded by so many processes."""
         shape = {"batch_size": self.clips, "frames": self.frames, "size": self.size, "num_workers": workers}
         if not self.videos:
             return MovingShapesDataModule(
@@ -256,7 +259,7 @@ GROWING = {
         ("regularised", "regularised", "constant"),
         ("growing", "regularised more on larger grids", "grows"),
     )
-} | {"baseline_regularised": Variant("Baseline, regularised", regularised="constant")}
+}
 
 # A step of multigrid 1.5x takes 1.14 times as long as a step of the baseline (results/compare, CPU time), so a baseline
 # with 1.14 times its steps takes as long. The LRs are those of the search for its best one.
@@ -545,6 +548,8 @@ def report_cnn(runs: dict[str, list[dict[str, Any]]], task: Task) -> None:
         print("\n" + table(runs, default | ablations(task), times=False))
     if set(OPPONENTS) & set(runs):
         print("\n" + table(runs, default | OPPONENTS, times=False))
+    if set(GROWING) & set(runs):
+        print("\n" + table(runs, COMPARISON | GROWING, times=False))
 
 
 def main() -> None:
@@ -557,7 +562,6 @@ def main() -> None:
     parser.add_argument("--ablations", action="store_true", help="the variants of Table 1 instead of the comparison")
     parser.add_argument("--growing", action="store_true", help="regularisation that grows with the grid")
     parser.add_argument("--avletters", metavar="FOLDER", help="real videos that `avletters.py` has written there")
-    parser.add_argument("--easy", action="store_true", help="easy shapes")
     parser.add_argument("--opponents", action="store_true", help="shortened baselines with other LRs and more steps")
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--tiny", action="store_true", help="a few steps on a few videos")
@@ -567,36 +571,30 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="of the JSON files")
     args = parser.parse_args()
     transforms = args.model == "transformer" or args.fine_tuning
-    task = TINY if args.tiny else Task(width=args.width)
-    if transforms:
-        task = FINE_TUNING if args.fine_tuning else TRANSFORMER
-        task = replace(task, train_per_class=4, val_per_class=1, epochs=4) if args.tiny else task
-    if args.avletters:
-        task = replace(AVLETTERS, videos=args.avletters)
-    if args.easy:
-        task = replace(task, difficulty="easy")
-    own = task in (Task(), TRANSFORMER, FINE_TUNING) or args.avletters
-    if args.epochs not in (None, task.epochs):
-        task, own = task.of_length(args.epochs), False
-    if not own and args.folder is None:
+    if args.avletters and (transforms or args.tiny):
+        parser.error("`--avletters` is the CNN's, and as long as its videos: leave out what else names a task.")
+    results, task, group = "compare", Task(), COMPARISON
+    if args.fine_tuning:
+        results, task, group = "compare_fine_tuning", FINE_TUNING, FINE_TUNINGS
+    elif transforms:
+        results, task, group = "compare_transformer", TRANSFORMER, TRANSFORMERS
+    elif args.avletters:
+        results, task = "lips", replace(AVLETTERS, videos=args.avletters)
+    named = task
+    if args.tiny:
+        task = replace(task, train_per_class=4, val_per_class=1, epochs=4) if transforms else TINY
+    elif not transforms:
+        task = replace(task, width=args.width)
+    task = task.of_length(args.epochs or task.epochs)
+    if task != named and args.folder is None:
         parser.error(
-            "`--tiny`, `--width`, `--easy` and `--epochs` need a `--folder` of their own, so that their runs are not "
-            "taken for others."
+            "`--tiny`, `--width` and `--epochs` need a `--folder` of their own, so that their runs are not taken for "
+            "others."
         )
-    results = (
-        "compare_fine_tuning"
-        if args.fine_tuning
-        else "compare_transformer"
-        if transforms
-        else "compare_lips"
-        if args.avletters
-        else "compare"
-    )
     folder = args.folder or RESULTS.with_name(results)
     if not args.report:
-        group = GROWING if args.growing else variants_of(task) if transforms else COMPARISON
         group = ablations(task) if args.ablations else OPPONENTS if args.opponents else group
-        names = args.variants or list(group)
+        names = args.variants or list(GROWING if args.growing else group)
         run(names, args.seeds, task, folder, args.workers)
     report(folder, task)
 

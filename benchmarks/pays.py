@@ -5,26 +5,28 @@
 Nothing is trained: `compare.py` and the command `compare` have left the runs in `results`.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 from compare import load
 
 from lightning_multigrid.reports import BASELINE, MULTIGRID, Comparison
+from lightning_multigrid.reports.changed_meaning import SHORT
 
 RESULTS = Path(__file__).parent / "results"
 FIGURE = Path(__file__).parents[1] / "docs" / "images" / "pays.png"
-FEW_STEPS = 2500  # where the callback and `plan` begin to warn
 TASKS = {
     "hard shapes, CNN": ("compare", "cnn_20", "cnn_10"),
     "hard shapes, wider CNN": ("compare_width48",),
     "hard shapes, transformer": ("compare_transformer_60", "compare_transformer"),
     "fine-tuned transformer": ("compare_fine_tuning",),
-    "lips, CNN": ("lips",),  # its baselines are in `compare_avletters`
+    "lips, CNN": ("lips",),
 }
-BY_THE_CLOCK = {"easy shapes, CNN": "quickstart", "400 own videos": "own_videos_400", "60 own videos": "own_videos_60"}
+BY_THE_CLOCK = {"quick start, CNN": "quickstart", "400 own videos": "own_videos_400", "60 own videos": "own_videos_60"}
 
 
 @dataclass(frozen=True)
@@ -67,21 +69,24 @@ class Pair:
         return f"| {' | '.join(cells)} |"
 
 
+def _measured(runs: Sequence[Any]) -> tuple[int, list[float], float]:
+    """Of runs of the script: the steps of each, the ends, and the mean CPU time with decoding."""
+    ends = [100 * run["top1"] for run in runs]
+    return runs[0]["steps"], ends, mean(run["train_seconds"] + run["decode_seconds"] for run in runs)
+
+
 def _of_script(task: str, folder: Path) -> Iterator[Pair]:
     runs = load(folder)
+    if "baseline" in runs:
+        steps, ends, seconds = _measured(runs["baseline"])
+    else:  # of the lips, which the command `compare` has trained
+        found = Comparison(RESULTS / "compare_avletters")
+        steps, ends, seconds = found.runs[BASELINE][0].steps, [100 * end for end in found.ends(BASELINE)], 0.0
     for name, of_variant in runs.items():
-        factor = name.removeprefix("multigrid_").removesuffix("x")
-        if name != f"multigrid_{factor}x":
-            continue
-        if "baseline" not in runs:
-            found = Comparison(RESULTS / "compare_avletters")
-            ends = [100 * end for end in found.ends(BASELINE)], [100 * run["top1"] for run in of_variant]
-            yield Pair(task, float(factor), (found.runs[BASELINE][0].steps, of_variant[0]["steps"]), ends, None)
-            continue
-        both = runs["baseline"], of_variant
-        ends = tuple([100 * run["top1"] for run in part] for part in both)
-        before, after = (mean(run["train_seconds"] + run["decode_seconds"] for run in part) for part in both)
-        yield Pair(task, float(factor), (both[0][0]["steps"], both[1][0]["steps"]), ends, after / before)
+        if found_factor := re.fullmatch(r"multigrid_([\d.]+)x", name):
+            own_steps, own_ends, own_seconds = _measured(of_variant)
+            share = own_seconds / seconds if seconds else None
+            yield Pair(task, float(found_factor[1]), (steps, own_steps), (ends, own_ends), share)
 
 
 def _of_command(task: str, folder: Path) -> Pair:
@@ -119,8 +124,8 @@ def draw(found: Sequence[Pair], file: Path) -> None:
         for pair in of_task:
             axes.annotate(f" {pair.factor:g}x", (pair.steps[1], pair.gained), fontsize=7, va="bottom")
     axes.axhline(0, color="grey", linewidth=0.8)
-    axes.axvline(FEW_STEPS, color="grey", linewidth=0.8, linestyle="--")
-    axes.text(FEW_STEPS, axes.get_ylim()[0], " the callback warns to the left", fontsize=7, va="bottom")
+    axes.axvline(SHORT, color="grey", linewidth=0.8, linestyle="--")
+    axes.text(SHORT, axes.get_ylim()[0], " the callback warns to the left", fontsize=7, va="bottom")
     axes.set_xscale("log")
     axes.set(xlabel="optimizer steps with the callback", ylabel="top-1 over the baseline, points")
     axes.grid(alpha=0.3, which="both")

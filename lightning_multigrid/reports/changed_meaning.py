@@ -14,7 +14,7 @@ from lightning_multigrid.host import Trainer, is_a
 from lightning_multigrid.schedule import MultigridSchedule, Plan
 
 _FEW_STEPS = 20  # two horizons of BatchNorm's default momentum
-_SHORT = 2500  # steps; a handful of trainings from scratch, of a small CNN, say so (docs/speed.md)
+SHORT = 2500  # steps; a handful of trainings from scratch, of a small CNN, say so (docs/speed.md)
 
 
 def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule, holds_patience: bool = True) -> None:
@@ -36,11 +36,11 @@ def tell_few_steps(trainer: Trainer, steps: int, scale: float) -> None:
 def short_training(plan: Plan) -> str | None:
     """Returns what to expect of a multigrid training of few steps, if it is one."""
     steps = plan.optimizer_steps
-    if plan.schedule.flat or steps >= _SHORT or plan.schedule.iteration_reduction < 1:
+    if plan.schedule.flat or steps >= SHORT or plan.schedule.iteration_reduction < 1:
         return None
     return (
         f"This training has only {steps} optimizer steps. In the trainings from scratch that "
-        f"were measured, multigrid with fewer than about {_SHORT} steps often ended worse than its baseline. "
+        f"were measured, multigrid with fewer than about {SHORT} steps often ended worse than its baseline. "
         "`lightning-multigrid compare` shows whether it pays here. More epochs, or a larger `epoch_factor`, help."
     )
 

@@ -2,8 +2,11 @@
 
 import runpy
 import struct
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
+import compare
 import numpy as np
 import pytest
 import yaml
@@ -40,6 +43,19 @@ def test_videos_are_lossless_and_split_by_take(main, tmp_path):
         np.testing.assert_array_equal(rgb, np.repeat(given[name][..., None], 3, axis=-1))
     config = yaml.safe_load((target / "config.yaml").read_text())
     assert config["data"]["init_args"]["train"] == str(target / "train")
+
+
+def test_compare_trains_what_the_config_says():
+    config = yaml.safe_load(runpy.run_path(str(SCRIPT))["CONFIG"].format(train="here/train", val="here/val"))
+    data, model, task = config["data"]["init_args"], config["model"]["init_args"], compare.AVLETTERS
+    assert (task.clips, task.frames, task.size) == (data["batch_size"], data["frames"], data["size"])
+    assert task.epochs == config["trainer"]["max_epochs"]
+    assert (task.lr, task.classes, task.milestones) == (model["lr"], model["num_classes"], ())
+    with mock.patch.object(compare, "VideoDataModule") as made:
+        replace(task, videos="here").data(1)
+    made.assert_called_once_with(
+        Path(data.pop("train")), Path(data.pop("val")), **data | {"short_side": tuple(data["short_side"])}
+    )
 
 
 def test_files_of_another_kind_are_refused(main, tmp_path, capsys):

@@ -236,7 +236,11 @@ def evidence():
     plain, others, split = norm_ratios("plain"), norm_ratios("others"), norm_ratios("all", "split")
     held, epoch = report("long_run")["fit"], report("long_run")["epoch"]
     middle, end = held[4], held[-1]
+    same, kills = re.search(
+        r"^(\d+)/(\d+) identical", (RESULTS / "verify_resume.txt").read_text(), re.MULTILINE
+    ).groups()
     return [
+        f"{same} of {kills} trainings that were killed with `kill -9`",
         *toy(),
         *own(),
         *few(),

@@ -170,6 +170,22 @@ class TestOpponents:
         assert compare["OPPONENTS"]["short_1.5x_time_lr2"].lr_factor == 2
 
 
+def test_a_task_of_another_length_has_its_stages_at_the_same_shares(compare):
+    task = compare["Task"]()
+    assert task.of_length(task.epochs) == task
+    half = task.of_length(20)
+    assert (half.epochs, half.milestones, half.warmup_epochs) == (20, (10, 15), 0.5)
+    ratios = [of.steps * of.epochs / of.multigrid_steps() for of in (task, half)]
+    assert ratios[0] == pytest.approx(ratios[1], rel=0.01)
+
+
+@pytest.mark.parametrize("also", [["--tiny"], ["--fine-tuning"], ["--model", "transformer"]])
+def test_the_lips_are_a_task_of_their_own(also, call, capsys):
+    with pytest.raises(SystemExit):
+        call("--avletters", "folder", *also)
+    assert "`--avletters` is the CNN's" in capsys.readouterr().err
+
+
 class TestAblations:
     """Of the task itself, by their plans."""
 
