@@ -4,6 +4,7 @@ import json as json_format
 import math
 import re
 import sys
+import time
 from argparse import SUPPRESS, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid import __version__
 from lightning_multigrid.cli.budget import factor_within, told
-from lightning_multigrid.cli.clock import foretold
+from lightning_multigrid.cli.clock import measure_paces
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.completion import completion_script
 from lightning_multigrid.cli.data_commands import check_videos, prepare_videos
@@ -35,9 +36,9 @@ from lightning_multigrid.cli.init import init
 from lightning_multigrid.cli.plan import Preview, count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.host import say
-from lightning_multigrid.reports import plan_figure, save
+from lightning_multigrid.reports import plan_figure, save, ways_out
 from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
-from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule, measure_loading
+from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
 
 _PRESETS = Path(__file__).parent / "presets"
 # What our commands take of a config of `fit`.
@@ -73,8 +74,8 @@ class CommandTrainer(Trainer):
             devices: GPUs per node; None is what the config says.
             num_nodes: Nodes; None is what the config says, or 1 if `devices` is given.
             step_time: Seconds of a baseline step on one device; FLOPs give those of other steps.
-            measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise. If the
-                videos are here, loading them, too: then it says how long training takes by the clock, and its baseline.
+            measure: Measure the steps of every shape on this machine's GPU, or its CPU: on clips of noise, or, if the
+                videos are here, in short trainings, which also say how long it and its baseline take by the clock.
             hours: Plan for so many hours of steps, by the times of steps: with the `epoch_factor` that they hold.
             plot: Draw shapes and LR, as Figure 2 of the paper, and the costs of grids to this file (.png, .svg, .pdf).
             json: Print JSON instead of a table.
@@ -203,7 +204,7 @@ class MultigridCLI(LightningCLI):
         if self.subcommand == "plan":  # it needs no GPU, and logs nothing
             trainer = self.config.plan.trainer
             self.configured = (_count_devices(trainer.devices), trainer.num_nodes)
-            self.precision = str(trainer.precision)
+            self.precision = str(trainer.precision or "32-true")
             trainer.accelerator, trainer.strategy, trainer.precision, trainer.logger = "cpu", "auto", None, False
             trainer.devices = trainer.num_nodes = 1
 
@@ -252,6 +253,7 @@ class MultigridCLI(LightningCLI):
 
     def plan(self, **options: Any) -> None:
         """Does what `_Trainer.plan` documents."""
+        started = time.process_time()
         given = SimpleNamespace(**options)
         clips, step_time, measure = given.clips, given.step_time, given.measure
         callbacks = [c for c in self.trainer.callbacks if isinstance(c, MultigridCallback)]  # type: ignore[attr-defined]
@@ -274,7 +276,12 @@ class MultigridCLI(LightningCLI):
         parts = next(iter(callbacks), None), self.trainer, self.model, self.datamodule
         sync = self.config.plan.trainer.sync_batchnorm
         plan = preview(*parts, clips=clips, world=world, configured_world=configured, sync_batchnorm=sync)
-        forecast = _forecast(plan, self.model, step_time, self.precision if measure else None)
+        read = read and plan.counted
+        forecast = self._forecast(plan, step_time, measure, 0.0 if read else _MEASURED)
+        if measure and read:
+            say("Training a little on each base shape, to measure what the clock will say.", sys.stderr)
+            paces = measure_paces(plan, forecast, parts[0], self.model, self.datamodule, self._setting())
+            forecast = replace(forecast, step_seconds=paces.step_seconds(shape for shape, _ in plan.shapes))
         if given.hours is not None:
             if not callbacks or callbacks[0].schedule is not None:
                 raise ValueError(
@@ -290,14 +297,26 @@ class MultigridCLI(LightningCLI):
             say(plan.table(forecast))
             if given.hours is not None:
                 say(told(plan, forecast, given.hours))
-            if measure and read and plan.counted:
-                grids = [(shape.frames, shape.size) for shape, _ in plan.shapes]
-                loading = measure_loading(self.datamodule, grids, world)
-                every = self.trainer.check_val_every_n_epoch or 1
-                say(foretold(plan, forecast, loading, int(plan.schedule.baseline.epochs / every), self.datamodule))
+            if measure and read:
+                validations = int(plan.schedule.baseline.epochs / (self.trainer.check_val_every_n_epoch or 1))
+                mended_by = ways_out(self.datamodule.train_dataloader().dataset)
+                say(paces.foretell(plan, validations, started, mended_by))
         if given.plot is not None:
             save(plan_figure(plan.schedule, plan.lrs, forecast.relative_costs()), given.plot)
             say(f"Drawn to {given.plot}.", sys.stderr)
+
+    def _forecast(self, plan: Preview, step_time: float | None, measure: bool, seconds: float) -> Forecast:
+        known = {} if step_time is None else {plan.schedule.baseline.shape: step_time}
+        if measure:
+            known = measure_steps(self.model, plan.shapes, _device(), precision=self.precision, at_least=seconds)
+        shapes = [shape for shape, _ in plan.shapes]
+        return Forecast(plan.schedule, clip_costs(self.model, shapes), known, plan.world)
+
+    def _setting(self) -> dict[str, Any]:
+        """What of the Trainer decides how long a step takes."""
+        names = "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm"
+        setting = {name: getattr(self.trainer, name) for name in names}
+        return setting | {"precision": self.precision, "accelerator": _device().type}
 
     def compare(self, model: Any, datamodule: Any = None, **options: Any) -> None:
         config = yaml.safe_load(self._own_parsers["compare"].dump(self.config.compare, skip_none=False))
@@ -355,13 +374,8 @@ def _count_devices(devices: int | str | list[int]) -> int:
     return max(1, len(devices) if isinstance(devices, list) else devices)
 
 
-def _forecast(plan: Preview, module: LightningModule, step_time: float | None, measured_at: str | None) -> Forecast:
-    shapes = [shape for shape, _ in plan.shapes]
-    seconds = {} if step_time is None else {plan.schedule.baseline.shape: step_time}
-    if measured_at is not None:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        seconds = measure_steps(module, plan.shapes, device, precision=measured_at, at_least=_MEASURED)
-    return Forecast(plan.schedule, clip_costs(module, shapes), seconds, plan.world)
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _preset(name: str) -> list[str]:

@@ -232,7 +232,7 @@ def _legend(forecast: Forecast) -> list[str]:
             "come on top."
         ]
     if forecast.step_seconds:
-        how = "measured here on noise" if len(forecast.step_seconds) > 1 else "the given one, others by FLOPs"
+        how = "measured here" if len(forecast.step_seconds) > 1 else "the baseline's is known, others are by FLOPs"
         lines.append(f"Time of a step: {how}. clips/s: what all loaders together must give for no device to wait.")
     return lines
 

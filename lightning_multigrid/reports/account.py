@@ -4,6 +4,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from lightning_multigrid.schedule import duration
+
 START, STEPS, WAITING, VALIDATION = "start", "steps", "waiting for data", "validation"
 STATISTICS, CHECKPOINTS, REST = "BatchNorm statistics", "checkpoints", "the rest"
 KINDS = START, STEPS, WAITING, VALIDATION, STATISTICS, CHECKPOINTS, REST
@@ -59,8 +61,9 @@ def faster_or_slower(own: Mapping[str, float], baseline: Mapping[str, float], wa
     If it was slower, it says by what most, and what mends that.
     """
     took, would_take = sum(own.values()), sum(baseline.values())
+    clock = f"{duration(took)} instead of {duration(would_take)} by the wall clock"
     if took <= would_take:
-        return f"{would_take / took:.2f}x faster than the baseline"
+        return f"{would_take / took:.2f}x faster than the baseline: {clock}."
     most = max(own, key=lambda kind: own[kind] - baseline[kind])
     mends = {
         STEPS: "Its steps have too few operations to be faster here: train as the script does, without the callback.",
@@ -69,6 +72,6 @@ def faster_or_slower(own: Mapping[str, float], baseline: Mapping[str, float], wa
         STATISTICS: "What would mend that: fewer `precise_bn_batches`.",
     }
     return (
-        f"{took / would_take:.2f}x SLOWER than the baseline, by {most} most of all ({own[most]:.0f} s, in the baseline "
-        f"{baseline[most]:.0f} s). {mends.get(most, '')}".rstrip()
+        f"{took / would_take:.2f}x SLOWER than the baseline: {clock}, by {most} most of all ({own[most]:.0f} s, in the "
+        f"baseline {baseline[most]:.0f} s). {mends.get(most, '')}".rstrip()
     )

@@ -205,7 +205,7 @@ class RunReport:
     def _speedup(self) -> float | None:
         baseline = self._schedule.baseline.shape
         whole = self._began is not None and self._began[1] == 0 and not +self._left
-        if not whole or not self.times.measured(baseline):
+        if not whole or self._schedule.flat or not self.times.measured(baseline):
             return None
         own, steps = self.account.seconds, self._plan.baseline_steps
         stepping, step = self.times.stepping(baseline), self.times.step_seconds(baseline)
@@ -213,9 +213,8 @@ class RunReport:
         accounts = own, own | of_steps | {VALIDATION: own[VALIDATION] * self.baseline_validations, STATISTICS: 0.0}
         took, would_take = (sum(account.values()) for account in accounts)
         self._closing.append(
-            f"{faster_or_slower(*accounts, self._ways_out)}: {duration(took)} instead of {duration(would_take)} by the "
-            f"wall clock. The baseline's is {steps} steps of {1000 * step:.1f} ms, as measured on its grid, and "
-            f"{duration(would_take - steps * step)} for all else."
+            f"{faster_or_slower(*accounts, self._ways_out)} The baseline's is {steps} steps of {1000 * step:.1f} ms, "
+            f"as measured on its grid, and {duration(would_take - steps * step)} for all else."
         )
         return would_take / took
 
