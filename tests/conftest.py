@@ -11,6 +11,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+from torch.utils.data import _utils as loading
+
+# Of a worker that does not end, as the other one was killed while both wrote to one queue, torch waits so long for it.
+loading.MP_STATUS_CHECK_INTERVAL = 1.0
 
 try:
     from hypothesis import settings
@@ -27,6 +31,16 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("cuda"):
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
+@pytest.fixture
+def _unrehearsed(monkeypatch, request):
+    """Trainings do not try their grids before, which is a third of a small one, and has laws in `test_check_grids`.
+
+    The slow cases of the same tests do.
+    """
+    if not request.node.get_closest_marker("slow"):
+        monkeypatch.setattr("lightning_multigrid.training.run.check_grids", lambda *_: {})
 
 
 @pytest.fixture(autouse=True)

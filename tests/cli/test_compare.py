@@ -88,24 +88,25 @@ def here(monkeypatch, tmp_path):
 @pytest.mark.filterwarnings("ignore")  # Lightning's, of small data
 def test_a_config_is_compared_and_an_interrupted_comparison_continues(here, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(module, "_share", lambda comparison: 0.5)
-    folder = tmp_path / "compared"
-    found = compare(CONFIG, folder, seeds=1)
+    folder, config = tmp_path / "compared", yaml.safe_load(yaml.safe_dump(CONFIG))
+    config["trainer"]["max_epochs"] = 2
+    config["model"]["init_args"].update(milestones=[1, 1.5], warmup_epochs=0.5)
+    found = compare(config, folder, seeds=1)
     assert [path.split("/")[-2] for path in here] == ["multigrid-0", "baseline-0", "shortened-0"]
     assert {variant: len(runs) for variant, runs in found.runs.items()} == {MULTIGRID: 1, BASELINE: 1, SHORTENED: 1}
-    assert [found.runs[variant][0].epochs for variant in (BASELINE, SHORTENED)] == [4, 2]
-    assert found.runs[MULTIGRID][0].steps < found.runs[BASELINE][0].steps == 4 * 16
+    assert [found.runs[variant][0].epochs for variant in (BASELINE, SHORTENED)] == [2, 1]
+    assert found.runs[MULTIGRID][0].steps < found.runs[BASELINE][0].steps == 2 * 16
     assert (folder / "compare.png").stat().st_size > 0
     assert sorted(p.name for p in (folder / "runs" / "baseline-0").iterdir() if p.is_dir()) == ["checkpoints"]
     said = capsys.readouterr().out
     assert "One seed says little" in said
     (folder / "baseline-0.json").unlink()
     here.clear()
-    compare(CONFIG, folder, seeds=1)
+    compare(config, folder, seeds=1)
     assert [path.split("/")[-2] for path in here] == ["baseline-0"]
-    other = yaml.safe_load(yaml.safe_dump(CONFIG))
-    other["model"]["init_args"]["lr"] = 0.02
+    config["model"]["init_args"]["lr"] = 0.02
     with pytest.raises(ValueError, match=r"multigrid-0\.json is a run of another config\. Give another --output"):
-        compare(other, folder, seeds=1)
+        compare(config, folder, seeds=1)
 
 
 def test_a_run_that_fails_is_named_with_its_last_lines(tmp_path, monkeypatch):

@@ -11,6 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from torch.multiprocessing import start_processes
+
+from tests.helpers.on_ranks import main
+from tests.helpers.processes import start_method
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -26,6 +31,22 @@ def shell_environment(**variables):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     paths = os.pathsep.join([str(ROOT), *filter(None, [clean.get("PYTHONPATH")])])
     return {**clean, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", **variables}
+
+
+def variables_of_torchrun(world):
+    """What torchrun tells all ranks; each of them also has its `RANK` and `LOCAL_RANK`."""
+    return {"WORLD_SIZE": str(world), "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+
+
+def by_forks(folder, world, **options):
+    """With torchrun's variables, in forks of this process where they can train: no launcher has to import torch."""
+    arguments = variables_of_torchrun(world), {"folder": str(folder), "devices": world, **options}
+    start_processes(_rank, arguments, nprocs=world, start_method=start_method())
+
+
+def _rank(rank, variables, options):
+    os.environ.update(variables, RANK=str(rank), LOCAL_RANK=str(rank))
+    main(**options)
 
 
 def by_lightning(folder, world, **options):

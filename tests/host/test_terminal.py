@@ -98,7 +98,7 @@ def test_messages_and_warnings_are_wrapped_where_they_are_printed_and_records_st
 
 
 def plan():
-    main(["plan", "--like", "kinetics-slowfast", "--devices=8", "--clips=240000", "--step_time=0.5"])
+    main(["plan", "--like", "kinetics-i3d-1gpu", "--step_time=0.5"])
 
 
 def test_a_plan_has_lines_as_wide_as_the_terminal(capsys):

@@ -11,6 +11,8 @@ from lightning_multigrid import MultigridCallback
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader
 
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
 
 class Constant(Module):
     """Its metric never improves."""

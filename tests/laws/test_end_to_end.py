@@ -153,9 +153,10 @@ def test_quick_start(tmp_path, capsys, monkeypatch, caplog):
     monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     few = ["--data.train_per_class=4", "--data.val_per_class=1", "--trainer.max_epochs=2", "--model.milestones=[1.5]"]
+    few += ["--data.frames=8", "--data.size=32"]
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         main(["fit", "--config", str(EXAMPLES / "quickstart.yaml"), *few])
-    assert "Multigrid schedule for a baseline of 4 x 16 x 40" in caplog.text
+    assert "Multigrid schedule for a baseline of 4 x 8 x 32" in caplog.text
     assert "Time per shape of mini-batch" in caplog.text
     assert "val/top1" in caplog.text
 

@@ -15,7 +15,7 @@ from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.refusals import refuse_batchnorm, refuse_other_seed, refuse_split_models
-from tests.helpers.launchers import by_lightning, by_slurm, by_torchrun, free_port
+from tests.helpers.launchers import by_forks, by_lightning, by_slurm, by_torchrun, variables_of_torchrun
 from tests.helpers.on_ranks import NUMBER
 from tests.helpers.processes import start_method
 from tests.helpers.sharded import train_on_rank
@@ -45,8 +45,9 @@ def check_ranks(folder, world):
 @pytest.mark.parametrize(
     ("launch", "world", "options"),
     [
-        (by_lightning, 2, {"find_unused_parameters": True}),
-        # The same with other launchers and numbers of ranks, a minute each.
+        (by_forks, 2, {"find_unused_parameters": True}),
+        # The same with real launchers and other numbers of ranks, a minute each.
+        pytest.param(by_lightning, 2, {"find_unused_parameters": True}, marks=pytest.mark.slow),
         pytest.param(by_torchrun, 2, {"static_graph": True}, marks=pytest.mark.slow),
         pytest.param(by_slurm, 2, {}, marks=pytest.mark.slow),
         pytest.param(by_torchrun, 3, {"find_unused_parameters": True}, marks=pytest.mark.slow),
@@ -117,8 +118,8 @@ def test_many_layers_that_share_statistics_are_compiled(tmp_path):
 )
 def test_sharded_models_train_as_whole_ones(tmp_path, kinds):
     """FSDP has DDP's shapes, LR and losses, also with few clips that share statistics, and resumes to the bit."""
-    shared = {"WORLD_SIZE": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    start_processes(train_on_rank, (str(tmp_path), shared, kinds), nprocs=2, start_method=start_method())
+    arguments = str(tmp_path), variables_of_torchrun(2), kinds
+    start_processes(train_on_rank, arguments, nprocs=2, start_method=start_method())
     for rank in range(2):
         losses = torch.load(tmp_path / f"{rank}.pt")
         for kind in kinds:

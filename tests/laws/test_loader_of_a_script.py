@@ -18,6 +18,8 @@ from lightning_multigrid.loading import FixedClips
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, clips, fit, loader
 
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
 NUMBER = 40
 SMALL = {"long_cycle": LongCycle(((0.5, 0.5), (1, 1))), "short_cycle": ShortCycle((1,)), "milestones": [1]}
 

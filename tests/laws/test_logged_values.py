@@ -11,6 +11,8 @@ from lightning_multigrid import MultigridCallback
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit
 
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
 
 @pytest.mark.parametrize(("every", "accumulate"), sampled(list(product((1, 10, 25), (1, 2))), (10, 2)))
 def test_values_of_the_logged_steps(every, accumulate, tmp_path):

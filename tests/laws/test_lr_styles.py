@@ -21,6 +21,8 @@ from lightning_multigrid.norm import SubBatchNorm3d
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import clips, fit
 
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
 BATCHES, EPOCHS = 17, 3  # of the baseline: 66 clips, 4 each
 
 

@@ -129,7 +129,7 @@ MODELS = {
     "pytorchvideo SlowFast": SlowFast,
 }
 # One of each way to know positions, by library, and a pool of a fixed size.
-SAMPLE = "torchvision MViT v2", "timm EVA mixed", "timm Hiera windows", "pytorchvideo head of Slow"
+SAMPLE = "timm EVA mixed", "timm Hiera windows", "pytorchvideo head of Slow"
 
 
 class Script(Module):

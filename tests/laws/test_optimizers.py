@@ -29,6 +29,8 @@ from lightning_multigrid import MultigridCallback
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import clips, fit
 
+UNREHEARSED = pytest.mark.usefixtures("_unrehearsed")
+
 CLIPS, EPOCHS = 34, 2  # of the baseline, one clip each: enough for phases with four scales
 SCALES = {7, 4, 2, 1}  # the coarsest size is rounded from 5.7 to 6 pixels
 
@@ -626,6 +628,7 @@ def watched(kind, look):
     return type(kind.__name__, (kind,), {name: around(name) for name in names})
 
 
+@UNREHEARSED
 @BOTH
 @pytest.mark.parametrize("manual", [False, True], ids=["automatic", "manual"])
 def test_every_hook_finds_the_baselines_values(lr, manual):
@@ -670,6 +673,7 @@ HOOKS = {
 HOOKS_OF_AUTOMATIC = {"optimizer_step", "optimizer_zero_grad", "on_before_zero_grad", "configure_gradient_clipping"}
 
 
+@UNREHEARSED
 @pytest.mark.parametrize("manual", [False, True], ids=["automatic", "manual"])
 def test_hooks_of_a_mini_batch_find_the_lr_of_the_baselines_clock(manual):
     found = defaultdict(list)
@@ -687,6 +691,7 @@ def test_hooks_of_a_mini_batch_find_the_lr_of_the_baselines_clock(manual):
         assert {type(lr) for lr in found[where]} == {float}
 
 
+@UNREHEARSED
 @BOTH
 @pytest.mark.parametrize("where", ["the closure", "the update", "a hook of torch's"])
 def test_an_error_within_a_step_leaves_the_baselines_values(lr, where):
@@ -725,6 +730,7 @@ def test_an_error_within_a_step_leaves_the_baselines_values(lr, where):
     assert [str(one) for one in asked] == ["broken"]
 
 
+@UNREHEARSED
 @BOTH
 def test_checkpoints_of_all_hooks_hold_the_baselines_values(lr, tmp_path):
     places = set()
@@ -765,6 +771,7 @@ class Pickled(Plain):
                 assert type(unpickled.net[0]) is nn.BatchNorm3d
 
 
+@UNREHEARSED
 @pytest.mark.parametrize(
     ("manual", "gamma"), sampled(list(product((False, True), (None, 0.97))), (False, 0.97), (True, None))
 )
@@ -790,6 +797,7 @@ FORMULAS = {
 }
 
 
+@UNREHEARSED
 @pytest.mark.parametrize("name", sampled(FORMULAS, "float", "clip of NumPy", "through a tensor"))
 def test_an_lr_that_is_computed_from_the_one_found_is_the_baselines(name):
     class Writes(Recording):
@@ -814,6 +822,7 @@ WRITES = {
 WRITTEN_IN = ("on_train_batch_start", "on_before_optimizer_step", "on_train_batch_end")
 
 
+@UNREHEARSED
 @pytest.mark.parametrize(
     ("name", "place"), sampled(list(product(WRITES, WRITTEN_IN)), *zip(WRITES, WRITTEN_IN, strict=True))
 )
@@ -860,6 +869,7 @@ WITHIN = {
 }
 
 
+@UNREHEARSED
 @BOTH
 @pytest.mark.parametrize("who", WITHIN)
 def test_an_lr_that_is_written_within_a_step_is_refused(who, lr):

@@ -14,6 +14,8 @@ from lightning_multigrid.schedule.plan import Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.training.precise_bn import population_sampler
 
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
 factors = st.floats(0.5, 1)
 
 

@@ -34,13 +34,16 @@ from tests.helpers.tiny import CLIPS, Module, fit, loader, trainer
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "verify_resume.py"
 PLAN = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2, 3)))
 OFF = {"long_cycle": LongCycle(((1, 1),)), "short_cycle": ShortCycle((1,)), "epoch_factor": 1}
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Checkpoint directory",
-    "ignore:The dirpath has changed",
-    "ignore:This DataLoader will create 4 worker",
-    "ignore:.*there is no last checkpoint available",
-    "ignore:.*Please add the following callbacks. ..ModelCheckpoint{",
-)
+pytestmark = [
+    pytest.mark.usefixtures("_unrehearsed"),
+    pytest.mark.filterwarnings(
+        "ignore:Checkpoint directory",
+        "ignore:The dirpath has changed",
+        "ignore:This DataLoader will create 4 worker",
+        "ignore:.*there is no last checkpoint available",
+        "ignore:.*Please add the following callbacks. ..ModelCheckpoint{",
+    ),
+]
 
 
 SLOW = pytest.mark.slow  # whole trainings; samples of each kind run in the ordinary suite
@@ -81,7 +84,8 @@ def state_of(module, host):
 
 
 def verify(kills):
-    runpy.run_path(str(SCRIPT))["main"](["--kills", str(kills), "--seed", "1"])
+    workers = "1" if kills == 1 else "2"
+    runpy.run_path(str(SCRIPT))["main"](["--kills", str(kills), "--workers", workers, "--seed", "1"])
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(5, marks=SLOW)])
@@ -328,10 +332,13 @@ def run_ranks(folder, world, stop, ckpt_path=None, batch_size=8, number=396):
     return steps
 
 
-def test_a_run_moves_between_numbers_of_ranks(tmp_path):
+@pytest.mark.parametrize(
+    "legs", [[(1, 7), (2, 18), (1, 100)], pytest.param([(1, 7), (2, 18), (4, 29), (1, 100)], marks=SLOW)]
+)
+def test_a_run_moves_between_numbers_of_ranks(legs, tmp_path):
     whole = run_ranks(tmp_path / "whole", 1, stop=100)
     seen, path = [], None
-    for leg, (world, stop) in enumerate([(1, 7), (2, 18), (4, 29), (1, 100)]):
+    for leg, (world, stop) in enumerate(legs):
         seen += run_ranks(tmp_path / f"{leg}", world, stop, path)
         path = tmp_path / f"{leg}" / f"{stop}.ckpt"
         assert len(seen) == min(stop, len(whole))

@@ -4,10 +4,13 @@ import lightning as L
 import pytest
 import torch
 from torch.optim import SGD
+from torch.utils.data import DataLoader
 
 from lightning_multigrid import MultigridCallback
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader
+
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
 
 class Gradients(Module):
@@ -81,6 +84,20 @@ def test_the_baseline_trains_its_tails_as_they_are():
     module, _ = trained(MultigridCallback.baseline(), 129)
     assert set(module.scales) == {1.0}
     assert set(module.momenta) == {0.1}
+
+
+def test_on_one_device_the_baseline_trains_to_the_bit_what_no_callback_does():
+    """So a baseline without the callback, whose mini-batch has no more than 8 clips, has equal terms."""
+
+    def state(*callbacks):
+        module = Module()
+        module.net[5] = torch.nn.Identity()  # not dropout, which draws others
+        fit(module, *callbacks, train=DataLoader(loader(number=129).dataset, batch_size=4), max_epochs=3)
+        return module.state_dict()
+
+    with_it = state(MultigridCallback.baseline())
+    torch.testing.assert_close(with_it, state(), rtol=0, atol=0)
+    assert any("running_mean" in name for name in with_it)
 
 
 def test_with_momentum_a_lower_lr_would_not_undo_a_tail():

@@ -12,6 +12,8 @@ from lightning_multigrid.loading import StreamSamples
 from tests.helpers.scripts import QUIET
 from tests.helpers.small_scripts import CLIPS, Script, clip, label
 
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
 LENGTH = {"clips_per_epoch": CLIPS}
 
 

@@ -275,9 +275,7 @@ def test_autocast():
     assert_close(model[1].running_var, exact[1].running_var, rtol=0.01, atol=0.01)
 
 
-@pytest.mark.parametrize(
-    ("dynamic", "momentum"), sampled(list(product([None, True], [0.1, None])), (None, 0.1), (True, None))
-)
+@pytest.mark.parametrize(("dynamic", "momentum"), sampled(list(product([None, True], [0.1, None])), (None, 0.1)))
 def test_one_compiled_graph_serves_all_numbers_of_groups_and_sizes(dynamic, momentum):
     torch.compiler.reset()
     graphs = []
@@ -298,7 +296,7 @@ def test_one_compiled_graph_serves_all_numbers_of_groups_and_sizes(dynamic, mome
     assert len(graphs) <= 2  # by default the first sizes are taken as constants
 
 
-@pytest.mark.parametrize("clips", [8, 11])
+@pytest.mark.parametrize("clips", sampled([8, 11], 11))
 def test_compiled_channels_last_and_remainders(clips):
     torch.compiler.reset()
     layer = make_layer(SubBatchNorm3d, sub_batch=4)
@@ -451,7 +449,7 @@ def test_the_number_of_clips_needs_no_graph_of_its_own(dynamic):
     layer = make_layer(SubBatchNorm3d, sub_batch=4)
     eager = copy.deepcopy(layer)
     compiled = torch.compile(layer, backend=backend, dynamic=dynamic, fullgraph=True)
-    for clips, size in ((8, 5), (12, 6), (16, 7), (32, 5), (64, 4)):
+    for clips, size in ((8, 5), (12, 6), (32, 5), (64, 4)):
         set_sub_batch(layer, 4, of=clips)
         x = make_clips(clips, (2, size, size))
         assert_close(compiled(x), eager(x))

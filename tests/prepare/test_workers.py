@@ -23,8 +23,9 @@ def test_no_tasks(workers):
     assert list(run_tasks(DOUBLE, [], workers, timeout=60)) == []
 
 
-def test_a_worker_that_ends_costs_its_task():
-    tasks = [1, "die", 2, "exit", "raise", 3]
+@pytest.mark.parametrize("end", sampled(["die", "exit"], "die"))
+def test_a_worker_that_ends_costs_its_task(end):
+    tasks = [1, end, 2, "raise", 3]
     results = list(run_tasks(MISBEHAVE, tasks, 1, timeout=60))
     assert sorted((task for task, _ in results), key=str) == sorted(tasks, key=str)
     for task, result in results:

@@ -12,6 +12,8 @@ from lightning_multigrid.reports import short_training
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Plan, ShortCycle
 from tests.helpers.tiny import Module, fit, loader
 
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
 SAID = "(counts|averages over|thaws layers at|is time|may see its metric)"  # what all of these have
 
 

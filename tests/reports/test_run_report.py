@@ -23,6 +23,8 @@ from lightning_multigrid.schedule.schedule import MultigridSchedule
 from tests.helpers.fake_clock import FakeClock
 from tests.helpers.tiny import Module, fit
 
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
 COARSE, FINE = BatchShape(16, 4, 16), BatchShape(2, 8, 32)
 
 

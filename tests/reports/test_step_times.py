@@ -255,6 +255,6 @@ def test_a_slow_dataset_is_called_the_limit_and_a_fast_one_is_not(reading, stepp
 
 
 def test_slow_workers_are_called_the_limit(caplog):
-    (sentence,) = sentences_of(Slow(partial(time.sleep, 0.03)), Steady(partial(time.sleep, 0.002)), 2, caplog)
+    (sentence,) = sentences_of(Slow(partial(time.sleep, 0.015)), Steady(partial(time.sleep, 0.002)), 2, caplog)
     given = int(re.search(r"this phase needs \d+ .* gives (\d+) \(2 workers\)", sentence)[1])
-    assert given <= 2 / 0.03 * 1.3  # a busy machine is slower than this, never faster
+    assert given <= 2 / 0.015 * 1.3  # a busy machine is slower than this, never faster

@@ -20,6 +20,8 @@ from lightning_multigrid.cli.commands import run as run_command
 from lightning_multigrid.training.atomic_checkpoints import DamagedCheckpointError, check_checkpoint
 from tests.helpers.tiny import Module, fit
 
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
 CHECKPOINT = {"state_dict": {"w": torch.arange(50.0), "b": torch.ones(3)}, "epoch": 2, "note": "some text"}
 io = AtomicCheckpointIO()
 

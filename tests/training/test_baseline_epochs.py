@@ -11,6 +11,8 @@ from lightning_multigrid import MultigridCallback
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader
 
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
 
 class Scored(Module):
     """Notes validations and steps of `ReduceLROnPlateau`. Its metric never gets better."""

@@ -21,6 +21,8 @@ from lightning_multigrid.training.takeover import Takeover
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader
 
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
 BATCHES = 25  # of the baseline: 100 clips, 4 each
 
 

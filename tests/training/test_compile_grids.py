@@ -16,6 +16,8 @@ from lightning_multigrid.training.torch_internals import count_graphs
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader
 
+UNREHEARSED = pytest.mark.usefixtures("_unrehearsed")
+
 
 class Counted:
     """A backend that keeps count of its graphs and of their calls."""
@@ -49,6 +51,7 @@ class Deterministic(Module):
 
 
 LONG, SHORT = LongCycle(((0.5, 0.75), (1, 1))), ShortCycle((0.5, 1))
+TWO_GRIDS = {"short_cycle": ShortCycle((1,))}
 
 
 def multigrid(**arguments):
@@ -105,6 +108,7 @@ def test_ddp_makes_no_graph_more():
     assert backend.calls == len(compiled.seen)
 
 
+@UNREHEARSED
 def test_precise_batchnorm_and_validation_make_a_graph_each_and_training_none():
     """A graph that a training step makes would be warned of, and a warning fails."""
 
@@ -127,6 +131,7 @@ def test_precise_batchnorm_and_validation_make_a_graph_each_and_training_none():
     assert note.graphs[-1] == note.graphs[-2] == backend.graphs == grids + 2
 
 
+@UNREHEARSED
 def test_a_resumed_run_makes_its_graphs_before_its_first_step(tmp_path):
     class Save(L.Callback):
         def on_train_batch_end(self, host, module, outputs, batch, batch_idx):
@@ -145,6 +150,7 @@ def test_a_resumed_run_makes_its_graphs_before_its_first_step(tmp_path):
     assert_close(counted(ckpt_path=file), whole[5:])
 
 
+@UNREHEARSED
 @pytest.mark.parametrize("accumulate", sampled([1, 2], 2))
 def test_the_mode_reaches_the_backend_and_cuda_graphs_know_where_steps_begin(accumulate, monkeypatch):
     """CUDA graphs may reuse the memory of gradients only after the optimizer's step."""
@@ -161,7 +167,7 @@ def test_the_mode_reaches_the_backend_and_cuda_graphs_know_where_steps_begin(acc
     steps = []
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: begun.append(None))
     compiling = CompileGrids("net", backend=backend, mode="reduce-overhead")
-    _, host = run(multigrid(), compiling, Note(), accumulate_grad_batches=accumulate)
+    _, host = run(multigrid(**TWO_GRIDS), compiling, Note(), accumulate_grad_batches=accumulate)
     assert modes == ["reduce-overhead"] * len(multigrid_sampler(host).schedule.grids_of_statistics)
     assert steps == list(range(1, host.global_step + 1))
 
@@ -173,6 +179,7 @@ def test_a_mode_of_nothing_is_refused():
         CompileGrids(None, mode="reduce-overhead")
 
 
+@UNREHEARSED
 def test_more_grids_than_torch_allows_graphs_by_itself():
     """8 graphs of a function; what comes after them would run eagerly."""
     backend = Counted()
@@ -183,9 +190,10 @@ def test_more_grids_than_torch_allows_graphs_by_itself():
     assert backend.calls == len(compiled.seen)
 
 
+@UNREHEARSED
 def test_the_tail_of_an_epoch_runs_eagerly_and_makes_no_graph():
     backend = Counted()
-    compiled, host = run(multigrid(), CompileGrids("net", backend=backend), train=loader(number=73))
+    compiled, host = run(multigrid(**TWO_GRIDS), CompileGrids("net", backend=backend), train=loader(number=73))
     sampler = multigrid_sampler(host)
     grids = sampler.schedule.grids_of_statistics
     tails = [
@@ -215,7 +223,7 @@ def test_the_hooks_of_the_data_run_once_for_each_mini_batch():
 
     module = Hooked()
     module.passed = Counter()
-    fit(module, multigrid(), StartCounting(), CompileGrids("net", backend=Counted()), max_epochs=2)
+    fit(module, multigrid(**TWO_GRIDS), StartCounting(), CompileGrids("net", backend=Counted()), max_epochs=2)
     assert module.passed == {"before": len(module.seen), "after": len(module.seen)}
 
 
@@ -241,6 +249,7 @@ def test_trying_leaves_no_trace(caplog):
     assert "Compiled 4 graphs for 4 grids" in caplog.text
 
 
+@UNREHEARSED
 def test_a_later_graph_is_warned_of():
     class Other(Deterministic):
         def training_step(self, batch, batch_idx):
@@ -252,7 +261,7 @@ def test_a_later_graph_is_warned_of():
     with pytest.warns(UserWarning, match=r"made 1 more graph\(s\) in batch 0 of epoch 1, on .* \(clips x frames x"):
         fit(
             Other(),
-            multigrid(),
+            multigrid(**TWO_GRIDS),
             CompileGrids("net", backend="eager"),
             max_epochs=2,
             train=loader(number=72, drop_last=True),
@@ -263,10 +272,13 @@ def test_a_script_that_compiles_itself():
     backend = Counted()
     module = Deterministic()
     module.net.compile(dynamic=False, backend=backend)
-    host = fit(module, multigrid(), CompileGrids(None), max_epochs=2, train=loader(number=72, drop_last=True))
+    host = fit(
+        module, multigrid(**TWO_GRIDS), CompileGrids(None), max_epochs=2, train=loader(number=72, drop_last=True)
+    )
     assert backend.graphs == len(multigrid_sampler(host).schedule.grids_of_statistics)
 
 
+@UNREHEARSED
 @pytest.mark.parametrize("fails", sampled([False, True], True))
 def test_everything_is_put_back(fails):
     class Fails(L.Callback):
@@ -279,9 +291,9 @@ def test_everything_is_put_back(fails):
     arguments = {"max_epochs": 2, "train": loader(number=73)}
     if fails:
         with pytest.raises(KeyError):
-            fit(module, multigrid(), CompileGrids("net", backend="eager"), Fails(), **arguments)
+            fit(module, multigrid(**TWO_GRIDS), CompileGrids("net", backend="eager"), Fails(), **arguments)
     else:
-        fit(module, multigrid(), CompileGrids("net", backend="eager"), Fails(), **arguments)
+        fit(module, multigrid(**TWO_GRIDS), CompileGrids("net", backend="eager"), Fails(), **arguments)
     assert torch._dynamo.config.cache_size_limit == before
     assert "log" not in vars(module)
     backend = Counted()

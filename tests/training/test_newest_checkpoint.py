@@ -13,6 +13,8 @@ from lightning_multigrid import MultigridCallback, NewestCheckpoint
 from tests.helpers.processes import start_method
 from tests.helpers.tiny import Module, fit, loader
 
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
 KILLED = (3, 2)  # epoch and mini-batch of six epochs
 
 

@@ -15,6 +15,8 @@ from lightning_multigrid.training import lightning_internals as internals
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader, trainer
 
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
 # --- Lightning does otherwise ---
 
 

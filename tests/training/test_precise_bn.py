@@ -30,6 +30,8 @@ from tests.helpers.processes import ddp_of_this_process
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import CLASSES, Module, clips, loader, trainer
 
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
 NUMBER = 96
 ALL = NUMBER // 4  # mini-batches of 4
 STATISTICS = ("net.1.running_mean", "net.1.running_var")

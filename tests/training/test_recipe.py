@@ -18,7 +18,10 @@ from lightning_multigrid.training.recipe import user_loader
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader, trainer
 
-pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+pytestmark = [
+    pytest.mark.usefixtures("_unrehearsed"),
+    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
+]
 
 # By the authors of each, or by the square root for all that divide their steps by the size of gradients.
 LINEAR = ["SGD", "ASGD"]
