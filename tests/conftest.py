@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils.data import _utils as loading
 
-# Of a worker that does not end, as the other one was killed while both wrote to one queue, torch waits so long for it.
+# torch waits this long for a worker that hangs because another was killed while both wrote to one queue.
 loading.MP_STATUS_CHECK_INTERVAL = 1.0
 
 try:

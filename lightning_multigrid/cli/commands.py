@@ -26,7 +26,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid import __version__
 from lightning_multigrid.cli.budget import factor_within, told
-from lightning_multigrid.cli.clock import measure_paces
+from lightning_multigrid.cli.clock import count_validations, foretold, measure_paces
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.completion import completion_script
 from lightning_multigrid.cli.data_commands import check_videos, prepare_videos
@@ -75,7 +75,7 @@ class CommandTrainer(Trainer):
             num_nodes: Nodes; None is what the config says, or 1 if `devices` is given.
             step_time: Seconds of a baseline step on one device; FLOPs give those of other steps.
             measure: Measure the steps of every shape on this machine's GPU, or its CPU: on clips of noise, or, if the
-                videos are here, in short trainings, which also say how long it and its baseline take by the clock.
+                videos are here, in short trainings, which also say how long the training and its baseline take.
             hours: Plan for so many hours of steps, by the times of steps: with the `epoch_factor` that they hold.
             plot: Draw shapes and LR, as Figure 2 of the paper, and the costs of grids to this file (.png, .svg, .pdf).
             json: Print JSON instead of a table.
@@ -276,12 +276,19 @@ class MultigridCLI(LightningCLI):
         parts = next(iter(callbacks), None), self.trainer, self.model, self.datamodule
         sync = self.config.plan.trainer.sync_batchnorm
         plan = preview(*parts, clips=clips, world=world, configured_world=configured, sync_batchnorm=sync)
-        read = read and plan.counted
+        read, paces = read and plan.counted, None
         forecast = self._forecast(plan, step_time, measure, 0.0 if read else _MEASURED)
         if measure and read:
-            say("Training a little on each base shape, to measure what the clock will say.", sys.stderr)
-            paces = measure_paces(plan, forecast, parts[0], self.model, self.datamodule, self._setting())
-            forecast = replace(forecast, step_seconds=paces.step_seconds(shape for shape, _ in plan.shapes))
+            say("Training a little on each base shape, to estimate the wall-clock time.", sys.stderr)
+            of_plan = plan.plan, forecast, *parts, given.devices or self.configured[0]
+            try:
+                paces = measure_paces(*of_plan, precision=self.precision, accelerator=_device().type)
+            except Exception as error:  # whatever a module raises on few steps, or on a Trainer without a logger
+                cause = f"{type(error).__name__}: {error}"
+                say(f"warning: the short trainings failed, so steps are timed on clips of noise. {cause}", sys.stderr)
+                forecast = self._forecast(plan, step_time, measure, _MEASURED)
+            else:
+                forecast = replace(forecast, step_seconds=paces.step_seconds(shape for shape, _ in plan.shapes))
         if given.hours is not None:
             if not callbacks or callbacks[0].schedule is not None:
                 raise ValueError(
@@ -291,16 +298,19 @@ class MultigridCLI(LightningCLI):
             callbacks[0].epoch_factor = factor_within(plan, forecast, given.hours)
             plan = preview(*parts, clips=clips, world=world, configured_world=configured, sync_batchnorm=sync)
             forecast = replace(forecast, schedule=plan.schedule)
+        accounts = []
+        if paces is not None:
+            validations = count_validations(plan.plan, self.trainer, parts[0])
+            accounts = paces.accounts(plan.plan, validations, started)
         if given.json:
-            print(json_format.dumps(plan.as_json(forecast), indent=2))
+            clock = dict(zip(("training", "baseline"), accounts, strict=False)) or None
+            print(json_format.dumps(plan.as_json(forecast) | {"wall_clock_seconds": clock}, indent=2))
         else:
             say(plan.table(forecast))
             if given.hours is not None:
                 say(told(plan, forecast, given.hours))
-            if measure and read:
-                validations = int(plan.schedule.baseline.epochs / (self.trainer.check_val_every_n_epoch or 1))
-                mended_by = ways_out(self.datamodule.train_dataloader().dataset)
-                say(paces.foretell(plan, validations, started, mended_by))
+            if accounts:
+                say(foretold(accounts, ways_out(self.datamodule.train_dataloader().dataset)))
         if given.plot is not None:
             save(plan_figure(plan.schedule, plan.lrs, forecast.relative_costs()), given.plot)
             say(f"Drawn to {given.plot}.", sys.stderr)
@@ -311,12 +321,6 @@ class MultigridCLI(LightningCLI):
             known = measure_steps(self.model, plan.shapes, _device(), precision=self.precision, at_least=seconds)
         shapes = [shape for shape, _ in plan.shapes]
         return Forecast(plan.schedule, clip_costs(self.model, shapes), known, plan.world)
-
-    def _setting(self) -> dict[str, Any]:
-        """What of the Trainer decides how long a step takes."""
-        names = "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm"
-        setting = {name: getattr(self.trainer, name) for name in names}
-        return setting | {"precision": self.precision, "accelerator": _device().type}
 
     def compare(self, model: Any, datamodule: Any = None, **options: Any) -> None:
         config = yaml.safe_load(self._own_parsers["compare"].dump(self.config.compare, skip_none=False))

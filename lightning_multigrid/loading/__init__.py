@@ -10,12 +10,12 @@ from lightning_multigrid.loading.fixed_clips import FixedClips, clip_dataset
 from lightning_multigrid.loading.loader import MultigridLoader, ScriptLoader, WorkerError, same_loader
 from lightning_multigrid.loading.order import epoch_order, order_of
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
-from lightning_multigrid.loading.repeats import RepeatSampler, visits
+from lightning_multigrid.loading.repeats import RepeatedOrder, RepeatSampler, visits
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.loading.samples import SampleParts
 from lightning_multigrid.loading.streams import StreamSamples, stream_loader
 
 __all__ = ["ClipDataset", "ClipRequest", "FixedClips", "MultigridLoader", "MultigridSampler", "RepeatSampler"]
-__all__ += ["SampleParts", "ScriptLoader", "StreamSamples", "WorkerError", "clip_dataset", "derive_seed"]
-__all__ += ["epoch_order", "order_of", "reseed", "same_loader", "seeded", "stream_loader", "visits"]
+__all__ += ["RepeatedOrder", "SampleParts", "ScriptLoader", "StreamSamples", "WorkerError", "clip_dataset"]
+__all__ += ["derive_seed", "epoch_order", "order_of", "reseed", "same_loader", "seeded", "stream_loader", "visits"]

@@ -72,6 +72,6 @@ def faster_or_slower(own: Mapping[str, float], baseline: Mapping[str, float], wa
         STATISTICS: "What would mend that: fewer `precise_bn_batches`.",
     }
     return (
-        f"{took / would_take:.2f}x SLOWER than the baseline: {clock}, by {most} most of all ({own[most]:.0f} s, in the "
-        f"baseline {baseline[most]:.0f} s). {mends.get(most, '')}".rstrip()
+        f"{took / would_take:.2f}x SLOWER than the baseline: {clock}, mostly because of {most} ({own[most]:.0f} s, in "
+        f"the baseline {baseline[most]:.0f} s). {mends.get(most, '')}".rstrip()
     )

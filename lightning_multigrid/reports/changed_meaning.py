@@ -40,8 +40,9 @@ def short_training(plan: Plan) -> str | None:
         return None
     return (
         f"This training has only {steps} optimizer steps. In the trainings from scratch that were measured, multigrid "
-        f"with fewer than about {SHORT} steps often ended worse than its baseline; with `epoch_factor=3` it ended "
-        "near it or above, in about the baseline's time. `lightning-multigrid compare` shows whether it pays here."
+        f"with fewer than about {SHORT} steps often ended worse than its baseline; with an `epoch_factor` of 2.5 or 3 "
+        "it ended near its baseline or above it, in about the baseline's time. `lightning-multigrid compare` shows "
+        "whether it pays here."
     )
 
 

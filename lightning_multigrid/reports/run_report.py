@@ -213,8 +213,8 @@ class RunReport:
         accounts = own, own | of_steps | {VALIDATION: own[VALIDATION] * self.baseline_validations, STATISTICS: 0.0}
         took, would_take = (sum(account.values()) for account in accounts)
         self._closing.append(
-            f"{faster_or_slower(*accounts, self._ways_out)} The baseline's is {steps} steps of {1000 * step:.1f} ms, "
-            f"as measured on its grid, and {duration(would_take - steps * step)} for all else."
+            f"{faster_or_slower(*accounts, self._ways_out)} The baseline's wall clock is {steps} steps of "
+            f"{1000 * step:.1f} ms, as measured on its grid, and {duration(would_take - steps * step)} for all else."
         )
         return would_take / took
 

@@ -87,7 +87,7 @@ def test_the_baseline_trains_its_tails_as_they_are():
 
 
 def test_on_one_device_the_baseline_trains_to_the_bit_what_no_callback_does():
-    """So a baseline without the callback, whose mini-batch has no more than 8 clips, has equal terms."""
+    """So a baseline without the callback, whose mini-batch has no more than 8 clips, is on equal terms."""
 
     def state(*callbacks):
         module = Module()

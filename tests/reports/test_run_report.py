@@ -305,7 +305,7 @@ def test_the_speedup_is_said_where_the_baselines_grid_was_measured(caplog):
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fit(Module(schedulers), MultigridCallback())
         fit(Module(schedulers), MultigridCallback(), max_epochs=1, limit_train_batches=16)
-    said = re.findall(r"The baseline's is (\d+) steps of", caplog.text)
+    said = re.findall(r"The baseline's wall clock is (\d+) steps of", caplog.text)
     assert said == ["100"]  # 4 epochs of 25; the second run has a single step on the baseline's grid, or none
 
 
