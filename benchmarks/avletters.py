@@ -4,10 +4,12 @@
     git -C notebooks archive 1884d93a299000bcc4c3d1a95002a879a7a4d0a8 avletters/Lips | tar x
     python benchmarks/avletters.py avletters/Lips avletters
     lightning-multigrid compare --config avletters/config.yaml --output avletters/compared
+    python benchmarks/avletters.py avletters/Lips avletters_0 --people 0   # two people validate, the others train
 
 Matthews et al., "Extraction of Visual Features for Lipreading", 2002: 10 people say each of 26 letters three times, in
 12 to 40 frames of 60 x 80 grey pixels. The script writes the 780 clips as lossless videos into a folder per letter, the
-first two takes into `train` and the third into `val`, and the config of the comparison in `docs/evidence.md`.
+first two takes into `train` and the third into `val`, and the config of the comparison in `docs/evidence.md`. Or two of
+the ten people into `val`: five such folds have each person there once.
 
 The dataset is for research. No licence comes with it, so do not publish the files or the videos.
 """
@@ -24,6 +26,8 @@ import numpy.typing as npt
 HEIGHT, WIDTH = 60, 80
 UINT8 = 50  # `MOPT` of a MATLAB 4 file: little-endian, 8-bit unsigned, a full matrix
 VALIDATED_TAKE = "3"
+PEOPLE = 10
+FOLDS = 5  # each has two people who validate
 # Each frame on its own, so that a clip of few frames is decoded faster.
 LOSSLESS = {"qp": "0", "g": "1", "preset": "veryfast", "tune": "fastdecode", "threads": "1"}
 CONFIG = """\
@@ -81,17 +85,28 @@ def write_video(path: Path, frames: npt.NDArray[np.uint8]) -> None:
         container.mux(stream.encode())
 
 
+def _person(file: Path) -> str:
+    return file.name.partition("_")[2]
+
+
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help="the folder of the .mat files")
     parser.add_argument("target", type=Path, help="the folder to make, for the videos and config.yaml")
+    parser.add_argument("--people", type=int, choices=range(FOLDS), help="the fold whose two people validate")
     options = parser.parse_args(given)
     files = sorted(options.source.glob("*-lips.mat"))
     if not files:
         parser.error(f"{options.source} has no files such as A1_Anya-lips.mat")
+    people = sorted({_person(file) for file in files})
+    if options.people is not None and len(people) != PEOPLE:
+        parser.error(f"{options.source} has {len(people)} people, and the folds are of {PEOPLE}")
     for file in files:
         name = file.name.removesuffix("-lips.mat")  # letter, take, person: A1_Anya
-        folder = options.target / ("val" if name[1] == VALIDATED_TAKE else "train") / name[0]
+        held_out = name[1] == VALIDATED_TAKE
+        if options.people is not None:
+            held_out = people.index(_person(file)) % FOLDS == options.people
+        folder = options.target / ("val" if held_out else "train") / name[0]
         folder.mkdir(parents=True, exist_ok=True)
         write_video(folder / f"{name}.mp4", read_frames(file))
     config = options.target / "config.yaml"

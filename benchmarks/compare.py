@@ -9,6 +9,7 @@
     python benchmarks/compare.py --report         # trains nothing: prints the tables and draws the figure
     python benchmarks/compare.py --width 32 --folder wide   # a CNN of twice the width, whose steps outlast decoding
     python benchmarks/compare.py --avletters avletters  # the CNN on the lips that `avletters.py` has written there
+    python benchmarks/compare.py --avletters avletters_0 --seeds 0 --folder people   # fold 0 of people, as seed 0
     python benchmarks/compare.py --epochs 10 --folder short   # all lengths of the task in proportion
     python benchmarks/compare.py --growing              # regularisation that grows with the grid, and that does not
     python benchmarks/compare.py --tiny --folder tiny   # seconds; its accuracy says nothing
@@ -196,6 +197,14 @@ FINE_TUNING = replace(TRANSFORMER, epochs=5, lr=3e-4, fine_tunes=True)
 AVLETTERS = Task(
     classes=26, train_per_class=20, frames=12, size=32, epochs=64, milestones=(), warmup_epochs=0, lr=0.005
 )
+
+
+def lips(folder: str) -> Task:
+    """The task of the videos that `avletters.py` has written to a folder."""
+    videos = sum(1 for _ in Path(folder, "train").rglob("*.mp4"))
+    if not videos:
+        raise SystemExit(f"{folder} has no videos in `train`: `avletters.py` writes them.")
+    return replace(AVLETTERS, videos=folder, train_per_class=videos // AVLETTERS.classes)
 
 
 @dataclass(frozen=True)
@@ -514,7 +523,8 @@ def draw(runs: dict[str, list[dict[str, Any]]], file: Path) -> None:
     axes.margins(0.12)
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right", fontsize=8)
+    if axes.get_legend_handles_labels()[0]:  # a few variants have no curve
+        axes.legend(loc="lower right", fontsize=8)
     figure.tight_layout()
     figure.savefig(file)
 
@@ -575,11 +585,11 @@ def main() -> None:
         parser.error("`--avletters` is the CNN's, and as long as its videos: leave out what else names a task.")
     results, task, group = "compare", Task(), COMPARISON
     if args.fine_tuning:
-        results, task, group = "compare_fine_tuning", FINE_TUNING, FINE_TUNINGS
+        results, task, group = "fine_tuning", FINE_TUNING, FINE_TUNINGS
     elif transforms:
         results, task, group = "compare_transformer", TRANSFORMER, TRANSFORMERS
     elif args.avletters:
-        results, task = "lips", replace(AVLETTERS, videos=args.avletters)
+        results, task = "lips", lips(args.avletters)
     named = task
     if args.tiny:
         task = replace(task, train_per_class=4, val_per_class=1, epochs=4) if transforms else TINY

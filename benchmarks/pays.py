@@ -1,6 +1,6 @@
-"""Where it pays: each training with the callback that was measured, against its own baseline, by the number of steps.
+"""Where it pays: each training with the callback that was measured, against its own baseline, and against any of them.
 
-    python benchmarks/pays.py     # prints the table of docs/pays.md, and draws docs/images/pays.png
+    python benchmarks/pays.py     # prints the tables of docs/pays.md, and draws its figures
 
 Nothing is trained: `compare.py` and the command `compare` have left the runs in `results`.
 """
@@ -18,15 +18,20 @@ from lightning_multigrid.reports import BASELINE, MULTIGRID, Comparison
 from lightning_multigrid.reports.changed_meaning import SHORT
 
 RESULTS = Path(__file__).parent / "results"
-FIGURE = Path(__file__).parents[1] / "docs" / "images" / "pays.png"
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
 TASKS = {
-    "hard shapes, CNN": ("compare", "cnn_20", "cnn_10"),
-    "hard shapes, wider CNN": ("compare_width48",),
-    "hard shapes, transformer": ("compare_transformer_60", "compare_transformer"),
-    "fine-tuned transformer": ("compare_fine_tuning",),
+    "hard shapes, CNN": ("cnn_40", "cnn_20", "cnn_10"),
+    "hard shapes, transformer": ("compare_transformer_60", "transformer_10"),
+    "fine-tuned transformer": ("fine_tuning",),
     "lips, CNN": ("lips",),
 }
-BY_THE_CLOCK = {"quick start, CNN": "quickstart", "400 own videos": "own_videos_400", "60 own videos": "own_videos_60"}
+OF_LENGTHS = "hard shapes, CNN"  # baselines of three lengths, measured alike
+BY_THE_CLOCK = {
+    "quick start, CNN": "quickstart",
+    "2,000 own videos": "own_videos_2000",
+    "400 own videos": "own_videos_400",
+    "60 own videos": "own_videos_60",
+}
 
 
 @dataclass(frozen=True)
@@ -38,14 +43,16 @@ class Pair:
         factor: The callback's `epoch_factor`.
         steps: Of a training without and with the callback.
         ends: Top-1 accuracies without and with the callback, in percent, one for each seed.
-        share: Time with the callback as a share of the baseline's, None where they were not measured alike.
+        seconds: Without and with the callback, on the last day when both were trained; None if there is none.
+        epochs: Of the baseline.
     """
 
     task: str
     factor: float
     steps: tuple[int, int]
     ends: tuple[Sequence[float], Sequence[float]]
-    share: float | None
+    seconds: tuple[float, ...] | None
+    epochs: float
 
     @property
     def gained(self) -> float:
@@ -61,39 +68,43 @@ class Pair:
         return 2 * sum(stdev(ends) ** 2 / len(ends) for ends in self.ends) ** 0.5
 
     @property
+    def length(self) -> str:
+        return f"{self.factor:g} x {self.epochs:g}"
+
+    @property
     def row(self) -> str:
         ends = [f"{mean(of):.1f}" + (f" ± {stdev(of):.1f}" if len(of) > 1 else "") for of in self.ends]
         steps = [f"{number:,}" for number in self.steps]
-        share = "" if self.share is None else f"{100 * self.share:.0f} %"
+        share = "" if self.seconds is None else f"{100 * self.seconds[1] / self.seconds[0]:.0f} %"
         cells = [self.task, steps[0], ends[0], f"{self.factor:g}x", steps[1], ends[1], share]
         return f"| {' | '.join(cells)} |"
 
 
-def _measured(runs: Sequence[Any]) -> tuple[int, list[float], float]:
-    """Of runs of the script: the steps of each, the ends, and the mean CPU time with decoding."""
-    ends = [100 * run["top1"] for run in runs]
-    return runs[0]["steps"], ends, mean(run["train_seconds"] + run["decode_seconds"] for run in runs)
-
-
 def _of_script(task: str, folder: Path) -> Iterator[Pair]:
     runs = load(folder)
-    if "baseline" in runs:
-        steps, ends, seconds = _measured(runs["baseline"])
-    else:  # of the lips, which the command `compare` has trained
-        found = Comparison(RESULTS / "compare_avletters")
-        steps, ends, seconds = found.runs[BASELINE][0].steps, [100 * end for end in found.ends(BASELINE)], 0.0
-    for name, of_variant in runs.items():
-        if found_factor := re.fullmatch(r"multigrid_([\d.]+)x", name):
-            own_steps, own_ends, own_seconds = _measured(of_variant)
-            share = own_seconds / seconds if seconds else None
-            yield Pair(task, float(found_factor[1]), (steps, own_steps), (ends, own_ends), share)
+    baselines = runs["baseline"]
+    for name, own in runs.items():
+        if factor := re.fullmatch(r"multigrid_([\d.]+)x", name):
+            steps = baselines[0]["steps"], own[0]["steps"]
+            ends = tuple([100 * run["top1"] for run in of] for of in (baselines, own))
+            yield Pair(task, float(factor[1]), steps, ends, _seconds(baselines, own), baselines[0]["epochs"])
+
+
+def _seconds(*variants: Sequence[Any]) -> tuple[float, ...] | None:
+    """Mean CPU time of the runs of each variant, with decoding, on the last day when all were trained."""
+    days = set.intersection(*({run["machine"]["date"] for run in runs} for runs in variants))
+    if not days:
+        return None
+    alike = ([run for run in runs if run["machine"]["date"] == max(days)] for runs in variants)
+    return tuple(mean(run["train_seconds"] + run["decode_seconds"] for run in runs) for runs in alike)
 
 
 def _of_command(task: str, folder: Path) -> Pair:
     found = Comparison(folder)
     before, after = (found.runs[variant][0].steps for variant in (BASELINE, MULTIGRID))
     ends = tuple([100 * end for end in found.ends(variant)] for variant in (BASELINE, MULTIGRID))
-    return Pair(task, 1.5, (before, after), ends, found.seconds(MULTIGRID) / found.seconds(BASELINE))
+    seconds = found.seconds(BASELINE), found.seconds(MULTIGRID)
+    return Pair(task, 1.5, (before, after), ends, seconds, found.runs[BASELINE][0].epochs)
 
 
 def pairs() -> list[Pair]:
@@ -107,6 +118,60 @@ def table(found: Sequence[Pair]) -> str:
     """In Markdown, from few steps to many."""
     columns = ["task", "baseline's steps", "its top-1 %", "epochs", "steps", "top-1 %", "of its time"]
     return "\n".join([f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|", *(pair.row for pair in found)])
+
+
+def soonest(found: Sequence[Pair]) -> str:
+    """In Markdown: for each length of a baseline, the training with the callback that took least time to its accuracy.
+
+    It may have any length; its mean end is no lower than the baseline's.
+    """
+    found = [pair for pair in found if pair.seconds]
+    columns = ["baseline's epochs", "its top-1 %", "with the callback", "top-1 %", "of its time"]
+    rows = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
+    for epochs, before in sorted({pair.epochs: pair for pair in found}.items()):
+        end = mean(before.ends[0])
+        level = [pair for pair in found if mean(pair.ends[1]) >= end]
+        cells = [f"{epochs:g}", f"{end:.1f}", "none", "", ""]
+        if level:
+            first = min(level, key=lambda pair: pair.seconds[1])
+            share = 100 * first.seconds[1] / before.seconds[0]
+            cells[2:] = [first.length, f"{mean(first.ends[1]):.1f}", f"{share:.0f} %"]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _plain_log(axes: Any, ticks: Sequence[float]) -> None:
+    """A logarithmic axis with a few ticks, written as one says them."""
+    axes.set_xscale("log")
+    axes.set_xticks(ticks)
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.minorticks_off()
+
+
+def draw_frontiers(found: Sequence[Pair], file: Path) -> None:
+    """Top-1 against the time, of baselines of several lengths, and of trainings with the callback."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    found = [pair for pair in found if pair.seconds]
+    figure, axes = pyplot.subplots(figsize=(6.0, 3.8), dpi=110)
+    baselines = {pair.epochs: (pair.seconds[0] / 60, mean(pair.ends[0]), f"{pair.epochs:g}") for pair in found}
+    own = [(pair.seconds[1] / 60, mean(pair.ends[1]), pair.length) for pair in found]
+    for points, style, label in (
+        (sorted(baselines.values()), "s-", "baselines, by their epochs"),
+        (sorted(own), "o", "with the callback: epoch factor x epochs of the baseline"),
+    ):
+        axes.plot([x for x, *_ in points], [y for _, y, _ in points], style, label=label, markersize=5)
+        for number, (x, y, text) in enumerate(points):
+            axes.annotate(f" {text}", (x, y), fontsize=7, va=("bottom", "top")[number % 2])
+    _plain_log(axes, [0.5, 1, 2, 5])
+    axes.set(xlabel="CPU minutes, with decoding", ylabel="top-1 %")
+    axes.grid(alpha=0.3, which="both")
+    axes.legend(fontsize=7, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(file)
 
 
 def draw(found: Sequence[Pair], file: Path) -> None:
@@ -126,7 +191,7 @@ def draw(found: Sequence[Pair], file: Path) -> None:
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.axvline(SHORT, color="grey", linewidth=0.8, linestyle="--")
     axes.text(SHORT, axes.get_ylim()[0], " the callback warns to the left", fontsize=7, va="bottom")
-    axes.set_xscale("log")
+    _plain_log(axes, [500, 1000, 2500, 5000, 10000])
     axes.set(xlabel="optimizer steps with the callback", ylabel="top-1 over the baseline, points")
     axes.grid(alpha=0.3, which="both")
     axes.legend(fontsize=7, loc="lower right")
@@ -137,8 +202,11 @@ def draw(found: Sequence[Pair], file: Path) -> None:
 def main() -> None:
     found = pairs()
     print(table(found))
-    draw(found, FIGURE)
-    print(f"\nThe figure is {FIGURE}.")
+    of_lengths = [pair for pair in found if pair.task == OF_LENGTHS]
+    print(f"\n{soonest(of_lengths)}")
+    draw(found, IMAGES / "pays.png")
+    draw_frontiers(of_lengths, IMAGES / "frontiers.png")
+    print(f"\nThe figures are pays.png and frontiers.png in {IMAGES}.")
 
 
 if __name__ == "__main__":

@@ -45,6 +45,34 @@ def test_videos_are_lossless_and_split_by_take(main, tmp_path):
     assert config["data"]["init_args"]["train"] == str(target / "train")
 
 
+def test_each_person_validates_in_one_of_five_folds(main, tmp_path, capsys):
+    source, people = tmp_path / "Lips", [f"Person{number}" for number in range(10)]
+    source.mkdir()
+    for number, person in enumerate(people):
+        write_mat(source / f"A{number % 3 + 1}_{person}-lips.mat", np.zeros((2, 60, 80), np.uint8))
+    held_out = []
+    for fold in range(5):
+        target = tmp_path / str(fold)
+        main([str(source), str(target), "--people", str(fold)])
+        split = {part: [path.stem[3:] for path in (target / part).rglob("*.mp4")] for part in ("train", "val")}
+        assert sorted(split["train"] + split["val"]) == people
+        held_out += split["val"]
+    assert sorted(held_out) == people
+    (source / "A1_Person0-lips.mat").unlink()
+    with pytest.raises(SystemExit, match="2"):
+        main([str(source), str(tmp_path / "other"), "--people", "0"])
+    assert "has 9 people, and the folds are of 10" in capsys.readouterr().err
+
+
+def test_the_lips_are_as_many_as_there_are(tmp_path):
+    with pytest.raises(SystemExit, match="has no videos in `train`: `avletters.py` writes them"):
+        compare.lips(str(tmp_path))
+    (tmp_path / "train" / "A").mkdir(parents=True)
+    for number in range(52):
+        (tmp_path / "train" / "A" / f"{number}.mp4").touch()
+    assert compare.lips(str(tmp_path)) == replace(compare.AVLETTERS, videos=str(tmp_path), train_per_class=2)
+
+
 def test_compare_trains_what_the_config_says():
     config = yaml.safe_load(runpy.run_path(str(SCRIPT))["CONFIG"].format(train="here/train", val="here/val"))
     data, model, task = config["data"]["init_args"], config["model"]["init_args"], compare.AVLETTERS

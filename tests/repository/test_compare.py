@@ -242,8 +242,22 @@ def test_committed_results_are_of_one_task_and_machine(folder, compare):
         assert re.fullmatch(rf"{re.escape(run['variant'])}-seed{run['seed']}\.json", file.name)
 
 
+def test_todays_code_ends_where_older_code_did():
+    """What the page of results says of five trainings of the transformer."""
+    ends = [
+        {
+            file.name: json.loads(file.read_text())["top1"]
+            for variant in ("baseline", "multigrid_1.5x", "short_1.5x", "linear", "unscaled")
+            for file in (BENCHMARKS / "results" / folder).glob(f"{variant}-seed*.json")
+        }
+        for folder in ("compare_transformer", "transformer_10")
+    ]
+    assert len(ends[0]) == 15
+    assert ends[0] == ends[1]
+
+
 @pytest.mark.parametrize(
-    "name", ["compare", "compare_width32", "compare_width48", "compare_transformer", "compare_fine_tuning"]
+    "name", ["compare", "compare_width32", "compare_width48", "compare_transformer", "fine_tuning"]
 )
 def test_tables_of_the_committed_results_are_those_of_the_json(name, compare):
     runs = compare["load"](BENCHMARKS / "results" / name)
@@ -251,7 +265,7 @@ def test_tables_of_the_committed_results_are_those_of_the_json(name, compare):
         {
             "compare_transformer": "TRANSFORMERS",
             "compare_transformer_60": "TRANSFORMERS",
-            "compare_fine_tuning": "FINE_TUNINGS",
+            "fine_tuning": "FINE_TUNINGS",
         }.get(name, "COMPARISON")
     ]
     rows = compare["table"](runs, variants).splitlines()
