@@ -29,7 +29,7 @@ from lightning_multigrid.training import MultigridCallback
 from lightning_multigrid.video import VideoDataModule, few_videos
 
 _SECONDS = 12.0  # of steps in an epoch: the speed of shared machines goes up and down within a few
-_LEAST = 6  # steps on each
+_LEAST = 6  # steps on each base shape
 _SHARE = 0.1  # of the training's mini-batches that a short training has at most
 _VIDEOS = 64  # to train on
 _VALIDATED = 32  # mini-batches

@@ -242,7 +242,7 @@ def measured():
         *soonest([pair for pair in found if pair.task == OF_LENGTHS]).splitlines(),
         f"In the {len(both)} short trainings that had both, the default factor ended {min(lost):.0f} to "
         f"{max(lost):.0f} points below its baseline, and one of 2.5 or 3 from {-min(gained):.0f} points below to "
-        f"{max(gained):.0f} above, in {min(shares):.0f} to {max(shares):.0f} % of its time.",
+        f"{max(gained):.0f} above, the CNN in {min(shares):.0f} to {max(shares):.0f} % of its time.",
     ]
 
 
