@@ -11,6 +11,7 @@
     python benchmarks/compare.py --avletters avletters  # the CNN on the lips that `avletters.py` has written there
     python benchmarks/compare.py --avletters avletters_0 --seeds 0 --folder people   # fold 0 of people, as seed 0
     python benchmarks/compare.py --epochs 10 --folder short   # all lengths of the task in proportion
+    python benchmarks/compare.py --easy --epochs 20 --folder easy   # shapes that are easier to tell apart
     python benchmarks/compare.py --growing              # regularisation that grows with the grid, and that does not
     python benchmarks/compare.py --tiny --folder tiny   # seconds; its accuracy says nothing
 
@@ -576,6 +577,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--tiny", action="store_true", help="a few steps on a few videos")
     parser.add_argument("--workers", type=int, default=1, help="processes that decode")
+    parser.add_argument("--easy", action="store_true", help="easy shapes")
     parser.add_argument("--width", type=int, default=Task.width, help="channels of the CNN's first layer")
     parser.add_argument("--epochs", type=int, help="of the baseline")
     parser.add_argument("--folder", type=Path, help="of the JSON files")
@@ -595,11 +597,13 @@ def main() -> None:
         task = replace(task, train_per_class=4, val_per_class=1, epochs=4) if transforms else TINY
     elif not transforms:
         task = replace(task, width=args.width)
+    if args.easy:
+        task = replace(task, difficulty="easy")
     task = task.of_length(args.epochs or task.epochs)
     if task != named and args.folder is None:
         parser.error(
-            "`--tiny`, `--width` and `--epochs` need a `--folder` of their own, so that their runs are not taken for "
-            "others."
+            "`--tiny`, `--easy`, `--width` and `--epochs` need a `--folder` of their own, so that their runs are not "
+            "taken for others."
         )
     folder = args.folder or RESULTS.with_name(results)
     if not args.report:

@@ -34,12 +34,14 @@ class H264Packets:
         self.orders: list[tuple[int, int]] = []
         self._builds: set[int] = set()  # of x264
         self.sure = True  # of the orders, until a new sequence parameter set or a rare way to count pictures
+        self.gaps = False  # whether frame numbers leave some out, as where reference pictures are missing
         self.sets_in_band = False  # whether packets hold parameter sets that are not in the extradata
         self._length = length_bytes(extradata, 4)
         self._sets = set(_parameter_sets(extradata))
         self._sequence: _Sequence | None = None
         self._sequence_bytes = b""
         self._before = 0  # order of the last reference picture; 8.2.1.1
+        self._number = self._number_before = 0  # of this picture and of the last reference picture; 7.4.3
         for unit in self._sets:
             if unit[0] & 0x1F == 7:
                 self._read_sequence(unit)
@@ -76,7 +78,7 @@ class H264Packets:
         except (IndexError, ValueError):
             order, self.sure = 0, False
         if any(refers):
-            self._before = order
+            self._before, self._number_before = order, self._number
         self.orders.append(((self.orders[-1][0] if self.orders else 0) + idr, order))
         droppable = bool(slices) and not any(refers) and not other
         return ENTRY * idr | DROPPABLE * droppable | TIMED * timed
@@ -94,15 +96,17 @@ class H264Packets:
         sequence = self._sequence
         if sequence is None or sequence.order_type == 1:
             raise ValueError
-        if idr:
-            self._before = 0
-        if sequence.order_type == 2:  # pictures are shown as they are stored
-            return 0 if idr else self.orders[-1][1] + 1
         bits = _Bits(packet[start + 1 : start + _HEADER_BYTES])  # 7.3.3
         for _ in range(3):  # first macroblock, type, picture parameter set
             bits.golomb()
         bits.take(2 if sequence.separate_planes else 0)
-        bits.take(sequence.bits_of_frame_number)
+        self._number = bits.take(sequence.bits_of_frame_number)
+        if idr:
+            self._before = 0
+        elif (self._number - self._number_before) % (1 << sequence.bits_of_frame_number) > 1:
+            self.gaps = True
+        if sequence.order_type == 2:  # pictures are shown as they are stored
+            return 0 if idr else self.orders[-1][1] + 1
         if not sequence.frames_only and bits.take(1):
             bits.take(1)
         if idr:

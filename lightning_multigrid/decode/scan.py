@@ -95,9 +95,12 @@ class _Indexing:
         by_time = np.sort(times[flags & SHOWN != 0])
         if not _is_believed(probe, by_time, times[flags & ENTRY != 0]):
             table, by_time = table[:, :0], by_time[:0]
-        elif self.pictures is not None and not (in_order := _is_shown_in_order(self.pictures, times)):
-            flags &= ~DROPPABLE
-            if self.has_made_up_times or in_order is not None:
+        elif self.pictures is not None:
+            in_order = _is_shown_in_order(self.pictures, times)
+            # FFmpeg fills a gap with pictures of its own, before a picture that nobody refers to as before others.
+            if not in_order or (self.h264 is not None and self.h264.gaps):
+                flags &= ~DROPPABLE
+            if in_order is False or (in_order is None and self.has_made_up_times):
                 table, by_time = table[:, :0], by_time[:0]
         rate = float(self.stream.average_rate or 0)
         if len(by_time) > 1 and self.stream.time_base is not None:

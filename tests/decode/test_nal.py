@@ -52,6 +52,26 @@ def test_orders_are_those_in_which_frames_come_out(stream):
     assert [packets[n][0] for n in shown] == sorted(time for time, _ in packets)
 
 
+def test_numbers_tell_whether_a_reference_picture_is_missing(stream):
+    extradata, packets = read_packets(stream)
+
+    def gaps(left_out: int | None = None) -> bool:
+        looked = H264Packets(extradata)
+        for number, (_, data) in enumerate(packets):
+            if number != left_out:
+                looked.look(data)
+        return looked.gaps
+
+    looked = H264Packets(extradata)
+    flags = [looked.look(data) for _, data in packets]
+    assert not gaps()
+    assert not any(gaps(n) for n in [n for n, flag in enumerate(flags) if flag & DROPPABLE][::7])
+    # Nobody misses the last reference picture before one that begins anew.
+    missed = [n for n, flag in enumerate(flags[:-1]) if not (flag & (DROPPABLE | ENTRY) or flags[n + 1] & ENTRY)]
+    assert missed
+    assert all(gaps(n) for n in missed[::7])
+
+
 def test_frames_are_the_same_without_droppable_packets(stream):
     extradata, packets = read_packets(stream)
     looked = H264Packets(extradata)
