@@ -20,12 +20,21 @@ from lightning_multigrid.reports.changed_meaning import SHORT
 RESULTS = Path(__file__).parent / "results"
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 TASKS = {
-    "hard shapes, CNN": ("cnn_40", "cnn_20", "cnn_10"),
-    "hard shapes, transformer": ("compare_transformer_60", "transformer_10"),
+    "easy shapes, CNN": ("easy_5", "easy_7", "easy_10", "easy_14", "easy_20"),
+    "hard shapes, CNN": ("cnn_10", "cnn_14", "cnn_20", "cnn_28", "cnn_40"),
+    "lips, CNN": ("lips_16", "lips_22", "lips_32", "lips_45", "lips"),
+    "hard shapes, transformer": (
+        "transformer_10",
+        "transformer_15",
+        "transformer_21",
+        "transformer_30",
+        "transformer_42",
+        "transformer_60",
+    ),
     "fine-tuned transformer": ("fine_tuning",),
-    "lips, CNN": ("lips",),
 }
-OF_LENGTHS = "hard shapes, CNN"  # baselines of three lengths, measured alike
+OF_LENGTHS = [task for task, names in TASKS.items() if len(names) > 1]
+LEVERS = {"hard shapes, CNN, 20 epochs": "cnn_20", "lips, CNN, 64 epochs": "lips"}
 BY_THE_CLOCK = {
     "quick start, CNN": "quickstart",
     "2,000 own videos": "own_videos_2000",
@@ -68,6 +77,11 @@ class Pair:
         return 2 * sum(stdev(ends) ** 2 / len(ends) for ends in self.ends) ** 0.5
 
     @property
+    def time(self) -> float | None:
+        """Of the training with the callback, in epochs of the baseline; trainings of several days compare by it."""
+        return None if self.seconds is None else self.epochs * self.seconds[1] / self.seconds[0]
+
+    @property
     def length(self) -> str:
         return f"{self.factor:g} x {self.epochs:g}"
 
@@ -108,34 +122,59 @@ def _of_command(task: str, folder: Path) -> Pair:
 
 
 def pairs() -> list[Pair]:
-    """All that was measured, from few steps to many."""
+    """All that was measured, task by task, and from short baselines to long ones."""
     found = [pair for task, names in TASKS.items() for name in names for pair in _of_script(task, RESULTS / name)]
     found += [_of_command(task, RESULTS / name) for task, name in BY_THE_CLOCK.items()]
-    return sorted(found, key=lambda pair: pair.steps[1])
+    return sorted(found, key=lambda pair: (list(TASKS | BY_THE_CLOCK).index(pair.task), pair.steps))
 
 
 def table(found: Sequence[Pair]) -> str:
-    """In Markdown, from few steps to many."""
+    """In Markdown."""
     columns = ["task", "baseline's steps", "its top-1 %", "epochs", "steps", "top-1 %", "of its time"]
     return "\n".join([f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|", *(pair.row for pair in found)])
 
 
-def soonest(found: Sequence[Pair]) -> str:
-    """In Markdown: for each length of a baseline, the training with the callback that took least time to its accuracy.
+def firsts(found: Sequence[Pair]) -> Iterator[tuple[Pair, Pair | None, float]]:
+    """For each length of a baseline, the training with the callback that was soonest as good, and its share of time.
 
-    It may have any length; its mean end is no lower than the baseline's.
+    It may have any length; its mean end is no lower than the baseline's. None is as high as some baselines.
     """
-    found = [pair for pair in found if pair.seconds]
-    columns = ["baseline's epochs", "its top-1 %", "with the callback", "top-1 %", "of its time"]
+    for task in dict.fromkeys(pair.task for pair in found):
+        of_task = [pair for pair in found if pair.task == task and pair.time]
+        for epochs, before in sorted({pair.epochs: pair for pair in of_task}.items()):
+            level = [pair for pair in of_task if mean(pair.ends[1]) >= mean(before.ends[0])]
+            first = min(level, key=lambda pair: pair.time, default=None)
+            yield before, first, first.time / epochs if first else float("nan")
+
+
+def soonest(found: Sequence[Pair]) -> str:
+    """`firsts`, in Markdown."""
+    columns = ["task", "baseline's epochs", "its top-1 %", "with the callback", "top-1 %", "of its time"]
     rows = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
-    for epochs, before in sorted({pair.epochs: pair for pair in found}.items()):
-        end = mean(before.ends[0])
-        level = [pair for pair in found if mean(pair.ends[1]) >= end]
-        cells = [f"{epochs:g}", f"{end:.1f}", "none", "", ""]
-        if level:
-            first = min(level, key=lambda pair: pair.seconds[1])
-            share = 100 * first.seconds[1] / before.seconds[0]
-            cells[2:] = [first.length, f"{mean(first.ends[1]):.1f}", f"{share:.0f} %"]
+    for before, first, share in firsts(found):
+        cells = [before.task, f"{before.epochs:g}", f"{mean(before.ends[0]):.1f}", "none", "", ""]
+        if first:
+            cells[3:] = [first.length, f"{mean(first.ends[1]):.1f}", f"{100 * share:.0f} %"]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def levers() -> str:
+    """In Markdown: what might help a short training, in about as many steps: top-1."""
+    columns = ["", *LEVERS]
+    rows = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
+    runs = [load(RESULTS / name) for name in LEVERS.values()]
+    labels = {"baseline": "baseline", "multigrid_1.5x": "with the callback, 1.5x"}
+    labels |= {
+        "long_3": "without the coarsest shape",
+        "long_2": "without the two coarsest",
+        "sqrt_lr": "LR by the square root",
+    }
+    for variant, label in labels.items():
+        cells = [label]
+        for of_task in runs:
+            ends = [100 * run["top1"] for run in of_task[variant]]
+            cells.append(f"{mean(ends):.1f} ± {stdev(ends):.1f}")
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -149,27 +188,28 @@ def _plain_log(axes: Any, ticks: Sequence[float]) -> None:
 
 
 def draw_frontiers(found: Sequence[Pair], file: Path) -> None:
-    """Top-1 against the time, of baselines of several lengths, and of trainings with the callback."""
+    """Top-1 against the time, of baselines of several lengths, and of trainings with the callback; a panel per task."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    found = [pair for pair in found if pair.seconds]
-    figure, axes = pyplot.subplots(figsize=(6.0, 3.8), dpi=110)
-    baselines = {pair.epochs: (pair.seconds[0] / 60, mean(pair.ends[0]), f"{pair.epochs:g}") for pair in found}
-    own = [(pair.seconds[1] / 60, mean(pair.ends[1]), pair.length) for pair in found]
-    for points, style, label in (
-        (sorted(baselines.values()), "s-", "baselines, by their epochs"),
-        (sorted(own), "o", "with the callback: epoch factor x epochs of the baseline"),
-    ):
-        axes.plot([x for x, *_ in points], [y for _, y, _ in points], style, label=label, markersize=5)
-        for number, (x, y, text) in enumerate(points):
-            axes.annotate(f" {text}", (x, y), fontsize=7, va=("bottom", "top")[number % 2])
-    _plain_log(axes, [0.5, 1, 2, 5])
-    axes.set(xlabel="CPU minutes, with decoding", ylabel="top-1 %")
-    axes.grid(alpha=0.3, which="both")
-    axes.legend(fontsize=7, loc="lower right")
+    figure, panels = pyplot.subplots(2, 2, figsize=(8.6, 6.4), dpi=110)
+    for axes, task in zip(panels.flat, OF_LENGTHS, strict=True):
+        of_task = [pair for pair in found if pair.task == task and pair.time]
+        baselines = sorted({(pair.epochs, mean(pair.ends[0])) for pair in of_task})
+        axes.plot(*zip(*baselines, strict=True), "s-", label="baselines", markersize=5)
+        for factor, colour in ((1.0, "C2"), (1.5, "C1"), (2.0, "C3"), (3.0, "C4")):
+            points = sorted((pair.time, mean(pair.ends[1])) for pair in of_task if pair.factor == factor)
+            if points:
+                label = f"with the callback, {factor:g}x"
+                axes.plot(*zip(*points, strict=True), "o--", color=colour, label=label, markersize=5)
+        _plain_log(axes, [2, 5, 10, 20, 50])
+        axes.set_title(task, fontsize=9)
+        axes.grid(alpha=0.3, which="both")
+        axes.legend(fontsize=7, loc="lower right")
+    figure.supxlabel("time, in epochs of the baseline", fontsize=9)
+    figure.supylabel("top-1 %", fontsize=9)
     figure.tight_layout()
     figure.savefig(file)
 
@@ -181,20 +221,21 @@ def draw(found: Sequence[Pair], file: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7.2, 4.4), dpi=110)
+    figure, axes = pyplot.subplots(figsize=(8.6, 4.4), dpi=110)
     for number, task in enumerate([*TASKS, *BY_THE_CLOCK]):
         of_task = [pair for pair in found if pair.task == task]
         steps, gained, errors = zip(*((pair.steps[1], pair.gained, pair.error) for pair in of_task), strict=True)
-        axes.errorbar(steps, gained, errors, fmt="osD^v<>p"[number], capsize=2, markersize=5, label=task)
+        axes.errorbar(steps, gained, errors, fmt="osD^v<>ph"[number], capsize=2, markersize=5, label=task)
         for pair in of_task:
-            axes.annotate(f" {pair.factor:g}x", (pair.steps[1], pair.gained), fontsize=7, va="bottom")
+            if pair.factor != 1.5:
+                axes.annotate(f" {pair.factor:g}x", (pair.steps[1], pair.gained), fontsize=7, va="bottom")
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.axvline(SHORT, color="grey", linewidth=0.8, linestyle="--")
     axes.text(SHORT, axes.get_ylim()[0], " the callback warns to the left", fontsize=7, va="bottom")
     _plain_log(axes, [500, 1000, 2500, 5000, 10000])
     axes.set(xlabel="optimizer steps with the callback", ylabel="top-1 over the baseline, points")
     axes.grid(alpha=0.3, which="both")
-    axes.legend(fontsize=7, loc="lower right")
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1))
     figure.tight_layout()
     figure.savefig(file)
 
@@ -202,8 +243,9 @@ def draw(found: Sequence[Pair], file: Path) -> None:
 def main() -> None:
     found = pairs()
     print(table(found))
-    of_lengths = [pair for pair in found if pair.task == OF_LENGTHS]
+    of_lengths = [pair for pair in found if pair.task in OF_LENGTHS]
     print(f"\n{soonest(of_lengths)}")
+    print(f"\n{levers()}")
     draw(found, IMAGES / "pays.png")
     draw_frontiers(of_lengths, IMAGES / "frontiers.png")
     print(f"\nThe figures are pays.png and frontiers.png in {IMAGES}.")

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
-from pays import OF_LENGTHS, _seconds, pairs, soonest, table
+from pays import OF_LENGTHS, _seconds, firsts, levers, pairs, soonest, table
 
 from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison
 from lightning_multigrid.reports.account import STEPS, VALIDATION, WAITING
@@ -183,8 +183,15 @@ def lips():
             ("**Multigrid 1.5x**, the default", "multigrid_1.5x"),
             ("Multigrid 2.0x", "multigrid_2.0x"),
             ("Baseline, as many steps as multigrid 1.5x", "short_1.5x"),
+            ("Baseline, about as much time, its LR", "short_1.5x_time_lr1"),
+            ("The same, LR x 2", "short_1.5x_time_lr2"),
+            ("The same, LR x 4", "short_1.5x_time_lr4"),
         )
     ]
+    whole = runs("lips", "baseline")
+    times = [_seconds(whole, runs("lips", f"multigrid_{factor}x")) for factor in ("1.0", "1.5", "2.0")]
+    of_time = [f"{100 * ours / theirs:.0f}" for theirs, ours in times]
+    (half,) = runs("lips", "short_1.5x_time_lr0.5")
     folds = runs("lips_people", "baseline"), runs("lips_people", "multigrid_1.5x")
     assert [run["seed"] for run in folds[0]] == [run["seed"] for run in folds[1]] == list(range(5))
     strangers = [f"{100 * mean(run['top1'] for run in of_variant):.1f}" for of_variant in folds]
@@ -198,6 +205,8 @@ def lips():
     tuned = [f"{100 * single[name]['top1']:.1f}" for name in ("tuning, LR 0.005", "tuning, LR 0.015")]
     return [
         *rows,
+        f"Of the baseline's CPU time, with decoding, multigrid took {of_time[0]}, {of_time[1]} and {of_time[2]} %",
+        f"half of its LR ended at {100 * half['top1']:.1f} %",
         f"the baseline ended at {strangers[0]} %, and multigrid 1.5x at {strangers[1]} %, in "
         f"{100 * seconds[1] / seconds[0]:.0f} % of its CPU time. The error of the difference is {error:.0f} points",
         f"With the square root of the LR's scale it ended at {100 * root['top1']:.1f} %, and with `epoch_factor: 3`, "
@@ -237,9 +246,41 @@ def measured():
     lost = [-low.gained for low, _ in both]
     gained = [high.gained for _, high in both]
     shares = [100 * high.seconds[1] / high.seconds[0] for _, high in both if high.seconds]
+    of_lengths = [pair for pair in found if pair.task in OF_LENGTHS]
+    enough, half = (
+        [
+            next(p for p in found if (p.task, p.epochs, p.factor) == (*of, 1.5))
+            for of in zip(OF_LENGTHS[:2] + OF_LENGTHS[3:], lengths, strict=True)
+        ]
+        for lengths in ((20, 40, 60), (10, 20, 30))
+    )
+    took = [100 * p.seconds[1] / p.seconds[0] for p in enough]
+    sooner = {
+        task: [
+            (round(before.epochs), 100 * share)
+            for before, first, share in firsts(of_lengths)
+            if first and before.task == task
+        ]
+        for task in OF_LENGTHS
+    }
+    shapes = [share for task in OF_LENGTHS[:2] for _, share in sooner[task]]
+    long, shorter = (
+        [share for epochs, share in sooner[OF_LENGTHS[3]] if (epochs >= 30) == is_long] for is_long in (True, False)
+    )
+    assert min(share for _, share in sooner[OF_LENGTHS[2]]) > 100
+    worst = min(run["top1"] for run in runs("cnn_28", "baseline"))
     return [
         *table(found).splitlines(),
-        *soonest([pair for pair in found if pair.task == OF_LENGTHS]).splitlines(),
+        *soonest(of_lengths).splitlines(),
+        *levers().splitlines(),
+        f"the callback ended within {max(abs(p.gained) for p in enough):.1f} points of its baseline, in "
+        f"{min(took):.0f} to {max(took):.0f} % of its time. At half of that length it ended "
+        f"{-max(p.gained for p in half):.0f} to {-min(p.gained for p in half):.0f} points below.",
+        f"{enough[0].steps[1]:,} were enough for easy shapes, and {half[2].steps[1]:,} too few for the transformer.",
+        f"the CNN on shapes took {min(shapes):.0f} to {max(shapes):.0f} % of the time of its baselines, the "
+        f"transformer {min(long):.0f} to {max(long):.0f} % from thirty epochs on and {min(shorter):.0f} to "
+        f"{max(shorter):.0f} % below",
+        f"as one of the baseline of 28 epochs did at {100 * worst:.1f} %",
         f"In the {len(both)} short trainings that had both, the default factor ended {min(lost):.0f} to "
         f"{max(lost):.0f} points below its baseline, and one of 2.5 or 3 from {-min(gained):.0f} points below to "
         f"{max(gained):.0f} above, the CNN in {min(shares):.0f} to {max(shares):.0f} % of its time.",
@@ -269,8 +310,8 @@ def evidence():
         f"The epoch of {epoch['clips']:,} clips is planned in {1000 * epoch['planned, s']:.0f} ms, and its requests "
         f"for a rank are drawn in {epoch['drawn, s']:.1f} s with {epoch['memory, MiB']:.0f} MiB.",
         f"multigrid 1.5x ended at {top1('transformer_10', ours)} %, and the baseline at "
-        f"{top1('transformer_10', base)} %; with one of sixty, at {top1('transformer_60', ours)} %, and the baseline, "
-        f"by version 0.1.0, at {top1('compare_transformer_60', base)} %.",
+        f"{top1('transformer_10', base)} %; with one of sixty, at {top1('transformer_60', ours)} %, and the baseline "
+        f"at {top1('transformer_60', base)} %.",
         f"easier shapes, multigrid 1.5x ended at {top1('fine_tuning', ours)} %, and the baseline at "
         f"{top1('fine_tuning', base)} %.",
         f"multigrid is faster than its baseline by {speedup(small[0])['speedup']:.1f}x (Xeon) and "

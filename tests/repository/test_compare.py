@@ -93,11 +93,11 @@ class TestRuns:
             records(folder, "multigrid_1.5x")[1][key] for key in ("loss", "top1")
         )
 
-    @pytest.mark.parametrize("arguments", [["--tiny"], ["--width", "32"]])
+    @pytest.mark.parametrize("arguments", [["--tiny"], ["--width", "32"], ["--easy"]])
     def test_other_runs_are_not_taken_for_results(self, arguments, call, capsys):
         with pytest.raises(SystemExit):
             call(*arguments)
-        assert "`--tiny`, `--width` and `--epochs` need a `--folder` of their own" in capsys.readouterr().err
+        assert "`--tiny`, `--easy`, `--width` and `--epochs` need a `--folder` of their own" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -157,17 +157,27 @@ class TestReport:
 
 class TestOpponents:
     def test_a_baseline_of_equal_time_has_so_many_more_steps_and_its_lr(self, call, compare, tmp_path):
-        """The factor of time is that of the committed runs."""
-        folder = BENCHMARKS / "results" / "compare"
-        seconds = {
-            name: mean(run["train_seconds"] / run["steps"] for run in records(folder, name))
-            for name in ("baseline", "multigrid_1.5x")
-        }
-        assert compare["EQUAL_TIME"] == pytest.approx(seconds["multigrid_1.5x"] / seconds["baseline"], abs=0.005)
         call("--tiny", "--folder", str(tmp_path), "--seeds", "0", "--variants", "short_1.5x_time_lr2")
         (run,) = records(tmp_path, "short_1.5x_time_lr2")
-        assert run["steps"] == round(compare["EQUAL_TIME"] * compare["TINY"].multigrid_steps())
-        assert compare["OPPONENTS"]["short_1.5x_time_lr2"].lr_factor == 2
+        assert run["steps"] == round(compare["TINY"].equal_time * compare["TINY"].multigrid_steps())
+        assert compare["opponents"](compare["TINY"])["short_1.5x_time_lr2"].lr_factor == 2
+
+    @pytest.mark.parametrize(
+        ("folder", "task", "kinds", "error"),
+        [
+            ("compare", "TINY", ["train_seconds"], 0.005),
+            ("lips", "AVLETTERS", ["train_seconds", "decode_seconds"], 0.1),  # it was set by the first seeds
+        ],
+    )
+    def test_the_factor_of_time_is_that_of_the_committed_runs(self, folder, task, kinds, error, compare):
+        baseline, multigrid = (
+            mean(
+                sum(run[kind] for kind in kinds) / run["steps"]
+                for run in records(BENCHMARKS / "results" / folder, name)
+            )
+            for name in ("baseline", "multigrid_1.5x")
+        )
+        assert compare[task].equal_time == pytest.approx(multigrid / baseline, abs=error)
 
 
 def test_a_task_of_another_length_has_its_stages_at_the_same_shares(compare):
@@ -271,7 +281,7 @@ def test_tables_of_the_committed_results_are_those_of_the_json(name, compare):
     rows = compare["table"](runs, variants).splitlines()
     assert len(rows) > 3
     if name == "compare":
-        for variants in (compare["ablations"](compare["Task"]()), compare["OPPONENTS"]):
+        for variants in (compare["ablations"](compare["Task"]()), compare["opponents"](compare["Task"]())):
             rows += compare["table"](runs, variants, times=False).splitlines()
     text = (BENCHMARKS / "results" / "README.md").read_text()
     assert [row for row in rows if row not in text] == []

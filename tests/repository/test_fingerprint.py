@@ -20,16 +20,13 @@ def test_shown_results_are_of_code_that_trains_the_same():
     today = fingerprint()
     written = {file.parent.name: file.read_text().strip() for file in RESULTS.rglob(NAME)}
     by_the_command = "quickstart", "own_videos_60", "own_videos_400", "own_videos_2000", "lips_single"
-    by_the_script = (
-        "cnn_10",
-        "cnn_20",
-        "cnn_40",
-        "transformer_10",
-        "transformer_60",
-        "fine_tuning",
-        "lips",
-        "lips_people",
-    )
+    by_the_script = [
+        *(f"easy_{epochs}" for epochs in (5, 7, 10, 14, 20)),
+        *(f"cnn_{epochs}" for epochs in (10, 14, 20, 28, 40)),
+        *(f"transformer_{epochs}" for epochs in (10, 15, 21, 30, 42, 60)),
+        *(f"lips_{epochs}" for epochs in (16, 22, 32, 45)),
+        *("lips", "lips_people", "fine_tuning"),
+    ]
     assert written == dict.fromkeys((*by_the_command, *by_the_script), today)
 
 

@@ -19,11 +19,18 @@ def test_the_first_that_is_level_may_have_another_length():
         pair(40, 3.0, (99.0, 99.0), 390.0),
     ]
     rows = soonest(found).splitlines()[2:]
-    assert rows == ["| 10 | 51.0 | 1 x 40 | 80.0 | 80 % |", "| 40 | 98.5 | 1.5 x 40 | 98.5 | 50 % |"]
+    assert rows == ["| a task | 10 | 51.0 | 1 x 40 | 80.0 | 80 % |", "| a task | 40 | 98.5 | 1.5 x 40 | 98.5 | 50 % |"]
+
+
+def test_trainings_of_other_tasks_and_times_of_other_days_do_not_mix():
+    """The second task's baseline of ten epochs took ten times as long, and so did what belongs to it."""
+    slower = Pair("another", 3.0, (1000, 300), ((50.0, 52.0), (60.0, 62.0)), (1000.0, 900.0), 10)
+    rows = soonest([pair(10, 1.5, (60.0, 62.0), 45.0), slower]).splitlines()[2:]
+    assert rows == ["| a task | 10 | 51.0 | 1.5 x 10 | 61.0 | 45 % |", "| another | 10 | 51.0 | 3 x 10 | 61.0 | 90 % |"]
 
 
 def test_where_none_is_level_it_says_so():
-    assert soonest([pair(40, 1.5, (90.0, 92.0), 200.0)]).splitlines()[2:] == ["| 40 | 98.5 | none |  |  |"]
+    assert soonest([pair(40, 1.5, (90.0, 92.0), 200.0)]).splitlines()[2:] == ["| a task | 40 | 98.5 | none |  |  |"]
 
 
 def test_the_gain_is_that_of_the_means_with_two_standard_errors():
