@@ -194,7 +194,9 @@ class RunReport:
             self._draw(trainer, folder)
 
     def stopped(self) -> None:
-        """Notes that the run ends before its plan."""
+        """Notes that the run ends before its plan, if it has begun."""
+        if self._phase < 0:
+            return
         self._closing.append(stopped_line(self._schedule, self._phase, float(self._position)))
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class LRInStep:
         self.used: float | Tensor | None = None  # the LR in use of the first group, in the last update
         self._optimizers = with_held(optimizer)
         self._updating = False
-        self._unchanged: list[tuple[Callable[[], bool], str]] = []
+        self._scaled_values: list[tuple[dict[str, Any], str, Any, int]] = []  # group, name, what it holds, its version
         self._undo: list[Callable[[], Any]] = []
         for one in self._optimizers:
             # Not torch's hooks: they don't run after an error, and not at all for a class that torch hasn't wrapped.
@@ -67,15 +67,14 @@ class LRInStep:
         self._noted = {}
         for group in (group for one in self._optimizers for group in one.param_groups):
             lr = group.get("lr")
-            whole = isinstance(lr, Tensor)
-            self._noted[id(group)] = lr, lr.clone() if whole else lr, version_of(lr) if whole else 0
+            self._noted[id(group)] = lr, lr.clone() if isinstance(lr, Tensor) else lr, _version(lr)
 
     def check_lr(self) -> None:
         """Refuses another LR than the one that was noted last."""
         for group in (group for one in self._optimizers for group in one.param_groups):
             lr = group.get("lr")
             noted, value, version = self._noted.get(id(group), (lr, lr, 0))
-            same = lr is noted and version_of(lr) == version if isinstance(lr, Tensor) else lr == noted
+            same = lr is noted and _version(lr) == version if isinstance(lr, Tensor) else lr == noted
             if not same and lr is not None and not math.isclose(lr, value, rel_tol=1e-6):
                 self._refuse_other(float(value), float(lr))
 
@@ -126,30 +125,28 @@ class LRInStep:
         for group in groups.values():
             for name, scale in self.scales.items():
                 value = group.get(name)
-                if value is None or scale == 1 or id(value) in tensors:
+                if value is None or scale == 1:
                     continue
-                if isinstance(value, Tensor):  # of a compiled or capturable optimizer, and maybe of several groups
+                if not isinstance(value, Tensor):
+                    self._undo.append(partial(group.__setitem__, name, value))
+                    group[name] = value * scale
+                elif id(value) not in tensors:  # of a compiled or capturable optimizer, and maybe of several groups
                     tensors.add(id(value))
                     self._undo.append(partial(value.copy_, value.clone()))
                     value.mul_(scale)
-                    unchanged = partial(_is_version, value, version_of(value))
-                else:
-                    self._undo.append(partial(group.__setitem__, name, value))
-                    group[name] = value * scale
-                    unchanged = partial(_holds, group, name, group[name])
-                self._unchanged.append((unchanged, name))
+                self._scaled_values.append((group, name, group[name], _version(group[name])))
         lr = next((group["lr"] for group in groups.values() if group.get("lr") is not None), None)
         self.used = lr.clone() if isinstance(lr, Tensor) else lr
 
     def _end(self) -> None:
         while self._undo:
             self._undo.pop()()
-        self._unchanged.clear()
+        self._scaled_values.clear()
         self._updating = False
 
     def _refuse_written(self) -> None:
-        for unchanged, name in self._unchanged:
-            if not unchanged():
+        for group, name, value, version in self._scaled_values:
+            if group.get(name) is not value or _version(value) != version:
                 raise MisconfigurationException(
                     f"The {_WORDS[name]} was written within `step` of {type(self.optimizer).__name__}, where it is the "
                     f"baseline's times {self.scales[name]:g}, so nothing tells which of the two was meant. Write it in "
@@ -169,9 +166,5 @@ def with_held(optimizer: Any) -> list[Any]:
     return found
 
 
-def _is_version(tensor: Tensor, version: int) -> bool:
-    return version_of(tensor) == version
-
-
-def _holds(group: dict[str, Any], name: str, value: Any) -> bool:
-    return group.get(name) is value
+def _version(value: Any) -> int:
+    return version_of(value) if isinstance(value, Tensor) else 0

@@ -57,7 +57,8 @@ def make_plan(
     clips, accumulate = recipe.planned_clips(schedule), trainer.accumulate_grad_batches
     start = Place(trainer.current_epoch, 0)  # of a second `fit`, not 0
     plan = Plan(schedule, clips, seed, world, accumulate, recipe.drop_last, recipe.epoch.batches, start)
-    plan.steps(0)  # refuses too few clips
+    for epoch in sorted({int(phase.start_epoch) for phase in schedule.phases}):
+        plan.steps(epoch)  # refuses too few clips
     return plan
 
 

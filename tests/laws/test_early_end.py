@@ -107,6 +107,21 @@ def test_ctrl_c_says_where_it_stopped(caplog):
     assert [record for record in caplog.records if "Stopped in phase 0 of" in record.getMessage()]
 
 
+class InterruptsAtOnce(Callback):
+    def on_train_start(self, trainer, pl_module):
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_before_the_first_step_stops_in_no_phase(caplog):
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit):
+            trained(InterruptsAtOnce())
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert not [record for record in caplog.records if "Stopped in phase" in record.getMessage()]
+
+
 def test_a_checkpoint_of_a_held_early_stopping_is_an_ordinary_one(tmp_path):
     """Its `wait_count` means at most two validations more in a training without the callback."""
     stopping = EarlyStopping("val", patience=3)

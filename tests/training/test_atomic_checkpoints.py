@@ -125,6 +125,16 @@ def test_a_flipped_bit_is_refused_or_harmless(tmp_path):
     assert refused > len(data) / 7 / 2  # the rest is padding, and what nobody reads
 
 
+def test_a_file_without_checksums_is_read(tmp_path):
+    torch.serialization.set_crc32_options(False)
+    try:
+        io.save_checkpoint(CHECKPOINT, tmp_path / "a.ckpt")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert same(io.load_checkpoint(tmp_path / "a.ckpt"), CHECKPOINT)
+    assert last_whole_checkpoint(tmp_path) == tmp_path / "a.ckpt"
+
+
 def test_torch_itself_does_not_see_a_flipped_bit(tmp_path):
     path = tmp_path / "flipped.ckpt"
     io.save_checkpoint(CHECKPOINT, path)

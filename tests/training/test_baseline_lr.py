@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.optim import SGD, lr_scheduler
 
 from lightning_multigrid import MultigridCallback
+from lightning_multigrid.host import MisconfigurationException
 from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
 from lightning_multigrid.schedule.plan import BaselineEpoch
 from lightning_multigrid.training.lr_in_step import LRInStep
@@ -330,6 +331,27 @@ def test_a_step_that_calls_that_of_its_base_class_scales_the_gradient_once():
 
         optimizer.step(closure)
         assert weight.grad == 0.5
+
+
+class Overwriting(SGD):
+    """Writes its LR within `step`."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["lr"] = self.written(group["lr"])
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("lr", [1.0, torch.tensor(1.0)], ids=["float", "tensor"])
+@pytest.mark.parametrize("written", [lambda lr: 0.5, lambda lr: torch.tensor(0.5)], ids=["to float", "to tensor"])
+def test_an_lr_written_within_step_is_refused_and_the_baselines_comes_back(lr, written):
+    weights = [torch.zeros(1, requires_grad=True) for _ in range(2)]
+    optimizer = Overwriting([{"params": [weight]} for weight in weights], lr=lr)  # of one tensor, if it is one
+    optimizer.written = written
+    LRInStep(optimizer, {"lr": 8.0}, lambda optimizer: None, lambda *_: None, Takeover())
+    with pytest.raises(MisconfigurationException, match="The LR was written within `step` of Overwriting"):
+        optimizer.step()
+    assert lr == 1.0
 
 
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")

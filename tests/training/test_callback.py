@@ -939,6 +939,17 @@ def test_refusals_say_what_is_given_required_and_how_to_go_on(module, arguments,
         fit(module(), MultigridCallback(), **arguments)
 
 
+class Begins(L.Callback):
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        pytest.fail("the training has begun")
+
+
+def test_too_few_clips_for_a_later_phase_are_refused_before_the_first():
+    later = MultigridCallback(long_cycle=LongCycle(((1, 1), (0.25, 0.5))), short_cycle=ShortCycle((1,)))
+    with pytest.raises(ValueError, match=r"first mini-batch of phase \d+ has (64|32) clips, but this rank has 20"):
+        fit(Module(), later, Begins(), train=loader(number=20), max_epochs=12)
+
+
 def test_other_refusals():
     with pytest.raises(Exception, match="cannot follow a `GradientAccumulationScheduler`"):
         fit(Module(), MultigridCallback(), GradientAccumulationScheduler({0: 1}))
