@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lightning_multigrid.clips.batch import BrokenVideo, Clip
-from lightning_multigrid.clips.opening import Video, open_row
+from lightning_multigrid.clips.opening import Stretch, Video, open_row
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
 from lightning_multigrid.clips.views import VideoViews, Views, cut_out, share_frames
-from lightning_multigrid.decode import Box, BrokenVideosError, VideoError, VideoReader
+from lightning_multigrid.decode import OURS, Box, BrokenVideosError, FrameFolder, VideoError
 from lightning_multigrid.loading import ClipRequest, derive_seed, visits
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.schedule import span
@@ -32,8 +32,9 @@ _ATTEMPTS = 16
 class VideoDataset(Dataset[Clip]):
     """Random clips of the videos of a manifest, on any grid; also an ordinary map-style dataset of baseline clips.
 
-    Where labels have spans in the video, a clip has the labels that it shows a part of. Clips of one visit lie within
-    one span as long as a baseline clip's, which is decoded once for all of them.
+    Where a row is a stretch of its video, clips lie in it. Where labels have spans in the video, a clip has the labels
+    that it shows a part of. Clips of one visit lie within one span as long as a baseline clip's, which is decoded once
+    for all of them.
 
     Args:
         manifest: Paths and labels.
@@ -167,7 +168,7 @@ class ViewDataset(Dataset[VideoViews]):
 def _crops(reader: Video, grids: Sequence[SourceGrid], pixels: str) -> list[Tensor | YuvClip]:
     """Reads the crops under some grids; frames that they share are decoded once."""
     read: Callable[[Sequence[int], Box], Tensor | YuvClip] = reader.read
-    if pixels == "yuv" and isinstance(reader, VideoReader):
+    if pixels == "yuv" and not isinstance(reader, FrameFolder):
         read = reader.read_yuv
     if len(grids) == 1:
         return [read(grids[0].indices, grids[0].box)]
@@ -185,7 +186,8 @@ def _labels_seen(manifest: Manifest, index: int, frames: Sequence[int], video: V
     """Labels that hold anywhere between the first and the last of some frames; all, if the video's rate is unknown."""
     if not video.rate:
         return manifest.labels(index)
-    return manifest.labels_between(index, video.time_of(min(frames)), video.time_of(max(frames) + 1))
+    time_of = video.time_in_video if isinstance(video, Stretch) else video.time_of
+    return manifest.labels_between(index, time_of(min(frames)), time_of(max(frames) + 1))
 
 
 def _check_manifest(manifest: Manifest) -> None:
@@ -205,6 +207,11 @@ def _first_readable(
         except Exception as error:
             # One video that upsets the decoder or the memory must not end a run of days. A fault of all videos does end
             # it: by the error below, or by too large a fraction in the data module.
+            if isinstance(error, OURS) and not isinstance(error, MemoryError):
+                raise RuntimeError(
+                    f"{path}: {type(error).__name__}: {error}. This is a fault of the program, not of the video. "
+                    "Please report it, or leave the video out."
+                ) from error
             reason = error.reason if isinstance(error, VideoError) else f"{type(error).__name__}: {error}"
             broken.append(BrokenVideo(path, reason, candidate != index))
     raise BrokenVideosError(

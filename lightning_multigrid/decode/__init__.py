@@ -1,13 +1,15 @@
-"""Exact frames of a video file: those of a full sequential decode, found through an index of its packets.
+"""Exact frames of a video file: those of a full sequential decode, told from others by their checksums.
 
-Begin with its `README.md`, then `ranges.py` (which packets some frames need) and `reader.py` (decodes them).
+Begin with its `README.md`, then `frame_table.py` (what is known of a file), `full_decode.py` (how that is found out)
+and `reader.py` (frames by their numbers).
 """
 
 from lightning_multigrid.decode.frame_folder import FrameFolder, open_video
-from lightning_multigrid.decode.frame_pixels import ONE_THREAD, Box, is_full_range
-from lightning_multigrid.decode.packet_index import Orientation, PacketIndex
-from lightning_multigrid.decode.reader import VideoReader, build_index, read_frames
-from lightning_multigrid.decode.video_file import BrokenVideosError, VideoError
+from lightning_multigrid.decode.frame_pixels import Box, is_full_range
+from lightning_multigrid.decode.frame_table import Damage, FrameTable, Orientation
+from lightning_multigrid.decode.full_decode import FullDecode, make_table
+from lightning_multigrid.decode.reader import VideoReader, read_frames
+from lightning_multigrid.decode.video_file import OURS, BrokenVideosError, VideoError, VideoFile
 
-__all__ = ["ONE_THREAD", "Box", "BrokenVideosError", "FrameFolder", "Orientation", "PacketIndex"]
-__all__ += ["VideoError", "VideoReader", "build_index", "is_full_range", "open_video", "read_frames"]
+__all__ = ["OURS", "Box", "BrokenVideosError", "Damage", "FrameFolder", "FrameTable", "FullDecode", "Orientation"]
+__all__ += ["VideoError", "VideoFile", "VideoReader", "is_full_range", "make_table", "open_video", "read_frames"]

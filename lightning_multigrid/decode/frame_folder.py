@@ -11,9 +11,9 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
 from lightning_multigrid.decode.frame_pixels import Box
-from lightning_multigrid.decode.packet_index import MAX_PIXELS
+from lightning_multigrid.decode.frame_table import MAX_PIXELS, Damage
 from lightning_multigrid.decode.reader import VideoReader, places_of
-from lightning_multigrid.decode.video_file import Damage, VideoError
+from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.files import FRAME_SUFFIXES, READ_TIMEOUT, HangError, open_bytes, within
 
 # The formats that Pillow may read, whatever the name of a file: some of its others run programs.

@@ -5,7 +5,6 @@ import struct
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
-import av
 import numpy as np
 import numpy.typing as npt
 from av.filter import Graph
@@ -14,20 +13,15 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from torch import Tensor
 
-from lightning_multigrid.decode.packet_index import Orientation
+from lightning_multigrid.decode.frame_table import Orientation
 from lightning_multigrid.pixels import YuvFormat
 
 Pixels = npt.NDArray[np.uint8]
 
-# From version 17 on PyAV's scaler asks a frame for its colours, and starts a thread per core unless told not to.
-_ASKS_FRAMES = int(av.__version__.split(".")[0]) >= 17
-ONE_THREAD = {"threads": 1} if _ASKS_FRAMES else {}
-"""Arguments with which PyAV's scaler works on this thread only."""
-
 _YUV_420 = ("yuv420p", "yuvj420p")
 # Numbers of the matrices, ITU-T H.273, table 4. 2 is "unspecified", which FFmpeg's converter takes for BT.601.
 _MATRICES: dict[int, Literal["bt601", "bt709"]] = {1: "bt709", 2: "bt601", 5: "bt601", 6: "bt601"}
-_LIMITED_RANGE, _FULL_RANGE = 1, 2  # FFmpeg's AVCOL_RANGE_MPEG and AVCOL_RANGE_JPEG
+_FULL_RANGE = 2  # FFmpeg's AVCOL_RANGE_JPEG
 
 
 class Box(NamedTuple):
@@ -94,21 +88,6 @@ def show(clip: Tensor, turn: Orientation) -> Tensor:
     return (clip.flip(axes) if axes else clip).contiguous()
 
 
-def _rgb_options(frame: VideoFrame) -> dict[str, int]:
-    """Arguments with which PyAV's scaler makes RGB of a frame."""
-    if _ASKS_FRAMES:
-        return ONE_THREAD
-    # Older scalers pass a matrix on to FFmpeg only if the target's differs (RGB has none, so any other will do), and
-    # take 5 to mean "as before"; 6 has the same coefficients.
-    matrix = int(frame.colorspace)
-    matrix = 6 if matrix == 5 else matrix
-    return {
-        "src_colorspace": matrix,
-        "dst_colorspace": 6 if matrix == 1 else 1,
-        "src_color_range": _FULL_RANGE if is_full_range(frame) else _LIMITED_RANGE,
-    }
-
-
 def is_full_range(frame: VideoFrame) -> bool:
     """Whether black is 0 and white 255, not 16 and 235."""
     return frame.format.name.startswith("yuvj") or int(frame.color_range) == _FULL_RANGE
@@ -134,7 +113,7 @@ def yuv_planes(frame: VideoFrame, box: Box) -> tuple[Pixels, Pixels, Pixels]:
 
 def rgb_pixels(frame: VideoFrame, scaler: VideoReformatter, height: int, width: int) -> Pixels:
     """The pixels of a frame as RGB, scaled to a size."""
-    rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", **_rgb_options(frame))
+    rgb = scaler.reformat(frame, width=width, height=height, format="rgb24", threads=1)
     return _plane_pixels(rgb.planes[0], height, width, 3)
 
 

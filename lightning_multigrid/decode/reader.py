@@ -2,31 +2,25 @@
 
 import operator
 import os
-import zlib
+import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from typing import Any
 
-import av
 import torch
-from av.container import InputContainer
-from av.packet import Packet
 from av.video.frame import VideoFrame
-from av.video.stream import VideoStream
+from av.video.reformatter import VideoReformatter
 from torch import Tensor
 
 from lightning_multigrid.decode.frame_pixels import Box, Pixels, rgb_pixels, show, stored, yuv_format, yuv_planes
-from lightning_multigrid.decode.packet_index import SHOWN, TIMED, Orientation, PacketIndex
-from lightning_multigrid.decode.ranges import PacketRange, packet_ranges
-from lightning_multigrid.decode.scan import index_of, is_sealed
-from lightning_multigrid.decode.thread_cache import ThreadCache
-from lightning_multigrid.decode.video_file import Damage, VideoError, VideoFile, demuxed
-from lightning_multigrid.files import StrPath
+from lightning_multigrid.decode.frame_table import Damage, FrameTable, Orientation, checksum
+from lightning_multigrid.decode.full_decode import FullDecode
+from lightning_multigrid.decode.packets import decode_from_start, decode_packets, needed_packets
+from lightning_multigrid.decode.video_file import VideoError, VideoFile
+from lightning_multigrid.files import READ_TIMEOUT, StrPath
 from lightning_multigrid.pixels import YuvClip, YuvFormat
 
-_PIECE, _GAP = 1 << 22, 1 << 16  # most bytes of one read, and of a gap that is read along with packets
-
-_Place = tuple[int, int, int, int]
+_ATTEMPTS = "at once", "by a new decoder", "from the start"
+_HELD_BYTES = 1 << 26  # most of the frames that a reader which makes its own table keeps
 
 
 def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[int]]:
@@ -42,9 +36,8 @@ def places_of(indices: Sequence[int], length: int, path: str) -> dict[int, list[
 def read_frames(path: StrPath, indices: Sequence[int]) -> Tensor:
     """Reads frames of a video as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
 
-    Frames are counted from 0 in presentation order; repeats and any order are allowed. What is counted are the frames
-    that the file holds: one that can't be decoded keeps its number, and asking for it is an error, while a sequential
-    decode leaves it out and counts on. Where packets have no usable times, frames are counted as they come out.
+    Frames are counted from 0 as a decoder that reads the file from its beginning gives them out, which is the order in
+    which they are shown; repeats and any order are allowed. What a damaged file has lost is not counted.
 
     Raises:
         IndexError: If the video has no such frame.
@@ -54,12 +47,6 @@ def read_frames(path: StrPath, indices: Sequence[int]) -> Tensor:
         return video.read(indices)
 
 
-def build_index(path: StrPath, *, read_timeout: float = 60.0) -> PacketIndex:
-    """Builds the index of a video file, for `VideoReader`. Arguments and errors are those of `VideoReader`."""
-    with closing(VideoFile(os.fspath(path), read_timeout)) as file:
-        return index_of(file)
-
-
 class VideoReader:
     """A video file, open for reading until `close` or the end of a `with`. Its length is its number of frames.
 
@@ -67,34 +54,45 @@ class VideoReader:
 
     Args:
         path: An ordinary file on disk, whatever its name looks like, or a URL that fsspec knows (`s3://bucket/a.mp4`).
-        index: The file's index from `build_index`. If it is None, or the file has changed, the reader builds one.
+        table: The file's table from `make_table`. If it is None, of a file of another size, or of another FFmpeg where
+            that matters, the reader makes one without entries: it decodes the file once, and later from its beginning.
         read_timeout: Seconds that a read of the file may take before it is an error.
 
     Attributes:
         file: The open file.
-        index: The index of the file.
+        table: What is known of the file.
         height: H, in pixels.
         width: W, in pixels.
         rate: Mean frames per second, 0.0 if unknown.
         packets_fed: Packets given to the decoder so far: the cost of decoding, free of noise.
-        damage: What FFmpeg reported where the file had to be decoded from its beginning, as damaged ones have to be.
+        fallbacks: How often frames did not come out as in the table at once, and were decoded again.
+        damage: That of the file, once a frame was read that has to do with it.
     """
 
-    def __init__(self, path: StrPath, index: PacketIndex | None = None, *, read_timeout: float = 60.0) -> None:
-        self.file = VideoFile(os.fspath(path), read_timeout)
-        self._key = self.file.path, self.file.bytes.modified, self.file.bytes.size
-        self._demuxer: tuple[InputContainer, VideoStream] | None = None
-        self.packets_fed = 0
+    def __init__(self, path: StrPath, table: FrameTable | None = None, *, read_timeout: float = READ_TIMEOUT) -> None:
+        self.packets_fed = self.fallbacks = 0
         self.damage = Damage()
-        try:
-            with self.file.faults():
-                if index is None or not is_sealed(index, self.file):
-                    index = _cache.index(self._key, lambda: index_of(self.file))
-        except BaseException:
-            self.close()
-            raise
-        self.index = index
-        self.rate, self.height, self.width = index.rate, index.height, index.width
+        self._held: dict[int, VideoFrame] = {}
+        if table is not None:
+            self.file = VideoFile(os.fspath(path), read_timeout)
+            if table.file_size != self.file.bytes.size or not table.is_current:
+                self.file.close()
+                table = None
+        self.table = table or self._decode_all(path, read_timeout)
+        table = self.table
+        self.rate, self.height, self.width = table.rate, table.height, table.width
+
+    def _decode_all(self, path: StrPath, read_timeout: float) -> FrameTable:
+        """Makes a table without entries. Holds the frames of a small file, so that they are decoded once."""
+        with FullDecode(path, read_timeout=read_timeout) as decode:
+            held = 0
+            for index, frame in enumerate(decode):
+                held += sum(plane.buffer_size for plane in frame.planes)
+                if held <= _HELD_BYTES:
+                    self._held[index] = frame
+            table = decode.table(entries=False)
+            self.file = decode.release()
+            return table
 
     def __enter__(self) -> "VideoReader":
         return self
@@ -103,16 +101,11 @@ class VideoReader:
         self.close()
 
     def __len__(self) -> int:
-        return len(self.index)
+        return len(self.table)
 
     def close(self) -> None:
-        self._close_demuxer()
+        self._held.clear()
         self.file.close()
-
-    def _close_demuxer(self) -> None:
-        if self._demuxer is not None:
-            self._demuxer[0].close()
-            self._demuxer = None
 
     def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
         """Reads frames as a uint8 tensor T x H x W x 3 (RGB), one for each index, in the order of `indices`.
@@ -137,27 +130,31 @@ class VideoReader:
         BT.601's and BT.709's, and clips whose frames differ in these. The colours are those of `read` within 3 of 255.
         Arguments and errors are those of `read`; the box may begin at any pixel.
         """
-        # FFmpeg's converter interpolates the chroma of frames of odd height.
-        return self._clip(indices, box, yuv=self.index.orientation == Orientation() and self.index.height % 2 == 0)
+        return self._clip(indices, box, yuv=self._is_plain)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether frames are shown as they are stored. FFmpeg's converter interpolates the chroma of odd heights."""
+        table = self.table
+        return table.orientation == Orientation() and table.square_width == table.stored_width and self.height % 2 == 0
 
     def _clip(self, indices: Sequence[int], box: Box | None, *, yuv: bool) -> YuvClip | Tensor:
         """Reads a clip as RGB, or if `yuv` and its frames allow that, as they are stored."""
         places = places_of(indices, len(self), self.file.path)
         shown = Box.of(box, self.height, self.width)
-        size = self.index.stored_height, self.index.stored_width
+        size = self.table.stored_height, self.table.stored_width
         format: YuvFormat | None = None
         clip: YuvClip | Tensor = torch.empty((0, shown.height, shown.width, 3), dtype=torch.uint8)
         targets: tuple[Pixels, ...] = ()  # the parts of the clip to which parts of a frame are written
         with self.file.faults():
             for index, frame in self._find(sorted(places)):
-                self._refuse_other_turn(index, frame)
                 own = yuv_format(frame, len(indices), shown) if yuv and (frame.height, frame.width) == size else None
                 if targets and own != format:
                     return self.read(indices, box)  # the first frame is not like this one
                 if not targets:
                     format = own
                     if own is None:
-                        top, left, height, width = stored(shown, self.index.orientation, self.height, self.width)
+                        top, left, height, width = stored(shown, self.table.orientation, self.height, self.width)
                         clip = torch.empty((len(indices), height, width, 3), dtype=torch.uint8)
                         targets = (clip.numpy(),)
                     else:
@@ -168,189 +165,82 @@ class VideoReader:
                 for target, part in zip(targets, yuv_planes(frame, shown) if rgb is None else (rgb,), strict=True):
                     for place in places[index]:
                         target[place] = part
-        return show(clip, self.index.orientation) if targets and isinstance(clip, Tensor) else clip
-
-    def frames(self) -> Iterator[VideoFrame]:
-        """Decodes all frames as they are stored, without the rotation, from the beginning and past damage.
-
-        Behind the last of them `damage` is that of the whole video.
-        """
-        with self.file.faults(), closing(self._sequential(self.index.shown_times.tolist())) as frames:
-            for index, frame in frames:
-                self._refuse_other_turn(index, frame)
-                yield frame
+        return show(clip, self.table.orientation) if targets and isinstance(clip, Tensor) else clip
 
     def time_of(self, frame: int) -> float:
         """Seconds from the first frame to another one, or to the end of the last; for videos of a known rate."""
-        return self.index.time_of(frame)
+        return self.table.time_of(frame)
 
     def _rgb(self, frame: VideoFrame) -> Pixels:
-        """Pixels of a stored frame, scaled to the size of the first frame if it has another."""
-        scaler = _cache.scalers[frame.format.name]
-        return rgb_pixels(frame, scaler, self.index.stored_height, self.index.stored_width)
-
-    def _refuse_other_turn(self, index: int, frame: VideoFrame) -> None:
-        """Raises a `VideoError` if a frame is to be turned otherwise than the first; all are shown as that is."""
-        # Frames without a display matrix ask for no turn. A decoder that works without the container gives none out.
-        if round(frame.rotation / 90) % 4 not in (0, self.index.orientation.quarter_turns):
-            raise VideoError(self.file.path, f"frame {index} is to be turned otherwise than the first")
+        """Pixels of a stored frame, square, and scaled to the size of the first frame if it has another."""
+        return rgb_pixels(frame, _scalers.scaler, self.table.stored_height, self.table.square_width)
 
     def _find(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """Decodes the frames `wanted` (ascending), each with its number; some of them again if the index is wrong."""
-        if not wanted:
-            return
-        for _ in range(2):
-            index, kept = self.index, self._demuxer is not None
-            if not len(index.times):
-                break
-            try:
-                yield from self._by_index(wanted)
-                return
-            except (_Disagreement, av.FFmpegError):
-                # What has decoded may hold parts of a damaged file, which could show in the next frames.
-                _cache.forget_decoder(index)
-                self._close_demuxer()
-                self._renew_index()
-                if self.index == index and not kept:
-                    break
-        yield from self._from_start(wanted)
-
-    def _renew_index(self) -> None:
-        """Rebuilds the index after the first disagreement: it may be another file's, or older than the file."""
-        if self._key not in _cache.by_time:
-            _cache.forget(self._key)
-        index = _cache.index(self._key, lambda: index_of(self.file))
-        if (len(index), index.height, index.width) != (len(self), self.height, self.width):
-            raise VideoError(self.file.path, "is not the file that was indexed, or was changed while it was read")
-        self.index = index
-
-    def _by_index(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """Decodes the packets that the index names. Packets get numbers in place of times, and so do their frames."""
-        try:
-            ranges = packet_ranges(self.index, wanted)
-        except ValueError as error:
-            raise _Disagreement from error
-        for packet_range in ranges:
-            with closing(self._direct(packet_range) if self.index.direct else self._demuxed(packet_range)) as decoded:
-                yield from self._checked(packet_range, decoded)
-
-    def _checked(self, packet_range: PacketRange, decoded: Iterator[VideoFrame]) -> Iterator[tuple[int, VideoFrame]]:
-        """Compares decoded frames with the index, and yields those that are wanted, each with its number."""
-        index = self.index
-        expected, missing = iter(packet_range.shown), dict(packet_range.wanted)
-        entry = packet_range.packets[0]
-        for frame in decoded:
-            number = frame.pts
-            if number is None or not 0 <= number < len(index.times) or frame.is_corrupt:
-                raise _Disagreement
-            if not index.flags[number] & SHOWN or index.times[number] < index.times[entry]:
-                continue
-            # What is shown from an entry that is no keyframe may need something before it.
-            if number != next(expected, None) or (number == entry and not frame.key_frame):
-                raise _Disagreement
-            # FFmpeg may take it from the frame before whether a frame of H.264 is interlaced, and so is converted.
-            if frame.interlaced_frame and index.flags[number] & TIMED:
-                raise _Disagreement
-            if number in missing:
-                yield missing.pop(number), frame
+        """Decodes the frames `wanted`, each with its number. Hands out only what is as the table says."""
+        groups: dict[int, list[int]] = {}
+        for index in wanted:
+            if index in self._held:
+                yield self._noted(index, self._held[index])
+            else:
+                groups.setdefault(int(self.table.entries[index]), []).append(index)
+        for entry, members in groups.items():
+            missing = set(members)
+            for attempt in _ATTEMPTS:
+                with closing(self._decoded(attempt, entry, missing)) as decoded:
+                    for index, frame in decoded:
+                        missing.remove(index)
+                        yield self._noted(index, frame)
+                        if not missing:
+                            break
+                self.file.check_reads()
                 if not missing:
-                    return
-        raise _Disagreement
+                    break
+                self.fallbacks += 1
+            else:
+                raise VideoError(self.file.path, self._reason(min(missing)))
 
-    def _direct(self, packet_range: PacketRange) -> Generator[VideoFrame, None, None]:
-        """Decodes packets that this reader reads from the file itself."""
-        with _cache.decoder(self.index) as codec:
-            for number, data in self._packets(packet_range.packets):
-                packet: Packet[Any] = Packet(data)
-                packet.pts = packet.dts = number
-                self.packets_fed += 1
-                yield from codec.decode(packet)
-            yield from codec.decode(None)
+    def _noted(self, index: int, frame: VideoFrame) -> tuple[int, VideoFrame]:
+        if len(self.table.damaged) and self.table.damaged[index]:
+            self.damage = self.table.damage
+        return index, frame
 
-    def _packets(self, numbers: list[int]) -> Iterator[tuple[int, bytes]]:
-        index = self.index
-        columns = (column[numbers].tolist() for column in (index.positions, index.sizes, index.checksums))
-        for start, end, piece in _pieces(list(zip(numbers, *columns, strict=True))):
-            data = self.file.bytes.read([(start, end - start)])[0]
-            for number, position, size, checksum in piece:
-                packet = data[position - start : position - start + size]
-                if zlib.crc32(packet) != checksum:
-                    raise _Disagreement
-                yield number, packet
+    def _reason(self, index: int) -> str:
+        if self.table.damage:
+            return f"damaged: frame {index} of {len(self)} is decoded otherwise each time"
+        return (
+            f"changed: frame {index} of {len(self)} is not the one that was found when the file was decoded first. "
+            "Run `lightning-multigrid index` or `prepare` again"
+        )
 
-    def _demuxed(self, packet_range: PacketRange) -> Generator[VideoFrame, None, None]:
-        """Decodes packets that FFmpeg reads from the file's container."""
-        if self._demuxer is None:
-            self._demuxer = self.file.open(strict=True)
-        container, stream = self._demuxer
-        index, first, needed = self.index, packet_range.packets[0], set(packet_range.packets)
-        # A container that takes this for a time of presentation seeks to an earlier entry.
-        container.seek(int(index.decoding_times[first]), stream=stream)
-        number = -1
-        for packet in demuxed(container, stream):
-            if number < 0 and not (packet.is_keyframe and packet.pts == index.times[first]):
-                continue
-            number = first if number < 0 else number + 1
-            # After a seek some containers give packets other times than before.
-            if packet.pts != index.times[number] or zlib.crc32(packet) != index.checksums[number]:
-                raise _Disagreement
-            if number in needed:
-                packet.pts = number
-                self.packets_fed += 1
-                yield from packet.decode()
-            if number == packet_range.packets[-1]:
-                yield from stream.codec_context.decode(None)
-                return
-        raise _Disagreement
+    def _decoded(self, attempt: str, entry: int, missing: set[int]) -> Generator[tuple[int, VideoFrame], None, None]:
+        """Decodes frames, and yields those that are missing and as the table says, each with its number.
 
-    def _from_start(self, wanted: Sequence[int]) -> Iterator[tuple[int, VideoFrame]]:
-        """Decodes the file from its beginning, past damage, and finds frames by their times, or by counting them."""
-        times, missing = self.index.shown_times.tolist(), set(wanted)
-        by_time = bool(times) and _cache.is_by_time(self._key, self._is_by_time)
-        with closing(self._sequential(times if by_time else [])) as frames:
-            for number, frame in frames:
-                if number in missing:
-                    missing.remove(number)
-                    yield number, frame
-                    if not missing:
-                        return
-        self.file.check_reads()
-        raise VideoError(self.file.path, f"damaged: frame {min(missing)} of {len(self)} does not come out")
-
-    def _is_by_time(self) -> bool:
-        """Whether times tell frames apart: unless all come out, and in another order than that of their times."""
-        met = Damage()
-        numbers = [number for number, _ in self.file.sequential(self.index.shown_times.tolist(), met)]
-        return bool(met.refused) or len(numbers) != len(self) or numbers == list(range(len(self)))
-
-    def _sequential(self, times: list[int]) -> Generator[tuple[int, VideoFrame], None, None]:
-        """Decodes the file from its beginning. Notes what that costs, and the damage."""
-        met = Damage()
-        try:
-            yield from self.file.sequential(times, met)
-        finally:
-            self.packets_fed += met.packets_fed
-            self.damage = met or self.damage
+        At once: from their entry, without what nobody needs. By a new decoder: all from the entry on.
+        """
+        table = self.table
+        if attempt == "from the start":
+            self.packets_fed += len(table.sizes)
+            for frame in decode_from_start(self.file):
+                value = checksum(frame)
+                yield from [(index, frame) for index in sorted(missing) if table.checksums[index] == value]
+            return
+        of_packet: dict[int, list[int]] = {}
+        for index in missing:
+            of_packet.setdefault(int(table.packets[index]), []).append(index)
+        new = attempt == "by a new decoder"
+        numbers = range(entry, max(of_packet) + 1) if new else needed_packets(table, entry, of_packet)
+        self.packets_fed += len(numbers)
+        for number, frame in decode_packets(self.file, table, numbers, new=new):
+            if (places := of_packet.get(number)) is not None:
+                value = checksum(frame)
+                yield from [(index, frame) for index in places if index in missing and table.checksums[index] == value]
 
 
-class _Disagreement(Exception):
-    """The index says one thing, the file or the decoder says another."""
+class _Scalers(threading.local):
+    """The scaler of each thread, as it is not thread-safe. It holds megabytes."""
+
+    def __init__(self) -> None:
+        self.scaler = VideoReformatter()
 
 
-_cache = ThreadCache()
-
-
-def _pieces(packets: list[_Place]) -> Iterator[tuple[int, int, list[_Place]]]:
-    """Groups packets, each (number, position, size, checksum), whose bytes from start to end are read in one go."""
-    piece: list[_Place] = []
-    start = end = 0
-    for packet in packets:
-        _, position, size, _ = packet
-        low, high = min(start, position), max(end, position + size)
-        if piece and (high - low > _PIECE or position - end > _GAP or start - position - size > _GAP):
-            yield start, end, piece
-            piece = []
-        start, end = (low, high) if piece else (position, position + size)
-        piece.append(packet)
-    if piece:
-        yield start, end, piece
+_scalers = _Scalers()

@@ -2,20 +2,17 @@
 
 import errno
 import os
-from bisect import bisect_left
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import av
+from av.codec.context import Flags
 from av.container import InputContainer
 from av.packet import Packet
 from av.stream import Disposition
-from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from lightning_multigrid.decode.file_boxes import UNKNOWN_SIZE, claimed_by_samples, promised_size
-from lightning_multigrid.decode.packet_index import MAX_PIXELS
+from lightning_multigrid.decode.frame_table import MAX_PIXELS
 from lightning_multigrid.files import Cursor, HangError, ReadableFile, RemoteFile, WatchedFile, is_url
 
 # Containers that hold their own pictures. FFmpeg would also follow playlists, concat scripts and image patterns, which
@@ -24,6 +21,12 @@ _CONTAINERS = "mov,matroska,avi,asf,flv,mpeg,mpegts,mpegvideo,ogg,ivf,gif,h264,h
 _CONTAINERS += ",apng,rm,nut,mxf,dv,obu,h261,h263,swf"
 
 _RAW_JPEG = (".mjpeg", ".mjpg")
+
+DECODER_OPTIONS = {"max_pixels": str(MAX_PIXELS)}
+
+
+OURS = (MemoryError, AttributeError, TypeError, NameError, AssertionError)
+"""Errors that are no fault of a file: of the program, or of the machine."""
 
 
 class VideoError(ValueError):
@@ -37,29 +40,6 @@ class VideoError(ValueError):
     def __str__(self) -> str:
         text = f"{self.path}: {self.reason}"
         return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-@dataclass
-class Damage:
-    """The frames at which a video is damaged, as far as it was decoded from its beginning. False if there are none."""
-
-    concealed: list[int] = field(default_factory=list)  # FFmpeg marks them as corrupt, or makes up their lost parts
-    refused: list[int] = field(default_factory=list)  # it can't decode their packets, or can't read on after them
-    missing: list[int] = field(default_factory=list)  # listed, but don't come out; known at the end of the file only
-    packets_fed: int = 0  # how many packets the decoder got
-
-    def __bool__(self) -> bool:
-        return bool(self.concealed or self.refused or self.missing)
-
-    def __str__(self) -> str:
-        places = self.concealed + self.refused + self.missing
-        if not places:
-            return "no damage met"
-        return (
-            f"damaged from frame {min(places)} to frame {max(places)} (frames that FFmpeg conceals: "
-            f"{len(self.concealed)}, packets that it can't decode: {len(self.refused)}, frames that don't come out: "
-            f"{len(self.missing)})"
-        )
 
 
 class VideoFile:
@@ -86,14 +66,14 @@ class VideoFile:
 
     @contextmanager
     def faults(self) -> Iterator[None]:
-        """Turns every error of FFmpeg and PyAV into a `VideoError`. One wrong bit may make PyAV raise anything."""
+        """Turns every error of FFmpeg and PyAV into a `VideoError`, but for those that only a fault of ours raises."""
         try:
             yield
         except VideoError:
             raise
         except Exception as error:
-            # FFmpeg raises one, too, if a header asks for more memory than there can be: a fault of the file.
-            if isinstance(error, MemoryError) and not isinstance(error, av.FFmpegError):
+            # FFmpeg raises a MemoryError, too, if a header asks for more than there can be: a fault of the file.
+            if isinstance(error, OURS) and not isinstance(error, av.FFmpegError):
                 raise
             self.check_reads()
             reason = _reason(error)
@@ -109,60 +89,22 @@ class VideoFile:
         if error is not None:
             raise VideoError(self.path, _reason(error)) from error
 
-    def open(self, *, strict: bool = False) -> tuple[InputContainer, VideoStream]:
-        """Opens the file's container and its video, at the beginning. If `strict`, the decoder conceals no fault."""
+    def open(self) -> tuple[InputContainer, VideoStream]:
+        """Opens the file's container and its video, at the beginning, with a new decoder."""
         try:
             container = self._container()
         except av.FFmpegError as error:
             self.check_reads()
             if error.errno == errno.EINVAL:
                 raise VideoError(self.path, f"not a video in one of the containers {_CONTAINERS}") from error
-            if isinstance(error, av.InvalidDataError):
-                self.refuse_cut_short()
-                raise VideoError(self.path, f"no video, or damaged at its head ({error.strerror})") from error
+            if isinstance(error, av.InvalidDataError | av.EOFError):
+                raise VideoError(self.path, f"no video, or damaged, or cut short ({error.strerror})") from error
             raise
         try:
-            return container, self._video_of(container, strict)
+            return container, self._video_of(container)
         except BaseException:
             container.close()
             raise
-
-    def sequential(self, times: list[int], met: Damage) -> Generator[tuple[int, VideoFrame], None, None]:
-        """Decodes the file from its beginning as FFmpeg does by default: past damage, which is noted in `met`.
-
-        Yields each frame with the place of its time in `times`, ascending (-1 if none); if that is empty, its count.
-        """
-        missing = set(range(len(times)))
-        count, time = 0, None
-
-        def number(time: int | None) -> int:
-            if not times:
-                return count
-            place = len(times) if time is None else bisect_left(times, time)
-            return place if times[place : place + 1] == [time] else -1
-
-        container, stream = self.open()
-        with container:
-            packets = demuxed(container, stream)
-            while True:
-                try:
-                    if (packet := next(packets, None)) is None:
-                        break
-                    time = packet.pts
-                    met.packets_fed += packet.size > 0
-                    frames = packet.decode()
-                except av.FFmpegError:
-                    met.refused.append(max(number(time), 0))
-                    continue
-                for frame in frames:
-                    place = number(frame.pts)
-                    if frame.is_corrupt:
-                        met.concealed.append(max(place, 0))
-                    yield place, frame
-                    missing.discard(place)
-                    count += 1
-        if count < len(times):
-            met.missing += sorted(missing)
 
     def _container(self) -> InputContainer:
         # The suffix helps to tell containers apart. More of the name might be taken for a protocol or a pattern.
@@ -179,12 +121,12 @@ class VideoFile:
             metadata_errors="replace",
         )
 
-    def _video_of(self, container: InputContainer, strict: bool) -> VideoStream:
+    def _video_of(self, container: InputContainer) -> VideoStream:
         # FFmpeg takes the cover picture of a sound file for video.
-        streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
-        if not streams:
+        best = container.streams.best("video")
+        if not isinstance(best, VideoStream) or best.disposition & Disposition.attached_pic:
             raise VideoError(self.path, "holds no video, only other streams")
-        codec = streams[0].codec_context
+        codec = best.codec_context
         if codec is None:
             raise VideoError(self.path, "holds video that this FFmpeg has no decoder for")
         if codec.width * codec.height > MAX_PIXELS:
@@ -192,30 +134,9 @@ class VideoFile:
                 self.path, f"declares frames of {codec.width} x {codec.height} pixels, more than {MAX_PIXELS}"
             )
         codec.thread_count = 1  # a loader has workers; FFmpeg's own threads would cost more than they gain
-        codec.options = {"max_pixels": str(MAX_PIXELS), **({"err_detect": "explode"} if strict else {})}
-        return streams[0]
-
-    def refuse_cut_short(self) -> None:
-        """Raises a `VideoError` if the file is shorter than it says. FFmpeg would read what is left of it."""
-        promised, claimed = promised_size(self.bytes), claimed_by_samples(self.bytes)
-        if promised > self.bytes.size and (claimed > self.bytes.size or not self._has_all_packets()):
-            there = f"{self.bytes.size} of {promised} bytes are there"
-            raise VideoError(self.path, f"cut short: {'its blocks break off' if promised == UNKNOWN_SIZE else there}")
-        if claimed > self.bytes.size:
-            raise VideoError(
-                self.path, f"damaged: its frames claim at least {claimed} bytes, {self.bytes.size} are there"
-            )
-
-    def _has_all_packets(self) -> bool:
-        """Whether all packets that the file's head counts are there: only the size that it states is wrong then."""
-        with suppress(av.FFmpegError, VideoError), self._container() as container:
-            stream = self._video_of(container, strict=False)
-            if container.format.name == "gif":  # FFmpeg counts what is there
-                return False
-            broken = [packet.is_corrupt for packet in container.demux(stream) if packet.size]
-            return len(broken) == stream.frames and not any(broken)
-        self.check_reads()
-        return False
+        codec.options = DECODER_OPTIONS
+        codec.flags |= Flags.copy_opaque  # frames say from which packet they are
+        return best
 
 
 def demuxed(container: InputContainer, stream: VideoStream) -> "Iterator[Packet[VideoStream]]":

@@ -2,20 +2,28 @@
 
 The shape of a clip travels in its request, so workers hold no state. It imports torch, NumPy and `schedule`; it does
 not import Lightning. Begin with `requests.py`, then `order.py`, `sampler.py` and `loader.py`. The clips of a user's own
-dataset come to a grid in `fixed_clips.py`, `samples.py` and `reduction.py`; `repeats.py` is only for repeated
-augmentation, `streams.py` for iterable datasets.
+dataset come to a grid in `fixed_clips.py`, `samples.py` and `reduction.py`; `streams.py` is for iterable datasets.
 """
 
 from lightning_multigrid.loading.fixed_clips import FixedClips, clip_dataset
-from lightning_multigrid.loading.loader import MultigridLoader, ScriptLoader, WorkerError, same_loader
+from lightning_multigrid.loading.loader import MultigridLoader, ScriptLoader, WorkerError, in_worker, same_loader
 from lightning_multigrid.loading.order import epoch_order, order_of
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
-from lightning_multigrid.loading.repeats import RepeatedOrder, RepeatSampler, visits
-from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
+from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, visits
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.loading.samples import SampleParts
 from lightning_multigrid.loading.streams import StreamSamples, stream_loader
 
-__all__ = ["ClipDataset", "ClipRequest", "FixedClips", "MultigridLoader", "MultigridSampler", "RepeatSampler"]
-__all__ += ["RepeatedOrder", "SampleParts", "ScriptLoader", "StreamSamples", "WorkerError", "clip_dataset"]
-__all__ += ["derive_seed", "epoch_order", "order_of", "reseed", "same_loader", "seeded", "stream_loader", "visits"]
+__all__ = ["ClipDataset", "ClipRequest", "FixedClips", "MultigridLoader", "MultigridSampler"]
+__all__ += ["SampleParts", "ScriptLoader", "StreamSamples", "WorkerError", "clip_dataset"]
+__all__ += [
+    "derive_seed",
+    "epoch_order",
+    "in_worker",
+    "order_of",
+    "reseed",
+    "same_loader",
+    "seeded",
+    "stream_loader",
+    "visits",
+]

@@ -6,7 +6,7 @@ A grid takes some of the baseline's frames and resizes their pixels. Both happen
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
 from itertools import accumulate, groupby
 from operator import itemgetter
@@ -16,9 +16,8 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from lightning_multigrid.loading.randomness import derive_seed, own_generators, reseed_own, seed_host, seeded
 from lightning_multigrid.loading.reduction import baseline_grid, draw_frames
-from lightning_multigrid.loading.repeats import read_clips
-from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
-from lightning_multigrid.loading.samples import Name, SampleParts
+from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips
+from lightning_multigrid.loading.samples import Name, Path, SampleParts
 
 
 class FixedClips:
@@ -33,6 +32,7 @@ class FixedClips:
     Args:
         dataset: A sample is a clip of four axes, an image of three, or a tuple, list, dict or namedtuple of them.
         layout: As `MultigridCallback` takes it; so are `clips` and `follow`.
+        look: Runs what looks at the first sample, for instance in a worker, and returns what that returns.
 
     Attributes:
         first: Index of the first sample that is not None, out of which the grids are tried.
@@ -50,20 +50,24 @@ class FixedClips:
         layout: str | None = None,
         clips: Sequence[Name] | Mapping[Name, str] | None = None,
         follow: Mapping[Name, str] | None = None,
+        look: Callable[[Callable[[], Any]], Any] = lambda look: look(),
     ) -> None:
         self.dataset = dataset
-        self._parts = SampleParts(layout, clips, follow or {})
-        with seeded(0):
-            read = ((index, dataset[index]) for index in range(min(100, len(self))))
-            self.first, sample = next((pair for pair in read if pair[1] is not None), (0, None))
+        self._parts, self.divisor = SampleParts(layout, clips, follow or {}), 1
         try:
-            found = self._parts.check(sample)
-            self.frames, self.size = baseline_grid(found)
-            self._parts.reduced(sample, ClipRequest(0, self.frames, self.size, seed=0))  # refuses what can't follow
+            self.first, self.frames, self.size, self._lengths = look(self._look)
         except ValueError as error:
             raise ValueError(f"{type(dataset).__name__}: {error}") from error
-        self.divisor = 1
-        self._lengths = {path: clip.lengths["T"] for path, clip in found.items() if "T" in clip.axes}
+
+    def _look(self) -> tuple[int, int, int, dict[Path, int]]:
+        """The first sample that is not None: its index, its grid, and the frames of each of its clips."""
+        with seeded(0):
+            read = ((index, self.dataset[index]) for index in range(min(100, len(self))))
+            first, sample = next((pair for pair in read if pair[1] is not None), (0, None))
+        found = self._parts.check(sample)
+        frames, size = baseline_grid(found)
+        self._parts.reduced(sample, ClipRequest(0, frames, size, seed=0))  # refuses what can't follow
+        return first, frames, size, {path: clip.lengths["T"] for path, clip in found.items() if "T" in clip.axes}
 
     def __len__(self) -> int:
         return len(cast("Sized", self.dataset))

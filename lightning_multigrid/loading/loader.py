@@ -1,15 +1,16 @@
 """The loader that Lightning sees: it reads a sampler's mini-batches, in workers that know nothing of the schedule."""
 
+import pickle
 import threading
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
-from lightning_multigrid.loading.repeats import read_clips
-from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
+from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples
 from lightning_multigrid.schedule import Place
@@ -42,6 +43,24 @@ def _arguments(loader: DataLoader[Any], **changes: Any) -> dict[str, Any]:
     names = "dataset batch_size sampler drop_last collate_fn num_workers prefetch_factor pin_memory timeout"
     names += " worker_init_fn multiprocessing_context persistent_workers generator"
     return {name: getattr(loader, name) for name in names.split()} | changes
+
+
+def in_worker(loader: DataLoader[Any], dataset: Any, job: Callable[[], Any]) -> Any:
+    """Returns what a job that reads samples of a dataset returns in a worker of a loader; here, if that has none.
+
+    A dataset may open a file at its first sample. If that is read here, the workers, as forks, share the open file, and
+    each takes bytes that another one asked for.
+    """
+    if not loader.num_workers:
+        return job()
+    # A mini-batch of one index: the worker sees the user's dataset, as in training.
+    changes = {"dataset": _Job(dataset, job), "sampler": [0], "batch_size": None, "drop_last": False}
+    changes |= {"collate_fn": _as_is, "num_workers": 1, "prefetch_factor": None, "persistent_workers": False}
+    changes |= {"pin_memory": False, "generator": torch.Generator()}  # nothing is drawn from the loader's own
+    [(result, error)] = _watched(iter(DataLoader(**_arguments(loader, **changes))))
+    if error is not None:
+        raise error
+    return result
 
 
 class MultigridLoader(DataLoader[Any]):
@@ -119,10 +138,12 @@ class MultigridLoader(DataLoader[Any]):
                 mini_batch = self._join(pieces)
             yield mini_batch
 
-    def read(self, requests: list[ClipRequest]) -> Any:
-        """Reads a mini-batch in this process."""
-        batch, collate = self.dataset[requests], self.like.collate_fn
-        return collate.join([batch]) if isinstance(collate, CollateAtOnce) else batch
+    def read(self, *mini_batches: list[ClipRequest]) -> list[Any]:
+        """Reads mini-batches one after the other, as a worker does; one that fails is its error."""
+        read: list[Any] = in_worker(self.like, self.like.dataset, partial(_each, self.dataset, mini_batches))
+        if not isinstance(collate := self.like.collate_fn, CollateAtOnce):
+            return read
+        return [batch if isinstance(batch, Exception) else collate.join([batch]) for batch in read]
 
     # Lightning warns about mid-epoch checkpoints of loaders without these methods.
     def state_dict(self) -> dict[str, Any]:
@@ -207,6 +228,38 @@ class _Batches(Dataset[Any]):
                     "has ended. The plan has more samples. Begin that iterator again, or give the loader an "
                     "`IterableDataset`, which is begun again when it ends."
                 ) from error
+
+
+class _Job(_Batches):
+    """A dataset whose one item is what a job returns, and the error that it raised."""
+
+    def __init__(self, user: Dataset[Any], job: Callable[[], Any]) -> None:
+        vars(self).update(_user=user, _job=job)
+
+    def __getitem__(self, index: Any) -> tuple[Any, Exception | None]:
+        try:
+            return self._job(), None
+        except Exception as error:  # of the user's dataset
+            return None, _sendable(error)
+
+
+def _each(batches: Dataset[Any], mini_batches: Sequence[list[ClipRequest]]) -> list[Any]:
+    read = []
+    for requests in mini_batches:
+        try:
+            read.append(batches[requests])
+        except Exception as error:  # of the user's dataset
+            read.append(_sendable(error))
+    return read
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error, or one that says the same if it can't leave a process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _as_is(batch: Any) -> Any:

@@ -28,7 +28,7 @@ def order_of(loader: DataLoader[Any], seed: int) -> Order:
     A sampler of the user's own draws it from random states, global and its own, that are set by (seed, epoch).
     """
     sampler, length = loader.sampler, len(loader.dataset)  # type: ignore[arg-type]
-    if hasattr(sampler, "order_of_all_ranks"):  # `RepeatSampler`
+    if hasattr(sampler, "order_of_all_ranks"):  # such as `clips.RepeatSampler`
         return sampler.order_of_all_ranks(seed)  # type: ignore[no-any-return]
     if isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is not DistributedSampler.__iter__:
         raise ValueError(

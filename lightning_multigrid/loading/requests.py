@@ -1,6 +1,8 @@
 """Requests, which carry each clip's shape to the workers, and the datasets that answer them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -14,7 +16,7 @@ class ClipRequest:
         size: Height and width of the clip, in pixels.
         seed: Seed of everything that is drawn for this clip; a pure function of (seed, epoch, index), and with repeated
             augmentation also of the clip's place in its visit.
-        visit: Seed that the clips of one visit share (see `repeats.py`); None without repeated augmentation.
+        visit: Seed that the clips of one visit share (see `clips/repeats.py`); None without repeated augmentation.
     """
 
     index: int
@@ -42,3 +44,17 @@ class ClipDataset(Protocol):
 
     def read_clip(self, request: ClipRequest) -> Any:
         """Returns the sample for a request, in the form that the loader's `collate_fn` takes."""
+
+
+def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[Any]:
+    """Returns for each request what `read_clip` does, by a `read_clips` of the dataset if it reads several at once."""
+    if hasattr(dataset, "read_clips"):
+        return dataset.read_clips(requests)  # type: ignore[no-any-return]
+    return [dataset.read_clip(request) for request in requests]
+
+
+def visits(requests: Sequence[ClipRequest]) -> list[Sequence[ClipRequest]]:
+    """Groups neighbouring requests of one visit. A request without a visit is a group of its own."""
+    places = [(request.index, request.visit) for request in requests]
+    starts = [i for i, place in enumerate(places) if not i or place[1] is None or place != places[i - 1]]
+    return [requests[start:end] for start, end in pairwise([*starts, len(requests)])]

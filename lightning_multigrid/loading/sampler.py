@@ -20,8 +20,7 @@ from torch.utils.data import DistributedSampler, SequentialSampler
 
 from lightning_multigrid.loading.order import Order
 from lightning_multigrid.loading.randomness import derive_seed
-from lightning_multigrid.loading.repeats import RepeatedOrder, visits
-from lightning_multigrid.loading.requests import ClipRequest
+from lightning_multigrid.loading.requests import ClipRequest, visits
 from lightning_multigrid.schedule import Place, Plan, Step
 
 
@@ -97,7 +96,7 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         requests = []
         for entry in self.entries(step):
             seed, visit = derive_seed(self.plan.seed, epoch, order[entry]), None
-            if isinstance(self.order, RepeatedOrder):
+            if hasattr(self.order, "clip_seed"):  # of clips that share a visit
                 seed, visit = self.order.clip_seed(self.plan.seed, epoch, order[entry], entry), seed
             requests.append(ClipRequest(order[entry], step.shape.frames, step.shape.size, seed, visit))
         return requests

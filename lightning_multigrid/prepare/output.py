@@ -1,19 +1,20 @@
 """The folder that `prepare` writes: what is done, where each file belongs, and how to go on after an error.
 
-Files are written under a temporary name, flushed to disk, and then renamed, by the main process only. Nothing rests on
-the locks, which some network file systems lack: two processes that make the same video make the same bytes. Each part
-has a folder for its journal and its unfinished files.
+Files are written under a temporary name, flushed to disk, and then renamed, by the main process only; each says by its
+tag what it was made of. Nothing rests on the locks, which some network file systems lack: two processes that make the
+same video make the same bytes. Each part has a folder for its report and its unfinished files.
 """
 
 from __future__ import annotations
 
+import csv
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import shutil
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 
@@ -24,16 +25,17 @@ from lightning_multigrid.files import (
     size_and_change,
     sync_folder,
     temporary_name,
+    write_csv,
 )
 from lightning_multigrid.prepare.parts import Part, parts_begun
-from lightning_multigrid.prepare.transcode import Encoding, Prepared
-from lightning_multigrid.prepare.workers import TaskFailure
+from lightning_multigrid.prepare.tag import Tag, read_tag
+from lightning_multigrid.prepare.transcode import Encoding
+
+REPORT_NAME = "report.csv"
 
 # Part of what makes two prepared files equal; raise it when `transcode` makes other files of the same settings.
-_VERSION = 1
+_VERSION = 2
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}  # of a file system without locks
-# Finished videos are written to the journal in groups of this many seconds: waiting for the disk is slow.
-_COMMIT_SECONDS = 1.0
 
 
 @dataclass
@@ -86,95 +88,33 @@ def _lock(folder: str, *, shared: bool) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A prepared video and its source, sizes in bytes: if any of this has changed, the video is prepared again."""
-
-    video: str  # relative to the folder of all
-    source: str
-    source_size: int
-    source_mtime_ns: int
-    settings: str
-    size: int  # of the prepared file. Its time is not kept: in a copy of the dataset it is another one
-    frames: int
-    broken: str = ""  # why there is no prepared file
-
-
-class Journal:
-    """The entries of an output folder, by prepared file. A line without an end was not written whole: it is ignored."""
-
-    def __init__(self, path: str) -> None:
-        self._path, self.folder = path, os.path.dirname(path)
-        self.entries: dict[str, Entry] = {}
-        self._torn = False
-        with suppress(FileNotFoundError), open(path, "rb") as file:
-            for line in file:
-                self._torn = not line.endswith(b"\n")
-                if entry := _parsed(line):
-                    self.entries[entry.video] = entry
-
-    def add(self, added: list[Entry]) -> None:
-        """Adds entries and waits until they are on the disk."""
-        if not added:
-            return
-        # All ASCII: JSON escapes what else is in the names of files.
-        lines = "".join(json.dumps(asdict(entry)) + "\n" for entry in added)
-        with open(self._path, "ab") as file:
-            file.write(("\n" if self._torn else "").encode() + lines.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        self._torn = False
-        self.entries.update((entry.video, entry) for entry in added)
-
-
-def _parsed(line: bytes) -> Entry | None:
-    try:
-        entry = Entry(**json.loads(line))
-    except (ValueError, TypeError, RecursionError):
-        return None
-    kinds = {name: type(value).__name__ for name, value in asdict(entry).items()}
-    return entry if kinds == Entry.__annotations__ else None
-
-
 class Output:
-    """The prepared videos of a folder. `work` is where the journal, the report and the index of this `prepare` lie.
+    """The prepared videos of a folder. `work` is where the report of this `prepare` and its unfinished files lie.
 
     Those that were encoded otherwise, or from damaged sources without `keep_damaged`, count as not there.
     """
 
     def __init__(self, root: str, work: str, encoding: Encoding, keep_damaged: bool) -> None:
         self.root, self.work, self.videos = root, work, os.path.join(root, "videos")
-        self.made: dict[str, Entry] = {}  # by this `prepare`, by name
-        self._settings = json.dumps({"version": _VERSION, **asdict(encoding)}, sort_keys=True)
-        self._of_damaged = f"{self._settings} damaged"
-        # What is broken without `keep_damaged` may be kept with it.
-        self._of_broken = self._of_damaged if keep_damaged else self._settings
-        self._accepted = {self._settings, self._of_broken}
-        folders = dict.fromkeys([work, root, *(part.folder(root) for part in parts_begun(root))])
-        self._journals = [Journal(os.path.join(folder, "journal.jsonl")) for folder in folders]
-        self._uncommitted: list[Entry] = []
+        self._settings, self._keep_damaged = {"version": _VERSION, **asdict(encoding)}, keep_damaged
         self._changed_folders: set[str] = set()
-        self._committed_at = 0.0
 
     def path(self, video: PlannedVideo) -> str:
         return os.path.join(self.videos, video.name)
 
-    def entries(self, video: PlannedVideo) -> Iterator[tuple[Entry, str]]:
-        """What journals say of a video with its source as it is now and the same settings; and their folders."""
-        wanted = (video.source, video.size, video.mtime_ns)
-        for journal in self._journals:
-            entry = journal.entries.get(video.name)
-            if entry is None or (entry.source, entry.source_size, entry.source_mtime_ns) != wanted:
-                continue
-            if entry.settings in ({self._of_broken} if entry.broken else self._accepted):
-                yield entry, journal.folder
+    def label(self, video: PlannedVideo) -> str:
+        """What a video is made of and how: its source as it is now, and the settings."""
+        # Whole paths stay private; a digest tells them apart.
+        source = hashlib.sha256(os.fsencode(video.source)).hexdigest()[:16]
+        return json.dumps({**self._settings, "source": source, "bytes": video.size, "changed": video.mtime_ns})
 
-    def prepared(self, video: PlannedVideo) -> tuple[Entry, str] | None:
-        """The entry of a video that is there, and the folder of its journal."""
-        with suppress(OSError):
-            size = os.stat(self.path(video), follow_symlinks=False).st_size
-            return next((found for found in self.entries(video) if found[0].size == size and not found[0].broken), None)
-        return None
+    def prepared(self, video: PlannedVideo) -> Tag | None:
+        """The tag of a video that is there as it would be made now."""
+        path = self.path(video)
+        found = None if os.path.islink(path) else read_tag(path)
+        if found is None or found[0].label != self.label(video):
+            return None
+        return found[0] if self._keep_damaged or not found[0].damaged else None
 
     def make_room(self, video: PlannedVideo) -> None:
         """Makes the folder of a video, and gives the video a temporary file."""
@@ -193,39 +133,50 @@ class Output:
                 self._changed_folders.add(parent)
         video.temporary = temporary_name(self.work)
 
-    def put_in_place(self, video: PlannedVideo, prepared: Prepared) -> Entry | TaskFailure:
-        """Gives a finished video its name, if its source is still the same."""
+    def put_in_place(self, video: PlannedVideo) -> str:
+        """Gives a finished video its name, and returns ""; or why not, if its source is no longer the same."""
         try:
             found = size_and_change(video.source)
         except OSError as error:
-            return TaskFailure(f"vanished while it was read ({error.strerror or error})")
+            return f"vanished while it was read ({error.strerror or error})"
         if found != (video.size, video.mtime_ns):
-            return TaskFailure("changed while it was read")
-        path = self.path(video)
-        os.replace(video.temporary, path)
-        size = os.stat(path).st_size
-        settings = self._of_damaged if prepared.damaged else self._settings
-        entry = Entry(video.name, video.source, *found, settings, size, prepared.frames)
-        self.made[video.name] = entry
-        self._uncommitted.append(entry)
-        self._changed_folders.add(os.path.dirname(path))
-        return entry
+            return "changed while it was read"
+        os.replace(video.temporary, self.path(video))
+        self._changed_folders.add(os.path.dirname(self.path(video)))
+        return ""
 
-    def leave_out(self, video: PlannedVideo, reason: str) -> None:
-        """Notes for the journal that a video is broken: parts tell it to the one that merges them."""
-        found = (video.source, video.size, video.mtime_ns)
-        self._uncommitted.append(Entry(video.name, *found, self._of_broken, 0, 0, reason))
-
-    def commit(self, *, at_once: bool) -> None:
-        """Brings the names of finished videos to the disk, and then to the journal: at once, or when it is time."""
-        if not at_once and time.monotonic() - self._committed_at < _COMMIT_SECONDS:
-            return
+    def sync(self) -> None:
+        """Brings the names of finished videos to the disk."""
         for folder in self._changed_folders:
             sync_folder(folder)
-        self._journals[0].add(self._uncommitted)
         self._changed_folders.clear()
-        self._uncommitted.clear()
-        self._committed_at = time.monotonic()
+
+    def write_report(self, broken: dict[str, str], videos: Iterable[PlannedVideo]) -> str:
+        """Writes which sources are broken and why, and returns where; a part says as what they are, for the merge."""
+        path = os.path.join(self.work, REPORT_NAME)
+        if self.work == self.root:
+            write_report(path, broken)
+        else:
+            rows = [(v.source, broken[v.source], self._state(v)) for v in videos if v.source in broken]
+            write_csv(path, [("path", "reason", "state"), *rows])
+        return path
+
+    def known_broken(self, videos: Iterable[PlannedVideo]) -> dict[str, str]:
+        """What the reports of parts say of videos that are broken, with their sources as they are now."""
+        reasons: dict[tuple[str, ...], str] = {}
+        for part in parts_begun(self.root):
+            path = os.path.join(part.folder(self.root), REPORT_NAME)
+            with (
+                suppress(FileNotFoundError),
+                open(path, encoding="utf-8", errors="surrogateescape", newline="") as file,
+            ):
+                reasons |= {(row[0], row[2]): row[1] for row in csv.reader(file) if len(row) == 3}
+        states = {video.source: (video.source, self._state(video)) for video in videos}
+        return {source: reasons[state] for source, state in states.items() if state in reasons}
+
+    def _state(self, video: PlannedVideo) -> str:
+        # What is broken without `keep_damaged` may be kept with it.
+        return self.label(video) + (" damaged" if self._keep_damaged else "")
 
     def check_space(self, made: int, read: int, rest: int) -> None:
         """Refuses to go on if the rest of the sources will find no room, at the ratio of those done (all in bytes)."""
@@ -236,3 +187,8 @@ class Output:
                 f"About {required / 1e9:,.1f} GB more are required in {self.root}, {free / 1e9:,.1f} GB are free. Free "
                 "some space, give another `output`, a smaller `short_side` or a larger `crf`.",
             )
+
+
+def write_report(path: str, broken: Mapping[str, str]) -> None:
+    """Writes which videos are broken and why, as a CSV with the columns `path` and `reason`."""
+    write_csv(path, [("path", "reason"), *sorted(broken.items())])

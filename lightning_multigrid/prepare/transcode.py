@@ -1,4 +1,4 @@
-"""Re-encodes a video so that clips of it decode fast: same frames, same times, upright, small.
+"""Re-encodes a video so that clips of it decode fast: same frames, same times, upright, small, of square pixels.
 
 Packets cost time (see `decode`), so they become few and cheap: short groups of pictures, many pictures that no other
 one refers to, and no costly coding tools (arithmetic coding, loop filter, weighted prediction).
@@ -8,10 +8,10 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from io import FileIO
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import av
 import numpy as np
@@ -19,18 +19,12 @@ from av.container import OutputContainer
 from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 
-from lightning_multigrid.decode import (
-    ONE_THREAD,
-    FrameFolder,
-    Orientation,
-    VideoError,
-    VideoReader,
-    is_full_range,
-    open_video,
-)
+from lightning_multigrid.decode import FrameFolder, FullDecode, Orientation, VideoError, is_full_range, make_table
 from lightning_multigrid.files import require, sync_to_disk
-from lightning_multigrid.prepare.workers import TaskFailure
+from lightning_multigrid.prepare.processes import TaskFailure
+from lightning_multigrid.prepare.tag import Tag, append_tag
 
+_ENCODER: Final = "libx264"
 _FINEST_CLOCK = 90_000  # ticks per second of the output's clock, at most; a coarser clock of a source is kept
 _LONGEST_BREAK_SECONDS = 3600  # a longer one comes from a wrong time stamp; mp4 could not hold it
 
@@ -87,6 +81,17 @@ class Encoding:
         }
 
 
+def require_encoder() -> None:
+    """Raises a ValueError if this FFmpeg can't encode H.264."""
+    try:
+        av.Codec(_ENCODER, "w")
+    except ValueError:  # PyAV's UnknownCodecError
+        raise ValueError(
+            f"`prepare` needs the encoder {_ENCODER}, which this FFmpeg lacks. The wheels of PyAV have it: "
+            "`pip install --force-reinstall av`. Or train on the videos as they are, after `lightning-multigrid index`."
+        ) from None
+
+
 _PRESETS = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
 
 
@@ -99,40 +104,43 @@ class TranscodeJob:
     encoding: Encoding
     frame_rate: float | None = None
     keep_damaged: bool = False  # write a damaged video as FFmpeg decodes it, without the frames that don't come out
+    label: str = ""  # for the tag of the target
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A video that was made: number and pixels of its frames, and whether its source is damaged."""
+    """A video that was made: number and pixels of its frames, and the tag that it has."""
 
     frames: int
     height: int
     width: int
-    damaged: bool = False
+    tag: Tag
 
 
 def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Prepared | TaskFailure | OSError:
     """Re-encodes a video: frame i of the target is frame i of the source, shown at the same time after the first.
 
-    With a `Prepared` the target is complete and on the disk, else it is not there. An OSError is that of the disk.
+    The source is decoded once, the target once more for its table, which stands with its tag behind it.
+
+    Returns:
+        What was made; then the target is complete and on the disk, else it is not there. An OSError is the disk's.
     """
     failure: TaskFailure | OSError
     try:
-        with open_video(job.source, job.frame_rate) as source:
-            frames, damaged = _encode(source, job, beat)
-            height, width = job.encoding.size(source.height, source.width)
-        sync_to_disk(job.target)
-        with VideoReader(job.target) as made:
-            made.read([frames - 1])
-            if (len(made), made.height, made.width) == (frames, height, width):
-                return Prepared(frames, height, width, damaged)
-            failure = TaskFailure(f"{frames} frames became {len(made)} of {made.height} x {made.width}")
+        made = _encode(job, beat)
+        table = make_table(job.target, beat=beat)
+        if (len(table), table.height, table.width) == (made.frames, made.height, made.width):
+            append_tag(job.target, made.tag, table)
+            sync_to_disk(job.target)
+            return made
+        expected = f"{made.frames} frames of {made.height} x {made.width}"
+        failure = TaskFailure(f"{expected} became {len(table)} of {table.height} x {table.width}")
     except VideoError as error:
         failure = TaskFailure(error.reason)
         if error.path == job.target and not os.path.exists(job.target):
             failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
     except av.FFmpegError as error:
-        failure = TaskFailure(f"cannot be encoded ({error.strerror})")
+        failure = TaskFailure(f"cannot be encoded ({error.strerror})", killed=error.errno == errno.ENOMEM)
     except OSError as error:
         failure = OSError(error.errno or 0, error.strerror or str(error))
     with suppress(OSError):
@@ -140,41 +148,55 @@ def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Pre
     return failure
 
 
-def _encode(source: VideoReader | FrameFolder, job: TranscodeJob, beat: Callable[[], None]) -> tuple[int, bool]:
-    """Writes all frames, and returns how many there are, and whether the source is damaged."""
-    listed = source.index.shown_times if isinstance(source, VideoReader) else np.empty(0, np.int64)
-    found = _encode_at(listed, source, job, beat)
-    damaged = bool(source.damage) or len(found) != len(source)
-    if damaged and not job.keep_damaged:
-        reason = str(source.damage) if source.damage else f"damaged: {len(found)} of {len(source)} frames come out"
-        raise VideoError(job.source, reason)
-    if damaged and len(listed) and found != listed.tolist():  # now it is known when what comes out is shown
-        found = _encode_at(np.array([listed[0] if time is None else time for time in found]), source, job, beat)
-    return len(found), damaged
+def _encode(job: TranscodeJob, beat: Callable[[], None]) -> Prepared:
+    """Writes all frames of a video or a folder of them."""
+    if job.frame_rate is not None:
+        folder = FrameFolder(job.source, job.frame_rate)
+        images = (folder.read([index])[0].numpy() for index in range(len(folder)))
+        frames = (VideoFrame.from_ndarray(image, format="rgb24") for image in images)
+        return _write(job, frames, folder, Orientation(), _Clock(job.frame_rate), beat)
+    for evenly in (False, True):
+        with FullDecode(job.source, beat=beat) as source:
+            clock = _Clock(source.rate, evenly)
+            made = _write(job, iter(source), source, None, clock, beat)
+            table = source.table(entries=False)
+        if table.damage and not job.keep_damaged:
+            raise VideoError(job.source, str(table.damage))
+        if len(table.times) or not clock.has_times:
+            break  # else some frames have no time, or that of an earlier one, which shows only at the end
+    return replace(made, tag=Tag(job.label, bool(table.damage), table.notes))
 
 
-def _encode_at(
-    times: np.ndarray, source: VideoReader | FrameFolder, job: TranscodeJob, beat: Callable[[], None]
-) -> list[int | None]:
-    """Writes a frame for each of some times, or evenly spaced ones; returns the times of all frames in the source."""
-    found: list[int | None] = []
-    time_base, ticks = _clock(source, times)
+def _write(
+    job: TranscodeJob,
+    frames: Iterator[VideoFrame],
+    source: FullDecode | FrameFolder,
+    turn: Orientation | None,
+    clock: "_Clock",
+    beat: Callable[[], None],
+) -> Prepared:
+    """Encodes frames, to be turned as is given or as the source says once its first frame is there."""
+    number = height = width = 0
+    scaler = VideoReformatter()
     with _opened(job.target) as container:
-        stream = container.add_stream("libx264", rate=_whole_rate(source.rate), options=job.encoding.options())
-        for time, picture in _pictures(source, job.encoding):
-            if not found:
+        stream = container.add_stream(_ENCODER, rate=_whole_rate(source.rate), options=job.encoding.options())
+        for number, frame in enumerate(frames, 1):
+            turned = source.orientation if turn is None and isinstance(source, FullDecode) else turn or Orientation()
+            ticks = clock.ticks(frame)  # before the frame is scaled, which may leave it as it is
+            if number == 1:
+                height, width = job.encoding.size(source.height, source.width)
+            picture = _picture(scaler, frame, (width, height) if turned.transposed else (height, width), turned)
+            if number == 1:
                 codec = stream.codec_context
                 codec.width, codec.height, codec.pix_fmt = picture.width, picture.height, "yuv420p"
                 codec.thread_count = 1  # there are other processes; and equal input makes equal bytes
                 codec.colorspace, codec.color_range = picture.colorspace, ColorRange.MPEG
-                stream.time_base = codec.time_base = time_base
-            found.append(time)
-            if len(found) <= len(ticks):
-                picture.pts, picture.time_base = ticks[len(found) - 1], time_base
-                container.mux(stream.encode(picture))
+                stream.time_base = codec.time_base = clock.base
+            picture.pts, picture.time_base = ticks, clock.base
+            container.mux(stream.encode(picture))
             beat()
         container.mux(stream.encode())
-    return found
+    return Prepared(number, height, width, Tag(job.label))
 
 
 class _File(FileIO):
@@ -225,52 +247,53 @@ def _whole_rate(rate: float) -> Fraction:
     return Fraction(min(max(rate or 30.0, 1.0), 1000.0)).limit_denominator(1001)
 
 
-def _clock(source: VideoReader | FrameFolder, times: np.ndarray) -> tuple[Fraction, list[int]]:
-    """Seconds per tick, and the tick at which each frame is shown: as in the source, from 0, with faults mended."""
-    usual = 1 / _whole_rate(source.rate)
-    listed = source.index.shown_times if isinstance(source, VideoReader) else times
-    if len(listed) < 2 or not source.rate:
-        return usual, list(range(len(source)))
-    steps = np.diff(times).astype(np.float64)
-    # The mean rate gives the length of the source's tick.
-    tick = Fraction((len(listed) - 1) / (source.rate * float(listed[-1] - listed[0]))).limit_denominator(10**10)
-    base = max(tick, Fraction(1, _FINEST_CLOCK))
-    steps[steps * float(tick) > _LONGEST_BREAK_SECONDS] = float(usual / tick) if tick else 1.0
-    later = np.rint(np.cumsum(steps) * float(tick / base)).astype(np.int64)
-    # Each frame is at least a tick after the one before.
-    ticks = np.concatenate([[0], later]) - np.arange(len(times))
-    return base, (np.maximum.accumulate(ticks) + np.arange(len(times))).tolist()
+class _Clock:
+    """When frames are shown, in ticks from the first: as in the source, with faults mended, or evenly.
+
+    Attributes:
+        base: Seconds per tick, once the first frame was asked for.
+        has_times: Whether any frame was shown at its own time.
+    """
+
+    def __init__(self, rate: float, evenly: bool = True) -> None:
+        self._usual, self._evenly = 1 / _whole_rate(rate), evenly
+        self.base, self.has_times = self._usual, False
+        self._tick: Fraction | None = None  # of the source; the frames that come out last don't have it
+        self._before: Fraction | None = None
+        self._ticks, self._seconds = -1, Fraction(0)
+
+    def ticks(self, frame: VideoFrame) -> int:
+        if self._ticks < 0 and not self._evenly and frame.time_base:
+            self._tick = frame.time_base
+            self.base = max(self._tick, Fraction(1, _FINEST_CLOCK))
+        time = None if self._tick is None or frame.pts is None else frame.pts * self._tick
+        if self._ticks >= 0:
+            step = self._usual if time is None or self._before is None else time - self._before
+            self.has_times |= time is not None
+            self._seconds += self._usual if step > _LONGEST_BREAK_SECONDS else step
+        self._before = time
+        # Each frame is at least a tick after the one before.
+        self._ticks = max(self._ticks + 1, round(self._seconds / self.base))
+        return self._ticks
 
 
-def _pictures(source: VideoReader | FrameFolder, encoding: Encoding) -> Iterator[tuple[int | None, VideoFrame]]:
-    """All frames, each with its time in the source, ready to be encoded: small, upright, yuv420p of limited range."""
-    frames: Iterator[VideoFrame]
-    if isinstance(source, VideoReader):
-        frames, turn = source.frames(), source.index.orientation
-    else:
-        images = (source.read([index])[0].numpy() for index in range(len(source)))
-        frames, turn = (VideoFrame.from_ndarray(image, format="rgb24") for image in images), Orientation()
-    height, width = encoding.size(source.height, source.width)
-    if turn.transposed:
-        height, width = width, height
-    scaler = VideoReformatter()
-    for frame in frames:
-        scaled = scaler.reformat(
-            frame,
-            width=width,
-            height=height,
-            format="yuv420p",
-            interpolation=Interpolation.BICUBIC,
-            src_color_range=ColorRange.JPEG if is_full_range(frame) else ColorRange.MPEG,
-            dst_color_range=ColorRange.MPEG,
-            # RGB has no matrix; it gets the one that readers take where none is named.
-            dst_colorspace=Colorspace.ITU601 if frame.format.is_rgb else None,
-            **ONE_THREAD,
-        )
-        time = frame.pts  # `scaled` may be this very frame, and get another time
-        upright = _upright(scaled, turn)
-        upright.pict_type = 0  # else the encoder would keep the source's picture types
-        yield time, upright
+def _picture(scaler: VideoReformatter, frame: VideoFrame, size: tuple[int, int], turn: Orientation) -> VideoFrame:
+    """A frame ready to be encoded: of some rows and columns as it is stored, upright, yuv420p of limited range."""
+    scaled = scaler.reformat(
+        frame,
+        width=size[1],
+        height=size[0],
+        format="yuv420p",
+        interpolation=Interpolation.BICUBIC,
+        src_color_range=ColorRange.JPEG if is_full_range(frame) else ColorRange.MPEG,
+        dst_color_range=ColorRange.MPEG,
+        # RGB has no matrix; it gets the one that readers take where none is named.
+        dst_colorspace=Colorspace.ITU601 if frame.format.is_rgb else None,
+        threads=1,
+    )
+    upright = _upright(scaled, turn)
+    upright.pict_type = 0  # else the encoder would keep the source's picture types
+    return upright
 
 
 def _upright(frame: VideoFrame, turn: Orientation) -> VideoFrame:

@@ -6,6 +6,7 @@ import os
 from array import array
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from lightning_multigrid.files import (
     path_argument,
     quoted,
 )
-from lightning_multigrid.sources.manifest import Manifest, Rows
+from lightning_multigrid.sources.manifest import WHOLE, Manifest, Rows
 from lightning_multigrid.sources.text import ManifestError, said
 
 _log = logging.getLogger(__name__)
@@ -61,20 +62,32 @@ class ManifestBuilder:
         self._path_offsets = array("q", [0])
         self._labels = array("i")
         self._label_offsets = array("q", [0])
-        self._starts = array("d")
-        self._ends = array("d")
+        self._spans = array("d")
+        self._stretches = array("d")
 
     def add(
-        self, path: str, labels: Sequence[int] = (), *, where: str, spans: Sequence[tuple[float, float]] = ()
+        self,
+        path: str,
+        labels: Sequence[int] = (),
+        *,
+        where: str,
+        spans: Sequence[tuple[float, float]] = (),
+        stretch: tuple[float, float] | None = None,
     ) -> None:
-        """Adds a checked video from `where` ("line 3"); `spans` has [start, end) of each label in s, if any."""
+        """Adds a checked video from `where` ("line 3"), or its `stretch` [start, end) in s.
+
+        `spans` has [start, end) of each label in s of the video, if any.
+        """
         name = self._checked_path(path, where)
         self._check_labels(labels, where)
+        start, end = stretch or WHOLE
+        if not 0 <= start < end:  # also for NaN
+            raise self.error(where, f"a stretch from {start:g} to {end:g} s. Give a start from 0, and an end after it")
         try:
             encoded = name.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
             raise self.error(where, f"the path {quoted(path)} is not valid text. Rename the video") from error
-        if len(self._starts) + len(spans) not in (0, len(self._labels) + len(labels)):
+        if len(self._spans) // 2 + len(spans) not in (0, len(self._labels) + len(labels)):
             raise self.error(where, f"{len(labels)} labels with {len(spans)} spans. Give every label its span, or none")
         if self._names_at is not None:
             folder, base = os.path.split(os.path.join(self._root, name))
@@ -89,8 +102,8 @@ class ManifestBuilder:
         self._path_offsets.append(len(self._paths))
         self._labels.extend(labels)
         self._label_offsets.append(len(self._labels))
-        self._starts.extend(start for start, _ in spans)
-        self._ends.extend(end for _, end in spans)
+        self._spans.extend(chain.from_iterable(spans))
+        self._stretches.extend((start, end))
 
     def build(self) -> Manifest:
         rows = len(self._path_offsets) - 1
@@ -104,9 +117,12 @@ class ManifestBuilder:
         if self._missing:
             counts = f"{self._missing:,} of the {self._missing + rows:,} videos"
             _log.warning("%s listed in %s are not on disk and are left out.", counts, self._origin)
-        columns = (self._paths, self._path_offsets, self._labels, self._label_offsets, self._starts, self._ends)
+        columns = (self._paths, self._path_offsets, self._labels, self._label_offsets)
         # Copies, as the builder may still move its memory.
-        stored = Rows(*(torch.from_numpy(np.array(values)) for values in columns))
+        spans, stretches = np.array(self._spans).reshape(-1, 2), np.array(self._stretches).reshape(-1, 2)
+        if (stretches == WHOLE).all():
+            stretches = stretches[:0].copy()
+        stored = Rows(*map(torch.from_numpy, (*map(np.array, columns), spans, stretches)))
         return Manifest(
             self._origin, self._root, self._classes, self._multi_label, self._frame_rate, self._missing, stored
         )
@@ -172,7 +188,7 @@ def renamed(
     for row, path in enumerate(paths):
         if path is not None:
             labels, spans = manifest.spans(row)
-            builder.add(path, labels, where=f"row {row}", spans=spans)
+            builder.add(path, labels, where=f"row {row}", spans=spans, stretch=manifest.stretch(row))
     return builder.build()
 
 

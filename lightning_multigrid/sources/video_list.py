@@ -1,17 +1,19 @@
 """The user's own videos: a list of `path label`, a folder per class, or what `lightning-multigrid prepare` wrote."""
 
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import NamedTuple
 
 from lightning_multigrid.files import StrPath, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder, renamed
 from lightning_multigrid.sources.class_folders import ClassFolders
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.packed_file import load_manifest, packed_manifest
+from lightning_multigrid.sources.manifest_file import load_manifest, prepared_manifest
 from lightning_multigrid.sources.text import ManifestError, csv_rows, parse_labels
 
 _PATH_COLUMNS = (
@@ -33,12 +35,16 @@ class VideoList:
     The first row may name the columns (`path,label`; others are skipped). Blank lines are skipped. There are no
     comments: HMDB51 has videos whose names start with `#`.
 
+    With columns named `start` and `end`, in seconds of the video, a row is a *stretch* of its video: clips and views
+    are of the frames that are shown within [start, end). Where a field is empty, the video begins or ends it. A video
+    may be in any number of rows.
+
     In a *folder per class*, `source/<class>/**/*.mp4` (and other suffixes), labels count the sorted names of the
     folders. Hidden files are skipped. Links are followed, but not out of `source`, and no folder is entered twice.
 
     In a *folder of videos*, `source/*.mp4`, without other folders, they have no labels, which is enough for prediction.
 
-    A *prepared* folder, or the `manifest.packed` in it, has its own classes.
+    A *prepared* folder, or the `manifest.safetensors` in it, has its own classes.
 
     Args:
         source: The list, the folder that holds a folder per class or videos, or the prepared folder.
@@ -69,9 +75,9 @@ class VideoList:
         """
         source, root = path_argument("source", self.source), self.root
         classes = self.classes or classes
-        packed = packed_manifest(source)
-        if packed is not None:
-            return _prepared(packed, root, classes, self.existing_only)
+        prepared = prepared_manifest(source)
+        if prepared is not None:
+            return _prepared(prepared, root, classes, self.existing_only)
         folders = None
         if os.path.isdir(source):
             if root is not None:
@@ -112,7 +118,7 @@ def read_manifest(
 
 
 def _prepared(path: str, root: StrPath | None, classes: Sequence[str], existing_only: bool) -> Manifest:
-    """Reads a packed manifest; its own classes and labels come before the given ones."""
+    """Reads the manifest of a prepared folder; its own classes and labels come before the given ones."""
     if root is not None:
         raise ManifestError(f"`root` is {str(root)!r}, but the videos of {path} lie beside it. Leave it out.")
     manifest = load_manifest(path)
@@ -120,26 +126,29 @@ def _prepared(path: str, root: StrPath | None, classes: Sequence[str], existing_
         return manifest
     paths = [manifest.path(row) for row in range(len(manifest))]
     there = [name if not existing_only or os.path.exists(name) else None for name in paths]
-    index = manifest.index and manifest.index.take([row for row, name in enumerate(there) if name is not None])
-    return replace(renamed(manifest, there, path, manifest.root, classes), missing=there.count(None), index=index)
+    kept = renamed(manifest, there, path, manifest.root, classes)
+    tables = manifest.tables and manifest.tables.take([row for row, name in enumerate(there) if name is not None])
+    return replace(kept, missing=there.count(None), tables=tables)
 
 
 def _add_list(builder: ManifestBuilder, path: str, multi_label: bool) -> None:
     if path.lower().endswith(".json"):
         raise ManifestError(f"{path} is JSON, a list of `path label` is required. Read it with `SomethingSomething`.")
-    columns: tuple[int, int | None] | None = None
+    columns: _Columns | None = None
     for position, (line, row) in enumerate(_list_rows(path, _separator(path))):
         where = f"line {line}"
         if position == 0:
             columns = _columns(builder, where, row)
             if columns is not None:
                 continue
+        stretch = None
         if columns is None:
             text, label = _fields(builder, where, row, multi_label)
         else:
-            if len(row) <= max(columns[0], columns[1] or 0):
+            if len(row) <= max(column or 0 for column in columns):
                 raise builder.error(where, f"{len(row)} fields, fewer than the header names. Complete the row")
-            text, label = row[columns[0]], "" if columns[1] is None else row[columns[1]]
+            text, label, start, end = ("" if column is None else row[column] for column in columns)
+            stretch = _seconds(builder, where, start, 0.0), _seconds(builder, where, end, math.inf)
         labels = parse_labels(label)
         if labels is None:
             raise builder.error(
@@ -147,7 +156,19 @@ def _add_list(builder: ManifestBuilder, path: str, multi_label: bool) -> None:
                 f"the label {quoted(label)} is not a number from 0. Labels are whole numbers (several are `1;5`), and "
                 "a path that holds a space, comma or tab is put in double quotes; for names use a folder per class",
             )
-        builder.add(text, labels, where=where)
+        builder.add(text, labels, where=where, stretch=stretch)
+
+
+def _seconds(builder: ManifestBuilder, where: str, text: str, absent: float) -> float:
+    """Returns a time in seconds from 0; `absent` if there is none."""
+    if not text:
+        return absent
+    with suppress(ValueError):
+        if 0 <= (seconds := float(text)) < math.inf:  # not for NaN
+            return seconds
+    raise builder.error(
+        where, f"the start or end {quoted(text)} is not a number of seconds from 0. Write it like `12.5`"
+    )
 
 
 def _list_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -165,10 +186,13 @@ def _separator(path: str) -> str:
 
     def score(separator: str) -> tuple[int, bool]:
         rows: list[list[str]] = []
-        # Wrong quotes may be right with another separator. If not, the reading of the list will say what is wrong.
-        with suppress(ManifestError):
+        try:
             for _, row in islice(_list_rows(path, separator), 100):
                 rows.append(row)
+        except ManifestError as error:
+            if isinstance(error.__cause__, OSError):
+                raise
+            # Wrong quotes may be right with another separator. If not, the reading of the list will say what is wrong.
         return sum(map(_is_labelled, rows)), bool(rows) and len(rows[0]) > 1
 
     return max("\t, ", key=score)
@@ -185,18 +209,29 @@ def _is_labelled(row: list[str]) -> bool:
     )
 
 
-def _columns(builder: ManifestBuilder, where: str, row: list[str]) -> tuple[int, int | None] | None:
-    """Returns the columns of the path and of the label, if the row names them."""
+class _Columns(NamedTuple):
+    """Where in a row its fields stand."""
+
+    path: int
+    label: int | None
+    start: int | None
+    end: int | None
+
+
+def _columns(builder: ManifestBuilder, where: str, row: list[str]) -> _Columns | None:
+    """Returns the columns of the fields, if the row names them."""
     names = [name.lower() for name in row]
     if len(row) > 3:
         for column, dataset in _OFFICIAL_COLUMNS.items():
             if column in names:
                 raise builder.error(where, f"an official annotation file (column {column}). Read it with `{dataset}`")
-    paths = [column for column, name in enumerate(names) if name in _PATH_COLUMNS]
-    labels = [column for column, name in enumerate(names) if name in _LABEL_COLUMNS]
-    if not paths or not (labels or len(row) == 1):
+    path, label, start, end = (
+        next((column for column, name in enumerate(names) if name in known), None)
+        for known in (_PATH_COLUMNS, _LABEL_COLUMNS, ("start",), ("end",))
+    )
+    if path is None or (label is None and len(row) > 1 + (start is not None) + (end is not None)):
         return None
-    return paths[0], labels[0] if labels else None
+    return _Columns(path, label, start, end)
 
 
 def _fields(builder: ManifestBuilder, where: str, row: list[str], multi_label: bool) -> tuple[str, str]:

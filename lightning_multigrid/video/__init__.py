@@ -6,10 +6,8 @@ They work with and without multigrid, and import all the other video sub-package
 
 from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.datamodule import VideoDataModule
-from lightning_multigrid.video.few_videos import few_videos
 from lightning_multigrid.video.moving_shapes import MovingShapesDataModule
 from lightning_multigrid.video.prediction_writer import PredictionWriter
 from lightning_multigrid.video.pretrained_weights import PretrainedWeights
 
 __all__ = ["MovingShapesDataModule", "PredictionWriter", "PretrainedWeights", "VideoClassifier", "VideoDataModule"]
-__all__ += ["few_videos"]

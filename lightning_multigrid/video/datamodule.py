@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, Literal, cast
 
 import torch
@@ -14,6 +15,7 @@ from lightning_multigrid.clips import (
     ClipBatch,
     ClipSampling,
     PixelBatch,
+    RepeatSampler,
     VideoBatch,
     VideoDataset,
     ViewBatch,
@@ -23,11 +25,12 @@ from lightning_multigrid.clips import (
     collate_views,
 )
 from lightning_multigrid.files import require
-from lightning_multigrid.host import LightningDataModule
-from lightning_multigrid.loading import RepeatSampler
+from lightning_multigrid.host import LightningDataModule, TrainerFn
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
-from lightning_multigrid.sources import Manifest, ManifestError, Source, VideoList, VideoSource, packed_manifest
+from lightning_multigrid.prepare import paths_without_own_table
+from lightning_multigrid.sources import Manifest, ManifestError, Source, VideoList, VideoSource, prepared_manifest
 from lightning_multigrid.video.broken_videos import BrokenVideos
+from lightning_multigrid.video.kept_tables import KeptTables
 
 Split = Literal["train", "val", "test", "predict"]
 
@@ -103,6 +106,9 @@ class VideoDataModule(LightningDataModule):
         read_timeout: Seconds that a read of a video file may take. If a read hangs longer, as on a network drive that
             is gone, the video counts as broken. The next read has half of the time while that one still hangs, and so
             on: where a whole drive is gone, the error comes after about two times `read_timeout`.
+        index: Whether `fit` first makes the frame tables that videos lack which are not prepared. It takes about two
+            decodes of each, once, and what is made is kept among the user's caches, or in the folder that is given.
+            Without a table a clip is decoded from the beginning of its video.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -149,6 +155,7 @@ class VideoDataModule(LightningDataModule):
         max_bad_fraction: float = 0.25,
         damaged: Literal["keep", "replace"] = "keep",
         read_timeout: float = 60.0,
+        index: bool | str = True,
     ) -> None:
         super().__init__()
         require(batch_size >= 1, "batch_size", batch_size, "at least 1")
@@ -174,7 +181,8 @@ class VideoDataModule(LightningDataModule):
         self.mean, self.std, self.antialias = mean, std, antialias
         self.pixels, self.repeats, self.damaged = pixels, repeats, damaged
         self.num_workers, self.pin_memory, self.drop_last = num_workers, pin_memory, drop_last
-        self.read_timeout = read_timeout
+        self.read_timeout, self.index = read_timeout, index
+        self._tables = KeptTables(index, read_timeout)
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
         self._classes: tuple[str, ...] = ()
         self._broken = BrokenVideos(max_bad_fraction)
@@ -183,6 +191,15 @@ class VideoDataModule(LightningDataModule):
     def broken(self) -> dict[str, str]:
         """The videos that this process could not read, each with the reason."""
         return self._broken.reasons
+
+    @override
+    def prepare_data(self) -> None:
+        """Makes the frame tables that the videos of `fit` lack; evaluation alone reads each of them once only."""
+        if self.index and (self.trainer is None or self.trainer.state.fn == TrainerFn.FITTING):
+            train = self._read("train", classes=())
+            val = self._read("val", train.classes if train else ())
+            paths = (paths_without_own_table(manifest) for manifest in (train, val) if manifest is not None)
+            self._tables.make(list(dict.fromkeys(chain(*paths))))
 
     @override
     def setup(self, stage: str) -> None:
@@ -209,7 +226,7 @@ class VideoDataModule(LightningDataModule):
             if split != "predict":
                 self.num_classes = self._given_num_classes or (train or manifest).num_classes
                 self._check_labels(split, manifest, classes)
-            videos = manifest, self.clip_sampling
+            videos = self._tables.given_to(manifest), self.clip_sampling
             if split == "train":
                 self._datasets[split] = VideoDataset(*videos, self._pixels(), self.read_timeout, self.damaged)
             else:
@@ -292,12 +309,12 @@ class VideoDataModule(LightningDataModule):
             return None
         if isinstance(source, VideoSource):
             return source.read(classes)
-        # Paths start from the folder, if there is a folder per class, and from the root that a packed manifest names.
-        root = None if packed_manifest(os.fspath(source)) or os.path.isdir(source) else self.root
+        # Paths start from the folder, if there is a folder per class, and from the root that a prepared folder names.
+        root = None if prepared_manifest(os.fspath(source)) or os.path.isdir(source) else self.root
         videos = VideoList(source, root, multi_label=self.multi_label, allow_outside_root=self.allow_outside_root)
         manifest = videos.read(classes)
-        if manifest.index is not None:
-            manifest.index.timeout = self.read_timeout
+        if manifest.tables is not None:
+            manifest.tables.timeout = self.read_timeout
         return manifest
 
     def _check_labels(self, split: Split, manifest: Manifest, classes: tuple[str, ...]) -> None:

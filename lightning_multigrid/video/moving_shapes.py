@@ -107,14 +107,17 @@ class MovingShapesDataModule(VideoDataModule):
 
     @override
     def prepare_data(self) -> None:
-        """Writes the videos with a progress bar, unless they are there already.
+        """Writes the videos with a progress bar, unless they are there already; then makes their frame tables.
 
         They appear all at once: an interrupted call leaves nothing that a later one takes for the dataset, and
         processes that write at the same time end with the same files.
         """
+        if not self.folder.is_dir():
+            self._write_folder()
+        super().prepare_data()
+
+    def _write_folder(self) -> None:
         folder = self.folder
-        if folder.is_dir():
-            return
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             # Beside its place, so that moving it there is a single step of the file system.

@@ -11,13 +11,7 @@ from typing_extensions import override
 
 from lightning_multigrid.clips import VideoBatch
 from lightning_multigrid.files import require, write_csv
-from lightning_multigrid.host import (
-    BasePredictionWriter,
-    LightningModule,
-    MisconfigurationException,
-    Trainer,
-    above_bar,
-)
+from lightning_multigrid.host import BasePredictionWriter, LightningModule, MisconfigurationException, Trainer
 
 Row = list[str]
 
@@ -48,6 +42,7 @@ class PredictionWriter(BasePredictionWriter):
         self.path, self.top_k = os.path.abspath(path or "predictions.csv"), top_k
         self._beside_logs = path is None
         self._rows: dict[int, Row] = {}
+        self._said = ""
 
     @override
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -112,5 +107,10 @@ class PredictionWriter(BasePredictionWriter):
             columns = (max(map(len, rows.values()), default=1) - 1) // 2
             names = (f"{name}_{place + 1}" for place in range(columns) for name in ("class", "probability"))
             write_csv(self.path, [["path", *names], *(rows[index] for index in sorted(rows))])
-            with above_bar(trainer.progress_bar_callback):
-                rank_zero_info(f"Predictions of {len(rows):,} videos: {self.path}")
+            self._said = f"Predictions of {len(rows):,} videos: {self.path}"
+
+    @override
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if self._said:  # now that the progress bar is gone
+            rank_zero_info(self._said)
+            self._said = ""

@@ -213,6 +213,20 @@ def test_whatever_one_video_does_breaks_that_video_only(folder: Path, monkeypatc
     assert clip.labels == (3,)
 
 
+@pytest.mark.parametrize("kind", [TypeError, AttributeError, NameError, UnboundLocalError, AssertionError])
+def test_a_fault_of_the_program_is_no_broken_video(folder: Path, monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
+    class Faulty(lightning_multigrid.clips.opening.VideoReader):
+        def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
+            raise kind("who wrote this?")
+
+    monkeypatch.setattr(lightning_multigrid.clips.opening, "VideoReader", Faulty)
+    message = rf"a\.mp4: {kind.__name__}: who wrote this\?\. This is a fault of the program, not of the video"
+    for data in (dataset(folder, "good.csv"), viewed(folder, "good.csv")):
+        with pytest.raises(RuntimeError, match=message) as raised:
+            data[0]
+        assert isinstance(raised.value.__cause__, kind)
+
+
 def test_an_index_beyond_the_dataset_is_an_error_of_the_caller(folder: Path) -> None:
     with pytest.raises(IndexError):
         dataset(folder, "good.csv").read_clip(ClipRequest(index=2, frames=4, size=12, seed=0))
@@ -273,6 +287,89 @@ def test_a_video_of_unknown_rate_has_all_its_labels(actions: Manifest, monkeypat
 def test_a_clip_carries_the_seed_of_its_request(folder: Path) -> None:
     data = dataset(folder, "all.csv")
     assert [data.read_clip(ClipRequest(index, 4, 12, seed=7 + index)).seed for index in range(4)] == [7, 8, 9, 10]
+
+
+# --- stretches of videos ---
+
+
+def stretched(folder: Path, *stretches: tuple[float, float] | None, **arguments: Any) -> Manifest:
+    """Rows of the video a, which has 30 frames in a second."""
+    builder = ManifestBuilder(folder / "stretches.csv", multi_label=True)
+    for stretch in stretches:
+        builder.add("a.mp4", **({"labels": [0]} | arguments), where="row", stretch=stretch)
+    return builder.build()
+
+
+SAMPLINGS = [
+    SMALL,
+    replace(SMALL, mode="segments"),
+    replace(SMALL, frame_rate=60),
+    replace(SMALL, frame_rate=15, frames=4),
+]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("pixels", ["rgb", "yuv"])
+def test_a_stretch_of_the_whole_video_is_the_video(folder: Path, sampling: ClipSampling, pixels: Any) -> None:
+    whole, other = (VideoDataset(stretched(folder, stretch), sampling, pixels) for stretch in (None, (0, 99.0)))
+    for seed in range(5):
+        requests = [ClipRequest(0, frames, 16, seed + frames, seed) for frames in (8, 4)] + [
+            ClipRequest(0, 4, 12, seed)
+        ]
+        for a, b in zip(whole.read_clips(requests), other.read_clips(requests), strict=True):
+            assert torch.equal(*(getattr(clip.crop, "data", clip.crop) for clip in (a, b)))
+            assert (a.size, a.flip, a.labels, a.seed) == (b.size, b.flip, b.labels, b.seed)
+    for views in (CENTRE, Views(clips=3, crops=3)):
+        a, b = (ViewDataset(stretched(folder, stretch), sampling, views)[0] for stretch in (None, (0, 99.0)))
+        assert torch.equal(a.pixels, b.pixels)
+        assert (a.grids, a.labels) == (b.grids, b.labels)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_clips_and_views_of_a_stretch_lie_in_it(folder: Path, sampling: ClipSampling) -> None:
+    stretches = {(0, 1 / 3): range(10), (0.34, 0.8): range(10, 24), (0.5, 0.51): range(15, 16), (0.9, 5): range(27, 30)}
+    manifest = stretched(folder, *stretches)
+    data, views = VideoDataset(manifest, sampling), ViewDataset(manifest, sampling, Views(clips=4))
+    for row, within in enumerate(stretches.values()):
+        requests = [ClipRequest(row, 4, 16, seed, visit) for seed in range(12) for visit in (None, 3)]
+        shown = {level for clip in data.read_clips(requests) for level in levels(clip.crop)}
+        assert shown <= set(within)
+        assert set(levels(views[row].pixels)) <= set(within)
+        assert len(shown) > 1 or len(within) < 9
+
+
+def test_a_clip_of_a_stretch_is_one_of_a_video_that_was_cut_out(folder: Path, tmp_path: Path) -> None:
+    frames = read_frames(folder / "a.mp4", range(6, 24)).numpy()
+    write_video(tmp_path / "a.mp4", frames, codec="ffv1", format="matroska", pix_fmt="bgr0")
+    (tmp_path / "one.csv").write_text("a.mp4 0\n")
+    for sampling in (SMALL, replace(SMALL, frame_rate=30)):
+        stretch = VideoDataset(stretched(folder, (0.2, 0.8)), sampling)
+        cut = VideoDataset(read_manifest(tmp_path / "one.csv"), sampling)
+        for seed in range(10):
+            request = ClipRequest(0, 4, 16, seed)
+            assert levels(stretch.read_clip(request).crop) == levels(cut.read_clip(request).crop)
+
+
+def test_labels_of_clips_and_views_of_a_stretch(folder: Path) -> None:
+    """The spans of labels count from the beginning of the video; what lies outside of the stretch is not seen."""
+    actions = {"labels": [0, 1, 2, 3], "spans": [(0, 0.2), (0.2, 0.5), (0.4, 0.8), (0.85, 1)]}
+    manifest = stretched(folder, (0.3, 0.8), **actions)
+    data = VideoDataset(manifest, ClipSampling(frames=3, size=16, stride=1))
+    found = set()
+    for seed in range(40):
+        clip = data.read_clip(ClipRequest(0, 3, 16, seed))
+        first, *_, last = levels(clip.crop)
+        assert clip.labels == (1,) * (first < 15) + (2,) * (last >= 12)
+        found.add(clip.labels)
+    assert found == {(1,), (1, 2), (2,)}
+    assert ViewDataset(manifest, SMALL, CENTRE)[0].labels == (1, 2)
+
+
+def test_a_stretch_after_the_end_of_its_video_is_a_broken_video(folder: Path) -> None:
+    clip = VideoDataset(stretched(folder, (1.0, 2.0), (0.5, 0.6)), SMALL).read_clip(ClipRequest(0, 4, 16, 0))
+    assert clip.index == 1
+    [tried] = clip.broken
+    assert tried == BrokenVideo(str(folder / "a.mp4"), "ends at 1 s, before its stretch from 1 to 2 s begins")
 
 
 # --- at a frame rate ---

@@ -15,8 +15,9 @@ import av
 import numpy as np
 import pytest
 
-from lightning_multigrid.decode import scan
-from lightning_multigrid.decode.reader import VideoReader, build_index
+from lightning_multigrid.decode import full_decode, limits
+from lightning_multigrid.decode.full_decode import make_table
+from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import VideoError
 from tests.helpers.codings import H264, PREPARED, damage, written
 from tests.helpers.mutations import mutate
@@ -84,16 +85,22 @@ def test_a_few_bytes_cannot_hold_more_pixels_than_a_file_may_have(
 ) -> None:
     path = tmp_path / "large.gif"
     path.write_bytes(gif(8190, 90))
-    with pytest.raises(
-        VideoError, match=r"holds 90 frames of 8190 x 8190 pixels in 2090 bytes; a file of that size may"
-    ):
+    monkeypatch.setattr(limits, "_PIXELS", 1 << 29)
+    monkeypatch.setattr(limits, "_PIXELS_PER_BYTE", 1 << 16)
+    with pytest.raises(VideoError, match=r"holds more than \d+ pixels in 2090 bytes; a file of that size may not"):
         VideoReader(path)
     path.write_bytes(gif(819, 700))  # a tenth of the pixels in a tenfold file
     assert len(VideoReader(path)) == 700
-    monkeypatch.setattr(scan, "MAX_PACKETS", 699)
-    path.touch()
+    monkeypatch.setattr(full_decode, "MAX_PACKETS", 699)
     with pytest.raises(VideoError, match="holds more than 699 packets"):
-        build_index(path)
+        make_table(path)
+
+
+def test_a_file_cannot_take_more_time_than_its_bytes_allow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_SECONDS", 0.0)
+    monkeypatch.setattr(limits, "_SECONDS_PER_BYTE", 0.0)
+    with pytest.raises(VideoError, match=r"takes more than 0 s to decode; a file of \d+ bytes may not"):
+        make_table(written(folder, "gop_12.mp4"))
 
 
 def mutate_video(content: bytes, draw: random.Random) -> bytes:
@@ -165,16 +172,16 @@ def sequential(path: Path) -> list[np.ndarray]:
 def test_damage_that_makes_no_error_spreads_no_further_than_in_a_sequential_decode(folder, tmp_path, name):
     """What the decoder makes up for lost macroblocks depends on what was in its memory; the other frames are exact."""
     source = written(folder, name)
-    index, content, whole = build_index(source), source.read_bytes(), decode_all(source)
-    large = np.flatnonzero(index.sizes > 60).tolist()
+    table, content, whole = make_table(source), source.read_bytes(), decode_all(source)
+    large = np.flatnonzero(table.sizes > 60).tolist()
     compared = damaged = 0
     for seed in range(25):
         draw = random.Random(seed)
         data = bytearray(content)
         packet = draw.choice(large)
         for _ in range(3):
-            place = draw.randrange(45, int(index.sizes[packet]))
-            data[int(index.positions[packet]) + place] ^= 1 << draw.randrange(8)
+            place = draw.randrange(45, int(table.sizes[packet]))
+            data[int(table.positions[packet]) + place] ^= 1 << draw.randrange(8)
         path = tmp_path / f"{seed}.mp4"
         path.write_bytes(data)
         expected = sequential(path)

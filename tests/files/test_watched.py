@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lightning_multigrid.decode.full_decode import make_table
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import VideoError
 from lightning_multigrid.files import watched
@@ -225,7 +226,7 @@ def test_a_read_that_fails_is_a_video_error(tmp_path, monkeypatch, suffix):
         patch.setattr(os, "pread", fail)
         with pytest.raises(VideoError, match=rf"video\.{suffix}: cannot be read .*Input/output error"):
             VideoReader(path)
-    with VideoReader(path) as reader:
+    with VideoReader(path, make_table(path)) as reader:
         monkeypatch.setattr(os, "pread", fail)
         with pytest.raises(VideoError, match=rf"video\.{suffix}: cannot be read .*Input/output error"):
             reader.read([3])
@@ -238,11 +239,11 @@ def test_a_file_that_vanishes_while_it_is_read_is_read_to_its_end(video):
 
 
 def test_a_file_that_changes_while_it_is_read_is_no_wrong_frame(tmp_path, video):
-    with VideoReader(video) as reader:
+    with VideoReader(video, make_table(video)) as reader:
         assert number_of(reader.read([3])[0].numpy()) == 3
         other = write_video(tmp_path / "other.mp4", numbered_frames(20, first=100), options=H264)
         video.write_bytes(other.read_bytes())  # the same file on disk, with another content
-        with pytest.raises(VideoError, match="damaged|changed while it was read|cut short|no video"):
+        with pytest.raises(VideoError, match="changed: frame 5|no video"):
             reader.read([5])
         video.write_bytes(b"")
         with pytest.raises(VideoError, match=r"video\.mp4: "):

@@ -1,37 +1,63 @@
-"""Functions that the tests of `workers` run in worker processes."""
+"""Functions that the tests of `processes` run in worker processes."""
 
 import os
 import signal
-import sys
-import threading
 import time
+from pathlib import Path
 
 
 def double(task, beat):
-    print("Noise on standard output.")
     return 2 * task
 
 
 def misbehave(task, beat):
-    """Does what the task says."""
-    if task == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if task == "exit":
-        sys.exit(3)
-    if task == "raise":
+    """Does what the task says: a word, or a word and a folder."""
+    word, _, folder = task.partition(" ") if isinstance(task, str) else ("", "", "")
+    if word in ("SIGKILL", "SIGTERM", "SIGSEGV"):
+        os.kill(os.getpid(), signal.Signals[word])
+        time.sleep(5)
+    if word == "once":  # killed at the first try
+        tried = Path(folder) / "tried"
+        if not tried.exists():
+            tried.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    if word == "exit":
+        os._exit(3)
+    if word == "raise":
         raise KeyError("what")
-    if task == "last breath":
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    if task == "hang":
+    if word == "memory":
+        raise MemoryError
+    if word == "mistake":
+        raise AttributeError("no such thing")
+    if word == "hang":
         time.sleep(60)
-    if task == "work":
+    if word == "work":
         for _ in range(6):
             time.sleep(0.5)
             beat()
-    if isinstance(task, str) and task.startswith("/"):  # says where it is, and works until it is not needed any more
-        with open(task, "w") as file:
-            file.write(str(os.getpid()))
+    if word == "siblings":  # ends the other workers, which have no task
+        for process in other_workers():
+            os.kill(process, signal.SIGKILL)
+        time.sleep(1)
+    if word == "forever":  # says where it is, and works until it is not needed any more
+        (Path(folder) / "process").write_text(str(os.getpid()))
         while True:
             time.sleep(0.05)
             beat()
     return task
+
+
+def other_workers():
+    """The processes of the same parent that work for it, too."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if parent == os.getppid() and b"spawn_main" in command:
+            found.append(int(entry.name))
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 
@@ -128,9 +129,18 @@ def _set_matrix(path: Path, matrix: tuple[int, int, int, int]) -> None:
 
 
 def decode_all(path: str | os.PathLike[str]) -> np.ndarray:
-    """All frames T x H x W x 3 as they come out of PyAV from the beginning, turned by their `rotation`."""
+    """All frames T x H x W x 3 as they come out of PyAV from the beginning, with square pixels, turned as they say.
+
+    Those of a damaged file are what comes out past the damage.
+    """
+    frames = []
     with av.open(f"file:{os.fspath(path)}") as container:
-        frames = [
-            np.rot90(frame.to_ndarray(format="rgb24"), frame.rotation // 90) for frame in container.decode(video=0)
-        ]
+        stream = container.streams.best("video")
+        stream.thread_count = 1
+        for packet in container.demux(stream):
+            with suppress(av.FFmpegError):
+                for frame in packet.decode() if packet.size or packet.dts is None else []:
+                    width = round(frame.width * (stream.sample_aspect_ratio or 1))
+                    pixels = frame.reformat(format="rgb24", width=width, height=frame.height).to_ndarray()
+                    frames.append(np.rot90(pixels, frame.rotation // 90))
     return np.stack(frames)

@@ -38,7 +38,7 @@ def whole(source, tmp_path_factory):
 def test_merged_parts_are_what_one_machine_makes(source, whole, tmp_path, order):
     for number in order:
         prepare(source, tmp_path, FAST, part=f"{number}/3")
-        assert not (tmp_path / "manifest.packed").exists()
+        assert not (tmp_path / "manifest.safetensors").exists()
     merged = prepare(source, tmp_path, FAST, merge=True)
     assert contents(tmp_path) == whole
     assert (merged.made, merged.kept, len(merged.broken)) == (0, 8, 2)
@@ -66,25 +66,15 @@ def test_more_parts_than_videos_and_one_part(source, whole, tmp_path):
         assert contents(folder) == whole
 
 
-def test_a_merge_indexes_nothing_anew(source, tmp_path, monkeypatch):
+def test_a_merge_decodes_nothing(source, tmp_path, monkeypatch):
     for number in (1, 2):
         prepare(source, tmp_path, FAST, part=f"{number}/2")
 
-    def refuse(*arguments):
-        raise AssertionError("a prepared video is indexed again")
+    def refuse(*arguments, **keywords):
+        raise AssertionError("a video is decoded")
 
-    monkeypatch.setattr("lightning_multigrid.prepare.index_videos.build_index", refuse)
+    monkeypatch.setattr("lightning_multigrid.decode.full_decode.FullDecode.__init__", refuse)
     prepare(source, tmp_path, FAST, merge=True)
-
-
-def test_videos_of_parts_without_indices_that_can_be_read_are_indexed_by_the_merge(source, whole, tmp_path):
-    """The parts of version 0.2.0 have a `packets.index` and no manifest."""
-    for number in (1, 2):
-        prepare(source, tmp_path, FAST, part=f"{number}/2")
-        folder = tmp_path / "parts" / f"{number}-of-2"
-        (folder / "manifest.packed").rename(folder / "packets.index")
-    prepare(source, tmp_path, FAST, merge=True)
-    assert contents(tmp_path) == whole
 
 
 def test_what_is_missing_is_named_and_how_to_get_it(source, whole, tmp_path):

@@ -13,20 +13,20 @@ from types import SimpleNamespace
 import pytest
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle, VideoDataModule
-from lightning_multigrid.clips.opening import open_row, prepared_index
-from lightning_multigrid.decode.reader import VideoReader, build_index
+from lightning_multigrid.clips.opening import frame_table, open_row
+from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.files.durable import OutputError, new_file, remove_partial, temporary_name
-from lightning_multigrid.prepare.output import Entry, Journal
+from lightning_multigrid.prepare import prepare_videos
 from lightning_multigrid.prepare.prepare_videos import prepare
+from lightning_multigrid.prepare.processes import TaskFailure
 from lightning_multigrid.prepare.transcode import Encoding
 from lightning_multigrid.sources.builder import renamed
 from lightning_multigrid.sources.charades import Charades
-from lightning_multigrid.sources.packed_file import load_manifest
+from lightning_multigrid.sources.manifest_file import load_manifest
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.broken_files import broken_files
 from tests.helpers.codings import damage
-from tests.helpers.folders_0_2_0 import make_older
 from tests.helpers.preparing import FAST, check_whole, contents, start, videos
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit
@@ -75,17 +75,13 @@ def test_every_video_comes_out_under_its_name(tmp_path, workers):
     assert summary.bytes == sum(os.path.getsize(made.path(row)) for row in range(len(made)))
 
 
-def refuse(*arguments):
-    raise AssertionError("a video is indexed again")
-
-
-@pytest.mark.parametrize("is_older", [False, True])
-def test_a_fit_on_the_prepared_folder_indexes_nothing(tmp_path, monkeypatch, is_older):
-    """Nor does one on a folder of version 0.2.0."""
+def test_a_fit_on_the_prepared_folder_decodes_no_video_whole(tmp_path, monkeypatch):
     prepare(videos(tmp_path / "in", ["a.mp4", "b.avi", "c.mkv"]), tmp_path / "out", FAST)
-    if is_older:
-        make_older(tmp_path / "out")
-    monkeypatch.setattr("lightning_multigrid.decode.reader.index_of", refuse)
+
+    def refuse(*arguments, **keywords):
+        raise AssertionError("a video is decoded whole")
+
+    monkeypatch.setattr("lightning_multigrid.decode.full_decode.FullDecode.__init__", refuse)
     data = VideoDataModule(train=str(tmp_path / "out"), batch_size=1, frames=8, size=32, stride=1, short_side=(36, 48))
     halved = MultigridCallback(long_cycle=LongCycle(((0.5, 1), (1, 1))), short_cycle=ShortCycle((1,)))
     host = fit(Module(), halved, train=data, max_epochs=2)
@@ -93,22 +89,8 @@ def test_a_fit_on_the_prepared_folder_indexes_nothing(tmp_path, monkeypatch, is_
     assert data.broken == {}
 
 
-def test_a_folder_of_version_0_2_0_is_brought_up_to_date_from_its_index(tmp_path, monkeypatch):
-    source = videos(tmp_path / "in", ["a.mp4", "b.mp4", "c.mp4"])
-    prepare(source, tmp_path / "out", FAST)
-    expected = contents(tmp_path / "out")
-    make_older(tmp_path / "out")
-    assert contents(tmp_path / "out") != expected
-    monkeypatch.setattr("lightning_multigrid.prepare.index_videos.build_index", refuse)
-    assert prepare(source, tmp_path / "out", FAST).kept == 3
-    assert contents(tmp_path / "out") == expected
-
-
-@pytest.mark.parametrize("is_older", [False, True])
-def test_videos_that_were_exchanged_are_noticed(tmp_path, is_older):
+def test_videos_that_were_exchanged_are_noticed(tmp_path):
     prepare(videos(tmp_path / "in", ["a.mp4", "b.mp4"]), tmp_path / "out", FAST)
-    if is_older:
-        make_older(tmp_path / "out")
     made = read_manifest(tmp_path / "out")
     a, b = (Path(made.path(row)) for row in range(2))
     a.rename(tmp_path / "kept")
@@ -116,28 +98,15 @@ def test_videos_that_were_exchanged_are_noticed(tmp_path, is_older):
     (tmp_path / "kept").rename(b)
     for row, first in enumerate((20, 0)):
         with open_row(made, row) as video:
-            assert video.index != prepared_index(made, row)
             assert number_of(video.read([0])[0].numpy()) == first
 
 
 def test_a_prepared_folder_may_be_copied(tmp_path):
     prepare(videos(tmp_path / "in", ["a.mp4"]), tmp_path / "out", FAST)
     subprocess.run(["cp", "-r", tmp_path / "out", tmp_path / "copy"], check=True)  # with new times
-    copy = load_manifest(tmp_path / "copy" / "manifest.packed")
+    copy = load_manifest(tmp_path / "copy" / "manifest.safetensors")
     assert copy.path(0) == str(tmp_path / "copy" / "videos" / "a.mp4")
-    assert len(prepared_index(copy, 0)) == 20
-
-
-def test_with_a_damaged_index_videos_are_indexed_as_they_are_read(tmp_path):
-    prepare(videos(tmp_path / "in", ["a.mp4"]), tmp_path / "out", FAST)
-    path = tmp_path / "out" / "manifest.packed"
-    path.write_bytes(path.read_bytes()[:-10] + bytes(10))
-    made = read_manifest(path)
-    with (
-        pytest.warns(UserWarning, match="Packet indices of .* are damaged, .* Videos are indexed as they are read"),
-        open_row(made, 0) as video,
-    ):
-        assert len(video) == 20
+    assert len(frame_table(copy, 0)) == 20
 
 
 def test_of_several_labels_each_keeps_its_time(tmp_path):
@@ -189,6 +158,44 @@ def test_damaged_videos_are_made_only_if_they_are_to_be_kept(tmp_path):
     assert summary.broken[str(path)].startswith("damaged from frame ")
 
 
+def test_a_video_whose_process_is_killed_is_not_broken_and_an_error(tmp_path, monkeypatch):
+    """As when memory runs out: the others are made, and the same command tries it again."""
+    source = videos(tmp_path / "in", ["a.mp4", "b.mp4", "c.mp4"])
+    own = prepare_videos.transcode
+
+    def killed(job, beat):
+        killed = TaskFailure("killed twice by signal SIGKILL", killed=True)
+        return killed if job.source.endswith("b.mp4") else own(job, beat)
+
+    monkeypatch.setattr(prepare_videos, "transcode", killed)
+    with pytest.raises(
+        OutputError, match=r"1 of 3 videos are neither made nor broken. The first: .*b.mp4: killed twice"
+    ):
+        prepare(source, tmp_path / "out", FAST)
+    assert not (tmp_path / "out" / "manifest.safetensors").exists()
+    monkeypatch.undo()
+    summary = prepare(source, tmp_path / "out", FAST)
+    assert (summary.made, summary.kept, summary.broken) == (1, 2, {})
+
+
+def test_a_folder_of_an_older_version_is_made_anew(tmp_path):
+    """Its videos have no tags; what else it holds is left alone."""
+    source = videos(tmp_path / "in", ["a.mp4"])
+    (tmp_path / "out" / "videos").mkdir(parents=True)
+    (tmp_path / "out" / "journal.jsonl").write_text("{}\n")
+    (tmp_path / "out" / "videos" / "a.mp4").write_bytes((tmp_path / "in" / "a.mp4").read_bytes())
+    assert prepare(source, tmp_path / "out", FAST).made == 1
+    assert len(read_manifest(tmp_path / "out")) == 1
+
+
+def test_nothing_begins_without_an_encoder(tmp_path, monkeypatch):
+    source = videos(tmp_path / "in", ["a.mp4"])
+    monkeypatch.setattr("lightning_multigrid.prepare.transcode._ENCODER", "none")
+    with pytest.raises(ValueError, match="`prepare` needs the encoder none, which this FFmpeg lacks"):
+        prepare(source, tmp_path / "out", FAST)
+    assert not (tmp_path / "out").exists()
+
+
 def test_too_many_broken_ones_are_an_error_and_the_good_ones_are_there(tmp_path):
     videos(tmp_path / "in", ["a.mp4"])
     (tmp_path / "in" / "list.csv").write_text("a.mp4 0\nb.mp4 1\n")
@@ -222,24 +229,12 @@ def test_a_second_run_does_what_is_missing_only(tmp_path):
     assert prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=30)).made == 3  # other settings
 
 
-def test_an_index_of_a_video_as_it_was_before_is_made_anew(tmp_path):
-    """A run that was stopped has made the video, and not yet the index."""
-    source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
-    prepare(source, tmp_path / "out", FAST)
-    old = (tmp_path / "out" / "manifest.packed").read_bytes()
-    prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=40))
-    (tmp_path / "out" / "manifest.packed").write_bytes(old)
-    assert prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=40)).kept == 2
-    made = read_manifest(tmp_path / "out")
-    assert prepared_index(made, 0) == build_index(made.path(0))
-
-
 def test_a_drive_that_hangs_is_not_asked_for_the_index(tmp_path):
     """Only the reader's calls are watched, so nothing else may touch the video."""
     prepare(videos(tmp_path / "in", ["a.mp4"]), tmp_path / "out", FAST)
     made = read_manifest(tmp_path / "out")
     (tmp_path / "out" / "videos").rename(tmp_path / "gone")
-    assert len(prepared_index(made, 0)) == 20
+    assert len(frame_table(made, 0)) == 20
 
 
 def test_a_source_that_was_repaired_joins_the_others(tmp_path):
@@ -253,7 +248,7 @@ def test_a_source_that_was_repaired_joins_the_others(tmp_path):
     summary = prepare(source, tmp_path / "out", FAST)
     assert (summary.made, summary.kept, summary.broken) == (1, 1, {})
     made = read_manifest(tmp_path / "out")
-    assert all(len(prepared_index(made, row)) == 20 for row in range(2))
+    assert all(len(frame_table(made, row)) == 20 for row in range(2))
 
 
 def test_nothing_is_written_outside_the_output_folder(tmp_path):
@@ -444,34 +439,6 @@ def test_a_run_that_is_killed_with_its_workers(tmp_path):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_runs_that_are_killed(tmp_path, workers):
     kill_and_run_again(tmp_path, 25, workers, seed=2 + workers)
-
-
-def entry(video="a.mp4", **changes):
-    values = {"source": "/in/a.mp4", "source_size": 5, "source_mtime_ns": 6, "settings": "s", "size": 7, "frames": 8}
-    return Entry(video, **{**values, **changes})
-
-
-def test_a_journal_is_read_as_it_was_written(tmp_path):
-    path = str(tmp_path / "journal")
-    strange = entry(os.fsdecode(b"\xff\n.mp4"))
-    Journal(path).add([entry(), strange])
-    Journal(path).add([entry(size=9)])
-    assert Journal(path).entries == {"a.mp4": entry(size=9), strange.video: strange}
-
-
-def test_a_torn_or_senseless_line_of_a_journal_does_not_count(tmp_path):
-    path = tmp_path / "journal"
-    Journal(str(path)).add([entry("a.mp4"), entry("b.mp4")])
-    whole = path.read_bytes()
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        Journal(str(path)).add([entry("c.mp4")])
-        found = set(Journal(str(path)).entries)
-        assert "c.mp4" in found
-        assert found <= {"a.mp4", "b.mp4", "c.mp4"}
-        assert ("a.mp4" in found) == (length >= whole.index(b"}") + 1)
-    path.write_bytes(b'[1]\nnull\n{"video": 1}\n\xff\n' + b"[" * 100_000 + b"\n" + whole)
-    assert set(Journal(str(path)).entries) == {"a.mp4", "b.mp4"}
 
 
 def write_and_fail(path):

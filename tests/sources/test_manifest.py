@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_multigrid.sources.builder import ManifestBuilder
+from lightning_multigrid.sources.builder import ManifestBuilder, renamed
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError
 
@@ -98,7 +98,7 @@ def test_a_builder_may_go_on_after_a_manifest_was_built():
 @pytest.mark.parametrize("index", [-1, 2, 10**12])
 def test_no_such_row(index):
     manifest = build([("a.mp4", [0]), ("b.mp4", [1])])
-    for method in (manifest.path, manifest.label, manifest.labels):
+    for method in (manifest.path, manifest.label, manifest.labels, manifest.stretch, manifest.table):
         with pytest.raises(IndexError, match=rf"Row {index} of a manifest of 2 videos"):
             method(index)
     with pytest.raises(IndexError, match="manifest of 2 videos"):
@@ -281,6 +281,61 @@ def test_a_label_without_a_span_holds_throughout():
 def test_a_clip_has_an_extent(start, end):
     with pytest.raises(ValueError, match=rf"`end` must come after `start`, got {start} to {end} s"):
         build([("a", [2])]).labels_between(0, start, end)
+
+
+TIMES = st.tuples(st.integers(0, 9), st.integers(1, 9)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 9)), max_size=6),
+    TIMES,
+    TIMES,
+)
+def test_a_stretch_has_the_labels_whose_spans_share_a_moment_with_it(actions, stretch, clip):
+    """Spans count from the beginning of the video, as stretches do; clips see nothing outside of theirs."""
+    builder = ManifestBuilder("list.csv", "/data", multi_label=True)
+    labels, spans = [label for label, _, _ in actions], [(first, end) for _, first, end in actions]
+    builder.add("a", labels, spans=spans, stretch=stretch, where="row 1")
+    builder.add("a", labels, spans=spans, where="row 2")
+    manifest = builder.build()
+
+    def seen(moments):
+        return tuple(sorted({label for label, first, end in actions if moments & set(range(first, end))}))
+
+    within = set(range(*stretch))
+    assert manifest.labels(0) == seen(within)
+    assert manifest.labels_between(0, *clip) == seen(within & set(range(*clip)))
+    assert manifest.labels_between(1, *clip) == seen(set(range(*clip)))
+    assert manifest.labels(1) == tuple(sorted(set(labels)))
+
+
+def test_a_label_without_a_span_is_that_of_the_whole_stretch():
+    builder = ManifestBuilder("list.csv", "/data")
+    builder.add("a", [2], stretch=(1, 2), where="row 1")
+    assert builder.build().labels(0) == builder.build().labels_between(0, 1.9, 3) == (2,)
+
+
+@given(st.lists(st.none() | TIMES, min_size=1, max_size=9))
+def test_stretches_come_out_as_they_go_in_and_stay_when_videos_are_renamed(stretches):
+    builder = ManifestBuilder("list.csv", "/data")
+    for row, stretch in enumerate(stretches):
+        builder.add("a", [row], stretch=stretch, where="row")
+    manifest = builder.build()
+    assert [manifest.stretch(row) for row in range(len(stretches))] == stretches
+    copied = pickle.loads(pickle.dumps(manifest))
+    assert [copied.stretch(row) for row in range(len(stretches))] == stretches
+    names = [f"{row}.mp4" if row % 2 == 0 else None for row in range(len(stretches))]
+    other = renamed(manifest, names, "other.csv", "/other")
+    assert [other.stretch(row) for row in range(len(other))] == stretches[::2]
+    assert rows_of(other)[-1] == (f"/other/{2 * len(other) - 2}.mp4", (2 * len(other) - 2,))
+
+
+def test_stretches_that_are_refused():
+    for stretch in ((2, 1), (1, 1), (-1, 1), (float("nan"), 1), (0, float("nan"))):
+        with pytest.raises(
+            ManifestError, match=r"list\.csv, line 7: a stretch from .* s\. Give a start from 0, and an end"
+        ):
+            ManifestBuilder("list.csv", "/data").add("a", [0], stretch=stretch, where="line 7")
 
 
 def test_spans_are_for_all_labels_or_for_none():

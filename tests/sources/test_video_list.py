@@ -1,8 +1,10 @@
 """Lists of `path label` in every form that people have, folders per class, and what is no manifest at all."""
 
 import csv
+import math
 import os
 import random
+import re
 import resource
 import threading
 from pathlib import Path
@@ -14,7 +16,7 @@ from torchvision.datasets.folder import make_dataset
 
 from lightning_multigrid.files import watched
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.packed_file import save_manifest
+from lightning_multigrid.sources.manifest_file import save_manifest
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.annotations import rows_of
@@ -89,6 +91,65 @@ def test_forms_of_lists(read, content, rows):
     assert rows_of(manifest) == rows
     assert not manifest.multi_label
     assert manifest.labelled == bool(rows[0][1])
+
+
+STRETCHES = [("a.mp4", (0,), (1.5, 3.0)), ("a.mp4", (1,), (0.0, 1.5)), ("b.mp4", (2,), None)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "path,label,start,end\na.mp4,0,1.5,3\na.mp4,1,0,1.5\nb.mp4,2,,\n",
+        "path,label,start,end\na.mp4,0,1.5,3.0\na.mp4,1,,1.50\nb.mp4,2,0,\n",
+        "Start\tEnd\tVideo\tlabel\n1.5\t3\ta.mp4\t0\n0.0\t15e-1\ta.mp4\t1\n\t\tb.mp4\t2\n",
+        "id,start,path,end,seconds,label\n1,1.5,a.mp4,3,10,0\n2,,a.mp4,1.5,10,1\n3,,b.mp4,,10,2\n",
+        'start end path label\n1.5 3 a.mp4 0\n"" 1.5 a.mp4 1\n"" "" b.mp4 2\n',
+    ],
+)
+def test_rows_may_be_stretches_of_videos(read, content):
+    manifest = read(content)
+    assert [(*row, manifest.stretch(number)) for number, row in enumerate(rows_of(manifest))] == STRETCHES
+
+
+@pytest.mark.parametrize(
+    ("content", "stretches"),
+    [
+        ("path,start,end\na.mp4,1,2\na.mp4,5,\n", [(1, 2), (5, math.inf)]),
+        ("path,start\na.mp4,1\nb.mp4,0\n", [(1, math.inf), None]),
+        ("path,end\na.mp4,1\nb.mp4,\n", [(0, 1), None]),
+        ("path,label,start,end\na.mp4,1,0,\n", [None]),
+        ("a.mp4 1\n", [None]),
+    ],
+)
+def test_stretches_without_labels_or_without_an_end(read, content, stretches):
+    manifest = read(content)
+    assert [manifest.stretch(row) for row in range(len(manifest))] == stretches
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("3,2", "line 3: a stretch from 3 to 2 s. Give a start from 0, and an end after it"),
+        ("2,2", "line 3: a stretch from 2 to 2 s"),
+        (",0", "line 3: a stretch from 0 to 0 s"),
+        ("-1,2", "line 3: the start or end '-1' is not a number of seconds from 0. Write it like `12.5`"),
+        ("00:01:02,2", "line 3: the start or end '00:01:02' is not a number of seconds"),
+        ("nan,2", "'nan' is not a number of seconds"),
+        ("1,inf", "'inf' is not a number of seconds"),
+        ("1,1e999", "'1e999' is not a number of seconds"),
+        ("1", "line 3: 3 fields, fewer than the header names"),
+    ],
+)
+def test_stretches_that_are_refused(read, fields, message):
+    with pytest.raises(ManifestError, match=re.escape(message)):
+        read(f"path,label,start,end\na.mp4,0,1,2\nb.mp4,1,{fields}\n")
+
+
+def test_stretches_of_videos_that_are_on_disk(read, tmp_path):
+    (tmp_path / "a.mp4").touch()
+    manifest = read("path,label,start,end\na.mp4,0,1,2\nb.mp4,1,2,3\na.mp4,2,3,4\n", existing_only=True)
+    assert [manifest.stretch(row) for row in range(2)] == [(1, 2), (3, 4)]
+    assert manifest.missing == 1
 
 
 MANY = [("a.mp4", (1, 5)), ("b.mp4", (3,)), ("c.mp4", ())]
@@ -254,7 +315,8 @@ def test_a_list_is_read_without_a_look_at_the_videos(read, monkeypatch):
     monkeypatch.setattr(os, "lstat", None)
     monkeypatch.setattr(os, "scandir", None)
     read("a.mp4 1\nb/c.mp4 2\n")
-    assert {os.path.basename(path) for path in looked} == {"list.csv"}
+    assert looked
+    assert not [path for path in looked if path.endswith(".mp4")]
 
 
 def test_folders_of_frames(read):
@@ -514,8 +576,8 @@ def test_a_drive_that_is_gone_is_an_error_in_time(tmp_path, monkeypatch, call, s
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "list.csv").write_text("run/a.mp4 0\n")
     (tmp_path / "classes/run/a.mp4").touch()
-    save_manifest(read_manifest(tmp_path / "classes"), tmp_path / "classes" / "manifest.packed")
-    (tmp_path / "classes" / "manifest.packed").rename(tmp_path / "prepared" / "manifest.packed")
+    save_manifest(read_manifest(tmp_path / "classes"), tmp_path / "classes" / "manifest.safetensors")
+    (tmp_path / "classes" / "manifest.safetensors").rename(tmp_path / "prepared" / "manifest.safetensors")
     released, run, hanging = threading.Event(), watched._Threads.run, getattr(os, call)
     monkeypatch.setattr(watched, "_hung", [])
     monkeypatch.setattr(watched._Threads, "run", lambda self, job, timeout: run(self, job, timeout / 300))

@@ -410,7 +410,7 @@ def test_damaged_videos_are_kept_and_named_once(damaged: dict[str, str], workers
         module = fit(data, max_epochs=2)
     messages = [str(warning.message) for warning in caught if warning.category is DamagedVideoWarning]
     assert len(messages) == 1
-    assert messages[0].startswith(f"{path}: damaged from frame 5 to frame 5 (frames that FFmpeg conceals: 1, packets")
+    assert messages[0].startswith(f"{path}: damaged from frame 5 to frame 11 (frames that FFmpeg conceals: 1, packets")
     assert 'in training, `damaged="replace"` takes another video' in messages[0]
     assert data.broken == {}
     assert {len(labels) for split in ("train", "val") for _, labels in module.seen[split]} == {4}
@@ -420,7 +420,7 @@ def test_damaged_videos_are_kept_and_named_once(damaged: dict[str, str], workers
 def test_damaged_videos_are_replaced_in_training_only(damaged: dict[str, str]) -> None:
     path = damaged.pop("path")
     data = VideoDataModule(**damaged, damaged="replace", sampling="segments", **TINY)
-    with pytest.warns(BrokenVideoWarning, match=r"damaged\.mp4: damaged from frame 5 to frame 5"):
+    with pytest.warns(BrokenVideoWarning, match=r"damaged\.mp4: damaged from frame 5 to frame 11"):
         module = fit(data)
     assert data.broken.keys() == {path}
     for clips, labels in module.seen["train"]:

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from lightning_multigrid.loading.requests import ClipRequest
+from lightning_multigrid.prepare import tables_folder
+from lightning_multigrid.sources import TableStore
 from lightning_multigrid.video import moving_shapes as moving_shapes
 from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.moving_shapes import MOVING_SHAPES, MovingShapesDataModule
@@ -35,6 +37,14 @@ def written(root, **arguments):
     data = MovingShapesDataModule(str(root), **arguments)
     data.prepare_data()
     return data.folder
+
+
+def test_the_videos_get_their_frame_tables(tmp_path):
+    data = MovingShapesDataModule(str(tmp_path), train_per_class=1, val_per_class=1)
+    data.prepare_data()
+    paths = [manifest.path(row) for manifest in data.manifests().values() for row in range(len(manifest))]
+    assert paths
+    assert TableStore(tables_folder()).missing(paths) == []
 
 
 @pytest.fixture(scope="module")

@@ -4,16 +4,13 @@ The clips of a visit come one after the other in the order of an epoch and lie i
 can decode the video once for all of them (`read_clips`). Their requests share the seed `ClipRequest.visit`.
 """
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, cast
 
 from torch.utils.data import Dataset, DistributedSampler
 
-from lightning_multigrid.loading.order import epoch_order
-from lightning_multigrid.loading.randomness import derive_seed
-from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
+from lightning_multigrid.loading import derive_seed, epoch_order
 
 
 @dataclass(frozen=True)
@@ -66,17 +63,3 @@ class RepeatSampler(DistributedSampler[Any]):
     def order_of_all_ranks(self, seed: int) -> RepeatedOrder:
         """The order of the whole dataset; see `order_of`."""
         return RepeatedOrder(seed, len(cast("Sized", self.dataset)) // self.repeats, self.repeats)
-
-
-def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[Any]:
-    """Returns for each request what `read_clip` does, by a `read_clips` of the dataset if it reads several at once."""
-    if hasattr(dataset, "read_clips"):
-        return dataset.read_clips(requests)  # type: ignore[no-any-return]
-    return [dataset.read_clip(request) for request in requests]
-
-
-def visits(requests: Sequence[ClipRequest]) -> list[Sequence[ClipRequest]]:
-    """Groups neighbouring requests of one visit. A request without a visit is a group of its own."""
-    places = [(request.index, request.visit) for request in requests]
-    starts = [i for i, place in enumerate(places) if not i or place[1] is None or place != places[i - 1]]
-    return [requests[start:end] for start, end in pairwise([*starts, len(requests)])]

@@ -1,0 +1,279 @@
+"""What is known of a video file after it was decoded once: its frames, each with a checksum, and its packets."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+import xxhash
+from av import library_versions
+from av.video.format import VideoFormat
+from av.video.frame import VideoFrame
+
+MAX_PIXELS = 2**26
+"""8192 x 8192, twice an 8K frame. A few bytes of a header can declare far more, and FFmpeg would allocate that."""
+
+MAX_PACKETS = 2**22
+"""39 hours at 30 frames per second."""
+
+MADE_BY = f"libavcodec {'.'.join(map(str, library_versions['libavcodec']))} {platform.machine()}"
+"""What decoded the frames of the tables that are made now."""
+
+HDR = "its colours are HDR"
+"""So begins the note on such a file."""
+
+# Their standards say what each pixel is. Others, such as MPEG-4, leave some freedom to each version and processor.
+_BIT_EXACT = {"av1", "ffv1", "gif", "h264", "hevc", "png", "rawvideo", "vp8", "vp9"}
+_LIMIT = 2**62
+_CHECK = 8  # bytes of the checksum of a table
+
+Integers = npt.NDArray[Any]
+
+
+class Orientation(NamedTuple):
+    """How to show a stored frame: transpose it first, then turn it over."""
+
+    transposed: bool = False
+    upside_down: bool = False
+    mirrored: bool = False
+
+    @property
+    def quarter_turns(self) -> int:
+        """Of 90 degrees, counter-clockwise, as the angle of a display matrix counts them."""
+        return (3, 1)[self.upside_down] if self.transposed else 2 * self.mirrored
+
+
+class Damage(NamedTuple):
+    """What is damaged in a video; false if nothing is. Its parts: the frames from the first to the last that may be."""
+
+    first: int = -1
+    last: int = -1
+    concealed: int = 0  # frames that FFmpeg marks as corrupt, or whose lost parts it makes up
+    refused: int = 0  # packets that it can't decode, or can't read
+
+    def __bool__(self) -> bool:
+        return bool(self.concealed or self.refused)
+
+    def __str__(self) -> str:
+        if not self:
+            return "no damage met"
+        where = f" from frame {self.first} to frame {self.last}" if self.first >= 0 else ""
+        return (
+            f"damaged{where} (frames that FFmpeg conceals: {self.concealed}, packets that it can't decode: "
+            f"{self.refused})"
+        )
+
+
+class Coding(NamedTuple):
+    """What a decoder must be told before the first packet."""
+
+    decoder: str  # FFmpeg's name of it
+    width: int
+    height: int
+    tag: str
+    bits: int  # per coded sample
+    colours: tuple[int, int, int, int]  # matrix, range, primaries and transfer as the container states them
+    extradata: bytes = b""  # parameter sets
+
+
+@dataclass(frozen=True, eq=False)
+class FrameTable:
+    """The frames of a video file. Its length is their number. Contradictory values are a ValueError.
+
+    A *frame* is what a decoder that reads the file from its beginning gives out, in that order, and keeps its number.
+
+    Args:
+        file_size: Bytes of the file.
+        made_by: The version of FFmpeg's decoders, and the processor's architecture.
+        codec: FFmpeg's name of the codec.
+        coding: What a decoder must be told.
+        rate: Mean frames per second, 0.0 if unknown.
+        stored_height: Rows of a stored frame.
+        stored_width: Columns of a stored frame.
+        square_width: Columns of a stored frame once its pixels are square.
+        orientation: How to show a stored frame.
+        direct: Whether the file holds the packets as a decoder takes them, so that no container needs to be opened.
+        damage: Of the whole file.
+        notes: What a user may want to know of it, in sentences.
+        packets: Of each frame, the number of the packet that it was decoded from.
+        entries: Of each frame, the last packet from which a decoder that has just been opened gives the same frame.
+        checksums: Of each frame, of its planes (`checksum`).
+        times: When each frame is shown, ascending, in ticks of the stream's clock; empty if that isn't known.
+        damaged: Of each frame, whether there is damage between its entry and itself; empty if nowhere.
+        positions: Of each packet, where it begins in the file; -1 if the file doesn't hold it in one piece.
+        sizes: Of each packet, its bytes.
+        droppable: Of each packet, whether other frames come out the same without it; empty if there are none.
+        clock: Of each packet, its time of decoding, by which a container finds it; empty if `direct`.
+    """
+
+    file_size: int
+    made_by: str
+    codec: str
+    coding: Coding
+    rate: float
+    stored_height: int
+    stored_width: int
+    square_width: int
+    orientation: Orientation
+    direct: bool
+    damage: Damage
+    notes: tuple[str, ...]
+    packets: Integers
+    entries: Integers
+    checksums: Integers
+    times: Integers
+    damaged: Integers
+    positions: Integers
+    sizes: Integers
+    droppable: Integers
+    clock: Integers
+
+    def __post_init__(self) -> None:
+        frames, packets = len(self.packets), len(self.sizes)
+        optional = (self.times, frames), (self.damaged, frames), (self.clock, packets), (self.droppable, packets)
+        lengths = [(self.entries, frames), (self.checksums, frames), (self.positions, packets)]
+        lengths += [(column, length) for column, length in optional if len(column)]
+        largest = max(self.stored_width, self.square_width)
+        faults = {
+            "the columns differ in length": any(len(column) != length for column, length in lengths),
+            "the size of the frames is impossible": (
+                min(self.stored_height, self.stored_width, self.square_width) <= 0
+                or self.stored_height * largest > MAX_PIXELS
+            ),
+            "there are no frames, or the size of the file is impossible": not frames
+            or not 0 <= self.file_size < _LIMIT,
+            "the rate is impossible": not (math.isfinite(self.rate) and self.rate >= 0),
+        }
+        for fault, is_there in faults.items():
+            if is_there:
+                raise ValueError(fault)
+        if int(self.packets.max()) >= packets or int(self.entries.min()) < 0:
+            raise ValueError("a frame comes from no packet")
+        if (self.entries > self.packets).any():
+            raise ValueError("a frame is decoded before its entry")
+        if int(self.sizes.min()) <= 0 or (self.direct and not self._inside()):
+            raise ValueError("a packet lies beyond the end of the file")
+        if not self.direct and not len(self.clock):
+            raise ValueError("a packet has no time")
+
+    def _inside(self) -> bool:
+        positions, sizes = self.positions.astype(np.int64), self.sizes.astype(np.int64)
+        return bool(positions.min() >= 0 and (positions + sizes).max() <= self.file_size)
+
+    def __len__(self) -> int:
+        return len(self.packets)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what decodes now gives the same pixels; else the table must be made again."""
+        return self.made_by == MADE_BY or self.codec in _BIT_EXACT
+
+    @property
+    def is_hdr(self) -> bool:
+        """Whether colours are of high dynamic range, which are not tone-mapped."""
+        return any(note.startswith(HDR) for note in self.notes)
+
+    @property
+    def height(self) -> int:
+        """Rows of a frame when it is shown."""
+        return self.square_width if self.orientation.transposed else self.stored_height
+
+    @property
+    def width(self) -> int:
+        """Columns of a frame when it is shown."""
+        return self.stored_height if self.orientation.transposed else self.square_width
+
+    def time_of(self, frame: int) -> float:
+        """Seconds from the first frame to another one, or to the end of the last if `frame` is the number of frames.
+
+        Frames without times are taken to last equally long. An unknown rate is a ZeroDivisionError.
+        """
+        if len(self.times) < 2 or not 0 < frame < len(self):
+            return frame / self.rate
+        first, time, last = (int(self.times[place]) for place in (0, frame, -1))
+        return (time - first) * (len(self) - 1) / ((last - first) * self.rate)
+
+    def to_bytes(self) -> bytes:
+        """Packs the table, into about 20 bytes a frame: a safetensors file, and behind it the checksum of that."""
+        columns = {name: _narrow(getattr(self, name)) for name in _COLUMNS}
+        about = {name: getattr(self, name) for name in _ABOUT}
+        about["coding"] = {**self.coding._asdict(), "extradata": None}
+        texts = {"about": json.dumps(about).encode(), "extradata": self.coding.extradata}
+        data = safetensors.numpy.save(columns | {name: np.frombuffer(text, np.uint8) for name, text in texts.items()})
+        return data + xxhash.xxh3_64_digest(data)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> FrameTable:
+        """Unpacks a table; a ValueError if that is none, or a damaged one."""
+        try:
+            data, check = data[:-_CHECK], data[-_CHECK:]
+            if xxhash.xxh3_64_digest(data) != check:
+                raise ValueError("they are no frame table, or a damaged one: their checksum is wrong")
+            columns = safetensors.numpy.load(data)
+            about = json.loads(columns.pop("about").tobytes())
+            orientation, damage = map(bool, about.pop("orientation")), map(int, about.pop("damage"))
+            coding, extradata = about.pop("coding"), columns.pop("extradata").tobytes()
+            coding |= {"colours": tuple(map(int, coding["colours"])), "extradata": extradata}
+            notes = tuple(map(str, about.pop("notes")))
+            given = {**about, **columns}
+            if any(type(given[name]) is not kind for name, kind in _KINDS.items()):
+                raise ValueError("a value is of another kind")
+            if any(columns[name].ndim != 1 or columns[name].dtype.kind not in "iu" for name in _COLUMNS):
+                raise ValueError("a column holds no integers")
+            parts = Coding(**coding), Orientation(*orientation), Damage(*damage)
+            return cls(coding=parts[0], orientation=parts[1], damage=parts[2], notes=notes, **given)
+        except (safetensors.SafetensorError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"they are no frame table ({type(error).__name__}: {error})") from error
+
+
+_COLUMNS = ("packets", "entries", "checksums", "times", "damaged", "positions", "sizes", "droppable", "clock")
+_KINDS: dict[str, type] = {"file_size": int, "made_by": str, "codec": str, "rate": float, "direct": bool}
+_KINDS |= dict.fromkeys(("stored_height", "stored_width", "square_width"), int)
+_ABOUT = (*_KINDS, "orientation", "damage", "notes")
+
+
+def _narrow(column: Integers) -> Integers:
+    """The same numbers in as few bytes as hold them."""
+    if not len(column):
+        return np.empty(0, np.uint8)
+    low, high = int(column.min()), int(column.max())
+    return column.astype(np.result_type(np.min_scalar_type(low), np.min_scalar_type(high)))
+
+
+def checksum(frame: VideoFrame) -> int:
+    """Of all that the pixels of a frame depend on: its planes as they were decoded, and how to read them."""
+    layout = _layout(frame.format.name)
+    if layout.has_palette or any(plane.line_size < 0 for plane in frame.planes):  # rows may be stored upside down
+        frame = frame.reformat(format="gbrp", threads=1)
+        layout = _layout("gbrp")
+    about = (
+        f"{layout.name} {frame.width} {frame.height} {frame.colorspace} {frame.color_range} {frame.interlaced_frame}"
+    )
+    digest = xxhash.xxh3_64(about.encode())
+    for plane in frame.planes:
+        stride, height = plane.line_size, plane.height
+        used = min((plane.width * layout.bits + 7) // 8, stride)  # what lies behind them in a row may be anything
+        rows: Any = np.ndarray((height, used), np.uint8, cast("Any", plane), strides=(stride, 1))
+        digest.update(cast("Any", np.ascontiguousarray(rows)))
+    return digest.intdigest() & 0xFFFFFFFF
+
+
+class _Layout(NamedTuple):
+    name: str
+    bits: int  # of a pixel in each plane
+    has_palette: bool
+
+
+@cache
+def _layout(name: str) -> _Layout:
+    format = VideoFormat(name)
+    planar = 1 + max(component.plane for component in format.components)
+    bits = (format.components[0].bits + 7) // 8 * 8 if planar > 1 else format.padded_bits_per_pixel
+    return _Layout(name, bits, format.has_palette)

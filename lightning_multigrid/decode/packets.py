@@ -1,0 +1,182 @@
+"""The packets of a video file, given to a decoder that has just been opened: from the file itself, or its container."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import av
+import numpy as np
+from av.codec.context import CodecContext, Flags
+from av.packet import Packet
+from av.video.codeccontext import VideoCodecContext
+from av.video.frame import VideoFrame
+
+from lightning_multigrid.decode.frame_table import Coding, FrameTable
+from lightning_multigrid.decode.video_file import DECODER_OPTIONS, VideoFile, demuxed
+
+_PIECE, _GAP = 1 << 22, 1 << 16  # most bytes of one read, and of a gap that is read along with packets
+
+_MOST_PIXELS = 1 << 20  # of the kept decoders, one frame of each: a dozen of 340 x 256, which take some 30 MB
+_PADDING = 64  # FFmpeg's AV_INPUT_BUFFER_PADDING_SIZE
+
+Decoded = tuple[int, VideoFrame]
+"""The number of a packet, and a frame that was decoded from it."""
+
+
+def decode_packets(
+    file: VideoFile, table: FrameTable, numbers: Sequence[int], *, new: bool = True, references_only: bool = False
+) -> Iterator[Decoded]:
+    """Decodes some packets (ascending). An error of FFmpeg ends a packet, not the decoding.
+
+    With `new` by a decoder that has just been opened, else perhaps by one that this thread kept. With
+    `references_only` it gives out no frame that no other one refers to, as far as FFmpeg knows.
+    """
+    if table.direct:
+        codec = _bare_decoder(table.coding) if new else _kept.take(table.coding)
+        try:
+            yield from _decode(codec, _from_file(file, table, numbers), references_only)
+        finally:
+            if not references_only:
+                _kept.put(table.coding, codec)
+        return
+    container, stream = file.open()
+    with container, suppress(av.FFmpegError):  # it can't be sought, or not be read on
+        if numbers[0]:
+            container.seek(int(table.clock[numbers[0]]), stream=stream)
+        packets = _numbered(demuxed(container, stream), table, numbers)
+        yield from _decode(stream.codec_context, packets, references_only)
+
+
+def needed_packets(table: FrameTable, entry: int, wanted: Collection[int]) -> list[int]:
+    """The packets to decode for the frames of some packets that have the same entry, ascending."""
+    last = max(wanted)
+    if not len(table.droppable):
+        return list(range(entry, last + 1))
+    kept = table.droppable[entry : last + 1] == 0
+    kept[[packet - entry for packet in wanted]] = True
+    return [entry + int(place) for place in np.flatnonzero(kept)]
+
+
+def decode_from_start(file: VideoFile) -> Iterator[VideoFrame]:
+    """Decodes a file as `FullDecode` does, up to its end."""
+    container, stream = file.open()
+    with container:
+        try:
+            for packet in demuxed(container, stream):
+                yield from (frame for _, frame in _given(stream.codec_context, packet))
+        except av.FFmpegError:  # of the container
+            yield from (frame for _, frame in _given(stream.codec_context, None))
+
+
+def _decode(
+    codec: VideoCodecContext, packets: Iterator[tuple[int, Packet[Any]]], references_only: bool
+) -> Iterator[Decoded]:
+    if references_only:
+        codec.skip_frame = "NONREF"
+    for number, packet in packets:
+        give_number(packet, number)
+        yield from _given(codec, packet)
+    yield from _given(codec, None)
+
+
+def _given(codec: VideoCodecContext, packet: Packet[Any] | None) -> list[Decoded]:
+    try:
+        return [(number_of(frame), frame) for frame in codec.decode(packet)]
+    except av.FFmpegError:  # what comes out, or doesn't, is compared with the table
+        return []
+
+
+def give_number(packet: Packet[Any], number: int) -> None:
+    """Gives a packet a number, which the frames that are decoded from it have, too."""
+    # In an object of its own: PyAV (seen in 18.1) loses an object that two packets share when the first one goes.
+    packet.opaque = (number,)
+
+
+def number_of(frame: VideoFrame) -> int:
+    """The number of the packet from which a frame was decoded, -1 if its decoder can't tell."""
+    return frame.opaque[0] if isinstance(frame.opaque, tuple) else -1
+
+
+def _bare_decoder(coding: Coding) -> VideoCodecContext:
+    """A decoder without a container."""
+    codec = CodecContext.create(coding.decoder, "r")
+    assert isinstance(codec, VideoCodecContext)
+    # FFmpeg reads on behind the end, where PyAV (seen in 18.1) leaves what was in memory: these zeros stay there.
+    codec.extradata = coding.extradata + bytes(_PADDING)
+    codec.extradata = coding.extradata or None
+    codec.width, codec.height, codec.codec_tag = coding.width, coding.height, coding.tag
+    if coding.bits:
+        codec.bits_per_coded_sample = coding.bits
+    codec.colorspace, codec.color_range, codec.color_primaries, codec.color_trc = coding.colours
+    codec.thread_count = 1
+    # "strict": if a stream does not state how far it reorders frames, the decoder assumes the most, and loses none.
+    codec.options = {**DECODER_OPTIONS, "strict": "1"}
+    codec.flags |= Flags.copy_opaque
+    return codec
+
+
+class _Kept(threading.local):
+    """The decoders that each thread keeps, as to open one costs as much as some packets. Only checksums trust them."""
+
+    def __init__(self) -> None:
+        self._decoders: dict[Coding, VideoCodecContext] = {}
+
+    def take(self, coding: Coding) -> VideoCodecContext:
+        return self._decoders.pop(coding, None) or _bare_decoder(coding)
+
+    def put(self, coding: Coding, codec: VideoCodecContext) -> None:
+        codec.flush_buffers()
+        self._decoders[coding] = codec  # at the end, so that the first is the least recently used
+        while sum(kept.width * kept.height for kept in self._decoders) > _MOST_PIXELS and len(self._decoders) > 1:
+            del self._decoders[next(iter(self._decoders))]
+
+
+_kept = _Kept()
+
+
+def _from_file(file: VideoFile, table: FrameTable, numbers: Sequence[int]) -> Iterator[tuple[int, Packet[Any]]]:
+    positions, sizes = (column[numbers].tolist() for column in (table.positions, table.sizes))
+    for start, end, piece in _pieces(list(zip(numbers, positions, sizes, strict=True))):
+        data = file.bytes.read([(start, end - start)])[0]
+        for number, position, size in piece:
+            # Made by its size and then filled: behind the bytes that a packet is made of, PyAV (seen in 18.1) leaves no
+            # zeros, and some decoders read on there.
+            packet = Packet(size)
+            packet.update(data[position - start : position - start + size])
+            yield number, packet
+
+
+def _numbered(
+    packets: Iterator[Packet[Any]], table: FrameTable, numbers: Sequence[int]
+) -> Iterator[tuple[int, Packet[Any]]]:
+    """Finds packets behind a seek: the first by its time, the others by counting on. Ends where they are others."""
+    first, last, asked, number = numbers[0], numbers[-1], set(numbers), -1
+    for packet in packets:
+        if number < 0 and first and not (packet.is_keyframe and packet.dts == table.clock[first]):
+            continue
+        number = first if number < 0 else number + 1
+        if packet.size != table.sizes[number] or packet.dts not in (None, table.clock[number]):
+            return
+        if number in asked:
+            yield number, packet
+        if number == last:
+            return
+
+
+def _pieces(packets: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, list[tuple[int, int, int]]]]:
+    """Groups packets, each (number, position, size), whose bytes from start to end are read in one go."""
+    piece: list[tuple[int, int, int]] = []
+    start = end = 0
+    for packet in packets:
+        _, position, size = packet
+        low, high = min(start, position), max(end, position + size)
+        if piece and (high - low > _PIECE or position - end > _GAP or start - position - size > _GAP):
+            yield start, end, piece
+            piece = []
+        start, end = (low, high) if piece else (position, position + size)
+        piece.append(packet)
+    if piece:
+        yield start, end, piece

@@ -1,0 +1,222 @@
+"""A stretch of a video is the frames that are shown within it, read as those of the video."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from bisect import bisect_left
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from lightning_multigrid.clips import opening
+from lightning_multigrid.clips.opening import Stretch, frame_table, open_row
+from lightning_multigrid.decode import VideoError, VideoReader, make_table
+from lightning_multigrid.pixels import YuvClip
+from lightning_multigrid.sources.builder import ManifestBuilder
+from lightning_multigrid.sources.manifest import Manifest
+from lightning_multigrid.sources.manifest_file import load_manifest, save_manifest
+from tests.helpers.videos import number_of, numbered_frames, write_video
+
+FRAMES = 30
+RATE = 10
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Thirty frames in three seconds, as a video and as a folder of images."""
+    folder = tmp_path_factory.mktemp("videos")
+    frames = numbered_frames(FRAMES)
+    write_video(folder / "a.mp4", frames, rate=RATE)
+    (folder / "a").mkdir()
+    for number, frame in enumerate(frames):
+        Image.fromarray(frame).save(folder / "a" / f"{number:02}.png")
+    return folder
+
+
+def manifest(folder: Path, *stretches: tuple[float, float] | None, images: bool = False) -> Manifest:
+    builder = ManifestBuilder(folder / "list.csv", frame_rate=RATE if images else None)
+    for stretch in stretches:
+        builder.add("a" if images else "a.mp4", [0], where="row", stretch=stretch)
+    return builder.build()
+
+
+def numbers(frames: torch.Tensor) -> list[int]:
+    return [number_of(frame) for frame in frames.numpy()]
+
+
+@pytest.mark.parametrize("images", [False, True])
+@pytest.mark.parametrize(
+    ("stretch", "shown"),
+    [
+        ((0, 0.5), range(5)),
+        ((0, 0.54), range(5)),  # the frame of 0.5 s is shown until 0.6 s
+        ((0, 0.56), range(6)),
+        ((0.5, 1.0), range(5, 10)),
+        ((0.54, 1.0), range(5, 10)),
+        ((0.56, 1.0), range(6, 10)),
+        ((0.51, 0.52), range(5, 6)),
+        ((0.58, 0.62), range(5, 6)),
+        ((2.5, 3.0), range(25, 30)),
+        ((2.97, 99.0), range(29, 30)),
+        ((2.5, float("inf")), range(25, 30)),
+        ((0, 99.0), range(30)),
+        (None, range(30)),
+    ],
+)
+def test_a_stretch_has_the_frames_that_are_shown_within_it(folder, images, stretch, shown):
+    with open_row(manifest(folder, stretch, images=images), 0) as video:
+        assert len(video) == len(shown)
+        assert numbers(video.read(range(len(video)))) == list(shown)
+        assert video.time_of(0) == 0
+        assert video.time_of(len(video)) == pytest.approx(len(shown) / RATE)
+        assert (video.rate, video.height, video.width, bool(video.damage)) == (RATE, 48, 64, False)
+        if stretch is not None:
+            assert video.time_in_video(0) == shown[0] / RATE
+            for index in (-1, len(video)):
+                with pytest.raises(
+                    IndexError, match=rf"`indices` must lie in 0 to {len(shown) - 1} in a stretch .* {index}"
+                ):
+                    video.read([0, index])
+
+
+class Shown(SimpleNamespace):
+    """A video whose frames are shown from some times on, in s; the last of them is its end."""
+
+    rate, height, width = 30.0, 4, 6
+
+    def __len__(self) -> int:
+        return len(self.times) - 1
+
+    def time_of(self, frame: int) -> float:
+        return self.times[frame]
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=8),
+    st.integers(0, 24),
+    st.integers(1, 24),
+)
+def test_frames_of_a_variable_rate(lasting, start, seconds):
+    """Moments are seconds; where a frame begins and ends, too, so its middle is one or lies between two."""
+    times, end = [0, *itertools.accumulate(lasting)], start + seconds
+    if start >= times[-1]:
+        with pytest.raises(
+            VideoError, match=rf"a\.mp4: ends at {times[-1]} s, before its stretch from {start} to {end}"
+        ):
+            Stretch(Shown(times=times), "a.mp4", start, end)
+        return
+    frames = list(itertools.pairwise(times))
+    within = [frame for frame in frames if 2 * start <= sum(frame) < 2 * end]
+    expected = within or [frame for frame in frames if start in range(*frame)]
+    stretch = Stretch(Shown(times=times), "a.mp4", start, end)
+    assert [stretch.time_in_video(frame) for frame in range(len(stretch))] == [begins for begins, _ in expected]
+    assert stretch.time_of(len(stretch)) == expected[-1][1] - expected[0][0]
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=8), st.data())
+def test_stretches_without_a_gap_share_no_frame_and_leave_none_out(lasting, data):
+    times = [0, *itertools.accumulate(lasting)]
+    cuts = sorted(data.draw(st.sets(st.sampled_from(times[1:-1] or [0]), max_size=4)) - {0})
+    rounded = [0, *(cut + data.draw(st.floats(-0.4, 0.4)) for cut in cuts), times[-1]]  # no frame lasts less than 1
+    stretches = [Stretch(Shown(times=times), "a.mp4", *pair) for pair in itertools.pairwise(rounded)]
+    shown = [stretch.time_in_video(frame) for stretch in stretches for frame in range(len(stretch))]
+    assert shown == times[:-1]
+    assert [stretch.time_in_video(0) for stretch in stretches] == [0, *cuts]
+
+
+def test_a_stretch_needs_a_known_rate():
+    with pytest.raises(VideoError, match=r"has no known frame rate, which its stretch from 1 to 2 s needs"):
+        Stretch(Shown(times=[0, 1], rate=0.0), "a.mp4", 1, 2)
+
+
+def test_stored_planes_of_a_stretch_are_those_of_the_video(folder):
+    rows = manifest(folder, (1.0, 2.0), None)
+    with open_row(rows, 0) as stretch, open_row(rows, 1) as video:
+        part, whole = stretch.read_yuv([3, 0]), video.read_yuv([13, 10])
+        assert isinstance(part, YuvClip)
+        assert torch.equal(part.data, whole.data)
+    with open_row(manifest(folder, (1.0, 2.0), images=True), 0) as stretch:
+        assert numbers(stretch.read_yuv([3, 0])) == [13, 10]
+
+
+def test_a_video_is_closed_whatever_happens(folder, monkeypatch):
+    closed = []
+    close = VideoReader.close
+    monkeypatch.setattr(VideoReader, "close", lambda self: (closed.append(self), close(self))[1])
+    rows = manifest(folder, (1.0, 2.0), (5.0, 6.0))
+    with open_row(rows, 0):
+        assert not closed
+    with pytest.raises(VideoError, match=r"ends at 3 s, before its stretch from 5 to 6 s begins"), open_row(rows, 1):
+        raise AssertionError
+    with pytest.raises(KeyError), open_row(rows, 0):
+        raise KeyError
+    assert len(closed) == 3
+
+
+# --- Frame tables ---
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    path = write_video(tmp_path / "a.mp4", numbered_frames(FRAMES), rate=RATE, options={"g": "5"})
+    save_manifest(manifest(tmp_path, None, (1.0, 2.0)), tmp_path / "m", {str(path): make_table(path).to_bytes()})
+    return tmp_path / "m"
+
+
+def test_a_video_is_opened_with_its_table(prepared):
+    rows = load_manifest(prepared)
+    made = make_table(rows.path(0)).to_bytes()
+    assert [frame_table(rows, row).to_bytes() for row in (0, 1)] == [made, made]
+    for row, shown in ((0, 27), (1, 17)):
+        with open_row(rows, row) as video:
+            assert numbers(video.read([bisect_left(range(FRAMES), shown) - 10 * row])) == [shown]
+    with open_row(rows, 0) as video:
+        assert video.table.entries[27] == 25  # the reader's own would begin with the first packet
+    assert frame_table(manifest(prepared.parent, None), 0) is None
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda path, data: path.write_bytes(data.replace(b"checksums", b"checkzums")), "they are no frame table"),
+        (lambda path, data: path.write_bytes(data[:-1]), "m is shorter than it was"),
+        (lambda path, data: path.unlink(), "No such file or directory"),
+    ],
+)
+def test_a_damaged_table_is_named_and_left_out(prepared, damage, why):
+    rows = load_manifest(prepared)
+    damage(prepared, prepared.read_bytes())
+    message = rf"Frame tables of .*m are damaged, or were written anew since it was read: .*{why}.* read from their beg"
+    with pytest.warns(UserWarning, match=message), open_row(rows, 0) as video:
+        assert numbers(video.read([27])) == [27]
+
+
+def test_a_healthy_video_that_is_decoded_again_is_named_once(folder, monkeypatch):
+    monkeypatch.setattr(opening, "_told", set())
+    rows = manifest(folder, None, (1.0, 2.0))
+    with warnings.catch_warnings(record=True, action="always") as said:
+        for row in (0, 1, 0):
+            with open_row(rows, row) as video:
+                reader = video if row == 0 else video._video
+                reader.fallbacks = 2
+    assert len(said) == 1
+    assert f"{folder / 'a.mp4'} is not damaged, but frames had to be decoded again from farther ahead" in str(said[0])
+
+
+def test_a_video_with_hdr_is_named_once(folder, monkeypatch):
+    monkeypatch.setattr(opening, "_told", set())
+    table = make_table(folder / "a.mp4")
+    hdr = replace(table, notes=(f"{HDR} (PQ), and are read as if they were not: they look pale",)).to_bytes()
+    monkeypatch.setattr(Manifest, "table", lambda manifest, row: hdr)
+    rows = manifest(folder, None, (1.0, 2.0))
+    with pytest.warns(UserWarning, match=r"a\.mp4 has HDR colours, .*they look pale.*Others are not named") as said:
+        for row in (0, 1, 0):
+            with open_row(rows, row):
+                pass
+    assert len(said) == 1

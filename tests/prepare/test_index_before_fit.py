@@ -1,0 +1,96 @@
+"""Before a training all tables are there, made once, whoever else wants them and whatever the user's script is."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from lightning_multigrid.files.durable import OutputError
+from lightning_multigrid.prepare import index_before_fit as module
+from lightning_multigrid.prepare.index_before_fit import index_in_subprocess, open_store, paths_without_own_table
+from lightning_multigrid.prepare.prepare_videos import prepare
+from lightning_multigrid.sources.table_store import TableStore
+from lightning_multigrid.sources.video_list import read_manifest
+from tests.helpers.preparing import FAST, videos
+
+paths_of = paths_without_own_table
+
+
+def test_videos_that_need_tables(tmp_path):
+    source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
+    assert paths_of(source) == [source.path(0), source.path(1)]
+    prepare(source, tmp_path / "out", FAST)
+    assert paths_without_own_table(read_manifest(tmp_path / "out")) == []
+
+
+def test_few_are_made_here_and_none_twice(tmp_path, monkeypatch):
+    source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
+    monkeypatch.setattr(subprocess, "run", None)
+    assert index_in_subprocess(paths_of(source), tmp_path / "tables").startswith("Frame tables of 2 videos made: ")
+    assert index_in_subprocess(paths_of(source), tmp_path / "tables") == ""
+    assert index_in_subprocess([], tmp_path / "none") == ""
+    assert not (tmp_path / "none").exists()
+
+
+SCRIPT = """
+import sys
+from lightning_multigrid.prepare import index_before_fit
+from lightning_multigrid.sources import read_manifest
+
+print("the script runs")
+index_before_fit._FEW = 0
+paths = index_before_fit.paths_without_own_table(read_manifest(sys.argv[1]))
+print(index_before_fit.index_in_subprocess(paths, sys.argv[2], workers=1))
+"""
+
+
+def test_a_script_without_a_guard_makes_them_in_processes_of_another_program(tmp_path):
+    source = videos(tmp_path / "in", ["a.mp4", "line\nbreak.mp4"])
+    (tmp_path / "in" / "broken.mp4").write_bytes(b"no video")
+    (tmp_path / "in" / "list.csv").write_text('a.mp4 0\n"line\nbreak.mp4" 1\nbroken.mp4 0\n')
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, tmp_path / "script.py", tmp_path / "in" / "list.csv", tmp_path / "tables"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 0, run.stderr
+    expected = f"Frame tables of 2 videos are in {tmp_path / 'tables'}."
+    assert run.stdout.splitlines() == ["the script runs", expected]
+    assert TableStore(tmp_path / "tables").missing([source.path(0), source.path(1)]) == []
+
+
+def test_of_several_that_share_a_folder_one_works_and_the_others_wait(tmp_path, monkeypatch):
+    source = videos(tmp_path / "in", ["a.mp4"])
+    made, own = [], module.index_videos
+
+    def slow(*arguments, **options):
+        time.sleep(0.5)
+        made.append(own(*arguments, **options).made)
+        return ""
+
+    monkeypatch.setattr(module, "index_videos", slow)
+    threads = [
+        threading.Thread(target=index_in_subprocess, args=(paths_of(source), tmp_path / "tables")) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [1]
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(module.fcntl, "flock", refuse)
+    source = videos(tmp_path / "in", ["a.mp4"])
+    assert "1 videos made" in index_in_subprocess(paths_of(source), tmp_path / "tables")
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").write_text("")
+    source = videos(tmp_path / "in", ["a.mp4"])
+    for call in (lambda folder: open_store(folder), lambda folder: index_in_subprocess(paths_of(source), folder)):
+        with pytest.raises(OutputError, match=r"Frame tables can't be kept in .*Not a directory.*Give another folder"):
+            call(tmp_path / "file" / "tables")
