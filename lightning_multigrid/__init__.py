@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Phase, ShortCycle, Step
     from lightning_multigrid.training import (
         AtomicCheckpointIO,
-        CompileGrids,
         MultigridCallback,
         NewestCheckpoint,
-        last_whole_checkpoint,
     )
     from lightning_multigrid.video import (
         MovingShapesDataModule,
@@ -46,16 +44,16 @@ _NAMES = {
     "norm": "SubBatchNorm1d SubBatchNorm2d SubBatchNorm3d convert_sub_batchnorm",
     "pixels": "Augmentation resample_clips",
     "schedule": "Baseline BatchShape LongCycle MultigridSchedule Phase ShortCycle Step",
-    "training": "AtomicCheckpointIO CompileGrids MultigridCallback NewestCheckpoint last_whole_checkpoint",
+    "training": "AtomicCheckpointIO MultigridCallback NewestCheckpoint",
     "video": "MovingShapesDataModule PredictionWriter PretrainedWeights VideoClassifier VideoDataModule",
 }
 _PACKAGE = {name: package for package, names in _NAMES.items() for name in names.split()}
 
-__all__ = ["AtomicCheckpointIO", "Augmentation", "Baseline", "BatchShape", "CompileGrids", "LongCycle"]
+__all__ = ["AtomicCheckpointIO", "Augmentation", "Baseline", "BatchShape", "LongCycle"]
 __all__ += ["MovingShapesDataModule", "MultigridCallback", "MultigridSchedule", "NewestCheckpoint", "Phase"]
 __all__ += ["PredictionWriter", "PretrainedWeights", "ResizedPositions", "ShortCycle", "Step", "SubBatchNorm1d"]
 __all__ += ["SubBatchNorm2d", "SubBatchNorm3d", "VideoClassifier", "VideoDataModule", "Views"]
-__all__ += ["convert_sub_batchnorm", "last_whole_checkpoint", "resample_clips"]
+__all__ += ["convert_sub_batchnorm", "resample_clips"]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,7 +20,6 @@ from lightning_multigrid.host.package import (
     is_a,
     is_overridden,
 )
-from lightning_multigrid.host.terminal import above_bar, say, whole_words, wrapped
 
 __all__ = [
     "BasePredictionWriter",
@@ -31,4 +30,4 @@ __all__ = [
     "LightningModule",
 ]
 __all__ += ["MisconfigurationException", "ModelCheckpoint", "OptimizerLRScheduler", "TorchCheckpointIO", "Trainer"]
-__all__ += ["TrainerFn", "above_bar", "is_a", "is_overridden", "say", "whole_words", "wrapped"]
+__all__ += ["TrainerFn", "is_a", "is_overridden"]

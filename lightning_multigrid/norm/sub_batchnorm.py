@@ -9,7 +9,6 @@ Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups 
 
 from functools import cache
 from typing import Any, ClassVar, TypeVar
-from weakref import WeakSet, ref
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +28,7 @@ class _SubBatchNorm(nn.Module):
     _baseline_batches: float = 1.0
     # Its length is the clips of a mini-batch. For each value of a number, `torch.compile` would make a graph.
     _mini_batch: Tensor | None = None
-    _converted: "_Converted | None" = None
+    _for_a_time: bool = False  # then copies and pickles are plain
     _input_dims: ClassVar[tuple[int, ...]]
     _plain_class: ClassVar[type[nn.Module]]  # what the layer is without the conversion
 
@@ -155,15 +154,13 @@ class _SubBatchNorm(nn.Module):
         return f"{super().extra_repr()}, sub_batch={self.sub_batch}"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        if self._converted is None:
+        if not self._for_a_time:
             if type(self) in _SUB_BATCH_CLASSES.values():
                 return super().__reduce_ex__(protocol)
             return _converted, (_plain(self), {name: vars(self)[name] for name in _ADDED & vars(self).keys()})
         # A file must not need this package only because it was written while the callback trained. Protocol 1, as later
         # ones only make objects of the class that they pickle.
-        reduced: Any = _plain(self).__reduce_ex__(1)
-        make, arguments, state = reduced
-        return make, arguments, {**state, "_converted": self._converted}
+        return _plain(self).__reduce_ex__(1)
 
     def __prepare_scriptable__(self) -> nn.Module:
         return _plain(self)  # `torch.jit.script` looks for this method
@@ -245,7 +242,7 @@ _SUB_BATCH_CLASSES: dict[type[nn.Module], type[_SubBatchNorm]] = {
     nn.BatchNorm2d: SubBatchNorm2d,
     nn.BatchNorm3d: SubBatchNorm3d,
 }
-_ADDED = {"sub_batch", "_mini_batch", "_baseline_batches", "_converted"}  # to the attributes of plain BatchNorm
+_ADDED = {"sub_batch", "_mini_batch", "_baseline_batches", "_for_a_time"}  # to the attributes of plain BatchNorm
 
 
 def _class_of(layer: nn.Module) -> type[_SubBatchNorm] | None:
@@ -386,40 +383,21 @@ def _plain(layer: _SubBatchNorm) -> nn.Module:
     return plain
 
 
-class _Converted:
-    """Marks a layer that a `TemporaryConversion` will undo, in deep copies of the layer, too; pickles are plain."""
-
-    def __init__(self, layer: nn.Module, layers: WeakSet[nn.Module]) -> None:
-        self._layer, self._layers = ref(layer), layers
-        layers.add(layer)
-
-    # Not a `__deepcopy__` of the layer: it would also answer for a compiled layer, which asks its original.
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Converted":
-        layer = self._layer()
-        copied = memo[id(layer)]  # plain until here
-        copied.__class__ = type(layer)
-        vars(copied).update((name, value) for name, value in vars(layer).items() if name in _ADDED)
-        return _Converted(copied, self._layers)
-
-    def __reduce__(self) -> Any:
-        return type(None), ()
-
-
 class TemporaryConversion:
-    """Converts BatchNorm layers for a time, and at its end also restores the copies that were made meanwhile."""
+    """Converts BatchNorm layers for a time. Copies, pickles and scripts of them hold plain BatchNorm."""
 
-    # Until then deep copies normalise as their originals do. Pickles and scripts hold plain BatchNorm.
     def __init__(self) -> None:
-        self._layers: WeakSet[nn.Module] = WeakSet()
+        self._layers: list[nn.Module] = []
 
     def convert(self, module: nn.Module, clips: int = 8) -> None:
         """Converts the layers of `module` that are plain BatchNorm; others keep their `sub_batch`."""
         for layer in module.modules():
             if _class_of(layer) is not None:
-                vars(convert_sub_batchnorm(layer, clips))["_converted"] = _Converted(layer, self._layers)
+                vars(convert_sub_batchnorm(layer, clips))["_for_a_time"] = True
+                self._layers.append(layer)
 
     def end(self) -> None:
-        for layer in [*self._layers]:
+        for layer in self._layers:
             restore_batchnorm(layer)
 
 

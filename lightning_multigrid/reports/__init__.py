@@ -4,37 +4,39 @@ It only watches, and changes nothing in the training. Begin with `run_report.py`
 `account.py` sums the seconds of `fit`, and `comparison.py` compares whole runs.
 """
 
-from lightning_multigrid.reports.account import START, STATISTICS, STEPS, VALIDATION, WAITING, Account, faster_or_slower
+from lightning_multigrid.reports.account import STATISTICS, Account
 from lightning_multigrid.reports.changed_meaning import short_training, tell_changed_meaning, tell_few_steps
-from lightning_multigrid.reports.comparison import BASELINE, MULTIGRID, SHORTENED, Comparison, Recorder, RunRecord
-from lightning_multigrid.reports.figures import LRCurve, LRPoint, plan_figure, save
-from lightning_multigrid.reports.grid_times import ShapeTimes
+from lightning_multigrid.reports.comparison import (
+    BASELINE,
+    MULTIGRID,
+    SHORTENED,
+    Comparison,
+    Recorder,
+    RunRecord,
+    cpu_seconds,
+)
+from lightning_multigrid.reports.figures import LRCurve, LRPoint, plan_figure, save, times_figure
 from lightning_multigrid.reports.run_report import ClosingWords, RunReport, step_values, ways_out
-from lightning_multigrid.reports.step_times import Clock, StepTime
+from lightning_multigrid.reports.step_times import Clock
 
 __all__ = ["BASELINE", "MULTIGRID", "SHORTENED", "Comparison", "Recorder", "RunRecord"]
 __all__ += [
-    "START",
     "STATISTICS",
-    "STEPS",
-    "VALIDATION",
-    "WAITING",
     "Account",
     "Clock",
     "ClosingWords",
     "LRCurve",
     "LRPoint",
     "RunReport",
-    "ShapeTimes",
-    "StepTime",
 ]
 __all__ += [
-    "faster_or_slower",
+    "cpu_seconds",
     "plan_figure",
     "save",
     "short_training",
     "step_values",
     "tell_changed_meaning",
     "tell_few_steps",
+    "times_figure",
     "ways_out",
 ]

@@ -1,4 +1,4 @@
-"""Whether the callback pays: runs with it and without it, their metric, and what their wall clocks went to.
+"""Whether the callback pays: runs with it and without it, their metric, their times, and what these went to.
 
 A `Recorder` among the callbacks of any script writes a run to a file; `Comparison` reads the files of a folder.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing_extensions import override
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
 from lightning_multigrid.reports.account import CHECKPOINTS, REST, START, STEPS, VALIDATION, WAITING, Account
 from lightning_multigrid.reports.figures import runs_figure
+from lightning_multigrid.reports.run_report import ClosingWords
 from lightning_multigrid.schedule import duration, text_table
 
 if TYPE_CHECKING:
@@ -26,24 +28,28 @@ if TYPE_CHECKING:
 
 MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
 VARIANTS = MULTIGRID, BASELINE, SHORTENED
-_SPENT = "steps", "waiting", "validation", "the rest"
+_SPENT = "steps", "waiting", "validation", "the rest", "CPU time", "faster"
 
 
 @dataclass
 class RunRecord:
-    """A run: its variant and seed, what its seconds went to, and (seconds, epoch, metrics) of each validation.
+    """A run: its variant and seed, what its seconds went to, and what each validation found.
 
-    `command` is the wall clock of the whole command, if it was one; else that of `fit` counts.
+    A validation is (seconds, share, metrics): the share of the baseline's clock that had passed. `done` is that share
+    at the end: below 1, the run was stopped early. `cpu` is the CPU time with that of processes that have ended, in
+    seconds. `command` is the wall clock of the whole command, if it was one; else that of `fit` counts.
     """
 
     variant: str
     seed: int
     account: dict[str, float] = field(default_factory=dict)
-    validations: list[tuple[float, int, dict[str, float]]] = field(default_factory=list)
+    validations: list[tuple[float, float, dict[str, float]]] = field(default_factory=list)
     epochs: int = 0
     steps: int = 0
     command: float | None = None
     config: str = ""  # what the run was made from: another one is another comparison
+    done: float = 0.0
+    cpu: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -71,19 +77,26 @@ class Recorder(Callback):
         file: The JSON file; those of a comparison are in one folder.
         variant: `multigrid`, `baseline`, or `shortened`: a baseline that takes as much time as multigrid.
         seed: The seed of the run.
+        validate_at: Shares of the training, in order, after which to validate: to have as many validations as the run
+            that this one is compared with. The Trainer must then have `check_val_every_n_epoch=None` and
+            `val_check_interval=1`. By default the Trainer decides.
     """
 
-    def __init__(self, file: str, variant: str, seed: int = 0) -> None:
+    def __init__(self, file: str, variant: str, seed: int = 0, validate_at: Sequence[float] | None = None) -> None:
         if variant not in VARIANTS:
             raise ValueError(f"`variant` must be one of {', '.join(VARIANTS)}, got {variant!r}.")
-        self._file, self._named = Path(file), (variant, seed)
-        self.record, self._account, self._fits = RunRecord(variant, seed), Account(), False
+        self._file, self._named, self._validate_at = Path(file), (variant, seed), validate_at
+        self._fits = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self.record, self._account, self._cpu = RunRecord(*self._named), Account(), cpu_seconds()
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._fits = stage == "fit"
         if self._fits:
-            self.record, self._account = RunRecord(*self._named), Account()
+            self._begin()
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -109,6 +122,11 @@ class Recorder(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._turn(REST if trainer.is_last_batch else WAITING)
+        before = self.record.done
+        done = self.record.done = _share_done(trainer, batch_idx)
+        if self._validate_at is not None:  # Lightning asks next whether to validate
+            due = any(before < share <= done for share in self._validate_at)
+            trainer.check_val_every_n_epoch = None if due else sys.maxsize
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -124,7 +142,7 @@ class Recorder(Callback):
             self._turn(REST if trainer.is_last_batch else WAITING)
             metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
             if self._fits:
-                self.record.validations.append((self._account.wall, trainer.current_epoch, metrics))
+                self.record.validations.append((self._account.wall, self.record.done, metrics))
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -137,10 +155,27 @@ class Recorder(Callback):
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._turn(REST)
-        self.record.account = dict(self._account.seconds)
+        self.record.account, self.record.cpu = dict(self._account.seconds), cpu_seconds() - self._cpu
         self.record.epochs, self.record.steps = trainer.current_epoch, trainer.global_step
         if trainer.is_global_zero:
             self.record.write(self._file)
+
+
+def cpu_seconds(of_children: bool = False) -> float:
+    """CPU time of this process, and of those that it started and that have ended; or of these alone."""
+    times = os.times()
+    children = times.children_user + times.children_system
+    return children if of_children else children + times.user + times.system
+
+
+def _share_done(trainer: Trainer, batch_idx: int) -> float:
+    """The share of the training that has passed after a mini-batch: of the baseline's clock, with the callback."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, ClosingWords):
+            return callback.report.done
+    epochs, steps = trainer.max_epochs or -1, trainer.max_steps
+    of_epochs = (trainer.current_epoch + (batch_idx + 1) / trainer.num_training_batches) / epochs
+    return max(of_epochs, trainer.global_step / steps)  # what has no limit, -1, gives a negative one
 
 
 def _spread(values: Sequence[float], digits: int = 4) -> str:
@@ -184,19 +219,28 @@ class Comparison:
     def seconds(self, variant: str) -> float:
         return mean(run.seconds for run in self.runs[variant])
 
+    def _faster(self, variant: str, clock: str) -> str:
+        """How many times faster than the baseline, by `seconds` or `cpu`; "" where a system does not say."""
+        own, baseline = (sum(getattr(run, clock) for run in self.runs[name]) for name in (variant, BASELINE))
+        times = len(self.runs[variant]) / max(1, len(self.runs[BASELINE]))
+        return f"{times * baseline / own:.2f}x" if own and baseline else ""
+
     def table(self) -> str:
-        """What the runs of each variant reached, and below it what their seconds went to."""
+        """What the runs of each variant reached, and below it what their seconds went to, and their CPU time."""
         ends, spent = [], []
         for variant, runs in self.runs.items():
             if not runs:
                 continue
             kinds = [mean(run.account[kind] for run in runs) for kind in (STEPS, WAITING, VALIDATION)]
             rest = self.seconds(variant) - sum(kinds)
-            spent.append([variant, *(f"{seconds:.0f}" for seconds in (*kinds, rest))])
+            cpu = mean(run.cpu for run in runs)
+            spent.append(
+                [variant, *(f"{seconds:.0f}" for seconds in (*kinds, rest, cpu)), self._faster(variant, "cpu")]
+            )
             epochs, steps = (str(round(mean(getattr(run, name) for run in runs))) for name in ("epochs", "steps"))
             metric = _spread(self.ends(variant)) if self.ends(variant) else ""
-            faster = f"{self.seconds(BASELINE) / self.seconds(variant):.2f}x" if self.runs[BASELINE] else ""
-            ends.append([variant, epochs, steps, metric, _spread([run.seconds for run in runs], 3), faster])
+            seconds = _spread([run.seconds for run in runs], 3)
+            ends.append([variant, epochs, steps, metric, seconds, self._faster(variant, "seconds")])
         head = ["", "epochs", "steps", self.metric, "seconds", "faster"]
         return f"{text_table(head, ends)}\n\n{text_table(['seconds of', *_SPENT], spent)}\n"
 
@@ -223,8 +267,10 @@ class Comparison:
         one = " One seed says little: take three, with `--seeds 3`." if few else ""
         if faster <= 1:
             return f"Don't: with the callback it takes {1 / faster:.2f} times as long.{one}"
+        by_cpu = self._faster(MULTIGRID, "cpu")
+        clock = f"{faster:.2f}x faster by the wall clock" + (f" ({by_cpu} by CPU time)" if by_cpu else "")
         if not self.ends(MULTIGRID) or not self.ends(BASELINE):
-            return f"{faster:.2f}x faster by the wall clock; no validation says how good it is.{one}"
+            return f"{clock}; no validation says how good it is.{one}"
         everything = [end for variant in VARIANTS for end in self.ends(variant)]
         if not all(map(math.isfinite, everything)):
             return f"Runs diverged, so the ends can't be compared: see the table.{one}"
@@ -243,10 +289,10 @@ class Comparison:
                 return f"{what}: {reached}. With the callback it is {faster:.2f}x faster and {less} ({ends}).{one}"
         beside = f", and {short}" if short else ""
         if gain >= -error:
-            return f"Yes: {faster:.2f}x faster by the wall clock, and no worse: {ends}{beside}.{one}"
+            return f"Yes: {clock}, and no worse: {ends}{beside}.{one}"
         return (
-            f"It depends: {faster:.2f}x faster by the wall clock, but worse: {ends}{beside}. A larger `epoch_factor` "
-            f"takes more of the time and loses less.{one}"
+            f"It depends: {clock}, but worse: {ends}{beside}. A larger `epoch_factor` takes more of the time and loses "
+            f"less.{one}"
         )
 
     def figure(self) -> Figure:

@@ -140,7 +140,7 @@ def _draw_costs(axes: Axes, costs: Mapping[str, Mapping[BatchShape, float]]) -> 
 
 
 def times_figure(rows: Sequence[TimesRow]) -> Figure:
-    """Draws the time of a step of each shape, of waiting for the loader, and of the step as predicted by FLOPs."""
+    """Draws the time of a step of each shape, and of waiting for the loader."""
     figure = _new_figure(9, 1.6 + 0.5 * len(rows))
     axes = figure.subplots()
     places = range(len(rows))
@@ -148,9 +148,6 @@ def times_figure(rows: Sequence[TimesRow]) -> Figure:
     waits = [1000 * row.total.waiting / row.total.steps for row in rows]
     axes.barh(places, steps, height=0.6, color=_COLOURS[0], label="step")
     axes.barh(places, waits, height=0.6, left=steps, color=_COLOURS[5], hatch="//", edgecolor="white", label="waiting")
-    tops, bottoms = [place - 0.4 for place in places], [place + 0.4 for place in places]
-    predicted = [1000 * row.predicted for row in rows]
-    axes.vlines(predicted, tops, bottoms, color="black", linewidth=2, label="step predicted by FLOPs")
     axes.set_yticks(list(places), [_name(row.shape) for row in rows])
     axes.invert_yaxis()
     axes.set_ylabel(f"clips {_TIMES} frames {_TIMES} size")

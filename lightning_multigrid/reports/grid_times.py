@@ -1,4 +1,4 @@
-"""Times of the steps on each grid, measured and predicted, and the lines that a run prints."""
+"""Times of the steps on each grid, and the lines that a run prints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +11,10 @@ from lightning_multigrid.schedule import BatchShape, MultigridSchedule, duration
 
 @dataclass(frozen=True)
 class TimesRow:
-    """Times of the steps on a grid, on one device: the largest mini-batch, sums, and seconds of a step by its FLOPs."""
+    """Times of the steps on a grid, on one device: the largest mini-batch, and sums."""
 
     shape: BatchShape
     total: StepTotals
-    predicted: float
 
     @property
     def step(self) -> float:
@@ -37,13 +36,12 @@ class _GridTotals:
 
 
 class ShapeTimes:
-    """Times of the steps on each grid: measured, or predicted from other grids before the first step on a grid.
+    """Times of the steps on each grid: measured, and before the first step on a grid the mean of others.
 
-    `flops` are those of a clip of each grid, in any unit. Unknown ones are taken in proportion to t s^2 (Eq. 1).
+    By Eq. 1 all full mini-batches have about as many points, b t s^2, and take about as long; others in proportion.
     """
 
-    def __init__(self, flops: Mapping[BatchShape, float]) -> None:
-        self._flops = flops
+    def __init__(self) -> None:
         self._grids: dict[BatchShape, _GridTotals] = {}
         self.all = StepTotals()
 
@@ -59,16 +57,12 @@ class ShapeTimes:
         """Returns whether steps were measured on the grid of a shape beyond the first."""
         return shape.clip in self._grids and self._grids[shape.clip].all.steps > 1
 
-    def predicted(self, shape: BatchShape) -> float:
-        """Seconds of a step by its FLOPs, at the FLOPs per second of all measured steps together."""
-        done = sum(grid.pace.clips * self._cost(clip) for clip, grid in self._grids.items())
-        taken = sum(grid.pace.stepping for grid in self._grids.values())
-        return shape.clips * self._cost(shape.clip) * taken / done
-
     def stepping(self, shape: BatchShape) -> float:
-        """Seconds of a step without waiting: measured on its grid, else predicted."""
-        grid = self._grids.get(shape.clip)
-        return shape.clips * grid.pace.stepping / grid.pace.clips if grid else self.predicted(shape)
+        """Seconds of a step without waiting: measured on its grid, else by the mean of all grids."""
+        if grid := self._grids.get(shape.clip):
+            return shape.clips * grid.pace.stepping / grid.pace.clips
+        points = sum(grid.pace.clips * clip.points for clip, grid in self._grids.items())
+        return shape.points * sum(grid.pace.stepping for grid in self._grids.values()) / points
 
     def step_seconds(self, shape: BatchShape) -> float:
         """Seconds of a step with its waiting; on a grid without measurements, for a loader of the same speed."""
@@ -79,28 +73,20 @@ class ShapeTimes:
         waits = 20 * self.all.waiting > self.all.seconds
         return max(stepping, shape.clips * self.all.seconds / self.all.clips) if waits else stepping
 
-    def _cost(self, clip: BatchShape) -> float:
-        return self._flops.get(clip, 0.0) or clip.points
-
     @property
     def rows(self) -> list[TimesRow]:
         """The times of each shape, coarse to fine."""
-        found = []
-        for _, grid in sorted(self._grids.items(), key=lambda item: (item[0].frames, item[0].size)):
-            share = grid.all.clips / grid.all.steps / grid.most.clips  # the last mini-batch of an epoch may be smaller
-            found.append(TimesRow(grid.most, grid.all, self.predicted(grid.most) * share))
-        return found
+        grids = sorted(self._grids.values(), key=lambda grid: (grid.most.frames, grid.most.size))
+        return [TimesRow(grid.most, grid.all) for grid in grids]
 
     def table(self) -> str:
         cells = []
-        lines = [(str(row.shape), row.total, f"{1000 * row.predicted:.1f}") for row in self.rows]
-        for name, total, by_flops in [*lines, ("all", self.all, "")]:
+        for name, total in [*((str(row.shape), row.total) for row in self.rows), ("all", self.all)]:
             step, waiting = (f"{1000 * seconds / total.steps:.1f}" for seconds in (total.stepping, total.waiting))
             speed = f"{total.clips / total.seconds:.1f}" if total.seconds else ""
             counts = str(total.steps), str(total.clips), f"{total.seconds:.1f}"
-            cells.append([name, *counts, step, waiting, by_flops, speed])
-        times = ["seconds", "ms/step", "ms waiting", "ms by FLOPs", "clips/s"]
-        return text_table(["", "steps", "clips", *times], cells)
+            cells.append([name, *counts, step, waiting, speed])
+        return text_table(["", "steps", "clips", "seconds", "ms/step", "ms waiting", "clips/s"], cells)
 
 
 def phase_line(schedule: MultigridSchedule, index: int, left: float | None = None) -> str:

@@ -1,11 +1,8 @@
 """Follows a run: how long the rest takes, whether the loader slows it down, and how fast it was in the end."""
 
-import logging
-import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -14,7 +11,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, Trainer, is_a, whole_words
+from lightning_multigrid.host import Callback, LightningModule, Trainer, is_a
 from lightning_multigrid.reports.account import (
     CHECKPOINTS,
     REST,
@@ -26,12 +23,11 @@ from lightning_multigrid.reports.account import (
     Account,
     faster_or_slower,
 )
-from lightning_multigrid.reports.figures import LRCurve, plan_figure, save, times_figure
+from lightning_multigrid.reports.figures import LRCurve
 from lightning_multigrid.reports.grid_times import ShapeTimes, last_metrics, phase_line, stopped_line
 from lightning_multigrid.reports.step_times import Clock, LoaderLimit, LoaderWatch, StepTime, StepTimer, StepTotals
-from lightning_multigrid.schedule import BatchShape, Place, Plan, Step, duration
+from lightning_multigrid.schedule import BatchShape, Place, Plan, Step, duration, exact
 
-log = logging.getLogger(__name__)
 _ESTIMATE_SECONDS = 1.0  # how long an estimate of the time left is used
 _LR_WIDTH = len("1.2e-05")
 
@@ -39,14 +35,13 @@ _LR_WIDTH = len("1.2e-05")
 class RunReport:
     """Notes the steps of a run, and reports them.
 
-    `flops` are those of a clip of each grid, `workers` those of the loader, and `ways_out` what else makes it faster.
-    `account` has been running since the `fit` began.
+    `workers` are those of the loader, and `ways_out` is what else makes it faster. `account` has been running since the
+    `fit` began.
     """
 
     def __init__(
         self,
         plan: Plan,
-        flops: Mapping[BatchShape, float],
         workers: int,
         ways_out: str,
         clock: Clock,
@@ -63,8 +58,9 @@ class RunReport:
         self._shape = self._schedule.baseline.shape
         self._widest = max(len(_compact(shape)) for shape in (self._shape, *self._schedule.grids))
         self._estimate: tuple[float, float | None] = -1.0, None  # when it was made, and what it was
-        self.times = ShapeTimes(flops)
+        self.times = ShapeTimes()
         self.lr_curve = LRCurve(self._schedule.epochs)
+        self.tell: Callable[[str], None] = rank_zero_info  # on the way; with a progress bar, above it
         self._closing: list[str] = []  # messages for the time when the progress bar is gone
 
     @cached_property
@@ -99,7 +95,7 @@ class RunReport:
         self._shape = step.shape
         if step.phase != self._phase:
             self._phase = step.phase
-            rank_zero_info(phase_line(self._schedule, step.phase, self.seconds_left))
+            self.tell(phase_line(self._schedule, step.phase, self.seconds_left))
 
     def ended(self, place: Place) -> list[StepTime]:
         """Notes the end of a step; returns the times of the steps that the device has finished since the last call."""
@@ -107,8 +103,13 @@ class RunReport:
         self._timer.ended(step)
         self.account.turn(REST)
         self._left[step.shape] -= 1
-        self._position = place.epoch + Fraction(step.offset + step.shape.clips) / Fraction(self._plan.clips)
+        self._position = self._plan.position(Place(place.epoch, place.batch + 1))
         return self._take(wait=False)
+
+    @property
+    def done(self) -> float:
+        """The share of the baseline's clock that has passed, from 0 to 1."""
+        return float(self._schedule.baseline_epoch(self._position) / exact(self._schedule.baseline.epochs))
 
     def scalars(self, times: Sequence[StepTime], world: int) -> dict[str, float]:
         """Returns what is logged of finished steps: clips per second of all devices, share of waiting, time left."""
@@ -128,7 +129,7 @@ class RunReport:
             self.times.add(step_time)
             limit = self._watch.add(step_time)
             if limit is not None:
-                rank_zero_info(limit.sentence(self._seconds_lost(limit), self._ways_out))
+                self.tell(limit.sentence(self._seconds_lost(limit), self._ways_out))
         return taken
 
     @property
@@ -169,7 +170,8 @@ class RunReport:
         return sum(count * waiting(shape) for shape, count in self._left.items() if count > 0)
 
     def finish(self, trainer: Trainer) -> None:
-        """Computes how fast the run was, which `close` says; loggers get scalars, and their folder figures."""
+        """Computes how fast the run was, which `close` says; loggers get scalars."""
+        self.tell = self._closing.append  # the bar may be gone
         self._take(wait=True)
         self.account.turn(REST)
         self.account.split(self.times.all.stepping, self.times.all.waiting)
@@ -189,9 +191,6 @@ class RunReport:
             scalars["multigrid/speedup"] = speedup
         for logger in trainer.loggers:
             logger.log_metrics(scalars, step=trainer.global_step)
-        folder = trainer.log_dir if trainer.loggers else None  # all ranks must ask
-        if trainer.is_global_zero and folder is not None:
-            self._draw(trainer, folder)
 
     def stopped(self) -> None:
         """Notes that the run ends before its plan, if it has begun."""
@@ -200,9 +199,8 @@ class RunReport:
         self._closing.append(stopped_line(self._schedule, self._phase, float(self._position)))
 
     def close(self) -> None:
-        with whole_words():  # the callback has ended
-            while self._closing:
-                rank_zero_info(self._closing.pop(0))
+        while self._closing:
+            rank_zero_info(self._closing.pop(0))
 
     def _speedup(self) -> float | None:
         baseline = self._schedule.baseline.shape
@@ -220,65 +218,39 @@ class RunReport:
         )
         return would_take / took
 
-    def _draw(self, trainer: Trainer, folder: str) -> None:
-        files = {name: os.path.join(folder, f"multigrid_{name}.png") for name in ("plan", "times")}
-        try:
-            plan = plan_figure(self._schedule, self.lr_curve.points)
-            figures = {"plan": plan, "times": times_figure(self.times.rows)}
-            os.makedirs(folder, exist_ok=True)
-            for name, figure in figures.items():
-                save(figure, files[name])
-        except ModuleNotFoundError as error:  # matplotlib
-            self._closing.append(str(error))
-            return
-        except OSError as error:  # a finished training must not fail because of a picture
-            log.warning("The figures cannot be written to %s: %s", folder, error)
-            files.clear()
-        else:
-            names = " and ".join(f"multigrid_{name}.png" for name in figures)
-            self._closing.append(f"Logged to {folder.removeprefix(os.getcwd() + os.sep)}, with {names}.")
-        for logger in trainer.loggers:
-            if is_a(logger, "loggers.TensorBoardLogger"):
-                for name, figure in figures.items():
-                    logger.experiment.add_figure(f"multigrid/{name}", figure, trainer.global_step)  # type: ignore[attr-defined]
-            elif is_a(logger, "loggers.WandbLogger"):
-                for name, file in files.items():
-                    logger.log_image(f"multigrid/{name}", [file], trainer.global_step)  # type: ignore[attr-defined]
-
 
 class ClosingWords(Callback):
-    """Closes a report when the progress bar is gone, after all other callbacks. Until then, `messages` may be open.
+    """Closes a report when the progress bar is gone, after all other callbacks.
 
     While it is there, it tells the report's account what other callbacks and the validation take.
     """
 
-    def __init__(self, report: RunReport, messages: ExitStack) -> None:
-        self._report, self._messages = report, messages
+    def __init__(self, report: RunReport) -> None:
+        self.report = report
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.sanity_checking:
-            self._report.account.belonged(VALIDATION)  # its loader has started
-        self._report.account.turn(VALIDATION)
+            self.report.account.belonged(VALIDATION)  # its loader has started
+        self.report.account.turn(VALIDATION)
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._report.account.turn(CHECKPOINTS)  # until this callback has its turn again, after the one that writes
+        self.report.account.turn(CHECKPOINTS)  # until this callback has its turn again, after the one that writes
 
     def _others_are_done(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        self._report.account.turn(START if trainer.sanity_checking else REST)
+        self.report.account.turn(START if trainer.sanity_checking else REST)
 
     on_train_batch_end = on_validation_end = on_train_epoch_end = _others_are_done
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._messages.close()
-        self._report.close()
+        self.report.close()
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if isinstance(exception, KeyboardInterrupt):
-            self._report.stopped()
+            self.report.stopped()
         self.teardown(trainer, pl_module, "fit")
 
 

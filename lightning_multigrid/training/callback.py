@@ -8,11 +8,12 @@ from typing import Any
 
 from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, Trainer, TrainerFn, whole_words
+from lightning_multigrid.host import Callback, LightningModule, Trainer, TrainerFn
 from lightning_multigrid.reports import Account, RunReport
 from lightning_multigrid.schedule import LongCycle, ShortCycle
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.refusals import refuse_other_seed, refuse_unsupported
+from lightning_multigrid.training.resume import state_to_continue
 from lightning_multigrid.training.run import Run, begin_run
 from lightning_multigrid.training.takeover import Takeover
 
@@ -129,7 +130,6 @@ class MultigridCallback(Arguments, Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             self._run, self._account = None, Account()
-            self._takeover.enter_context(whole_words())
             refuse_unsupported(trainer, pl_module)
             self._takeover.convert_batchnorm(pl_module, self.sub_batch)
 
@@ -186,11 +186,11 @@ class MultigridCallback(Arguments, Callback):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn != TrainerFn.FITTING or self._state_in(checkpoint) == {"schedule": None}:
             return  # only its weights are used, or a tuner takes its own checkpoint back
+        state = state_to_continue(self._state_in(checkpoint))
         if self._run is None:
             self._checkpoint = checkpoint
             return
         # Strategies that shard the model load checkpoints only when the training is planned already.
-        state = self._state_in(checkpoint)
         if self.seed is None:
             refuse_other_seed(state, self.fit.plan.seed)
         self.fit.resume(checkpoint, state)

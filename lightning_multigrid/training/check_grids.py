@@ -84,21 +84,15 @@ def check_grids(
     plan: PointsOnPlan,
     boxes_follow: bool = False,
     trainer: Trainer | None = None,
-    grouped: bool = True,
-) -> dict[BatchShape, float]:
+) -> None:
     """Refuses grids that a script cannot take, or on which it would compute something else than on the baseline's.
 
     A mini-batch of `TRIED_CLIPS` clips goes through the handlers and a `Rehearsal`: without a Trainer, of shapes only.
     What cannot be rehearsed on the baseline's grid is accepted, and said. Where boxes follow the clips, pixels may be
-    counted from the first: so places are judged on grids of the full size. The order of rows matters if BatchNorm has
-    statistics of several groups of clips.
-
-    Returns:
-        The multiply-adds of a clip of each grid, forward; empty if they are not known.
+    counted from the first: so places are judged on grids of the full size.
     """
     baseline = grids[0].clip
     rehearsal = Rehearsal(module, trainer, baseline)
-    flops: dict[BatchShape, float] = {}
     first: Trial | None = None
     quiet = trainer is None or trainer.progress_bar_callback is None or not trainer.is_global_zero
     shapes = [*dict.fromkeys(grid.clip for grid in grids)]
@@ -111,21 +105,18 @@ def check_grids(
             except Exception as error:
                 if grid == baseline:
                     _tell(module, {name: said(error)}, trainer)
-                    return {}
+                    return
                 raise _refusal(module, grid, name, error) from error
             plan.check(name, grid, shapes_of_clips(batch), TRIED_CLIPS)
         if grid == baseline:
             first = rehearsal.begin(batch)
             _tell(module, rehearsal.failures, trainer)
-            if grouped:
-                _refuse_scattered(module, first)
         if first is None:
             continue
         trial = first if grid == baseline else rehearsal.run(grid, batch)
-        flops[grid] = trial.flops
         if isinstance(trial.error, torch.OutOfMemoryError):  # a rehearsal keeps more than a step does
             _tell(module, {f"a step on {grid}": said(trial.error)}, trainer)
-            return {}
+            return
         if trial.error is not None:
             raise _refusal(module, grid, _name(module, trial.layer), trial.error) from trial.error
         judged = not boxes_follow or grid.size == baseline.size
@@ -137,7 +128,6 @@ def check_grids(
         if plan.excess(_MODEL, grid, convolved, TRIED_CLIPS) > _MOST and costs > _MOST:
             plan.check(_MODEL, grid, convolved, TRIED_CLIPS)
     plan.tried = True
-    return flops if all(flops.values()) else {}
 
 
 @contextmanager
@@ -177,16 +167,6 @@ def _refuse_mixing(module: nn.Module, grid: BatchShape, first: Trial, trial: Tri
             f"height x width): there, what {_name(module, layer)} makes of one clip changes with another one, as it "
             "doesn't on the baseline's grid. Where the model parts the clips from their frames or pixels, take their "
             "numbers from the shape of the clips, not from a constant."
-        )
-
-
-def _refuse_scattered(module: nn.Module, first: Trial | None) -> None:
-    if first is not None and first.scattered:
-        raise ValueError(
-            f"{type(module).__name__} gives {_name(module, first.scattered[0])} the rows of a clip apart from each "
-            "other: time first, or one view of all clips after the other. There BatchNorm has statistics for groups of "
-            "neighbouring rows, so each group would have one moment, or one view. Order the rows by clips: "
-            "`flatten(0, 1)` of B x T x ..., or for two views `torch.stack([one, other], 1).flatten(0, 1)`."
         )
 
 

@@ -121,6 +121,17 @@ def global_seed(trainer: Trainer) -> int:
     return cast("int", trainer.strategy.broadcast(drawn))
 
 
+def slurms_checkpoint(trainer: Trainer) -> set[str]:
+    """Returns the newest checkpoint that Lightning has written when SLURM requeued a job, if there is one.
+
+    Lightning 2.5.3 to 2.6.6 (`trainer/connectors/checkpoint_connector.py`, `_hpc_resume_path`, and `_parse_ckpt_path`,
+    which takes the newest file of `ModelCheckpoint._find_last_checkpoints` for `ckpt_path="last"`): "last" does not
+    look at these, and None, which does, looks at nothing else.
+    """
+    path = trainer._checkpoint_connector._hpc_resume_path
+    return {path} if path else set()
+
+
 def attach(trainer: Trainer, module: LightningModule) -> None:
     """Makes a Trainer answer `configure_optimizers` as in `fit`, without one. `Takeover.attach` also undoes it.
 

@@ -1,7 +1,7 @@
 """Mini-batches as `training_step` is given them, made or moved outside of Lightning's loop."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -55,9 +55,18 @@ def _owner(name: str, trainer: Trainer, module: LightningModule) -> Any:
     return data if data is not None and is_overridden(name, data) else module
 
 
+def read_on_grids(loader: MultigridLoader, grids: Sequence[BatchShape], clips: int) -> list[Any]:
+    """Makes a mini-batch of some clips on each grid out of one clip, as a worker does; one that fails is its error."""
+    first = getattr(loader.clip_dataset, "first", 0)
+    return loader.read(*([ClipRequest(first, grid.frames, grid.size, seed=0)] * clips for grid in grids))
+
+
 def read_on_grid(loader: MultigridLoader, grid: BatchShape, clips: int) -> Any:
-    """Makes a mini-batch of some clips on a grid out of one clip, as a worker does."""
-    return loader.read([ClipRequest(getattr(loader.clip_dataset, "first", 0), grid.frames, grid.size, seed=0)] * clips)
+    """Makes a mini-batch of some clips on a grid."""
+    [batch] = read_on_grids(loader, [grid], clips)
+    if isinstance(batch, Exception):
+        raise batch
+    return batch
 
 
 def _hooks(trainer: Trainer, module: LightningModule) -> list[Handler]:
@@ -69,11 +78,20 @@ def _hooks(trainer: Trainer, module: LightningModule) -> list[Handler]:
     return [hook("on_before_batch_transfer"), transfer, hook("on_after_batch_transfer")]
 
 
-def handlers(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> list[Handler]:
-    """Returns what handles a mini-batch of `TRIED_CLIPS` clips before a step, in its order."""
+def handlers(
+    trainer: Trainer, module: LightningModule, loader: MultigridLoader, grids: Sequence[BatchShape]
+) -> list[Handler]:
+    """Returns what handles a mini-batch of `TRIED_CLIPS` clips of some grids before a step, in its order."""
+    batches: dict[BatchShape, Any] = {}
 
     def read(grid: BatchShape) -> Any:
-        return trainer.precision_plugin.convert_input(read_on_grid(loader, grid, TRIED_CLIPS))
+        if not batches:  # all at once, as a worker takes time to start
+            shapes = [*dict.fromkeys(shape.clip for shape in grids)]
+            batches.update(zip(shapes, read_on_grids(loader, shapes, TRIED_CLIPS), strict=True))
+        batch = batches.pop(grid)
+        if isinstance(batch, Exception):
+            raise batch
+        return trainer.precision_plugin.convert_input(batch)
 
     return [Handler("the dataset or its `collate_fn`", read), *_hooks(trainer, module)]
 

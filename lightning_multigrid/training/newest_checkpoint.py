@@ -1,18 +1,22 @@
 """The newest state of a training, for `ckpt_path="last"`."""
 
 import os
+import time
 from datetime import timedelta
+from typing import Any
 
 from typing_extensions import override
 
 from lightning_multigrid.host import LightningModule, ModelCheckpoint, Trainer
+from lightning_multigrid.training.lightning_internals import slurms_checkpoint
 
 
 class NewestCheckpoint(ModelCheckpoint):
     """Keeps the newest state of a training as `last.ckpt`: every few minutes, at the end, and where it is stopped.
 
-    `fit(..., ckpt_path="last")` continues from it. `ModelCheckpoint(monitor=..., save_last=True)` writes `last.ckpt`
-    only together with a better one (Lightning 2.6.6), so with it a training goes back to its best epoch.
+    `fit(..., ckpt_path="last")` continues from it, or from the checkpoint that Lightning writes when SLURM requeues the
+    job, if that is newer. `ModelCheckpoint(monitor=..., save_last=True)` writes `last.ckpt` only together with a better
+    one (Lightning 2.6.6), so with it a training goes back to its best epoch.
 
     Args:
         dirpath: Folder of this training's checkpoints; another training in it writes over them.
@@ -25,17 +29,41 @@ class NewestCheckpoint(ModelCheckpoint):
     def __init__(self, dirpath: str | os.PathLike[str], minutes: float = 5.0) -> None:
         if minutes < 0:
             raise ValueError(f"`minutes` must be at least 0, got {minutes:g}.")
-        interval = timedelta(minutes=minutes)
         super().__init__(
             os.fspath(dirpath),
             filename=self.CHECKPOINT_NAME_LAST,
-            train_time_interval=interval,
+            train_time_interval=timedelta(minutes=minutes),
             save_on_exception=True,
             enable_version_counter=False,
         )
+        self._given, self._seconds, self._written = os.fspath(dirpath), 60 * minutes, 0.0
+
+    @property
+    @override
+    def state_key(self) -> str:
+        return f"NewestCheckpoint({self._given!r})"  # a config may have one, and the script that starts it another
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        self._written = time.monotonic()
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+        # A clock of its own: Lightning's (2.6.6) stands still with manual optimization. Rank 0 decides for all.
+        if trainer.strategy.broadcast(time.monotonic() - self._written >= self._seconds):
+            self._write(trainer)
+            self._written = time.monotonic()
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._write(trainer)
+
+    def _write(self, trainer: Trainer) -> None:
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             path = os.path.join(str(self.dirpath), self.CHECKPOINT_NAME_LAST + self.FILE_EXTENSION)
             trainer.save_checkpoint(path, weights_only=False)
+
+    def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:  # see `slurms_checkpoint`
+        found: set[str] = super()._find_last_checkpoints(trainer)
+        return found | slurms_checkpoint(trainer)

@@ -2,18 +2,20 @@
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 
 from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, is_a
-from lightning_multigrid.norm import set_sub_batch
+from lightning_multigrid.norm import set_sub_batch, sub_batchnorm_layers
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import RunReport, step_values
 from lightning_multigrid.schedule import Place, Plan
 from lightning_multigrid.training.check_grids import PointsOnPlan
 from lightning_multigrid.training.lightning_internals import step_is_logged
 from lightning_multigrid.training.takeover import Takeover
+from lightning_multigrid.training.torch_internals import raised_limits
 
 
 class Part:
@@ -100,6 +102,30 @@ class Positions(Part):
 
     def end(self) -> None:
         self.following.restore()
+
+
+class Compiled(Part):
+    """`torch.compile` may make a graph for each grid. A mini-batch that matches none, such as a tail, runs eagerly."""
+
+    def __init__(self, plan: Plan, module: LightningModule, world: int, takeover: Takeover) -> None:
+        self._plan, self._grids = plan, frozenset(plan.schedule.grids_of_statistics)
+        graphs = 2 * len(self._grids) + 8  # for training, for validation, and for what else a script may do
+        if world > 1 and any(shape.clips < sub_batch for shape, sub_batch in self._grids):
+            # Where ranks share statistics, a graph ends before each BatchNorm layer and another begins after it.
+            graphs *= 1 + len(sub_batchnorm_layers(module))
+        takeover.enter_context(raised_limits(graphs))
+        self._eager = takeover.enter_context(ExitStack())
+
+    def before(self, place: Place, mini_batch: Any) -> None:
+        step = self._plan.step(place)
+        if (step.shape, step.sub_batch) not in self._grids:
+            self._eager.enter_context(torch.compiler.set_stance("force_eager"))
+
+    def after(self, place: Place) -> None:
+        self._eager.close()
+
+    def end(self) -> None:
+        self._eager.close()
 
 
 class ArrivedClips(Part):

@@ -18,6 +18,7 @@ from lightning_multigrid.loading import MultigridLoader, MultigridSampler, deriv
 from lightning_multigrid.norm import (
     BatchNorm,
     average_statistics,
+    convert_sub_batchnorm,
     observed_moments,
     set_sub_batch,
     tracking_layers,
@@ -140,7 +141,8 @@ def _training_layers(module: nn.Module, modes: Mapping[str, bool]) -> dict[str, 
 
 def _replica(module: LightningModule, modes: Mapping[str, bool]) -> LightningModule:
     """Returns a copy without a Trainer that shares the parameters of a module and nothing else."""
-    replica = copy_without_trainer(module, {id(parameter): parameter for parameter in module.parameters()})
+    copied = copy_without_trainer(module, {id(parameter): parameter for parameter in module.parameters()})
+    replica = convert_sub_batchnorm(copied)  # copies are plain
     for name, part in replica.named_modules():
         part.training = modes.get(name, True)
     return replica

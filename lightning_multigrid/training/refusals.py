@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, is_a
 from lightning_multigrid.loading import FixedClips, MultigridLoader, order_of, same_loader
 from lightning_multigrid.norm import BatchNorm, left_alone
-from lightning_multigrid.training.mini_batches import first_clips, read_on_grid
+from lightning_multigrid.training.mini_batches import first_clips, read_on_grids
 
 
 def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
@@ -84,9 +84,9 @@ def refuse_split_models(strategy: Any) -> None:
             )
 
 
-def refuse_other_seed(state: dict[str, Any] | None, seed: int) -> None:
+def refuse_other_seed(state: dict[str, Any], seed: int) -> None:
     """Refuses a checkpoint whose order of clips is another one, where it is loaded too late to take its seed."""
-    if state is not None and state["seed"] != seed:
+    if state["seed"] != seed:
         raise MisconfigurationException(
             f"The checkpoint's order of clips has the seed {state['seed']}, and this run's has {seed}. With a sharded "
             f"model it is known too late. Resume with `MultigridCallback(seed={state['seed']})`."
@@ -102,7 +102,7 @@ def warn_of_own_state(loader: DataLoader[Any], multigrid: MultigridLoader) -> No
             names.append(f"sampler {type(sampler).__name__}")
     if isinstance(clips, FixedClips):
         grid = multigrid.sampler.plan.schedule.baseline.shape
-        one, other = (first_clips(read_on_grid(multigrid, grid, clips=1)) for _ in range(2))
+        one, other = map(first_clips, read_on_grids(multigrid, [grid, grid], clips=1))
         if one is not None and other is not None and not torch.equal(one, other):
             names.append(f"dataset {type(clips.dataset).__name__}")
     for name in names:

@@ -19,7 +19,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_multigrid.host import LightningModule, Trainer
 from lightning_multigrid.loading import seeded
-from lightning_multigrid.norm import sub_batchnorm_layers
 from lightning_multigrid.positions import Encounter, Following, TracedValues
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.lightning_internals import stage_of_training
@@ -41,7 +40,6 @@ class Trial:
     encounters: Sequence[Encounter] = ()  # what met the clips without being made of them
     compared: Sequence[str] = ()  # layers whose outputs were compared for other clips
     mixing: Sequence[str] = ()  # layers with outputs that depend on several clips, in the order of the step
-    scattered: Sequence[str] = ()  # BatchNorm layers to which the rows of a clip come apart from each other
 
 
 class Rehearsal:
@@ -105,7 +103,6 @@ class Rehearsal:
             outputs = [*_changed(seen.outputs, *(other.outputs for other in others))]
             trial.compared = [name for name, _ in outputs]
             trial.mixing = [name for name, changed in outputs if torch.stack(changed).all(dim=0).any()]
-            trial.scattered = _scattered(seen, *others)
 
     def _run(self, grid: BatchShape, batch: Any, seen: "_Seen") -> None:
         trainer, copied = self._trainer, self._copy()
@@ -172,7 +169,6 @@ class _Seen:
     def __init__(self) -> None:
         self._entered: list[str] = []
         self.outputs: list[tuple[str, Tensor]] = []
-        self.rows: list[tuple[str, Tensor]] = []  # of the inputs of BatchNorm layers, a number for each
 
     @property
     def layer(self) -> str:
@@ -180,17 +176,14 @@ class _Seen:
         return self._entered[-1] if self._entered else ""
 
     def watch(self, module: nn.Module) -> None:
-        grouping = [layer for layer in sub_batchnorm_layers(module) if layer.training]
         for name, layer in module.named_modules():
             if type(layer).__module__.startswith("torchmetrics."):  # it counts, over all clips
                 continue
-            layer.register_forward_pre_hook(partial(self._enter, name, layer in grouping))
+            layer.register_forward_pre_hook(partial(self._enter, name))
             layer.register_forward_hook(self._leave)
 
-    def _enter(self, name: str, grouping: bool, layer: nn.Module, inputs: Any) -> None:
+    def _enter(self, name: str, layer: nn.Module, inputs: Any) -> None:
         self._entered.append(name)
-        if grouping and inputs:
-            self.rows.append((name, inputs[0].detach().flatten(1).float().mean(1)))
 
     def _leave(self, layer: nn.Module, inputs: Any, output: Any) -> None:  # a value would replace the output
         name = self._entered.pop()
@@ -210,17 +203,6 @@ def _changed(
             return  # the clips' values decide which layers run
         noise = max(_NOISE, 4 * torch.finfo(numbers.dtype).eps) * numbers.abs().max() if len(numbers) else 0
         yield name, [(values - numbers).abs() > noise for _, values in alike]
-
-
-def _scattered(seen: _Seen, *others: _Seen) -> list[str]:
-    """The BatchNorm layers in whose input the rows of a clip are not neighbours."""
-    found = []
-    for name, changed in _changed(seen.rows, *(other.rows for other in others)):
-        apart = not torch.stack(changed).all(dim=0).any()
-        rows = len(changed[0]) // TRIED_CLIPS
-        if apart and rows and any(len({row // rows for [row] in one.nonzero().tolist()}) > 1 for one in changed):
-            found.append(name)
-    return found
 
 
 class _FirstConvolution(TorchFunctionMode):

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from lightning_utilities.core.rank_zero import rank_zero_info
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.loading import (
@@ -16,6 +17,7 @@ from lightning_multigrid.loading import (
     ScriptLoader,
     StreamSamples,
     clip_dataset,
+    in_worker,
     order_of,
 )
 from lightning_multigrid.norm import make_groups, sub_batchnorm_layers, tracking_layers
@@ -38,6 +40,7 @@ from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.mini_batches import handlers
 from lightning_multigrid.training.parts import (
     ArrivedClips,
+    Compiled,
     Ground,
     Part,
     Patience,
@@ -137,9 +140,9 @@ class Run:
             counters.forget_loader()
         self.patience.complete(checkpoint)
 
-    def resume(self, checkpoint: dict[str, Any], state: State | None) -> None:
+    def resume(self, checkpoint: dict[str, Any], state: State) -> None:
         """Continues from a checkpoint, before Lightning reads its counters."""
-        found = find_continuation(checkpoint, state, self.plan, self.lr.schedulers)
+        found = find_continuation(checkpoint, state, self.plan)
         self.plan = self.ground.plan = replace(self.plan, start=found.place)
         self.lr.resume(found)
 
@@ -173,7 +176,7 @@ def begin_run(
     seen = source if streamed or source.batch_size is not None else script
     front = ScriptLoader(seen, loader, lambda: trainer.current_epoch)
     run = loader.loop = _make_run(arguments, trainer, takeover, loader, front, account)
-    if checkpoint is not None:
+    if checkpoint is not None and state is not None:
         run.resume(checkpoint, state)
     warn_of_own_state(script, loader)
     plan, schedule = run.plan, run.plan.schedule
@@ -202,7 +205,7 @@ def _plan_loader(
 ) -> MultigridLoader:
     """Plans the training of a script on this device; returns the loader of its mini-batches."""
     recipe = read_recipe(trainer, script, trainer.world_size)
-    dataset = _clips_of(arguments, script.dataset)
+    dataset = _clips_of(arguments, script)
     shape = BatchShape(cast("int", script.batch_size), dataset.frames, dataset.size)
     given = saved_seed if arguments.seed is None else arguments.seed
     seed, world = internals.global_seed(trainer) if given is None else given, trainer.world_size
@@ -217,14 +220,16 @@ def _plan_loader(
     return MultigridLoader(dataset, MultigridSampler(plan, order, rank=trainer.global_rank), script)
 
 
-def _clips_of(arguments: Arguments, dataset: Dataset[Any]) -> ClipDataset:
+def _clips_of(arguments: Arguments, script: DataLoader[Any]) -> ClipDataset:
+    dataset = script.dataset
     known = clip_dataset(dataset)
     if known is not None and (arguments.clips or arguments.follow):
         raise ValueError(
             f"{type(dataset).__name__} brings its samples to a grid itself, in `read_clip`, so `clips` and "
             "`follow` would have no effect. Leave them out."
         )
-    return known or FixedClips(dataset, arguments.layout, arguments.clips, arguments.follow)
+    look = partial(in_worker, script, dataset)
+    return known or FixedClips(dataset, arguments.layout, arguments.clips, arguments.follow, look)
 
 
 def _make_run(
@@ -239,7 +244,6 @@ def _make_run(
     module, plan = trainer.lightning_module, loader.sampler.plan
     grids, points = [plan.schedule.baseline.shape, *plan.schedule.grids], PointsOnPlan()
     boxes_follow = any(set("xywh") & set(axes) for axes in (arguments.follow or {}).values())
-    grouped = any(shape.clips >= 2 * sub_batch for shape, sub_batch in plan.schedule.grids_of_statistics)
     sharded = trainer.strategy.restore_checkpoint_after_setup
     if sharded:
         rank_zero_info(
@@ -247,13 +251,13 @@ def _make_run(
             "mix, and places that are counted from the first, are not seen."
         )
     host = None if sharded else trainer
-    flops = check_grids(module, grids, handlers(trainer, module, loader), points, boxes_follow, host, grouped)
+    check_grids(module, grids, handlers(trainer, module, loader, grids), points, boxes_follow, host)
     estimate = None
     if arguments.precise_bn_batches is not None:
         estimate = PopulationEstimate(loader, arguments.precise_bn_batches)
         estimate.check(trainer, module)
     statistics = EvaluationStatistics(estimate, account)
-    report = RunReport(plan, flops, loader.num_workers, ways_out(loader.clip_dataset), Clock(module.device), account)
+    report = RunReport(plan, loader.num_workers, ways_out(loader.clip_dataset), Clock(module.device), account)
     scales_decay = arguments.weight_decay_scaling == "timescale"
     by_hand = arguments.lr_by_hand is not None
     lr = BaselineLR(plan, trainer, module, takeover, report.lr_curve, scales_decay, by_hand)
@@ -265,6 +269,7 @@ def _make_run(
         ground,
         SubBatches(plan, module),
         Positions(plan, following),
+        Compiled(plan, module, trainer.world_size, takeover),
         ArrivedClips(plan, points),
         Reporting(plan, report, trainer, module),
         statistics,

@@ -6,24 +6,13 @@ from functools import partial, wraps
 from types import new_class
 from typing import Any, cast
 
-from rich.progress import BarColumn, ProgressColumn, TextColumn
 from torch import nn
 
-from lightning_multigrid.host import Callback, LightningModule, Trainer, above_bar, is_a
+from lightning_multigrid.host import Callback, LightningModule, Trainer, is_a
 from lightning_multigrid.norm import TemporaryConversion
 from lightning_multigrid.reports import ClosingWords, RunReport
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.training import lightning_internals as internals
-
-
-def _narrow_columns(theme: Any) -> list[ProgressColumn]:
-    """The columns of Lightning's bar of Rich that leave room for ours on 80 characters, without times of the epoch."""
-    style, done = theme.progress_bar, theme.progress_bar_finished
-    return [
-        TextColumn("{task.description}"),
-        BarColumn(8, complete_style=style, finished_style=done, pulse_style=theme.progress_bar_pulse),
-        TextColumn("{task.completed:.0f}/{task.total}", style=theme.batch_progress),
-    ]
 
 
 class Takeover(ExitStack):
@@ -74,13 +63,13 @@ class Takeover(ExitStack):
         owner.__class__ = new_class(own.__name__, (own,), exec_body=lambda space: space.update(names | members))
 
     def show_on_bar(self, trainer: Trainer, report: RunReport) -> None:
-        """Shows items of a report on the progress bar; until the bar is gone, messages appear above it."""
+        """Shows items of a report on the progress bar, and what it tells on the way above the bar."""
         bar: Any = trainer.progress_bar_callback
-        messages = ExitStack()
-        messages.enter_context(above_bar(bar))
-        self.add_callback(trainer, ClosingWords(report, messages))
+        self.add_callback(trainer, ClosingWords(report))
         if bar is None:
             return
+        if trainer.is_global_zero:
+            report.tell = bar.print
         own = bar.get_metrics
 
         @wraps(own)
@@ -91,9 +80,6 @@ class Takeover(ExitStack):
 
         # Items that are text can only come from this method; what is logged for the bar must be a number.
         self.set_attribute(bar, "get_metrics", get_metrics)
-        package = type(bar).__module__.partition(".")[0]
-        if is_a(bar, "callbacks.RichProgressBar") and package in ("lightning", "pytorch_lightning"):
-            self.set_attribute(bar, "configure_columns", lambda trainer: _narrow_columns(bar.theme))
 
     def add_callback(self, trainer: Trainer, callback: Callback) -> None:
         """Adds a callback, which comes last until another one is added."""

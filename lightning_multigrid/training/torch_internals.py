@@ -43,7 +43,7 @@ def forget_hooks(module: nn.Module) -> None:
 
 @contextmanager
 def raised_limits(graphs: int) -> Iterator[None]:
-    """Lets `torch.compile` make this many graphs of a function; one more is an error instead of a warning.
+    """Lets `torch.compile` make this many graphs of a function; with one more, it warns and runs the function eagerly.
 
     torch 2.6 to 2.15 (`_dynamo/config.py`): there is no public setting. The names are those of 2.6, which later
     versions keep as aliases.
@@ -53,19 +53,8 @@ def raised_limits(graphs: int) -> Iterator[None]:
     with config.patch(
         cache_size_limit=max(graphs, config.cache_size_limit),
         accumulated_cache_size_limit=max(64 * graphs, config.accumulated_cache_size_limit),
-        fail_on_cache_limit_hit=True,
     ):
         yield
-
-
-def count_graphs() -> int:
-    """Returns how many graphs `torch.compile` has made in this process since its last reset.
-
-    torch 2.6 to 2.15 (`_dynamo/utils.py`, `counters`): the public logs tell people of recompilations, but no program.
-    """
-    from torch._dynamo.utils import counters
-
-    return counters["stats"]["unique_graphs"]
 
 
 def name_in_state_dict(name: str) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from step_count import CountedOperations
+from count_operations import CountedOperations
 from torch.nn.functional import cross_entropy
 
 from lightning_multigrid import convert_sub_batchnorm, models

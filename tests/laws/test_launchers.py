@@ -108,9 +108,7 @@ def test_many_layers_that_share_statistics_are_compiled(tmp_path):
         by_lightning(folder, 2, layers=20, compiled=compiled)
         seen, *_ = torch.load(f"{folder}/0.pt")
         losses[compiled] = [loss for *_, loss in seen]
-    eager = losses[False]
-    assert len(losses[True]) > len(eager)  # the tries of each grid come first
-    assert losses[True][-len(eager) :] == pytest.approx(eager, rel=1e-3)
+    assert losses[True] == pytest.approx(losses[False], rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +150,6 @@ def test_a_batchnorm_layer_that_is_sharded_itself_is_refused():
 
 
 def test_the_seed_of_a_checkpoint_that_is_loaded_late():
-    refuse_other_seed(None, 3)
     refuse_other_seed({"seed": 3}, 3)
     with pytest.raises(MisconfigurationException, match=r"Resume with `MultigridCallback\(seed=7\)`"):
         refuse_other_seed({"seed": 7}, 3)

@@ -310,25 +310,6 @@ def test_manual_optimization_resumes_to_the_bit(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:The LR of Adam will be multiplied")
-def test_a_manual_baseline_goes_on_with_the_callback(tmp_path):
-    class Saving(Manual):
-        def on_train_epoch_end(self):
-            super().on_train_epoch_end()
-            self.trainer.save_checkpoint(tmp_path / f"{self.current_epoch}.ckpt")
-
-    def make():
-        return Saving("step", {"interval": "step"})
-
-    run(make)
-    resumed, host = run(make, MultigridCallback(lr_scaling="linear"), ckpt_path=tmp_path / "0.ckpt")
-    epoch, batch, _, lr = resumed.used[0]
-    step, sampler = steps_of(host)[epoch, batch], sampler_of(host)
-    clock = sampler.schedule.baseline_epoch(epoch + Fraction(step.offset, sampler.clips))
-    assert 1 <= clock < 1.5
-    assert lr == pytest.approx(0.1 * 0.8 ** math.floor(clock * BATCHES) * step.lr_scale)
-
-
-@pytest.mark.filterwarnings("ignore:The LR of Adam will be multiplied")
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -748,8 +729,3 @@ def test_progress_goes_on_after_resuming(tmp_path):
     whole, _ = run(Script, MultigridCallback(), saver, enable_checkpointing=True)
     resumed, _ = run(Script, MultigridCallback(), ckpt_path=tmp_path / "step=6.ckpt")
     assert resumed.progress == whole.progress[6:]
-    # From a checkpoint of the baseline, Lightning has counted the baseline's steps.
-    run(Script, ModelCheckpoint(tmp_path / "baseline", save_top_k=-1, filename="{epoch}"), enable_checkpointing=True)
-    crossed, _ = run(Script, MultigridCallback(), ckpt_path=tmp_path / "baseline" / "epoch=0.ckpt")
-    assert crossed.progress == sorted(crossed.progress)
-    assert crossed.progress[-1] == 1

@@ -1,10 +1,9 @@
-"""Resuming: exactly, on another number of ranks, from the baseline and back to it. Real Trainers, no mocks."""
+"""Resuming: exactly, on another number of ranks, and without the callback. Real Trainers, no mocks."""
 
 import json
 import logging
 import multiprocessing
 import runpy
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -368,66 +367,42 @@ def test_another_global_batch_goes_on_after_the_clips_that_were_seen(tmp_path, c
     assert lr == pytest.approx(0.1 * here.lr_scale * 0.1 ** ((clock >= 2) + (clock >= 3)))
 
 
-# --- From the baseline, and back ---
+# --- Without the callback ---
 
 
-def train_for(folder, callback, scheduler, epochs=None, ckpt_path=None, **arguments):
-    """Trains with a checkpoint at the end of each epoch; returns the LR of each step by epoch and batch."""
+def train_for(folder, callback, scheduler, ckpt_path=None):
+    """Trains four epochs of the baseline with a checkpoint at the end of each one."""
     module = Module(scheduler)
-    ends = saver(folder, every_n_epochs=1, filename="{epoch}")
     both = [] if callback is None else [callback]
-    fit(module, *both, ends, enable_checkpointing=True, ckpt_path=ckpt_path, max_epochs=4, **arguments)
+    ends = saver(folder, every_n_epochs=1, filename="{epoch}")
+    fit(module, *both, ends, enable_checkpointing=True, ckpt_path=ckpt_path, max_epochs=4)
     return module
 
 
 @pytest.mark.parametrize(
     "scheduler", [one_cycle, *(pytest.param(make, marks=SLOW) for make in (steps_scheduler, cosine))]
 )
-def test_a_baselines_checkpoint_goes_on_where_the_baseline_clock_says_the_same(scheduler, tmp_path, caplog):
-    train_for(tmp_path / "baseline", None, scheduler)
-    whole = train_for(tmp_path / "multigrid", MultigridCallback(milestones=[2, 3]), scheduler)
-    for epoch in (1, 3):
-        caplog.clear()
-        path = tmp_path / "baseline" / f"{epoch - 1}.ckpt"
-        with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
-            crossed = train_for(tmp_path / "on", MultigridCallback(milestones=[2, 3]), scheduler, ckpt_path=path)
-        # From there on, epochs, mini-batches, shapes and LR are those of a whole multigrid training.
-        rest = whole.seen[len(whole.seen) - len(crossed.seen) :]
-        assert [step[:3] for step in crossed.seen] == [step[:3] for step in rest]
-        assert crossed.lrs == pytest.approx([lr for *_, lr, _ in rest])
-        plan = PLAN if scheduler is steps_scheduler else replace(PLAN, stepwise=False)
-        positions = [
-            (e + Fraction(step.offset, CLIPS), (e, b)) for e in range(6) for b, step in enumerate(plan.steps(e, CLIPS))
-        ]
-        start = min(place for position, place in positions if plan.baseline_epoch(position) >= epoch)
-        assert crossed.seen[0][:2] == start
-        assert f"at its epoch {epoch} of 4. This run trains multigrid" in caplog.text
-        assert f"in epoch {start[0]} of 6 at batch {start[1]}." in caplog.text
-
-
-@pytest.mark.parametrize(
-    "scheduler", [one_cycle, *(pytest.param(make, marks=SLOW) for make in (steps_scheduler, cosine))]
-)
-def test_a_multigrid_checkpoint_goes_on_as_the_baseline_and_then_without_the_callback(scheduler, tmp_path):
-    train_for(tmp_path / "multigrid", MultigridCallback(milestones=[2, 3]), scheduler)
+def test_an_epochs_end_goes_on_without_the_callback(scheduler, tmp_path):
     baseline = train_for(tmp_path / "baseline", None, scheduler)
-    for epoch in (3, 5):
-        off = MultigridCallback(milestones=[2, 3], **OFF)
-        path = tmp_path / "multigrid" / f"{epoch - 1}.ckpt"
-        folder = tmp_path / f"off {epoch}"
-        crossed = train_for(folder, off, scheduler, ckpt_path=path)
-        rest = baseline.seen[len(baseline.seen) - len(crossed.seen) :]
-        assert [step[:3] for step in crossed.seen] == [step[:3] for step in rest]
-        assert crossed.lrs == pytest.approx([lr for *_, lr, _ in rest])
-        clock = (PLAN if scheduler is steps_scheduler else replace(PLAN, stepwise=False)).baseline_epoch(epoch)
-        assert crossed.seen[0][:2] == (int(clock), -(-int((clock % 1) * 100 * 1000) // 4000))
-        last = max(int(path.stem) for path in folder.glob("*.ckpt") if int(path.stem) < 3)
-        with pytest.warns(UserWarning, match=r"callbacks used to create the .*: \['MultigridCallback'\]"):
-            plain = train_for(tmp_path / "plain", None, scheduler, ckpt_path=folder / f"{last}.ckpt")
-        rest = baseline.seen[len(baseline.seen) - len(plain.seen) :]
-        assert plain.seen[0][:2] == (last + 1, 0)
-        assert [step[:3] for step in plain.seen] == [step[:3] for step in rest]
-        assert plain.lrs == pytest.approx([lr for *_, lr, _ in rest])
+    train_for(tmp_path / "off", MultigridCallback(**OFF), scheduler)
+    with pytest.warns(UserWarning, match=r"callbacks used to create the .*: \['MultigridCallback'\]"):
+        plain = train_for(tmp_path / "plain", None, scheduler, ckpt_path=tmp_path / "off" / "1.ckpt")
+    rest = baseline.seen[len(baseline.seen) - len(plain.seen) :]
+    assert plain.seen[0][:2] == (2, 0)
+    assert [step[:3] for step in plain.seen] == [step[:3] for step in rest]
+    assert plain.lrs == pytest.approx([lr for *_, lr, _ in rest])
+
+
+def test_the_end_of_a_coarse_epoch_goes_on_without_the_callback(tmp_path):
+    """Epochs count on; the mini-batches and the LR are the script's."""
+    train_for(tmp_path / "multigrid", MultigridCallback(milestones=[2, 3]), steps_scheduler)
+    path = tmp_path / "multigrid" / "2.ckpt"
+    [group] = torch.load(path, weights_only=True)["optimizer_states"][0]["param_groups"]
+    with pytest.warns(UserWarning, match=r"callbacks used to create the .*: \['MultigridCallback'\]"):
+        plain = train_for(tmp_path / "plain", None, steps_scheduler, ckpt_path=path)
+    assert [step[:2] for step in plain.seen] == [(3, batch) for batch in range(25)]
+    assert set(plain.shapes) == {(4, 8, 32)}
+    assert set(plain.lrs) == {group["lr"]}
 
 
 @SLOW
@@ -441,34 +416,26 @@ def test_a_schedule_without_cycles_is_the_baseline(tmp_path):
 def test_what_means_nothing_here_is_refused(tmp_path):
     fit(Module(steps_scheduler), MultigridCallback(), saver(tmp_path / "multigrid", every_n_train_steps=2),
         enable_checkpointing=True)  # fmt: skip
-    fit(Module(steps_scheduler), saver(tmp_path / "plain", every_n_train_steps=5), enable_checkpointing=True)
+    for epoch in (0, 1):  # at an epoch's end, and in its middle
+        keep = saver(tmp_path / f"plain {epoch}", every_n_train_steps=25 + 5 * epoch)
+        fit(Module(steps_scheduler), keep, enable_checkpointing=True, max_epochs=epoch + 1)
 
-    def resume(path, callback, **arguments):
-        fit(Module(steps_scheduler), callback, ckpt_path=tmp_path / path, **arguments)
+    def resume(path, callback):
+        fit(Module(steps_scheduler), callback, ckpt_path=tmp_path / path)
 
-    with pytest.raises(
-        MisconfigurationException,
-        match="belongs to another multigrid schedule(.|\n)*The checkpoint's:\n.*\nphase(.|\n)*This run's:\n.*\nphase",
-    ):
-        resume("multigrid/4.ckpt", MultigridCallback(epoch_factor=2))
-    with pytest.raises(MisconfigurationException, match="belongs to another multigrid schedule"):
-        resume("multigrid/4.ckpt", MultigridCallback(warmup_epochs=0.5))
-    with pytest.raises(
-        MisconfigurationException,
-        match=r"of a training without MultigridCallback, in the middle of its epoch 1 \(batch 5\). This run "
-        r"is a training with it: .*continue to the end of an epoch",
-    ):
-        resume("plain/30.ckpt", MultigridCallback())
-    with pytest.raises(
-        MisconfigurationException,
-        match="of a multigrid training, in the middle of its epoch .* This run is the baseline",
-    ):
-        resume("multigrid/4.ckpt", MultigridCallback(**OFF))
-    with pytest.raises(
-        MisconfigurationException,
-        match=r"with 50 optimizer steps in 2 epoch\(s\), but the baseline of this script has 20 in each. Use the data",
-    ):
-        resume("plain/50.ckpt", MultigridCallback(), train=loader(5))
+    for other in ({"epoch_factor": 2}, {"warmup_epochs": 0.5}, {"lr_scaling": "sqrt"}, OFF):
+        with pytest.raises(
+            MisconfigurationException,
+            match="belongs to another multigrid schedule(.|\n)*The checkpoint's:\n.*\nphase(.|\n)*This run's:\n.*\nph",
+        ):
+            resume("multigrid/4.ckpt", MultigridCallback(**other))
+    for path in ("plain 0/25.ckpt", "plain 1/30.ckpt"):
+        with pytest.raises(
+            MisconfigurationException,
+            match="of a training without MultigridCallback, so its place means nothing here. Continue it without it, "
+            "or start a new training from its weights: `module.load_state_dict",
+        ):
+            resume(path, MultigridCallback())
     with (
         pytest.warns(UserWarning, match="Please add the following callbacks: .*'MultigridCallback'"),
         pytest.raises(RuntimeError, match="0 stateful loaders, but found 1 states"),
@@ -476,22 +443,23 @@ def test_what_means_nothing_here_is_refused(tmp_path):
         fit(Module(steps_scheduler), max_epochs=9, ckpt_path=tmp_path / "multigrid" / "4.ckpt")
 
 
-def test_checkpoints_of_the_first_layout_resume(tmp_path):
-    whole = Module(steps_scheduler)
-    fit(whole, MultigridCallback(), saver(tmp_path, every_n_train_steps=11), enable_checkpointing=True)
+@pytest.mark.parametrize("version", [None, 3])  # the first state said none
+def test_a_checkpoint_of_another_version_is_refused_before_anything_is_planned(version, tmp_path):
+    keep = saver(tmp_path, every_n_train_steps=11)
+    fit(Module(steps_scheduler), MultigridCallback(), keep, enable_checkpointing=True)
     checkpoint = torch.load(tmp_path / "11.ckpt", weights_only=True)
     state = checkpoint["callbacks"]["MultigridCallback"]
-    assert state["version"] == 3
-    checkpoint["callbacks"]["MultigridCallback"] = {
-        **{name: state[name] for name in ("schedule", "seed", "ticks")},
-        "lr_scale": 8.0,
-    }
+    del state["version"]
+    state.update({} if version is None else {"version": version})
     torch.save(checkpoint, tmp_path / "old.ckpt")
-    resumed = Module(steps_scheduler)
-    fit(resumed, MultigridCallback(), ckpt_path=tmp_path / "old.ckpt")
-    assert resumed.seen == whole.seen[11:]
-    with pytest.raises(MisconfigurationException, match="belongs to another multigrid schedule"):
-        fit(Module(steps_scheduler), MultigridCallback(epoch_factor=2), ckpt_path=tmp_path / "old.ckpt")
+    callback, module = MultigridCallback(), Module(steps_scheduler)
+    with pytest.raises(
+        MisconfigurationException,
+        match=rf"of another version of lightning-multigrid \(its state has version {version or 1}, not 4\), so its "
+        "place means nothing here. Continue it with that version, or start a new training from its weights",
+    ):
+        fit(module, callback, ckpt_path=tmp_path / "old.ckpt")
+    module.load_state_dict(torch.load(tmp_path / "old.ckpt")["state_dict"])  # as the message says
 
 
 # --- The arithmetic ---
@@ -521,6 +489,5 @@ def test_the_first_step_after_so_many_clips():
     assert offsets[:3] == [0, 64, 96]
     places = [plan.first_after(0, clips) for clips in (0, 1, 64, 65, 97)]
     assert places == [(0, 0), (0, 1), (0, 1), (0, 2), (1, 0)]
-    assert describe_position(plan, Place(0, 1))["clips_seen"] == 64
-    start = {"clips_seen": 0, "baseline_epoch": str(PLAN.baseline_epoch(2))}
-    assert describe_position(plan, Place(2, 0)) == start
+    assert describe_position(plan, Place(0, 1)) == {"clips_seen": 64}
+    assert describe_position(plan, Place(2, 0)) == {"clips_seen": 0}

@@ -59,7 +59,7 @@ def cluster(tmp_path):
         TASKS=str(tmp_path / "tasks"),
         REQUEUED=str(tmp_path / "requeued"),
         RUN=str(tmp_path / "run"),
-        CHECKPOINT_EVERY="5",
+        CHECKPOINT_MINUTES="0",
         LIGHTNING_MULTIGRID_CACHE=str(tmp_path / "cache"),
         SLURM_JOB_NAME="multigrid",
         SLURM_JOB_ID="17",
@@ -142,7 +142,7 @@ def test_an_array_prepares_what_one_machine_does(cluster, tmp_path):
         assert task.returncode == 0, output
         assert f"Part {number}/2 is done. After the last part, run this with `--merge`" in output
     output, _ = prepare(cluster, "--merge", *folder).communicate(timeout=280)
-    assert f"train: {tmp_path / 'out' / 'manifest.packed'}" in output
+    assert f"train: {tmp_path / 'out' / 'manifest.safetensors'}" in output
     one_machine(read_manifest(source), tmp_path / "whole", FAST)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
@@ -200,7 +200,7 @@ def test_the_plan_of_128_gpus_is_printed(capsys):
 
 def test_the_options_of_the_readme_are_those_of_the_script_and_the_command(tmp_path):
     text = (FOLDER / "README.md").read_text()
-    for option in ("RUN", "CHECKPOINT_EVERY"):
+    for option in ("RUN", "CHECKPOINT_MINUTES"):
         assert f"${{{option}:-" in SCRIPT.read_text()
         assert f"${option}`" in text
     # The strategy of the README, with its time limit, is one that the command takes.

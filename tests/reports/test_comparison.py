@@ -25,8 +25,10 @@ from tests.helpers.tiny import Module, fit, loader
 
 def record(variant, seed, seconds, end, metric="val/top1"):
     account = dict.fromkeys(KINDS, 0.0) | {START: 1.0, STEPS: seconds - 3, WAITING: 2.0}
-    validations = [(seconds / 2, 1, {metric: end / 2}), (seconds, 2, {metric: end})]
-    return RunRecord(variant, seed, account, validations, 2, 10)
+    validations = [(seconds / 2, 0.5, {metric: end / 2}), (seconds, 1.0, {metric: end})]
+    return RunRecord(
+        variant, seed, account, validations, 2, 10, cpu=1.8 * seconds if variant == MULTIGRID else 2 * seconds
+    )
 
 
 def comparison(folder, metric="val/top1", **runs):
@@ -50,7 +52,7 @@ WORSE = [(50, 0.6), (50, 0.7), (50, 0.65)]
         ({"multigrid": GOOD}, "There is nothing to compare yet"),
         (
             {"multigrid": GOOD, "baseline": SAME},
-            r"^Yes: 2\.00x faster by the wall clock, and no worse: val/top1 0\.91",
+            r"^Yes: 2\.00x faster by the wall clock \(2\.22x by CPU time\), and no worse: val/top1 0\.91",
         ),
         (
             {"multigrid": GOOD, "baseline": SAME, "shortened": WORSE},
@@ -82,10 +84,21 @@ def test_of_a_loss_less_is_better(tmp_path):
 def test_the_table_has_means_and_deviations_and_fits_a_terminal(tmp_path):
     table = comparison(tmp_path, multigrid=GOOD, baseline=SAME, shortened=WORSE).table()
     lines = table.splitlines()
-    assert max(map(len, lines)) <= 100
+    assert max(map(len, lines)) <= 80
     assert lines[1].split()[:6] == ["multigrid", "2", "10", "0.91", "+-", "0.01"]
     assert lines[1].endswith("2.00x")
     assert lines[2].endswith("1.00x")
+    assert lines[6].split() == ["multigrid", "47", "2", "0", "1", "90", "2.22x"]  # by CPU time
+
+
+def test_a_system_that_counts_no_cpu_time_of_processes_leaves_its_column_empty(tmp_path):
+    for variant in (MULTIGRID, BASELINE):
+        run = record(variant, 0, 50, 0.5)
+        run.cpu = 0.0
+        run.write(tmp_path / f"{variant}.json")
+    found = Comparison(tmp_path)
+    assert found.table().splitlines()[-2].split()[-1] == "0"
+    assert "CPU time" not in found.verdict()
 
 
 def test_a_run_that_diverges_is_counted_and_not_averaged(tmp_path):
@@ -139,6 +152,14 @@ def test_a_recorder_begins_anew_with_each_fit_and_ignores_other_stages(tmp_path)
     assert len(RunRecord.read(tmp_path / "baseline-0.json").validations) == 4
 
 
+@pytest.mark.parametrize("settings", [{"max_epochs": 2}, {"max_epochs": -1, "max_steps": 50}])
+def test_a_recorder_validates_at_shares_of_the_training(settings, tmp_path):
+    recorder = Recorder(str(tmp_path / "baseline-0.json"), BASELINE, validate_at=[0.1, 0.5, 0.95, 1.0])
+    trainer = {"check_val_every_n_epoch": None, "val_check_interval": 1, **settings}
+    fit(Module(), recorder, val=loader(shuffle=False, number=8), **trainer)
+    assert [share for _, share, _ in recorder.record.validations] == [0.1, 0.5, 0.96, 1.0]  # of 50 steps
+
+
 def test_a_metric_that_is_not_logged_is_refused(tmp_path):
     comparison(tmp_path, multigrid=GOOD)
     with pytest.raises(ValueError, match=r"logs no metric 'top5'\. It logs val/top1\."):
@@ -167,6 +188,8 @@ def test_runs_of_a_script_are_recorded_and_compared(tmp_path):
         assert len(found["validations"]) == 4
         assert found["account"].keys() == set(KINDS)
         assert min(found["account"][kind] for kind in (STEPS, WAITING)) > 0
+        assert found["cpu"] > 0
+        assert [share for _, share, _ in found["validations"]][-1] == 1
         times = [seconds for seconds, *_ in found["validations"]]
         assert times == sorted(times)
         assert times[-1] <= sum(found["account"].values())

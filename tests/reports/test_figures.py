@@ -19,8 +19,8 @@ LRS = [
     for position in (phase.start_epoch, phase.end_epoch)
 ]
 ROWS = [
-    TimesRow(BatchShape(64, 8, 112), StepTotals(10, 640, waiting=2.5, stepping=5.0), predicted=0.4),
-    TimesRow(BatchShape(4, 32, 224), StepTotals(20, 80, waiting=0.0, stepping=9.0), predicted=0.5),
+    TimesRow(BatchShape(64, 8, 112), StepTotals(10, 640, waiting=2.5, stepping=5.0)),
+    TimesRow(BatchShape(4, 32, 224), StepTotals(20, 80, waiting=0.0, stepping=9.0)),
 ]
 
 
@@ -79,7 +79,7 @@ def test_a_plan_with_costs_shows_each_kind_on_every_grid():
 
 def test_times_show_a_bar_for_each_shape():
     (axes,) = times_figure(ROWS).axes
-    assert words(axes) == ["step predicted by FLOPs", "step", "waiting"]
+    assert words(axes) == ["step", "waiting"]
     assert [bar.get_width() for bar in axes.patches] == [500, 450, 250, 0]
     assert [bar.get_x() for bar in axes.patches] == [0, 0, 500, 450]
 

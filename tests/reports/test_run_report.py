@@ -1,16 +1,16 @@
-"""What a run says of itself: what is left, how predictions compare with measurements, and where it all goes."""
+"""What a run says of itself: what is left, what a step of each shape took, and where it all goes."""
 
 import csv
-import os
 import re
 import time
 
 import pytest
-from lightning.pytorch.callbacks import LearningRateMonitor, ProgressBar
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.callbacks import LearningRateMonitor, ProgressBar, RichProgressBar, TQDMProgressBar
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
 
 from lightning_multigrid import MultigridCallback
+from lightning_multigrid.reports import plan_figure, save, times_figure
 from lightning_multigrid.reports import run_report as run_report
 from lightning_multigrid.reports.figures import LRCurve, LRPoint
 from lightning_multigrid.reports.grid_times import ShapeTimes, phase_line
@@ -32,8 +32,8 @@ def timed(shape, stepping, waiting=0.0):
     return StepTime(Step(shape, 0, 0, 1.0, 8), 5, waiting, stepping)
 
 
-def times_of(*steps, flops=None):
-    times = ShapeTimes(flops or {COARSE.clip: 10, FINE.clip: 80})
+def times_of(*steps):
+    times = ShapeTimes()
     for step in steps:
         times.add(timed(*step))
     return times
@@ -50,14 +50,10 @@ def test_the_first_step_on_a_grid_sets_no_pace():
     assert not times_of((COARSE, 9.0)).measured(COARSE)
 
 
-def test_grids_that_were_not_seen_are_predicted_by_flops():
-    # A coarse step has 160 FLOPs, a fine one as many.
-    assert times_of((COARSE, 1.0), (COARSE, 1.0)).stepping(FINE) == pytest.approx(1)
-    assert times_of((COARSE, 1.0), (COARSE, 1.0), flops={COARSE.clip: 10, FINE.clip: 40}).stepping(FINE) == 0.5
-    # Without FLOPs, points: 16 x 4 x 16^2 are as many as 2 x 8 x 32^2.
-    times = ShapeTimes({})
-    times.add(timed(COARSE, 1.0))
-    assert times.stepping(FINE) == pytest.approx(1)
+def test_grids_that_were_not_seen_take_the_mean_of_others_in_proportion_to_their_points():
+    # Eq. 1: 16 x 4 x 16^2 are as many as 2 x 8 x 32^2.
+    assert times_of((COARSE, 9.0), (COARSE, 1.0), (COARSE, 1.2)).stepping(FINE) == pytest.approx(1.1)
+    assert times_of((COARSE, 1.0), (COARSE, 1.0)).stepping(BatchShape(1, 8, 32)) == pytest.approx(0.5)
 
 
 def test_a_smaller_last_mini_batch_takes_its_share():
@@ -98,9 +94,8 @@ SCHEDULE = MultigridSchedule(
 
 
 def report_of(schedule=SCHEDULE, clips=70):
-    flops = {shape.clip: shape.clip.points for shape in (COARSE, FINE)}
     clock = FakeClock()
-    return RunReport(Plan(schedule, clips), flops, workers=1, ways_out="x", clock=clock), clock
+    return RunReport(Plan(schedule, clips), workers=1, ways_out="x", clock=clock), clock
 
 
 def drive(report, clock, until, seconds, schedule=SCHEDULE, clips=70):
@@ -127,10 +122,10 @@ def test_what_is_left_knows_the_plan(epochs, monkeypatch):
     assert report.seconds_left == pytest.approx(sum(seconds[shape.clip] * shape.clips for shape in left), rel=1e-6)
 
 
-def test_what_is_left_takes_measured_times_over_flops(monkeypatch):
+def test_what_is_left_takes_measured_times_over_points(monkeypatch):
     report, clock = report_of()
     monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
-    seconds = {COARSE.clip: 1.0, FINE.clip: 3.0}  # by FLOPs it were 8
+    seconds = {COARSE.clip: 1.0, FINE.clip: 3.0}  # by points it were 8
     drive(report, clock, 5, seconds)
     left = [step.shape for step in SCHEDULE.steps(5, 70)]
     assert report.seconds_left == pytest.approx(sum(seconds[shape.clip] * shape.clips for shape in left), rel=1e-6)
@@ -215,18 +210,15 @@ def schedulers(optimizer, module):
     }
 
 
-def test_scalars_and_figures_reach_the_loggers(tmp_path, monkeypatch):
+def test_scalars_reach_the_loggers_and_no_pictures(tmp_path, monkeypatch):
     monkeypatch.setattr(run_report, "_ESTIMATE_SECONDS", 0)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     loggers = [TensorBoardLogger(tmp_path, "board"), CSVLogger(tmp_path, "table")]
     host = fit(Module(schedulers), MultigridCallback(), logger=loggers, log_every_n_steps=1)
-    assert sorted(path.name for path in (tmp_path / "board" / "version_0").glob("*.png")) == [
-        "multigrid_plan.png",
-        "multigrid_times.png",
-    ]
+    assert [*tmp_path.rglob("*.png")] == []
     events = EventAccumulator(loggers[0].log_dir, size_guidance={"scalars": 0, "images": 0}).Reload()
-    assert sorted(events.Tags()["images"]) == ["multigrid/plan", "multigrid/times"]
+    assert events.Tags()["images"] == []
     with open(f"{loggers[1].log_dir}/metrics.csv") as file:
         rows = list(csv.DictReader(file))
     last = {name: float(value) for name, value in rows[-1].items() if value and name != "step"}
@@ -241,64 +233,12 @@ def test_scalars_and_figures_reach_the_loggers(tmp_path, monkeypatch):
     assert all(0 <= float(row["multigrid/waiting"]) <= 1 for row in rows if row["multigrid/waiting"])
 
 
-class Wandb(WandbLogger):
-    """Weights & Biases without its package: keeps what it is given."""
-
-    name, version, save_dir, experiment = "run", "0", property(lambda self: self.folder), None
-
-    def __init__(self, folder):
-        self.folder, self.images = str(folder), {}
-
-    def log_metrics(self, metrics, step=None):
-        """Nowhere."""
-
-    def log_hyperparams(self, params=None):
-        """Nowhere."""
-
-    def finalize(self, status):
-        """Nowhere."""
-
-    def log_image(self, key, images, step=None, **keywords):
-        self.images[key] = images, step
-
-
-def test_weights_and_biases_gets_the_figures(tmp_path):
-    logger = Wandb(tmp_path / "runs")
-    host = fit(Module(schedulers), MultigridCallback(), logger=logger, max_epochs=2)
-    for name in ("plan", "times"):
-        images, step = logger.images[f"multigrid/{name}"]
-        assert images == [str(tmp_path / "runs" / f"multigrid_{name}.png")]
-        assert os.path.getsize(images[0]) > 0
-        assert step == host.global_step
-
-
-def test_figures_that_cannot_be_written_are_not_sent(tmp_path, caplog):
-    (tmp_path / "file").touch()
-    logger = Wandb(tmp_path / "file" / "folder")
-    fit(Module(schedulers), MultigridCallback(), logger=logger, max_epochs=2)
-    assert "The figures cannot be written" in caplog.text
-    assert logger.images == {}
-
-
-def test_without_a_logger_nothing_is_written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    fit(Module(schedulers), MultigridCallback(), max_epochs=2)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written_does_not_end_the_training(tmp_path, caplog):
-    class Elsewhere(Logger):
-        name, version, save_dir = "elsewhere", 0, str(tmp_path / "file" / "folder")
-
-        def log_metrics(self, metrics, step=None):
-            """Nowhere."""
-
-        def log_hyperparams(self, params=None):
-            """Nowhere."""
-
-    (tmp_path / "file").touch()
-    fit(Module(schedulers), MultigridCallback(), logger=Elsewhere(), max_epochs=2)
-    assert "The figures cannot be written to" in caplog.text
+def test_a_line_draws_what_a_run_has_noted(tmp_path):
+    callback = MultigridCallback()
+    fit(Module(schedulers), callback, max_epochs=2)
+    save(times_figure(callback.report.times.rows), tmp_path / "times.png")
+    save(plan_figure(callback.fit.plan.schedule, callback.report.lr_curve.points), tmp_path / "plan.png")
+    assert all((tmp_path / name).stat().st_size > 0 for name in ("times.png", "plan.png"))
 
 
 def test_the_speedup_is_said_where_the_baselines_grid_was_measured(caplog):
@@ -339,6 +279,22 @@ def test_the_bar_shows_grid_and_time_left_and_is_put_back():
     assert [items["grid"].strip() for items in bar.items] == ["x".join(map(str, shape)) for shape in module.shapes]
     assert all(re.fullmatch(r"\d:\d\d:\d\d", items["left"]) for items in bar.items[1:])
     assert "get_metrics" not in vars(bar)
+
+
+@pytest.mark.parametrize("kind", [RichProgressBar, TQDMProgressBar])
+def test_phases_are_told_above_the_bar_and_the_report_comes_when_it_is_gone(kind, capsys, caplog):
+    bar, printed = kind(), []
+    own = bar.print
+    bar.print = lambda text: (printed.append(text), own(text))
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        host = fit(Module(schedulers), MultigridCallback(), bar, enable_progress_bar=True)
+    plan = host.callbacks[0].fit.plan
+    phases = dict.fromkeys(step.phase for epoch in range(plan.epochs) for step in plan.steps(epoch))
+    assert [text.split(":")[0] for text in printed] == [f"Phase {index} of {max(phases)}" for index in phases]
+    said = "".join(capsys.readouterr().out.split())
+    assert all("".join(text.split()) in said for text in printed)  # Rich breaks lines between words
+    assert "Time per shape of mini-batch" in caplog.text
+    assert "Phase 0" not in caplog.text
 
 
 @pytest.mark.cuda

@@ -22,6 +22,7 @@ from lightning_multigrid.training.lightning_internals import (
     loader_with_front,
     loop_limits,
     reload_every,
+    slurms_checkpoint,
     splits_data,
     stage_of_training,
     step_is_logged,
@@ -231,6 +232,18 @@ def test_global_seed(monkeypatch):
     assert global_seed(host) == drawn[0]
     L.seed_everything(7, verbose=False)
     assert global_seed(host) == 7
+
+
+def test_slurms_checkpoint(tmp_path):
+    host = trainer(default_root_dir=tmp_path)
+    assert slurms_checkpoint(host) == set()
+    host.strategy.connect(Module())
+    for _ in range(10):
+        host.save_checkpoint(path := host._checkpoint_connector.hpc_save_path(str(tmp_path)))
+    assert slurms_checkpoint(host) == {path} == {str(tmp_path / "hpc_ckpt_10.ckpt")}
+    with pytest.warns(UserWarning, match="no last checkpoint available"):
+        fit(Module(), max_epochs=1, default_root_dir=tmp_path, ckpt_path="last")  # Lightning itself doesn't look at it
+    assert "_find_last_checkpoints" in vars(ModelCheckpoint)
 
 
 def test_attach():

@@ -3,11 +3,13 @@
 import multiprocessing
 import os
 import signal
+import time
 
 import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.environments import SLURMEnvironment
 
 from lightning_multigrid import MultigridCallback, NewestCheckpoint
 from tests.helpers.processes import start_method
@@ -25,35 +27,57 @@ class BestAtFirst(Module):
         self.log("score", -float(self.current_epoch))
 
 
+class ByHand(BestAtFirst):
+    """Steps its optimizer itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(super().training_step(batch, batch_idx))
+        optimizer.step()
+
+
 class Killed(L.Callback):
-    def __init__(self, place):
-        self.place = place
+    def __init__(self, place, requeued=False):
+        self.place, self.requeued = place, requeued
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         if (trainer.current_epoch, batch_idx) == self.place:
+            if self.requeued:  # as SLURM does it when time is up: first the signal
+                os.kill(os.getpid(), signal.SIGUSR1)
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def train(folder, killed=(-1, 0), newest=None, **arguments):
-    module = BestAtFirst()
+def train(folder, killed=(-1, 0), newest=None, kind=BestAtFirst, requeued=False, **arguments):
+    module = kind()
     best = ModelCheckpoint(folder, "best", monitor="score", mode="max", enable_version_counter=False)
-    callbacks = MultigridCallback(), best, newest or NewestCheckpoint(folder, minutes=0), Killed(killed)
-    fit(module, *callbacks, val=loader(shuffle=False, number=8), enable_checkpointing=True, **arguments)
+    callbacks = MultigridCallback(), best, newest or NewestCheckpoint(folder, minutes=0), Killed(killed, requeued)
+    module.host = fit(module, *callbacks, val=loader(shuffle=False, number=8), enable_checkpointing=True, **arguments)
     return module
+
+
+def train_until_killed(*arguments, **named):
+    killed = multiprocessing.get_context(start_method()).Process(target=train, args=arguments, kwargs=named)
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
 
 
 def step(path):
     return torch.load(path, weights_only=True)["global_step"]
 
 
+@pytest.mark.parametrize("kind", [BestAtFirst, ByHand])
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
-def test_a_run_that_is_killed_late_does_not_go_back_to_its_best_epoch(tmp_path):
-    killed = multiprocessing.get_context(start_method()).Process(target=train, args=(str(tmp_path / "killed"), KILLED))
-    killed.start()
-    killed.join()
-    assert killed.exitcode == -signal.SIGKILL
-    whole = train(str(tmp_path / "whole"))
-    resumed = train(str(tmp_path / "killed"), ckpt_path="last")
+def test_a_run_that_is_killed_late_does_not_go_back_to_its_best_epoch(kind, tmp_path):
+    train_until_killed(str(tmp_path / "killed"), KILLED, kind=kind)
+    whole = train(str(tmp_path / "whole"), kind=kind)
+    resumed = train(str(tmp_path / "killed"), kind=kind, ckpt_path="last")
     # The step under way was not written yet; all the others were.
     assert resumed.seen[0][:2] == KILLED
     assert resumed.seen == whole.seen[-len(resumed.seen) :]
@@ -69,9 +93,45 @@ def test_the_end_of_a_run_is_kept_however_short_it_is(tmp_path):
     assert train(str(tmp_path), newest=keep, ckpt_path="last").seen == []  # nothing is left to do
 
 
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_the_newest_state_is_taken_whatever_wrote_it(tmp_path, monkeypatch):
+    job = {"JOB_ID": "5", "JOB_NAME": "train", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "NODELIST": "here"}
+    for name, value in job.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    (tmp_path / "scontrol").write_text("#!/bin/sh\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    folder = tmp_path / "checkpoints"
+
+    def arguments(minutes):
+        newest = NewestCheckpoint(folder, minutes)
+        return {"newest": newest, "default_root_dir": tmp_path, "plugins": [SLURMEnvironment()], "ckpt_path": "last"}
+
+    whole = train(str(tmp_path / "whole"))
+    places = [place[:2] for place in whole.seen]
+    train_until_killed(str(folder), (1, 2), **{**arguments(0), "ckpt_path": None})
+    assert step(folder / "last.ckpt") == places.index((1, 2))
+    train_until_killed(str(folder), KILLED, requeued=True, **arguments(60))
+    assert step(folder / "last.ckpt") == places.index((1, 2))  # not one hour later
+    assert step(tmp_path / "hpc_ckpt_1.ckpt") == places.index(KILLED) + 1
+    resumed = train(str(folder), **arguments(60))
+    assert resumed.host.ckpt_path == str(tmp_path / "hpc_ckpt_1.ckpt")
+    assert resumed.seen == whole.seen[places.index(KILLED) + 1 :]
+    done = train(str(folder), **arguments(60))
+    assert done.host.ckpt_path == str(folder / "last.ckpt")
+    assert step(done.host.ckpt_path) == len(whole.seen)
+    assert done.seen == []
+
+
 def test_a_rehearsal_writes_nothing(tmp_path):
     train(str(tmp_path), fast_dev_run=2)
     assert not os.listdir(tmp_path)
+
+
+def test_a_config_may_have_one_beside_that_of_its_script(tmp_path):
+    both = [NewestCheckpoint(tmp_path / name, minutes=5) for name in ("config", "script")]
+    fit(Module(), *both, enable_checkpointing=True, max_epochs=1)
+    assert step(tmp_path / "config" / "last.ckpt") == step(tmp_path / "script" / "last.ckpt") == 25
 
 
 def test_an_interval_must_not_be_negative():

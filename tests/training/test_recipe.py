@@ -97,16 +97,6 @@ def test_a_linear_schedule_for_adam_is_warned_about():
             fit(Module(optimizer=adamw), callback, fast_dev_run=False)
 
 
-def test_a_checkpoint_of_another_scaling_is_refused_by_name(tmp_path):
-    # Version 0.1.0 scaled every LR linearly.
-    saver = ModelCheckpoint(tmp_path, filename="{epoch}", every_n_epochs=1, save_top_k=-1)
-    with pytest.warns(UserWarning, match="LR of AdamW will be"):
-        fit(Module(optimizer=adamw), MultigridCallback(lr_scaling="linear"), saver, enable_checkpointing=True)
-    path = tmp_path / "epoch=2.ckpt"
-    with pytest.raises(MisconfigurationException, match=r"`lr_scaling='linear'`, that of this run by 'sqrt'.*Continue"):
-        fit(Module(optimizer=adamw), MultigridCallback(), ckpt_path=path)
-
-
 # --- Weight decay ---
 
 

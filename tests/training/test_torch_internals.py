@@ -7,7 +7,6 @@ from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, ExponentialLR
 
 from lightning_multigrid.training import torch_internals
 from lightning_multigrid.training.torch_internals import (
-    count_graphs,
     forget_hooks,
     name_in_state_dict,
     raised_limits,
@@ -66,29 +65,20 @@ def test_scheduler_parts():
 def test_raised_limits():
     """Limits are raised, and put back."""
     config = torch._dynamo.config
-    before = config.cache_size_limit, config.fail_on_cache_limit_hit
+    before, made = config.cache_size_limit, []
 
-    @torch.compile(backend="eager", dynamic=False)
+    @torch.compile(backend=lambda graph, inputs: made.append(graph) or graph.forward, dynamic=False)
     def double(x):
         return 2 * x
 
     with config.patch(cache_size_limit=8), raised_limits(10):  # timm's optimizers raise it when they are imported
-        for size in range(1, 11):
+        for size in range(1, 13):
             double(torch.ones(size))
-        with pytest.raises(Exception, match="limit"):
-            double(torch.ones(11))
-    assert (config.cache_size_limit, config.fail_on_cache_limit_hit) == before
+    assert len(made) == 10
+    assert config.cache_size_limit == before
 
 
 def test_name_in_state_dict():
     from torch.distributed.fsdp._common_utils import FSDP_PREFIX
 
     assert name_in_state_dict(f"net.{FSDP_PREFIX}0.{FSDP_PREFIX}weight") == "net.0.weight"
-
-
-def test_count_graphs():
-    before = count_graphs()
-    compiled = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
-    for size in (1, 2, 2, 3):
-        compiled(torch.ones(size))
-    assert count_graphs() - before == 3

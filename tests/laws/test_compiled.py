@@ -1,0 +1,110 @@
+"""`torch.compile`: a graph for each grid, however many; tails of epochs run eagerly, and all is put back."""
+
+import lightning as L
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
+from tests.helpers.tiny import Module, fit, loader
+
+CYCLE = LongCycle(((0.25, 0.5), (0.25, 0.75), (0.5, 0.5), (0.5, 0.75), (0.5, 1), (1, 1)))
+
+
+class Counted:
+    """A backend that keeps count of its graphs and of their calls."""
+
+    def __init__(self):
+        self.graphs = self.calls = 0
+
+    def __call__(self, graph, inputs):
+        self.graphs += 1
+
+        def run(*arguments):
+            self.calls += 1
+            return graph.forward(*arguments)
+
+        return run
+
+
+class Deterministic(Module):
+    def make_net(self):
+        net = super().make_net()
+        net[5] = nn.Identity()  # dropout's noise is another one under some backends
+        return net
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def train(backend=None, callbacks=(), number=72, **arguments):
+    """Returns the module, the plan, and the pair of shape and sub-mini-batch of each step."""
+    callback = MultigridCallback(seed=0, long_cycle=CYCLE, short_cycle=ShortCycle((0.5, 1)), milestones=[1])
+    module = Deterministic()
+    if backend is not None:
+        module.net.compile(dynamic=False, backend=backend)
+    data = loader(number=number, drop_last=number == 72)
+    fit(module, callback, *callbacks, max_epochs=2, train=data, **arguments)
+    plan = callback.fit.plan
+    steps = [(step.shape, step.sub_batch) for epoch in range(plan.epochs) for step in plan.steps(epoch)]
+    return module, plan, steps
+
+
+def test_a_graph_for_each_grid_no_other_and_the_losses_of_eager():
+    """torch allows 8 graphs of a function by itself, here 2; what comes after them would run eagerly."""
+    backend = Counted()
+    eager, *_ = train()
+    with torch._dynamo.config.patch(cache_size_limit=2):
+        compiled, _, steps = train(backend)
+    assert backend.graphs == len(set(steps)) > 4
+    assert backend.calls == len(compiled.seen) == len(steps)
+    assert compiled.shapes == eager.shapes
+    assert_close([loss for *_, loss in compiled.seen], [loss for *_, loss in eager.seen])
+    assert_close(compiled.state_dict(), eager.state_dict())
+
+
+@pytest.mark.usefixtures("_unrehearsed")
+def test_tails_of_epochs_run_eagerly_and_make_no_graph():
+    backend = Counted()
+    _, plan, steps = train(backend, number=73)
+    whole = [step for step in steps if step in plan.schedule.grids_of_statistics]
+    assert len(whole) < len(steps)
+    assert backend.graphs == len(set(whole))
+    assert backend.calls == len(whole)
+
+
+@pytest.mark.usefixtures("_unrehearsed")
+def test_validation_runs_compiled_also_after_a_tail():
+    class Note(L.Callback):
+        validated = 0
+
+        def on_validation_batch_end(self, *_):
+            self.validated += 1
+
+    backend, note = Counted(), Note()
+    _, plan, steps = train(backend, [note], number=73, val=loader(number=8, shuffle=False))
+    whole = [step for step in steps if step in plan.schedule.grids_of_statistics]
+    assert backend.calls == len(whole) + note.validated > len(whole)
+
+
+@pytest.mark.usefixtures("_unrehearsed")
+@pytest.mark.parametrize("stance", ["default", "force_eager"])
+def test_the_limit_and_the_stance_of_the_script_are_put_back_after_an_error_in_a_tail(stance):
+    class Fails(L.Callback):
+        def on_train_batch_start(self, host, module, batch, batch_idx):
+            step = host.callbacks[0].fit.plan.steps(host.current_epoch)[batch_idx]
+            if (step.shape, step.sub_batch) not in host.callbacks[0].fit.plan.schedule.grids_of_statistics:
+                raise KeyError("of a user")
+
+    before, backend = torch._dynamo.config.cache_size_limit, Counted()
+    with torch.compiler.set_stance(stance):
+        with pytest.raises(KeyError, match="of a user"):
+            train(Counted(), [Fails()], number=73)
+        torch.compile(torch.sin, backend=backend)(torch.ones(1))
+    assert backend.calls == (stance == "default")
+    assert torch._dynamo.config.cache_size_limit == before
