@@ -4,7 +4,6 @@ import json as json_format
 import math
 import re
 import sys
-import time
 from argparse import SUPPRESS, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 import yaml
-from jsonargparse import DefaultHelpFormatter, Namespace
+from jsonargparse import ArgumentError, DefaultHelpFormatter, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
@@ -26,30 +25,28 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid import __version__
 from lightning_multigrid.cli.budget import factor_within, told
-from lightning_multigrid.cli.clock import count_validations, foretold, measure_paces
 from lightning_multigrid.cli.compare import compare
-from lightning_multigrid.cli.completion import completion_script
-from lightning_multigrid.cli.data_commands import check_videos, prepare_videos
-from lightning_multigrid.cli.explain import explained
+from lightning_multigrid.cli.data_commands import check_videos, index_videos, prepare_videos
 from lightning_multigrid.cli.forecast import Forecast, clip_costs, measure_steps
 from lightning_multigrid.cli.init import init
 from lightning_multigrid.cli.plan import Preview, count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
-from lightning_multigrid.host import say
-from lightning_multigrid.reports import plan_figure, save, ways_out
+from lightning_multigrid.cli.terminal import say
+from lightning_multigrid.reports import plan_figure, save
 from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
 
 _PRESETS = Path(__file__).parent / "presets"
 # What our commands take of a config of `fit`.
 _TAKES = {"plan": "all", "compare": "all", "init": "nothing", "prepare": "data", "check": "data"}
-_TAKES |= {"migrate": "nothing", "completion": "nothing"}
+_TAKES["index"] = "data"
+_TAKES["migrate"] = "nothing"
 _OF_TRAINING = "trainer", "model"
 _MEASURED = 8.0  # seconds, at least: the speed of shared machines goes up and down within a few
 _OF_FIT = "ckpt_path", "weights_only"
 # The option for the word after a command.
 _FIRST = {"predict": "data.predict", "init": "source", "prepare": "source", "check": "source", "migrate": "source"}
-_FIRST["completion"] = "shell"
+_FIRST["index"] = "source"
 
 
 class CommandTrainer(Trainer):
@@ -74,8 +71,7 @@ class CommandTrainer(Trainer):
             devices: GPUs per node; None is what the config says.
             num_nodes: Nodes; None is what the config says, or 1 if `devices` is given.
             step_time: Seconds of a baseline step on one device; FLOPs give those of other steps.
-            measure: Measure the steps of every shape on this machine's GPU, or its CPU: on clips of noise, or, if the
-                videos are here, in short trainings, which also say how long the training and its baseline take.
+            measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
             hours: Plan for so many hours of steps, by the times of steps: with the `epoch_factor` that they hold.
             plot: Draw shapes and LR, as Figure 2 of the paper, and the costs of grids to this file (.png, .svg, .pdf).
             json: Print JSON instead of a table.
@@ -103,6 +99,7 @@ class CommandTrainer(Trainer):
     init = staticmethod(init)
     prepare = staticmethod(prepare_videos)
     check = staticmethod(check_videos)
+    index = staticmethod(index_videos)
 
     @staticmethod
     def migrate(source: str) -> None:
@@ -112,19 +109,6 @@ class CommandTrainer(Trainer):
 
         Args:
             source: A YAML file of PySlowFast.
-        """
-
-    @staticmethod
-    def completion(shell: Literal["bash", "zsh"]) -> None:
-        """Prints a script for your shell: then Tab completes commands, options and files, without starting Python.
-
-            lightning-multigrid completion bash > ~/.lightning-multigrid.sh
-            echo "source ~/.lightning-multigrid.sh" >> ~/.bashrc
-
-        For zsh, write `zsh` for `bash`, and ~/.zshrc for ~/.bashrc. Do the first line again after an update.
-
-        Args:
-            shell: The shell.
         """
 
 
@@ -192,8 +176,7 @@ class MultigridCLI(LightningCLI):
             parser.add_argument(f"--{name}", type=Any, help=SUPPRESS)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        with explained(list(self.subcommands()), self.parsers):
-            super().parse_arguments(parser, args)
+        super().parse_arguments(parser, args)
         if _TAKES.get(self.config.subcommand, "all") != "all":
             self.config[self.config.subcommand].seed_everything = False  # Lightning's word for no seed
 
@@ -209,7 +192,7 @@ class MultigridCLI(LightningCLI):
             trainer.devices = trainer.num_nodes = 1
 
     def instantiate_classes(self) -> None:
-        """Makes what the command needs: `prepare` and `check` no model and no Trainer, others nothing at all."""
+        """Makes what the command needs: for data no model and no Trainer, others nothing at all."""
         command = str(self.subcommand)
         if _TAKES.get(command, "all") == "all":
             super().instantiate_classes()
@@ -253,7 +236,6 @@ class MultigridCLI(LightningCLI):
 
     def plan(self, **options: Any) -> None:
         """Does what `_Trainer.plan` documents."""
-        started = time.process_time()
         given = SimpleNamespace(**options)
         clips, step_time, measure = given.clips, given.step_time, given.measure
         callbacks = [c for c in self.trainer.callbacks if isinstance(c, MultigridCallback)]  # type: ignore[attr-defined]
@@ -271,24 +253,11 @@ class MultigridCLI(LightningCLI):
         # `--devices` alone means that many in all, rather than on each of a recipe's nodes.
         nodes = given.num_nodes or (1 if given.devices else self.configured[1])
         world = (given.devices or self.configured[0]) * nodes
-        read = clips is None
         clips = count_clips(self.datamodule) if clips is None else clips
         parts = next(iter(callbacks), None), self.trainer, self.model, self.datamodule
         sync = self.config.plan.trainer.sync_batchnorm
         plan = preview(*parts, clips=clips, world=world, configured_world=configured, sync_batchnorm=sync)
-        read, paces = read and plan.counted, None
-        forecast = self._forecast(plan, step_time, measure, 0.0 if read else _MEASURED)
-        if measure and read:
-            say("Training a little on each base shape, to estimate the wall-clock time.", sys.stderr)
-            of_plan = plan.plan, forecast, *parts, given.devices or self.configured[0]
-            try:
-                paces = measure_paces(*of_plan, precision=self.precision, accelerator=_device().type)
-            except Exception as error:  # whatever a module raises on few steps, or on a Trainer without a logger
-                cause = f"{type(error).__name__}: {error}"
-                say(f"warning: the short trainings failed, so steps are timed on clips of noise. {cause}", sys.stderr)
-                forecast = self._forecast(plan, step_time, measure, _MEASURED)
-            else:
-                forecast = replace(forecast, step_seconds=paces.step_seconds(shape for shape, _ in plan.shapes))
+        forecast = self._forecast(plan, step_time, measure)
         if given.hours is not None:
             if not callbacks or callbacks[0].schedule is not None:
                 raise ValueError(
@@ -298,27 +267,20 @@ class MultigridCLI(LightningCLI):
             callbacks[0].epoch_factor = factor_within(plan, forecast, given.hours)
             plan = preview(*parts, clips=clips, world=world, configured_world=configured, sync_batchnorm=sync)
             forecast = replace(forecast, schedule=plan.schedule)
-        accounts = []
-        if paces is not None:
-            validations = count_validations(plan.plan, self.trainer, parts[0])
-            accounts = paces.accounts(plan.plan, validations, started)
         if given.json:
-            clock = dict(zip(("training", "baseline"), accounts, strict=False)) or None
-            print(json_format.dumps(plan.as_json(forecast) | {"wall_clock_seconds": clock}, indent=2))
+            print(json_format.dumps(plan.as_json(forecast), indent=2))
         else:
             say(plan.table(forecast))
             if given.hours is not None:
                 say(told(plan, forecast, given.hours))
-            if accounts:
-                say(foretold(accounts, ways_out(self.datamodule.train_dataloader().dataset)))
         if given.plot is not None:
             save(plan_figure(plan.schedule, plan.lrs, forecast.relative_costs()), given.plot)
             say(f"Drawn to {given.plot}.", sys.stderr)
 
-    def _forecast(self, plan: Preview, step_time: float | None, measure: bool, seconds: float) -> Forecast:
+    def _forecast(self, plan: Preview, step_time: float | None, measure: bool) -> Forecast:
         known = {} if step_time is None else {plan.schedule.baseline.shape: step_time}
         if measure:
-            known = measure_steps(self.model, plan.shapes, _device(), precision=self.precision, at_least=seconds)
+            known = measure_steps(self.model, plan.shapes, _device(), precision=self.precision, at_least=_MEASURED)
         shapes = [shape for shape, _ in plan.shapes]
         return Forecast(plan.schedule, clip_costs(self.model, shapes), known, plan.world)
 
@@ -336,11 +298,11 @@ class MultigridCLI(LightningCLI):
     def check(self, model: None, datamodule: LightningDataModule | None = None, **given: Any) -> None:
         check_videos(datamodule, **given)
 
+    def index(self, model: None, datamodule: LightningDataModule | None = None, **given: Any) -> None:
+        index_videos(datamodule, **given)
+
     def migrate(self, model: None, source: str) -> None:
         print(translate_pyslowfast(source), end="")
-
-    def completion(self, model: None, shell: str) -> None:
-        print(completion_script(self._own_parsers), end="")
 
 
 def typed(words: Sequence[str]) -> list[str]:
@@ -391,6 +353,17 @@ def _preset(name: str) -> list[str]:
     return ["--config", str(_PRESETS / f"{name}.yaml")]
 
 
+def _refuse_without_config(command: str, words: Sequence[str]) -> None:
+    """Says that a command needs a config, where it would name what the config has to hold."""
+    asks = any("help" in word or word.startswith(("-h", "--print", "-c", "--config", "--model")) for word in words)
+    if _TAKES.get(command, "all") == "all" and command in MultigridCLI.subcommands() and not asks:
+        raise ArgumentError(
+            None,
+            "A config has to say what the model and the data are: give `--config CONFIG`. `lightning-multigrid init "
+            "FOLDER` writes one for a folder of videos.",
+        )
+
+
 def run(args: ArgsType) -> None:
     """Runs a command line, that of the process if `args` is None."""
     words: list[str] = []
@@ -398,7 +371,9 @@ def run(args: ArgsType) -> None:
         words = sys.argv[1:] = typed(sys.argv[1:])
     elif isinstance(args, list):
         words = args = typed(args)
-    cli = _cli_of(words[0] if words else "")
+    command = words[0] if words else ""
+    _refuse_without_config(command, words[1:])
+    cli = _cli_of(command)
     cli(
         LightningModule,
         LightningDataModule,
@@ -426,7 +401,7 @@ def run(args: ArgsType) -> None:
 def _cli_of(command: str) -> type[MultigridCLI]:
     """Returns the command line with a parser for one command alone, where that one suffices."""
     commands = MultigridCLI.subcommands()
-    if command not in commands or command == "completion":  # its script completes all
+    if command not in commands:
         return MultigridCLI
     alone = {"subcommands": staticmethod(lambda: {command: commands[command]})}
     return type(MultigridCLI.__name__, (MultigridCLI,), alone)

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from lightning_multigrid.host import say
-from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison, RunRecord, save
+from lightning_multigrid.cli.terminal import say
+from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison, RunRecord, cpu_seconds, save
 from lightning_multigrid.schedule import duration
 
 Config = dict[str, Any]
@@ -55,7 +55,7 @@ def compare(
             variants[SHORTENED] = shortened
         for seed in range(seeds):
             started = time.monotonic()
-            if _run(variants[variant], folder, variant, seed):
+            if _run(variants[variant], folder, variant, seed, _validations(folder) if variant != MULTIGRID else None):
                 done.setdefault(variant, []).append(time.monotonic() - started)
                 left = (seeds - 1 - seed) * mean(done[variant])
                 say(f"{variant}, seed {seed}: {duration(done[variant][-1])}; {_left(variant, left)}")
@@ -89,18 +89,10 @@ def with_callback(config: Config) -> Config:
 
 
 def without_callback(config: Config) -> Config:
-    """Returns the config without MultigridCallback: the baseline. Its last epoch is validated, as multigrid's is."""
+    """Returns the config without MultigridCallback: the baseline."""
     made = copy.deepcopy(config)
     made["trainer"]["callbacks"] = [callback for callback in _callbacks(made) if not _is_multigrid(callback)]
-    return _validated_at_its_end(made)
-
-
-def _validated_at_its_end(config: Config) -> Config:
-    trainer = config["trainer"]
-    every, epochs = trainer.get("check_val_every_n_epoch", 1), trainer.get("max_epochs") or -1
-    if every is not None and epochs > 0:
-        trainer["check_val_every_n_epoch"] = max(n for n in range(1, min(every, epochs) + 1) if epochs % n == 0)
-    return config
+    return made
 
 
 def _length(config: Config) -> list[Any]:
@@ -136,7 +128,7 @@ def shorten(config: Config, share: float) -> Config | None:
         value = arguments.get(name)
         if value:
             arguments[name] = [mark * exact for mark in value] if isinstance(value, list) else value * exact
-    return _validated_at_its_end(made)
+    return made
 
 
 def _share(comparison: Comparison) -> float:
@@ -147,7 +139,18 @@ def _share(comparison: Comparison) -> float:
     return min(1.0, max(0.0, share))
 
 
-def _run(config: Config, folder: Path, variant: str, seed: int) -> bool:
+def _validations(folder: Path) -> list[float]:
+    """The shares of the clock at which multigrid validates. So does what it is compared with: validations take time."""
+    run = Comparison(folder).runs[MULTIGRID][0]
+    if not run.done:
+        raise ValueError(f"The runs in {folder} are of an older version. Give another --output, or remove them.")
+    shares = [share for _, share, _ in run.validations]
+    while shares and run.done < 1 and shares[-1] < 1:  # it was stopped early; others are watched to their end
+        shares.append(min(1.0, shares[-1] + shares[0]))
+    return shares
+
+
+def _run(config: Config, folder: Path, variant: str, seed: int, validate_at: list[float] | None) -> bool:
     """Trains a variant with a seed, unless its file is there; returns whether it trained."""
     name = f"{variant}-{seed}"
     file, own = folder / f"{name}.json", folder / "runs" / name
@@ -160,12 +163,14 @@ def _run(config: Config, folder: Path, variant: str, seed: int) -> bool:
     made = _apart(config, own)
     made["seed_everything"] = seed
     made["trainer"]["default_root_dir"] = str(own)
-    recorder = {"file": str(own / "run.json"), "variant": variant, "seed": seed}
+    recorder = {"file": str(own / "run.json"), "variant": variant, "seed": seed, "validate_at": validate_at}
+    if validate_at is not None:
+        made["trainer"].update(check_val_every_n_epoch=None, val_check_interval=1)  # the recorder asks then
     made["trainer"]["callbacks"].append({"class_path": _RECORDER, "init_args": recorder})
     (own / "config.yaml").write_text(yaml.safe_dump(made, sort_keys=False))
     command = [sys.executable, "-m", "lightning_multigrid", "fit", "--config", str(own / "config.yaml")]
     say(f"{variant}, seed {seed}: {own / 'output.txt'} has what it prints.")
-    started = time.monotonic()
+    started, cpu = time.monotonic(), cpu_seconds(of_children=True)
     with (own / "output.txt").open("w") as output:
         code = subprocess.run(command, check=False, stdout=output, stderr=subprocess.STDOUT).returncode
     seconds = time.monotonic() - started
@@ -173,7 +178,7 @@ def _run(config: Config, folder: Path, variant: str, seed: int) -> bool:
         last = (own / "output.txt").read_text(errors="replace").strip().splitlines()[-3:]
         raise ValueError(f"The run {own} has ended with exit status {code}. Its last lines: {os.linesep.join(last)}")
     record = RunRecord.read(own / "run.json")
-    record.command, record.config = seconds, described
+    record.command, record.cpu, record.config = seconds, cpu_seconds(of_children=True) - cpu, described
     record.write(file)
     return True
 

@@ -1,26 +1,43 @@
-"""The subcommands `prepare` and `check`: they need videos, and neither a model nor a Trainer."""
+"""The subcommands `prepare`, `check` and `index`: they need videos, and neither a model nor a Trainer."""
 
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from jsonargparse import ArgumentError
 from lightning.pytorch import LightningDataModule
 from rich import filesize
-from rich.console import Console
-from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
-from lightning_multigrid.files import StrPath
-from lightning_multigrid.host import say
-from lightning_multigrid.prepare import Encoding, Progress, Summary, check, prepare, write_report
-from lightning_multigrid.sources import MANIFEST_NAME, Manifest, ManifestError, Source, VideoList, VideoSource
+from lightning_multigrid.cli.terminal import say
+from lightning_multigrid.files import OutputError, StrPath
+from lightning_multigrid.prepare import (
+    Encoding,
+    Progress,
+    Summary,
+    check,
+    index_shown,
+    open_store,
+    paths_without_own_table,
+    prepare,
+    progress_bar,
+    tables_folder,
+    usable_cores,
+    write_report,
+)
+from lightning_multigrid.sources import (
+    MANIFEST_NAME,
+    Manifest,
+    ManifestError,
+    Source,
+    VideoList,
+    VideoSource,
+)
 from lightning_multigrid.video import VideoDataModule
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # for this process
+CORES = usable_cores()
 
 
 def prepare_videos(
@@ -41,7 +58,7 @@ def prepare_videos(
     short_side: int | None = None,
     **encoding: Any,
 ) -> None:
-    """Transcodes a dataset for training: small videos that decode several times faster, their list and their index.
+    """Transcodes a dataset for training: small videos that decode several times faster, their list and frame tables.
 
         lightning-multigrid prepare videos --output prepared
         lightning-multigrid prepare --config recipe.yaml --output prepared
@@ -52,7 +69,7 @@ def prepare_videos(
     names them with the reason.
 
     Several machines share the work with `--part 1/64` to `--part 64/64`, in any order or at once, into one folder. Then
-    `--merge`, with the same other options, writes the list and the index that one machine would have written.
+    `--merge`, with the same other options, writes the list that one machine would have written.
 
     Args:
         datamodule: That of a config; instead of `source`.
@@ -113,7 +130,8 @@ def check_videos(
 ) -> None:
     """Reads every video of a dataset, and says which are broken or damaged, and how. Exits with 1 if any is.
 
-    Four frames of each are decoded, from the keyframes before them. Damage elsewhere is found by --full only.
+    Each is decoded in four places, from the keyframes before them. Damage elsewhere is found by --full only, which also
+    keeps the frame tables that training needs, as `lightning-multigrid index` does.
 
         lightning-multigrid check videos
         lightning-multigrid check --config recipe.yaml --full --report broken.csv
@@ -128,7 +146,7 @@ def check_videos(
         allow_outside_root: Accept lists whose paths lead out of the root.
         workers: Processes; 0 works in this one, without `timeout`.
         timeout: Seconds without a frame after which a video is broken.
-        frames: Frames of each video that are decoded.
+        frames: Places in each video, from the first frame to the last, where it is decoded.
         full: Decode all frames, and so find all damage.
         report: File to write: a CSV of the broken videos.
     """
@@ -139,24 +157,84 @@ def check_videos(
     }
     splits = _videos("check", datamodule, source, root, flags)
     broken: dict[str, str] = {}
+    store = None
+    if full:
+        try:
+            store = open_store(tables_folder())
+        except OutputError as error:
+            say(f"warning: {error.strerror}", sys.stderr)
     read = 0
     with _stoppable():
         for split, manifest in splits.items():
-            with _bar() as bar:
+            with progress_bar() as bar:
                 task = bar.add_task(
                     split or "check", total=len({manifest.path(row) for row in range(len(manifest))}), count=""
                 )
                 decoded = None if full else frames
-                for path, reason in check(manifest, frames=decoded, workers=workers, timeout=timeout):
+                for path, found in check(manifest, frames=decoded, workers=workers, timeout=timeout, store=store):
                     read += 1
-                    if reason is not None:
-                        broken[path] = reason
-                        bar.console.print(printable(f"{path}: {reason}"), markup=False, highlight=False, soft_wrap=True)
+                    if found.reason is not None:
+                        broken[path] = found.reason
+                    for said in (*(() if found.reason is None else (found.reason,)), *found.notes):
+                        bar.console.print(printable(f"{path}: {said}"), markup=False, highlight=False, soft_wrap=True)
                     bar.update(task, advance=1, count=f"{len(broken):,} broken")
     if report is not None:
         write_report(report, broken)
     say(f"{read:,} videos read, {len(broken):,} broken.")
     if broken:
+        raise SystemExit(1)
+
+
+def index_videos(
+    datamodule: LightningDataModule | None = None,
+    *,
+    source: Source | None = None,
+    root: str | None = None,
+    multi_label: bool = False,
+    existing_only: bool = False,
+    allow_outside_root: bool = False,
+    output: str | None = None,
+    workers: int = CORES,
+    timeout: float = 300.0,
+) -> None:
+    """Makes the frame tables of videos that are not prepared, so that clips of them are read fast.
+
+    `fit` makes what is missing itself, so this is for doing it beforehand, or on another machine. If it was stopped,
+    the same command continues from there. Exits with 1 if a video is broken.
+
+        lightning-multigrid index videos
+        lightning-multigrid index --config recipe.yaml
+
+    Args:
+        datamodule: That of a config; instead of `source`.
+        source: The videos: a list of `path label`, a folder with a folder per class, or with `train` and `val` of that
+            kind, or the `class_path` of a source such as `lightning_multigrid.sources.Kinetics` with its arguments.
+        root: Folder that relative paths of a list start from.
+        multi_label: Whether videos may have several labels.
+        existing_only: Leave out what is listed but not on disk.
+        allow_outside_root: Accept lists whose paths lead out of the root.
+        output: Folder to keep the tables in, which the data module is given as `index`; by default one of the user's
+            caches, where `fit` looks for them.
+        workers: Processes; 0 works in this one, without `timeout`.
+        timeout: Seconds without a frame after which a video is broken.
+    """
+    flags: dict[str, Any] = {
+        "multi_label": multi_label,
+        "existing_only": existing_only,
+        "allow_outside_root": allow_outside_root,
+    }
+    splits = _videos("index", datamodule, source, root, flags)
+    paths = [path for manifest in splits.values() for path in paths_without_own_table(manifest)]
+    if not paths:
+        say("Nothing to do: prepared videos have their frame tables, and folders of frames need none.")
+        return
+    folder = tables_folder() if output is None else output
+    with _stoppable(" What is made is kept, and the same command goes on from it."):
+        done = index_shown(paths, open_store(folder), workers, timeout)
+    for path, reason in done.broken.items():
+        print(printable(f"{path}: {reason}"), file=sys.stderr)
+    say(f"{done} They are in {folder}.")
+    if done.broken:
         raise SystemExit(1)
 
 
@@ -193,15 +271,17 @@ def _videos(
 
 def prepare_shown(manifest: Manifest, folder: StrPath, encoding: Encoding, **options: Any) -> Summary:
     """Prepares the videos of a manifest with a progress bar, and says what came of it; `options` are `prepare`'s."""
-    with _stoppable(" What is there is whole, and the same command goes on from it."), _bar() as bar:
+    with _stoppable(" What is there is whole, and the same command goes on from it."), progress_bar() as bar:
         task = bar.add_task(os.path.basename(os.path.normpath(folder)), total=None, count="")
 
         def show(now: Progress) -> None:
-            count = f"{now.done:,} of {now.total:,} videos" + (f", {now.broken:,} broken" if now.broken else "")
-            bar.update(task, completed=now.done_bytes, total=max(1, now.total_bytes), count=count)
+            bar.update(task, completed=now.done_bytes, total=max(1, now.total_bytes), count=str(now))
 
         summary = prepare(manifest, folder, encoding, **options, progress=show)
     say(_said(summary))
+    for note, path, number in _gathered(summary.notes):
+        others = f" (and {number - 1:,} more)" if number > 1 else ""
+        say(printable(f"Note on {path}{others}: {note}."))
     return summary
 
 
@@ -235,6 +315,10 @@ def _said(summary: Summary) -> str:
     return f"{summary.made:,} videos prepared{there}: {filesize.decimal(summary.bytes)}{ratio}{broken}."
 
 
-def _bar() -> Bar:
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[count]}")
-    return Bar(SpinnerColumn(), *columns, TimeRemainingColumn(), console=Console(stderr=True))
+def _gathered(notes: Mapping[str, Iterable[str]]) -> list[tuple[str, str, int]]:
+    """Each note once, with the first video that has it, and how many do."""
+    having: dict[str, list[str]] = {}
+    for path, sentences in notes.items():
+        for sentence in sentences:
+            having.setdefault(sentence, []).append(path)
+    return [(note, paths[0], len(paths)) for note, paths in having.items()]

@@ -1,6 +1,7 @@
 """`init`: a first config for a folder or a list of videos, whose comments say why."""
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -15,8 +16,8 @@ import torch
 import yaml
 
 from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, prepare_shown, printable
+from lightning_multigrid.cli.terminal import say, wrapped
 from lightning_multigrid.files import VIDEO_SUFFIXES, new_file, write_csv
-from lightning_multigrid.host import say, wrapped
 from lightning_multigrid.prepare import Encoding, Look, look_at
 from lightning_multigrid.reports import short_training
 from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule, Plan
@@ -116,9 +117,16 @@ def _write_lists(manifest: Manifest, splits: Mapping[str, Sequence[int]], stem: 
     """Writes a list of the videos in the rows of each split; returns where."""
     lists = {name: f"{stem}_{name}.csv" for name in splits}
     for name, rows in splits.items():
-        listed = ((manifest.path(row), str(manifest.label(row))) for row in rows)
-        write_csv(lists[name], [("path", "label"), *listed])
+        columns = 4 if any(manifest.stretch(row) for row in rows) else 2
+        listed = ((manifest.path(row), str(manifest.label(row)), *_stretch(manifest, row)) for row in rows)
+        write_csv(lists[name], [row[:columns] for row in (("path", "label", "start", "end"), *listed)])
     return lists
+
+
+def _stretch(manifest: Manifest, row: int) -> tuple[str, str]:
+    """Returns start and end of a row as a list has them, in seconds; empty where the video begins or ends it."""
+    start, end = manifest.stretch(row) or (0.0, math.inf)
+    return str(start) if start else "", "" if math.isinf(end) else str(end)
 
 
 def _prepare(

@@ -15,7 +15,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import ArgsType
 
 from lightning_multigrid.cli.commands import run
-from lightning_multigrid.host import say, whole_words
+from lightning_multigrid.cli.terminal import say
 
 
 def _raised_here(error: BaseException | None) -> BaseException | None:
@@ -67,7 +67,7 @@ def main(args: ArgsType = None) -> None:
 
         entry = record(run)
     try:
-        with _quiet(), whole_words():
+        with _quiet():
             entry(args)
     except ArgumentError as error:
         say(f"error: {error}", sys.stderr)

@@ -14,7 +14,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.cli.forecast import Forecast, rank_group
-from lightning_multigrid.host import say
+from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import LRPoint, short_training
 from lightning_multigrid.schedule import (
@@ -232,7 +232,11 @@ def _legend(forecast: Forecast) -> list[str]:
             "come on top."
         ]
     if forecast.step_seconds:
-        how = "measured here" if len(forecast.step_seconds) > 1 else "the baseline's is known, others are by FLOPs"
+        how = (
+            "measured here on noise"
+            if len(forecast.step_seconds) > 1
+            else "the baseline's is known, others are by FLOPs"
+        )
         lines.append(f"Time of a step: {how}. clips/s: what all loaders together must give for no device to wait.")
     return lines
 

@@ -1,5 +1,6 @@
 """`compare` trains what is missing, and says what came of it."""
 
+import json
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import yaml
 from lightning_multigrid.cli import compare as module
 from lightning_multigrid.cli.compare import compare, shorten, with_callback, without_callback
 from lightning_multigrid.cli.main import main
-from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED
+from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, RunRecord
 
 CONFIG = yaml.safe_load(
     """
@@ -62,14 +63,6 @@ def test_a_shortened_baseline_has_its_milestones_and_warm_up_in_proportion():
     assert shorten(CONFIG | {"model": {"class_path": "mine.Module"}}, 0.3) is None
 
 
-@pytest.mark.parametrize(("epochs", "every", "wanted"), [(30, 10, 10), (59, 10, 1), (8, 10, 8), (9, 4, 3)])
-def test_baselines_are_validated_at_their_end_as_multigrid_is(epochs, every, wanted):
-    trainer = CONFIG["trainer"] | {"max_epochs": epochs, "check_val_every_n_epoch": every}
-    assert without_callback(CONFIG | {"trainer": trainer})["trainer"]["check_val_every_n_epoch"] == wanted
-    trainer["max_epochs"] = 2 * epochs
-    assert shorten(CONFIG | {"trainer": trainer}, 0.5)["trainer"]["check_val_every_n_epoch"] == wanted
-
-
 @pytest.fixture
 def here(monkeypatch, tmp_path):
     """Runs train in this process."""
@@ -107,6 +100,57 @@ def test_a_config_is_compared_and_an_interrupted_comparison_continues(here, tmp_
     config["model"]["init_args"]["lr"] = 0.02
     with pytest.raises(ValueError, match=r"multigrid-0\.json is a run of another config\. Give another --output"):
         compare(config, folder, seeds=1)
+
+
+@pytest.mark.filterwarnings("ignore")  # Lightning's, of small data
+@pytest.mark.parametrize(
+    ("epochs", "settings", "count"),
+    [
+        (7, {"check_val_every_n_epoch": 3}, 3),  # no multiple
+        (3, {"check_val_every_n_epoch": 5}, 1),  # none but the last
+        (2, {"val_check_interval": 0.5}, 4),  # within epochs
+        (2, {"check_val_every_n_epoch": None, "val_check_interval": 10}, 2),  # by mini-batches, and not at the end
+    ],
+)
+def test_all_three_validate_as_often_and_at_the_same_points_of_the_clock(
+    epochs, settings, count, here, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, "_share", lambda comparison: 1 / epochs)  # a single epoch
+    config = yaml.safe_load(yaml.safe_dump(CONFIG))
+    config["trainer"].update(max_epochs=epochs, **settings)
+    config["model"]["init_args"].update(schedule="cosine", milestones=[], warmup_epochs=0)
+    config["trainer"]["callbacks"][0]["init_args"]["epoch_factor"] = 3.0
+    found = compare(config, tmp_path / "compared", seeds=1)
+    assert found.runs[SHORTENED][0].epochs == 1
+    clocks = [[share for _, share, _ in runs[0].validations] for runs in found.runs.values()]
+    assert [len(clock) for clock in clocks] == [count] * 3
+    of_multigrid, of_baseline, of_shortened = clocks
+    assert of_baseline == pytest.approx(of_multigrid, abs=1 / (16 * epochs))  # each at the end of a mini-batch, of 16
+    assert of_shortened == pytest.approx(of_multigrid, abs=1 / 16)
+    if epochs == 7:
+        assert of_multigrid == pytest.approx([3 / 7, 6 / 7, 1], abs=0.05)
+
+
+def test_a_run_that_stops_early_has_others_watched_to_their_end(tmp_path):
+    validations = [(1.0, 0.25, {}), (2.0, 0.5, {})]
+    RunRecord(MULTIGRID, 0, validations=validations, done=0.6).write(tmp_path / "multigrid-0.json")
+    assert module._validations(tmp_path) == [0.25, 0.5, 0.75, 1.0]
+    RunRecord(MULTIGRID, 0, validations=[(1.0, 3, {})]).write(tmp_path / "multigrid-0.json")
+    with pytest.raises(ValueError, match="are of an older version. Give another --output"):
+        module._validations(tmp_path)
+
+
+def test_cpu_time_is_that_of_a_command_with_its_processes(tmp_path, monkeypatch):
+    record = json.dumps({"variant": MULTIGRID, "seed": 0})
+    busy = "import time; [None for _ in iter(lambda: time.process_time() < 0.3, False)]"
+    python = tmp_path / "python"
+    own = tmp_path / "runs" / "multigrid-0"
+    python.write_text(f"#!/bin/sh\n({sys.executable} -c '{busy}')\necho '{record}' > {own / 'run.json'}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    module._run(with_callback(CONFIG), tmp_path, MULTIGRID, 0, None)
+    found = RunRecord.read(tmp_path / "multigrid-0.json")
+    assert found.cpu > 0.25  # systems count in hundredths
 
 
 def test_a_run_that_fails_is_named_with_its_last_lines(tmp_path, monkeypatch):

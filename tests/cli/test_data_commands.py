@@ -24,6 +24,13 @@ def source(tmp_path):
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """The user's cache of this package."""
+    monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 SERIAL = ["--workers=0"]
 RECIPE = Path(__file__).parents[2] / "examples" / "recipes" / "slowfast_multigrid.yaml"
 
@@ -34,7 +41,7 @@ def test_prepare_a_folder(source, capsys):
     main(["prepare", *arguments, *SERIAL])
     printed = capsys.readouterr().out
     assert printed.startswith("3 videos prepared: ")
-    assert printed.endswith(f"data:\n  init_args:\n    train: {output / 'manifest.packed'}\n")
+    assert printed.endswith(f"data:\n  init_args:\n    train: {output / 'manifest.safetensors'}\n")
     assert read_manifest(output).classes == ("run", "swim")
     main(["prepare", *arguments, *SERIAL])
     assert capsys.readouterr().out.startswith("0 videos prepared, 3 were there: ")
@@ -61,7 +68,7 @@ data.init_args.train:
         manifest = read_manifest(source / "out" / split)
         assert len(manifest) == videos
         assert manifest.classes == ("run", "swim")  # those of training, in validation too
-        assert f"\n    {split}: {source / 'out' / split / 'manifest.packed'}\n" in printed
+        assert f"\n    {split}: {source / 'out' / split / 'manifest.safetensors'}\n" in printed
 
 
 def test_a_config_of_a_recipe_is_understood(capsys):
@@ -85,7 +92,7 @@ def test_a_folder_of_splits_is_read_as_by_init(source, capsys):
     main(["prepare", str(source / "both"), f"--output={source / 'out'}", "--preset=ultrafast", *SERIAL])
     shown = capsys.readouterr().out
     for split in ("train", "val"):
-        assert f"\n    {split}: {source / 'out' / split / 'manifest.packed'}\n" in shown
+        assert f"\n    {split}: {source / 'out' / split / 'manifest.safetensors'}\n" in shown
         assert read_manifest(source / "out" / split).classes == ("run", "swim")
 
 
@@ -117,8 +124,8 @@ def test_official_annotations(source, capsys):
 
 def test_the_bar_of_check_ends_where_a_list_repeats_a_video(source, monkeypatch):
     bars = []
-    made = data_commands._bar
-    monkeypatch.setattr(data_commands, "_bar", lambda: bars.append(made()) or bars[-1])
+    made = data_commands.progress_bar
+    monkeypatch.setattr(data_commands, "progress_bar", lambda: bars.append(made()) or bars[-1])
     videos = sorted((source / "train").glob("*/*.mp4"))
     (source / "twice.csv").write_text("".join(f'"{path}" 0\n' for path in (*videos, videos[0])))
     main(["check", f"--source={source / 'twice.csv'}", *SERIAL])
@@ -132,7 +139,7 @@ def test_check_says_what_is_broken(source, capsys):
         main(["check", f"--source={source / 'train'}", f"--report={source / 'broken.csv'}", "--full", *SERIAL])
     printed = capsys.readouterr()
     assert printed.out == "4 videos read, 1 broken.\n"
-    assert f"{source / 'train' / 'run' / 'e.mp4'}: no video, or damaged at its head" in printed.err
+    assert f"{source / 'train' / 'run' / 'e.mp4'}: no video, or damaged" in printed.err
     with open(source / "broken.csv", newline="") as file:
         assert [row[0] for row in csv.reader(file)] == ["path", str(source / "train" / "run" / "e.mp4")]
 
@@ -182,7 +189,7 @@ def test_parts_and_what_merges_them(source, capsys):
     main([*command, "--merge"])
     printed = capsys.readouterr().out
     assert printed.startswith("0 videos prepared, 3 were there: ")
-    assert printed.endswith(f"train: {source / 'out' / 'manifest.packed'}\n")
+    assert printed.endswith(f"train: {source / 'out' / 'manifest.safetensors'}\n")
 
 
 def test_too_many_bad_videos_are_exit_status_1(source, capsys):
@@ -195,7 +202,11 @@ def test_too_many_bad_videos_are_exit_status_1(source, capsys):
 
 @pytest.mark.parametrize(
     ("command", "message"),
-    [("prepare", "Stopped. What is there is whole, and the same command goes on from it.\n"), ("check", "Stopped.\n")],
+    [
+        ("prepare", "Stopped. What is there is whole, and the same command goes on from it.\n"),
+        ("check", "Stopped.\n"),
+        ("index", "Stopped. What is made is kept, and the same command goes on from it.\n"),
+    ],
 )
 def test_ctrl_c_is_no_traceback(source, capsys, monkeypatch, command, message):
     def interrupted(*arguments, **keywords):
@@ -203,6 +214,7 @@ def test_ctrl_c_is_no_traceback(source, capsys, monkeypatch, command, message):
 
     monkeypatch.setattr("lightning_multigrid.cli.data_commands.prepare", interrupted)
     monkeypatch.setattr("lightning_multigrid.cli.data_commands.check", interrupted)
+    monkeypatch.setattr("lightning_multigrid.cli.data_commands.index_shown", interrupted)
     output = [f"--output={source / 'out'}"] if command == "prepare" else []
     with pytest.raises(SystemExit, match="130"):
         main([command, f"--source={source / 'train'}", *output, *SERIAL])
@@ -229,7 +241,73 @@ def test_other_data_is_refused(source, capsys):
     assert "has BoringDataModule as `data`; a VideoDataModule is required" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["prepare", "check"])
+def test_index_keeps_tables_in_the_cache_and_goes_on_from_them(source, capsys, cache):
+    (source / "train" / "run" / "e.mp4").write_bytes(b"no video")
+    broken = f"{source / 'train' / 'run' / 'e.mp4'}: no video"
+    for made in ("3 videos made, 1 broken", "0 videos made, 3 were there, 1 broken"):
+        with pytest.raises(SystemExit, match="1"):
+            main(["index", str(source / "train"), *SERIAL])
+        printed = capsys.readouterr()
+        assert printed.out.startswith(f"Frame tables of {made}: ")
+        assert " ".join(printed.out.split()).endswith(f"They are in {cache / 'tables'}.")
+        assert broken in printed.err
+    (source / "train" / "run" / "e.mp4").unlink()
+    main(["index", str(source / "train"), *SERIAL])
+    assert "0 videos made, 3 were there" in capsys.readouterr().out
+
+
+def test_index_of_a_config_and_into_a_folder(source, capsys):
+    text = "data:\n  class_path: lightning_multigrid.VideoDataModule\n  init_args: {train: TRAIN, val: VAL}\n"
+    text = text.replace("TRAIN", str(source / "train")).replace("VAL", str(source / "val"))
+    (source / "config.yaml").write_text(text)
+    main(["index", f"--config={source / 'config.yaml'}", f"--output={source / 'tables'}", *SERIAL])
+    assert capsys.readouterr().out.startswith("Frame tables of 4 videos made: ")
+    assert list((source / "tables").glob("*.safetensors"))
+
+
+def test_a_full_check_keeps_the_tables(source, capsys, cache):
+    main(["check", str(source / "train"), "--full", *SERIAL])
+    main(["index", str(source / "train"), *SERIAL])
+    assert "0 videos made, 3 were there" in capsys.readouterr().out
+
+
+def test_prepared_videos_need_no_index(source, capsys):
+    main(["prepare", str(source / "val"), f"--output={source / 'out'}", "--preset=ultrafast", *SERIAL])
+    capsys.readouterr()
+    main(["index", str(source / "out"), *SERIAL])
+    assert capsys.readouterr().out.startswith("Nothing to do: prepared videos have their frame tables")
+
+
+def test_a_cache_that_cannot_be_written_is_said_in_a_sentence(source, capsys):
+    (source / "file").write_text("")
+    with pytest.raises(SystemExit, match="1"):
+        main(["index", str(source / "val"), f"--output={source / 'file' / 'tables'}", *SERIAL])
+    assert "Frame tables can't be kept in" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_full_check_goes_on_without_a_cache(source, capsys, cache):
+    cache.write_text("")
+    main(["check", str(source / "val"), "--full", *SERIAL])
+    printed = capsys.readouterr()
+    assert printed.out == "1 videos read, 0 broken.\n"
+    assert printed.err.startswith("warning: Frame tables can't be kept in")
+
+
+def test_what_is_odd_and_not_broken_is_noted(source, capsys):
+    options = {"x264-params": "sar=2/1"}
+    for name in ("a", "b"):
+        write_video(source / "val" / "swim" / f"wide_{name}.mp4", numbered_frames(12), options=options)
+    main(["check", str(source / "val"), *SERIAL])
+    printed = capsys.readouterr()
+    assert printed.out == "3 videos read, 0 broken.\n"
+    assert printed.err.count("its pixels are not square") == 2
+    main(["prepare", str(source / "val"), f"--output={source / 'out'}", "--preset=ultrafast", *SERIAL])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("its pixels are not square") == 1
+    assert "(and 1 more): " in shown
+
+
+@pytest.mark.parametrize("command", ["prepare", "check", "index"])
 def test_help_shows_how_it_is_called(command, capsys):
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])

@@ -69,6 +69,18 @@ def test_fit_works_with_what_init_writes(videos, capsys, caplog):
     assert "turn left" in (videos / "predictions.csv").read_text()  # the names of the folders
 
 
+def test_the_lists_that_init_writes_keep_the_stretches_of_videos(videos):
+    stretches = [(None if number == 3 else (number % 10 / 30, (number + 30) / 30)) for number in range(40)]
+    rows = [(number // 20, *(stretch or ("", ""))) for number, stretch in enumerate(stretches)]
+    lines = [f"videos/jump/0.mp4,{label},{start},{end}" for label, start, end in rows]
+    (videos / "list.csv").write_text("\n".join(["path,label,start,end", *lines, "videos/jump/0.mp4,0,0.2,"]))
+    main(["init", "list.csv", "--no-prepare"])
+    train, val = (read_manifest(videos / f"multigrid_{split}.csv") for split in ("train", "val"))
+    written = [manifest.stretch(row) for manifest in (train, val) for row in range(len(manifest))]
+    assert sorted(map(str, written)) == sorted(map(str, [*stretches, (0.2, float("inf"))]))
+    assert len(val) == 8
+
+
 def test_what_init_says_of_videos_that_differ_and_of_paths_with_spaces(videos, capsys):
     write_video(videos / "videos" / "jump" / "0.mp4", numbered_frames(20, 64, 80), rate=15)
     main(["init", "videos", "--output", "new folder/first.yaml"])
@@ -160,7 +172,7 @@ def test_larger_videos_are_prepared_beside_the_config(tmp_path, capsys, monkeypa
     assert f"prepared with a short side of 38 pixels, in {tmp_path / 'multigrid_prepared'}." in said
     prepared = [Path(source) for source in sources(tmp_path / "multigrid.yaml")]
     assert [path.relative_to(tmp_path / "multigrid_prepared") for path in prepared] == [
-        Path(split, "manifest.packed") for split in ("train", "val")
+        Path(split, "manifest.safetensors") for split in ("train", "val")
     ]
     train, val = map(read_manifest, prepared)
     assert (len(train), len(val), train.classes) == (18, 2, ("run", "é jump"))
@@ -193,7 +205,7 @@ def test_splits_that_are_there_are_taken(videos, capsys):
         (["few"], "too few for the large mini-batches"),
         (["broken"], "None of 2 videos can be read. The last: "),
         (["pair"], "No class of pair has 5 videos"),
-        (["videos", "--outptu=x"], "no option `--outptu`. Did you mean `output`?"),
+        (["videos", "--outptu=x"], "unrecognized arguments: --outptu=x"),
     ],
 )
 def test_refusals(videos, capsys, arguments, message):

@@ -20,7 +20,6 @@ pl = importlib.import_module(PACKAGE)
 
 from lightning_multigrid import (  # noqa: E402  # after the package of the script
     AtomicCheckpointIO,
-    CompileGrids,
     LongCycle,
     MovingShapesDataModule,
     MultigridCallback,
@@ -56,7 +55,7 @@ class Module(pl.LightningModule):
 
     def on_train_batch_end(self, outputs, batch, batch_idx):
         self.step[3] = self.lr
-        self.seen.append(self.step)  # not the tries of CompileGrids
+        self.seen.append(self.step)  # not those of the rehearsal
 
     def validation_step(self, batch, batch_idx):
         self.log("val", nn.functional.cross_entropy(self.model(batch[0]), batch[1]))
@@ -84,7 +83,6 @@ def fit(folder, ckpt_path=None):
     checkpoint = pl.callbacks.ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=3)
     callbacks = [
         MultigridCallback(**FOUR_GRIDS, precise_bn_batches=2),
-        CompileGrids(backend="eager"),
         checkpoint,
         pl.callbacks.EarlyStopping("val", patience=99),
         pl.callbacks.TQDMProgressBar(),

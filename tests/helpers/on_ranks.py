@@ -19,7 +19,7 @@ from torch import nn
 from torch.optim.lr_scheduler import MultiStepLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_multigrid import CompileGrids, MultigridCallback
+from lightning_multigrid import MultigridCallback
 from tests.helpers.tiny import CLASSES, Module, clips, trainer
 
 NUMBER = 203  # divided by neither 2 nor 3
@@ -89,13 +89,15 @@ def main(folder, devices, num_nodes=1, die=None, layers=0, compiled=False, worke
     )
     host = trainer(
         MultigridCallback(seed=0, precise_bn_batches=2),
-        *([CompileGrids("net", backend="eager")] if compiled else []),
         max_epochs=2,
         strategy=DDPStrategy(process_group_backend="gloo", **ddp),
         devices=devices,
         num_nodes=num_nodes,
     )
-    host.fit(Recording(folder, ddp.get("find_unused_parameters", False), die, layers), train, val)
+    module = Recording(folder, ddp.get("find_unused_parameters", False), die, layers)
+    if compiled:
+        module.net.compile(backend="eager", dynamic=False)
+    host.fit(module, train, val)
 
 
 if __name__ == "__main__":

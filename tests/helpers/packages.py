@@ -10,7 +10,7 @@ PACKAGE = Path(lightning_multigrid.__file__).parent
 # In reading order, with the sub-packages and the libraries that each may import. Whoever changes this changes the
 # structure: say why in the commit.
 MULTIGRID = {
-    "host": ((), ("lightning", "lightning_utilities", "pytorch_lightning", "tqdm")),
+    "host": ((), ("lightning", "lightning_utilities", "pytorch_lightning")),
     "schedule": ((), ()),
     "norm": ((), ("torch",)),
     "positions": ((), ("torch",)),
@@ -27,19 +27,22 @@ MULTIGRID = {
 VIDEOS = {
     "files": ((), ("fsspec",)),
     "pixels": ((), ("torch", "torchvision")),
-    "decode": (("files", "pixels"), ("PIL", "av", "numpy", "torch")),
-    "sources": (("files",), ("numpy", "torch")),
+    "decode": (
+        ("files", "pixels"),
+        ("PIL", "av", "numpy", "safetensors", "torch", "typing_extensions", "xxhash"),
+    ),
+    "sources": (("files",), ("numpy", "safetensors", "torch")),
     "clips": (("decode", "loading", "pixels", "schedule", "sources"), ("torch", "typing_extensions")),
-    "prepare": (("decode", "files", "sources"), ("av", "numpy")),
+    "prepare": (("decode", "files", "sources"), ("av", "numpy", "pebble", "rich", "torch")),
     "models": (("positions",), ("numpy", "torch", "torchvision", "transformers")),
     "video": (
-        ("clips", "decode", "files", "host", "loading", "models", "pixels", "sources"),
+        ("clips", "decode", "files", "host", "models", "pixels", "prepare", "sources"),
         ("av", "lightning_utilities", "numpy", "rich", "torch", "torchmetrics", "typing_extensions"),
     ),
 }
 PROGRAM = {
     "cli": (
-        ("files", "host", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
+        ("files", "norm", "positions", "prepare", "reports", "schedule", "sources", "training", "video"),
         ("jsonargparse", "lightning", "lightning_utilities", "rich", "torch", "yaml"),
     ),
 }

@@ -11,10 +11,10 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from benchmarks.recipe_sources import CLIPS, PAGE, settings
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedule, ShortCycle
 from lightning_multigrid.schedule import BaselineEpoch
 from lightning_multigrid.training.lr_stages import lr_stages
+from tests.helpers.recipe_sources import CLIPS, PAGE, settings
 
 MARKS = "<!-- made by tests/helpers/paper_rows.py: -->\n", "<!-- end -->\n"
 
