@@ -1,37 +1,50 @@
-"""How many clips per second and core video decoders give, on ordinary and on prepared H.264 files.
+"""How much CPU time a clip costs with several video decoders, on ordinary and on prepared files; everything counts.
 
     python benchmarks/benchmark_decode.py
-    python benchmarks/benchmark_decode.py --videos FOLDER --rounds 5 --json decode.json
+    python benchmarks/benchmark_decode.py --videos FOLDER --older CHECKOUT --long 60 --json decode.json
 
-Clips are as in training: 8 frames at a stride of 2 to 8, 16 at 2 to 4, 32 at 2, starting anywhere. All methods take
-turns at every clip, in random order, and all but the second give the same frames as RGB bytes:
+Clips are as in training: 8 frames at a stride of 2 to 8, 16 at 2 to 4, 32 at 2, starting anywhere. Each is read from
+a file that its process has not seen before (a hard link), as videos in training are mostly met again long after they
+were forgotten. All methods take turns at every clip, in random order, and give the same frames as RGB bytes:
 
-- `ours`: `VideoReader` with the index of the file, unpacked for each clip;
+- `ours`: `VideoReader` with the table that is kept of the file, unpacked for each clip;
 - `ours, YUV`: the same, but returns the planes unconverted, as training on a GPU uses them (colours within 3 of 255);
+- `ours, without a table`: each file is decoded from its beginning to its end (`index: false`);
+- `older`: an earlier version of this package, in a process of its own; of prepared files it has its own kept index, as
+  in training, and others it indexes for each clip;
 - `pyslowfast`: PyAV as PySlowFast uses it: seek to the clip, decode its whole span, convert every frame of it;
 - `pyav`: PyAV from the first frame on;
-- `torchcodec exact`, `torchcodec approximate`: a `VideoDecoder` with one thread;
-- `decord`, `opencv`: with one thread.
+- `torchcodec exact`: a `VideoDecoder`, which scans each file; `torchcodec, frame mappings`: with what this scan finds,
+  made once and kept; `torchcodec approximate`: without a scan;
+- `decord`, `opencv`.
 
-Methods that are not installed are left out, and named. Times are process times of all threads, which other jobs on the
-machine disturb least; the files are in the page cache. Trust the ratios, which are taken within a round, not the times.
+All use one thread. Methods that are not installed are left out, and named. Times are process times, which other jobs on
+the machine disturb least; the files are in the page cache. Trust the ratios, which are taken within a round, not the
+times. A file whose pixels are not square is wider in ours and in `pyav`: the others show it narrower than a player.
 
 Without `--videos` the script draws the footage: moving shapes over drifting textures, with noise. `ordinary` files have
 x264's defaults, with a keyframe every 250 frames; `prepared` ones are what `lightning-multigrid prepare` makes of them.
-
-The last row of a table is libavcodec's part of our time: the same packets, in memory, through the same decoder, and
-nothing done with the frames.
+`--long MINUTES` adds the first file, repeated for so long, to the ordinary ones.
 """
 
 import argparse
+import hashlib
 import importlib
+import json
+import os
 import random
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import count
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 import av
 import numpy as np
@@ -39,9 +52,7 @@ import torch
 from measuring import machine, machine_line, prepared_copy, write_json
 from torch import Tensor
 
-from lightning_multigrid.decode import PacketIndex, VideoError, VideoReader, build_index
-from lightning_multigrid.decode.ranges import packet_ranges
-from lightning_multigrid.decode.thread_cache import ThreadCache
+from lightning_multigrid.decode import FrameTable, VideoError, VideoReader, make_table
 from lightning_multigrid.pixels import YuvClip
 
 GRIDS = {"8 frames": (8, 2, 8), "16 frames": (16, 2, 4), "32 frames": (32, 2, 2)}  # frames, least and greatest stride
@@ -49,10 +60,56 @@ SIZES = ["340x256", "640x360", "1920x1080"]
 ORDINARY = {"g": "250", "preset": "medium", "crf": "23", "x264-params": "log-level=none"}
 SEEK_MARGIN = 1024  # PySlowFast seeks to so many ticks before the clip
 PACKAGES = ["av", "torchcodec", "decord", "cv2"]
-LIBAVCODEC = "of ours, libavcodec"
+WHOLE = ("ours, without a table", "pyav")  # they decode a file from its beginning: of an hour, nobody would
+UNPACKINGS = 20
 
 Frames = np.ndarray
-Method = Callable[[Path, list[int]], "Frames | YuvClip | Tensor"]
+Read = Callable[[Path, list[int]], "Frames | YuvClip | Tensor"]
+Timed = Callable[[Path, list[int]], tuple[float, Any]]
+"""Reads a clip; returns CPU seconds, and the frames or their digest."""
+
+
+@dataclass
+class Video:
+    """A file, what is kept of it, and what it cost to make that."""
+
+    path: Path
+    is_prepared: bool
+    table: FrameTable
+    table_seconds: float
+    mappings: str  # for torchcodec
+    repeats: "Video | None" = None  # the one that this one holds many times
+
+    @property
+    def minutes(self) -> float:
+        return len(self.table) / self.table.rate / 60
+
+    def costs(self) -> dict[str, float]:
+        """What the table costs."""
+        data = self.table.to_bytes()
+        began = time.process_time()
+        for _ in range(UNPACKINGS):
+            FrameTable.from_bytes(data)
+        return {
+            "CPU s to make it": self.table_seconds,
+            "CPU s for a minute of video": self.table_seconds / self.minutes,
+            "bytes": len(data),
+            "bytes per frame": len(data) / len(self.table),
+            "ms to unpack it": 1000 * (time.process_time() - began) / UNPACKINGS,
+        }
+
+
+def opened(path: Path, is_prepared: bool, repeats: Video | None = None) -> Video:
+    began = time.process_time()
+    table = make_table(path)
+    seconds = time.process_time() - began
+    frames = []
+    with av.open(str(path)) as container:
+        for packet in container.demux(container.streams.best("video")):
+            if packet.size:
+                frames.append({"pts": packet.pts, "duration": packet.duration, "key_frame": int(packet.is_keyframe)})
+    frames.sort(key=lambda frame: frame["pts"])
+    return Video(path, is_prepared, table, seconds, json.dumps({"frames": frames}), repeats)
 
 
 def footage(count: int, height: int, width: int, seed: int) -> Iterator[Frames]:
@@ -95,11 +152,15 @@ def make_footage(path: Path, seconds: float, height: int, width: int, seed: int,
         container.mux(stream.encode())
 
 
-def make_files(folder: Path, sizes: list[str], seconds: float, videos: Path | None, seed: int) -> dict[str, Path]:
+def make_files(folder: Path, sizes: list[str], seconds: float, videos: Path | None, seed: int) -> dict[str, Video]:
     """Returns the files by name: every source as it is (ordinary), and prepared."""
     sources: dict[str, Path] = {}
     if videos is not None:
-        sources = {path.stem: path for path in sorted(videos.glob("*.mp4")) if is_h264(path)}
+        for path in sorted(videos.glob("*.mp4")):
+            # A copy, as there may be no hard links from the folder to the scratch disk.
+            (copy := folder / path.name).write_bytes(path.read_bytes())
+            if is_fit(copy):
+                sources[path.stem] = copy
     else:
         for number, size in enumerate(sizes):
             width, height = map(int, size.split("x"))
@@ -107,88 +168,148 @@ def make_files(folder: Path, sizes: list[str], seconds: float, videos: Path | No
             make_footage(path, seconds, height, width, seed + number)
     files = {}
     for name, path in sources.items():
-        files[f"{name} ordinary"] = path
-        files[f"{name} prepared"] = prepared_copy(path, folder / f"{name}_prepared.mp4")
+        files[f"{name} ordinary"] = opened(path, is_prepared=False)
+        files[f"{name} prepared"] = opened(prepared_copy(path, folder / f"{name}_prepared.mp4"), is_prepared=True)
     return files
 
 
-def is_h264(path: Path) -> bool:
+def is_fit(path: Path) -> bool:
+    """Whether a file is H.264, undamaged, long enough for the clips, and of one track, as readers choose other ones."""
     try:
-        with av.open(str(path)) as container:
-            stream = container.streams.video[0]
-            long_enough = stream.frames >= 8 * GRIDS["8 frames"][2]
-            return stream.codec_context.name == "h264" and long_enough and build_index(path).direct
-    except (av.FFmpegError, IndexError, VideoError):
+        table = make_table(path)
+    except VideoError:
         return False
+    with av.open(str(path)) as container:
+        tracks = len(container.streams.video)
+    long_enough = len(table) >= GRIDS["8 frames"][0] * GRIDS["8 frames"][2]
+    return table.codec == "h264" and not table.damage and long_enough and tracks == 1
 
 
-def ours(indices_of: dict[Path, bytes]) -> Method:
+def repeated(path: Path, target: Path, times: int) -> Path:
+    """Writes the video of a file many times, one after the other, without encoding it again."""
+    with av.open(str(path)) as source, av.open(str(target), "w") as container:
+        stream = source.streams.video[0]
+        packets = [packet for packet in source.demux(stream) if packet.size]
+        stamps = [(packet.pts, packet.dts) for packet in packets]
+        length = max(packet.pts + packet.duration for packet in packets) - min(packet.pts for packet in packets)
+        out = container.add_stream_from_template(stream)
+        for number in range(times):
+            for packet, (shown, decoded) in zip(packets, stamps, strict=True):
+                copy = av.Packet(bytes(packet))
+                copy.pts, copy.dts = shown + number * length, decoded + number * length
+                copy.duration, copy.time_base, copy.stream = packet.duration, stream.time_base, out
+                copy.is_keyframe = packet.is_keyframe
+                container.mux(copy)
+    return target
+
+
+def ours(video: Video) -> Read:
+    kept = video.table.to_bytes()
+
     def read(path: Path, indices: list[int]) -> Frames:
-        with VideoReader(path, PacketIndex.from_bytes(indices_of[path])) as reader:
+        with VideoReader(path, FrameTable.from_bytes(kept)) as reader:
             return reader.read(indices).numpy()
 
     return read
 
 
-def ours_yuv(indices_of: dict[Path, bytes]) -> Callable[[Path, list[int]], YuvClip | Tensor]:
+def ours_yuv(video: Video) -> Read:
+    kept = video.table.to_bytes()
+
     def read(path: Path, indices: list[int]) -> YuvClip | Tensor:
-        with VideoReader(path, PacketIndex.from_bytes(indices_of[path])) as reader:
+        with VideoReader(path, FrameTable.from_bytes(kept)) as reader:
             return reader.read_yuv(indices)
 
     return read
 
 
-def agree(frames: Frames | YuvClip | Tensor, expected: Frames) -> bool:
-    """Whether frames are as expected: RGB to the bit, YUV within 3 of 255."""
+def ours_without_a_table(path: Path, indices: list[int]) -> Frames:
+    with VideoReader(path) as reader:
+        return reader.read(indices).numpy()
+
+
+class Older:
+    """A process that reads by an earlier version of this package, from its checkout."""
+
+    def __init__(self, checkout: Path) -> None:
+        modules = [str(checkout.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("older_decode.py"))],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(modules)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.folder = self._answer()
+
+    def __enter__(self) -> "Older":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.__exit__(*error)  # ends its input, and so the process
+
+    def of(self, video: Video) -> Timed:
+        """Reads hard links of a file; if it is prepared, with its kept index."""
+        kept = str(video.path) if video.is_prepared else None
+
+        def read(path: Path, indices: list[int]) -> tuple[float, str]:
+            print(json.dumps([str(path), indices, kept]), file=self.process.stdin, flush=True)
+            seconds, digest = self._answer()
+            return seconds, digest
+
+        return read
+
+    def _answer(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+
+def timed(read: Read) -> Timed:
+    def run(path: Path, indices: list[int]) -> tuple[float, Any]:
+        began = time.process_time()
+        frames = read(path, indices)
+        return time.process_time() - began, frames
+
+    return run
+
+
+def agree(frames: "Frames | YuvClip | Tensor | str", expected: Frames) -> bool:
+    """Whether frames are as expected: RGB to the bit, or by its digest; YUV within 3 of 255."""
+    if isinstance(frames, str):
+        return frames == hashlib.sha256(expected.tobytes()).hexdigest()
     if isinstance(frames, YuvClip):
         return bool(np.abs(frames.rgb().permute(1, 2, 3, 0).round().numpy() - expected).max() <= 3)
     return np.array_equal(frames, expected)
 
 
-def libavcodec(path: Path) -> Callable[[list[int]], float]:
-    """Measures libavcodec's part of a read of ours: process time, with a decoder that is kept from clip to clip."""
-    index, data, cache = build_index(path), path.read_bytes(), ThreadCache()
-
-    def seconds(indices: list[int]) -> float:
-        spent = 0.0
-        for packet_range in packet_ranges(index, indices):
-            packets = []
-            for number in packet_range.packets:
-                start = index.positions[number]
-                packets.append(av.Packet(data[start : start + index.sizes[number]]))
-                packets[-1].pts = packets[-1].dts = number
-            with cache.decoder(index) as codec:
-                began = time.process_time()
-                for packet in [*packets, None]:
-                    codec.decode(packet)
-                spent += time.process_time() - began
-        return spent
-
-    return seconds
-
-
-def pyav_from_start(path: Path, indices: list[int]) -> Frames:
-    wanted, frames = set(indices), {}
-    with av.open(str(path)) as container:
-        for number, frame in enumerate(container.decode(video=0)):
-            if number in wanted:
-                frames[number] = frame.to_ndarray(format="rgb24")
-            if number == indices[-1]:
-                break
-    return np.stack([frames[index] for index in indices])
-
-
-def pyslowfast(times_of: dict[Path, list[int]]) -> Method:
-    """Seeks to before the clip, decodes its span with PyAV's defaults, converts all of it, then takes the frames."""
+def pyav(video: Video) -> Read:
+    """Decodes from the first frame on."""
+    width = video.table.square_width
 
     def read(path: Path, indices: list[int]) -> Frames:
-        times = times_of[path]
+        wanted, frames = set(indices), {}
+        with av.open(str(path)) as container:
+            for number, frame in enumerate(container.decode(container.streams.best("video"))):
+                if number in wanted:
+                    frames[number] = frame.to_ndarray(format="rgb24", width=width, height=frame.height)
+                if number == max(indices):
+                    break
+        return np.stack([frames[index] for index in indices])
+
+    return read
+
+
+def pyslowfast(video: Video) -> Read:
+    """Seeks to before the clip, decodes its span with PyAV's defaults, converts all of it, then takes the frames."""
+    times = video.table.times.tolist()
+
+    def read(path: Path, indices: list[int]) -> Frames:
         start, end = times[indices[0]], times[indices[-1]]
         span = {}
         with av.open(str(path)) as container:
-            stream = container.streams.video[0]
+            stream = container.streams.best("video")
             container.seek(max(start - SEEK_MARGIN, 0), any_frame=False, backward=True, stream=stream)
-            for frame in container.decode(video=0):
+            for frame in container.decode(stream):
                 if frame.pts >= start:
                     span[frame.pts] = frame
                 if frame.pts > end:
@@ -199,27 +320,28 @@ def pyslowfast(times_of: dict[Path, list[int]]) -> Method:
     return read
 
 
-def torchcodec(mode: str) -> Method:
+def torchcodec(mode: str = "exact", mappings: str | None = None) -> Read:
     decoders = importlib.import_module("torchcodec.decoders")
     try:
         decoders.VideoDecoder(b"no video")
     except Exception as error:  # some versions look for FFmpeg's libraries only now
         if "libtorchcodec" in str(error):
             raise ImportError(str(error)) from error
+    way = {"seek_mode": mode} if mappings is None else {"custom_frame_mappings": mappings}
 
     def read(path: Path, indices: list[int]) -> Frames:
-        decoder = decoders.VideoDecoder(str(path), dimension_order="NHWC", num_ffmpeg_threads=1, seek_mode=mode)
+        decoder = decoders.VideoDecoder(str(path), dimension_order="NHWC", num_ffmpeg_threads=1, **way)
         return decoder.get_frames_at(indices).data.numpy()
 
     return read
 
 
-def decord() -> Method:
+def decord() -> Read:
     module = importlib.import_module("decord")
     return lambda path, indices: module.VideoReader(str(path), num_threads=1).get_batch(indices).asnumpy()
 
 
-def opencv() -> Method:
+def opencv() -> Read:
     cv2 = importlib.import_module("cv2")
     cv2.setNumThreads(1)
 
@@ -238,28 +360,32 @@ def opencv() -> Method:
     return read
 
 
-def methods(files: dict[str, Path]) -> tuple[dict[str, Method], list[str]]:
-    """Methods by name, and the names of those that are not installed."""
-    indices = {path: build_index(path) for path in files.values()}
-    packed = {path: index.to_bytes() for path, index in indices.items()}
-    found: dict[str, Method] = {
-        "ours": ours(packed),
-        "ours, YUV": ours_yuv(packed),
-        "pyslowfast": pyslowfast({path: index.shown_times.tolist() for path, index in indices.items()}),
-        "pyav": pyav_from_start,
+def methods(video: Video, older: Older | None) -> tuple[dict[str, Timed], list[str]]:
+    """Methods for a file by name, and the names of those that are not installed."""
+    found: dict[str, Timed] = {
+        "ours": timed(ours(video)),
+        "ours, YUV": timed(ours_yuv(video)),
+        "ours, without a table": timed(ours_without_a_table),
     }
+    if older is not None:
+        found["older"] = older.of(video)
     missing = []
-    others = {
-        "torchcodec exact": lambda: torchcodec("exact"),
+    others: dict[str, Callable[[], Read]] = {
+        "pyslowfast": lambda: pyslowfast(video),
+        "pyav": lambda: pyav(video),
+        "torchcodec exact": torchcodec,
+        "torchcodec, frame mappings": lambda: torchcodec(mappings=video.mappings),
         "torchcodec approximate": lambda: torchcodec("approximate"),
         "decord": decord,
         "opencv": opencv,
     }
     for name, make in others.items():
         try:
-            found[name] = make()
+            found[name] = timed(make())
         except (ImportError, OSError, RuntimeError) as error:
             missing.append(f"{name} ({type(error).__name__})")
+    if video.repeats is not None:
+        found = {name: read for name, read in found.items() if name not in WHOLE}
     return found, missing
 
 
@@ -270,32 +396,46 @@ def draw_clip(length: int, grid: tuple[int, int, int], draw: random.Random) -> l
     return [start + point * stride for point in range(frames)]
 
 
-def measure(path: Path, found: dict[str, Method], rounds: int, clips: int, draw: random.Random) -> dict[str, dict]:
+def truth(video: Video, indices: list[int]) -> Frames:
+    """The frames of a decode from the beginning; of a file that repeats another one, of that."""
+    if video.repeats is not None:
+        return truth(video.repeats, [index % len(video.repeats.table) for index in indices])
+    return np.asarray(pyav(video)(video.path, indices))
+
+
+def measure(video: Video, found: dict[str, Timed], rounds: int, clips: int, draw: random.Random) -> dict[str, dict]:
     """For each grid and method the milliseconds of a clip in each round, and whether its frames are those of `pyav`."""
-    length = len(build_index(path))
-    times = {grid: {name: [] for name in [*found, LIBAVCODEC]} for grid in GRIDS}
-    alone = libavcodec(path)
+    length = len(video.table)
+    times = {grid: {name: [] for name in found} for grid in GRIDS}
     same = dict.fromkeys(found, True)
+
+    def read(name: str, clip: list[int]) -> tuple[float, Any]:
+        link = video.path.with_name(f"link_{next(_numbers)}.mp4")
+        os.link(video.path, link)
+        try:
+            return found[name](link, clip)
+        finally:
+            link.unlink()
+
     for grid, shape in GRIDS.items():
         if length < shape[0] * shape[1]:
-            raise SystemExit(f"{path} has {length} frames; at least {shape[0] * shape[1]} are needed")
+            raise SystemExit(f"{video.path} has {length} frames; at least {shape[0] * shape[1]} are needed")
         clip = draw_clip(length, shape, draw)
-        expected = pyav_from_start(path, clip)
-        for name, read in found.items():  # and a warm-up
-            same[name] &= agree(read(path, clip), expected)
-        alone(clip)
+        expected = truth(video, clip)
+        for name in found:  # and a warm-up
+            same[name] &= agree(read(name, clip)[1], expected)
         for _ in range(rounds):
-            spent = dict.fromkeys(times[grid], 0.0)
+            spent = dict.fromkeys(found, 0.0)
             for _ in range(clips):
                 clip = draw_clip(length, shape, draw)
                 for name in draw.sample(sorted(found), len(found)):
-                    began = time.process_time()
-                    found[name](path, clip)
-                    spent[name] += time.process_time() - began
-                spent[LIBAVCODEC] += alone(clip)
+                    spent[name] += read(name, clip)[0]
             for name, seconds in spent.items():
                 times[grid][name].append(1000 * seconds / clips)
     return {"ms": times, "same": same}
+
+
+_numbers = count()
 
 
 def summary(times: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:
@@ -313,10 +453,12 @@ def summary(times: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, flo
 
 
 def main(args: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Clips per second and core of video decoders, as ratios in one run.")
+    parser = argparse.ArgumentParser(description="CPU time of a clip with video decoders, as ratios in one run.")
     parser.add_argument("--videos", type=Path, metavar="FOLDER", help="H.264 files (*.mp4) to use; made if not given")
     parser.add_argument("--sizes", nargs="+", default=SIZES, help="of files that are made (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=10, help="of files that are made (default: %(default)s)")
+    parser.add_argument("--older", type=Path, metavar="CHECKOUT", help="of an earlier version, to compare with")
+    parser.add_argument("--long", type=float, metavar="MINUTES", help="also repeat the first file for so long")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument("--clips", type=int, default=6, help="per grid, file and round (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of footage and clips (default: %(default)s)")
@@ -327,25 +469,36 @@ def main(args: list[str] | None = None) -> None:
     about = machine(torch.device("cpu"), PACKAGES)
     print(", ".join([machine_line(about), *(f"{name} {about[name]}" for name in PACKAGES if about[name])]))
     report = {}
-    with tempfile.TemporaryDirectory() as folder:
-        files = make_files(Path(folder), options.sizes, options.seconds, options.videos, options.seed)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        older = None if options.older is None else stack.enter_context(Older(options.older))
+        if older is not None:
+            print(f"older: {older.folder}")
+        files = make_files(folder, options.sizes, options.seconds, options.videos, options.seed)
         if not files:
             parser.error(f"--videos {options.videos}: no H.264 file of 64 frames or more in mp4 there")
-        found, missing = methods(files)
+        if options.long:
+            name, first = next(iter(files.items()))
+            path = repeated(first.path, folder / "long.mp4", round(options.long / first.minutes))
+            files[f"{name}, {options.long:g} minutes"] = opened(path, is_prepared=False, repeats=first)
+        for name, video in files.items():
+            found, missing = methods(video, older)
+            result, costs = measure(video, found, options.rounds, options.clips, draw), video.costs()
+            rows = summary(result["ms"])
+            size = video.path.stat().st_size
+            report[name] = {"bytes": size, "costs of its table": costs, "table": rows, **result}
+            print(f"\n{name}, {size / 1e6:.2f} MB: CPU ms per clip")
+            print(f"{'':<28}" + "".join(f"{column:>12}" for column in [*GRIDS, "mean", "clips/s/core", "x ours"]))
+            for method, row in rows.items():
+                cells = [*(row[grid] for grid in GRIDS), row["mean"], 1000 / row["mean"], row["x ours"]]
+                note = "" if result["same"][method] else "   other pixels than PyAV's"
+                print(f"{method:<28}" + "".join(f"{cell:>12.2f}" for cell in cells) + note)
+            told = ", ".join(f"{value:,.3g} {what}" for what, value in costs.items())
+            print(f"Its table: {told}", flush=True)
         if missing:
             print("not installed:", ", ".join(missing))
-        for name, path in files.items():
-            result = measure(path, found, options.rounds, options.clips, draw)
-            table = summary(result["ms"])
-            size = path.stat().st_size
-            report[name] = {"bytes": size, "table": table, **result}
-            print(f"\n{name}, {size / 1e6:.2f} MB: CPU ms per clip")
-            print(f"{'':<24}" + "".join(f"{column:>12}" for column in [*GRIDS, "mean", "clips/s/core", "x ours"]))
-            for method, row in table.items():
-                cells = [*(row[grid] for grid in GRIDS), row["mean"], 1000 / row["mean"], row["x ours"]]
-                note = "" if result["same"].get(method, True) else "   other pixels than PyAV's"
-                print(f"{method:<24}" + "".join(f"{cell:>12.2f}" for cell in cells) + note, flush=True)
-    given = {"device": "cpu"} | {name: vars(options)[name] for name in ("sizes", "seconds", "rounds", "clips", "seed")}
+    names = ("sizes", "seconds", "long", "rounds", "clips", "seed")
+    given = {"device": "cpu", "older": older and older.folder} | {name: vars(options)[name] for name in names}
     write_json(options.json, "decode", given, {"files": report}, PACKAGES)
 
 

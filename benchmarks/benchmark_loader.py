@@ -1,11 +1,16 @@
 """How many clips per second a `DataLoader` with workers gives, in mini-batches that are ready for the device.
 
-    python benchmarks/benchmark_loader.py video1.mp4 video2.mp4 --json loader.json
+    python benchmarks/benchmark_loader.py video1.mp4 video2.mp4 --older CHECKOUT --json loader.json
     python benchmarks/benchmark_loader.py --made 4 --methods ours --workers 16      # without videos of your own
 
-Three loaders take turns on the same videos, with the same draws of frames and crops:
+The videos stand for many: each has hard links, `--paths` in all, and a clip is read from a path of its own. In the
+first `rounds` turns of a loader each path is read once, as in a dataset of more videos than a worker can remember.
+"again" are turns that read the same paths each time. Loaders take turns on the same videos:
 
-- `ours`: crops as YUV planes, from which the device makes the model's input (`resample_clips`);
+- `ours`: crops as YUV planes, from which the device makes the model's input (`resample_clips`); frame tables come from
+  a `TableStore`;
+- `older`: the same by an earlier version of this package, in a process of its own; prepared videos have its kept
+  indices, as in training, and others are indexed as they are read;
 - `torchcodec`: exact frames by torchcodec, cropped and resized as bytes (needs `pip install torchcodec`);
 - `pyslowfast`: as in the paper's code base, but written anew: PyAV decodes and converts all frames of the span, which
   are normalised and resized as floats, and then cropped.
@@ -15,18 +20,22 @@ others can read the copies too. So there are two ratios: on the same videos, and
 the original ones.
 
 All take turns in each round; the numbers are medians. Workers are started and warm before the first round. Seconds are
-wall-clock time; CPU seconds are those of all processes, which other jobs on the machine disturb less. `--first` instead
-measures how long the first mini-batch of a phase takes if one worker or all workers read it.
+wall-clock time; CPU seconds are those of all processes, which other jobs on the machine disturb less.
 """
 
 import argparse
 import importlib.util
+import json
 import multiprocessing
 import os
 import random
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -46,6 +55,30 @@ from lightning_multigrid.sources import read_manifest
 FRAMES, SIZE, STRIDE = 32, 224, 2  # the baseline
 SAMPLING = ClipSampling(FRAMES, SIZE, STRIDE)
 GRIDS = {"coarse": (8, 112), "full": (32, 224)}  # frames, size
+AGAIN = ", again"
+
+Turn = Callable[[], tuple[float, float, float]]
+"""Reads so many clips; returns clips per second, clips per CPU second, megabytes of a mini-batch."""
+
+
+@dataclass
+class Videos:
+    """Files, and a folder with hard links of them."""
+
+    name: str
+    files: list[str]
+    folder: str
+    number: int  # of links
+
+    def link(self) -> "Videos":
+        os.mkdir(self.folder)
+        for number, path in enumerate(self.paths):
+            os.link(self.files[number % len(self.files)], path)
+        return self
+
+    @property
+    def paths(self) -> list[str]:
+        return [f"{self.folder}/{number}.mp4" for number in range(self.number)]
 
 
 class Peer(Dataset):
@@ -102,33 +135,105 @@ class PySlowFast(Peer):
         return (clip.flip(-1) if grid.flip else clip), 0
 
 
-def our_loader(paths: list[str], frames: int, size: int, batches: int, options: argparse.Namespace) -> MultigridLoader:
+def our_turns(videos: Videos, grid: str, batches: int, again: bool, options: argparse.Namespace) -> Turn:
     """The loader of multigrid training, in a phase on one grid."""
+    frames, size = GRIDS[grid]
     baseline = Baseline(
-        BatchShape(options.clips, FRAMES, SIZE), epochs=100, milestones=(50,)
+        BatchShape(options.clips, FRAMES, SIZE), epochs=1000, milestones=(500,)
     )  # the last stage has no long cycle
     schedule = MultigridSchedule(baseline, LongCycle(((frames / FRAMES, size / SIZE),)), ShortCycle((1,)))
     shape = schedule.phases[0].shape
     assert (shape.frames, shape.size) == (frames, size)
     clips = batches * shape.clips
+
+    def order(epoch: int) -> list[int]:
+        """From the first path on, each once; or at the end of the paths, the same ones."""
+        start = videos.number - clips if again else epoch * clips
+        return [row % videos.number for row in range(start, start + clips)]
+
     with tempfile.TemporaryDirectory() as folder:
-        lines = [f"{paths[clip % len(paths)]} 0\n" for clip in range(clips)]  # a video stands for many
-        (Path(folder) / "list.csv").write_text("".join(lines))
-        manifest = read_manifest(Path(folder) / "list.csv", allow_outside_root=True)
+        (Path(folder) / "list.csv").write_text("".join(f"{path} 0\n" for path in videos.paths))
+        manifest = with_tables(read_manifest(Path(folder) / "list.csv", allow_outside_root=True), videos)
     data = VideoDataset(manifest, SAMPLING, options.pixels)
-    sampler = MultigridSampler(Plan(schedule, clips), lambda _: range(clips))
-    return MultigridLoader(data, sampler, DataLoader(data, num_workers=options.workers, collate_fn=collate_clips))
+    sampler = MultigridSampler(Plan(schedule, clips), order)
+    like = DataLoader(data, num_workers=options.workers, collate_fn=collate_clips, persistent_workers=True)
+    loader = MultigridLoader(data, sampler, like)
+    epochs = iter(range(1000))
+
+    def turn() -> tuple[float, float, float]:
+        sampler.set_epoch(next(epochs))
+        return timed(loader, clips, lambda batch: sum(piece.nbytes for piece in batch.pieces))
+
+    return turn
 
 
-def loader_of(method: str, paths: list[str], grid: tuple[int, int], batches: int, options: argparse.Namespace):
-    """Returns a loader of so many mini-batches on a grid, and the clips of a mini-batch (Eq. 1)."""
-    frames, size = grid
-    shape = BatchShape(options.clips, FRAMES, SIZE).rescaled(frames, size)
-    if method == "ours":
-        return our_loader(paths, frames, size, batches, options), shape.clips
+def with_tables(manifest, videos: Videos):
+    """A manifest with the frame tables of its videos; in version 0.2.0, with the packet indices of prepared ones."""
+    from lightning_multigrid import decode, sources
+
+    if not hasattr(decode, "make_table"):
+        if videos.name != "prepared":
+            return manifest
+        indices = [decode.build_index(path).to_bytes() for path in videos.files]
+        return replace(manifest, index=[indices[row % len(indices)] for row in range(len(manifest))])
+    tables = [decode.make_table(path).to_bytes() for path in videos.files]
+    store = sources.TableStore(f"{videos.folder}/tables")
+    if store.missing(videos.paths):
+        store.add({path: tables[number % len(tables)] for number, path in enumerate(videos.paths)})
+    return manifest.with_tables(store.tables(videos.paths))
+
+
+class Older:
+    """A process that loads by an earlier version of this package, from its checkout."""
+
+    def __init__(self, checkout: Path, options: argparse.Namespace) -> None:
+        modules = [str(checkout.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--serve"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(modules)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._say({name: vars(options)[name] for name in ("clips", "workers", "pixels")})
+
+    def __enter__(self) -> "Older":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.__exit__(*error)  # ends its input, and so the process
+
+    def _say(self, what: object) -> None:
+        print(json.dumps(what), file=self.process.stdin, flush=True)
+
+    def turns(self, *asked: object) -> Turn:
+        def turn() -> tuple[float, float, float]:
+            self._say(asked)
+            speed, speed_of_cpu, size = json.loads(self.process.stdout.readline())
+            return speed, speed_of_cpu, size
+
+        return turn
+
+
+def serve() -> None:
+    """What `Older` starts: turns of a loader for each line of the input."""
+    torch.set_num_threads(1)
+    options = argparse.Namespace(**json.loads(sys.stdin.readline()))
+    turns: dict[str, Turn] = {}
+    for line in sys.stdin:
+        if line not in turns:
+            videos, *rest = json.loads(line)
+            turns[line] = our_turns(Videos(**videos), *rest, options)
+        print(json.dumps(turns[line]()), flush=True)
+
+
+def peer_turns(method: str, videos: Videos, grid: str, batches: int, options: argparse.Namespace) -> Turn:
+    frames, size = GRIDS[grid]
+    clips = BatchShape(options.clips, FRAMES, SIZE).rescaled(frames, size).clips
     peer = {"torchcodec": TorchCodec, "pyslowfast": PySlowFast}[method]
-    data = peer(paths, frames, size, batches * shape.clips)
-    return DataLoader(data, batch_size=shape.clips, num_workers=options.workers, persistent_workers=True), shape.clips
+    data = peer(videos.paths, frames, size, batches * clips)
+    loader = DataLoader(data, batch_size=clips, num_workers=options.workers, persistent_workers=True)
+    return lambda: timed(loader, batches * clips, lambda batch: batch[0].nbytes)
 
 
 def cpu_seconds() -> float:
@@ -142,57 +247,45 @@ def cpu_seconds() -> float:
     return seconds
 
 
-def turn(method: str, loader, number: int) -> tuple[float, float, float]:
-    """Reads an epoch of so many clips; returns clips per second, clips per CPU second, megabytes of a mini-batch."""
+def timed(loader, clips: int, size_of: Callable) -> tuple[float, float, float]:
+    """Reads an epoch of so many clips."""
     cpu, wall = cpu_seconds(), time.perf_counter()
     for batch in loader:
-        size = sum(piece.nbytes for piece in (batch.pieces if method == "ours" else batch[:1]))
-    return number / (time.perf_counter() - wall), number / (cpu_seconds() - cpu), size / 1e6
+        size = size_of(batch)
+    return clips / (time.perf_counter() - wall), clips / (cpu_seconds() - cpu), size / 1e6
 
 
-def first_batches(paths: list[str], options: argparse.Namespace) -> Iterator[dict]:
-    """Seconds to the first mini-batch of a coarse phase, and clips per second of the following ones."""
-    found: dict[str, list[tuple[float, float]]] = {"by one worker": [], "by all workers": []}
-    for _ in range(options.rounds):
-        for way, seen in found.items():
-            loader, clips = loader_of("ours", paths, (8, 112), 4, options)
-            if way == "by one worker":
-                loader.pieces = 1
-            for _ in loader:  # workers stay alive, and then know the videos
-                pass
-            start = time.perf_counter()
-            times = [time.perf_counter() - start for _ in loader]
-            seen.append((times[0], clips * (len(times) - 1) / (times[-1] - times[0])))
-    for way, seen in found.items():
-        yield {
-            f"mini-batches of {clips} clips": way,
-            "seconds to the first": round(median(first for first, _ in seen), 2),
-            "clips per second, first to last": round(median(rate for _, rate in seen), 1),
-        }
-
-
-def compare(sources: dict[str, list[str]], options: argparse.Namespace) -> Iterator[list[dict]]:
+def compare(sources: list[Videos], older: Older | None, options: argparse.Namespace) -> Iterator[list[dict]]:
     """After each round, a row per grid and source."""
-    methods = [m for m in options.methods if m != "torchcodec" or importlib.util.find_spec("torchcodec")]
-    cells = [(grid, source, method) for grid in options.grids for source in sources for method in methods]
-    seen: dict[tuple, list[tuple[float, float, float]]] = {cell: [] for cell in cells}
-    loaders = {}
-    for grid, source, method in cells:
-        clips = BatchShape(options.clips, FRAMES, SIZE).rescaled(*GRIDS[grid]).clips
-        batches = max(1, options.turn // clips)
-        loader, _ = loader_of(method, sources[source], GRIDS[grid], batches, options)
-        loaders[grid, source, method] = loader, batches * clips
-        turn(method, loader, 1)  # starts the workers, which stay alive
+    ways = [m for m in options.methods if m != "torchcodec" or importlib.util.find_spec("torchcodec")]
+    if older is not None:
+        ways.insert(1, "older")
+    methods = [name for way in ways for name in ([way, way + AGAIN] if way in ("ours", "older") else [way])]
+    turns: dict[tuple[str, str, str], Turn] = {}
+    for grid in options.grids:
+        batches = max(1, options.turn // BatchShape(options.clips, FRAMES, SIZE).rescaled(*GRIDS[grid]).clips)
+        for videos in sources:
+            for method in methods:
+                way, again = method.removesuffix(AGAIN), method.endswith(AGAIN)
+                if way == "ours":
+                    turn = our_turns(videos, grid, batches, again, options)
+                elif way == "older":
+                    turn = older.turns(asdict(videos), grid, batches, again)
+                else:
+                    turn = peer_turns(method, videos, grid, batches, options)
+                turns[grid, videos.name, method] = turn
+                turn()  # starts the workers, which stay alive
+    seen: dict[tuple, list[tuple[float, float, float]]] = {cell: [] for cell in turns}
     for _ in range(options.rounds):
-        for cell in random.sample(cells, len(cells)):
-            seen[cell].append(turn(cell[2], *loaders[cell]))
-        yield list(rows_of(seen, methods, sources, options))
+        for cell in random.sample(sorted(turns), len(turns)):
+            seen[cell].append(turns[cell]())
+        yield list(rows_of(seen, methods, [videos.name for videos in sources], options))
 
 
 def rows_of(
     seen: dict[tuple, list[tuple[float, float, float]]],
     methods: list[str],
-    sources: dict[str, list[str]],
+    sources: list[str],
     options: argparse.Namespace,
 ) -> Iterator[dict]:
     for grid in options.grids:
@@ -221,6 +314,8 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("videos", type=Path, nargs="*")
     parser.add_argument("--made", type=int, metavar="NUMBER", help="draw so many videos instead, of 340 x 256")
     parser.add_argument("--seconds", type=float, default=10, help="of each of these (default: %(default)s)")
+    parser.add_argument("--paths", type=int, default=6000, help="hard links of all (default: %(default)s)")
+    parser.add_argument("--older", type=Path, metavar="CHECKOUT", help="of an earlier version, to compare with")
     parser.add_argument(
         "--clips", type=int, default=8, help="of the baseline; a coarse mini-batch has 16 times as many"
     )
@@ -230,29 +325,34 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--pixels", choices=["rgb", "yuv"], default="yuv", help="of ours")
     parser.add_argument("--turn", type=int, default=256, help="clips of each turn, and at least a mini-batch")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--first", action="store_true", help="measure the first mini-batch of a phase instead")
     parser.add_argument("--json", type=Path, help="write the numbers to this file, too")
     options = parser.parse_args(args)
     if bool(options.videos) == bool(options.made):
         parser.error("give videos, or --made with a number of them")
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        videos = made_videos(Path(folder), options.made, options.seconds) if options.made else options.videos
-        original = [str(path.resolve()) for path in videos]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        older = None if options.older is None else stack.enter_context(Older(options.older, options))
+        videos = made_videos(folder, options.made, options.seconds) if options.made else options.videos
+        originals = []
+        for number, path in enumerate(videos):  # copies, as there may be no hard links across disks
+            originals.append(str(folder / f"original_{number}.mp4"))
+            Path(originals[-1]).write_bytes(path.read_bytes())
         start = time.process_time()
-        prepared = prepared_copies(original, Path(folder))
-        sizes = [sum(Path(path).stat().st_size for path in paths) for paths in (prepared, original)]
+        copies = prepared_copies(originals, folder)
+        sizes = [sum(Path(path).stat().st_size for path in paths) for paths in (copies, originals)]
         about = {"seconds": time.process_time() - start, "bytes, prepared / original": sizes[0] / sizes[1]}
-        print(f"prepared {len(prepared)} videos in {about['seconds']:.1f} CPU s")
-        sources = {"original": original, "prepared": prepared}
-        names = ("clips", "workers", "pixels", "turn", "rounds", "first", "made")
+        print(f"prepared {len(copies)} videos in {about['seconds']:.1f} CPU s")
+        files = {"original": originals, "prepared": copies}
+        sources = [Videos(name, of, str(folder / name), options.paths).link() for name, of in files.items()]
+        names = ("clips", "workers", "pixels", "turn", "rounds", "made", "paths")
         given = {"device": "cpu"} | {name: vars(options)[name] for name in names}
         rows: list[dict] = []
-        for rows in [list(first_batches(prepared, options))] if options.first else compare(sources, options):
+        for rows in compare(sources, older, options):
             write_json(options.json, "loader", given, {"prepared": about, "rows": rows}, ["av", "torchcodec"])
     for row in rows:
         print("\n".join(f"{name:45}{value}" for name, value in row.items()), end="\n\n")
 
 
 if __name__ == "__main__":
-    main()
+    serve() if "--serve" in sys.argv else main()

@@ -49,7 +49,7 @@ from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slowfast_r50, small_
 from lightning_multigrid.norm import restore_batchnorm, set_sub_batch
 from lightning_multigrid.pixels import YuvClip, YuvFormat
 from lightning_multigrid.schedule import text_table
-from lightning_multigrid.training.compile_grids import raised_limits
+from lightning_multigrid.training.torch_internals import raised_limits
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from video_transformer import VideoTransformer

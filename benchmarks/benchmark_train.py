@@ -24,7 +24,7 @@ import torch
 from lightning.pytorch.loggers.logger import DummyLogger
 from measuring import choose_device, machine, machine_line, made_videos, prepared_copies, write_json
 
-from lightning_multigrid import CompileGrids, MultigridCallback, VideoClassifier, VideoDataModule
+from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataModule
 from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
 
 CLASSES = 16
@@ -121,7 +121,7 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--fused", action="store_true", help="the optimizer's fused implementation")
     parser.add_argument("--benchmark", action="store_true", help="cuDNN tries kernels")
     parser.add_argument(
-        "--compile", nargs="?", const="default", metavar="MODE", help="with CompileGrids, such as reduce-overhead"
+        "--compile", nargs="?", const="default", metavar="MODE", help="with `torch.compile`, such as reduce-overhead"
     )
     parser.add_argument("--baseline", action="store_true", help="without MultigridCallback")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
@@ -163,7 +163,8 @@ def fit(run: Run, data: VideoDataModule, device: torch.device) -> None:
         fused_optimizer=options.fused,
     )
     callbacks: list[L.Callback] = [] if options.baseline else [MultigridCallback(seed=0)]
-    callbacks += [CompileGrids(mode=options.compile)] if options.compile else []
+    if options.compile:
+        module.model.compile(dynamic=False, mode=options.compile)
     trainer = L.Trainer(
         max_epochs=options.epochs,
         accelerator="cpu" if device.type == "cpu" else "gpu",

@@ -39,6 +39,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -139,28 +140,34 @@ class Asked:
     requests: list[list[int]]
     places: dict[int, set[int]]
     shape: tuple[int, ...]
+    square: tuple[int, ...]  # the shape if pixels are made square, as some readers do
 
 
 def ask(path: Path, kind: str, matrix: tuple[int, int, int, int], draw: random.Random, requests: int) -> Asked | None:
     """Writes the truth of a file beside it; None if it has no frames, or several videos."""
+    aspect = Fraction(1)
     with suppress(av.FFmpegError), av.open(f"file:{path}") as container:
         if len(container.streams.video) > 1:
             return None
+        aspect = container.streams.video[0].sample_aspect_ratio or aspect
     truth = Truth([], 0, [], "")
     pictures: list[np.ndarray] = []
+    squares: list[np.ndarray] = []
     size: dict[str, int] = {}
     for frame in decoded(path, truth):
         size = size or {"width": frame.width, "height": frame.height}
+        square = {**size, "width": round(size["width"] * aspect)}
         if frame.is_corrupt:
             truth.corrupt.append(len(pictures))
-        pictures.append(turned(frame.reformat(format="rgb24", **size).to_ndarray(), matrix))
+        for shapes, of in ((pictures, size), (squares, square)):
+            shapes.append(turned(frame.reformat(format="rgb24", **of).to_ndarray(), matrix))
         truth.times.append(frame.pts)
         truth.sure += not truth.error
     allowed = [number for number in range(truth.sure) if number not in truth.corrupt]
     if not allowed:
         return None
-    np.save(path.with_suffix(".npy"), np.stack(pictures)[(slice(None), *_some(pictures[0]))])
-    shape = pictures[0].shape
+    for suffix, shapes in ((".npy", pictures), (".square.npy", squares)):
+        np.save(path.with_suffix(suffix), np.stack(shapes)[(slice(None), *_some(shapes[0]))])
     places = {number: {number} for number in allowed}
     if not truth.error and not truth.corrupt and kind != "damaged":
         assert len(allowed) == len(pictures)
@@ -174,7 +181,7 @@ def ask(path: Path, kind: str, matrix: tuple[int, int, int, int], draw: random.R
     singles = [[number] for number in draw.sample(allowed, min(len(allowed), requests - 2))]
     start = draw.randrange(max(1, len(allowed) - 14))
     clips = [draw.choices(allowed, k=5), [allowed[min(start + 2 * point, len(allowed) - 1)] for point in range(8)]]
-    return Asked(path, kind, [*singles, *clips], places, shape)
+    return Asked(path, kind, [*singles, *clips], places, pictures[0].shape, squares[0].shape)
 
 
 def _some(picture: np.ndarray) -> tuple[slice, slice]:
@@ -185,7 +192,10 @@ def _some(picture: np.ndarray) -> tuple[slice, slice]:
 
 def verdicts(read: Read, asked: Asked) -> list[str]:
     """Whether each request is right, wrong or an error."""
-    truth = np.load(asked.path.with_suffix(".npy")).astype(np.int16)
+    truths = {
+        shape: np.load(asked.path.with_suffix(suffix)).astype(np.int16)
+        for shape, suffix in ((asked.square, ".square.npy"), (asked.shape, ".npy"))
+    }
     found = []
     for request in asked.requests:
         try:
@@ -196,10 +206,10 @@ def verdicts(read: Read, asked: Asked) -> list[str]:
         right = len(clip) == len(request)
         for index, frame in zip(request, clip, strict=False):
             frame = np.ascontiguousarray(frame)
-            if frame.shape != asked.shape:  # of a stream whose size changes, readers scale frames or don't
+            if frame.shape not in truths:  # of a stream whose size changes, readers scale frames or don't
                 own = av.VideoFrame.from_ndarray(frame, format="rgb24")
                 frame = own.reformat(width=asked.shape[1], height=asked.shape[0]).to_ndarray()
-            apart = np.abs(truth - frame[_some(frame)]).mean(axis=(1, 2, 3))
+            apart = np.abs(truths[frame.shape] - frame[_some(frame)]).mean(axis=(1, 2, 3))
             right &= min(apart[place] for place in asked.places[index]) <= min(apart.min(), LARGEST_DIFFERENCE)
         found.append("right" if right else "wrong")
     return found
@@ -291,7 +301,7 @@ def main(args: list[str] | None = None) -> None:
                 print(path.name, {name: " ".join(found) for name, found in of_files[path.name].items()}, flush=True)
             for name, found in of_files[path.name].items():
                 counts[name].setdefault(kind, Counter()).update(found)
-            for left in (path, path.with_suffix(".npy")):
+            for left in (path, path.with_suffix(".npy"), path.with_suffix(".square.npy")):
                 left.unlink(missing_ok=True)
     for server in servers.values():
         server.send(None)

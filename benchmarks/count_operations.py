@@ -1,138 +1,148 @@
 """What a training step of each model asks of a device, and how much of it sub-mini-batch BatchNorm adds: no GPU needed.
 
-    python benchmarks/count_operations.py
-    python benchmarks/count_operations.py --shape 8x32x224 --sub-batch 2 --json operations.json
+    python benchmarks/count_operations.py --shape 8 32 224 --sub-batch 2 --json operations.json
 
-Counts forward and backward on shapes alone (the meta device), for the model with plain BatchNorm and with statistics
-over groups of `--sub-batch` clips, contiguous and channels-last:
-
-- copies: `CopySlices` nodes of autograd, each of which copies a whole activation several times;
-- bytes: what the operations read and write, each of their inputs and outputs once;
-- operations: those that read or write memory; the host starts each of them;
-- calls: with views and allocations.
-
-It also counts the operations that make a mini-batch from decoded crops, in the two ways of `resample_clips`.
+Forward and backward are counted on the meta device: bytes that operations read and write, such operations (the host
+starts each), and all calls. Also the operations that make a mini-batch of crops, in both ways of `resample_clips`.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import machine, machine_line, write_json
-from step_count import StepCount, count_step, count_training_step
+from measuring import write_json
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode  # torch's notes on extending it document this path
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
-from lightning_multigrid import BatchShape, convert_sub_batchnorm, resample_clips
-from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
+from lightning_multigrid import BatchShape, convert_sub_batchnorm, models, resample_clips
 from lightning_multigrid.norm import set_sub_batch
 from lightning_multigrid.pixels import YuvFormat
-from lightning_multigrid.schedule import text_table
 
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "slowfast": lambda: slowfast_r50(400),
-    "i3d": lambda: i3d_r50(400),
-    "i3d_nl": lambda: i3d_nl_r50(400),
-    "small": lambda: small_cnn(16),
-}
+MODELS = {name: getattr(models, name) for name in ("slowfast_r50", "i3d_r50", "i3d_nl_r50", "small_cnn")}
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last_3d": torch.channels_last_3d}
+_aten = torch.ops.aten
+_ALLOCATE = {_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided}
+_OVERWRITE = {_aten.copy_, _aten.fill_, _aten.zero_}  # don't read what they write
 
 
-def copies(output: Tensor) -> int:
-    """The `CopySlices` nodes before a tensor in autograd's graph."""
-    seen, waiting = set(), [output.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [former for former, _ in node.next_functions]
-    return sum(type(node).__name__ == "CopySlices" for node in seen)
+@dataclass(frozen=True)
+class StepCount:
+    flops: int  # of convolutions and matrix products; a multiplication and an addition count as two
+    bytes: int  # that the operations read and write, each of their inputs and outputs once
+    calls: int  # of operations, views and allocations included: what the host does
+    launches: int  # of operations that read or write memory: at least as many kernels are launched
 
 
-def count(name: str, shape: BatchShape, memory_format: torch.memory_format, sub_batch: int) -> tuple[StepCount, int]:
-    """Counts a step of a model; a `sub_batch` of 0 is plain BatchNorm."""
-    with torch.device("meta"):
-        model = MODELS[name]().to(memory_format=memory_format)
-        clips = torch.empty(shape.clips, 3, shape.frames, shape.size, shape.size)
-    clips = clips.contiguous(memory_format=memory_format)
-    if sub_batch:
-        set_sub_batch(convert_sub_batchnorm(model), sub_batch, of=shape.clips)
-    return count_training_step(model, clips), copies(model(clips)) if sub_batch else 0
+def count_training_step(model: nn.Module, clips: Tensor) -> StepCount:
+    """Counts forward and backward on clips B x 3 x T x H x W."""
+    return count_step(lambda: model(clips).sum().backward())
+
+
+def count_step(step: Callable[[], object]) -> StepCount:
+    """Counts what a function does on the meta device."""
+    # The mode that is entered last sees an operation first: whole, before the other one takes it apart.
+    with FlopCounterMode(display=False) as flops, CountedOperations() as counted:
+        step()
+    return StepCount(flops.get_total_flops(), counted.bytes, sum(counted.calls.values()), counted.launches)
+
+
+class CountedOperations(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes, self.launches, self.calls = 0, 0, dict[str, int]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "prim":  # a question, such as that for the device
+            return func(*args, **kwargs)
+        outputs = _in_memory_format_of(func, args, func(*args, **kwargs))
+        self.calls[str(func)] = self.calls.get(str(func), 0) + 1
+        read = list(_tensors((args[1:] if func.overloadpacket in _OVERWRITE else args, kwargs)))
+        written = list(_tensors(outputs))
+        storages = {id(tensor.untyped_storage()) for tensor in read}
+        view = written and all(id(tensor.untyped_storage()) in storages for tensor in written)
+        if func.overloadpacket not in _ALLOCATE and (func._schema.is_mutable or not view):
+            self.launches += 1
+            self.bytes += sum(map(_nbytes, {id(tensor): tensor for tensor in read}.values()))
+            self.bytes += sum(map(_nbytes, written))
+        return outputs
+
+
+def _in_memory_format_of(func: Any, args: Any, outputs: Any) -> Any:
+    """Gives what a 3D convolution makes the memory format that it has on a GPU; on the meta device it is lost."""
+    forward = func.overloadpacket is _aten.convolution
+    if not forward and func.overloadpacket is not _aten.convolution_backward:
+        return outputs
+    inputs = [tensor for tensor in args[:3] if tensor is not None and tensor.ndim == 5 and not tensor.is_contiguous()]
+    if any(tensor.is_contiguous(memory_format=torch.channels_last_3d) for tensor in inputs):
+        every = [outputs] if forward else outputs
+        made = [t if t is None or t.ndim < 5 else t.to(memory_format=torch.channels_last_3d) for t in every]
+        return made[0] if forward else tuple(made)
+    return outputs
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
+
+
+def _nbytes(tensor: Tensor) -> int:
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)  # an expanded dimension has no stride, and counts once
+    return math.prod(size for size, stride in sizes if stride) * tensor.element_size()
 
 
 def compare(name: str, shape: BatchShape, memory_format: str, sub_batch: int) -> dict[str, Any]:
     """Counts a step with plain BatchNorm and with ours."""
-    plain, _ = count(name, shape, FORMATS[memory_format], 0)
-    ours, copied = count(name, shape, FORMATS[memory_format], sub_batch)
-    return {
-        "model": name,
-        "memory_format": memory_format,
-        "copies": copied,
-        "tflops": plain.flops / 1e12,
-        "plain": {"gb": plain.bytes / 1e9, "operations": plain.launches, "calls": plain.calls},
-        "ratio": {
-            "bytes": ours.bytes / plain.bytes,
-            "operations": ours.launches / plain.launches,
-            "calls": ours.calls / plain.calls,
-        },
-    }
+    with torch.device("meta"):
+        model = MODELS[name](400).to(memory_format=FORMATS[memory_format])
+        clips = torch.empty(shape.clips, 3, shape.frames, shape.size, shape.size)
+        clips = clips.contiguous(memory_format=FORMATS[memory_format])
+    plain = count_training_step(model, clips)
+    model.zero_grad(set_to_none=True)  # else the next step adds to the gradients of this one
+    set_sub_batch(convert_sub_batchnorm(model), sub_batch, of=shape.clips)
+    ours = count_training_step(model, clips)
+    values = {"gb": plain.bytes / 1e9, "operations": plain.launches, "calls": plain.calls}
+    pairs = {"bytes": "bytes", "operations": "launches", "calls": "calls"}
+    ratios = {key: getattr(ours, of) / getattr(plain, of) for key, of in pairs.items()}
+    head = {"model": name, "memory_format": memory_format, "tflops": plain.flops / 1e12}
+    return head | {"plain": values, "ratio": ratios}
 
 
-def resampling(shape: BatchShape, short: int = 256) -> dict[str, dict[str, float]]:
-    """Counts what makes a mini-batch from crops of videos with a shorter side of `short` pixels."""
-    side = min(short, round(shape.size * short / 224)) // 2 * 2
+def resampling(shape: BatchShape) -> dict[str, int]:
+    """Counts operations that make a mini-batch from crops of videos with a shorter side of 256 pixels."""
+    side = min(256, round(shape.size * 256 / 224)) // 2 * 2
     format = YuvFormat(shape.frames, side, side, 0, 0)
     rgb = [torch.empty(shape.frames, side, side, 3, dtype=torch.uint8, device="meta")] * shape.clips
     yuv = [format.view(torch.empty(format.nbytes, dtype=torch.uint8, device="meta"))] * shape.clips
     found = {}
-    for pixels, crops in (("rgb", rgb), ("yuv", yuv)):
-        for way, together in (("one by one", False), ("together", True)):
-            step = count_step(lambda: resample_clips(crops, shape.size, together=together))  # noqa: B023
-            found[f"{pixels}, {way}"] = {"operations": step.launches, "gb": step.bytes / 1e9}
+    for name, crops, together in (("rgb", rgb, False), ("rgb", rgb, True), ("yuv", yuv, False), ("yuv", yuv, True)):
+        step = count_step(lambda: resample_clips(crops, shape.size, together=together))  # noqa: B023
+        found[f"{name}, {'together' if together else 'one by one'}"] = step.launches
     return found
-
-
-def parse_shape(text: str) -> BatchShape:
-    parts = text.split("x")
-    if len(parts) != 3 or not all(part.isdigit() and int(part) for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form clips x frames x size, such as 64x8x158")
-    return BatchShape(*map(int, parts))
 
 
 def main(args: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", nargs="+", choices=MODELS, default=["slowfast", "i3d", "i3d_nl"])
-    parser.add_argument("--shape", type=parse_shape, default="64x8x158", metavar="CLIPSxFRAMESxSIZE")
+    parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS)[:3])
+    parser.add_argument("--shape", type=int, nargs=3, default=[64, 8, 158], metavar=("CLIPS", "FRAMES", "SIZE"))
     parser.add_argument("--sub-batch", type=int, default=8, help="clips that share statistics (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args(args)
-
-    print(machine_line(machine(torch.device("cpu"))))
-    print(f"A step on {options.shape} (clips x frames x size), statistics over {options.sub_batch} clips")
-    rows = [compare(name, options.shape, form, options.sub_batch) for name in options.model for form in FORMATS]
-    columns = ["model", "memory format", "copies", "TFLOP", "GB", "ratio", "operations", "ratio", "calls", "ratio"]
-    cells = [
-        [
-            row["model"],
-            row["memory_format"],
-            f"{row['copies']}",
-            f"{row['tflops']:.2f}",
-            f"{row['plain']['gb']:.1f}",
-            f"{row['ratio']['bytes']:.3f}",
-            f"{row['plain']['operations']}",
-            f"{row['ratio']['operations']:.2f}",
-            f"{row['plain']['calls']}",
-            f"{row['ratio']['calls']:.2f}",
-        ]
-        for row in rows
-    ]
-    print(text_table(columns, cells))
-    ways = resampling(options.shape)
-    print("\nResampling a mini-batch")
-    cells = [[way, f"{found['operations']}", f"{found['gb']:.2f}"] for way, found in ways.items()]
-    print(text_table(["way", "operations", "GB"], cells))
-    shown = {"device": "cpu", "shape": str(options.shape), "sub_batch": options.sub_batch}
+    shape = BatchShape(*options.shape)
+    print(f"A step on {shape} (clips x frames x size), statistics over {options.sub_batch} clips")
+    rows = [compare(name, shape, form, options.sub_batch) for name in options.model for form in FORMATS]
+    for row in rows:
+        plain, ratio = row["plain"], {kind: f"(ours x {value:.3f})" for kind, value in row["ratio"].items()}
+        told = f"{plain['gb']:.1f} GB {ratio['bytes']}, {plain['operations']} operations {ratio['operations']}"
+        print(f"{row['model']}, {row['memory_format']}: {told}, {plain['calls']} calls {ratio['calls']}")
+    ways = resampling(shape)
+    print("Operations that resample a mini-batch:", ", ".join(f"{way} {number}" for way, number in ways.items()))
+    shown = {"device": "cpu", "shape": str(shape), "sub_batch": options.sub_batch}
     write_json(options.json, "operations", shown, {"rows": rows, "resampling": ways})
 
 

@@ -64,17 +64,6 @@ def train(reports: dict[str, Report]) -> str:
     return markdown(columns, rows)
 
 
-def device(reports: dict[str, Report]) -> str:
-    columns = ["run", "copies, TB/s", "bf16, TFLOP/s", "TF32", "FP32", "host, us per operation"]
-    rows = [
-        [f"`{name}`", f"{report['copy_terabytes_per_second']:.2f}"]
-        + [f"{report['product_teraflops'][key]:.1f}" for key in ("bf16", "tf32", "fp32")]
-        + [f"{report['host_microseconds']['an operation']:.1f}"]
-        for name, report in reports.items()
-    ]
-    return markdown(columns, rows)
-
-
 def norm(reports: dict[str, Report]) -> str:
     columns = ["run", "N x C x T x H x W", "variant", "plain, ms", "ours / plain", "split and affine / plain"]
     rows = [
@@ -118,14 +107,13 @@ def overhead(reports: dict[str, Report]) -> str:
 
 
 def operations(reports: dict[str, Report]) -> str:
-    columns = ["run", "model", "memory format", "copies", "bytes, plain, GB", "ours", "operations, plain", "ours"]
+    columns = ["run", "model", "memory format", "bytes, plain, GB", "ours", "operations, plain", "ours"]
     columns += ["with views, plain", "ours"]
     rows = [
         [
             f"`{name}`",
             row["model"],
             row["memory_format"],
-            f"{row['copies']}",
             f"{row['plain']['gb']:.1f}",
             f"**{row['ratio']['bytes']:.3f}**",
             f"{row['plain']['operations']}",
@@ -156,7 +144,7 @@ def decode(reports: dict[str, Report]) -> str:
 
 
 def loader(reports: dict[str, Report]) -> str:
-    peers = ["torchcodec", "pyslowfast"]
+    peers = ["older", "torchcodec", "pyslowfast"]
     columns = ["run", "grid", "videos", "ours, clips/s", "clips per CPU s"]
     columns += [f"ours / {peer} on {source}" for source in ("the same", "the originals") for peer in peers]
     rows = [
@@ -171,46 +159,7 @@ def loader(reports: dict[str, Report]) -> str:
 def _loaders(row: dict[str, Any], peer: str, source: str) -> str:
     """The ratio of clips per second, and in brackets that of clips per CPU second."""
     ratio = f"ours / {peer} on {source}"
-    return f"{row[ratio]:.1f} ({row[f'{ratio} (CPU)']:.1f})" if ratio in row else "-"
-
-
-def projects(report: Report) -> str:
-    """The table of `docs/scripts.md`."""
-    columns = ["project", "what it trains", "with the callback", "why, and what to write"]
-    rows = [
-        [
-            f"[{of['project']}](https://github.com/{of['project']}/tree/{of['commit']})",
-            of["kind"],
-            _outcome(of),
-            _way(of),
-        ]
-        for of in report["projects"].values()
-    ]
-    return markdown(columns, rows)
-
-
-def projects_sentence(report: Report) -> str:
-    found = [_outcome(of) for of in report["projects"].values()]
-    names = len({of["project"] for of in report["projects"].values()})
-    counts = {outcome: found.count(outcome) for outcome in ("works", "with arguments", "with a change", "refused")}
-    return (
-        f"Of {len(found)} scripts of {names} projects, {counts['works']} work with the line alone, "
-        f"{counts['with arguments']} with arguments, {counts['with a change']} with a change of the script, and "
-        f"{counts['refused']} are refused; no script trains otherwise than planned."
-    )
-
-
-def _outcome(of: Report) -> str:
-    if of["outcome"] != "works" or "alone" not in of:
-        return str(of["outcome"])
-    return "with a change" if of["changes"] else "with arguments"
-
-
-def _way(of: Report) -> str:
-    if of["outcome"] != "works" or "alone" not in of:
-        return str(of["why"]) if of["outcome"] != "works" else ""
-    ways = " and ".join(filter(None, (of["given"] and f"`{of['given']}`", of["changes"])))
-    return f"{of['why']}: {ways}"
+    return f"{row[ratio]:.2f} ({row[f'{ratio} (CPU)']:.2f})" if ratio in row else "-"
 
 
 KINDS: dict[str, tuple[str, Callable[[dict[str, Report]], str]]] = {
@@ -227,24 +176,16 @@ KINDS: dict[str, tuple[str, Callable[[dict[str, Report]], str]]] = {
     ),
     "overhead": ("What the callback costs (`benchmark_overhead.py`)", overhead),
     "train": ("A real `fit`: steps and waiting for clips (`benchmark_train.py`)", train),
-    "machine": ("The device's ceilings (`benchmark_machine.py`)", device),
 }
-
-
-def parts_of(name: str, report: Report) -> list[tuple[str, Report]]:
-    """The reports in a file: one, or those of the parts of `benchmark_all.py`."""
-    if report.get("benchmark") != "all":
-        return [(name, report)]
-    return [(f"{name}: {part}", found["result"]) for part, found in report["parts"].items() if "result" in found]
 
 
 def with_tables(text: str, folder: Path) -> str:
     """Replaces the tables between the marks in the text by those of a folder's JSON files."""
     kinds: dict[str, dict[str, Report]] = {kind: {} for kind in KINDS}
     for path in sorted(folder.glob("*.json")):
-        for name, report in parts_of(path.name, json.loads(path.read_text())):
-            if report.get("benchmark") in kinds:
-                kinds[report["benchmark"]][name] = report
+        report = json.loads(path.read_text())
+        if report.get("benchmark") in kinds:
+            kinds[report["benchmark"]][path.name] = report
     parts = []
     for kind, reports in kinds.items():
         if reports:

@@ -19,16 +19,19 @@ def main(monkeypatch):
     return runpy.run_path(str(BENCHMARK))["main"]
 
 
-def test_it_measures_ordinary_and_prepared_files(main, tmp_path, capsys):
-    args = ["--sizes", "64x48", "--seconds", "2.5", "--rounds", "2", "--clips", "1"]
+def test_it_measures_ordinary_prepared_and_long_files(main, tmp_path, capsys):
+    args = ["--sizes", "64x48", "--seconds", "2.5", "--long", "0.1", "--rounds", "2", "--clips", "1"]
     main([*args, "--json", str(tmp_path / "decode.json")])
     report = json.loads((tmp_path / "decode.json").read_text())
-    assert list(report["files"]) == ["64x48 ordinary", "64x48 prepared"]
-    for file in report["files"].values():
-        assert file["same"] == {"ours": True, "ours, YUV": True, "pyslowfast": True, "pyav": True}
+    assert list(report["files"]) == ["64x48 ordinary", "64x48 prepared", "64x48 ordinary, 0.1 minutes"]
+    names = ["ours", "ours, YUV", "ours, without a table", "pyslowfast", "pyav"]
+    for name, file in report["files"].items():
+        is_long = "minutes" in name
+        assert file["same"] == dict.fromkeys([*names[:2], "pyslowfast"] if is_long else names, True)
         assert file["table"]["ours"]["x ours"] == 1
         assert [len(file["ms"][grid]["pyslowfast"]) for grid in file["ms"]] == [2, 2, 2]
-        assert file["table"]["of ours, libavcodec"]["x ours"] > 0
+        assert file["costs of its table"]["CPU s to make it"] > 0
+        assert file["costs of its table"]["bytes"] > 1000
     assert report["options"]["seed"] == 0
     assert report["machine"]["av"] == av.__version__
     printed = capsys.readouterr().out

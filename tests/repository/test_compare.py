@@ -1,7 +1,6 @@
 """The comparison of training methods, on a task of seconds."""
 
 import json
-import re
 import runpy
 import sys
 from dataclasses import replace
@@ -162,22 +161,16 @@ class TestOpponents:
         assert run["steps"] == round(compare["TINY"].equal_time * compare["TINY"].multigrid_steps())
         assert compare["opponents"](compare["TINY"])["short_1.5x_time_lr2"].lr_factor == 2
 
-    @pytest.mark.parametrize(
-        ("folder", "task", "kinds", "error"),
-        [
-            ("compare", "TINY", ["train_seconds"], 0.005),
-            ("lips", "AVLETTERS", ["train_seconds", "decode_seconds"], 0.1),  # it was set by the first seeds
-        ],
-    )
-    def test_the_factor_of_time_is_that_of_the_committed_runs(self, folder, task, kinds, error, compare):
+    def test_the_factor_of_time_is_that_of_the_committed_runs(self, compare):
         baseline, multigrid = (
             mean(
-                sum(run[kind] for kind in kinds) / run["steps"]
-                for run in records(BENCHMARKS / "results" / folder, name)
+                (run["train_seconds"] + run["decode_seconds"]) / run["steps"]
+                for run in records(BENCHMARKS / "results" / "lips", name)
             )
             for name in ("baseline", "multigrid_1.5x")
         )
-        assert compare[task].equal_time == pytest.approx(multigrid / baseline, abs=error)
+        # It was set by the first seeds.
+        assert compare["AVLETTERS"].equal_time == pytest.approx(multigrid / baseline, abs=0.1)
 
 
 def test_a_task_of_another_length_has_its_stages_at_the_same_shares(compare):
@@ -237,51 +230,10 @@ def test_fine_tunings_start_from_one_training(call, tmp_path, capsys):
     assert first["task"]["fine_tunes"]
 
 
-OF_THE_SCRIPT = {file.parent for file in (BENCHMARKS / "results").glob("compare*/*-seed*.json")}  # not of the command
-
-
-@pytest.mark.parametrize("folder", sorted(OF_THE_SCRIPT), ids=lambda folder: folder.name)
-def test_committed_results_are_of_one_task_and_machine(folder, compare):
-    files = sorted(folder.glob("*.json"))
-    runs = [json.loads(file.read_text()) for file in files]
-    assert len({json.dumps(run["task"], sort_keys=True) for run in runs}) <= 1
-    timed = [run for run in runs if run["variant"] in compare["COMPARISON"]]  # of the others only the accuracy counts
-    machines = [{key: value for key, value in run["machine"].items() if key not in ("date", "commit")} for run in timed]
-    assert len({json.dumps(machine, sort_keys=True) for machine in machines}) <= 1
-    for file, run in zip(files, runs, strict=True):
-        assert re.fullmatch(rf"{re.escape(run['variant'])}-seed{run['seed']}\.json", file.name)
-
-
-def test_todays_code_ends_where_older_code_did():
-    """What the page of results says of five trainings of the transformer."""
-    ends = [
-        {
-            file.name: json.loads(file.read_text())["top1"]
-            for variant in ("baseline", "multigrid_1.5x", "short_1.5x", "linear", "unscaled")
-            for file in (BENCHMARKS / "results" / folder).glob(f"{variant}-seed*.json")
-        }
-        for folder in ("compare_transformer", "transformer_10")
-    ]
-    assert len(ends[0]) == 15
-    assert ends[0] == ends[1]
-
-
-@pytest.mark.parametrize(
-    "name", ["compare", "compare_width32", "compare_width48", "compare_transformer", "fine_tuning"]
-)
-def test_tables_of_the_committed_results_are_those_of_the_json(name, compare):
-    runs = compare["load"](BENCHMARKS / "results" / name)
-    variants = compare[
-        {
-            "compare_transformer": "TRANSFORMERS",
-            "compare_transformer_60": "TRANSFORMERS",
-            "fine_tuning": "FINE_TUNINGS",
-        }.get(name, "COMPARISON")
-    ]
-    rows = compare["table"](runs, variants).splitlines()
+def test_the_table_of_the_committed_results_is_that_of_the_json(compare):
+    rows = compare["table"](
+        compare["load"](BENCHMARKS / "results" / "fine_tuning"), compare["FINE_TUNINGS"]
+    ).splitlines()
     assert len(rows) > 3
-    if name == "compare":
-        for variants in (compare["ablations"](compare["Task"]()), compare["opponents"](compare["Task"]())):
-            rows += compare["table"](runs, variants, times=False).splitlines()
     text = (BENCHMARKS / "results" / "README.md").read_text()
     assert [row for row in rows if row not in text] == []

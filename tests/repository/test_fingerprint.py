@@ -1,7 +1,5 @@
 """Results that the pages show are of code that trains what today's trains, or of a version that the page names."""
 
-import json
-import re
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ def test_shown_results_are_of_code_that_trains_the_same():
     """If this fails, what the pages show is of older code: run `compare` again, and write its fingerprint beside it."""
     today = fingerprint()
     written = {file.parent.name: file.read_text().strip() for file in RESULTS.rglob(NAME)}
-    by_the_command = "quickstart", "own_videos_60", "own_videos_400", "own_videos_2000", "lips_single"
+    by_the_command = "quickstart", "own_videos_60", "own_videos_400", "own_videos_2000", "lips_single", "grid_words"
     by_the_script = [
         *(f"easy_{epochs}" for epochs in (5, 7, 10, 14, 20)),
         *(f"cnn_{epochs}" for epochs in (10, 14, 20, 28, 40)),
@@ -28,14 +26,6 @@ def test_shown_results_are_of_code_that_trains_the_same():
         *("lips", "lips_people", "fine_tuning"),
     ]
     assert written == dict.fromkeys((*by_the_command, *by_the_script), today)
-
-
-def test_the_page_of_results_names_the_version_of_all_others():
-    of_script = [json.loads(file.read_text()) for file in RESULTS.glob("compare*/*-seed*.json")]
-    versions = {value for run in of_script for name, value in run["machine"].items() if name.endswith("multigrid")}
-    assert versions == {"0.1.0", "0.1.0.dev0"}
-    headings = re.findall(r"^## .* by version 0.1.0", (RESULTS / "README.md").read_text(), re.MULTILINE)
-    assert len(headings) == 2
 
 
 @pytest.fixture(scope="module")

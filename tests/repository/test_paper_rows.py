@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from benchmarks.recipe_sources import FOLDER
 from lightning_multigrid.cli.main import main
 from tests.helpers.paper_rows import MARKS, NOTES, PAGE, TABLES, iterations, schedule, tables
+from tests.helpers.recipe_sources import FOLDER
 from tests.helpers.sampling import sampled
 
 ROWS = [row for rows in TABLES.values() for row in rows]

@@ -1,14 +1,15 @@
 """The table of recipes beside their sources: it is what the recipes are, and differences are those that they name."""
 
 import pytest
-from recipe_sources import COLUMNS, FOLDER, MARKS, PAGE, SOURCES, ours, table
+
+from tests.helpers.recipe_sources import COLUMNS, FOLDER, MARKS, PAGE, SOURCES, ours, table
 
 # What a recipe says of a difference.
 NAMED = {"drop path": "no drop path", "short sides": "crops of random area", "decay": "cosine that ends at 0"}
 
 
 def test_the_page_is_made_from_the_recipes():
-    """If not: `python benchmarks/recipe_sources.py --write`."""
+    """If not: `python -m tests.helpers.recipe_sources --write`."""
     assert PAGE.read_text().partition(MARKS[0])[2].partition(MARKS[1])[0] == table()
 
 

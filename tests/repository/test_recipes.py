@@ -5,9 +5,7 @@ import functools
 import io
 import json
 import re
-import runpy
 import shutil
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -377,19 +375,6 @@ def test_the_points_of_figure_3_have_the_epochs_of_their_factor(name, factor):
     # The LR falls at 94, 154 and 196 of 239 epochs; the last epoch may be a part of one.
     starts = [phase["start_epoch"] / factor for phase in planned["phases"]]
     assert starts == pytest.approx([0, 94, 154, 196], abs=1e-6)
-
-
-def test_the_table_of_costs_is_what_the_script_prints(capsys, monkeypatch):
-    """One row of each kind of overlay; the others are made in the same run."""
-    monkeypatch.setattr(sys, "argv", ["recipe_costs.py", "--rows", "ucf101_r3d18_multigrid _hmdb51 _24gb"])
-    costs = runpy.run_path(str(FOLDER.parents[1] / "benchmarks" / "recipe_costs.py"))
-    costs["main"]()
-    table = (FOLDER / "README.md").read_text()
-    header, _, line = capsys.readouterr().out.strip().splitlines()[-3:]
-    assert header in table
-    assert line in table
-    in_table = re.findall(r"^\| ((?:`\w+` ?)+) \| (?:8 x )?(?:RTX|A100)", table, re.MULTILINE)
-    assert [cell.replace("`", "").strip() for cell in in_table] == list(costs["rows"]())
 
 
 def test_every_recipe_says_what_was_published_and_has_a_row_in_the_table():

@@ -1,6 +1,7 @@
 """The rules of the structure, by the table in `tests/helpers/packages.py`."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -66,7 +67,7 @@ def test_videos_know_of_multigrid_the_request_the_grid_and_places():
 def test_sub_packages_form_no_circle():
     arrows = {name: imports for name, (imports, _) in PACKAGES.items()}
     assert set(TopologicalSorter(arrows).static_order()) == set(PACKAGES)
-    assert sum(map(len, arrows.values())) <= 40
+    assert sum(map(len, arrows.values())) <= 41
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -161,6 +162,13 @@ def test_a_system_that_it_does_not_run_on_is_named_at_once():
 
 def test_the_table_of_contributing_is_this_one():
     assert table() in (TESTS.parent / "CONTRIBUTING.md").read_text(), "python -m tests.helpers.packages prints it"
+
+
+def test_the_newest_version_of_the_changelog_is_this_one():
+    root = PACKAGE.parent
+    newest = re.findall(r"^## \[(.*)\]", (root / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    cited = re.findall(r"^version: (.*)$", (root / "CITATION.cff").read_text(), re.MULTILINE)
+    assert [newest] == cited == [lightning_multigrid.__version__]
 
 
 def test_tests_stand_where_their_modules_do():

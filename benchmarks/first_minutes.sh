@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# The first ten minutes on a GPU, in the order of what one wants to know:
+#
+#     benchmarks/first_minutes.sh [FOLDER]      # of the results, by default gpu_results
+#
+# A part that fails, or takes longer than its limit (seconds), does not end the others. Each writes FOLDER/PART.json as it goes, so what
+# is cut off keeps its rounds, and FOLDER/PART.log. A part whose log ends with "done" is not run again. Limits add up to fifteen minutes;
+# the parts should take ten on an H100. That is an estimate: this script was not run on a GPU yet. PYTHON is the interpreter.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+results=${1:-gpu_results}
+mkdir -p "$results"
+export PYTHONPATH="$PWD/benchmarks:$PWD${PYTHONPATH:+:$PYTHONPATH}"
+
+part() { # NAME LIMIT SCRIPT OPTIONS...
+    local name=$1 limit=$2 script=$3
+    shift 3
+    local log=$results/$name.log
+    if [[ $(tail -n 1 "$log" 2> /dev/null) == done ]]; then
+        echo "== $name: done before ($log)"
+        return
+    fi
+    echo "== $name (at most $limit s): $script.py $*"
+    if timeout --signal=INT --kill-after=10 "$limit" \
+        "$python" "benchmarks/$script.py" "$@" --json "$results/$name.json" 2>&1 | tee "$log"; then
+        echo done >> "$log"
+    else
+        echo "== $name FAILED or took too long; the others go on." | tee -a "$log"
+    fi
+}
+
+# Paper's settings at 16 bits. cuDNN tries no kernels, which would take minutes.
+step() { # NAME LIMIT SETTING OPTIONS...
+    local name=$1 limit=$2
+    shift 2
+    part "$name" "$limit" benchmark_speedup --device cuda --precision bf16 --kernels 0 --rounds 3 --warm-up 2 --setting "$@"
+}
+fit="--device cuda --model slowfast --clips 8 --frames 32 --size 224 --precision bf16-mixed --channels-last --fused
+     --epochs 2 --clips-of-epoch 1500 --videos 4 --workers 16"
+
+# 1. Is it right?
+part cuda_tests 90 cuda_tests --device cuda
+# 2. How long does a step take on each grid, and how much faster is that than the baseline?
+step slowfast_8 60 slowfast --clips 8
+step slowfast_8_channels_last 60 slowfast --clips 8 --channels-last --fused
+step slowfast_4_resample 60 slowfast --resample
+step i3d_8 50 i3d --clips 8
+step slowfast_32 90 slowfast --clips 32
+# 3. Do the loaders keep up, alone and in a real `fit`, which also says what it waited for?
+part loader 90 benchmark_loader --made 4 --methods ours --clips 8 --workers 16 --turn 1024 --rounds 2
+part fit 120 benchmark_train $fit
+part fit_baseline 120 benchmark_train $fit --baseline
+# 4. What do statistics over sub-mini-batches cost, and CUDA graphs gain?
+part norm 60 benchmark_norm --device cuda --seconds 20
+step slowfast_8_cuda_graphs 70 slowfast --clips 8 --cuda-graphs

@@ -1,0 +1,55 @@
+"""Counts of what a step asks of a device: by hand, and on the meta device as on fake tensors."""
+
+import pytest
+import torch
+from count_operations import StepCount, count_step, count_training_step
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+
+from lightning_multigrid.models.blocks import Bottleneck, MaxPool, NonLocal, stem
+
+LAST = torch.channels_last_3d
+
+
+def meta(*shape):
+    return torch.empty(shape, device="meta")
+
+
+def test_a_product_by_hand():
+    x, weight = meta(5, 2), meta(3, 2)
+    step = count_step(lambda: F.linear(x, weight))  # transposes the weight, a view
+    assert step == StepCount(flops=2 * 5 * 2 * 3, bytes=4 * (5 * 2 + 2 * 3 + 5 * 3), calls=2, launches=1)
+    layer = nn.Linear(2, 3, device="meta")
+    assert count_training_step(layer, x).flops == 2 * step.flops  # the clips need no gradient
+
+
+def test_views_and_allocations_move_nothing_and_writes_read_nothing():
+    x = meta(4, 6)
+    views = count_step(lambda: (x.view(24), x.t(), x[0], torch.empty_like(x), torch.split(x, 2)))
+    assert (views.bytes, views.launches, views.calls) == (0, 0, 5)
+    assert count_step(lambda: x.zero_()).bytes == x.nbytes
+    assert count_step(lambda: x.add_(1)).bytes == 2 * x.nbytes
+    assert count_step(lambda: x * meta(1, 6).expand(4, 6)).bytes == 2 * x.nbytes + 6 * 4
+    assert count_step(lambda: torch._foreach_add([x, x[0]], 1)).bytes == 2 * (x.nbytes + x[0].nbytes)
+    assert count_step(lambda: x * x).bytes == 2 * x.nbytes
+
+
+def test_a_step_is_three_times_its_forward():
+    """A convolution's backward has two convolutions, but the first layer needs no gradient of the clips."""
+    net = nn.Sequential(nn.Conv3d(3, 4, 1), nn.Conv3d(4, 4, 1)).to("meta")
+    clips = meta(2, 3, 4, 8, 8)
+    points = 2 * 2 * 4 * 8 * 8
+    assert count_training_step(net, clips).flops == points * (3 * 4 * 2 + 4 * 4 * 3)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, LAST])
+def test_meta_tensors_count_as_fake_tensors_do(memory_format):
+    """The meta device loses the memory format of a 3D convolution; fake tensors know it."""
+    found = []
+    for where in (torch.device("meta"), FakeTensorMode()):
+        with where:
+            blocks = Bottleneck(8, 16, 3, stride=2), MaxPool((2, 1, 1)), NonLocal(16, "dot_product", 2)
+            model, clips = nn.Sequential(stem(8, 5), *blocks), torch.empty(2, 3, 8, 64, 64)
+            found.append(count_training_step(model, clips.contiguous(memory_format=memory_format)))
+    assert found[0] == found[1]
