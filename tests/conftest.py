@@ -40,7 +40,7 @@ def _unrehearsed(monkeypatch, request):
     The slow cases of the same tests do.
     """
     if not request.node.get_closest_marker("slow"):
-        monkeypatch.setattr("lightning_multigrid.training.run.check_grids", lambda *_: {})
+        monkeypatch.setattr("lightning_multigrid.training.run.check_grids", lambda *_: None)
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +54,12 @@ def _no_seed_of_another_test(monkeypatch):
     # `seed_everything` leaves its seed in the environment.
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
     monkeypatch.delenv("PL_SEED_WORKERS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch, tmp_path_factory):
+    # Trainings keep the frame tables of their videos there.
+    monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture(autouse=True)
