@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from bisect import bisect_left
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from PIL import Image
 from lightning_multigrid.clips import opening
 from lightning_multigrid.clips.opening import Stretch, frame_table, open_row
 from lightning_multigrid.decode import VideoError, VideoReader, make_table
+from lightning_multigrid.decode.frame_table import HDR
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
@@ -215,8 +217,9 @@ def test_a_video_with_hdr_is_named_once(folder, monkeypatch):
     hdr = replace(table, notes=(f"{HDR} (PQ), and are read as if they were not: they look pale",)).to_bytes()
     monkeypatch.setattr(Manifest, "table", lambda manifest, row: hdr)
     rows = manifest(folder, None, (1.0, 2.0))
-    with pytest.warns(UserWarning, match=r"a\.mp4 has HDR colours, .*they look pale.*Others are not named") as said:
+    with warnings.catch_warnings(record=True, action="always") as said:
         for row in (0, 1, 0):
             with open_row(rows, row):
                 pass
     assert len(said) == 1
+    assert f"{folder / 'a.mp4'} has HDR colours, which are read as if they were not" in str(said[0])
