@@ -143,7 +143,7 @@ class Runs:
         def set_up(epoch: int, batch: int) -> None:
             if batch == 0:
                 sampler.set_epoch(epoch)
-            set_sub_batch(classifier, sampler.plan.steps(epoch)[batch].sub_batch)
+            set_sub_batch(classifier, sampler.plan.epoch(epoch)[batch].sub_batch)
 
         bare_loop(classifier, loader, set_up, self.schedule.epochs)
         return classifier
@@ -201,7 +201,9 @@ def switching(runs: Runs, workers: int) -> dict[str, Any]:
     """How much longer a step with a change of base shape takes than others of its shape, by the wall clock."""
     classifier = runs.lightning(multigrid=True, workers=workers)
     schedule = runs.schedule
-    plan = [step for epoch in range(schedule.epochs) for step in schedule.steps(epoch, len(runs.data), drop_last=True)]
+    plan = [
+        step for epoch in range(schedule.epochs) for step in Plan(schedule, len(runs.data), drop_last=True).epoch(epoch)
+    ]
     seconds = steps_of(classifier.wall)
     assert len(plan) == len(seconds)
     of_shape: dict[BatchShape, list[float]] = {}

@@ -48,8 +48,8 @@ from lightning_multigrid import (
 from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
 from lightning_multigrid.norm import restore_batchnorm, set_sub_batch
 from lightning_multigrid.pixels import YuvClip, YuvFormat
-from lightning_multigrid.schedule import text_table
-from lightning_multigrid.training.torch_internals import raised_limits
+from lightning_multigrid.schedule import Plan, text_table
+from lightning_multigrid.training.trainer.torch_internals import raised_limits
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from video_transformer import VideoTransformer
@@ -129,7 +129,7 @@ def plan_steps(schedule: MultigridSchedule, clips: int) -> dict[Grid, float]:
     seen: Counter[tuple[int, int, int]] = Counter()
     full: dict[tuple[int, int, int], int] = {}
     for epoch in range(schedule.epochs):
-        for step in schedule.steps(epoch, clips):
+        for step in Plan(schedule, clips).epoch(epoch):
             key = (step.shape.frames, step.shape.size, step.sub_batch)
             seen[key] += step.shape.clips
             full[key] = max(full.get(key, 0), step.shape.clips)

@@ -58,6 +58,7 @@ from lightning_multigrid import (
 )
 from lightning_multigrid.cli.forecast import clip_costs
 from lightning_multigrid.models import small_cnn
+from lightning_multigrid.schedule import Plan
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from video_transformer import VideoTransformer
@@ -154,7 +155,7 @@ class Task:
 
     def multigrid_steps(self, **arguments: Any) -> int:
         """Optimizer steps of a multigrid training."""
-        return sum(self.schedule(**arguments).phase_steps(self.train_clips))
+        return sum(Plan(self.schedule(**arguments), self.train_clips).phase_steps)
 
     def data(self, workers: int) -> VideoDataModule:
         """Its clips, decoded by so many processes."""

@@ -43,6 +43,7 @@ from lightning_multigrid import (
     BatchShape,
     MultigridCallback,
     MultigridSchedule,
+    Plan,
 )
 
 CLIPS, CLASSES, EPOCHS = 100, 4, 4
@@ -219,8 +220,8 @@ def steps_of(folder: Path) -> list:
 
 def choose_moments(kills: int, validations: int, writes: int, draw: random.Random) -> list[tuple[str, int]]:
     """The moments at which to kill, of each kind in turn."""
-    plan = MultigridSchedule(Baseline(BatchShape(4, 8, 32), EPOCHS, (2, 3)))
-    steps = [step for epoch in range(plan.epochs) for step in plan.steps(epoch, CLIPS)]
+    plan = Plan(MultigridSchedule(Baseline(BatchShape(4, 8, 32), EPOCHS, (2, 3))), CLIPS)
+    steps = [step for epoch in range(plan.epochs) for step in plan.epoch(epoch)]
     edges = {number for number, step in enumerate(steps) if step.offset == 0}
     edges |= {number for number in range(1, len(steps)) if steps[number].phase != steps[number - 1].phase}
     near = sorted({number + side for number in edges for side in (-1, 0, 1)} & set(range(len(steps))))

@@ -52,7 +52,7 @@ def own_loop(dataset):
     losses = []
     for epoch in range(schedule.epochs):
         sampler.set_epoch(epoch)
-        for step, batch in zip(sampler.plan.steps(epoch), loader, strict=True):
+        for step, batch in zip(sampler.plan.epoch(epoch), loader, strict=True):
             # The baseline's LR at the epoch that corresponds to this step, times the scale of the phase.
             stage = sum(schedule.baseline_epoch(epoch + step.offset / len(dataset)) >= m for m in BASELINE.milestones)
             optimizer.param_groups[0]["lr"] = LR * 0.1**stage * step.lr_scale

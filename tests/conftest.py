@@ -40,7 +40,7 @@ def _unrehearsed(monkeypatch, request):
     The slow cases of the same tests do.
     """
     if not request.node.get_closest_marker("slow"):
-        monkeypatch.setattr("lightning_multigrid.training.run.check_grids", lambda *_: None)
+        monkeypatch.setattr("lightning_multigrid.training.begin.check_grids", lambda *_: None)
 
 
 @pytest.fixture(autouse=True)

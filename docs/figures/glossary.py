@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lightning_multigrid import Baseline, BatchShape, MultigridSchedule
+from lightning_multigrid.schedule import Plan
 
 # Okabe and Ito's colours, which colour-blind people can tell apart; one for each base shape.
 COLOURS = ("#56B4E9", "#009E73", "#E69F00", "#D55E00")
@@ -67,7 +68,7 @@ def draw_run(axes):
 def draw_short_cycle(axes):
     """The mini-batches of a short cycle: a clip is a square as large as its frames, a frame holds a sub-mini-batch."""
     place, columns = 0.0, 8
-    for step in SCHEDULE.steps(int(SCHEDULE.phases[SHOWN].start_epoch) + 1, clips=4096)[:3]:
+    for step in Plan(SCHEDULE, 4096).epoch(int(SCHEDULE.phases[SHOWN].start_epoch) + 1)[:3]:
         grid, side = step.shape, step.shape.size / SCHEDULE.baseline.shape.size
         rows = grid.clips // columns
         for clip in range(grid.clips):

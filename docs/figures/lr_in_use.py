@@ -68,7 +68,7 @@ def train(epochs, warmup, milestones, number, folder):
     trainer.fit(Classifier(warmup, milestones, number // BATCH), DataLoader(clips, BATCH, shuffle=True))
     with open(Path(logger.log_dir) / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
-    return callback.fit.plan, {
+    return callback.run.plan, {
         name: [float(row[name]) for row in rows if row[name]] for name in ("lr-SGD", "multigrid/lr")
     }
 
@@ -76,7 +76,7 @@ def train(epochs, warmup, milestones, number, folder):
 def draw(plan, logged):
     """The figure: both LRs over the run, with the scale of each phase, and the baseline's epochs above."""
     schedule = plan.schedule
-    places = [Place(epoch, batch) for epoch in range(plan.epochs) for batch in range(len(plan.steps(epoch)))]
+    places = [Place(epoch, batch) for epoch in range(plan.epochs) for batch in range(len(plan.epoch(epoch)))]
     positions = [float(plan.position(place)) for place in places]
     figure = Figure(figsize=(9, 4.6), layout="constrained")
     axes = figure.subplots()

@@ -251,7 +251,7 @@ def _callback(plan: Plan, forced: bool) -> dict[str, str]:
 
 def _fits(shape: BatchShape, videos: int) -> bool:
     try:
-        _plan(shape, videos, epochs=10).steps(0)
+        _plan(shape, videos, epochs=10).refuse_few_clips(0)
     except ValueError:  # the first mini-batch has more clips
         return False
     return True

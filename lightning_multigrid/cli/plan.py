@@ -20,7 +20,6 @@ from lightning_multigrid.reports import LRPoint, short_training
 from lightning_multigrid.schedule import (
     BatchShape,
     Clips,
-    LRRule,
     MultigridSchedule,
     Phase,
     Plan,
@@ -28,7 +27,16 @@ from lightning_multigrid.schedule import (
     text_table,
 )
 from lightning_multigrid.sources import ManifestError, VideoSource
-from lightning_multigrid.training import BaselineLR, MultigridCallback, Takeover, lr_rule, make_plan, read_recipe
+from lightning_multigrid.training import (
+    BaselineLR,
+    Changes,
+    MultigridCallback,
+    attach,
+    lr_rule,
+    make_plan,
+    read_recipe,
+    replace_loader,
+)
 from lightning_multigrid.video import VideoClassifier, VideoDataModule
 
 # Mini-batches of an epoch if their number is not known, and if a rough number is enough, so that LR curves are quick.
@@ -276,14 +284,14 @@ def preview(
     is None for a baseline without one, and then `sync_batchnorm` says whether all devices share BatchNorm statistics.
     Too few videos for the first mini-batch, and a scheduler that counts steps of an unknown number, are refused.
     """
-    with Takeover() as takeover:
-        takeover.attach(trainer, module)
+    with Changes() as changes:
+        attach(trainer, module, changes)
         known = clips * data.repeats if clips is not None else _UNKNOWN_BATCHES * data.batch_size * world
         if callback is None:
             # BatchNorm is plain, or the same everywhere.
             callback = MultigridCallback.baseline(sub_batch=data.batch_size * (world if sync_batchnorm else 1))
         recipe = read_recipe(trainer, _stand_in(data, known), world)
-        takeover.replace_loader(trainer, _stand_in(data, math.ceil(known / world)))
+        replace_loader(trainer, _stand_in(data, math.ceil(known / world)), changes)
         _configure(trainer)
         in_epochs = isinstance(module, VideoClassifier) and trainer.max_steps == -1
         if clips is None and not in_epochs and any(c.interval == "step" for c in trainer.lr_scheduler_configs):
@@ -296,14 +304,17 @@ def preview(
         quick = plan
         if in_epochs and recipe.epoch.batches > _CURVE_BATCHES:
             # The module's arguments are in epochs, so shorter epochs give the same curve.
-            takeover.replace_loader(trainer, _stand_in(data, _CURVE_BATCHES * data.batch_size))
+            replace_loader(trainer, _stand_in(data, _CURVE_BATCHES * data.batch_size), changes)
             _configure(trainer)
             quick = replace(plan, batches=_CURVE_BATCHES)
         group = trainer.optimizers[0].param_groups[0]
         configured = float(group.get("initial_lr", group["lr"]))  # torch's name for it, if there is a scheduler
         rule = lr_rule(callback, plan.schedule, trainer.optimizers)
-        lrs = tuple(_lr_points(plan.schedule, BaselineLR(quick, trainer, module, takeover)))
-        follow = () if plan.schedule.flat else tuple(Following(module, shape.frames, shape.size).names)
+        lr = BaselineLR(quick, trainer)
+        lr.start()
+        changes.callback(lr.close)
+        lrs = tuple(_lr_points(plan.schedule, lr))
+        follow = () if plan.schedule.constant_shape else tuple(Following(module, shape.frames, shape.size).names)
         return Preview(plan, clips is not None, lrs, configured, configured_world, rule, follow)
 
 
@@ -322,8 +333,9 @@ def _lr_points(schedule: MultigridSchedule, lr: BaselineLR) -> Iterator[LRPoint]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a scheduler's step before the first of its optimizer
         for position, scale in _places(schedule):
-            lr.go_to(LRRule(schedule.baseline_epoch(position), scale, 1.0))
-            yield LRPoint(float(position), lr.coming, lr.coming / scale)
+            lr.go_to(schedule.baseline_epoch(position))
+            baseline = float(lr.baseline_lr)
+            yield LRPoint(float(position), baseline * scale, baseline)
 
 
 def _places(schedule: MultigridSchedule) -> Iterator[tuple[Fraction, float]]:

@@ -13,7 +13,9 @@ from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.loading.streams import CollateAtOnce, StreamSamples
-from lightning_multigrid.schedule import Place
+from lightning_multigrid.schedule import Step
+
+_RANK_OF_ALL = 0  # whose random state all ranks have
 
 
 class Loop(Protocol):
@@ -23,8 +25,8 @@ class Loop(Protocol):
     def epoch(self) -> int:
         """The current epoch, from 0; `len(loader)` is its number of mini-batches."""
 
-    def begin(self) -> Place:
-        """Begins the epoch, or the rest of it, as its first mini-batch is needed; returns where."""
+    def begin(self) -> Step:
+        """Begins the epoch, or the rest of it, as its first mini-batch is needed; returns its first step."""
 
     def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
         """Yields the mini-batches, and may note when each was asked for and handed over."""
@@ -101,7 +103,7 @@ class MultigridLoader(DataLoader[Any]):
         self.clip_dataset, self.loop, self.like = dataset, loop, like
 
     def __len__(self) -> int:
-        return len(self.sampler.plan.steps(self.loop.epoch)) if self.loop else len(self.sampler)
+        return len(self.sampler.plan.epoch(self.loop.epoch)) if self.loop else len(self.sampler)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         # This is a generator, so nothing happens before the first `next`. Lightning calls `iter` twice an epoch; at the
@@ -109,18 +111,19 @@ class MultigridLoader(DataLoader[Any]):
         if self.loop is None:
             yield from self._mini_batches()
             return
-        place, seed = self.loop.begin(), self.sampler.plan.seed
-        self.sampler.seek(place)
+        first, seed = self.loop.begin(), self.sampler.plan.seed
+        self.sampler.seek(first.place)
         if isinstance(self.like.dataset, StreamSamples):
-            self.like.dataset.begin(place.epoch)
-            self.generator.manual_seed(derive_seed(seed, place.epoch))  # the workers' seeds
-        yield from self.loop.timed(self._seeded(place))
+            self.like.dataset.begin(first.place.epoch)
+            self.generator.manual_seed(derive_seed(seed, first.place.epoch))  # the workers' seeds
+        yield from self.loop.timed(self._seeded())
 
-    def _seeded(self, place: Place) -> Iterator[Any]:
-        for batch, mini_batch in enumerate(self._mini_batches(), place.batch):
+    def _seeded(self) -> Iterator[Any]:
+        for step, mini_batch in zip(self.sampler.remaining, self._mini_batches(), strict=False):
             # Augmentation on the device and dropout draw on this state. It is a function of the place, so no
-            # checkpoint needs it, and neither validation nor a restart on other devices changes it.
-            reseed(derive_seed(self.sampler.plan.seed, place.epoch, batch, self.sampler.rank))
+            # checkpoint needs it, and neither validation nor a restart on other devices changes it. It is the same on
+            # all ranks, as after `seed_everything`: a module that draws which of its parts to run, runs the same ones.
+            reseed(derive_seed(self.sampler.plan.seed, *step.place, _RANK_OF_ALL))
             yield mini_batch
 
     def _mini_batches(self) -> Iterator[Any]:
@@ -129,7 +132,7 @@ class MultigridLoader(DataLoader[Any]):
         if self._join is None or self.pieces == 1:
             yield from read
             return
-        for step in self.sampler.coming:
+        for step in self.sampler.remaining:
             pieces = [next(read)]
             while sum(map(len, pieces)) < step.shape.clips:
                 pieces.append(next(read))

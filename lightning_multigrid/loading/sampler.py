@@ -65,23 +65,23 @@ class MultigridSampler(DistributedSampler[Any], SequentialSampler):
         return twin
 
     def collate_seed(self, step: Step) -> int:
-        """Seed of what a `collate_fn` draws in the main process, for a step of the epoch at the start."""
-        return derive_seed(self.plan.seed, self._start.epoch, step.offset)
+        """Seed of what a `collate_fn` draws in the main process, for a step."""
+        return derive_seed(self.plan.seed, step.place.epoch, step.offset)
 
     @property
-    def coming(self) -> Sequence[Step]:
+    def remaining(self) -> Sequence[Step]:
         """The steps of the epoch from the start on."""
-        return self.plan.steps(self._start.epoch)[self._start.batch :]
+        return self.plan.epoch(self._start.epoch)[self._start.batch :]
 
     def __len__(self) -> int:
-        return len(self.plan.steps(self._start.epoch))
+        return len(self.plan.epoch(self._start.epoch))
 
     def __iter__(self) -> Iterator[list[ClipRequest]]:  # type: ignore[override]
         epoch, world = self._start.epoch, self.plan.world
         order = self.order_in(epoch) if self._peeks else self.order(epoch)
-        self._drawn, steps, pieces = (epoch, order), self.coming, self.pieces
+        self._drawn, steps, pieces = (epoch, order), self.remaining, self.pieces
         required = (steps[-1].offset + steps[-1].shape.clips) * world if steps else 0
-        if self.plan.schedule.flat and len(order) < required < len(order) + world:
+        if self.plan.schedule.constant_shape and len(order) < required < len(order) + world:
             order = [*order, *order[: required - len(order)]]  # every clip is seen, as with Lightning's own sampler
         if len(order) < required:
             raise ValueError(

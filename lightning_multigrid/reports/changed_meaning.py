@@ -36,7 +36,7 @@ def tell_few_steps(trainer: Trainer, steps: int, scale: float) -> None:
 def short_training(plan: Plan) -> str | None:
     """Returns what to expect of a multigrid training of few steps, if it is one."""
     steps = plan.optimizer_steps
-    if plan.schedule.flat or steps >= SHORT or plan.schedule.iteration_reduction < 1:
+    if plan.schedule.constant_shape or steps >= SHORT or plan.schedule.iteration_reduction < 1:
         return None
     return (
         f"This training has only {steps} optimizer steps. In the trainings from scratch that were measured, multigrid "
@@ -55,7 +55,7 @@ def _changed(trainer: Trainer, schedule: MultigridSchedule, holds_patience: bool
     for number in re.findall(r"'every_n_train_steps': ([1-9]\d*)", keys)[:1]:
         yield f"`ModelCheckpoint(every_n_train_steps={number})` counts {steps}."
     patience = [callback.patience for callback in _callbacks(trainer, "EarlyStopping")]
-    if patience and holds_patience and not schedule.flat:
+    if patience and holds_patience and not schedule.constant_shape:
         last = schedule.phases[-1]
         yield (
             f"`EarlyStopping(patience={min(patience)})` counts only in the last phase, from epoch "

@@ -102,7 +102,7 @@ def phase_line(schedule: MultigridSchedule, index: int, left: float | None = Non
 def stopped_line(schedule: MultigridSchedule, index: int, position: float) -> str:
     """Returns the line that says in which phase, and at which position in epochs, a run ended before its plan."""
     last = len(schedule.phases) - 1
-    name = "fine-tuning" if schedule.fine_tuning and not schedule.flat else "the last phase"
+    name = "fine-tuning" if schedule.fine_tuning and not schedule.constant_shape else "the last phase"
     missing = f"{name} not reached" if index < last else "in the last one"
     return (
         f"Stopped in phase {index} of {last}, at epoch {position:.2f} of {float(schedule.phases[-1].end_epoch):g}: "

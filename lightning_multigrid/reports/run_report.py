@@ -26,7 +26,7 @@ from lightning_multigrid.reports.account import (
 from lightning_multigrid.reports.figures import LRCurve
 from lightning_multigrid.reports.grid_times import ShapeTimes, last_metrics, phase_line, stopped_line
 from lightning_multigrid.reports.step_times import Clock, LoaderLimit, LoaderWatch, StepTime, StepTimer, StepTotals
-from lightning_multigrid.schedule import BatchShape, Place, Plan, Step, duration, exact
+from lightning_multigrid.schedule import BatchShape, Plan, Step, duration, exact
 
 _ESTIMATE_SECONDS = 1.0  # how long an estimate of the time left is used
 _LR_WIDTH = len("1.2e-05")
@@ -75,14 +75,15 @@ class RunReport:
                 left[-1][shape] += steps
         return left[::-1]
 
-    def begin(self, place: Place) -> None:
+    def begin(self, first: Step) -> None:
         """Notes that the loader starts to yield mini-batches, and from which on."""
         self.account.turn(WAITING)
         if self._began is None:
-            self._position = self._plan.position(place)
+            self._position = self._plan.position(first)
             self._began = time.perf_counter(), self._position
-        later = self._left_from[min(place.epoch + 1, self._plan.epochs)]
-        self._left = later + Counter(step.shape for step in self._plan.steps(place.epoch)[place.batch :])
+        epoch, batch = first.place
+        later = self._left_from[min(epoch + 1, self._plan.epochs)]
+        self._left = later + Counter(step.shape for step in self._plan.epoch(epoch)[batch:])
 
     def timed(self, mini_batches: Iterator[Any]) -> Iterator[Any]:
         """Yields mini-batches, and notes when each was asked for and handed over."""
@@ -97,13 +98,12 @@ class RunReport:
             self._phase = step.phase
             self.tell(phase_line(self._schedule, step.phase, self.seconds_left))
 
-    def ended(self, place: Place) -> list[StepTime]:
+    def ended(self, step: Step, following: Step) -> list[StepTime]:
         """Notes the end of a step; returns the times of the steps that the device has finished since the last call."""
-        step = self._plan.step(place)
         self._timer.ended(step)
         self.account.turn(REST)
         self._left[step.shape] -= 1
-        self._position = self._plan.position(Place(place.epoch, place.batch + 1))
+        self._position = self._plan.position(following)
         return self._take(wait=False)
 
     @property
@@ -205,7 +205,7 @@ class RunReport:
     def _speedup(self) -> float | None:
         baseline = self._schedule.baseline.shape
         whole = self._began is not None and self._began[1] == 0 and not +self._left
-        if not whole or self._schedule.flat or not self.times.measured(baseline):
+        if not whole or self._schedule.constant_shape or not self.times.measured(baseline):
             return None
         own, steps = self.account.seconds, self._plan.baseline_steps
         stepping, step = self.times.stepping(baseline), self.times.step_seconds(baseline)

@@ -1,16 +1,16 @@
 """Which mini-batch has which shape and LR: the arithmetic of the paper (Sec. 3.1 and 3.2), as pure functions.
 
 It imports only the standard library, and every rank and every restart computes the same. Begin with `grid.py` (what a
-shape is, Eq. 1), then `cycles.py` (what a user chooses), `schedule.py` (which step has which shape) and `plan.py` (the
-steps of a number of clips).
+shape is, Eq. 1), then `cycles.py` (what a user chooses), `schedule.py` (the phases) and `plan.py` (the steps
+of a number of clips).
 """
 
-from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, Phase, ShortCycle, Step, exact
+from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, Phase, Place, ShortCycle, Step, exact
 from lightning_multigrid.schedule.grid import BatchShape, frame_indices, short_side_range, span, stride_range
-from lightning_multigrid.schedule.plan import BaselineEpoch, LRRule, Place, Plan
-from lightning_multigrid.schedule.schedule import Clips, LRScaling, MultigridSchedule
+from lightning_multigrid.schedule.plan import BaselineEpoch, Clips, Plan
+from lightning_multigrid.schedule.schedule import LRScaling, MultigridSchedule
 from lightning_multigrid.schedule.tables import duration, text_table
 
-__all__ = ["Baseline", "BaselineEpoch", "BatchShape", "Clips", "Epochs", "LRRule", "LRScaling", "LongCycle"]
+__all__ = ["Baseline", "BaselineEpoch", "BatchShape", "Clips", "Epochs", "LRScaling", "LongCycle"]
 __all__ += ["MultigridSchedule", "Phase", "Place", "Plan", "ShortCycle", "Step", "duration", "exact", "frame_indices"]
 __all__ += ["short_side_range", "span", "stride_range", "text_table"]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from typing import NamedTuple
 
 from lightning_multigrid.schedule.grid import BatchShape
 
@@ -120,23 +121,43 @@ class Phase:
     lr_scale: float
 
 
+class Place(NamedTuple):
+    """A mini-batch of a training: its epoch, and its number in the epoch, both from 0."""
+
+    epoch: int
+    batch: int
+
+
 @dataclass(frozen=True)
 class Step:
-    """One mini-batch of the plan.
+    """One mini-batch of the plan, and all that is known of it. `Plan.epoch` makes it.
 
     Args:
+        place: Which mini-batch it is.
         shape: Shape; the last mini-batch of an epoch may have fewer clips than the schedule asks for.
         phase: Index of the phase.
         offset: Clips of this rank in the epoch before this mini-batch.
-        lr_scale: Factor of the baseline's LR.
         sub_batch: Clips that share BN statistics (Sec. 3.2, Batch Normalization).
         baseline_batches: Mini-batches of the baseline for which this one counts: the clips of its phase's base shape
             over the baseline's. A tail of an epoch counts by its clips, but at least for one, as in the baseline.
+        starts_update: Whether it is the first mini-batch of its optimizer step. What follows is of that whole step.
+        baseline_epoch: The epoch of the baseline, from 0, whose LR it has, before the scale.
+        lr_scale: Factor of the baseline's LR (Sec. 3.2, Learning Rate Scaling).
+        weight_decay_scale: Factor of the weight decay with which it keeps its timescale in clips.
+        gradient_scale: Factor of the gradient: below 1 with the tail of an epoch. The gradient is a mean over clips,
+            and the LR is for whole mini-batches, so a tail of one clip would count for as many clips as a whole
+            mini-batch. With the factor, the tail follows the rule of the LR (`lr_scaling`), but counts at least for a
+            step of the baseline. It is no factor of the LR, as momentum carries gradients further.
     """
 
+    place: Place
     shape: BatchShape
     phase: int
     offset: int
-    lr_scale: float
     sub_batch: int
     baseline_batches: float = 1.0
+    starts_update: bool = True
+    baseline_epoch: Fraction = Fraction(0)
+    lr_scale: float = 1.0
+    weight_decay_scale: float = 1.0
+    gradient_scale: float = 1.0

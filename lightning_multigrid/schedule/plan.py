@@ -2,25 +2,16 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
-from lightning_multigrid.schedule.cycles import Step
+from lightning_multigrid.schedule.cycles import Place, Step
 from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.schedule import Clips, MultigridSchedule
+from lightning_multigrid.schedule.schedule import MultigridSchedule
 
-
-class Place(NamedTuple):
-    """The mini-batch that comes next: its epoch, and its number in the epoch, both from 0."""
-
-    epoch: int
-    batch: int
-
-
-_BEGINNING = Place(0, 0)
+Clips = int | Fraction
 
 
 @dataclass(frozen=True)
@@ -67,27 +58,24 @@ class BaselineEpoch:
         return whole + Fraction(min((before + 1) * self._tick_every(frequency), self.batches), self.batches)
 
 
-class LRRule(NamedTuple):
-    """The LR of a step: that of the baseline at an epoch of it, times a scale."""
-
-    baseline_epoch: Fraction
-    scale: float
-    weight_decay_scale: float  # with which the decay keeps its timescale in clips
-
-
 @dataclass(frozen=True)
 class Plan:
     """A whole training: the same on every rank and at every restart, and known before the first step.
 
     Args:
         schedule: The shapes and phases.
-        clips: Clips of a rank in an epoch.
+        clips: Clips of a rank in an epoch. A fraction if the ranks can't share the dataset evenly: a rank gets whole
+            clips, and the fraction lets phases change at the same clip on any number of ranks.
         seed: Seed of order and augmentation.
         world: Number of ranks.
         accumulate: Mini-batches per optimizer step.
-        drop_last: Drop the last mini-batch of an epoch if it is incomplete.
+        drop_last: Drop the last mini-batch of an epoch if it has fewer clips than its shape asks for.
         batches: Mini-batches of a rank in an epoch of the baseline; by default those of `clips`.
-        start: Where the training begins, or resumes.
+
+    >>> from lightning_multigrid.schedule import Baseline
+    >>> plan = Plan(MultigridSchedule(Baseline(BatchShape(2, 4, 32), epochs=4)), clips=20)
+    >>> [str(step.shape) for step in plan.epoch(0)]
+    ['8 x 4 x 16', '4 x 4 x 23', '2 x 4 x 32', '6 x 4 x 16']
     """
 
     schedule: MultigridSchedule
@@ -97,7 +85,6 @@ class Plan:
     accumulate: int = 1
     drop_last: bool = False
     batches: int | None = None
-    start: Place = _BEGINNING
 
     @property
     def epochs(self) -> int:
@@ -112,36 +99,138 @@ class Plan:
     # --- Steps ---
 
     @cached_property
-    def steps(self) -> Callable[[int], Sequence[Step]]:
-        """`steps(epoch)`: the steps of an epoch, from 0."""
+    def epoch(self) -> Callable[[int], Sequence[Step]]:
+        """`epoch(number)`: the steps of an epoch, from 0, in order.
+
+        The position at which an optimizer step starts decides the shape of all its mini-batches. The short cycle
+        restarts each epoch and advances once per optimizer step. Beyond the last phase the schedule stays on it. A
+        ValueError if the first mini-batch needs more clips than there are.
+        """
         # Lightning asks for an epoch's length many times. At the boundary of two epochs both are in use.
-        clips, accumulate, drop_last = self._cut
-        return lru_cache(maxsize=2)(lambda epoch: self.schedule.steps(epoch, clips, accumulate, drop_last))
+        return lru_cache(maxsize=2)(self._steps_of)
 
-    @property
-    def _cut(self) -> tuple[Clips, int, bool]:
-        return self.clips, self.accumulate, self.drop_last
+    def after(self, step: Step) -> Step:
+        """The mini-batch that follows on one: the first of the next epoch after the last."""
+        epoch, batch = step.place
+        steps = self.epoch(epoch)
+        return steps[batch + 1] if batch + 1 < len(steps) else self.epoch(epoch + 1)[0]
 
-    def step(self, place: Place) -> Step:
-        return self.steps(place.epoch)[place.batch]
+    def _steps_of(self, number: int) -> Sequence[Step]:
+        self.refuse_few_clips(number)
+        schedule, steps, offset = self.schedule, list[Step](), 0
+        cut = [
+            (phase, shape, sub_batch)
+            for phase, mini_batches, times in self._blocks(number)
+            for shape, sub_batch in mini_batches * times
+        ]
+        for start in range(0, len(cut), self.accumulate):
+            update = cut[start : start + self.accumulate]
+            index = update[0][0]
+            phase, counted = schedule.phases[index], [self._baseline_batches(shape, index) for _, shape, _ in update]
+            more = phase.shape.clips / schedule.baseline.shape.clips
+            gradient = 1.0
+            if counted[-1] < more:  # a tail
+                gradient = schedule.lr_scale_of(sum(counted) / len(counted)) / phase.lr_scale
+            clock = schedule.baseline_epoch(number + Fraction(offset) / Fraction(self.clips))
+            for batch, ((_, shape, sub_batch), count) in enumerate(zip(update, counted, strict=True), start):
+                # A step decays weights by LR x weight decay. With `more` times the clips it must be as much more.
+                of_update = batch == start, clock, phase.lr_scale, more / phase.lr_scale, gradient
+                steps.append(Step(Place(number, batch), shape, index, offset, sub_batch, count, *of_update))
+                offset += shape.clips
+        return steps
+
+    @cached_property
+    def _baseline_batches(self) -> Callable[[BatchShape, int], float]:
+        return lru_cache(maxsize=None)(self.schedule.baseline_batches)
+
+    def refuse_few_clips(self, epoch: int) -> None:
+        """Refuses an epoch whose first mini-batch needs more clips than there are (ValueError)."""
+        phases = self.schedule.phases
+        start = next((i for i, phase in enumerate(phases) if epoch < phase.end_epoch), len(phases) - 1)
+        needed = self.schedule.cycles[start][0][0].clips
+        if needed > self.clips:
+            raise ValueError(
+                f"The first mini-batch of phase {start} has {needed} clips, but this rank has "
+                f"{math.floor(self.clips)}. Use a smaller baseline `batch_size`, fewer `long_cycle` shapes, or more "
+                "data."
+            )
+
+    def _blocks(self, epoch: int) -> Iterator[tuple[int, list[tuple[BatchShape, int]], int]]:
+        """An epoch as blocks (phase, mini-batches, times): the mini-batches repeated so many times, block by block."""
+        # A block is whole short cycles where they fit into the rest of the phase, else a single optimizer step. So an
+        # epoch has a few blocks per phase, and its steps are counted without making them. All numbers are clips, but
+        # `turn`, the next entry of the short cycle; all cycles have the same length.
+        schedule, accumulate = self.schedule, self.accumulate
+        last = len(schedule.phases) - 1
+        available = self._clips_in(epoch)
+        offset = turn = 0
+        for index, (phase, cycle) in enumerate(zip(schedule.phases, schedule.cycles, strict=True)):
+            # Where the phase ends: the smallest integer with epoch + offset / clips >= end.
+            end = min(math.ceil((phase.end_epoch - epoch) * self.clips), available) if index < last else available
+            of_cycle = accumulate * sum(shape.clips for shape, _ in cycle)
+            while offset < end:
+                times = (end - offset) // of_cycle if turn == 0 else 0
+                if times:
+                    yield index, [mini_batch for mini_batch in cycle for _ in range(accumulate)], times
+                    offset += times * of_cycle
+                    continue
+                shape, sub_batch = cycle[turn]
+                whole_batches = min(accumulate, (available - offset) // shape.clips)
+                yield index, [(shape, sub_batch)] * whole_batches, 1
+                offset += whole_batches * shape.clips
+                if whole_batches < accumulate:  # the end of the epoch
+                    if offset < available and not self.drop_last:
+                        yield index, [(BatchShape(available - offset, shape.frames, shape.size), sub_batch)], 1
+                    return
+                turn = (turn + 1) % len(cycle)
+
+    def _clips_in(self, epoch: int) -> int:
+        """Whole clips of an epoch: fewer in the last one of a baseline that `max_steps` ends within it."""
+        whole = math.floor(self.clips)
+        share = self.schedule.phases[-1].end_epoch - epoch
+        if not 0 < share < 1:
+            return whole
+        batch = self.schedule.baseline.shape.clips  # that of all mini-batches, as only a plan of one shape ends so
+        return min(whole, max(1, round(share * (whole // batch if self.drop_last else -(-whole // batch)))) * batch)
+
+    # --- Counts, much faster than by making the steps ---
 
     def count_shapes(self, epoch: int) -> Counter[tuple[int, BatchShape]]:
         """How many mini-batches of each (index of a phase, shape) an epoch has."""
-        return self.schedule.count_shapes(epoch, *self._cut)
+        counts: Counter[tuple[int, BatchShape]] = Counter()
+        for phase, mini_batches, times in self._blocks(epoch):
+            for shape, _ in mini_batches:
+                counts[phase, shape] += times
+        return counts
+
+    @cached_property
+    def shapes_and_sub_batches(self) -> list[tuple[BatchShape, int]]:
+        """Every pair (shape, sub-mini-batch) of the training once, with the tails of its epochs."""
+        pairs = (
+            pair for epoch in range(self.epochs) for _, mini_batches, _ in self._blocks(epoch) for pair in mini_batches
+        )
+        return list(dict.fromkeys(pairs))
 
     def batches_of(self, epoch: int) -> int:
-        """How many mini-batches an epoch has, much faster than by `steps`."""
-        return sum(self.schedule.count_steps(epoch, *self._cut))
+        """How many mini-batches an epoch has."""
+        return sum(len(mini_batches) * times for _, mini_batches, times in self._blocks(epoch))
 
     @cached_property
     def phase_steps(self) -> list[int]:
         """How many mini-batches each phase has."""
-        return self.schedule.phase_steps(*self._cut)
+        counts = [0] * len(self.schedule.phases)
+        for epoch in range(self.epochs):
+            for phase, mini_batches, times in self._blocks(epoch):
+                counts[phase] += len(mini_batches) * times
+        return counts
 
     @property
     def baseline_steps(self) -> int:
         """How many mini-batches the whole baseline has."""
-        return self.schedule.baseline_steps(self.clips, self.drop_last)
+        batch, clips = self.schedule.baseline.shape.clips, self.clips
+        # Lightning makes the ranks equal by repeated samples.
+        of_epoch = math.ceil(clips) // batch if self.drop_last else math.ceil(clips / batch)
+        return round(self.schedule.baseline.epochs * of_epoch)
 
     @cached_property
     def optimizer_steps(self) -> int:
@@ -153,40 +242,20 @@ class Plan:
 
     # --- Places ---
 
-    def whole(self, place: Place) -> Place:
+    def start_of_update(self, place: Place) -> Place:
         """The first mini-batch of the optimizer step at a place."""
         return place._replace(batch=place.batch - place.batch % self.accumulate)
 
-    def after(self, place: Place) -> Place:
-        """The mini-batch that follows on one: the first of the next epoch after the last."""
-        more = place.batch + 1 < len(self.steps(place.epoch))
-        return place._replace(batch=place.batch + 1) if more else Place(place.epoch + 1, 0)
-
     def first_after(self, epoch: int, clips: Clips) -> Place:
         """The first optimizer step of an epoch that has at least this many clips before it, over all ranks."""
-        steps = self.steps(epoch)
-        for batch in range(0, len(steps), self.accumulate):
-            if steps[batch].offset * self.world >= clips:
-                return Place(epoch, batch)
-        return Place(epoch + 1, 0)
+        starts = (step for step in self.epoch(epoch) if step.starts_update)
+        return next((step.place for step in starts if step.offset * self.world >= clips), Place(epoch + 1, 0))
 
-    def position(self, place: Place) -> Fraction:
-        """A place in epochs."""
-        steps = self.steps(place.epoch)
-        offset = steps[place.batch].offset if place.batch < len(steps) else self.clips
-        return place.epoch + Fraction(offset) / Fraction(self.clips)
+    def position(self, step: Step) -> Fraction:
+        """Where a step begins, in epochs."""
+        return step.place.epoch + Fraction(step.offset) / Fraction(self.clips)
 
-    # --- What a step counts for ---
-
-    def lr(self, place: Place) -> LRRule:
-        """The LR of the optimizer step at a place; all of its mini-batches have that of the first one."""
-        place = self.whole(place)
-        step, schedule = self.step(place), self.schedule
-        # A step decays weights by LR x weight decay. With `more` times the clips it must be `more` times as much.
-        more = schedule.phases[step.phase].shape.clips / schedule.baseline.shape.clips
-        return LRRule(schedule.baseline_epoch(self.position(place)), step.lr_scale, more / step.lr_scale)
-
-    def gradient_scale(self, place: Place) -> float:
-        """Factor of the gradient of the optimizer step at a place: see `MultigridSchedule.gradient_scale`."""
-        start = self.whole(place).batch
-        return self.schedule.gradient_scale(self.steps(place.epoch)[start : start + self.accumulate])
+    def __str__(self) -> str:
+        """The schedule's table with the steps of each phase."""
+        columns = {"steps": [str(number) for number in self.phase_steps]}
+        return self.schedule.table(columns, [f"{sum(self.phase_steps)} steps instead of {self.baseline_steps}"])

@@ -1,30 +1,28 @@
-"""The schedule of Sec. 3.2: which mini-batch shape, LR scale and BN sub-mini-batch each training step has.
+"""The schedule of Sec. 3.2: the phases of a training, their mini-batches' shapes, LR scales and BN sub-mini-batches.
 
-Everything here is a pure function of the recipe and the number of clips, so every rank and every restart computes the
-same answer. Positions count epochs from 0, and intervals are half open: [start, end). Positions are exact fractions,
-because 5.9999999 instead of 6 would be in the wrong phase.
+Everything here is a pure function of the recipe, so every rank and every restart computes the same answer; `plan.py`
+cuts it into steps. Positions count epochs from 0, and intervals are half open: [start, end). Positions are exact
+fractions, because 5.9999999 instead of 6 would be in the wrong phase.
 """
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal, get_args
 
-from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, Phase, ShortCycle, Step, exact
+from lightning_multigrid.schedule.cycles import Baseline, Epochs, LongCycle, Phase, ShortCycle, exact
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.tables import text_table
 
-Clips = int | Fraction
 LRScaling = Literal["linear", "sqrt", "none"]
 
 
 @dataclass(frozen=True)
 class MultigridSchedule:
-    """The phases and steps of a multigrid training (Sec. 3.2).
+    """The phases of a multigrid training (Sec. 3.2). A `Plan` cuts them into steps.
 
     Each LR stage but the last goes through the long cycle once, with the same number of iterations on each base shape.
     The last stage becomes the fine-tuning phase: the baseline's shape, with the short cycle. The whole is then
@@ -96,7 +94,8 @@ class MultigridSchedule:
         cycle = self.cycle(base)
         return Fraction(sum(shape.clips for shape in cycle), len(cycle))
 
-    def _lr_scale(self, ratio: float) -> float:
+    def lr_scale_of(self, ratio: float) -> float:
+        """Factor of the LR of a mini-batch with this many times the baseline's clips."""
         return {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[self.lr_scaling]
 
     def sub_batch_of(self, shape: BatchShape, base: BatchShape) -> int:
@@ -105,7 +104,7 @@ class MultigridSchedule:
         return max(1, round(Fraction(self.sub_batch * shape.clips, base.clips)))
 
     @cached_property
-    def _cycles(self) -> list[list[tuple[BatchShape, int]]]:
+    def cycles(self) -> list[list[tuple[BatchShape, int]]]:
         """For each phase its short cycle: pairs (shape, sub-mini-batch)."""
         bases = [phase.shape for phase in self.phases]
         return [[(shape, self.sub_batch_of(shape, base)) for shape in self.cycle(base)] for base in bases]
@@ -113,20 +112,20 @@ class MultigridSchedule:
     @property
     def grids(self) -> list[BatchShape]:
         """Every shape of the schedule once, in order of first use."""
-        return list(dict.fromkeys(shape for cycle in self._cycles for shape, _ in cycle))
+        return list(dict.fromkeys(shape for cycle in self.cycles for shape, _ in cycle))
 
     @property
     def grids_of_statistics(self) -> list[tuple[BatchShape, int]]:
         """Every pair (shape, sub-mini-batch) once: under `torch.compile` each needs a graph of its own."""
-        return list(dict.fromkeys(pair for cycle in self._cycles for pair in cycle))
+        return list(dict.fromkeys(pair for cycle in self.cycles for pair in cycle))
 
-    def baseline_batches_of(self, shape: BatchShape, sub_batch: int) -> float:
-        """`Step.baseline_batches` of a pair of `grids_of_statistics`."""
-        phase = next(phase for phase, cycle in enumerate(self._cycles) if (shape, sub_batch) in cycle)
-        return self._baseline_batches(shape, phase)
+    def baseline_batches(self, shape: BatchShape, phase: int) -> float:
+        """`Step.baseline_batches` of a mini-batch of a phase; fewer clips than the grid's in the cycle are a tail."""
+        whole = next(planned.clips for planned, _ in self.cycles[phase] if planned.clip == shape.clip)
+        return max(1.0, self.phases[phase].shape.clips / self.baseline.shape.clips * shape.clips / whole)
 
     @property
-    def flat(self) -> bool:
+    def constant_shape(self) -> bool:
         """Whether every mini-batch has the baseline's shape. Such a plan of `epoch_factor=1` is the baseline itself."""
         fine = self.baseline.shape
         coarse = self._base_shapes() if self.baseline.milestones or not self.fine_tuning else []
@@ -160,7 +159,11 @@ class MultigridSchedule:
 
         wanted = exact(self.baseline.epochs) * exact(self.epoch_factor)
         # A baseline that `max_steps` ends within an epoch is not rounded: multigrid trainings are compared with it.
-        total = wanted if self.whole_epochs else max(Fraction(1), wanted if self.flat else Fraction(round(wanted)))
+        total = (
+            wanted
+            if self.whole_epochs
+            else max(Fraction(1), wanted if self.constant_shape else Fraction(round(wanted)))
+        )
         stretch = total / sum(length for _, _, length in parts)
         phases = []
         position = end = Fraction(0)
@@ -170,7 +173,7 @@ class MultigridSchedule:
             if position == total:
                 end = max(end, Fraction(1))  # there is at least one epoch
             if end > start:
-                phases.append(Phase(stage, shape, start, end, self._lr_scale(shape.clips / fine.clips)))
+                phases.append(Phase(stage, shape, start, end, self.lr_scale_of(shape.clips / fine.clips)))
         return tuple(phases)
 
     @cached_property
@@ -183,7 +186,7 @@ class MultigridSchedule:
         knots = [(Fraction(0), Fraction(0))]
         if warmup := exact(self.baseline.warmup_epochs):
             knots.append((min(warmup, warmup * positions[0] / ends[0]), warmup))
-        if self.fine_tuning and self.stepwise and len(ends) > 1 and not self.flat:
+        if self.fine_tuning and self.stepwise and len(ends) > 1 and not self.constant_shape:
             # The first half of the fine-tuning phase keeps the LR of the stage before (Sec. 3.2, Fine-tuning Phase).
             middle = (positions[-2] + positions[-1]) / 2
             positions[-2] = Fraction(math.floor(middle)) if self.whole_epochs else middle
@@ -201,122 +204,7 @@ class MultigridSchedule:
         """The position at an epoch of the baseline, both from 0: the inverse of `baseline_epoch`."""
         return _interpolated([(baseline, position) for position, baseline in self._clock], exact(baseline_epoch))
 
-    # --- Steps ---
-
-    def steps(self, epoch: int, clips: Clips, accumulate: int = 1, drop_last: bool = False) -> Sequence[Step]:
-        """The mini-batches of an epoch, in order.
-
-        The position at which an optimizer step starts decides the shape of all its micro-batches. The short cycle
-        restarts each epoch and advances once per optimizer step. Beyond the last phase the schedule stays on it.
-
-        Args:
-            epoch: The epoch, from 0.
-            clips: Clips of this rank in this epoch. A fraction if the ranks can't share the dataset evenly: a rank gets
-                whole clips, and the fraction lets phases change at the same clip on any number of ranks.
-            accumulate: Micro-batches per optimizer step.
-            drop_last: Drop the last mini-batch of the epoch if it has fewer clips than its shape asks for.
-
-        Raises:
-            ValueError: If the first mini-batch needs more clips than there are.
-
-        >>> schedule = MultigridSchedule(Baseline(BatchShape(2, 4, 32), epochs=4))
-        >>> [str(step.shape) for step in schedule.steps(0, clips=20)]
-        ['8 x 4 x 16', '4 x 4 x 23', '2 x 4 x 32', '6 x 4 x 16']
-        """
-        start = next((i for i, phase in enumerate(self.phases) if epoch < phase.end_epoch), len(self.phases) - 1)
-        needed = self._cycles[start][0][0].clips
-        if needed > clips:
-            raise ValueError(
-                f"The first mini-batch of phase {start} has {needed} clips, but this rank has {math.floor(clips)}. Use "
-                "a smaller baseline `batch_size`, fewer `long_cycle` shapes, or more data."
-            )
-        steps: list[Step] = []
-        offset = 0
-        for phase, mini_batches, times in self._blocks(epoch, clips, accumulate, drop_last):
-            lr_scale = self.phases[phase].lr_scale
-            counted = [(shape, sub_batch, self._baseline_batches(shape, phase)) for shape, sub_batch in mini_batches]
-            for shape, sub_batch, baseline_batches in counted * times:
-                steps.append(Step(shape, phase, offset, lr_scale, sub_batch, baseline_batches))
-                offset += shape.clips
-        return steps
-
-    def _baseline_batches(self, shape: BatchShape, phase: int) -> float:
-        """`Step.baseline_batches` of a mini-batch of a phase; fewer clips than the grid's in the cycle are a tail."""
-        whole = next(planned.clips for planned, _ in self._cycles[phase] if planned.clip == shape.clip)
-        return max(1.0, self.phases[phase].shape.clips / self.baseline.shape.clips * shape.clips / whole)
-
-    def gradient_scale(self, step: Sequence[Step]) -> float:
-        """Factor of the gradient of an optimizer step, given its mini-batches: below 1 with the tail of an epoch.
-
-        The gradient is a mean over clips, and the LR is for whole mini-batches, so a tail of one clip would count for
-        as many clips as a whole mini-batch. With the factor, the tail follows the rule of the LR (`lr_scaling`), but
-        counts at least for a step of the baseline. It is no factor of the LR, as momentum carries gradients further.
-        """
-        phase = self.phases[step[-1].phase]
-        if step[-1].baseline_batches * self.baseline.shape.clips >= phase.shape.clips:
-            return 1.0
-        return self._lr_scale(sum(part.baseline_batches for part in step) / len(step)) / phase.lr_scale
-
-    def _blocks(
-        self, epoch: int, clips: Clips, accumulate: int, drop_last: bool
-    ) -> Iterator[tuple[int, list[tuple[BatchShape, int]], int]]:
-        """An epoch as blocks (phase, mini-batches, times): the mini-batches repeated so many times, block by block."""
-        # A block is whole short cycles where they fit into the rest of the phase, else a single optimizer step. So an
-        # epoch has a few blocks per phase, and its steps are counted without making them.
-        whole = math.floor(clips)
-        share = self.phases[-1].end_epoch - epoch
-        if 0 < share < 1:  # of a flat plan, all of whose mini-batches have the same number of clips
-            batch = self.baseline.shape.clips
-            whole = min(whole, max(1, round(share * (whole // batch if drop_last else -(-whole // batch)))) * batch)
-        offset = place = 0  # `place` is the next one in the short cycle; all cycles have the same length
-        for index, (phase, cycle) in enumerate(zip(self.phases, self._cycles, strict=True)):
-            # The first offset after the phase: the smallest integer with epoch + offset / clips >= end.
-            end = math.ceil((phase.end_epoch - epoch) * clips)
-            end = whole if index == len(self.phases) - 1 else min(end, whole)
-            of_cycle = accumulate * sum(shape.clips for shape, _ in cycle)
-            while offset < end:
-                times = (end - offset) // of_cycle if place == 0 else 0
-                if times:
-                    yield index, [mini_batch for mini_batch in cycle for _ in range(accumulate)], times
-                    offset += times * of_cycle
-                    continue
-                shape, sub_batch = cycle[place]
-                full = min(accumulate, (whole - offset) // shape.clips)
-                yield index, [(shape, sub_batch)] * full, 1
-                offset += full * shape.clips
-                if full < accumulate:  # the end of the epoch
-                    if offset < whole and not drop_last:
-                        yield index, [(BatchShape(whole - offset, shape.frames, shape.size), sub_batch)], 1
-                    return
-                place = (place + 1) % len(cycle)
-
-    def count_shapes(
-        self, epoch: int, clips: Clips, accumulate: int = 1, drop_last: bool = False
-    ) -> Counter[tuple[int, BatchShape]]:
-        """How many mini-batches of each (index of a phase, shape) an epoch has, much faster than by `steps`."""
-        counts: Counter[tuple[int, BatchShape]] = Counter()
-        for phase, mini_batches, times in self._blocks(epoch, clips, accumulate, drop_last):
-            for shape, _ in mini_batches:
-                counts[phase, shape] += times
-        return counts
-
-    def count_steps(self, epoch: int, clips: Clips, accumulate: int = 1, drop_last: bool = False) -> list[int]:
-        """How many mini-batches of each phase an epoch has."""
-        counts = [0] * len(self.phases)
-        for (index, _), steps in self.count_shapes(epoch, clips, accumulate, drop_last).items():
-            counts[index] += steps
-        return counts
-
-    def phase_steps(self, clips: Clips, accumulate: int = 1, drop_last: bool = False) -> list[int]:
-        """How many mini-batches each phase has, if every epoch has this many clips on this rank."""
-        epochs = (self.count_steps(epoch, clips, accumulate, drop_last) for epoch in range(self.epochs))
-        return [sum(counts) for counts in zip(*epochs, strict=True)]
-
-    def baseline_steps(self, clips: Clips, drop_last: bool = False) -> int:
-        """How many mini-batches the whole baseline has, if every epoch has this many clips on this rank."""
-        batch = self.baseline.shape.clips
-        # Lightning makes the ranks equal by repeated samples.
-        return round(self.baseline.epochs * (math.ceil(clips) // batch if drop_last else math.ceil(clips / batch)))
+    # --- Validations ---
 
     def validation_epochs(self, per_phase: int) -> frozenset[int]:
         """The epochs, from 0, after which to validate: about `per_phase` in each phase, evenly, with its last one."""
@@ -361,25 +249,17 @@ class MultigridSchedule:
 
     # --- As text ---
 
-    def table(self, clips: Clips | None = None, accumulate: int = 1, drop_last: bool = False) -> str:
-        """The schedule as text: a line per phase, then what it saves.
-
-        Args:
-            clips: Clips of this rank in an epoch; None leaves out the numbers of steps.
-            accumulate: Micro-batches per optimizer step.
-            drop_last: Drop the last mini-batch of an epoch if it is incomplete.
-        """
-        columns = {"short cycle": [self.cycle_text(phase) for phase in self.phases]}
-        columns["LR scale"] = [f"{phase.lr_scale:g}" for phase in self.phases]
-        savings = []
-        if clips is not None:
-            steps = self.phase_steps(clips, accumulate, drop_last)
-            columns["steps"] = [str(number) for number in steps]
-            savings.append(f"{sum(steps)} steps instead of {self.baseline_steps(clips, drop_last)}")
-        savings.append(f"{self.epochs} epochs instead of {float(self.baseline.epochs):g}")
-        savings.append(f"{self.iteration_reduction:.2f}x fewer iterations")
-        savings.append(f"{self.flop_reduction:.2f}x fewer FLOPs (b t s^2)")
-        return f"{self.phase_table(columns)}\n{', '.join(savings)}."
+    def table(self, columns: Mapping[str, Sequence[str]] | None = None, savings: Sequence[str] = ()) -> str:
+        """The schedule as text: a line per phase, which `columns` lengthen, then what it saves, `savings` first."""
+        cycles = {"short cycle": [self.cycle_text(phase) for phase in self.phases]}
+        cycles["LR scale"] = [f"{phase.lr_scale:g}" for phase in self.phases]
+        saved = [
+            *savings,
+            f"{self.epochs} epochs instead of {float(self.baseline.epochs):g}",
+            f"{self.iteration_reduction:.2f}x fewer iterations",
+            f"{self.flop_reduction:.2f}x fewer FLOPs (b t s^2)",
+        ]
+        return f"{self.phase_table({**cycles, **(columns or {})})}\n{', '.join(saved)}."
 
     def cycle_text(self, phase: Phase) -> str:
         """The short cycle of a phase: clips x size of its mini-batches."""

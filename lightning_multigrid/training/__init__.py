@@ -1,24 +1,24 @@
 """Multigrid training in Lightning: `MultigridCallback`, and what its hooks call.
 
 It imports Lightning and no sub-package for videos except `files`. Begin with the hooks: `callback.py` (when), then
-`run.py` and `parts.py` (what). `recipe.py`, `planning.py` and `refusals.py` read the script; `check_grids.py`,
-`rehearsal.py`, `probes.py` and `mini_batches.py` try it; `baseline_lr.py` and `lr_in_step.py` drive the LR,
-`takeover.py` the Trainer, `precise_bn.py` the statistics; `resume.py`, `newest_checkpoint.py` and
-`atomic_checkpoints.py` are for checkpoints. `lightning_internals.py` and
-`torch_internals.py` hold what is not public there: review them whenever those libraries publish a new version.
+`begin.py` and `run.py`. The rooms are `script` (what the script says), `rehearsal` (is the plan fit for the model),
+`parts` and `lr` (what a run does in a step), `checkpoints`, and `trainer` (what is changed in Lightning, and what is
+not public there).
 """
 
-from lightning_multigrid.training.atomic_checkpoints import AtomicCheckpointIO
-from lightning_multigrid.training.baseline_lr import BaselineLR
 from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
+from lightning_multigrid.training.checkpoints.atomic_checkpoints import AtomicCheckpointIO
+from lightning_multigrid.training.checkpoints.newest_checkpoint import NewestCheckpoint
+from lightning_multigrid.training.lr.baseline_lr import BaselineLR
 from lightning_multigrid.training.mini_batches import TRIED_CLIPS, Handler
-from lightning_multigrid.training.newest_checkpoint import NewestCheckpoint
-from lightning_multigrid.training.planning import lr_rule, make_plan
 from lightning_multigrid.training.probes import meta_copy
-from lightning_multigrid.training.recipe import read_recipe
-from lightning_multigrid.training.takeover import Takeover
+from lightning_multigrid.training.script.optimizers import lr_rule
+from lightning_multigrid.training.script.planning import make_plan
+from lightning_multigrid.training.script.recipe import read_recipe
+from lightning_multigrid.training.trainer.changes import Changes
+from lightning_multigrid.training.trainer.lightning_internals import attach, replace_loader
 
-__all__ = ["TRIED_CLIPS", "AtomicCheckpointIO", "BaselineLR"]
-__all__ += ["Handler", "MultigridCallback", "NewestCheckpoint", "PointsOnPlan", "Takeover"]
-__all__ += ["check_grids", "lr_rule", "make_plan", "meta_copy", "read_recipe"]
+__all__ = ["TRIED_CLIPS", "AtomicCheckpointIO", "BaselineLR", "Changes"]
+__all__ += ["Handler", "MultigridCallback", "NewestCheckpoint", "PointsOnPlan", "attach"]
+__all__ += ["check_grids", "lr_rule", "make_plan", "meta_copy", "read_recipe", "replace_loader"]

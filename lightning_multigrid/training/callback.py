@@ -9,13 +9,14 @@ from typing import Any
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, Trainer, TrainerFn
+from lightning_multigrid.norm import TemporaryConversion
 from lightning_multigrid.reports import Account, RunReport
 from lightning_multigrid.schedule import LongCycle, ShortCycle
 from lightning_multigrid.training.arguments import Arguments
-from lightning_multigrid.training.refusals import refuse_other_seed, refuse_unsupported
-from lightning_multigrid.training.resume import state_to_continue
-from lightning_multigrid.training.run import Run, begin_run
-from lightning_multigrid.training.takeover import Takeover
+from lightning_multigrid.training.begin import begin_run
+from lightning_multigrid.training.checkpoints.continuation import state_to_continue
+from lightning_multigrid.training.run import Run
+from lightning_multigrid.training.script.refusals import refuse_other_seed, refuse_unsupported
 
 
 class MultigridCallback(Arguments, Callback):
@@ -98,10 +99,14 @@ class MultigridCallback(Arguments, Callback):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._takeover = Takeover()
+        self._run: Run | None = None  # the `fit` that is under way, or the last one
+        self._conversion: TemporaryConversion | None = None  # of the module's BatchNorm layers
         self._checkpoint: dict[str, Any] | None = None  # the one that this `fit` resumes
-        self._run: Run | None = None
         self._account = Account()  # of this `fit`
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies and pickles have the arguments, and no `fit`.
+        return {**vars(self), "_run": None, "_conversion": None, "_checkpoint": None}
 
     @classmethod
     def baseline(cls, **arguments: Any) -> "MultigridCallback":
@@ -116,66 +121,75 @@ class MultigridCallback(Arguments, Callback):
         )
 
     @property
-    def fit(self) -> Run:
-        """The `fit` that is under way, or the last one."""
-        assert self._run is not None  # set at `on_fit_start`
+    def run(self) -> Run:
+        """The `fit` that is under way, or the last one, of which the `plan` and the `report` remain."""
+        if self._run is None:
+            raise RuntimeError("MultigridCallback plans the training when `fit` begins, which it has not yet.")
         return self._run
 
     @property
     def report(self) -> RunReport:
         """What is known of the times of that `fit`."""
-        return self.fit.report
+        return self.run.report
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             self._run, self._account = None, Account()
             refuse_unsupported(trainer, pl_module)
-            self._takeover.convert_batchnorm(pl_module, self.sub_batch)
+            self._conversion = TemporaryConversion()
+            self._conversion.convert(pl_module, self.sub_batch)
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if 0 not in (trainer.limit_train_batches, trainer.max_epochs, trainer.max_steps):  # else nothing is trained
-            checkpoint, state = self._checkpoint, self._state_in(self._checkpoint)
-            self._run = begin_run(self, trainer, self._takeover, checkpoint, state, self._account)
-            self._checkpoint = None  # it holds a whole model
-
-    @override
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.fit.make_rank_groups()
+        if 0 in (trainer.limit_train_batches, trainer.max_epochs, trainer.max_steps):
+            return  # nothing is trained
+        if self._conversion is not None:
+            self._conversion.convert(pl_module, self.sub_batch)  # layers that were made after `setup`
+        # Lightning restores the checkpoint's loops and optimizers only after this hook, so its counters may change.
+        checkpoint, self._checkpoint = self._checkpoint, None
+        state = self._state_in(checkpoint) or {}
+        self._run = begin_run(self, trainer, state.get("seed"), self._account)
+        self._run.start()
+        if checkpoint is not None:
+            self._run.load(checkpoint, state)
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self.fit.before(batch_idx, batch)
+        self.run.before(batch_idx, batch)
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self.fit.after(batch_idx)
+        self.run.after(batch_idx)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.fit.end()
+        self.run.end()
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.fit.finish()
+        self.run.finish()
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._takeover.close()
-        self._checkpoint = None
+        if self._run is not None:
+            self._run.close()  # it stays, as `ModelCheckpoint` and the script may still ask for its state
+        if self._conversion is not None:
+            self._conversion.end()
+        self._checkpoint = self._conversion = None
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        # There is no `teardown` after an exception. `_run` stays: `ModelCheckpoint` may still ask for our state.
-        self.teardown(trainer, pl_module, "fit")
+        self.teardown(trainer, pl_module, "fit")  # which Lightning leaves out then
+
+    # --- Checkpoints ---
 
     @override
     def state_dict(self) -> dict[str, Any]:
         # Tuners save and load it before the training is planned.
-        return {"schedule": None} if self._run is None else self._run.state_dict()
+        return {"schedule": None} if self._run is None else self._run.save()
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -188,12 +202,12 @@ class MultigridCallback(Arguments, Callback):
             return  # only its weights are used, or a tuner takes its own checkpoint back
         state = state_to_continue(self._state_in(checkpoint))
         if self._run is None:
-            self._checkpoint = checkpoint
+            self._checkpoint = checkpoint  # it holds a whole model, until the training is planned
             return
         # Strategies that shard the model load checkpoints only when the training is planned already.
         if self.seed is None:
-            refuse_other_seed(state, self.fit.plan.seed)
-        self.fit.resume(checkpoint, state)
+            refuse_other_seed(state, self._run.plan.seed)
+        self._run.load(checkpoint, state)
 
     def _state_in(self, checkpoint: dict[str, Any] | None) -> dict[str, Any] | None:
         # An empty state is none, as of a run without this callback.

@@ -18,9 +18,9 @@ from lightning_multigrid.host import LightningModule, Trainer
 from lightning_multigrid.loading import seeded
 from lightning_multigrid.positions import counted_from_first, knows_grids
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training.lightning_internals import stage_of_training
 from lightning_multigrid.training.mini_batches import TRIED_CLIPS, Handler, shapes_of_clips
 from lightning_multigrid.training.rehearsal import Rehearsal, Trial, said
+from lightning_multigrid.training.trainer.lightning_internals import stage_of_training
 
 _MOST = 1.75  # frames or sizes that grow back make twice the points or more; padding to 32 pixels, less than 1.5 times
 _MODEL = "`training_step` or `forward`"

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_multigrid.host import DummyLogger, LightningModule, Trainer, is_a
-from lightning_multigrid.training.lightning_internals import copy_without_trainer
-from lightning_multigrid.training.torch_internals import forget_hooks
+from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer
+from lightning_multigrid.training.trainer.torch_internals import forget_hooks
 
 _WITHOUT_EFFECT = "log", "log_dict", "print", "clip_gradients", "toggle_optimizer", "untoggle_optimizer"
 _LONG = 1000  # elements; those of longer containers are shared with a copy

@@ -21,9 +21,9 @@ from lightning_multigrid.host import LightningModule, Trainer
 from lightning_multigrid.loading import seeded
 from lightning_multigrid.positions import Encounter, Following, TracedValues
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training.lightning_internals import stage_of_training
 from lightning_multigrid.training.mini_batches import TRIED_CLIPS, first_clips, has_pixels, run_step, tensors_in
 from lightning_multigrid.training.probes import let_go, meta_copy, working_copy
+from lightning_multigrid.training.trainer.lightning_internals import stage_of_training
 
 _SEEN = 2**14  # numbers of a layer's output that are compared
 _NOISE = 1e-5  # relative: of operations whose order of summation differs from call to call

@@ -17,6 +17,7 @@ from lightning.pytorch.trainer.connectors.logger_connector import logger_connect
 import lightning_multigrid
 from lightning_multigrid.cli import commands
 from lightning_multigrid.cli.main import _quiet, main
+from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
@@ -123,7 +124,7 @@ def test_plan_needs_neither_data_nor_gpu(tmp_path, capsys):
 def test_plan_counts_steps_of_each_device(tmp_path, capsys):
     main(["plan", "--config", config(tmp_path), "--clips=240000", "--devices=8", "--num_nodes=2", "--json"])
     phases = json.loads(capsys.readouterr().out)["phases"]
-    assert [phase["steps"] for phase in phases] == KINETICS.phase_steps(240_000 // 16)
+    assert [phase["steps"] for phase in phases] == Plan(KINETICS, 240_000 // 16).phase_steps
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_plan_as_json(tmp_path, capsys, flag):
     assert plan["baseline"] == {"clips": 8, "frames": 32, "size": 224, "epochs": 239}
     assert plan["epochs"] == 358
     assert [phase["lr_scale"] for phase in plan["phases"][:4]] == [8, 4, 2, 1]
-    assert [phase["steps"] for phase in plan["phases"]] == KINETICS.phase_steps(30_000)
+    assert [phase["steps"] for phase in plan["phases"]] == Plan(KINETICS, 30_000).phase_steps
     first = plan["phases"][0]["short_cycle"][0]
     assert [first[name] for name in ("clips", "frames", "size", "sub_batch")] == [128, 8, 112, 16]
 

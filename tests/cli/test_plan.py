@@ -18,12 +18,13 @@ from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataMod
 from lightning_multigrid.cli.forecast import ClipCost, Forecast, measure_steps
 from lightning_multigrid.cli.plan import count_clips, preview
 from lightning_multigrid.models import small_cnn
+from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.ucf_hmdb import UCF101
-from lightning_multigrid.training.lightning_internals import training_source
+from lightning_multigrid.training.trainer.lightning_internals import training_source
 from tests.helpers.processes import ddp_of_this_process
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import trainer
@@ -98,8 +99,8 @@ def test_planned_steps_are_those_of_the_fit(name, videos):
     host = trainer(callback, record, **of_trainer)
     host.fit(classifier(**of_module), datamodule=data_of(videos, **of_data))
     assert sum(plan.steps) == record.batches
-    assert callback.fit.plan.schedule == plan.schedule
-    assert callback.fit.plan.clips == plan.clips
+    assert callback.run.plan.schedule == plan.schedule
+    assert callback.run.plan.clips == plan.clips
 
 
 class StepsOfRank(L.Callback):
@@ -405,11 +406,11 @@ def test_predicted_time_is_within_15_percent_of_the_run(monkeypatch):
     measured = [measure_steps(make(), list(shapes.items()), torch.device("cpu"), rounds=3)]
     host.fit(make(), DataLoader(clips, 4))
     measured.append(measure_steps(make(), list(shapes.items()), torch.device("cpu"), rounds=3))
-    assert callback.fit.plan.schedule == schedule
+    assert callback.run.plan.schedule == schedule
     seconds = {shape: sum(times[shape] for times in measured) / 2 for shape in shapes}
     predicted = 0.0
     for epoch in range(schedule.epochs):
-        for (_, shape), steps in schedule.count_shapes(epoch, 96).items():
+        for (_, shape), steps in Plan(schedule, 96).count_shapes(epoch).items():
             full = next(s for s in shapes if s.clip == shape.clip)
             predicted += steps * seconds[full] * shape.clips / full.clips
     run = sum(row.total.stepping for row in callback.report.times.rows)

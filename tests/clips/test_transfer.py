@@ -99,7 +99,7 @@ def test_mini_batches_are_the_same_for_any_number_of_workers(
     for epoch in (0, 3):
         for loader in loaders:
             loader.sampler.set_epoch(epoch)
-        for step, *batches in zip(SCHEDULE.steps(epoch, repeats * 6 * VIDEOS), *loaders, strict=True):
+        for step, *batches in zip(Plan(SCHEDULE, repeats * 6 * VIDEOS).epoch(epoch), *loaders, strict=True):
             alone = contents(batches[0])
             assert all(contents(batch) == alone for batch in batches[1:])
             clips = step.shape.clips
@@ -131,7 +131,7 @@ def test_pieces_are_nearly_equal_and_part_no_visit() -> None:
     for pieces in (2, 3, 5):
         sampler.pieces = pieces
         found = iter(list(sampler))
-        for step, expected in zip(sampler.plan.steps(0), whole, strict=True):
+        for step, expected in zip(sampler.plan.epoch(0), whole, strict=True):
             parts = [next(found) for _ in range(min(pieces, step.shape.clips))]
             assert [request for part in parts for request in part] == expected
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
@@ -139,7 +139,7 @@ def test_pieces_are_nearly_equal_and_part_no_visit() -> None:
 
 def test_a_collate_fn_of_the_users_own_gets_whole_mini_batches(folder: Path) -> None:
     loader = loader_of(videos(folder), workers=2, repeats=1, collate_fn=len)
-    assert list(loader) == [step.shape.clips for step in SCHEDULE.steps(0, 6 * VIDEOS)]
+    assert list(loader) == [step.shape.clips for step in Plan(SCHEDULE, 6 * VIDEOS).epoch(0)]
 
 
 def test_a_timeout_is_for_what_a_worker_reads() -> None:

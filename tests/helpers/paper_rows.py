@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedule, ShortCycle
-from lightning_multigrid.schedule import BaselineEpoch
-from lightning_multigrid.training.lr_stages import lr_stages
+from lightning_multigrid.schedule import BaselineEpoch, Plan
+from lightning_multigrid.training.script.lr_stages import lr_stages
 from tests.helpers.recipe_sources import CLIPS, PAGE, settings
 
 MARKS = "<!-- made by tests/helpers/paper_rows.py: -->\n", "<!-- end -->\n"
@@ -165,7 +165,7 @@ def iterations(recipe: str) -> int:
     if limit:
         return int(limit)
     planned, clips = schedule(recipe)
-    return sum(planned.phase_steps(clips))
+    return sum(Plan(planned, clips).phase_steps)
 
 
 def tables() -> str:

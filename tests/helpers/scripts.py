@@ -191,22 +191,22 @@ def weights(module: nn.Module) -> dict[str, Tensor]:
 
 def plan_of(style: Style, callback: MultigridCallback) -> list[tuple[int, int, int]]:
     """Clips x frames x size of every step."""
-    schedule, sampler = callback.fit.plan.schedule, callback.fit.plan
+    schedule, sampler = callback.run.plan.schedule, callback.run.plan
     assert schedule.baseline.shape == style.shape
     assert style.epochs in (None, schedule.baseline.epochs)
     assert sampler.clips == style.clips
-    steps = [step for epoch in range(schedule.epochs) for step in sampler.steps(epoch)]
+    steps = [step for epoch in range(schedule.epochs) for step in sampler.epoch(epoch)]
     return [(step.shape.clips, step.shape.frames, step.shape.size) for step in steps]
 
 
 def check_lr(style: Style, plain: Run, ours: Run, callback: MultigridCallback) -> None:
     """Each LR is the baseline's at the clock of the step, times the scale."""
-    sampler = callback.fit.plan
+    sampler = callback.run.plan
     accumulate = sampler.accumulate
     batches = 1 + max(batch for _, batch in plain.watch.lrs)
     assert len(ours.watch.lrs) > 4
     for (epoch, batch), lrs in ours.watch.lrs.items():
-        step = sampler.steps(epoch)[batch - batch % accumulate]
+        step = sampler.epoch(epoch)[batch - batch % accumulate]
         clock = sampler.schedule.baseline_epoch(epoch + Fraction(step.offset, sampler.clips))
         whole = math.floor(clock)
         at = math.floor((clock - whole) * batches)

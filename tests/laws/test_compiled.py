@@ -50,8 +50,8 @@ def train(backend=None, callbacks=(), number=72, **arguments):
         module.net.compile(dynamic=False, backend=backend)
     data = loader(number=number, drop_last=number == 72)
     fit(module, callback, *callbacks, max_epochs=2, train=data, **arguments)
-    plan = callback.fit.plan
-    steps = [(step.shape, step.sub_batch) for epoch in range(plan.epochs) for step in plan.steps(epoch)]
+    plan = callback.run.plan
+    steps = [(step.shape, step.sub_batch) for epoch in range(plan.epochs) for step in plan.epoch(epoch)]
     return module, plan, steps
 
 
@@ -97,8 +97,8 @@ def test_validation_runs_compiled_also_after_a_tail():
 def test_the_limit_and_the_stance_of_the_script_are_put_back_after_an_error_in_a_tail(stance):
     class Fails(L.Callback):
         def on_train_batch_start(self, host, module, batch, batch_idx):
-            step = host.callbacks[0].fit.plan.steps(host.current_epoch)[batch_idx]
-            if (step.shape, step.sub_batch) not in host.callbacks[0].fit.plan.schedule.grids_of_statistics:
+            step = host.callbacks[0].run.plan.epoch(host.current_epoch)[batch_idx]
+            if (step.shape, step.sub_batch) not in host.callbacks[0].run.plan.schedule.grids_of_statistics:
                 raise KeyError("of a user")
 
     before, backend = torch._dynamo.config.cache_size_limit, Counted()

@@ -25,7 +25,7 @@ def trained(*callbacks, multigrid=None, **arguments):
     multigrid = multigrid or MultigridCallback()
     val = loader(shuffle=False, number=4)
     host = fit(Constant(), multigrid, *callbacks, val=val, num_sanity_val_steps=0, **{"max_epochs": 9} | arguments)
-    return host, multigrid.fit.plan.schedule
+    return host, multigrid.run.plan.schedule
 
 
 @pytest.mark.parametrize("patience", sampled([0, 1, 2], 1))

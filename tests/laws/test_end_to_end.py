@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataModule
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.models import small_cnn
+from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
@@ -136,7 +137,7 @@ def test_two_ranks_share_each_mini_batch(tmp_path):
     host.fit(Recording(tmp_path), DataLoader(data, 2, shuffle=True))
     (seen, indices), (seen_, indices_) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
-    steps = [step for epoch in range(schedule.epochs) for step in schedule.steps(epoch, Fraction(CLIPS + 1, 2))]
+    steps = [step for epoch in range(schedule.epochs) for step in Plan(schedule, Fraction(CLIPS + 1, 2)).epoch(epoch)]
     assert [entry[:4] for entry in seen] == [entry[:4] for entry in seen_]  # the same grids and LR
     assert [entry[2][0] for entry in seen] == [step.shape.clips for step in steps]
     for epoch in range(schedule.epochs):

@@ -19,10 +19,11 @@ from torch.utils.data import DataLoader
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.models import small_cnn
+from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training import parts
+from lightning_multigrid.training.parts import on_grid
 from tests.helpers.tiny import CLASSES, Module, clips, fit
 
 
@@ -67,8 +68,8 @@ def validated(callback):
 def test_first_validations_see_the_weights(monkeypatch):
     now = validated(MultigridCallback())
     precise = validated(MultigridCallback(precise_bn_batches=10))
-    own = parts.set_sub_batch
-    monkeypatch.setattr(parts, "set_sub_batch", lambda module, clips, of, baseline_batches: own(module, clips, of=of))
+    own = on_grid.set_sub_batch
+    monkeypatch.setattr(on_grid, "set_sub_batch", lambda module, clips, of, baseline_batches: own(module, clips, of=of))
     before = validated(MultigridCallback())
     print(f"\nbefore {before}\nnow {now}\nprecise {precise}")
     assert now[0] < before[0] / 2
@@ -79,7 +80,7 @@ def test_first_validations_see_the_weights(monkeypatch):
 def test_the_last_phase_of_a_long_training_has_the_momentum_of_the_script():
     """It is most of the steps that the statistics at the end look back over, so these are as they were."""
     schedule = MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196)))
-    last = [step for step in schedule.steps(schedule.epochs - 1, 20_000) if step.phase == 12]
+    last = [step for step in Plan(schedule, 20_000).epoch(schedule.epochs - 1) if step.phase == 12]
     assert len(last) > 1000
     assert {step.baseline_batches for step in last} == {1}
     # 1,000 steps before the end, before this phase or not, weigh nothing.

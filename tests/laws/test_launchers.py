@@ -11,10 +11,11 @@ from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, ModelPa
 from torch import nn
 from torch.multiprocessing import start_processes
 
+from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.refusals import refuse_batchnorm, refuse_other_seed, refuse_split_models
+from lightning_multigrid.training.script.refusals import refuse_batchnorm, refuse_other_seed, refuse_split_models
 from tests.helpers.launchers import by_forks, by_lightning, by_slurm, by_torchrun, variables_of_torchrun
 from tests.helpers.on_ranks import NUMBER
 from tests.helpers.processes import start_method
@@ -29,7 +30,7 @@ def check_ranks(folder, world):
     plan = [
         (epoch, batch, step.shape.clips, step.shape.frames, step.shape.size)
         for epoch in range(SCHEDULE.epochs)
-        for batch, step in enumerate(SCHEDULE.steps(epoch, NUMBER // world))
+        for batch, step in enumerate(Plan(SCHEDULE, NUMBER // world).epoch(epoch))
     ]
     for seen, _, _ in ranks:
         assert [(epoch, batch, shape[0], shape[2], shape[3]) for epoch, batch, shape, *_ in seen] == plan

@@ -56,8 +56,8 @@ def test_callbacks_may_watch_them_at_the_end_of_every_epoch(accumulate, monitor,
     assert len(epochs) == host.current_epoch
     assert (tmp_path / "best.ckpt").exists()
     if monitor == "multigrid/phase":
-        sampler = callback.fit.plan
-        assert epochs == [sampler.steps(epoch)[-1].phase for epoch in range(host.current_epoch)]
+        sampler = callback.run.plan
+        assert epochs == [sampler.epoch(epoch)[-1].phase for epoch in range(host.current_epoch)]
 
 
 @pytest.mark.parametrize("accumulate", sampled([1, 5], 1))

@@ -73,7 +73,7 @@ class Script(L.LightningModule):
 
 
 def sampler_of(host):
-    return next(callback for callback in host.callbacks if isinstance(callback, MultigridCallback)).fit.plan
+    return next(callback for callback in host.callbacks if isinstance(callback, MultigridCallback)).run.plan
 
 
 def run(make, *callbacks, **arguments):
@@ -85,7 +85,7 @@ def run(make, *callbacks, **arguments):
 def steps_of(host):
     """The plan: (epoch, batch) and step."""
     sampler = sampler_of(host)
-    return {(e, b): step for e in range(sampler.schedule.epochs) for b, step in enumerate(sampler.steps(e))}
+    return {(e, b): step for e in range(sampler.schedule.epochs) for b, step in enumerate(sampler.epoch(e))}
 
 
 def assert_follows(make, **arguments):

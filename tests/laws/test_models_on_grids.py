@@ -168,8 +168,8 @@ def test_it_trains_on_every_planned_grid_and_is_as_it_was_on_the_baselines(name)
     before = attributes(module.net)
     callback = MultigridCallback(epoch_factor=1)
     fit(module, callback, train=DataLoader(clips(75, FRAMES, SIZE), 1), max_epochs=1)
-    sampler = callback.fit.plan
-    assert module.grids == {(step.shape.frames, step.shape.size) for step in sampler.steps(0)}
+    sampler = callback.run.plan
+    assert module.grids == {(step.shape.frames, step.shape.size) for step in sampler.epoch(0)}
     assert (FRAMES, SIZE) in module.grids
     assert len(module.grids) > 4
     assert torch.tensor(module.losses).isfinite().all()

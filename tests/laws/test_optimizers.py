@@ -172,7 +172,7 @@ def run(module, *callbacks, **arguments):
 def steps_in_use(plan, place):
     """The step of the plan whose LR an update has, and how many updates the baseline has had by then."""
     epoch, batch = place
-    step = plan.steps(epoch)[batch - batch % plan.accumulate]
+    step = plan.epoch(epoch)[batch - batch % plan.accumulate]
     clock = plan.schedule.baseline_epoch(epoch + Fraction(step.offset, plan.clips))
     whole = math.floor(clock)
     return step, (whole * CLIPS + math.floor((clock - whole) * CLIPS)) // plan.accumulate
@@ -463,8 +463,7 @@ def assert_scaled_once(module, plan):
     factors = set()
     for (place, before), gradients in zip(module.gradients, updates, strict=True):
         epoch, batch = place
-        first = batch - batch % plan.accumulate
-        factor = plan.schedule.gradient_scale(plan.steps(epoch)[first : first + plan.accumulate])
+        factor = plan.epoch(epoch)[batch].gradient_scale
         factors.add(factor)
         for mine, other in zip(before, gradients, strict=True):
             assert torch.equal(mine * factor, other), place
@@ -486,7 +485,7 @@ def test_the_weights_are_those_of_a_replay_with_the_lr_in_use(name):
         pytest.importorskip(row.needs)
     module = Script(row)
     host, callback = run(module, options=row.options, **row.trainer())
-    plan, updates = callback.fit.plan, module.recorder.updates
+    plan, updates = callback.run.plan, module.recorder.updates
     values = list(values_in_use(row, plan, updates))
     for update, found in zip(updates, values, strict=True):
         assert update.values == [found] * len(update.values), update.place
@@ -587,10 +586,8 @@ class Recording(Plain):
 
 def planned(callback):
     """Place and step of each mini-batch."""
-    plan = callback.fit.plan
-    return [
-        ((epoch, batch), step) for epoch in range(plan.schedule.epochs) for batch, step in enumerate(plan.steps(epoch))
-    ]
+    plan = callback.run.plan
+    return [(step.place, step) for epoch in range(plan.epochs) for step in plan.epoch(epoch)]
 
 
 def few_clips():
@@ -646,7 +643,7 @@ def test_every_hook_finds_the_baselines_values(lr, manual):
     callback = MultigridCallback(**TIMESCALE)
     fit(module, before, callback, after, train=data(), val=few_clips(), max_epochs=EPOCHS)
     expected = [
-        (float(lr * step.lr_scale), 0.05 * decay_factor(callback.fit.plan, step)) for _, step in planned(callback)
+        (float(lr * step.lr_scale), 0.05 * decay_factor(callback.run.plan, step)) for _, step in planned(callback)
     ]
     assert [update.values[-1] for update in module.recorder.updates] == [[values] for values in expected]
     assert seen >= HOOKS
@@ -684,7 +681,7 @@ def test_hooks_of_a_mini_batch_find_the_lr_of_the_baselines_clock(manual):
 
     row = Row(sgd)
     _, callback = run(Looks(gamma=row.gamma, manual=manual))
-    plan = callback.fit.plan
+    plan = callback.run.plan
     expected = [decayed(0.1, row, steps_in_use(plan, place)[1]) for place, _ in planned(callback)]
     for where in ("on_train_batch_start", "training_step", "on_before_optimizer_step"):
         assert found[where] == expected, where

@@ -163,7 +163,7 @@ def planned(config, monkeypatch):
         return preview(*parts, clips=config.clips, world=config.world, configured_world=config.world)
 
     first = plan()
-    epochs = [first.plan.steps(epoch) for epoch in range(first.plan.epochs)]
+    epochs = [first.plan.epoch(epoch) for epoch in range(first.plan.epochs)]
     starts = [
         (epoch + Fraction(steps[batch - batch % config.accumulate].offset, first.clips), steps[batch].lr_scale)
         for epoch, steps in enumerate(epochs)

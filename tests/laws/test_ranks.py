@@ -12,7 +12,7 @@ from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.precise_bn import population_sampler
+from lightning_multigrid.training.parts.precise_bn import population_sampler
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
@@ -72,10 +72,10 @@ def ranks(draw, worlds):
 def check_order(case):
     """All ranks have the same counts and shapes and disjoint clips; fewer clips than there are ranks are left out."""
     world, order = len(case.samplers), case.samplers[0].order(case.epoch)
-    steps = case.samplers[0].plan.steps(case.epoch)
+    steps = case.samplers[0].plan.epoch(case.epoch)
     assert steps
     assert all(
-        sampler.plan.steps(case.epoch) == steps for sampler in case.samplers[1:]
+        sampler.plan.epoch(case.epoch) == steps for sampler in case.samplers[1:]
     )  # shapes, LR scale, sub-mini-batch
     mini_batches = []
     for sampler in case.samplers:
@@ -141,9 +141,9 @@ def test_a_thousand_ranks_tile_the_order(schedule, world, data):
         MultigridSampler(Plan(schedule, clips, world=world), lambda epoch: range(length), rank=rank)
         for rank in range(world)
     ]
-    steps = samplers[0].plan.steps(epoch)
+    steps = samplers[0].plan.epoch(epoch)
     assert sum(step.shape.clips for step in steps) == clips
-    assert samplers[-1].plan.steps(epoch) == steps
+    assert samplers[-1].plan.epoch(epoch) == steps
     step = data.draw(st.sampled_from(steps))
     end = step.offset * world
     for sampler in samplers:
@@ -166,4 +166,4 @@ def test_ranks_share_the_clips_for_precise_batchnorm(case):
     assert len(set(indices)) == len(indices)
     world = len(samplers)
     assert set(indices) <= set(case.samplers[0].order(case.epoch)[: case.samplers[0].plan.clips * world])
-    assert all(sampler.plan.steps(case.epoch) == samplers[0].plan.steps(case.epoch) for sampler in samplers)
+    assert all(sampler.plan.epoch(case.epoch) == samplers[0].plan.epoch(case.epoch) for sampler in samplers)

@@ -25,8 +25,8 @@ from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.lightning_internals import LoopCounters
-from lightning_multigrid.training.resume import _plan_key, describe_position
+from lightning_multigrid.training.checkpoints.continuation import _plan_key, describe_position
+from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
 from tests.helpers.processes import ddp_of_this_process, start_method
 from tests.helpers.tiny import CLIPS, Module, fit, loader, trainer
 
@@ -358,7 +358,7 @@ def test_another_global_batch_goes_on_after_the_clips_that_were_seen(tmp_path, c
     assert 0 <= start - len(done) < 128
     assert order[start : start + len(clips)] == clips
     plan = MultigridSchedule(Baseline(BatchShape(8, 8, 32), epochs=4, milestones=(2, 3)))
-    before, here = plan.steps(epoch, 396)[batch - 1 : batch + 1]
+    before, here = Plan(plan, 396).epoch(epoch)[batch - 1 : batch + 1]
     assert before.offset < len(done) <= here.offset == start
     where = f"it goes on in epoch {epoch} at batch {batch}, the first after the {len(done)} clips of its epoch"
     assert where in caplog.text
@@ -485,7 +485,7 @@ def test_plans_are_the_same_but_for_the_batch():
 
 def test_the_first_step_after_so_many_clips():
     plan = Plan(PLAN, CLIPS)
-    offsets = [step.offset for step in PLAN.steps(0, CLIPS)]
+    offsets = [step.offset for step in Plan(PLAN, CLIPS).epoch(0)]
     assert offsets[:3] == [0, 64, 96]
     places = [plan.first_after(0, clips) for clips in (0, 1, 64, 65, 97)]
     assert places == [(0, 0), (0, 1), (0, 1), (0, 2), (1, 0)]

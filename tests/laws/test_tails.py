@@ -57,25 +57,22 @@ def test_the_gradient_of_a_tail_is_scaled_by_its_clips(manual, clipping):
     """After it has been clipped: a tail that is scaled first would have nothing to clip, and be longer."""
     callback = MultigridCallback()
     module, _ = trained(callback, 129, manual, gradient_clip_val=clipping)
-    schedule, sampler = callback.fit.plan.schedule, callback.fit.plan
-    steps = [sampler.steps(epoch) for epoch in range(schedule.epochs)]
-    wanted = [schedule.gradient_scale([step]) for epoch in steps for step in epoch]
+    plan = callback.run.plan
+    steps = [step for epoch in range(plan.epochs) for step in plan.epoch(epoch)]
+    wanted = [step.gradient_scale for step in steps]
     assert module.scales == pytest.approx(wanted, rel=1e-4)
     assert min(wanted) == 0.125  # a single clip, in a phase at 8 times the LR
     # As much of the running statistics changes as in so many steps of the baseline.
-    assert module.momenta == pytest.approx([1 - 0.9**step.baseline_batches for epoch in steps for step in epoch])
+    assert module.momenta == pytest.approx([1 - 0.9**step.baseline_batches for step in steps])
     assert module.net[1].momentum == 0.1  # given back
 
 
 def test_the_tail_of_accumulated_gradients():
     callback = MultigridCallback()
     module, _ = trained(callback, 129, accumulate_grad_batches=2)
-    schedule, sampler = callback.fit.plan.schedule, callback.fit.plan
-    wanted = [
-        schedule.gradient_scale(sampler.steps(epoch)[start : start + 2])
-        for epoch in range(schedule.epochs)
-        for start in range(0, len(sampler.steps(epoch)), 2)
-    ]
+    plan = callback.run.plan
+    steps = [step for epoch in range(plan.epochs) for step in plan.epoch(epoch)]
+    wanted = [step.gradient_scale for step in steps if step.starts_update]
     assert module.scales == pytest.approx(wanted, rel=1e-4)
     assert min(wanted) < 1
 

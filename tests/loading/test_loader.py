@@ -47,7 +47,7 @@ def test_length_is_exact_in_every_epoch():
     loader = loader_of(sampler)
     for epoch in range(SCHEDULE.epochs + 1):
         sampler.set_epoch(epoch)
-        assert len(loader) == len(list(loader)) == len(SCHEDULE.steps(epoch, 203))
+        assert len(loader) == len(list(loader)) == len(Plan(SCHEDULE, 203).epoch(epoch))
 
 
 class Loop:
@@ -60,7 +60,7 @@ class Loop:
 
     def begin(self):
         self.asked += 1
-        return self.now
+        return Plan(SCHEDULE, 203).epoch(self.now.epoch)[self.now.batch]
 
     def timed(self, mini_batches):
         for number, mini_batch in enumerate(mini_batches, self.now.batch):
@@ -79,7 +79,7 @@ def test_loader_asks_for_its_position_only_when_the_first_batch_is_asked_for():
     first = [request for request, _ in next(iterator)]
     assert loop.asked == 1
     assert first == requests_of(make(), 2)[3]
-    assert len(loader) == len(SCHEDULE.steps(2, 203))
+    assert len(loader) == len(Plan(SCHEDULE, 203).epoch(2))
     assert loop.handed == [(2, 3)]
     list(iterator)
     assert loop.handed == [(2, batch) for batch in range(3, len(loader))]
@@ -162,7 +162,7 @@ def test_a_collate_fn_that_joins_is_read_in_pieces_by_all_workers():
     whole = list(loader_of(make(), workers=2, collate_fn=Joined))  # without `join`
     assert [[request for request, _ in batch] for batch in joined] == requests_of(make())
     assert [[request for request, _ in batch] for batch in whole] == requests_of(make())
-    for together, alone, step in zip(joined, whole, SCHEDULE.steps(0, 203), strict=True):
+    for together, alone, step in zip(joined, whole, Plan(SCHEDULE, 203).epoch(0), strict=True):
         assert (together.pieces, alone.pieces) == (min(2, step.shape.clips), 1)
         assert len({pid for _, pid in together}) == together.pieces
         assert len({pid for _, pid in alone}) == 1

@@ -11,7 +11,7 @@ from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import Place, Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.recipe import read_recipe
+from lightning_multigrid.training.script.recipe import read_recipe
 
 SCHEDULE = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
 
@@ -31,7 +31,7 @@ def requests_of(sampler, epoch, batch=0):
 
 def test_requests_carry_shape_and_seed_and_cover_the_epoch():
     batches = requests_of(make(), epoch=1)
-    steps = SCHEDULE.steps(1, 203)
+    steps = Plan(SCHEDULE, 203).epoch(1)
     assert [len(batch) for batch in batches] == [step.shape.clips for step in steps]
     for batch, step in zip(batches, steps, strict=True):
         assert {(r.frames, r.size) for r in batch} == {(step.shape.frames, step.shape.size)}

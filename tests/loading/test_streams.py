@@ -56,8 +56,8 @@ def train(stream=None, callbacks=(), loader=DataLoader, multigrid=LENGTH, collat
     trainer = L.Trainer(**QUIET | {"enable_checkpointing": False} | arguments, callbacks=[callback, *callbacks])
     stream = Stream() if stream is None else stream
     trainer.fit(module, loader(stream, batch_size=2, num_workers=workers, collate_fn=collate_fn))
-    sampler = callback.fit.plan
-    steps = [step for epoch in range(sampler.schedule.epochs) for step in sampler.steps(epoch)]
+    sampler = callback.run.plan
+    steps = [step for epoch in range(sampler.schedule.epochs) for step in sampler.epoch(epoch)]
     assert [shape for _, shape, *_ in module.seen] == [(s.shape.clips, s.shape.frames, s.shape.size) for s in steps]
     return module
 

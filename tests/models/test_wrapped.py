@@ -96,8 +96,8 @@ def test_it_trains_with_multigrid(relative):
     module = VideoClassifier(ResizedPositions(model), num_classes=4, lr=0.01, schedule="constant")
     callback = MultigridCallback()
     trainer(callback, max_epochs=2).fit(module, DataLoader(clips(60, *BUILT[:2]), batch_size=2))
-    sampler = callback.fit.plan
-    planned = {(s.shape.frames, s.shape.size) for epoch in range(sampler.schedule.epochs) for s in sampler.steps(epoch)}
+    sampler = callback.run.plan
+    planned = {(s.shape.frames, s.shape.size) for epoch in range(sampler.schedule.epochs) for s in sampler.epoch(epoch)}
     assert shapes == planned
     assert len(shapes) > 4
     for name, table in tables(model).items():

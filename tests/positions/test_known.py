@@ -55,5 +55,5 @@ def test_a_plan_keeps_the_multiples_of_the_models_patches(arguments, frames, siz
     fit(module, callback, max_epochs=2, train=loader(number=192))
     assert {shape[1] for shape in module.shapes} == frames
     assert {shape[2] for shape in module.shapes} == sizes
-    assert callback.fit.plan.schedule.baseline.shape.size == SIZE
-    assert callback.fit.plan.schedule.baseline.shape.frames == FRAMES
+    assert callback.run.plan.schedule.baseline.shape.size == SIZE
+    assert callback.run.plan.schedule.baseline.shape.frames == FRAMES

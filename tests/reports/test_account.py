@@ -21,7 +21,7 @@ from lightning_multigrid.reports.account import (
     Account,
     faster_or_slower,
 )
-from lightning_multigrid.training.precise_bn import PopulationEstimate
+from lightning_multigrid.training.parts.precise_bn import PopulationEstimate
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, clips, fit, loader
 
@@ -151,7 +151,7 @@ def test_a_training_is_accounted_for_to_the_second(first, clock, tmp_path):
     both = [callback, slow] if first else [slow, callback]
     data = {"train": DataLoader(reading, 4), "val": loader(shuffle=False, number=8)}
     fit(Validating(clock), *both, saver, **data, enable_checkpointing=True, num_sanity_val_steps=0)
-    plan, steps = callback.fit.plan, sum(callback.fit.plan.phase_steps)
+    plan, steps = callback.run.plan, sum(callback.run.plan.phase_steps)
     seconds = callback.report.account.seconds
     assert callback.report.account.wall == pytest.approx(clock.now - 100)
     assert seconds == pytest.approx(
@@ -178,7 +178,7 @@ def test_the_sanity_check_is_a_validation_and_what_is_before_it_the_start(clock)
 def test_the_baselines_validations_are_counted_for_it(clock):
     callback = MultigridCallback(epoch_factor=3, validations_per_phase=1)
     fit(Validating(clock), callback, val=loader(shuffle=False, number=8), num_sanity_val_steps=0)
-    validations = len(callback.fit.plan.schedule.validation_epochs(1))
+    validations = len(callback.run.plan.schedule.validation_epochs(1))
     assert callback.report.account.seconds[VALIDATION] == 50 * validations
     assert callback.report.baseline_validations == 4 / validations
 

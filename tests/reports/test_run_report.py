@@ -29,7 +29,7 @@ COARSE, FINE = BatchShape(16, 4, 16), BatchShape(2, 8, 32)
 
 
 def timed(shape, stepping, waiting=0.0):
-    return StepTime(Step(shape, 0, 0, 1.0, 8), 5, waiting, stepping)
+    return StepTime(Step(Place(0, 0), shape, phase=0, offset=0, sub_batch=8), 5, waiting, stepping)
 
 
 def times_of(*steps):
@@ -101,12 +101,13 @@ def report_of(schedule=SCHEDULE, clips=70):
 def drive(report, clock, until, seconds, schedule=SCHEDULE, clips=70):
     """Steps of a known time for each clip of a shape, up to an epoch; what they took."""
     took = 0.0
+    plan = Plan(schedule, clips)
     for epoch in range(until):
-        report.begin(Place(epoch, 0))
-        for batch, step in enumerate(report.timed(iter(schedule.steps(epoch, clips)))):
+        report.begin(plan.epoch(epoch)[0])
+        for step in report.timed(iter(plan.epoch(epoch))):
             clock.time += seconds[step.shape.clip] * step.shape.clips
             took += seconds[step.shape.clip] * step.shape.clips
-            report.ended(Place(epoch, batch))
+            report.ended(step, plan.after(step))
     return took
 
 
@@ -117,7 +118,7 @@ def test_what_is_left_knows_the_plan(epochs, monkeypatch):
     monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
     seconds = {COARSE.clip: 1.0, FINE.clip: 8.0}
     drive(report, clock, epochs, seconds)
-    left = [step.shape for epoch in range(epochs, 6) for step in SCHEDULE.steps(epoch, 70)]
+    left = [step.shape for epoch in range(epochs, 6) for step in Plan(SCHEDULE, 70).epoch(epoch)]
     assert {shape.clip for shape in left} == {COARSE.clip, FINE.clip} if epochs < 5 else {FINE.clip}
     assert report.seconds_left == pytest.approx(sum(seconds[shape.clip] * shape.clips for shape in left), rel=1e-6)
 
@@ -127,7 +128,7 @@ def test_what_is_left_takes_measured_times_over_points(monkeypatch):
     monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
     seconds = {COARSE.clip: 1.0, FINE.clip: 3.0}  # by points it were 8
     drive(report, clock, 5, seconds)
-    left = [step.shape for step in SCHEDULE.steps(5, 70)]
+    left = [step.shape for step in Plan(SCHEDULE, 70).epoch(5)]
     assert report.seconds_left == pytest.approx(sum(seconds[shape.clip] * shape.clips for shape in left), rel=1e-6)
 
 
@@ -152,12 +153,12 @@ def test_nothing_is_left_in_the_end_and_nothing_known_at_the_start(monkeypatch):
 def test_a_resumed_run_has_only_its_rest_left(monkeypatch):
     report, clock = report_of()
     monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
-    steps = SCHEDULE.steps(4, 70)
-    report.begin(Place(4, 2))
-    for _ in report.timed(iter(steps[2:3])):
+    steps = Plan(SCHEDULE, 70).epoch(4)
+    report.begin(steps[2])
+    for step in report.timed(iter(steps[2:3])):
         clock.time += 2.0
-        report.ended(Place(4, 2))
-    rest = [*steps[3:], *SCHEDULE.steps(5, 70)]
+        report.ended(step, steps[3])
+    rest = [*steps[3:], *Plan(SCHEDULE, 70).epoch(5)]
     per_point = 2.0 / steps[2].shape.points
     assert report.seconds_left == pytest.approx(sum(step.shape.points for step in rest) * per_point, rel=1e-6)
 
@@ -172,14 +173,15 @@ def test_the_limit_of_the_loader_is_weighed_over_the_whole_training(monkeypatch,
     report, clock = report_of(clips=1600)
     monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        report.begin(Place(0, 0))
-        for batch, _ in enumerate(report.timed(waited_for(SCHEDULE.steps(0, 1600)[:40], clock))):
+        steps = Plan(SCHEDULE, 1600).epoch(0)
+        report.begin(steps[0])
+        for step in report.timed(waited_for(steps[:40], clock)):
             clock.time += 1.0
-            report.ended(Place(0, batch))
+            report.ended(step, steps[step.place.batch + 1])
     (sentence,) = caplog.messages
     assert "this phase needs 16 clips/s on each device, the loader gives 4 (1 worker)" in sentence
     # Each coarse step that is left waits 3 s longer than it steps; for fine ones the loader is fast enough.
-    coarse = sum(step.shape == COARSE for epoch in range(6) for step in SCHEDULE.steps(epoch, 1600))
+    coarse = sum(step.shape == COARSE for epoch in range(6) for step in Plan(SCHEDULE, 1600).epoch(epoch))
     seconds = sum(map(float.__mul__, (60.0, 1.0), map(float, re.search(r"about (\d+) min (\d+) s", sentence).groups())))
     assert 3 * (coarse - 40) <= seconds <= 3 * (coarse - 19)  # it is said 12 steps after the first half minute
 
@@ -188,7 +190,7 @@ def test_the_lr_is_noted_where_it_changes_and_not_at_every_step():
     curve, plan = LRCurve(SCHEDULE.epochs), Plan(SCHEDULE, 100_000)
     for batch in range(4000):
         lr = 0.1 if batch < 3000 else 0.01
-        curve.add(LRPoint(float(plan.position(Place(0, batch))), lr, lr))
+        curve.add(LRPoint(float(plan.position(plan.epoch(0)[batch])), lr, lr))
     points = curve.points
     positions = [point.position for point in points]
     assert positions == sorted(positions)
@@ -237,7 +239,7 @@ def test_a_line_draws_what_a_run_has_noted(tmp_path):
     callback = MultigridCallback()
     fit(Module(schedulers), callback, max_epochs=2)
     save(times_figure(callback.report.times.rows), tmp_path / "times.png")
-    save(plan_figure(callback.fit.plan.schedule, callback.report.lr_curve.points), tmp_path / "plan.png")
+    save(plan_figure(callback.run.plan.schedule, callback.report.lr_curve.points), tmp_path / "plan.png")
     assert all((tmp_path / name).stat().st_size > 0 for name in ("times.png", "plan.png"))
 
 
@@ -288,8 +290,8 @@ def test_phases_are_told_above_the_bar_and_the_report_comes_when_it_is_gone(kind
     bar.print = lambda text: (printed.append(text), own(text))
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         host = fit(Module(schedulers), MultigridCallback(), bar, enable_progress_bar=True)
-    plan = host.callbacks[0].fit.plan
-    phases = dict.fromkeys(step.phase for epoch in range(plan.epochs) for step in plan.steps(epoch))
+    plan = host.callbacks[0].run.plan
+    phases = dict.fromkeys(step.phase for epoch in range(plan.epochs) for step in plan.epoch(epoch))
     assert [text.split(":")[0] for text in printed] == [f"Phase {index} of {max(phases)}" for index in phases]
     said = "".join(capsys.readouterr().out.split())
     assert all("".join(text.split()) in said for text in printed)  # Rich breaks lines between words

@@ -19,7 +19,7 @@ from lightning_multigrid.reports.step_times import (
     StepTime,
     StepTimer,
 )
-from lightning_multigrid.schedule import Step
+from lightning_multigrid.schedule import Place, Step
 from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from tests.helpers.fake_clock import FakeClock
@@ -27,7 +27,7 @@ from tests.helpers.tiny import trainer
 
 
 def step(clips=8, phase=0, size=32):
-    return Step(BatchShape(clips, 4, size), phase, 0, 1.0, 8)
+    return Step(Place(0, 0), BatchShape(clips, 4, size), phase, offset=0, sub_batch=8)
 
 
 # --- Moments ---
@@ -244,7 +244,7 @@ class Ticking(FakeClock):
 @pytest.mark.parametrize(("reading", "stepping", "limited"), [(0.03, 0.02, True), (0.0005, 0.12, False)])
 def test_a_slow_dataset_is_called_the_limit_and_a_fast_one_is_not(reading, stepping, limited, monkeypatch, caplog):
     clock = Ticking()
-    monkeypatch.setattr("lightning_multigrid.training.run.Clock", lambda device: clock)
+    monkeypatch.setattr("lightning_multigrid.training.begin.Clock", lambda device: clock)
     data, module = Slow(partial(clock.pass_seconds, reading)), Steady(partial(clock.pass_seconds, stepping))
     sentences = sentences_of(data, module, 0, caplog)
     assert len(sentences) == limited

@@ -17,6 +17,7 @@ from lightning_multigrid import BatchShape, MultigridSchedule
 from lightning_multigrid.decode import VideoReader
 from lightning_multigrid.norm.sub_batchnorm import SubBatchNorm3d
 from lightning_multigrid.reports import Comparison, RunRecord
+from lightning_multigrid.schedule import Plan
 from lightning_multigrid.sources import read_manifest
 from lightning_multigrid.video.shape_clips import draw_clip
 
@@ -176,7 +177,7 @@ def test_steps_of_the_plan(script):
         (BatchShape(4, 32, 224), 8),
     ]
     assert {(grid.shape, grid.sub_batch) for grid in steps} == set(schedule.grids_of_statistics)
-    assert sum(steps.values()) == pytest.approx(sum(schedule.phase_steps(1875)), rel=0.02)
+    assert sum(steps.values()) == pytest.approx(sum(Plan(schedule, 1875).phase_steps), rel=0.02)
 
 
 def test_overhead(script, tmp_path, capsys):

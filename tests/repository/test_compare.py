@@ -9,6 +9,7 @@ from statistics import mean, stdev
 
 import pytest
 
+from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
@@ -67,7 +68,7 @@ class TestRuns:
     def test_steps(self, folder):
         """64 videos in mini-batches of 2; multigrid by its schedule; the short baseline has as many as multigrid."""
         schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
-        steps = sum(len(schedule.steps(epoch, 64)) for epoch in range(6))
+        steps = sum(len(Plan(schedule, 64).epoch(epoch)) for epoch in range(6))
         assert [record["steps"] for record in records(folder, "baseline")] == [4 * 32] * 2
         assert [record["steps"] for record in records(folder, "multigrid_1.5x")] == [steps] * 2
         assert [record["steps"] for record in records(folder, "short_1.5x")] == [steps] * 2
@@ -202,7 +203,7 @@ class TestAblations:
         task = compare["Task"]()
         arguments = compare["ablations"](task)["no_fine_tuning"].multigrid
         schedule = task.schedule(**arguments)
-        steps = schedule.phase_steps(16 * task.train_per_class)
+        steps = Plan(schedule, 16 * task.train_per_class).phase_steps
         assert [phase.shape for phase in schedule.phases[8:12]] == [phase.shape for phase in schedule.phases[:4]]
         assert len(steps) == 3 * 4
         assert max(steps[8:12]) < 1.1 * min(steps[8:12])

@@ -21,47 +21,48 @@ PLANS = st.builds(
 )
 
 
-def places(plan):
-    return [Place(epoch, batch) for epoch in range(plan.epochs) for batch in range(len(plan.steps(epoch)))]
+def steps_of(plan):
+    return [step for epoch in range(plan.epochs) for step in plan.epoch(epoch)]
 
 
 @settings(max_examples=30, deadline=None)
 @given(PLANS)
-def test_each_place_comes_after_the_one_before_and_further_on(plan):
-    every = places(plan)
-    assert [plan.after(place) for place in every] == [*every[1:], Place(plan.epochs, 0)]
-    positions = [plan.position(place) for place in every]
+def test_each_step_comes_after_the_one_before_and_further_on(plan):
+    every = steps_of(plan)
+    assert [plan.after(step) for step in every] == [*every[1:], plan.epoch(plan.epochs)[0]]
+    assert [step.place for step in every] == [
+        Place(epoch, batch) for epoch in range(plan.epochs) for batch in range(plan.batches_of(epoch))
+    ]
+    positions = [plan.position(step) for step in every]
     assert positions == sorted(set(positions))
-    assert plan.position(Place(1, len(plan.steps(1)))) == 2
-    assert len(every) == sum(plan.phase_steps) == sum(plan.batches_of(epoch) for epoch in range(plan.epochs))
+    assert plan.position(plan.after(plan.epoch(1)[-1])) == 2
+    assert len(every) == sum(plan.phase_steps)
+    assert {(step.shape, step.sub_batch) for step in every} == set(plan.shapes_and_sub_batches)
 
 
 @settings(max_examples=30, deadline=None)
 @given(PLANS)
-def test_mini_batches_of_an_optimizer_step_share_its_lr_and_gradient_scale(plan):
+def test_mini_batches_of_an_optimizer_step_share_its_clock_its_scales_and_its_phase(plan):
     done = 0
-    for epoch in range(plan.epochs):
-        for batch in range(len(plan.steps(epoch))):
-            place = Place(epoch, batch)
-            first = plan.whole(place)
-            assert first.batch == max(b for b in range(batch + 1) if b % plan.accumulate == 0)
-            assert plan.lr(place) == plan.lr(first)
-            assert plan.gradient_scale(place) == plan.gradient_scale(first)
-            if place == first:
-                assert plan.optimizer_steps_before(place) == done
-                done += 1
-                clock = plan.lr(place).baseline_epoch
-                assert clock == SCHEDULE.baseline_epoch(epoch + Fraction(plan.steps(epoch)[batch].offset, plan.clips))
+    for step in steps_of(plan):
+        epoch, batch = step.place
+        assert step.starts_update == (batch % plan.accumulate == 0)
+        if step.starts_update:
+            first, position = step, epoch + Fraction(step.offset, plan.clips)
+            assert plan.start_of_update(step.place) == step.place
+            assert plan.optimizer_steps_before(step.place) == done
+            assert step.baseline_epoch == SCHEDULE.baseline_epoch(position)
+            assert step.lr_scale == SCHEDULE.phases[step.phase].lr_scale
+            done += 1
+        assert plan.start_of_update(step.place) == first.place
+        of_update = "phase", "baseline_epoch", "lr_scale", "weight_decay_scale", "gradient_scale"
+        assert [getattr(step, name) for name in of_update] == [getattr(first, name) for name in of_update]
     assert plan.optimizer_steps == done
 
 
 def test_the_weight_decay_that_keeps_its_timescale_grows_with_the_clips_over_the_lr():
-    plan = Plan(SCHEDULE, 100)
-    for place in places(plan):
-        step = plan.steps(place.epoch)[place.batch]
-        rule = plan.lr(place)
-        assert rule.scale == step.lr_scale
-        assert rule.scale * rule.weight_decay_scale == SCHEDULE.phases[step.phase].shape.clips / 2
+    for step in steps_of(Plan(SCHEDULE, 100)):
+        assert step.lr_scale * step.weight_decay_scale == SCHEDULE.phases[step.phase].shape.clips / 2
 
 
 def test_an_epoch_of_the_baseline_has_the_mini_batches_of_its_clips_unless_given():

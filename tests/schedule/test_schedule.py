@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
@@ -49,18 +50,18 @@ def test_iterations_are_reduced_as_published(recipe, reduction):
     assert schedule.iteration_reduction == pytest.approx(reduction, abs=0.05)
     # The same by counting steps of a data set in which rounding hardly matters.
     baseline = float(recipe.epochs) * 240_000 / recipe.shape.clips / 8
-    assert baseline / sum(schedule.phase_steps(240_000 // 8)) == pytest.approx(reduction, abs=0.05)
+    assert baseline / sum(Plan(schedule, 240_000 // 8).phase_steps) == pytest.approx(reduction, abs=0.05)
 
 
 def test_iterations_of_the_papers_recipes():
     # 112k iterations of 128 x 4 clips, and 1,200k of 8, on 240k videos.
     slowfast = Baseline(BatchShape(4, 32, 224), epochs=239, milestones=(94, 154, 196))
-    assert sum(MultigridSchedule(slowfast).phase_steps(240_000 // 128)) == pytest.approx(32_700, rel=0.01)
-    assert sum(MultigridSchedule(ONE_GPU).phase_steps(240_000)) == pytest.approx(343_000, rel=0.02)
+    assert sum(Plan(MultigridSchedule(slowfast), 240_000 // 128).phase_steps) == pytest.approx(32_700, rel=0.01)
+    assert sum(Plan(MultigridSchedule(ONE_GPU), 240_000).phase_steps) == pytest.approx(343_000, rel=0.02)
 
 
 def test_each_shape_of_a_stage_has_the_same_number_of_iterations():
-    steps = MultigridSchedule(KINETICS).phase_steps(30_000)
+    steps = Plan(MultigridSchedule(KINETICS), 30_000).phase_steps
     for stage in (steps[:4], steps[4:8], steps[8:12]):
         assert max(stage) / min(stage) < 1.003
 
@@ -232,7 +233,7 @@ def test_clock_rises_from_start_to_end_and_phases_tile_the_training(epochs, shar
 def test_position_decides_the_shape_and_a_base_shape_changes_inside_an_epoch():
     schedule = MultigridSchedule(Baseline(BatchShape(1, 4, 32), epochs=4, milestones=(2,)), short_cycle=OFF_SHORT)
     boundary = schedule.phases[0].end_epoch
-    steps = [(epoch, step) for epoch in range(schedule.epochs) for step in schedule.steps(epoch, clips=1000)]
+    steps = [(epoch, step) for epoch in range(schedule.epochs) for step in Plan(schedule, 1000).epoch(epoch)]
     for epoch, step in steps:
         position = epoch + Fraction(step.offset, 1000)
         assert (step.phase == 0) == (position < boundary)
@@ -246,7 +247,7 @@ def test_an_epoch_is_covered_without_gaps(clips, total, accumulate, drop_last, e
         Baseline(BatchShape(clips, 8, 64), epochs + 1, (0.5, epochs)), LongCycle(((0.5, 0.5), (1, 1)))
     )
     for epoch in range(schedule.epochs + 1):
-        steps = schedule.steps(epoch, total, accumulate, drop_last)
+        steps = Plan(schedule, total, accumulate=accumulate, drop_last=drop_last).epoch(epoch)
         offsets = [step.offset for step in steps]
         assert offsets == [sum(step.shape.clips for step in steps[:i]) for i in range(len(steps))]
         seen = sum(step.shape.clips for step in steps)
@@ -261,7 +262,7 @@ def test_an_epoch_is_covered_without_gaps(clips, total, accumulate, drop_last, e
 def test_short_cycle_starts_anew_each_epoch_and_advances_per_optimizer_step():
     schedule = MultigridSchedule(Baseline(BatchShape(1, 4, 64), epochs=2))
     for epoch in (0, 1):
-        sizes = [step.shape.size for step in schedule.steps(epoch, clips=30, accumulate=2)]
+        sizes = [step.shape.size for step in Plan(schedule, 30, accumulate=2).epoch(epoch)]
         # 2 x (4 + 2 + 1) clips twice, and the 2 that are left
         assert sizes == [32, 32, 45, 45, 64, 64, 32, 32, 45, 45, 64, 64, 32]
 
@@ -269,7 +270,7 @@ def test_short_cycle_starts_anew_each_epoch_and_advances_per_optimizer_step():
 def test_micro_batches_of_an_optimizer_step_share_shape_and_phase():
     schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 64), epochs=3, milestones=(1, 2)))
     for epoch in range(schedule.epochs):
-        steps = schedule.steps(epoch, clips=501, accumulate=3)
+        steps = Plan(schedule, 501, accumulate=3).epoch(epoch)
         for start in range(0, len(steps), 3):
             window = steps[start : start + 3]
             assert len({(s.shape.frames, s.shape.size, s.phase, s.lr_scale) for s in window}) == 1
@@ -280,7 +281,7 @@ def test_sub_mini_batches_grow_with_the_short_cycle_only():
     schedule = MultigridSchedule(KINETICS)
     for phase, wanted in ((0, [16, 8, 8]), (1, [16, 8, 8]), (2, [32, 16, 8]), (3, [32, 16, 8])):
         epoch = int(schedule.phases[phase].start_epoch) + 1
-        assert [step.sub_batch for step in schedule.steps(epoch, clips=3000)[:3]] == wanted
+        assert [step.sub_batch for step in Plan(schedule, 3000).epoch(epoch)[:3]] == wanted
 
 
 def one_by_one(schedule, epoch, clips, accumulate, drop_last):
@@ -315,30 +316,29 @@ def test_steps_and_their_counts_follow_the_definition(clips, total, accumulate, 
     recipe = Baseline(BatchShape(clips, 8, 64), epochs + 1, (0.5, epochs))
     schedule = MultigridSchedule(recipe, LongCycle(((0.5, 0.5), (1, 1))), whole_epochs=whole)
     for epoch in range(schedule.epochs + 1):
-        arguments = (epoch, total, accumulate, drop_last)
-        wanted = list(one_by_one(schedule, *arguments))
-        assert [(step.phase, step.shape, step.offset) for step in schedule.steps(*arguments)] == wanted
-        assert schedule.count_shapes(*arguments) == Counter((phase, shape) for phase, shape, _ in wanted)
-        phases = [phase for phase, _, _ in wanted]
-        assert schedule.count_steps(*arguments) == [phases.count(phase) for phase in range(len(schedule.phases))]
+        plan = Plan(schedule, total, accumulate=accumulate, drop_last=drop_last)
+        wanted = list(one_by_one(schedule, epoch, total, accumulate, drop_last))
+        assert [(step.phase, step.shape, step.offset) for step in plan.epoch(epoch)] == wanted
+        assert plan.count_shapes(epoch) == Counter((phase, shape) for phase, shape, _ in wanted)
+        assert plan.batches_of(epoch) == len(wanted)
 
 
 def test_tail_is_a_smaller_batch_or_dropped():
     schedule = MultigridSchedule(Baseline(BatchShape(4, 8, 64), epochs=1), short_cycle=OFF_SHORT)
-    assert [step.shape.clips for step in schedule.steps(0, clips=10)] == [4, 4, 2]
-    assert [step.shape.clips for step in schedule.steps(0, clips=10, drop_last=True)] == [4, 4]
+    assert [step.shape.clips for step in Plan(schedule, 10).epoch(0)] == [4, 4, 2]
+    assert [step.shape.clips for step in Plan(schedule, 10, drop_last=True).epoch(0)] == [4, 4]
 
 
 def test_after_the_end_the_last_phase_goes_on():
     schedule = MultigridSchedule(KINETICS)
-    assert {step.phase for step in schedule.steps(schedule.epochs + 3, clips=1000)} == {12}
+    assert {step.phase for step in Plan(schedule, 1000).epoch(schedule.epochs + 3)} == {12}
 
 
 def test_too_few_clips_for_the_first_mini_batch_are_refused():
     with pytest.raises(
         ValueError, match=r"The first mini-batch of phase 0 has 128 clips, but this rank has 127\. Use a"
     ):
-        MultigridSchedule(KINETICS).steps(0, clips=127)
+        Plan(MultigridSchedule(KINETICS), 127).epoch(0)
 
 
 def test_validation_epochs_divide_each_phase_and_close_it():
@@ -385,8 +385,8 @@ def test_table_names_phases_and_savings():
 
 def test_table_counts_steps_when_clips_are_known():
     schedule = MultigridSchedule(Baseline(BatchShape(4, 8, 64), epochs=2), OFF_LONG, OFF_SHORT, epoch_factor=1)
-    assert "6 steps instead of 6, 2 epochs instead of 2" in schedule.table(clips=10)
-    assert "4 steps instead of 4" in schedule.table(clips=10, drop_last=True)
+    assert "6 steps instead of 6, 2 epochs instead of 2" in str(Plan(schedule, 10))
+    assert "4 steps instead of 4" in str(Plan(schedule, 10, drop_last=True))
 
 
 @pytest.mark.parametrize(
@@ -444,10 +444,11 @@ def test_a_flat_plan_ends_with_the_baseline_also_within_an_epoch(drop_last, accu
         baseline = Baseline(BatchShape(4, 8, 32), epochs=max(1, Fraction(steps, batches)), milestones=())
         flat = MultigridSchedule(baseline, OFF_LONG, OFF_SHORT, epoch_factor=1)
         clips = 20 if drop_last else 23
-        planned = [step for epoch in range(flat.epochs) for step in flat.steps(epoch, clips, accumulate, drop_last)]
-        assert len(planned) == sum(flat.phase_steps(clips, accumulate, drop_last)) == max(steps, batches)
-        assert flat.flat
-        assert flat.baseline_steps(clips, drop_last) == len(planned)
+        plan = Plan(flat, clips, accumulate=accumulate, drop_last=drop_last)
+        planned = [step for epoch in range(plan.epochs) for step in plan.epoch(epoch)]
+        assert len(planned) == sum(plan.phase_steps) == max(steps, batches)
+        assert flat.constant_shape
+        assert plan.baseline_steps == len(planned)
         assert flat.baseline_epoch(flat.phases[-1].end_epoch) == baseline.epochs
     assert MultigridSchedule(baseline).phases[-1].end_epoch == MultigridSchedule(baseline).epochs
 
@@ -478,7 +479,7 @@ def test_without_fine_tuning_each_stage_goes_through_the_long_cycle():
 def test_a_tail_counts_by_its_clips_but_at_least_for_a_step_of_the_baseline(clips, accumulate, epoch, rule):
     grow = {"linear": float, "sqrt": math.sqrt, "none": lambda clips: 1.0}[rule]
     schedule = MultigridSchedule(Baseline(BatchShape(2, 4, 32), epochs=6, milestones=(3,)), lr_scaling=rule)
-    steps = schedule.steps(epoch, clips, accumulate)
+    steps = Plan(schedule, clips, accumulate=accumulate).epoch(epoch)
     assert sum(step.shape.clips for step in steps) == clips
     for start in range(0, len(steps), accumulate):
         step = steps[start : start + accumulate]
@@ -490,15 +491,15 @@ def test_a_tail_counts_by_its_clips_but_at_least_for_a_step_of_the_baseline(clip
             counts.append(max(1, base * part.shape.clips / whole))
             assert part.baseline_batches == pytest.approx(counts[-1])
         wanted = grow(sum(counts) / len(counts)) / grow(base)
-        assert schedule.gradient_scale(step) == pytest.approx(wanted)
+        assert [part.gradient_scale for part in step] == [pytest.approx(wanted)] * len(step)
         if start + accumulate < len(steps):
-            assert schedule.gradient_scale(step) == 1
+            assert step[0].gradient_scale == 1
 
 
 def test_one_clip_at_the_end_of_an_epoch_no_longer_counts_for_64():
     """9,537 clips, as UCF101 has, in mini-batches of 8: epochs end with a single clip at 8 times the LR."""
     schedule = MultigridSchedule(Baseline(BatchShape(8, 16, 112), epochs=30, milestones=(15, 25)))
-    tails = [schedule.steps(epoch, 9537)[-1] for epoch in range(schedule.epochs)]
+    tails = [Plan(schedule, 9537).epoch(epoch)[-1] for epoch in range(schedule.epochs)]
     assert min(tail.shape.clips for tail in tails) == 1
     for tail in tails:
-        assert tail.lr_scale * schedule.gradient_scale([tail]) <= max(1, tail.shape.clips / 8)
+        assert tail.lr_scale * tail.gradient_scale <= max(1, tail.shape.clips / 8)

@@ -100,15 +100,15 @@ def test_the_last_epoch_is_validated_for_the_checkpoint_that_counts(tmp_path):
     assert count(tmp_path / "baseline", every=3, frequency=3)["validations"] == 1
     module, callback = Scored(3), MultigridCallback()
     fit(module, callback, val=loader(shuffle=False, number=8), check_val_every_n_epoch=3)
-    assert module.validated == sorted(callback.fit.plan.schedule.baseline_epoch_ends(3))
+    assert module.validated == sorted(callback.run.plan.schedule.baseline_epoch_ends(3))
     assert len(module.validated) == 2
-    assert module.validated[-1] == callback.fit.plan.epochs - 1
+    assert module.validated[-1] == callback.run.plan.epochs - 1
 
 
 def test_with_validations_per_phase_they_are_what_is_counted(tmp_path):
     callback = MultigridCallback(epoch_factor=3, validations_per_phase=1)
     found = count(tmp_path, callback, saves=2)
-    validations = len(callback.fit.plan.schedule.validation_epochs(1))
+    validations = len(callback.run.plan.schedule.validation_epochs(1))
     assert found["validations"] == found["looks"] == found["bad epochs"] == validations
     assert found["saves"] == validations // 2 + validations % 2
 
@@ -121,7 +121,7 @@ def test_a_script_may_set_how_often_to_validate_while_it_trains():
 
     module, callback = Setting(4), MultigridCallback()
     host = fit(module, callback, val=loader(shuffle=False, number=8), check_val_every_n_epoch=4)
-    ends = sorted(callback.fit.plan.schedule.baseline_epoch_ends(1))
+    ends = sorted(callback.run.plan.schedule.baseline_epoch_ends(1))
     assert module.validated == [epoch for epoch in ends if epoch >= 3]
     assert host.check_val_every_n_epoch == 1
 

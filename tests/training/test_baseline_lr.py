@@ -16,9 +16,9 @@ from lightning_multigrid import MultigridCallback
 from lightning_multigrid.host import MisconfigurationException
 from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
 from lightning_multigrid.schedule.plan import BaselineEpoch
-from lightning_multigrid.training.lr_in_step import LRInStep
-from lightning_multigrid.training.lr_stages import lr_stages
-from lightning_multigrid.training.takeover import Takeover
+from lightning_multigrid.training.lr.lr_in_step import LRInStep
+from lightning_multigrid.training.script.lr_stages import lr_stages
+from lightning_multigrid.training.trainer.changes import Changes
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader
 
@@ -71,7 +71,7 @@ SCHEDULERS = {
 
 
 def schedule_of(host):
-    return next(c for c in host.callbacks if isinstance(c, MultigridCallback)).fit.plan
+    return next(c for c in host.callbacks if isinstance(c, MultigridCallback)).run.plan
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_lr_is_the_schedulers_at_the_baseline_clock_times_the_scale(name, accumu
     sampler = schedule_of(fit(module, MultigridCallback(), accumulate_grad_batches=accumulate))
     for epoch, batch, _, lr, _ in module.seen:
         # Micro-batches have the LR of the first one of their optimizer step.
-        step = sampler.steps(epoch)[batch - batch % accumulate]
+        step = sampler.epoch(epoch)[batch - batch % accumulate]
         clock = sampler.schedule.baseline_epoch(epoch + Fraction(step.offset, sampler.clips))
         whole = math.floor(clock)
         expected = plain[whole, math.floor((clock - whole) * BATCHES)] * step.lr_scale
         assert lr == pytest.approx(expected, rel=1e-12), (epoch, batch)
-    assert len({step.lr_scale for epoch in range(6) for step in sampler.steps(epoch)}) == 4
+    assert len({step.lr_scale for epoch in range(6) for step in sampler.epoch(epoch)}) == 4
 
 
 def test_lr_by_hand():
@@ -127,7 +127,7 @@ def test_stepwise_fine_tuning_halves():
     middle = (last.start_epoch + last.end_epoch) / 2
     tuning = {True: set(), False: set()}
     for epoch, batch, _, lr, _ in module.seen:
-        step = sampler.steps(epoch)[batch]
+        step = sampler.epoch(epoch)[batch]
         position = epoch + Fraction(step.offset, sampler.clips)
         if position >= last.start_epoch:
             tuning[position < middle].add(round(lr, 9))
@@ -142,7 +142,7 @@ def test_learning_rate_monitor_shows_the_scripts_schedule_and_we_log_what_is_use
     sampler = schedule_of(fit(module, monitor, MultigridCallback(), logger=logger, log_every_n_steps=1))
     with open(f"{logger.log_dir}/metrics.csv") as file:
         rows = list(csv.DictReader(file))
-    scales = [sampler.steps(epoch)[batch].lr_scale for epoch, batch, *_ in module.seen]
+    scales = [sampler.epoch(epoch)[batch].lr_scale for epoch, batch, *_ in module.seen]
     first = [interval == "step" or batch == 0 for _, batch, *_ in module.seen]
     schedule = [lr / scale for lr, scale, shown in zip(module.lrs, scales, first, strict=True) if shown]
     shown = [float(row["lr-SGD"]) for row in rows if row["lr-SGD"]]
@@ -190,7 +190,7 @@ def test_plateau_is_lightnings_and_works_on_the_baselines_lr():
 
     module = Module(plateau)
     sampler = schedule_of(fit(module, MultigridCallback(), val=loader(shuffle=False, number=8)))
-    scales = [sampler.steps(epoch)[batch].lr_scale for epoch, batch, *_ in module.seen]
+    scales = [sampler.epoch(epoch)[batch].lr_scale for epoch, batch, *_ in module.seen]
     baseline = [lr / scale for lr, scale in zip(module.lrs, scales, strict=True)]
     # The threshold makes every validation a bad one, after epochs 0, 2, 3 and 5: halved, but not below the minimum.
     per_epoch = [0.1, 0.05, 0.05, 0.03, 0.03, 0.03]
@@ -243,7 +243,7 @@ def test_a_backbone_thaws_at_its_share_of_the_baselines_lr(first, in_tensor):
     sampler = schedule_of(fit(module, *(callbacks if first else callbacks[::-1])))
     expected = {2: 0.01, 3: 0.04, 4: 0.1, 5: 0.1}  # a tenth, then four times as much, but no more than the head's
     for epoch, batch, head, backbone in module.used:
-        scale = sampler.steps(epoch)[batch].lr_scale
+        scale = sampler.epoch(epoch)[batch].lr_scale
         assert (head, backbone) == pytest.approx((0.1 * scale, expected[epoch] * scale)), (epoch, batch)
     assert {epoch for epoch, *_ in module.used} == set(expected)
 
@@ -319,7 +319,7 @@ def test_a_step_that_calls_that_of_its_base_class_scales_the_gradient_once():
     SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # torch then calls the hooks of `SGD.step`, too
     weight = torch.zeros(1, requires_grad=True)
     optimizer = Summing([weight], lr=1.0)
-    LRInStep(optimizer, {"lr": 8.0}, lambda optimizer: weight.grad.mul_(0.5), lambda *_: None, Takeover())
+    LRInStep(optimizer, {"lr": 8.0}, lambda optimizer: weight.grad.mul_(0.5), lambda *_: None).start(Changes())
     for _ in range(2):
         weight.grad = torch.ones(1)
         optimizer.step()
@@ -348,7 +348,7 @@ def test_an_lr_written_within_step_is_refused_and_the_baselines_comes_back(lr, w
     weights = [torch.zeros(1, requires_grad=True) for _ in range(2)]
     optimizer = Overwriting([{"params": [weight]} for weight in weights], lr=lr)  # of one tensor, if it is one
     optimizer.written = written
-    LRInStep(optimizer, {"lr": 8.0}, lambda optimizer: None, lambda *_: None, Takeover())
+    LRInStep(optimizer, {"lr": 8.0}, lambda optimizer: None, lambda *_: None).start(Changes())
     with pytest.raises(MisconfigurationException, match="The LR was written within `step` of Overwriting"):
         optimizer.step()
     assert lr == 1.0

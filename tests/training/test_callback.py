@@ -36,11 +36,13 @@ from torch.utils.data import (
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.norm.sub_batchnorm import SubBatchNorm3d
+from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.lightning_internals import training_source
-from lightning_multigrid.training.precise_bn import EvaluationStatistics
+from lightning_multigrid.training.parts.on_grid import SubBatches
+from lightning_multigrid.training.parts.precise_bn import EvaluationStatistics
+from lightning_multigrid.training.trainer.lightning_internals import training_source
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import CLIPS, Module, clips, fit, loader, trainer
 
@@ -56,7 +58,7 @@ def steps_scheduler(optimizer, module):
 
 def planned(schedule=PLAN, number=CLIPS, **arguments):
     """Clips x frames x size of every step of a plan."""
-    steps = [step for epoch in range(schedule.epochs) for step in schedule.steps(epoch, number, **arguments)]
+    steps = [step for epoch in range(schedule.epochs) for step in Plan(schedule, number, **arguments).epoch(epoch)]
     return [(step.shape.clips, step.shape.frames, step.shape.size) for step in steps]
 
 
@@ -76,20 +78,21 @@ def test_a_plain_script_trains_on_the_plan_that_its_numbers_ask_for(whole):
     assert host.current_epoch == PLAN.epochs == 6
     assert host.global_step == len(planned())
     assert [(e, b) for e, b, *_ in module.seen] == [
-        (epoch, batch) for epoch in range(6) for batch in range(len(PLAN.steps(epoch, CLIPS)))
+        (epoch, batch) for epoch in range(6) for batch in range(len(Plan(PLAN, CLIPS).epoch(epoch)))
     ]
 
 
 def test_groups_of_ranks_are_made_before_the_first_step_for_all_steps(monkeypatch):
     made = []
-    monkeypatch.setattr("lightning_multigrid.training.run.make_groups", made.extend)
+    monkeypatch.setattr("lightning_multigrid.training.parts.on_grid.make_groups", made.extend)
     callback = MultigridCallback()
 
     class OnTwoRanks(L.Callback):
         def on_train_start(self, trainer, pl_module):
+            [part] = [part for part in callback.run.parts if isinstance(part, SubBatches)]
             with monkeypatch.context() as ranks:
                 ranks.setattr(L.Trainer, "world_size", property(lambda self: 2))
-                callback.fit.make_rank_groups()
+                part.begin(callback.run.plan.epoch(0)[0])
 
     module = Module(steps_scheduler)
     fit(module, callback, OnTwoRanks())
@@ -317,11 +320,11 @@ def test_a_worker_init_fn_and_a_script_see_the_users_dataset(workers):
 
 def plan_of(callback, module=None, **arguments):
     fit(module or Module(steps_scheduler), callback, **arguments)
-    return callback.fit.plan.schedule
+    return callback.run.plan.schedule
 
 
 def test_baseline_is_inferred(whole):
-    assert whole.callback.fit.plan.schedule.baseline == BASELINE
+    assert whole.callback.run.plan.schedule.baseline == BASELINE
 
 
 @UNREHEARSED
@@ -407,7 +410,7 @@ def test_validation_stays_on_the_baselines_grid():
 
 
 def ends_of_epochs():
-    lengths = [len(PLAN.steps(epoch, CLIPS)) for epoch in range(6)]
+    lengths = [len(Plan(PLAN, CLIPS).epoch(epoch)) for epoch in range(6)]
     return [sum(lengths[: epoch + 1]) for epoch in range(6)]
 
 
@@ -415,7 +418,7 @@ def ends_of_epochs():
 def test_validation_twice_an_epoch():
     module = Validating(steps_scheduler)
     fit(module, MultigridCallback(), val=loader(shuffle=False, number=8), val_check_interval=0.5)
-    lengths = [len(PLAN.steps(epoch, CLIPS)) for epoch in range(6)]
+    lengths = [len(Plan(PLAN, CLIPS).epoch(epoch)) for epoch in range(6)]
     epochs = sorted(PLAN.baseline_epoch_ends(1))
     assert len(epochs) == 4
     wanted = [
@@ -454,7 +457,7 @@ def test_validations_per_phase():
     module = Validating(steps_scheduler)
     callback = MultigridCallback(epoch_factor=3, validations_per_phase=1)
     host = fit(module, callback, val=data)
-    epochs = callback.fit.plan.schedule.validation_epochs(1)
+    epochs = callback.run.plan.schedule.validation_epochs(1)
     assert {epoch for epoch, _ in module.validated} == set(epochs)
     assert len(epochs) < 12
     assert host.check_val_every_n_epoch == 1  # put back
@@ -466,7 +469,7 @@ def test_gradient_accumulation(accumulate):
     module = Module(steps_scheduler)
     host = fit(module, MultigridCallback(), accumulate_grad_batches=accumulate)
     assert module.shapes == planned(accumulate=accumulate)
-    lengths = [len(PLAN.steps(epoch, CLIPS, accumulate)) for epoch in range(6)]
+    lengths = [len(Plan(PLAN, CLIPS, accumulate=accumulate).epoch(epoch)) for epoch in range(6)]
     assert host.global_step == sum(math.ceil(length / accumulate) for length in lengths)
 
 
@@ -533,7 +536,7 @@ def test_progress_bar_totals_are_exact():
 
     bar = Totals()
     fit(Module(steps_scheduler), MultigridCallback(), bar, enable_progress_bar=True)
-    lengths = [len(PLAN.steps(epoch, CLIPS)) for epoch in range(6)]
+    lengths = [len(Plan(PLAN, CLIPS).epoch(epoch)) for epoch in range(6)]
     assert bar.totals == [(length, length) for length in lengths]
 
 
@@ -542,7 +545,7 @@ def test_progress_bar_totals_are_exact():
 
 def test_sub_mini_batches_follow_the_plan_and_the_model_is_plain_again_afterwards(whole):
     module = whole.module
-    steps = [step for epoch in range(6) for step in PLAN.steps(epoch, CLIPS)]
+    steps = [step for epoch in range(6) for step in Plan(PLAN, CLIPS).epoch(epoch)]
     assert module.sub_batches == [step.sub_batch for step in steps]
     assert {8, 16, 32} <= set(module.sub_batches)
     assert type(module.net[1]) is nn.BatchNorm3d
@@ -727,7 +730,7 @@ def test_tuners_work_on_the_baseline(first, tmp_path):
             max_epochs=2,
         )
         host.fit(module)
-        assert callback.fit.plan.schedule.baseline.shape.clips == module.batch_size
+        assert callback.run.plan.schedule.baseline.shape.clips == module.batch_size
         assert host.current_epoch == 3
         assert module.lrs[-1] == pytest.approx(module.lr * 0.1)
 
@@ -739,8 +742,8 @@ def test_plan_phases_and_times_are_said(caplog):
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fit(Module(steps_scheduler), MultigridCallback())
     text = caplog.text
-    assert PLAN.table(CLIPS) in text
-    for index in {step.phase for epoch in range(6) for step in PLAN.steps(epoch, CLIPS)}:
+    assert str(Plan(PLAN, CLIPS)) in text
+    for index in {step.phase for epoch in range(6) for step in Plan(PLAN, CLIPS).epoch(epoch)}:
         assert text.count(f"Phase {index} of {len(PLAN.phases) - 1}: {PLAN.phases[index].shape}") == 1
     assert "Time per shape of mini-batch" in text
     steps = len(planned())
@@ -758,7 +761,7 @@ def test_scalars_are_logged(tmp_path):
         rows = [row for row in csv.DictReader(file) if row["multigrid/clips"]]
     names = ("clips", "frames", "size")
     assert [tuple(int(float(row[f"multigrid/{name}"])) for name in names) for row in rows] == planned()
-    steps = [step for epoch in range(6) for step in PLAN.steps(epoch, CLIPS)]
+    steps = [step for epoch in range(6) for step in Plan(PLAN, CLIPS).epoch(epoch)]
     assert [float(row["multigrid/lr_scale"]) for row in rows] == [step.lr_scale for step in steps]
     assert [float(row["multigrid/phase"]) for row in rows] == [step.phase for step in steps]
     assert all(float(row["multigrid/clips_per_second"]) > 0 for row in rows)

@@ -414,7 +414,7 @@ def test_whatever_a_step_does_the_training_is_the_one_without_a_rehearsal(name, 
         return [*module.state_dict().values()], logged
 
     rehearsed, logged = train()
-    monkeypatch.setattr("lightning_multigrid.training.run.check_grids", lambda *_: None)
+    monkeypatch.setattr("lightning_multigrid.training.begin.check_grids", lambda *_: None)
     plain, logged_plain = train()
     assert all(torch.equal(one, other) for one, other in zip(rehearsed, plain, strict=True))
     assert logged == logged_plain

@@ -1,7 +1,10 @@
 """One test for each entry of `lightning_internals`, on Lightning itself: each fails when Lightning changes."""
 
 import inspect
+import math
 import re
+import sys
+import time
 
 import lightning as L
 import pytest
@@ -10,25 +13,30 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import Logger
 
-from lightning_multigrid.training import lightning_internals
-from lightning_multigrid.training.lightning_internals import (
+from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule
+from lightning_multigrid.training.trainer import lightning_internals
+from lightning_multigrid.training.trainer.changes import Changes
+from lightning_multigrid.training.trainer.lightning_internals import (
+    CHECKS_AT_EPOCH_END,
+    EVERY_N_EPOCHS,
     LoopCounters,
     Place,
     attach,
     batch_index,
-    checks_in,
     copy_without_trainer,
     global_seed,
-    loader_with_front,
+    last_validation,
+    loader_seen_as,
     loop_limits,
     reload_every,
+    replace_loader,
+    set_last_validation,
     slurms_checkpoint,
     splits_data,
     stage_of_training,
     step_is_logged,
     training_source,
 )
-from lightning_multigrid.training.takeover import Takeover
 from tests.helpers.entries import entries
 from tests.helpers.tiny import Module, fit, loader, trainer
 
@@ -39,7 +47,8 @@ def few(number=8):
 
 
 def test_every_entry_names_a_version_and_has_a_test():
-    for name in set(entries(lightning_internals)) - {"Place"}:
+    together = {"set_last_validation": "last_validation"}  # one test for both
+    for name in {together.get(name, name) for name in entries(lightning_internals)}:
         test = "test_" + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
         assert callable(globals()[test])
         assert "Lightning 2.5.3 to 2." in getattr(lightning_internals, name).__doc__
@@ -66,7 +75,7 @@ def test_training_source():
         training_source(host)
 
 
-def test_loader_with_front():
+def test_loader_seen_as():
     seen, front = [], few(4)
 
     class Looking(Module):
@@ -76,7 +85,7 @@ def test_loader_with_front():
 
     module = Looking()
     host = trainer(max_epochs=2)
-    host.fit(module, loader_with_front(host, few(), front))
+    host.fit(module, loader_seen_as(host, few(), front))
     assert [(epoch, batch) for epoch, batch, *_ in module.seen] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert all(loader is front for loader in [*seen, host.train_dataloader])
 
@@ -132,9 +141,19 @@ def test_reload_every(first, later, requests):
 
 def test_loop_limits():
     def change(host):
-        for owner, name, value in loop_limits(host, 3):
+        for owner, name, value in loop_limits(host, MultigridSchedule(Baseline(BatchShape(2, 4, 16), epochs=2))):
             setattr(owner, name, value)
 
+    least = trainer(max_epochs=9, min_epochs=4, min_steps=100)
+    schedule = MultigridSchedule(Baseline(BatchShape(2, 4, 16), epochs=8), epoch_factor=2)
+    limits = {name: value for _, name, value in loop_limits(least, schedule)}
+    assert limits["min_epochs"] == math.ceil(schedule.position_of(4))
+    assert limits["min_steps"] == round(100 / schedule.iteration_reduction)
+    assert (least.min_epochs, least.min_steps) == (4, 100)
+    for owner, name, value in loop_limits(least, schedule):
+        assert hasattr(owner, name)
+        setattr(owner, name, value)
+    assert (least.min_epochs, least.min_steps) == (limits["min_epochs"], limits["min_steps"])
     module = Module()
     host = fit(module, Set(change), train=few(), max_epochs=1, max_steps=1, limit_train_batches=1)
     assert [(epoch, batch) for epoch, batch, *_ in module.seen] == [(e, b) for e in range(3) for b in range(2)]
@@ -195,7 +214,8 @@ def test_step_is_logged(accumulate):
     assert not step_is_logged(trainer(log_every_n_steps=0))
 
 
-def test_checks_in(tmp_path):
+def test_what_callbacks_read_in_each_epoch(tmp_path):
+    """`CHECKS_AT_EPOCH_END` and `EVERY_N_EPOCHS`."""
     module, looked = Module(), []
 
     class Patient(EarlyStopping):
@@ -204,22 +224,42 @@ def test_checks_in(tmp_path):
             super()._run_early_stopping_check(trainer)
 
     patient = Patient("val", patience=9, check_on_train_epoch_end=True)
-    saver, by_step = (ModelCheckpoint(tmp_path, **{f"every_n_{what}": 1}) for what in ("epochs", "train_steps"))
-    keys, asked = [saver.state_key, by_step.state_key], set()
+    saver = ModelCheckpoint(tmp_path, every_n_epochs=3)
+    assert vars(patient)[CHECKS_AT_EPOCH_END] is True
+    assert vars(saver)[EVERY_N_EPOCHS] == saver.every_n_epochs == 3
 
-    def due(number):
-        asked.add(number)
-        return module.current_epoch == 2
+    class Sets(L.Callback):
+        def on_train_epoch_start(self, trainer, pl_module):
+            setattr(patient, CHECKS_AT_EPOCH_END, trainer.current_epoch == 2)
+            setattr(saver, EVERY_N_EPOCHS, 1 if trainer.current_epoch == 2 else sys.maxsize)
 
     used = {"train": few(), "val": few(), "max_epochs": 4, "enable_checkpointing": True, "check_val_every_n_epoch": 3}
-    with Takeover() as takeover:
-        for callback in (patient, saver, by_step):
-            takeover.subclass(callback, checks_in(callback, due))
-        fit(module, patient, saver, by_step, **used)
-        assert [saver.state_key, by_step.state_key] == keys
-    assert (looked, asked) == ([2], {1})
+    fit(module, patient, saver, Sets(), **used)
+    assert looked == [2]
     assert "epoch=2-step=6" in saver.best_model_path
-    assert "epoch=3-step=8" in by_step.best_model_path
+
+
+@pytest.mark.skipif(
+    "timedelta" not in str(inspect.signature(L.Trainer).parameters["val_check_interval"]),
+    reason="this Lightning knows no time from one validation to the next",
+)
+def test_last_validation():
+    seen = []
+
+    class Reads(L.Callback):
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            seen.append(last_validation(trainer))
+            set_last_validation(trainer, 5.0)  # long ago: it validates after each mini-batch
+
+        def on_validation_end(self, trainer, pl_module):
+            if not trainer.sanity_checking:
+                seen.append("validated")
+
+    arguments = {"train": few(), "val": few(), "max_epochs": 1, "num_sanity_val_steps": 0}
+    fit(Module(), Reads(), val_check_interval="00:00:10:00", **arguments)
+    assert seen[1::2] == ["validated"] * 2
+    assert seen[0] < seen[2] < time.monotonic()
+    assert last_validation(trainer()) is None
 
 
 def test_global_seed(monkeypatch):
@@ -250,10 +290,29 @@ def test_attach():
     host, module = trainer(), Module()
     with pytest.raises(RuntimeError, match="not attached"):
         module.trainer  # noqa: B018
-    attach(host, module)
-    training_source(host).instance = few()
-    assert module.trainer.estimated_stepping_batches == 4 * 2
-    assert host.lightning_module is module
+    before = dict(vars(host))
+    with Changes() as changes:
+        attach(host, module, changes)
+        training_source(host).instance = few()
+        assert module.trainer.estimated_stepping_batches == 4 * 2
+        assert host.lightning_module is module
+    assert vars(host) == before
+    with pytest.raises(RuntimeError, match="not attached"):
+        module.trainer  # noqa: B018
+
+
+def test_replace_loader():
+    data, other, asked = few(), few(12), []
+
+    class Asks(L.Callback):
+        def on_fit_start(self, trainer, pl_module):
+            asked.append(trainer.estimated_stepping_batches)  # Lightning requests the loader for that
+
+    with Changes() as changes:
+        module = Module()
+        trainer(Asks(), Set(lambda host: replace_loader(host, other, changes)), max_epochs=1).fit(module, data)
+        assert asked == [2]
+        assert len(module.seen) == 3
 
 
 def test_stage_of_training():

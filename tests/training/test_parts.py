@@ -1,5 +1,6 @@
 """The parts of a run: what they refuse when Lightning does otherwise than planned, and what they leave behind."""
 
+import sys
 from contextlib import nullcontext
 from itertools import product
 
@@ -11,7 +12,7 @@ from torch.optim import lr_scheduler
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.host import MisconfigurationException
-from lightning_multigrid.training import lightning_internals as internals
+from lightning_multigrid.training.trainer import lightning_internals as internals
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader, trainer
 
@@ -35,7 +36,7 @@ def test_another_loader_than_ours_is_refused():
     class Replaces(L.Callback):
         def on_train_epoch_start(self, trainer, pl_module):
             if trainer.current_epoch == 1:
-                trainer.fit_loop._combined_loader.front = loader()
+                trainer.fit_loop._combined_loader.seen = loader()
 
     with pytest.raises(MisconfigurationException, match="iterates <.*, but .*Does another callback change the loaders"):
         fit(Module(), MultigridCallback(), Replaces())
@@ -79,7 +80,7 @@ def test_early_stopping_counts_as_its_script_does_after_a_run_that_ends_in_a_coa
     class Ends(L.Callback):
         def on_train_epoch_end(self, trainer, pl_module):
             if trainer.current_epoch == 1:
-                counts.append(stopping.wait_count)
+                counts.append(stopping.patience)
                 trainer.save_checkpoint(tmp_path / "coarse.ckpt")
                 trainer.should_stop = True
                 if way == "error":
@@ -89,11 +90,11 @@ def test_early_stopping_counts_as_its_script_does_after_a_run_that_ends_in_a_coa
     module = Validated(lambda optimizer, _: lr_scheduler.MultiStepLR(optimizer, [2, 3]))
     with pytest.raises(RuntimeError, match="on purpose") if way == "error" else nullcontext():
         fit(module, stopping, MultigridCallback(), Ends(), val=validations)
-    assert counts == [-2]  # held while it trained
-    assert stopping.wait_count == 0
+    assert counts == [sys.maxsize]  # held while it trained
+    assert (stopping.wait_count, stopping.patience) == (0, 5)
     saved = torch.load(tmp_path / "coarse.ckpt", weights_only=True)["callbacks"]
     (state,) = [state for name, state in saved.items() if name.startswith("EarlyStopping")]
-    assert state["wait_count"] == 0
+    assert (state["wait_count"], state["patience"]) == (0, 5)
 
 
 class Late(L.Callback):

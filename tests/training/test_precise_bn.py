@@ -24,7 +24,7 @@ from lightning_multigrid.schedule.cycles import Baseline, LongCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.plan import Plan
 from lightning_multigrid.schedule.schedule import MultigridSchedule
-from lightning_multigrid.training.precise_bn import population_sampler
+from lightning_multigrid.training.parts.precise_bn import population_sampler
 from tests.helpers import tiny
 from tests.helpers.processes import ddp_of_this_process
 from tests.helpers.sampling import sampled
@@ -103,7 +103,7 @@ def test_every_validation_has_the_statistics_of_all_clips(workers):
 
 def sampler_of(callback):
     """The one that a run with this callback had."""
-    plan = callback.fit.plan
+    plan = callback.run.plan
     return MultigridSampler(plan, order_of(train(), plan.seed))
 
 

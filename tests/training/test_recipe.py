@@ -13,8 +13,8 @@ from torch.utils.data import DistributedSampler, RandomSampler
 
 from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule
 from lightning_multigrid.loading import order_of
-from lightning_multigrid.training.planning import auto_lr_scaling
-from lightning_multigrid.training.recipe import user_loader
+from lightning_multigrid.training.script.planning import auto_lr_scaling
+from lightning_multigrid.training.script.recipe import user_loader
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader, trainer
 
@@ -119,11 +119,11 @@ def test_the_timescale_of_the_weight_decay_stays(lr_scaling, tmp_path):
     arguments = {"lr_scaling": lr_scaling, "weight_decay_scaling": "timescale"}
     callback = MultigridCallback(**arguments)
     host = fit(module, callback, saver, enable_checkpointing=True)
-    schedule = callback.fit.plan.schedule
+    schedule = callback.run.plan.schedule
     base = [
         schedule.phases[step.phase].shape.clips / 4
         for epoch in range(schedule.epochs)
-        for step in callback.fit.plan.steps(epoch)
+        for step in callback.run.plan.epoch(epoch)
     ]
     # A step takes away LR x weight decay of the weights. Per clip of the base shape that is the baseline's.
     products = [lr * decay for lr, decay in zip(module.lrs, module.decays, strict=True)]

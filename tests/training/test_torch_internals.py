@@ -5,8 +5,8 @@ import torch
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, ExponentialLR, LinearLR, MultiStepLR, SequentialLR
 
-from lightning_multigrid.training import torch_internals
-from lightning_multigrid.training.torch_internals import (
+from lightning_multigrid.training.trainer import torch_internals
+from lightning_multigrid.training.trainer.torch_internals import (
     forget_hooks,
     name_in_state_dict,
     raised_limits,

@@ -18,7 +18,7 @@ from torch.utils.data import (
 from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.loading import same_loader, stream_loader
 from lightning_multigrid.schedule import BaselineEpoch, MultigridSchedule
-from lightning_multigrid.training.lightning_internals import splits_data
+from lightning_multigrid.training.trainer.lightning_internals import splits_data
 
 # Their loaders add states for resuming; the mini-batches are those of a plain `DataLoader`.
 _PLAIN_LOADERS = "torchdata.", "litdata."
@@ -39,7 +39,7 @@ class Recipe:
         """Clips of this rank in an epoch of a schedule."""
         # Under a limit for a quick try, mini-batches are whole all the same.
         least, batch = max(shape.clips for shape in schedule.grids), schedule.baseline.shape.clips
-        if not schedule.flat:
+        if not schedule.constant_shape:
             return min(self.available, max(self.clips, Fraction(least)))
         clips = Fraction(min(self.baseline_clips, max(math.ceil(self.clips), least)))
         # So the clock is at whole mini-batches where the baseline's is.

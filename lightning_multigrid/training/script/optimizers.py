@@ -1,25 +1,15 @@
-"""The plan of a training: from what a script says, and from the arguments of `MultigridCallback`.
+"""What a script's optimizers say about the LR: how it grows with the clips of a mini-batch."""
 
-`fit` and the command `plan` make the same one.
-"""
-
-import math
 import re
 from collections.abc import Iterable
-from dataclasses import replace
-from fractions import Fraction
+from typing import Any
 
 from lightning_utilities.core.rank_zero import rank_zero_warn
-from torch import nn
 from torch.optim import Optimizer
 
-from lightning_multigrid.host import MisconfigurationException, Trainer
-from lightning_multigrid.positions import patch_divisors
-from lightning_multigrid.schedule import Baseline, BatchShape, LRScaling, MultigridSchedule, Place, Plan
-from lightning_multigrid.training.arguments import Arguments, schedule_of
-from lightning_multigrid.training.lr_in_step import with_held
-from lightning_multigrid.training.lr_stages import lr_stages
-from lightning_multigrid.training.recipe import Recipe
+from lightning_multigrid.host import MisconfigurationException
+from lightning_multigrid.schedule import LRScaling, MultigridSchedule
+from lightning_multigrid.training.arguments import Arguments
 
 # How names of classes begin whose LR grows linearly with the batch, such as timm's `SGDW`, bitsandbytes' `SGD8bit` and
 # Apex's `FusedSGD`. LARS is among them by its authors (You et al. 2017).
@@ -27,62 +17,16 @@ _LINEAR = re.compile("(a|fused)?sgd|lar[sc]", re.IGNORECASE)
 _GROWTH = {"linear": "grows with", "sqrt": "grows with the square root of", "none": "is not scaled with"}
 
 
-def make_plan(
-    arguments: Arguments,
-    trainer: Trainer,
-    module: nn.Module,
-    recipe: Recipe,
-    shape: BatchShape,
-    stride: int,
-    *,
-    seed: int,
-    world: int,
-) -> Plan:
-    """Returns the plan of a training on `world` devices; refuses too few clips for the first mini-batch.
-
-    The Trainer has the settings, optimizers and schedulers of its script. `shape` is the baseline's mini-batch, and
-    `stride` that of its clips.
-    """
-    epochs = _epochs_of_try(arguments) if trainer.fast_dev_run else recipe.epochs  # type: ignore[attr-defined]
-    schedule = arguments.schedule
-    if schedule is None:
-        schedule = _inferred(arguments, trainer, module, recipe, Baseline(shape, epochs, stride=stride))
-    elif (schedule.baseline.shape, schedule.baseline.epochs) != (shape, epochs):
-        raise ValueError(
-            f"The schedule is for a baseline of {schedule.baseline.shape} (clips x frames x size) and "
-            f"{float(schedule.baseline.epochs):g} epochs, but the script has one of {shape} and {float(epochs):g} "
-            "epochs. Make them equal, or leave the schedule to be inferred."
-        )
-    _warn_of_linear_lr(schedule, trainer.optimizers)
-    clips, accumulate = recipe.planned_clips(schedule), trainer.accumulate_grad_batches
-    start = Place(trainer.current_epoch, 0)  # of a second `fit`, not 0
-    plan = Plan(schedule, clips, seed, world, accumulate, recipe.drop_last, recipe.epoch.batches, start)
-    for epoch in sorted({int(phase.start_epoch) for phase in schedule.phases}):
-        plan.steps(epoch)  # refuses too few clips
-    return plan
-
-
-def _inferred(
-    arguments: Arguments, trainer: Trainer, module: nn.Module, recipe: Recipe, baseline: Baseline
-) -> MultigridSchedule:
-    stages = lr_stages(trainer.lr_scheduler_configs, recipe.epoch, Fraction(baseline.epochs))
-    own = None if arguments.milestones is None else tuple(arguments.milestones)
-    warmup = stages.warmup_epochs if arguments.warmup_epochs is None else arguments.warmup_epochs
-    baseline = replace(baseline, milestones=stages.milestones if own is None else own, warmup_epochs=warmup)
-    schedule = schedule_of(arguments, baseline, stages.stepwise, patch_divisors(module))
-    if arguments.lr_scaling == "auto" and any(phase.lr_scale > 1 for phase in schedule.phases):
-        schedule = replace(schedule, lr_scaling=auto_lr_scaling(trainer.optimizers))
-    return schedule
-
-
-def _epochs_of_try(arguments: Arguments) -> Fraction:
-    """A length that fits the arguments, for `fast_dev_run`, where the Trainer's own length is 1."""
-    if arguments.schedule is not None:
-        return Fraction(arguments.schedule.baseline.epochs)
-    return Fraction(math.floor(max(0, *(arguments.milestones or ()), arguments.warmup_epochs or 0)) + 1)
-
-
-# --- How the LR grows ---
+def with_held(optimizer: Any) -> list[Any]:
+    """Returns an optimizer and those that it holds, which may update for it."""
+    found = [optimizer]
+    for one in found:
+        for value in vars(one).values() if hasattr(one, "__dict__") else ():
+            for held in value if isinstance(value, (list, tuple)) else [value]:
+                steps = callable(getattr(held, "step", None)) and isinstance(getattr(held, "param_groups", None), list)
+                if steps and all(held is not other for other in found):
+                    found.append(held)
+    return found
 
 
 def lr_rule(arguments: Arguments, schedule: MultigridSchedule, optimizers: Iterable[Optimizer]) -> str:
@@ -135,7 +79,8 @@ def _used(optimizers: Iterable[Optimizer]) -> list[Optimizer]:
     return [optimizer for optimizer in optimizers if optimizer.param_groups]  # Lightning's stand-in has no groups
 
 
-def _warn_of_linear_lr(schedule: MultigridSchedule, optimizers: Iterable[Optimizer]) -> None:
+def warn_of_linear_lr(schedule: MultigridSchedule, optimizers: Iterable[Optimizer]) -> None:
+    """Warns of an LR that grows linearly for an optimizer that loses accuracy by that."""
     most = max(phase.lr_scale for phase in schedule.phases)
     others = [type(optimizer).__name__ for optimizer in _used(optimizers) if _rule_of(optimizer) == "sqrt"]
     if schedule.lr_scaling == "linear" and most > 1 and others:

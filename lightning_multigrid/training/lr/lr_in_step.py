@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_multigrid.host import MisconfigurationException
-from lightning_multigrid.training.takeover import Takeover
-from lightning_multigrid.training.torch_internals import version_of
+from lightning_multigrid.training.script.optimizers import with_held
+from lightning_multigrid.training.trainer.changes import Changes
+from lightning_multigrid.training.trainer.torch_internals import version_of
 
 _WORDS = {"lr": "LR", "weight_decay": "weight decay"}
 
@@ -28,7 +29,6 @@ class LRInStep:
         scales: By what to multiply, by the names in the groups; may change between updates.
         before_update: Called with the optimizer before each update, after its closure.
         refuse_other: Called with the LR as `note_lr` found it and as it is now, if another one was written meanwhile.
-        takeover: Undoes the change of `step`.
 
     Raises:
         MisconfigurationException: If the `step` of an optimizer can't be replaced; while it updates, if something else
@@ -41,7 +41,6 @@ class LRInStep:
         scales: Mapping[str, float],
         before_update: Callable[[Optimizer], None],
         refuse_other: Callable[[float, float], None],
-        takeover: Takeover,
     ) -> None:
         self.optimizer, self.scales, self._before_update = optimizer, scales, before_update
         self._refuse_other = refuse_other
@@ -51,11 +50,14 @@ class LRInStep:
         self._updating = False
         self._scaled_values: list[tuple[dict[str, Any], str, Any, int]] = []  # group, name, what it holds, its version
         self._undo: list[Callable[[], Any]] = []
+
+    def start(self, changes: Changes) -> None:
+        """Changes `step` of the optimizers, which `changes` undo."""
         for one in self._optimizers:
             # Not torch's hooks: they don't run after an error, and not at all for a class that torch hasn't wrapped.
             # Schedulers of torch replace `step` on the instance in the same way.
             try:
-                takeover.set_attribute(one, "step", MethodType(self._scaled(one.step), one))
+                changes.set_attribute(one, "step", MethodType(self._scaled(one.step), one))
             except (AttributeError, TypeError) as error:
                 raise MisconfigurationException(
                     f"MultigridCallback scales the LR within the `step` of each optimizer, but that of "
@@ -146,24 +148,14 @@ class LRInStep:
 
     def _refuse_written(self) -> None:
         for group, name, value, version in self._scaled_values:
-            if group.get(name) is not value or _version(value) != version:
+            now = group.get(name)
+            same = now is value and _version(value) == version if isinstance(value, Tensor) else now == value
+            if not same:
                 raise MisconfigurationException(
                     f"The {_WORDS[name]} was written within `step` of {type(self.optimizer).__name__}, where it is the "
                     f"baseline's times {self.scales[name]:g}, so nothing tells which of the two was meant. Write it in "
                     "a hook of Lightning, or return a scheduler from `configure_optimizers`."
                 )
-
-
-def with_held(optimizer: Any) -> list[Any]:
-    """Returns an optimizer and those that it holds, which may update for it."""
-    found = [optimizer]
-    for one in found:
-        for value in vars(one).values() if hasattr(one, "__dict__") else ():
-            for held in value if isinstance(value, (list, tuple)) else [value]:
-                steps = callable(getattr(held, "step", None)) and isinstance(getattr(held, "param_groups", None), list)
-                if steps and all(held is not other for other in found):
-                    found.append(held)
-    return found
 
 
 def _version(value: Any) -> int:

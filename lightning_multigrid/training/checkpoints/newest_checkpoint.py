@@ -8,7 +8,7 @@ from typing import Any
 from typing_extensions import override
 
 from lightning_multigrid.host import LightningModule, ModelCheckpoint, Trainer
-from lightning_multigrid.training.lightning_internals import slurms_checkpoint
+from lightning_multigrid.training.trainer.lightning_internals import slurms_checkpoint
 
 
 class NewestCheckpoint(ModelCheckpoint):

@@ -7,6 +7,7 @@ current weights, on the baseline's grid: mean and variance of all values that a 
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
@@ -25,11 +26,11 @@ from lightning_multigrid.norm import (
     write_statistics,
 )
 from lightning_multigrid.reports import STATISTICS, Account
-from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Place, Plan, ShortCycle
-from lightning_multigrid.training.lightning_internals import batch_index, copy_without_trainer, stage_of_training
+from lightning_multigrid.schedule import LongCycle, MultigridSchedule, Plan, ShortCycle, Step
 from lightning_multigrid.training.mini_batches import first_clips, on_device, read_on_grid, run_step
-from lightning_multigrid.training.parts import Part
-from lightning_multigrid.training.torch_internals import name_in_state_dict
+from lightning_multigrid.training.parts.part import Part
+from lightning_multigrid.training.parts.reporting import add_callback
+from lightning_multigrid.training.trainer.lightning_internals import copy_without_trainer, stage_of_training
 
 _ORDER, _RANDOM = 1, 2  # keep what is drawn here apart from what training draws
 
@@ -148,64 +149,73 @@ def _replica(module: LightningModule, modes: Mapping[str, bool]) -> LightningMod
     return replica
 
 
-class EvaluationStatistics(Callback, Part):
+class EvaluationStatistics(Part, Callback):
     """Gives validations and checkpoints the running statistics of the population, or the average over ranks.
 
     While it fits it is the last callback: if another one swaps averaged weights in for a validation, the statistics are
     theirs. Training's moving average continues from these values.
 
-    Checkpoints that callbacks write at the end of a step or an epoch hold what was validated. Others (on a signal,
-    after an error, or saved by the script) keep the moving average: ranks may be at different places and deadlock.
+    Checkpoints that callbacks write at the end of a step, an epoch or the training hold what was validated. Others (on
+    a signal, after an error, or saved by the script) keep the moving average: ranks may be at different places and
+    deadlock.
     """
 
-    def __init__(self, estimate: PopulationEstimate | None, account: Account) -> None:
-        self.estimate, self._account = estimate, account
-        self.saving = False  # whether callbacks are at the end of a step or an epoch
-        self._written: tuple[int, int] | None = None
-        self._modes: dict[str, bool] = {}
-        self._modes_epoch = -1
+    def __init__(self, plan: Plan, trainer: Trainer, estimate: PopulationEstimate | None, account: Account) -> None:
+        super().__init__(plan, trainer)
+        self._estimate, self._account = estimate, account
+        self._callbacks_act = False  # whether callbacks are at the end of a step, an epoch or the training
+        self._last: Step | None = None  # the last step that has ended
+        self._written: Step | None = None  # after which step statistics were written last
+        self._parts: list[tuple[str, nn.Module]] = []  # of the module, by name
+        self._training: list[bool] = []  # whether each of them was in training mode when the last step ended
 
-    def _write(self, trainer: Trainer, module: LightningModule) -> None:
-        with torch.no_grad(), self._account.during(STATISTICS):
-            if self.estimate is None:
-                average_statistics(_training_layers(module, self._modes))
-            elif _training_layers(module, self._modes):  # else all layers are frozen
-                self.estimate.write(trainer, module, trainer.current_epoch, self._modes)
-        self._written = _position(trainer)
+    def start(self) -> None:
+        add_callback(self, self)
+        own = self.trainer.save_checkpoint
 
-    @override
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if self._modes_epoch != trainer.current_epoch:  # callbacks freeze and thaw layers when an epoch starts
-            self._modes = {name: part.training for name, part in pl_module.named_modules()}
-            self._modes_epoch = trainer.current_epoch
+        @wraps(own)
+        def save_checkpoint(*arguments: Any, **named: Any) -> None:
+            if self._callbacks_act and self._written is not self._last:
+                self._write()
+            own(*arguments, **named)
 
-    def after(self, place: Place) -> None:
-        self.saving = True
+        # Callbacks are asked too late, and not at all for a checkpoint of weights alone.
+        self.changes.set_attribute(self.trainer, "save_checkpoint", save_checkpoint)
+
+    def begin(self, first: Step) -> None:
+        self._parts = [*self.module.named_modules()]
+
+    def before(self, step: Step, mini_batch: Any) -> None:
+        self._callbacks_act = False
+
+    def after(self, step: Step, following: Step) -> None:
+        # Layers may be frozen at any time, by a callback or within the step; validation puts all in another mode.
+        self._training = [part.training for _, part in self._parts]
+        self._last, self._callbacks_act = step, True
 
     def end(self) -> None:
-        self.saving = True
+        self._callbacks_act = True
 
-    def _saved(self, *_: Any, **__: Any) -> None:
-        self.saving = False
+    def finish(self) -> None:
+        self._callbacks_act = True
+
+    def _callbacks_are_done(self, *_: Any, **__: Any) -> None:
+        self._callbacks_act = False
 
     # This callback is the last one, so all others have done at these hooks what they do.
-    on_train_batch_end = on_train_epoch_start = on_train_end = _saved
+    on_train_batch_end = on_train_epoch_start = on_train_end = _callbacks_are_done
 
     @override
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.sanity_checking:
-            self._write(trainer, pl_module)
+            self._write()
 
-    @override
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if self.saving and self._written != _position(trainer):
-            self._write(trainer, pl_module)  # in place: the state dict, which exists already, holds the same tensors
-            if trainer.strategy.restore_checkpoint_after_setup:  # that of a sharded model holds copies
-                saved = checkpoint["state_dict"]
-                for name, buffer in pl_module.named_buffers():
-                    if name_in_state_dict(name) in saved:  # else another rank saves it
-                        saved[name_in_state_dict(name)].copy_(buffer)
-
-
-def _position(trainer: Trainer) -> tuple[int, int]:
-    return trainer.current_epoch, batch_index(trainer)
+    def _write(self) -> None:
+        modes = {name: training for (name, _), training in zip(self._parts, self._training, strict=False)}
+        epoch = self.trainer.current_epoch if self._last is None else self._last.place.epoch
+        with torch.no_grad(), self._account.during(STATISTICS):
+            if self._estimate is None:
+                average_statistics(_training_layers(self.module, modes))
+            elif _training_layers(self.module, modes):  # else all layers are frozen
+                self._estimate.write(self.trainer, self.module, epoch, modes)
+        self._written = self._last

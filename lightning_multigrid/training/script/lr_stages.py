@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import ConstantLR, LinearLR, MultiStepLR, ReduceLR
 
 from lightning_multigrid.host import LRSchedulerConfig
 from lightning_multigrid.schedule import BaselineEpoch
-from lightning_multigrid.training.torch_internals import scheduler_parts
+from lightning_multigrid.training.trainer.torch_internals import scheduler_parts
 
 # Where the paper's Kinetics recipe decays its LR, as shares of the training (Sec. 4).
 _KINETICS_MILESTONES = (Fraction(44, 112), Fraction(72, 112), Fraction(92, 112))

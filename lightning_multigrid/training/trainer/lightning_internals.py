@@ -7,16 +7,18 @@ like one of its arguments, such as `limit_train_batches`.
 """
 
 import copy
+import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 
-from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, TrainerFn
-from lightning_multigrid.schedule import Place
+from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, TrainerFn, is_a
+from lightning_multigrid.schedule import MultigridSchedule, Place
+from lightning_multigrid.training.trainer.changes import Changes
 
 
 def training_source(trainer: Trainer) -> Any:
@@ -41,8 +43,8 @@ def splits_data(trainer: Trainer) -> bool:
     return bool(trainer._accelerator_connector.use_distributed_sampler)
 
 
-def loader_with_front(trainer: Trainer, loader: Any, front: Any) -> Any:
-    """Returns a loader that Lightning iterates as it would `loader`, while `trainer.train_dataloader` is its `front`.
+def loader_seen_as(trainer: Trainer, loader: Any, seen: Any) -> Any:
+    """Returns a loader that Lightning iterates as it would `loader`, while `trainer.train_dataloader` is `seen`.
 
     Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.setup_data`; `trainer/trainer.py`,
     `Trainer.train_dataloader`): of a `CombinedLoader` the loop iterates `flattened`, and scripts see `iterables`. Both
@@ -50,8 +52,8 @@ def loader_with_front(trainer: Trainer, loader: Any, front: Any) -> Any:
     """
     # Of `lightning.pytorch` or `pytorch_lightning`, as the Trainer.
     combined = sys.modules[type(trainer.fit_loop).__module__].CombinedLoader
-    parts = {"front": front, "iterables": property(lambda both: both.front)}
-    return type("LoaderWithFront", (combined,), parts)(loader, "max_size_cycle")
+    parts = {"seen": seen, "iterables": property(lambda both: both.seen)}
+    return type("LoaderSeenAs", (combined,), parts)(loader, "max_size_cycle")
 
 
 def reload_every(trainer: Trainer, epochs: int) -> None:
@@ -64,14 +66,22 @@ def reload_every(trainer: Trainer, epochs: int) -> None:
     trainer.reload_dataloaders_every_n_epochs = epochs  # type: ignore[attr-defined]
 
 
-def loop_limits(trainer: Trainer, epochs: int) -> list[tuple[Any, str, Any]]:
-    """Returns what to set for a training of so many epochs and no other limit, as (owner, attribute, value).
+def loop_limits(trainer: Trainer, schedule: MultigridSchedule) -> list[tuple[Any, str, Any]]:
+    """Returns what to set for the epochs of a schedule and no other upper limit, as (owner, attribute, value).
 
-    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.max_epochs`; `loops/training_epoch_loop.py`,
-    `_TrainingEpochLoop.max_steps`): the Trainer's own `max_epochs` and `max_steps` are read-only.
+    The least epochs and steps, before which nothing may stop a training, are the baseline's, at its clock.
+
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.max_epochs` and `min_epochs`;
+    `loops/training_epoch_loop.py`, `_TrainingEpochLoop.max_steps` and `min_steps`): the Trainer's own are read-only.
     """
-    loop = trainer.fit_loop
-    return [(loop, "max_epochs", epochs), (loop.epoch_loop, "max_steps", -1), (trainer, "limit_train_batches", 1.0)]
+    loop, steps = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    limits = [(loop, "max_epochs", schedule.epochs), (steps, "max_steps", -1), (trainer, "limit_train_batches", 1.0)]
+    if loop.min_epochs:
+        least = schedule.position_of(min(loop.min_epochs, schedule.baseline.epochs))
+        limits.append((loop, "min_epochs", math.ceil(least)))
+    if steps.min_steps:
+        limits.append((steps, "min_steps", round(steps.min_steps / schedule.iteration_reduction)))
+    return limits
 
 
 def batch_index(trainer: Trainer) -> int:
@@ -92,22 +102,27 @@ def step_is_logged(trainer: Trainer) -> bool:
     return bool(every > 0 and step % every == 0)
 
 
-def checks_in(callback: Any, due: Callable[[int], bool]) -> dict[str, Any]:
-    """Returns what makes an `EarlyStopping` or a `ModelCheckpoint` act only in epochs that are due for its number.
+CHECKS_AT_EPOCH_END, EVERY_N_EPOCHS = "_check_on_train_epoch_end", "_every_n_epochs"
+"""Attributes of `EarlyStopping` and `ModelCheckpoint`: whether, and after how many epochs, they act at the end of one.
 
-    They are properties for a subclass; `due` is given the number of `every_n_epochs`, for `EarlyStopping` 1.
+Lightning 2.5.3 to 2.6.6 (`callbacks/early_stopping.py`, `callbacks/model_checkpoint.py`): a callback takes them as
+arguments when it is made, and reads them in each epoch.
+"""
 
-    Lightning 2.5.3 to 2.6.6 (`callbacks/early_stopping.py`, `EarlyStopping._check_on_train_epoch_end`;
-    `callbacks/model_checkpoint.py`, `ModelCheckpoint._every_n_epochs`): a callback takes them when it is made.
+
+def last_validation(trainer: Trainer) -> float | None:
+    """Returns the time of the last validation, of the monotonic clock, if `val_check_interval` is a time; else None.
+
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.setup_data`; since 2.6): it starts this clock anew whenever
+    it requests the training loader, here in each epoch, so a longer interval would never pass.
     """
-    if hasattr(callback, "_check_on_train_epoch_end"):
-        own = bool(callback._check_on_train_epoch_end)
-        return {"_check_on_train_epoch_end": property(lambda _: own and due(1))}
-    every, key = callback._every_n_epochs, callback.state_key  # which names that number
-    if every == 0:  # it counts steps, or time
-        return {}
-    number = property(lambda _: 1 if due(every) else sys.maxsize)
-    return {"_every_n_epochs": number, "state_key": property(lambda _: key)}
+    timed = getattr(trainer, "_val_check_time_interval", None) is not None
+    return cast("float", trainer._last_val_time) if timed else None  # type: ignore[attr-defined]
+
+
+def set_last_validation(trainer: Trainer, time: float) -> None:
+    """Sets what `last_validation` returns."""
+    trainer._last_val_time = time  # type: ignore[attr-defined]
 
 
 def global_seed(trainer: Trainer) -> int:
@@ -132,15 +147,30 @@ def slurms_checkpoint(trainer: Trainer) -> set[str]:
     return {path} if path else set()
 
 
-def attach(trainer: Trainer, module: LightningModule) -> None:
-    """Makes a Trainer answer `configure_optimizers` as in `fit`, without one. `Takeover.attach` also undoes it.
+def attach(trainer: Trainer, module: LightningModule, changes: Changes) -> None:
+    """Makes a Trainer answer `configure_optimizers` as in `fit`, without one, until `changes` are undone.
 
     Lightning 2.5.3 to 2.6.6 (`trainer/trainer.py`, `Trainer.fit`, `_fit_impl` and `_run`): the Trainer knows its module
     through the strategy, and answers `estimated_stepping_batches` only in this state.
     """
+    parts = [part for part in module.modules() if is_a(part, "LightningModule")]
+    for owner in (trainer, trainer.state, trainer.strategy, trainer.fit_loop, *parts):
+        changes.callback(vars(owner).update, dict(vars(owner)))
+        changes.callback(vars(owner).clear)  # comes before `update`
     trainer.state.fn = TrainerFn.FITTING
     trainer.strategy.connect(module)
     module.trainer = trainer
+
+
+def replace_loader(trainer: Trainer, loader: Any, changes: Changes) -> None:
+    """Gives Lightning another training loader, which it requests at once, until `changes` are undone.
+
+    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.setup_data`): it fixes the number of batches when it
+    requests the loader, and `configure_optimizers` may have made it do that already.
+    """
+    changes.set_attribute(training_source(trainer), "instance", loader)
+    changes.callback(reload_every, trainer, 0)
+    reload_every(trainer, -1)
 
 
 @contextmanager
@@ -185,6 +215,10 @@ class LoopCounters:
         self._loop = checkpoint["loops"]["fit_loop"]
         self._epochs = self._loop["epoch_progress"]
         self._batches = self._loop["epoch_loop.batch_progress"]
+
+    @property
+    def epoch(self) -> int:
+        return int(self._epochs["current"]["processed"])
 
     @property
     def place(self) -> Place:

@@ -5,16 +5,15 @@ of other devices or batch sizes: it compares clips of all ranks.
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid.host import MisconfigurationException
-from lightning_multigrid.schedule import BaselineEpoch, MultigridSchedule, Place, Plan
-from lightning_multigrid.training.lightning_internals import LoopCounters
+from lightning_multigrid.schedule import MultigridSchedule, Place, Plan, Step
+from lightning_multigrid.training.trainer.lightning_internals import LoopCounters
 
 State = dict[str, Any]  # of the callback in a checkpoint, as plain values: checkpoints are loaded with `weights_only`
 _VERSION = 4  # of that state
@@ -22,24 +21,24 @@ _VERSION = 4  # of that state
 # --- What a checkpoint says ---
 
 
-def describe_run(plan: Plan, epoch: BaselineEpoch) -> State:
-    """Returns what distinguishes a run from others; `epoch` is that in which its LR schedulers count."""
+def describe_run(plan: Plan) -> State:
+    """Returns what distinguishes a run from others."""
     return {
         "version": _VERSION,
         "schedule": str(plan.schedule),
         "plan": _plan_key(plan.schedule),
+        "seed": plan.seed,
         # Of a baseline optimizer step.
         "clips": plan.schedule.baseline.shape.clips * plan.world * plan.accumulate,
         "split": [plan.world, plan.accumulate],
         "samples": int(plan.clips * plan.world),
-        "baseline_epoch_batches": [epoch.batches, epoch.accumulate],
     }
 
 
 def describe_position(plan: Plan, place: Place) -> State:
     """Returns where a run is, given its next mini-batch, in units that mean the same in another run."""
-    start = plan.whole(place)  # checkpoints have no gradients, so an unfinished optimizer step starts again
-    seen = plan.steps(place.epoch)[start.batch].offset * plan.world if start.batch else 0
+    start = plan.start_of_update(place)  # checkpoints have no gradients, so an unfinished optimizer step starts again
+    seen = plan.epoch(place.epoch)[start.batch].offset * plan.world if start.batch else 0
     return {"clips_seen": seen}
 
 
@@ -60,14 +59,12 @@ def _plan_key(schedule: MultigridSchedule) -> str:
 
 @dataclass(frozen=True)
 class Continuation:
-    """How a run continues a checkpoint."""
+    """Where a run continues a checkpoint."""
 
-    place: Place  # the next mini-batch
-    ticks: Sequence[int]  # that each LR scheduler has had
-    epoch: BaselineEpoch  # in which the LR schedulers, which are the checkpoint's, count
-    intervals: Sequence[str]  # after which each LR scheduler is stepped
-    steps_elsewhere: int = 0  # optimizer steps that Lightning counts beyond those of this run's plan before the place
-    message: str = ""  # what a user should know; empty if the run has the settings of the checkpoint
+    state: State  # of the callback
+    first: Step  # the next mini-batch
+    epoch: int  # at which Lightning goes on: that of the next mini-batch, or the one before, whose end is not over yet
+    steps_elsewhere: int  # optimizer steps that Lightning counts beyond those of this run's plan before it
 
 
 def state_to_continue(state: State | None) -> State:
@@ -91,33 +88,36 @@ def find_continuation(checkpoint: dict[str, Any], state: State, plan: Plan) -> C
     `state` is the callback's.
     """
     counters = LoopCounters(checkpoint)
-    found = _continue(state, counters.place, plan)
-    elsewhere = counters.optimizer_steps - plan.optimizer_steps_before(found.place)
-    if found.place == counters.place:
+    place = _continue(state, counters.place, plan)
+    if place.batch and state["seed"] != plan.seed:
+        raise MisconfigurationException(
+            f"The checkpoint is of the middle of an epoch, whose order of clips has the seed {state['seed']}. With "
+            f"{plan.seed}, some clips of this epoch would be seen twice, and others never. Resume with "
+            f"`MultigridCallback(seed={state['seed']})`, or from the end of an epoch."
+        )
+    elsewhere = counters.optimizer_steps - plan.optimizer_steps_before(place)
+    if place == counters.place:
         counters.close_finished_epoch()
     else:
-        counters.move(found.place)
-    if found.message:
-        rank_zero_info(found.message)
-    return replace(found, steps_elsewhere=elsewhere)
+        counters.move(place)
+    return Continuation(state, plan.epoch(place.epoch)[place.batch], counters.epoch, elsewhere)
 
 
-def _continue(state: State, place: Place, plan: Plan) -> Continuation:
-    mine = describe_run(plan, plan.baseline_epoch)
+def _continue(state: State, place: Place, plan: Plan) -> Place:
+    mine = describe_run(plan)
     if state["plan"] != mine["plan"]:
         raise MisconfigurationException(
             "The checkpoint belongs to another multigrid schedule, so its position means something else here. "
             "Resume with the settings of the checkpoint, or start a new training from its weights.\n"
             f"The checkpoint's:\n{state['schedule']}\nThis run's:\n{plan.schedule}"
         )
-    here = Continuation(place, state["ticks"], BaselineEpoch(*state["baseline_epoch_batches"]), state["intervals"])
     if all(state[name] == mine[name] for name in ("clips", "split", "samples")):
-        return replace(here, place=plan.whole(place))
-    return _on_other_ranks(state, mine, here, plan)
+        return plan.start_of_update(place)
+    return _on_other_ranks(state, mine, place.epoch, plan)
 
 
-def _on_other_ranks(state: State, mine: State, here: Continuation, plan: Plan) -> Continuation:
-    place = plan.first_after(here.place.epoch, state["clips_seen"])
+def _on_other_ranks(state: State, mine: State, epoch: int, plan: Plan) -> Place:
+    place = plan.first_after(epoch, state["clips_seen"])
     where = f"in epoch {place.epoch} at batch {place.batch}"
     ranks = f"{state['split'][0]} rank(s), this run has {mine['split'][0]}"
     if state["clips"] == mine["clips"]:
@@ -128,7 +128,10 @@ def _on_other_ranks(state: State, mine: State, here: Continuation, plan: Plan) -
             f"run has {mine['clips']}: it goes on {where}, the first after the {state['clips_seen']} clips of its "
             "epoch that were seen. The baseline's LR is the checkpoint's."
         )
-    repeated = max(state["split"][0], mine["split"][0]) if plan.schedule.flat else 1  # to make the ranks equal
+    repeated = (
+        max(state["split"][0], mine["split"][0]) if plan.schedule.constant_shape else 1
+    )  # to make the ranks equal
     if abs(state["samples"] - mine["samples"]) >= repeated:
         message += f" An epoch had {state['samples']} clips and has {mine['samples']} now, so their order differs."
-    return replace(here, place=place, message=message)
+    rank_zero_info(message)
+    return place

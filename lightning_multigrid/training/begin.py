@@ -1,0 +1,164 @@
+"""How a `fit` begins: what the script says is planned, tried on the model, and made into a `Run`."""
+
+from functools import partial
+from typing import Any, cast
+
+from lightning_utilities.core.rank_zero import rank_zero_info
+from torch.utils.data import DataLoader
+
+from lightning_multigrid.host import MisconfigurationException, Trainer
+from lightning_multigrid.loading import (
+    ClipDataset,
+    FixedClips,
+    MultigridLoader,
+    MultigridSampler,
+    ScriptLoader,
+    StreamSamples,
+    clip_dataset,
+    in_worker,
+    order_of,
+)
+from lightning_multigrid.norm import tracking_layers
+from lightning_multigrid.reports import (
+    Account,
+    Clock,
+    RunReport,
+    short_training,
+    tell_changed_meaning,
+    tell_few_steps,
+    ways_out,
+)
+from lightning_multigrid.schedule import BatchShape
+from lightning_multigrid.training.arguments import Arguments
+from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
+from lightning_multigrid.training.lr.baseline_lr import BaselineLR
+from lightning_multigrid.training.mini_batches import handlers
+from lightning_multigrid.training.parts.lightning_loop import LightningLoop
+from lightning_multigrid.training.parts.on_grid import ArrivedClips, CompiledGraphs, Positions, SubBatches
+from lightning_multigrid.training.parts.precise_bn import EvaluationStatistics, PopulationEstimate
+from lightning_multigrid.training.parts.reporting import Reporting
+from lightning_multigrid.training.parts.validations import Validations
+from lightning_multigrid.training.run import Run
+from lightning_multigrid.training.script.optimizers import lr_rule
+from lightning_multigrid.training.script.planning import make_plan
+from lightning_multigrid.training.script.recipe import read_recipe, user_loader
+from lightning_multigrid.training.script.refusals import refuse_batchnorm, tell_left_alone, warn_of_own_state
+from lightning_multigrid.training.trainer import lightning_internals as internals
+
+
+def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, account: Account) -> Run:
+    """Plans the training of a script, tries the plan on the model, and makes its run, which has not started.
+
+    It is called at `on_fit_start`, when the Trainer has the settings, optimizers and schedulers of its script.
+    `saved_seed` is that of the checkpoint that the `fit` continues.
+    """
+    module = trainer.lightning_module
+    refuse_batchnorm(module)
+    tell_left_alone(module)
+    source = internals.training_source(trainer).dataloader()
+    script = user_loader(source, trainer, arguments.clips_per_epoch)
+    loader = _plan_loader(arguments, trainer, script, saved_seed)
+    # What a script sees as its loader is its own. If that has no batch size, others can't be made of it.
+    own = source if isinstance(script.dataset, StreamSamples) or source.batch_size is not None else script
+    seen = ScriptLoader(own, loader, lambda: trainer.current_epoch)
+    points = _try_grids(arguments, trainer, loader)
+    warn_of_own_state(script, loader)
+    plan = loader.sampler.plan
+    report = RunReport(plan, loader.num_workers, ways_out(loader.clip_dataset), Clock(module.device), account)
+    positions = Positions(plan, trainer)
+    validations = Validations(plan, trainer, arguments.validations_per_phase, arguments.hold_early_stopping)
+    report.baseline_validations = validations.baseline_per_own
+    scales_decay, by_hand = arguments.weight_decay_scaling == "timescale", arguments.lr_by_hand is not None
+    parts = (
+        LightningLoop(plan, trainer, source, loader, seen),
+        SubBatches(plan, trainer),
+        positions,
+        CompiledGraphs(plan, trainer),
+        ArrivedClips(plan, trainer, points),
+        Reporting(plan, trainer, report),
+        EvaluationStatistics(plan, trainer, _estimate(arguments, trainer, loader), account),
+        validations,
+        BaselineLR(plan, trainer, report.lr_curve, scales_decay, by_hand),
+    )
+    run = loader.loop = Run(plan, trainer, parts, report)
+    _tell_plan(arguments, trainer, run, positions.following.names)
+    return run
+
+
+def _plan_loader(
+    arguments: Arguments, trainer: Trainer, script: DataLoader[Any], saved_seed: int | None
+) -> MultigridLoader:
+    """Plans the training of a script on this device; returns the loader of its mini-batches."""
+    recipe = read_recipe(trainer, script, trainer.world_size)
+    dataset = _clips_of(arguments, script)
+    shape = BatchShape(cast("int", script.batch_size), dataset.frames, dataset.size)
+    given = saved_seed if arguments.seed is None else arguments.seed
+    seed, world = internals.global_seed(trainer) if given is None else given, trainer.world_size
+    module = trainer.lightning_module
+    plan = make_plan(arguments, trainer, module, recipe, shape, dataset.stride, seed=seed, world=world)
+    if isinstance(dataset, FixedClips):
+        dataset.divisor = plan.schedule.size_divisor
+        for grid in plan.schedule.grids:
+            dataset.check(grid.frames)
+    in_order = range(int(recipe.available * world))
+    order = (lambda epoch: in_order) if trainer.overfit_batches else order_of(script, seed)  # type: ignore[attr-defined]
+    return MultigridLoader(dataset, MultigridSampler(plan, order, rank=trainer.global_rank), script)
+
+
+def _clips_of(arguments: Arguments, script: DataLoader[Any]) -> ClipDataset:
+    dataset = script.dataset
+    known = clip_dataset(dataset)
+    given = [name for name in ("layout", "clips", "follow") if getattr(arguments, name)]
+    if known is not None and given:
+        raise ValueError(
+            f"{type(dataset).__name__} brings its samples to a grid itself, in `read_clip`, so "
+            f"{' and '.join(f'`{name}`' for name in given)} would have no effect. Leave it out."
+        )
+    look = partial(in_worker, script, dataset)
+    return known or FixedClips(dataset, arguments.layout, arguments.clips, arguments.follow, look)
+
+
+def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) -> PointsOnPlan:
+    """Rehearses every grid of the plan on the module, and refuses those that it can't take."""
+    module, schedule = trainer.lightning_module, loader.sampler.plan.schedule
+    grids, points = [schedule.baseline.shape, *schedule.grids], PointsOnPlan()
+    boxes_follow = any(set("xywh") & set(axes) for axes in (arguments.follow or {}).values())
+    sharded = trainer.strategy.restore_checkpoint_after_setup
+    if sharded:
+        rank_zero_info(
+            f"{type(trainer.strategy).__name__} shards the module, so the grids are tried on shapes alone: clips that "
+            "mix, and places that are counted from the first, are not seen."
+        )
+    host = None if sharded else trainer
+    check_grids(module, grids, handlers(trainer, module, loader, grids), points, boxes_follow, host)
+    return points
+
+
+def _estimate(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) -> PopulationEstimate | None:
+    if arguments.precise_bn_batches is None:
+        return None
+    if isinstance(loader.like.dataset, StreamSamples):
+        raise MisconfigurationException(
+            "`precise_bn_batches` reads clips of the epoch again, which an iterable dataset can't give. Leave it out."
+        )
+    estimate = PopulationEstimate(loader, arguments.precise_bn_batches)
+    estimate.check(trainer, trainer.lightning_module)
+    return estimate
+
+
+def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list[str]) -> None:
+    """Says what is planned, and what of the script means something else."""
+    plan, schedule = run.plan, run.plan.schedule
+    tell_changed_meaning(trainer, schedule, arguments.hold_early_stopping)
+    if (
+        tracking_layers(trainer.lightning_module)
+        and arguments.precise_bn_batches is None
+        and not schedule.constant_shape
+    ):
+        tell_few_steps(trainer, plan.batches_of(0), schedule.phases[0].lr_scale)
+    rank_zero_info(str(plan))
+    if following and not schedule.constant_shape:
+        rank_zero_info(f"Positions follow the grid: {', '.join(following)}.")
+    rank_zero_info(lr_rule(arguments, schedule, trainer.optimizers))
+    if (short := short_training(plan)) is not None and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        rank_zero_info(short)

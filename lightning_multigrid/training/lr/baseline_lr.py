@@ -1,0 +1,219 @@
+"""The LR rule of multigrid training: the script's own schedulers on the baseline's clock, times the phase's scale.
+
+A `Step` says both. A *tick* is one `step()` of a scheduler. Lightning ticks a scheduler after epochs or optimizer steps
+of the run. Here a scheduler has been ticked, before each step, as often as it would have been by the corresponding
+point of a baseline run. `lr_in_step.py` multiplies by the scale.
+"""
+
+import math
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from functools import partial, wraps
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lightning_multigrid.host import MisconfigurationException, Trainer
+from lightning_multigrid.reports import LRCurve, LRPoint
+from lightning_multigrid.schedule import BaselineEpoch, Plan, Step, exact
+from lightning_multigrid.training.checkpoints.continuation import Continuation, State
+from lightning_multigrid.training.lr.lr_in_step import LRInStep
+from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler, SchedulerCalls, clocked_schedulers
+from lightning_multigrid.training.parts.part import Part, log_values
+from lightning_multigrid.training.script.lr_stages import is_plateau
+from lightning_multigrid.training.trainer.lightning_internals import step_is_logged
+from lightning_multigrid.training.trainer.trainer_view import TrainerView, sees
+
+
+class BaselineLR(Part):
+    """Keeps the script's schedulers on the baseline's clock, and scales the LR within optimizer steps.
+
+    Outside of `Optimizer.step`, `param_groups` hold the baseline's LR: for schedulers, callbacks, checkpoints, and
+    whatever a script computes or writes. The same holds for the weight decay, if it is scaled.
+
+    Args:
+        plan: The plan.
+        trainer: The Trainer, with the settings, optimizers and schedulers of its script.
+        curve: Where to note the LR of each step.
+        weight_decay: Whether to scale the weight decay, too.
+        by_hand: Whether the script writes LRs that go by this run.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        trainer: Trainer,
+        curve: LRCurve | None = None,
+        weight_decay: bool = False,
+        by_hand: bool = False,
+    ) -> None:
+        super().__init__(plan, trainer)
+        self._curve = curve
+        self._schedulers = clocked_schedulers(trainer)
+        self._epoch = plan.baseline_epoch  # in which the schedulers count: the checkpoint's, if there is one
+        self._scales = {"lr": 1.0, "weight_decay": 1.0} if weight_decay else {"lr": 1.0}
+        self._gradient_scale = 1.0
+        # The length of the baseline, which schedulers see while they are ticked.
+        self._baseline: dict[str, int | None] = {
+            "max_epochs": trainer.max_epochs,
+            "max_steps": trainer.max_steps,
+            "num_training_batches": self._epoch.batches,
+            "estimated_stepping_batches": self._epoch.ticks(exact(plan.schedule.baseline.epochs), "step", frequency=1),
+        }
+        self._steps_elsewhere = 0
+        own_clock = not by_hand and not (plan.schedule.constant_shape and plan.schedule.epoch_factor == 1)
+        refuse_other = partial(_refuse_by_hand, type(self.module).__name__) if own_clock else _accept
+        self._in_step = [LRInStep(one, self._scales, self._scale_gradient, refuse_other) for one in trainer.optimizers]
+        self._calls = None if self.module.automatic_optimization else SchedulerCalls(plan, trainer, self._schedulers)
+
+    def start(self) -> None:
+        for one in self._in_step:
+            one.start(self.changes)
+        for config in self.trainer.lr_scheduler_configs:
+            if is_plateau(config):  # it lowers the LR after a validation, by what it counted of them
+                self.changes.subclass(config.scheduler, {"step": self._noting(type(config.scheduler).step)})
+        if self._calls is not None:
+            self._calls.start(self.changes)
+        else:
+            for clocked in self._schedulers:  # Lightning must not tick them, too
+                self.changes.set_attribute(clocked.config, "frequency", sys.maxsize)
+        if not self.trainer.fast_dev_run:  # type: ignore[attr-defined]
+            # Lightning would multiply the steps of the current epoch by the number of epochs.
+            steps = property(lambda _: self.plan.optimizer_steps + self._steps_elsewhere)
+            self.changes.subclass(self.trainer, {"estimated_stepping_batches": steps})
+
+    def _noting(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(step)
+        def stepped(scheduler: Any, *arguments: Any, **named: Any) -> Any:
+            result = step(scheduler, *arguments, **named)
+            self._note()
+            return result
+
+        return stepped
+
+    def _note(self) -> None:
+        for one in self._in_step:
+            one.note_lr()
+
+    # --- The clock ---
+
+    def begin(self, first: Step) -> None:
+        if self._calls is not None:
+            self._calls.begin(first)
+        self._prepare(first)
+
+    def before(self, step: Step, mini_batch: Any) -> None:
+        self._gradient_scale = step.gradient_scale
+        if step.starts_update:
+            for one in self._in_step:
+                one.used = None
+        for optimizer in self.trainer.optimizers:
+            if step.lr_scale != 1 and any(group.get("lr") is None for group in optimizer.param_groups):
+                raise MisconfigurationException(
+                    f"MultigridCallback scales the `lr` of all parameter groups, but one of {type(optimizer).__name__} "
+                    "has none. Give the optimizer a number as `lr`, or the callback `lr_scaling='none'`."
+                )
+
+    def after(self, step: Step, following: Step) -> None:
+        used, baseline = self._in_use(), self.baseline_lr
+        # To read an LR on a GPU, Python would wait for it: that is done only where it is logged.
+        on_gpu = isinstance(used, Tensor) and used.device.type != "cpu"
+        if self._curve is not None and (not on_gpu or step_is_logged(self.trainer)):
+            point = LRPoint(float(self.plan.position(step)), float(used), float(baseline))
+            self._curve.add(point)
+            log_values(self.trainer, lambda: {"multigrid/lr": point.lr})
+        self._prepare(following)
+
+    def finish(self) -> None:
+        if self.trainer.is_last_batch and self._calls is not None:
+            self._calls.check()
+
+    def _in_use(self) -> float | Tensor:
+        """The LR in use of the first parameter group, in this optimizer step; 0 if there is none."""
+        used = next((one.used for one in self._in_step if one.used is not None), None)
+        return self.baseline_lr * self._scales["lr"] if used is None else used
+
+    @property
+    def baseline_lr(self) -> float | Tensor:
+        """The baseline's LR that the next update has before the scale, of the first parameter group; 0 if none has."""
+        groups = (group for optimizer in self.trainer.optimizers for group in optimizer.param_groups)
+        return next((group["lr"] for group in groups if group.get("lr") is not None), 0.0)
+
+    def _prepare(self, step: Step) -> None:
+        """Brings everything to a step that comes."""
+        for one in self._in_step:
+            one.check_lr()
+        self.go_to(step.baseline_epoch)
+        scales = {"lr": step.lr_scale, "weight_decay": step.weight_decay_scale}
+        self._scales.update((name, scales[name]) for name in self._scales)
+        self._note()
+
+    def go_to(self, baseline_epoch: Fraction) -> None:
+        """Brings every scheduler to an epoch of the baseline."""
+        for clocked in self._schedulers:
+            ticks = self._epoch.ticks(baseline_epoch, clocked.interval, clocked.frequency)
+            for tick in range(clocked.ticks + 1, ticks + 1):
+                self._tick(clocked, tick)
+
+    def _tick(self, clocked: ClockedScheduler, tick: int) -> None:
+        at = self._epoch.after_ticks(tick, clocked.interval, clocked.frequency)
+        # Lightning ticks before it counts the epoch, and after it has counted the optimizer step.
+        steps = self._epoch.ticks(at, "step", frequency=1)
+        view = TrainerView(self.trainer, **self._baseline, current_epoch=math.ceil(at) - 1, global_step=steps)
+        with sees(self.module, view):
+            if self._calls is None:
+                self.module.lr_scheduler_step(clocked.scheduler, None)
+            else:
+                self._calls.step(clocked.scheduler)
+        clocked.ticks = tick
+
+    def _scale_gradient(self, optimizer: Optimizer) -> None:
+        """Scales the gradient of an optimizer step with the tail of an epoch (`Step.gradient_scale`)."""
+        # torch also makes the state of an optimizer by a step, before the first mini-batch.
+        if self._gradient_scale != 1:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(self._gradient_scale)
+
+    # --- Checkpoints ---
+
+    def save(self) -> State:
+        return {
+            "ticks": [one.ticks for one in self._schedulers],
+            "intervals": [one.interval for one in self._schedulers],
+            "baseline_epoch_batches": [self._epoch.batches, self._epoch.accumulate],
+        }
+
+    def load(self, found: Continuation) -> None:
+        """Takes over schedulers that a checkpoint has ticked already."""
+        state = found.state
+        if len(state["ticks"]) != len(self._schedulers):
+            raise MisconfigurationException(
+                f"The checkpoint has {len(state['ticks'])} LR scheduler(s) on the baseline's clock, and "
+                f"`configure_optimizers` returns {len(self._schedulers)} now, so nothing says how far each is. Return "
+                "those of the checkpoint, or start a new training from its weights."
+            )
+        for clocked, ticks, interval in zip(self._schedulers, state["ticks"], state["intervals"], strict=True):
+            clocked.ticks, clocked.interval = ticks, interval
+        self._epoch = BaselineEpoch(*state["baseline_epoch_batches"])
+        self._steps_elsewhere = found.steps_elsewhere
+
+
+def _accept(before: float, now: float) -> None:
+    pass
+
+
+def _refuse_by_hand(module: str, before: float, now: float) -> None:
+    raise MisconfigurationException(
+        f"{module}, or a callback, has written the LR: {now:.6g} in the place of {before:.6g}. Whatever it counts by, "
+        "the steps and epochs of this run are not the baseline's. Leave it to a scheduler, which is kept on the "
+        "baseline's clock:\n"
+        "    def configure_optimizers(self):\n"
+        "        optimizer = ...\n"
+        "        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: ...)]\n"
+        "Or, if it goes by the share that is done of `trainer.max_epochs` or `trainer.estimated_stepping_batches`, "
+        "which are this run's, say so: `MultigridCallback(lr_by_hand='run')`."
+    )

@@ -1,0 +1,33 @@
+"""Temporary changes of objects that belong to the script."""
+
+from contextlib import ExitStack
+from functools import partial
+from types import new_class
+from typing import Any, cast
+
+
+class Changes(ExitStack):
+    """A stack of temporary changes. `close` undoes them in reverse order, and carries on if undoing one fails."""
+
+    def set_attribute(self, owner: Any, name: str, value: Any) -> None:
+        """Sets an attribute until `close`; then a method that comes from the class is the class's again."""
+        known = name in vars(owner)
+        undo = partial(setattr, owner, name, vars(owner)[name]) if known else partial(delattr, owner, name)
+        setattr(owner, name, value)
+        self.callback(undo)
+
+    def subclass(self, owner: Any, members: dict[str, Any]) -> None:
+        """Gives one object other methods and properties, by a subclass: copies and pickles of it are the class's.
+
+        For what no attribute can say: a property, and what a checkpoint would save as an attribute.
+        """
+        own = type(owner)
+        self.callback(setattr, owner, "__class__", own)
+
+        def reduce(one: Any, _: Any) -> Any:
+            # The first argument of what makes the copy is its class. Later protocols compare it with `__class__`.
+            made = cast("tuple[Any, ...]", super(type(one), one).__reduce_ex__(1))
+            return (made[0], (own, *made[1][1:]), *made[2:])
+
+        names = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__reduce_ex__": reduce}
+        owner.__class__ = new_class(own.__name__, (own,), exec_body=lambda space: space.update(names | members))
