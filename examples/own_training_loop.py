@@ -40,27 +40,25 @@ def new_model():
 
 def own_loop(dataset):
     """Losses of a multigrid training by hand."""
-    schedule = MultigridSchedule(BASELINE)
-    print(schedule.table(len(dataset)))
-    sampler = MultigridSampler(
-        Plan(schedule, len(dataset), seed=SEED), lambda epoch: epoch_order(SEED, epoch, len(dataset))
-    )
+    plan = Plan(MultigridSchedule(BASELINE), len(dataset), seed=SEED)
+    print(plan)
+    sampler = MultigridSampler(plan, lambda epoch: epoch_order(SEED, epoch, len(dataset)))
     loader = MultigridLoader(dataset, sampler, like=DataLoader(dataset, num_workers=1, collate_fn=collate_clips))
 
     model = convert_sub_batchnorm(new_model())
     optimizer = SGD(model.parameters(), lr=LR, momentum=0.9, weight_decay=DECAY)
     losses = []
-    for epoch in range(schedule.epochs):
+    for epoch in range(plan.epochs):
         sampler.set_epoch(epoch)
-        for step, batch in zip(sampler.plan.epoch(epoch), loader, strict=True):
+        for step, batch in zip(plan.epoch(epoch), loader, strict=True):
             # The baseline's LR at the epoch that corresponds to this step, times the scale of the phase.
-            stage = sum(schedule.baseline_epoch(epoch + step.offset / len(dataset)) >= m for m in BASELINE.milestones)
+            stage = sum(step.baseline_epoch >= milestone for milestone in BASELINE.milestones)
             optimizer.param_groups[0]["lr"] = LR * 0.1**stage * step.lr_scale
             set_sub_batch(model, step.sub_batch, of=step.shape.clips, baseline_batches=step.baseline_batches)
             clips = resample_clips(batch.crops(), batch.size, flips=batch.flips)
             loss = cross_entropy(model(clips), batch.class_ids())
             optimizer.zero_grad()
-            (loss * schedule.gradient_scale([step])).backward()  # below 1 for the tail of an epoch
+            (loss * step.gradient_scale).backward()  # below 1 for the tail of an epoch
             optimizer.step()
             losses.append(loss.item())
             print(f"epoch {epoch}  {step.shape} (clips x frames x size)  loss {loss.item():.4f}")

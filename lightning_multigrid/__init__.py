@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from lightning_multigrid.models import ResizedPositions
     from lightning_multigrid.norm import SubBatchNorm1d, SubBatchNorm2d, SubBatchNorm3d, convert_sub_batchnorm
     from lightning_multigrid.pixels import Augmentation, resample_clips
-    from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Phase, ShortCycle, Step
+    from lightning_multigrid.schedule import (
+        Baseline,
+        BatchShape,
+        LongCycle,
+        MultigridSchedule,
+        Phase,
+        Plan,
+        ShortCycle,
+        Step,
+    )
     from lightning_multigrid.training import (
         AtomicCheckpointIO,
         MultigridCallback,
@@ -43,7 +52,7 @@ _NAMES = {
     "models": "ResizedPositions",
     "norm": "SubBatchNorm1d SubBatchNorm2d SubBatchNorm3d convert_sub_batchnorm",
     "pixels": "Augmentation resample_clips",
-    "schedule": "Baseline BatchShape LongCycle MultigridSchedule Phase ShortCycle Step",
+    "schedule": "Baseline BatchShape LongCycle MultigridSchedule Phase Plan ShortCycle Step",
     "training": "AtomicCheckpointIO MultigridCallback NewestCheckpoint",
     "video": "MovingShapesDataModule PredictionWriter PretrainedWeights VideoClassifier VideoDataModule",
 }
@@ -51,8 +60,8 @@ _PACKAGE = {name: package for package, names in _NAMES.items() for name in names
 
 __all__ = ["AtomicCheckpointIO", "Augmentation", "Baseline", "BatchShape", "LongCycle"]
 __all__ += ["MovingShapesDataModule", "MultigridCallback", "MultigridSchedule", "NewestCheckpoint", "Phase"]
-__all__ += ["PredictionWriter", "PretrainedWeights", "ResizedPositions", "ShortCycle", "Step", "SubBatchNorm1d"]
-__all__ += ["SubBatchNorm2d", "SubBatchNorm3d", "VideoClassifier", "VideoDataModule", "Views"]
+__all__ += ["Plan", "PredictionWriter", "PretrainedWeights", "ResizedPositions", "ShortCycle", "Step"]
+__all__ += ["SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d", "VideoClassifier", "VideoDataModule", "Views"]
 __all__ += ["convert_sub_batchnorm", "resample_clips"]
 
 

@@ -11,6 +11,7 @@ from lightning_multigrid.training.checkpoints.continuation import Continuation, 
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.lightning_internals import step_is_logged
 
+
 class Part:
     """Something that acts with the steps of a run. It knows the plan, and no other part.
 
