@@ -101,6 +101,7 @@ class MultigridLoader(DataLoader[Any]):
         }
         super().__init__(**_arguments(like, **changes))
         self.clip_dataset, self.loop, self.like = dataset, loop, like
+        self._samples = _length(like.dataset)
 
     def __len__(self) -> int:
         return len(self.sampler.plan.epoch(self.loop.epoch)) if self.loop else len(self.sampler)
@@ -112,11 +113,21 @@ class MultigridLoader(DataLoader[Any]):
             yield from self._mini_batches()
             return
         first, seed = self.loop.begin(), self.sampler.plan.seed
+        self._refuse_other_length(first.place.epoch)
         self.sampler.seek(first.place)
         if isinstance(self.like.dataset, StreamSamples):
             self.like.dataset.begin(first.place.epoch)
             self.generator.manual_seed(derive_seed(seed, first.place.epoch))  # the workers' seeds
         yield from self.loop.timed(self._seeded())
+
+    def _refuse_other_length(self, epoch: int) -> None:
+        now = _length(self.like.dataset)
+        if now != self._samples:
+            raise ValueError(
+                f"{type(self.like.dataset).__name__} had {self._samples} samples when the training was planned, and "
+                f"has {now} in epoch {epoch}, of which the plan knows nothing. Let the dataset keep its length, or "
+                "make it an `IterableDataset`, and give the callback `clips_per_epoch`."
+            )
 
     def _seeded(self) -> Iterator[Any]:
         for step, mini_batch in zip(self.sampler.remaining, self._mini_batches(), strict=False):
@@ -265,6 +276,13 @@ def _sendable(error: Exception) -> Exception:
     return error
 
 
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):  # an iterable one
+        return None
+
+
 def _as_is(batch: Any) -> Any:
     return batch
 
@@ -277,8 +295,13 @@ def _watched(batches: Iterator[Any]) -> Iterator[Any]:
         # torch has no exception type for this. An error that a worker raised has another text.
         if not str(error).startswith("DataLoader worker (pid"):
             raise
+        why = (
+            "Most often the system killed it because memory ran out: lower `num_workers` or `prefetch_factor`, or give "
+            "the job more memory (in a container also more shared memory, `docker run --shm-size=8g`)."
+            if "killed by signal" in str(error)
+            else "It ended by itself: what it has printed above says why. With `spawn`, that may be a dataset that it "
+            "could not unpickle."
+        )
         raise WorkerError(
-            f"A process that loads data died ({str(error).strip()}). Most often the system killed it because memory "
-            "ran out: lower `num_workers` or `prefetch_factor`, or give the job more memory (in a container also more "
-            "shared memory, `docker run --shm-size=8g`). Then resume from the last checkpoint."
+            f"A process that loads data died ({str(error).strip()}). {why} Then resume from the last checkpoint."
         ) from error

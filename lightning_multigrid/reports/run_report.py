@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -24,6 +24,7 @@ from lightning_multigrid.reports.account import (
     faster_or_slower,
 )
 from lightning_multigrid.reports.figures import LRCurve
+from lightning_multigrid.reports.finite_losses import FiniteLosses
 from lightning_multigrid.reports.grid_times import ShapeTimes, last_metrics, phase_line, stopped_line
 from lightning_multigrid.reports.step_times import Clock, LoaderLimit, LoaderWatch, StepTime, StepTimer, StepTotals
 from lightning_multigrid.schedule import BatchShape, Plan, Step, duration, exact
@@ -54,12 +55,14 @@ class RunReport:
         self._left: Counter[BatchShape] = Counter()
         self._position = Fraction(0)
         self._began: tuple[float, Fraction] | None = None  # when and where the run started
+        self._step: Step | None = None  # that has ended last
         self._phase = -1  # the phase that was announced last
         self._shape = self._schedule.baseline.shape
         self._widest = max(len(_compact(shape)) for shape in (self._shape, *self._schedule.grids))
         self._estimate: tuple[float, float | None] = -1.0, None  # when it was made, and what it was
         self.times = ShapeTimes()
         self.lr_curve = LRCurve(self._schedule.epochs)
+        self.losses = FiniteLosses()
         self.tell: Callable[[str], None] = rank_zero_info  # on the way; with a progress bar, above it
         self._closing: list[str] = []  # messages for the time when the progress bar is gone
 
@@ -100,11 +103,18 @@ class RunReport:
 
     def ended(self, step: Step, following: Step) -> list[StepTime]:
         """Notes the end of a step; returns the times of the steps that the device has finished since the last call."""
+        self._step = step
         self._timer.ended(step)
         self.account.turn(REST)
         self._left[step.shape] -= 1
         self._position = self._plan.position(following)
         return self._take(wait=False)
+
+    def note_loss(self, outputs: Any) -> None:
+        """Notes what `training_step` returned in the last step: a loss, or a dict with one."""
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if isinstance(loss, Tensor) and loss.is_floating_point() and self._step is not None:
+            self.losses.note(self._step, loss.detach())
 
     @property
     def done(self) -> float:
@@ -183,7 +193,9 @@ class RunReport:
             f"Time per shape of mini-batch (clips x frames x size), on one device:\n{self.times.table()}"
         )
         self._closing.append(str(self.account))
-        speedup = self._speedup()
+        if (place := self.losses.first_not_finite()) is not None:
+            self._closing.append(self._not_finite(self._plan.epoch(place.epoch)[place.batch]))
+        speedup = None if self.losses.last_is_not_finite() else self._speedup()
         self._closing.append(last_metrics(_metrics(trainer), self.lr_curve.newest.lr))
         scalars = {f"multigrid/seconds/{kind}": seconds for kind, seconds in self.account.seconds.items()}
         scalars |= {f"multigrid/ms_per_step/{row.shape}".replace(" ", ""): 1000 * row.step for row in self.times.rows}
@@ -191,6 +203,15 @@ class RunReport:
             scalars["multigrid/speedup"] = speedup
         for logger in trainer.loggers:
             logger.log_metrics(scalars, step=trainer.global_step)
+
+    def _not_finite(self, step: Step) -> str:
+        position = float(self._plan.position(step))
+        lr = next((point.lr for point in reversed(self.lr_curve.points) if point.position <= position), 0.0)
+        ends = "The training has diverged, so no speed-up is given." if self.losses.last_is_not_finite() else ""
+        return (
+            f"The loss was nan or infinite for the first time in epoch {step.place.epoch}, mini-batch "
+            f"{step.place.batch}: phase {step.phase}, {step.shape}, LR {lr:.4g}. {ends}".rstrip()
+        )
 
     def stopped(self) -> None:
         """Notes that the run ends before its plan, if it has begun."""
@@ -238,10 +259,17 @@ class ClosingWords(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self.report.account.turn(CHECKPOINTS)  # until this callback has its turn again, after the one that writes
 
+    @override
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.report.note_loss(outputs)
+        self._others_are_done(trainer)
+
     def _others_are_done(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         self.report.account.turn(START if trainer.sanity_checking else REST)
 
-    on_train_batch_end = on_validation_end = on_train_epoch_end = _others_are_done
+    on_validation_end = on_train_epoch_end = _others_are_done
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

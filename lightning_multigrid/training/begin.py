@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any, cast
 
-from lightning_utilities.core.rank_zero import rank_zero_info
+from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.host import MisconfigurationException, Trainer
@@ -96,6 +96,12 @@ def _plan_loader(
     seed, world = internals.global_seed(trainer) if given is None else given, trainer.world_size
     module = trainer.lightning_module
     plan = make_plan(arguments, trainer, module, recipe, shape, dataset.stride, seed=seed, world=world)
+    if plan.clips > recipe.clips and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        rank_zero_warn(
+            f"`limit_train_batches` or `overfit_batches` leaves {float(recipe.clips):g} clips on each device, but the "
+            f"plan has mini-batches of {max(grid.clips for grid in plan.schedule.grids)} clips. So an epoch has "
+            f"{float(plan.clips):g} clips. For a quick try of the baseline, leave the callback out."
+        )
     if isinstance(dataset, FixedClips):
         dataset.divisor = plan.schedule.size_divisor
         for grid in plan.schedule.grids:

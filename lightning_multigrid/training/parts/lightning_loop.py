@@ -59,6 +59,7 @@ class LightningLoop(Part):
 
     def before(self, step: Step, mini_batch: Any) -> None:
         trainer, self._under_way = self.trainer, step
+        internals.set_batch_size(trainer, step.shape.clips)
         if trainer.optimizers != self._optimizers:
             raise MisconfigurationException(
                 "MultigridCallback scales the LR of the optimizers that `configure_optimizers` returned, but the "

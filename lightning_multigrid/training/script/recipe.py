@@ -94,6 +94,11 @@ def user_loader(loaders: Any, trainer: Trainer, clips_per_epoch: int | None = No
         )
     if isinstance(loaders.dataset, IterableDataset):
         return stream_loader(loaders, _clips_of_stream(loaders, trainer, clips_per_epoch))
+    if clips_per_epoch is not None:
+        raise ValueError(
+            f"`clips_per_epoch` is for iterable datasets, but {type(loaders.dataset).__name__} has a length, so it "
+            "would have no effect. Leave it out; for shorter epochs, give the Trainer `limit_train_batches`."
+        )
     sampler = batches.sampler
     if trainer.world_size > 1 and not isinstance(sampler, DistributedSampler):
         if not splits_data(trainer):

@@ -1,0 +1,229 @@
+"""A run: steps that train nothing, epochs that are left early, and what is there when it has ended."""
+
+import copy
+import gc
+import pickle
+import weakref
+
+import lightning as L
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lightning_multigrid import MultigridCallback
+from lightning_multigrid.host import MisconfigurationException
+from tests.helpers.tiny import Module, clips, fit, loader
+
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
+
+class NoneAt:
+    """A `collate_fn` that gives no mini-batch for some clips, as those do that drop broken samples."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, samples):
+        self.calls += 1
+        return None if self.calls % 3 == 0 else torch.utils.data.default_collate(samples)
+
+
+@pytest.mark.filterwarnings("ignore:train_dataloader yielded None")
+@pytest.mark.parametrize("manual", [False, True])
+def test_a_mini_batch_of_none_has_its_place_and_trains_nothing(manual):
+    class Manual(Module):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = not manual
+
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            if manual:
+                optimizer = self.optimizers()
+                optimizer.zero_grad()
+                self.manual_backward(loss)
+                optimizer.step()
+            return loss
+
+    module, callback = Manual(), MultigridCallback()
+    host = fit(module, callback, train=DataLoader(clips(100), 4, shuffle=True, collate_fn=NoneAt()))
+    plan = callback.run.plan
+    steps = [step for epoch in range(plan.epochs) for step in plan.epoch(epoch)]
+    trained = [(epoch, batch) for epoch, batch, *_ in module.seen]
+    assert 0.6 < len(trained) / len(steps) < 0.75
+    shapes = {step.place: (step.shape.clips, step.shape.frames, step.shape.size) for step in steps}
+    assert module.shapes == [shapes[place] for place in trained]
+    assert module.lrs == pytest.approx([0.1 * step.lr_scale for step in steps if step.place in set(trained)])
+    assert host.current_epoch == plan.epochs
+
+
+def test_an_epoch_that_the_script_leaves_early_is_told_once():
+    class Leaves(Module):
+        def on_train_batch_start(self, batch, batch_idx):
+            return -1 if self.current_epoch in (1, 2) and batch_idx == 1 else None
+
+    module = Leaves()
+    with pytest.warns(UserWarning, match="skipped the rest of epoch 1, from mini-batch 1 of .* on, as") as told:
+        fit(module, MultigridCallback())
+    assert sum("skipped" in str(warning.message) for warning in told) == 1
+    assert [batch for epoch, batch, *_ in module.seen if epoch == 1] == [0]
+    assert len([batch for epoch, batch, *_ in module.seen if epoch == 3]) > 1
+
+
+def test_accumulated_gradients_that_another_callback_changes_are_refused():
+    class Changes(L.Callback):
+        def on_train_epoch_start(self, trainer, pl_module):
+            trainer.accumulate_grad_batches = 2
+
+    with pytest.raises(MisconfigurationException, match="accumulates the gradients of so many mini-batches: 2, but"):
+        fit(Module(), MultigridCallback(), Changes())
+
+
+def test_a_callback_can_be_copied_and_pickled_after_a_fit_and_trains_again():
+    callback = MultigridCallback(epoch_factor=2, sub_batch=4)
+    fit(Module(), callback)
+    for other in (copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))):
+        assert (other.epoch_factor, other.sub_batch) == (2, 4)
+        assert not {"log", "log_dict"} & vars(other).keys()
+        with pytest.raises(RuntimeError, match="plans the training when `fit` begins, which it has not yet"):
+            other.run  # noqa: B018
+        assert fit(Module(), other).current_epoch == callback.run.plan.epochs
+
+
+def test_what_remains_of_a_fit_does_not_keep_its_trainer_and_module():
+    callback, module = MultigridCallback(), Module()
+    held = [weakref.ref(fit(module, callback)), weakref.ref(module)]
+    run = callback.run
+    del callback, module  # Lightning gives each callback the `log` of the module
+    gc.collect()
+    assert [reference() for reference in held] == [None, None]
+    assert run.plan.epochs == 6
+    assert run.report.times
+    with pytest.raises(RuntimeError, match="This `fit` of MultigridCallback has ended. Its `plan` and `report`"):
+        run.trainer  # noqa: B018
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_a_checkpoint_that_is_saved_after_a_fit_is_that_of_its_end(tmp_path):
+    module = Module()
+    host = fit(module, MultigridCallback(), max_epochs=3)
+    host.save_checkpoint(tmp_path / "end.ckpt")
+    again = Module()
+    assert fit(again, MultigridCallback(), max_epochs=3, ckpt_path=tmp_path / "end.ckpt").current_epoch == 4
+    assert again.seen == []
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name])
+
+
+class TimeFirst(Module):
+    """Logs the number of clips over an epoch, of mini-batches whose first axis is time."""
+
+    def __init__(self):
+        super().__init__()
+        self.means, self.counts = [], []
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        self.log("mean", float(batch_idx), on_step=False, on_epoch=True)
+        if isinstance(self._trainer, L.Trainer):
+            self.counts.append((batch_idx, x.shape[1]))
+        return nn.functional.cross_entropy(self.net(x.permute(1, 2, 0, 3, 4)), y)
+
+    def on_train_epoch_end(self):
+        self.means.append(float(self.trainer.callback_metrics["mean"]))
+        total = sum(clips for _, clips in self.counts)
+        assert self.means[-1] == pytest.approx(sum(index * clips for index, clips in self.counts) / total)
+        self.counts = []
+
+
+def time_first(samples):
+    x, y = torch.utils.data.default_collate(samples)
+    return x.permute(2, 0, 1, 3, 4), y
+
+
+def test_means_over_an_epoch_weigh_clips_and_not_frames():
+    module = TimeFirst()
+    fit(module, MultigridCallback(), train=DataLoader(clips(100), 4, collate_fn=time_first))
+    assert len(module.means) == 6
+
+
+class Changing:
+    """A dataset whose length changes with the epoch."""
+
+    def __init__(self, lengths):
+        self.data, self.lengths, self.epoch = clips(200), lengths, 0
+
+    def __len__(self):
+        return self.lengths[min(self.epoch, len(self.lengths) - 1)]
+
+    def __getitem__(self, index):
+        if index >= len(self):
+            raise IndexError(index)
+        return self.data[index]
+
+
+@pytest.mark.parametrize("later", [60, 140])
+def test_a_dataset_of_another_length_in_a_later_epoch_is_refused(later):
+    class Moves(Module):
+        def on_train_epoch_end(self):
+            data.epoch += 1
+
+    data = Changing([100, later])
+    with pytest.raises(ValueError, match=rf"Changing had 100 samples when the training was planned, and has {later} in"):
+        fit(Moves(), MultigridCallback(), train=DataLoader(data, 4, shuffle=True))
+
+
+def test_a_run_that_diverges_says_where_and_claims_no_speed_up(caplog):
+    class Diverges(Module):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            bad = isinstance(self._trainer, L.Trainer) and (self.current_epoch, batch_idx) >= (2, 1)
+            return loss * float("nan") if bad else loss
+
+    callback = MultigridCallback()
+    with caplog.at_level("INFO"):
+        fit(Diverges(), callback)
+    step = callback.run.plan.epoch(2)[1]
+    told = f"nan or infinite for the first time in epoch 2, mini-batch 1: phase {step.phase}, {step.shape}, LR "
+    assert f"{told}{0.1 * step.lr_scale:.4g}. The training has diverged, so no speed-up is given." in caplog.text
+    assert "than the baseline" not in caplog.text
+
+
+def test_one_loss_that_is_infinite_is_told_and_the_speed_up_is_given(caplog):
+    class Once(Module):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            once = isinstance(self._trainer, L.Trainer) and (self.current_epoch, batch_idx) == (1, 0)
+            return loss.detach() * float("inf") + 0 * loss if once else loss
+
+        def on_before_optimizer_step(self, optimizer):
+            for parameter in self.parameters():  # as a scaler of gradients skips such a step
+                parameter.grad.nan_to_num_(0, 0, 0)
+
+    with caplog.at_level("INFO"):
+        fit(Once(), MultigridCallback())
+    assert "for the first time in epoch 1, mini-batch 0: phase 0" in caplog.text
+    assert "diverged" not in caplog.text
+    assert "than the baseline" in caplog.text
+
+
+def test_limits_that_are_smaller_than_a_mini_batch_are_told():
+    with pytest.warns(UserWarning, match="leaves 8 clips on each device, but .* mini-batches of 64 clips. So an epoch"):
+        fit(Module(), MultigridCallback(), limit_train_batches=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "message"),
+    [
+        ({"clips_per_epoch": 50}, {}, "`clips_per_epoch` is for iterable datasets, but TensorDataset has a length"),
+        (
+            {"validations_per_phase": 1},
+            {"check_val_every_n_epoch": None, "val_check_interval": 5},
+            r"`validations_per_phase` counts validations at the ends of epochs, so with .* it would have no effect",
+        ),
+    ],
+)
+def test_arguments_that_would_have_no_effect_are_refused(arguments, settings, message):
+    with pytest.raises(ValueError, match=message):
+        fit(Module(), MultigridCallback(**arguments), val=loader(shuffle=False, number=8), **settings)
