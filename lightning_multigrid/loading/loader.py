@@ -295,13 +295,10 @@ def _watched(batches: Iterator[Any]) -> Iterator[Any]:
         # torch has no exception type for this. An error that a worker raised has another text.
         if not str(error).startswith("DataLoader worker (pid"):
             raise
-        why = (
-            "Most often the system killed it because memory ran out: lower `num_workers` or `prefetch_factor`, or give "
-            "the job more memory (in a container also more shared memory, `docker run --shm-size=8g`)."
-            if "killed by signal" in str(error)
-            else "It ended by itself: what it has printed above says why. With `spawn`, that may be a dataset that it "
-            "could not unpickle."
-        )
+        by_itself = "What it has printed above says why, such as a dataset that it could not unpickle. Else the"
+        cause = "Most often the" if "killed by signal" in str(error) else by_itself
         raise WorkerError(
-            f"A process that loads data died ({str(error).strip()}). {why} Then resume from the last checkpoint."
+            f"A process that loads data died ({str(error).strip()}). {cause} system killed it because memory ran out: "
+            "lower `num_workers` or `prefetch_factor`, or give the job more memory (in a container also more shared "
+            "memory, `docker run --shm-size=8g`). Then resume from the last checkpoint."
         ) from error

@@ -105,7 +105,7 @@ class MultigridCallback(Arguments, Callback):
         self._account = Account()  # of this `fit`
 
     def __getstate__(self) -> dict[str, Any]:
-        # Copies and pickles have the arguments, and no `fit`; Lightning sets `log` and `log_dict`, which are the module's.
+        # Copies and pickles have the arguments, and no `fit`. Lightning sets `log` and `log_dict`: the module's.
         kept = {name: value for name, value in vars(self).items() if name not in ("log", "log_dict")}
         return {**kept, "_run": None, "_conversion": None, "_checkpoint": None}
 

@@ -143,6 +143,18 @@ def test_a_resumed_run_equals_the_whole_one(variant, tmp_path):
         assert its_end == end
 
 
+def test_another_seed_within_an_epoch_is_refused_and_taken_between_epochs(tmp_path):
+    """The rest of the epoch would be of another order: some clips would come twice, others never."""
+    fit(Module(), MultigridCallback(), saver(tmp_path, every_n_train_steps=1), enable_checkpointing=True)
+    plan = Plan(PLAN, CLIPS)
+    within, end = tmp_path / "2.ckpt", tmp_path / f"{plan.batches_of(0)}.ckpt"
+    with pytest.raises(MisconfigurationException, match="middle of an epoch, whose order .*Resume with `Multi.*seed=0"):
+        fit(Module(), MultigridCallback(seed=5), ckpt_path=within)
+    module = Module()
+    fit(module, MultigridCallback(seed=5), ckpt_path=end)
+    assert next((epoch, batch) for epoch, batch, *_ in module.seen) == (1, 0)
+
+
 @pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
 @pytest.mark.parametrize("first", [True, pytest.param(False, marks=SLOW)])
 def test_weight_averages_resume_exactly(first, tmp_path):

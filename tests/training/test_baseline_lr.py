@@ -354,6 +354,27 @@ def test_an_lr_written_within_step_is_refused_and_the_baselines_comes_back(lr, w
     assert lr == 1.0
 
 
+def test_an_optimizer_that_writes_the_same_lr_within_step_is_taken():
+    """As `ZeroRedundancyOptimizer` does, which copies the groups: an equal number, and another object."""
+    weight = torch.ones(1, requires_grad=True)
+    optimizer = Overwriting([weight], lr=1.0)
+    optimizer.written = lambda lr: float(str(lr))
+    LRInStep(optimizer, {"lr": 8.0}, lambda optimizer: None, lambda *_: None).start(Changes())
+    weight.grad = torch.ones(1)
+    optimizer.step()
+    assert weight.item() == 1 - 8
+    assert optimizer.param_groups[0]["lr"] == 1.0
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_another_number_of_schedulers_on_resume_is_refused(tmp_path):
+    saver = ModelCheckpoint(tmp_path, every_n_train_steps=5, filename="{step}", save_top_k=-1)
+    fit(Module(), MultigridCallback(), saver, enable_checkpointing=True)
+    module = Module(lambda optimizer, module: lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0))
+    with pytest.raises(MisconfigurationException, match=r"The checkpoint has 0 LR scheduler\(s\) .* returns 1 now"):
+        fit(module, MultigridCallback(), ckpt_path=tmp_path / "step=5.ckpt")
+
+
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
 def test_what_an_optimizer_computes_from_the_lr_in_use_resumes(tmp_path):
     def summing(parameters):

@@ -16,7 +16,7 @@ from torch.optim import SGD
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
-from lightning_multigrid import MultigridCallback
+from lightning_multigrid import MultigridCallback, NewestCheckpoint
 from lightning_multigrid.loading.order import epoch_order, order_of
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.norm.population import average_statistics, tracking_layers
@@ -230,8 +230,15 @@ class Frozen(Module):
         self.net[1].eval()
 
 
-def test_frozen_layers_keep_their_statistics():
-    module = Frozen()
+class FrozenInStep(Module):
+    def training_step(self, batch, batch_idx):
+        self.net[1].eval()
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize("kind", [Frozen, FrozenInStep])
+def test_frozen_layers_keep_their_statistics(kind):
+    module = kind()
     before = copy.deepcopy(statistics(module.state_dict()))
     fit(module, MultigridCallback(precise_bn_batches=3), train=train(), val=val())
     assert all(map(torch.equal, statistics(module.state_dict()), before))
@@ -293,9 +300,27 @@ def test_a_checkpoint_is_what_was_validated(tmp_path):
         assert metrics["val"] == score
 
 
+def test_what_is_there_at_the_end_is_what_was_validated_last(tmp_path):
+    """The last checkpoint, and the module in memory: nothing is estimated anew after the last validation."""
+    module, validated = Module(), {}
+
+    class Keeps(Callback):
+        def on_validation_end(self, trainer, pl_module):
+            validated.update(copy.deepcopy(pl_module.state_dict()))
+
+    newest = NewestCheckpoint(tmp_path)
+    arguments = {"train": train(), "val": val(), "enable_checkpointing": True}
+    fit(module, MultigridCallback(precise_bn_batches=3), Keeps(), newest, **arguments)
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"]
+    for state in (saved, module.state_dict()):
+        assert all(torch.equal(state[name], value) for name, value in validated.items())
+
+
 def test_checkpoints_between_validations_have_the_statistics_too(tmp_path):
     saver = ModelCheckpoint(tmp_path, save_top_k=-1, every_n_train_steps=4, filename="{step}")
-    by_epoch = ModelCheckpoint(tmp_path, save_top_k=-1, save_on_train_epoch_end=True, filename="end-{epoch}")
+    by_epoch = ModelCheckpoint(
+        tmp_path, save_top_k=-1, save_on_train_epoch_end=True, filename="end-{epoch}", save_weights_only=True
+    )
     fit(
         Module(),
         MultigridCallback(precise_bn_batches=ALL),
@@ -306,6 +331,7 @@ def test_checkpoints_between_validations_have_the_statistics_too(tmp_path):
     )
     files = list(tmp_path.iterdir())
     assert len(files) == 4
+    assert "callbacks" not in torch.load(next(tmp_path.glob("end-*")), weights_only=True)
     for file in files:
         state = torch.load(file, weights_only=True)["state_dict"]
         found, expected = statistics(state), [s.float() for s in brute_force(state)]

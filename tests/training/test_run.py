@@ -170,7 +170,8 @@ def test_a_dataset_of_another_length_in_a_later_epoch_is_refused(later):
             data.epoch += 1
 
     data = Changing([100, later])
-    with pytest.raises(ValueError, match=rf"Changing had 100 samples when the training was planned, and has {later} in"):
+    message = rf"Changing had 100 samples when the training was planned, and has {later} in epoch 1"
+    with pytest.raises(ValueError, match=message):
         fit(Moves(), MultigridCallback(), train=DataLoader(data, 4, shuffle=True))
 
 

@@ -1,7 +1,10 @@
 """What counts epochs counts the baseline's: with the callback as without it."""
 
+import inspect
+import time
 from itertools import product
 
+import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
@@ -130,3 +133,41 @@ def test_a_fast_dev_run_validates(tmp_path):
     module = Scored()
     fit(module, MultigridCallback(), val=loader(shuffle=False, number=8), fast_dev_run=True)
     assert module.validated == [0]
+
+
+@pytest.mark.skipif(
+    "timedelta" not in str(inspect.signature(L.Trainer).parameters["val_check_interval"]),
+    reason="this Lightning knows no time from one validation to the next",
+)
+def test_validations_by_time_come_also_if_the_interval_is_longer_than_an_epoch(monkeypatch):
+    """Lightning begins the interval anew whenever it requests the training loader: here in each epoch."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    class Timed(Module):
+        def on_train_start(self):
+            self.validated = []
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            now[0] += 60.0
+
+        def on_validation_end(self):
+            if not self.trainer.sanity_checking:
+                self.validated.append(now[0])
+
+    def validated(*callbacks):
+        now[0], module = 0.0, Timed()
+        host = fit(module, *callbacks, val=loader(shuffle=False, number=8), val_check_interval="00:00:10:00")
+        return len(module.validated), host.global_step // 10
+
+    with_callback, minutes = validated(MultigridCallback())
+    assert with_callback == minutes > 1
+    without, minutes = validated()
+    assert without == minutes
+
+
+def test_with_validations_by_steps_what_counts_epochs_counts_the_baselines(tmp_path):
+    by_steps = {"every": None, "val_check_interval": 10}
+    baseline, ours = count(tmp_path / "a", **by_steps), count(tmp_path / "b", MultigridCallback(), **by_steps)
+    assert ours["bad epochs"] == baseline["bad epochs"] == 4  # of `ReduceLROnPlateau`; there are 6 epochs
+    assert abs(ours["validations"] - baseline["validations"]) <= 1
