@@ -12,8 +12,8 @@ from lightning_multigrid.norm import set_sub_batch, sub_batchnorm_layers
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import RunReport, step_values
 from lightning_multigrid.schedule import Place, Plan
-from lightning_multigrid.training.check_grids import PointsOnPlan
 from lightning_multigrid.training.lightning_internals import step_is_logged
+from lightning_multigrid.training.rehearsal import PointsOnPlan
 from lightning_multigrid.training.takeover import Takeover
 from lightning_multigrid.training.torch_internals import raised_limits
 

@@ -36,8 +36,6 @@ from lightning_multigrid.training import lightning_internals as internals
 from lightning_multigrid.training.arguments import Arguments
 from lightning_multigrid.training.baseline_epochs import count_baseline_epochs
 from lightning_multigrid.training.baseline_lr import BaselineLR
-from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
-from lightning_multigrid.training.mini_batches import handlers
 from lightning_multigrid.training.parts import (
     ArrivedClips,
     Compiled,
@@ -52,6 +50,7 @@ from lightning_multigrid.training.planning import lr_rule, make_plan
 from lightning_multigrid.training.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.recipe import read_recipe, user_loader
 from lightning_multigrid.training.refusals import refuse_batchnorm, tell_left_alone, warn_of_own_state
+from lightning_multigrid.training.rehearsal import PointsOnPlan, check_grids, script_batches
 from lightning_multigrid.training.resume import describe_position, describe_run, find_continuation
 from lightning_multigrid.training.takeover import Takeover
 
@@ -251,7 +250,7 @@ def _make_run(
             "mix, and places that are counted from the first, are not seen."
         )
     host = None if sharded else trainer
-    check_grids(module, grids, handlers(trainer, module, loader, grids), points, boxes_follow, host)
+    check_grids(module, grids, script_batches(trainer, module, loader), points, boxes_follow, host)
     estimate = None
     if arguments.precise_bn_batches is not None:
         estimate = PopulationEstimate(loader, arguments.precise_bn_batches)

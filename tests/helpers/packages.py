@@ -51,7 +51,7 @@ PACKAGES = {**MULTIGRID, **VIDEOS, **PROGRAM}
 
 def modules(package):
     """The modules of a sub-package, without its `__init__`."""
-    return sorted(path for path in (PACKAGE / package).glob("*.py") if path.name != "__init__.py")
+    return sorted(path for path in (PACKAGE / package).rglob("*.py") if path.name != "__init__.py")
 
 
 def purpose(package):
