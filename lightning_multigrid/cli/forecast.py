@@ -23,7 +23,7 @@ from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, s
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import Clock
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Phase
-from lightning_multigrid.training import TRIED_CLIPS, Handler, PointsOnPlan, check_grids, meta_copy
+from lightning_multigrid.training import PointsOnPlan, batches_of_samples, check_grids, meta_copy
 
 _CLIPS = 2  # BatchNorm needs more than one value per channel
 _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
@@ -57,7 +57,7 @@ def clip_costs(module: LightningModule, grids: Sequence[BatchShape]) -> dict[Bat
                 costs[clip] = _clip_cost(probe, clip)
     except Exception:  # whatever a user's model may raise
         # Names a grid that the model refuses.
-        check_grids(module, grids, [Handler("a clip", lambda grid: clips_of(grid, TRIED_CLIPS))], PointsOnPlan())
+        check_grids(module, grids, batches_of_samples(lambda grid: clips_of(grid, 1)[0]), PointsOnPlan())
         return {}
     return costs if all(cost.flops for cost in costs.values()) else {}
 

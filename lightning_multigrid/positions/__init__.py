@@ -2,14 +2,21 @@
 
 It imports only torch. Begin with `following.py`, which tells a module its grid and puts everything back. `adapters.py`
 says what an adapter is; there is a module of adapters for each library, and none of them imports its library.
-`guard.py` finds models that count their places from the first.
 """
 
 from lightning_multigrid.positions.adapters import Adapter, Grid, Grids, Table
 from lightning_multigrid.positions.following import Following, knows_grids
-from lightning_multigrid.positions.guard import Encounter, TracedValues, counted_from_first
 from lightning_multigrid.positions.known import patch_divisors
 from lightning_multigrid.positions.torchvision import mvit_tables, mvit_tokens
 
-__all__ = ["Adapter", "Encounter", "Following", "Grid", "Grids", "Table", "TracedValues", "counted_from_first"]
-__all__ += ["knows_grids", "mvit_tables", "mvit_tokens", "patch_divisors"]
+__all__ = [
+    "Adapter",
+    "Following",
+    "Grid",
+    "Grids",
+    "Table",
+    "knows_grids",
+    "mvit_tables",
+    "mvit_tokens",
+    "patch_divisors",
+]

@@ -30,14 +30,13 @@ from lightning_multigrid.reports import (
 )
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.arguments import Arguments
-from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.lr.baseline_lr import BaselineLR
-from lightning_multigrid.training.mini_batches import handlers
 from lightning_multigrid.training.parts.lightning_loop import LightningLoop
 from lightning_multigrid.training.parts.on_grid import ArrivedClips, CompiledGraphs, Positions, SubBatches
 from lightning_multigrid.training.parts.precise_bn import EvaluationStatistics, PopulationEstimate
 from lightning_multigrid.training.parts.reporting import Reporting
 from lightning_multigrid.training.parts.validations import Validations
+from lightning_multigrid.training.rehearsal import PointsOnPlan, check_grids, script_batches
 from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.optimizers import lr_rule
 from lightning_multigrid.training.script.planning import make_plan
@@ -136,7 +135,7 @@ def _try_grids(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) 
             "mix, and places that are counted from the first, are not seen."
         )
     host = None if sharded else trainer
-    check_grids(module, grids, handlers(trainer, module, loader, grids), points, boxes_follow, host)
+    check_grids(module, grids, script_batches(trainer, module, loader), points, boxes_follow, host)
     return points
 
 

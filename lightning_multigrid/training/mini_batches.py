@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
@@ -11,8 +12,6 @@ from torch import Tensor
 from lightning_multigrid.host import LightningModule, Trainer, is_overridden
 from lightning_multigrid.loading import ClipRequest, MultigridLoader
 from lightning_multigrid.schedule import BatchShape
-
-TRIED_CLIPS = 2  # clips of a small mini-batch: BatchNorm needs more than one value per channel
 
 
 def tensors_in(batch: Any) -> list[Tensor]:
@@ -26,9 +25,11 @@ def _clips_in(batch: Any) -> list[Tensor]:
     return [tensor for tensor in tensors_in(batch) if tensor.ndim in (4, 5)]
 
 
-def has_pixels(tensor: Tensor) -> bool:
-    """Returns whether a tensor is of a type that pixels have, and labels don't."""
-    return tensor.dtype == torch.uint8 or tensor.is_floating_point()
+def has_pixels(values: Any) -> bool:
+    """Returns whether a tensor or an array is of a type that pixels have, and labels don't."""
+    if isinstance(values, Tensor):
+        return values.dtype == torch.uint8 or values.is_floating_point()
+    return bool(values.dtype == np.uint8 or values.dtype.kind == "f")
 
 
 def first_clips(batch: Any) -> Tensor | None:
@@ -46,7 +47,7 @@ class Handler(NamedTuple):
     """Something of the script that makes or changes mini-batches before a step."""
 
     name: str
-    handle: Callable[[Any], Any]  # of the first one a grid, of the others the mini-batch that the one before returned
+    handle: Callable[[Any], Any]  # given what the one before it returned
 
 
 def _owner(name: str, trainer: Trainer, module: LightningModule) -> Any:
@@ -69,31 +70,15 @@ def read_on_grid(loader: MultigridLoader, grid: BatchShape, clips: int) -> Any:
     return batch
 
 
-def _hooks(trainer: Trainer, module: LightningModule) -> list[Handler]:
+def hooks_of(trainer: Trainer, module: LightningModule) -> list[Handler]:
+    """Returns what the script's hooks do to a mini-batch before a step, in its order."""
+
     def hook(name: str, *arguments: Any) -> Handler:
         owner = _owner(name, trainer, module)
         return Handler(f"`{name}` of {type(owner).__name__}", lambda batch: getattr(owner, name)(batch, *arguments, 0))
 
     transfer = hook("transfer_batch_to_device", trainer.strategy.root_device)
     return [hook("on_before_batch_transfer"), transfer, hook("on_after_batch_transfer")]
-
-
-def handlers(
-    trainer: Trainer, module: LightningModule, loader: MultigridLoader, grids: Sequence[BatchShape]
-) -> list[Handler]:
-    """Returns what handles a mini-batch of `TRIED_CLIPS` clips of some grids before a step, in its order."""
-    batches: dict[BatchShape, Any] = {}
-
-    def read(grid: BatchShape) -> Any:
-        if not batches:  # all at once, as a worker takes time to start
-            shapes = [*dict.fromkeys(shape.clip for shape in grids)]
-            batches.update(zip(shapes, read_on_grids(loader, shapes, TRIED_CLIPS), strict=True))
-        batch = batches.pop(grid)
-        if isinstance(batch, Exception):
-            raise batch
-        return trainer.precision_plugin.convert_input(batch)
-
-    return [Handler("the dataset or its `collate_fn`", read), *_hooks(trainer, module)]
 
 
 def run_step(module: LightningModule, batch: Any, index: int = 0) -> Any:
@@ -108,6 +93,6 @@ def run_step(module: LightningModule, batch: Any, index: int = 0) -> Any:
 def on_device(trainer: Trainer, module: LightningModule, batch: Any) -> Any:
     """Moves a mini-batch of a loader to the device, with all that Lightning does to it on the way."""
     batch = trainer.precision_plugin.convert_input(batch)
-    for handler in _hooks(trainer, module):
+    for handler in hooks_of(trainer, module):
         batch = handler.handle(batch)
     return batch

@@ -11,7 +11,7 @@ import torch
 
 from lightning_multigrid.norm import convert_sub_batchnorm
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training import Handler, PointsOnPlan, check_grids
+from lightning_multigrid.training import PointsOnPlan, batches_of_samples, check_grids
 from tests.helpers.tiny import trainer
 
 
@@ -31,13 +31,13 @@ class Frames(L.LightningModule):
 def said_of(module, frames, size, coarse):
     """The error that refuses the coarse grids; None if there is none."""
 
-    def clips_of(grid):
-        shape = 2, 3, grid.frames, grid.size, grid.size
+    def clip_of(grid):
+        shape = 3, grid.frames, grid.size, grid.size
         return torch.rand(shape, generator=torch.Generator().manual_seed(0))
 
     grids = [BatchShape(2, frames, size), *(BatchShape(2, *grid) for grid in coarse)]
     try:
-        check_grids(module, grids, [Handler("a clip", clips_of)], PointsOnPlan(), trainer=trainer())
+        check_grids(module, grids, batches_of_samples(clip_of), PointsOnPlan(), trainer=trainer())
     except ValueError as error:
         return str(error)
     return None

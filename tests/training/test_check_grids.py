@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torchmetrics import Accuracy
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
-from lightning_multigrid.training.probes import meta_copy
+from lightning_multigrid.training.rehearsal import meta_copy
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import CLASSES, Module, clips, fit, loader
 
@@ -574,7 +574,7 @@ class Writing(Module):
 
     def training_step(self, batch, batch_idx):
         if isinstance(self.trainer, L.Trainer):
-            return self.net(batch[0]).sum()
+            return self.net(batch[0]).mean()
         self.data[1], self.mixed[0][2]
         self.metric.update(self.net(batch[0]).mean())
         self.history.append(batch_idx)
@@ -588,7 +588,7 @@ class Writing(Module):
         self.ran = True
         self.train(False)
         self.log("random", random.random() + np.random.rand() + torch.rand(()).item())
-        return self.net(batch[0]).sum()
+        return self.net(batch[0]).mean()
 
     def __repr__(self):
         held = (self.data, self.mixed[0])

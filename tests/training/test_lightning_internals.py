@@ -35,10 +35,12 @@ from lightning_multigrid.training.trainer.lightning_internals import (
     splits_data,
     stage_of_training,
     step_is_logged,
+    told_optimizers,
     training_source,
 )
+from lightning_multigrid.training.trainer.trainer_view import TrainerView, sees
 from tests.helpers.entries import entries
-from tests.helpers.tiny import Module, fit, loader, trainer
+from tests.helpers.tiny import Module, fit, loader, sgd, trainer
 
 
 def few(number=8):
@@ -52,6 +54,16 @@ def test_every_entry_names_a_version_and_has_a_test():
         test = "test_" + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
         assert callable(globals()[test])
         assert "Lightning 2.5.3 to 2." in getattr(lightning_internals, name).__doc__
+
+
+def test_told_optimizers():
+    """A module that sees such a strategy returns them, and a single one by itself."""
+    module, host = Module(), trainer()
+    for number in (1, 2):
+        optimizers = [sgd(module.parameters()) for _ in range(number)]
+        view = TrainerView(host, strategy=TrainerView(host.strategy, **told_optimizers(optimizers)))
+        with sees(module, view):
+            assert module.optimizers() == (optimizers[0] if number == 1 else optimizers)
 
 
 def test_splits_data():

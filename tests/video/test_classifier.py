@@ -12,8 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
-from lightning_multigrid.training.mini_batches import Handler
+from lightning_multigrid.training import PointsOnPlan, batches_of_samples, check_grids
 from lightning_multigrid.video.classifier import VideoClassifier, layer_scales
 from lightning_multigrid.video.metrics import MeanAveragePrecision
 from tests.helpers.tiny import trainer
@@ -578,12 +577,11 @@ class TestErrors:
         model = nn.Sequential(nn.Conv3d(3, 3, (4, 1, 1)), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, CLASSES))
         grids = [BatchShape(1, 8, 16), BatchShape(1, 2, 16)]
 
-        def make_batch(grid):
-            return torch.zeros(2, 3, grid.frames, grid.size, grid.size), torch.zeros(2, dtype=torch.long)
+        def sample(grid):
+            return torch.zeros(3, grid.frames, grid.size, grid.size), 0
 
-        handlers = [Handler("the dataset", make_batch)]
         with pytest.raises(ValueError, match=r"VideoClassifier cannot take clips of 2 x 16 x 16.*`model.0` \(Conv3d\)"):
-            check_grids(VideoClassifier(model, CLASSES), grids, handlers, PointsOnPlan())
+            check_grids(VideoClassifier(model, CLASSES), grids, batches_of_samples(sample), PointsOnPlan())
 
     def test_batches_that_are_not_pairs(self):
         batch = {"clips": torch.zeros(2, 3, 2, 5, 5), "labels": torch.zeros(2)}

@@ -215,6 +215,14 @@ def copy_without_trainer(module: LightningModule, memo: dict[int, Any]) -> Light
     return copied
 
 
+def told_optimizers(optimizers: list[Any]) -> dict[str, Any]:
+    """Returns what a view of a strategy is told so that `LightningModule.optimizers()` returns these optimizers.
+
+    Lightning 2.5.3 to 2.6.6 (`core/module.py`, `LightningModule.optimizers`): it reads an attribute of the strategy.
+    """
+    return {"_lightning_optimizers": optimizers}
+
+
 class LoopCounters:
     """Lightning's own counters in a checkpoint; methods change them there.
 

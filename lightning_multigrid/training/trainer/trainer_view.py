@@ -1,14 +1,16 @@
-"""What answers as the Trainer, but for what it is told to say instead."""
+"""A view of the Trainer: it answers as the Trainer, but for what it is told."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lightning_multigrid.host import LightningModule
+from torch import nn
+
+from lightning_multigrid.host import is_a
 
 
 class TrainerView:
-    """Answers as a Trainer, but for what it is told to say instead."""
+    """Answers as a Trainer, or a part of one. Nothing that is set on it reaches the Trainer."""
 
     def __init__(self, trainer: Any, **told: Any) -> None:
         vars(self).update(told, _trainer=trainer)
@@ -18,11 +20,21 @@ class TrainerView:
 
 
 @contextmanager
-def sees(module: LightningModule, view: TrainerView) -> Iterator[None]:
-    """Within it, a module, and each LightningModule in it, has a view as its Trainer."""
-    trainer = module.trainer
-    module.trainer = view  # type: ignore[assignment]
+def sees(module: nn.Module, view: Any) -> Iterator[None]:
+    """Within it, each LightningModule in `module.modules()` has the view as its Trainer."""
+    parts: list[Any] = [part for part in module.modules() if is_a(part, "LightningModule")]
+    before = [(part, _trainer_of(part)) for part in parts]
+    for part in parts:
+        part.trainer = view
     try:
         yield
     finally:
-        module.trainer = trainer
+        for part, trainer in before:
+            part.trainer = trainer
+
+
+def _trainer_of(part: Any) -> Any:
+    try:
+        return part.trainer
+    except RuntimeError:  # it has none
+        return None

@@ -8,7 +8,7 @@ from torchvision.models.video import r3d_18
 from torchvision.models.video.swin_transformer import SwinTransformer3d
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
-from lightning_multigrid.positions.guard import TracedValues, counted_from_first
+from lightning_multigrid.training.rehearsal.counted import TracedValues, counted_from_first
 from tests.helpers.tiny import CLASSES, Module, clips, fit
 
 WIDTH = 8

@@ -1,0 +1,142 @@
+"""Mini-batches as `training_step` is given them, of clips that a rehearsal chooses.
+
+A rehearsal changes samples, before the script's `collate_fn` sees them. So nothing need be known of a mini-batch.
+"""
+
+import copy
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from lightning_multigrid.host import LightningModule, Trainer
+from lightning_multigrid.loading import ClipRequest, MultigridLoader, in_worker, seeded
+from lightning_multigrid.schedule import BatchShape
+from lightning_multigrid.training.mini_batches import Handler, has_pixels, hooks_of
+from lightning_multigrid.training.rehearsal.copies import held_by
+
+REAL, NOISE, EVEN = range(3)  # a sample of the dataset; with noise, or with one number, in the place of its pixels
+Clips = tuple[int, ...]  # the clips of a mini-batch, by these numbers
+Wanted = Mapping[BatchShape, Sequence[Clips]]
+
+TRIED_CLIPS = 2  # clips of a small mini-batch: BatchNorm needs more than one value per channel
+ALIKE = (REAL,) * TRIED_CLIPS
+
+
+class ScriptBatches:
+    """Makes mini-batches of some clips on grids: what a script reads, and what its hooks make of it.
+
+    Args:
+        read: Makes all wanted mini-batches, by grid and clips; one that fails is its error.
+        hooks: What changes them before a step, in its order.
+    """
+
+    def __init__(self, read: Callable[[Wanted], dict[Any, Any]], hooks: Sequence[Handler] = ()) -> None:
+        self._read, self._hooks = read, hooks
+        self._made: dict[tuple[BatchShape, Clips], Any] = {}
+
+    def prepare(self, wanted: Wanted) -> None:
+        """Reads mini-batches before they are asked for: all at once, as a worker takes time to start."""
+        self._made |= self._read(wanted)
+
+    def handlers(self, grid: BatchShape, clips: Clips = ALIKE) -> list[Handler]:
+        """What makes a mini-batch, in its order: of the first one, None is what it is given."""
+
+        def read(_: None) -> Any:
+            if (grid, clips) not in self._made:
+                self.prepare({grid: [clips]})
+            batch = self._made.pop((grid, clips))
+            if isinstance(batch, Exception):
+                raise batch
+            return batch
+
+        return [Handler("the dataset or its `collate_fn`", read), *self._hooks]
+
+
+def batches_of_samples(sample: Callable[[BatchShape], Any]) -> ScriptBatches:
+    """Returns mini-batches of the sample that a function gives for a grid."""
+    return ScriptBatches(partial(_collated, sample, default_collate))
+
+
+def script_batches(trainer: Trainer, module: LightningModule, loader: MultigridLoader) -> ScriptBatches:
+    """Returns mini-batches of the first sample of a loader's dataset, which its worker reads and collates."""
+    collate: Any = loader.like.collate_fn
+    sample = partial(_sample, loader.clip_dataset)
+
+    def read(wanted: Wanted) -> dict[Any, Any]:
+        return in_worker(loader.like, loader.like.dataset, partial(_collated, sample, collate, wanted))  # type: ignore[no-any-return]
+
+    def join(batch: Any) -> Any:
+        with seeded(0):
+            joined = collate.join([batch]) if hasattr(collate, "join") else batch
+        return trainer.precision_plugin.convert_input(joined)
+
+    return ScriptBatches(read, [Handler("the dataset or its `collate_fn`", join), *hooks_of(trainer, module)])
+
+
+def _sample(clips: Any, grid: BatchShape) -> Any:
+    return clips.read_clip(ClipRequest(getattr(clips, "first", 0), grid.frames, grid.size, seed=0))
+
+
+def _collated(sample_of: Callable[[BatchShape], Any], collate: Callable[[list[Any]], Any], wanted: Wanted) -> Any:
+    made: dict[tuple[BatchShape, Clips], Any] = {}
+    for grid, arrangements in wanted.items():
+        sample = None
+        for clips in arrangements:
+            try:
+                with seeded(0):  # both may draw
+                    sample = sample_of(grid) if sample is None else sample
+                with seeded(0):
+                    made[grid, clips] = collate([_varied(sample, kind) for kind in clips])
+            except Exception as error:  # of the user's dataset
+                made[grid, clips] = _sendable(error)
+    return made
+
+
+def _sendable(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _varied(sample: Any, kind: int) -> Any:
+    """A copy of a sample with other pixels: those of the largest tensors or arrays in whatever it is made of."""
+    held = [part for part in held_by(sample) if isinstance(part, (Tensor, np.ndarray))] if kind != REAL else []
+    pixels = [(part, torch.as_tensor(part).flatten()) for part in held if has_pixels(part)]
+    largest = max((len(values) for _, values in pixels), default=0)
+    memo: dict[int, Any] = {}
+    for part, values in pixels:
+        if 16 * len(values) >= max(1, largest):  # a key frame is as large, and features or boxes are not
+            drawn = torch.randint(len(values), values.shape, generator=torch.Generator().manual_seed(len(values)))
+            changed = values[drawn] if kind == NOISE else values.double().mean().to(values.dtype).expand_as(values)
+            memo[id(part)] = copy.deepcopy(part)  # of the same kind
+            torch.as_tensor(memo[id(part)]).copy_(changed.view(part.shape))
+    return copy.deepcopy(sample, memo)
+
+
+def enlarged(batch: Any, small: Any, large: Any, times: float) -> Any:
+    """The shapes of a mini-batch with so many times the clips, on the meta device.
+
+    Which axes and lists count clips is known from two mini-batches, of which the large one has twice the clips.
+    """
+    if isinstance(batch, Tensor):
+        pairs = zip(batch.shape, small.shape, large.shape, strict=True)
+        return batch.new_empty(
+            [round(length * times) if more == 2 * few != few else length for length, few, more in pairs], device="meta"
+        )
+    if isinstance(batch, Mapping):
+        return {name: enlarged(part, small[name], large[name], times) for name, part in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        last = len(small) - 1  # a list of frames has more of them on finer grids
+        parts = [enlarged(part, small[min(i, last)], large[min(i, last)], times) for i, part in enumerate(batch)]
+        if len(large) == 2 * len(small) > 0:  # one for each clip
+            parts = [parts[0]] * round(len(parts) * times)
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return batch

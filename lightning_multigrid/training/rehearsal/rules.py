@@ -1,0 +1,181 @@
+"""What is judged of trials: how many points clips have, which clips a number is made of, and the loss."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from lightning_utilities.core.rank_zero import rank_zero_warn
+from torch import Tensor
+
+from lightning_multigrid.schedule import BatchShape
+from lightning_multigrid.training.mini_batches import shapes_of_clips
+
+_MOST = 1.75  # frames or sizes that grow back make twice the points or more; padding to 32 pixels, less than 1.5 times
+_NOISE = 1e-5  # relative: of operations whose order of summation differs from call to call
+_EXACT = 0.01  # relative: how near a loss is to a multiple, in 16 bits
+
+Outputs = Sequence[tuple[str, Tensor]]
+
+
+def named(grid: BatchShape) -> str:
+    """A grid in messages."""
+    return f"the grid of {grid.frames} x {grid.size} x {grid.size} (frames x height x width)"
+
+
+class PointsOnPlan:
+    """Refuses clips that something after the dataset makes larger than their grid.
+
+    The rule: on no grid may a clip have over 1.75 times the points that the plan gives it, compared with the clips of
+    the baseline as they arrive there. So clips may be padded, cropped or scaled, but not to one size.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[BatchShape, list[float]]] = {}
+        self._full: list[Sequence[int]] = []  # shapes of the baseline's clips as the loader makes them
+        self.tried = False  # whether all that handles mini-batches before a step was tried on every grid
+        self._real: set[BatchShape] = set()
+
+    def check(self, where: str, grid: BatchShape, shapes: Sequence[Sequence[int]], clips: int) -> None:
+        """Compares clips with the first ones there; refuses them if no tensor that may be clips is on the plan."""
+        excess = self.excess(where, grid, shapes, clips)
+        other = self._first[where][0]
+        if excess > _MOST or (excess < 1 / _MOST and other in self._real):
+            shape = " x ".join(map(str, shapes[0][1:]))
+            raise ValueError(
+                f"{where[0].upper()}{where[1:]} gets or makes clips of {shape} on {named(grid)}, {excess:.2g} times "
+                f"the points of the plan relative to {other.frames} x {other.size} x {other.size}. A mini-batch has "
+                "many of them, and would take as many times the memory and time of the baseline's. Resize and sample "
+                "frames in the dataset's `__getitem__`, after which the callback reduces the clips, or scale them with "
+                "the shape in which they arrive."
+            )
+
+    def excess(self, where: str, grid: BatchShape, shapes: Sequence[Sequence[int]], clips: int) -> float:
+        """Returns how many times the points of the plan clips have there; 1 where nothing can be said."""
+        points = [prod(shape) / clips / grid.clip.points for shape in shapes]
+        if not self._first:
+            self._full = [shape[1:] for shape in shapes]
+        first = self._first.setdefault(where, (grid.clip, points))[1]
+        if not points or len(points) != len(first) or not all(first):
+            return 1.0
+        return min((now / before for now, before in zip(points, first, strict=True)), key=lambda ratio: abs(ratio - 1))
+
+    def check_model(self, grid: BatchShape, convolved: Sequence[int], clips: int, costs: float) -> None:
+        """Refuses clips that the model makes larger: what its first convolution gets, and what a clip costs."""
+        # Both, as a first convolution may take one frame at a time, and a model may cost the same on all grids.
+        where, shapes = "`training_step` or `forward`", [convolved] * bool(convolved)
+        if self.excess(where, grid, shapes, clips) > _MOST and costs > _MOST:
+            self.check(where, grid, shapes, clips)
+
+    def check_real(self, grid: BatchShape, batch: Any) -> None:
+        """Checks the first real mini-batch of each grid where the trial failed: the first of all stands for it."""
+        if self.tried or grid.clip in self._real:
+            return
+        self._real.add(grid.clip)
+        where, shapes = "a hook of the module or of the data", shapes_of_clips(batch)
+        if shapes and [shape[1:] for shape in shapes] == self._full:
+            self._first.setdefault(where, next(iter(self._first.values())))
+        self.check(where, grid, shapes, grid.clips)
+
+
+# --- Clips that mix ---
+
+
+def mixing(outputs: Outputs, *others: Outputs) -> dict[str, bool]:
+    """Of each layer, whether numbers of its output change with each of two clips, in the order of the step."""
+    found: dict[str, bool] = {}
+    for name, changed in _changed(outputs, *others):
+        found[name] = found.get(name, False) or bool(torch.stack(changed).all(dim=0).any())
+    return found
+
+
+def _changed(noted: Outputs, *others: Outputs) -> Iterator[tuple[str, list[Tensor]]]:
+    for (name, numbers), *alike in zip(noted, *others, strict=False):
+        if any(other != name or values.shape != numbers.shape for other, values in alike):
+            return  # the clips' values decide which layers run
+        noise = max(_NOISE, 4 * torch.finfo(numbers.dtype).eps) * numbers.abs().max() if len(numbers) else 0
+        yield name, [(values - numbers).abs() > noise for _, values in alike]
+
+
+# --- The loss ---
+
+
+def check_values(name: str, grid: BatchShape, first: Sequence[float], losses: Sequence[float]) -> None:
+    """Refuses a loss that is finite on the baseline's grid only, and says where one is 0 that is not 0 there."""
+    for before, loss in zip(first, losses, strict=False):
+        if math.isfinite(before) and not math.isfinite(loss):
+            raise ValueError(
+                f"The loss of {name} is {loss} on {named(grid)}, and {before:.3g} on the baseline's. A CTC loss, for "
+                "instance, needs as many frames as symbols. Give MultigridCallback `long_cycle` and `short_cycle` "
+                "factors that keep what the loss needs."
+            )
+        if before and not loss:
+            rank_zero_warn(
+                f"The loss of {name} is exactly 0 on {named(grid)}, and {before:.3g} on the baseline's, so clips of "
+                "that grid may train nothing. Look at what the loss leaves out there, or give MultigridCallback "
+                "`long_cycle` and `short_cycle` factors that keep more frames or pixels."
+            )
+
+
+def check_sum_over_clips(name: str, once: Sequence[float], twice: Sequence[float], fourfold: Sequence[float]) -> None:
+    """Refuses a loss that is a sum over clips, given those of the same clips once, twice and four times."""
+    # A contrastive loss grows by the logarithm of the clips at most: twice and three times, for instance.
+    for one, two, four in zip(once, twice, fourfold, strict=False):
+        if one and abs(two / one - 2) < 2 * _EXACT and abs(four / one - 4) < 4 * _EXACT:
+            raise ValueError(
+                f"The loss of {name} is a sum over the clips: two clips have {one:.4g}, and the same clips twice "
+                f"{two:.4g}. Coarse grids have more clips, so gradients would grow with them, and the LR once more. "
+                "Return the mean: divide it by the clips of the mini-batch at hand, and with SGD multiply the LR by "
+                "the baseline's `batch_size`."
+            )
+        if abs(two - one) > _EXACT * abs(one) and abs((four - two) / (two - one) - 2) < 2 * _EXACT:
+            rank_zero_warn(
+                f"A part of the loss of {name} is a sum over the clips: two clips have {one:.4g}, the same clips twice "
+                f"{two:.4g}, and four times {four:.4g}. Coarse grids have more clips, so its gradients would grow with "
+                "them, and the LR once more. Let each part be a mean over the clips of the mini-batch at hand."
+            )
+
+
+def may_sum_over_points(losses: Mapping[BatchShape, Sequence[float]]) -> bool:
+    """Whether a loss falls, from grid to grid, about as much as the frames or the pixels of a clip do."""
+    baseline, *others = losses
+    for shares in zip(*(_shares(baseline, grid) for grid in others), strict=True):
+        for first, *values in zip(*losses.values(), strict=False):
+            near = (first and 0.5 < value / first / share < 2 for value, share in zip(values, shares, strict=True))
+            if min(shares) < 0.5 and all(near):
+                return True
+    return False
+
+
+def check_sum_over_points(
+    name: str, baseline: BatchShape, grid: BatchShape, first: Sequence[float], losses: Sequence[float]
+) -> None:
+    """Says that a loss is a sum over frames or pixels, given those of even clips, which have equal points."""
+    for before, loss in zip(first, losses, strict=False):
+        if before and any(abs(loss / before / share - 1) < 0.05 for share in _shares(baseline, grid) if share < 0.75):
+            rank_zero_warn(
+                f"The loss of {name} seems to be a sum over frames or pixels: an even clip has {before:.4g} on the "
+                f"baseline's grid, and {loss:.4g} on {named(grid)}. So clips of coarse grids would train less. "
+                "Let it be a mean over the frames and pixels of the clips at hand."
+            )
+
+
+def _shares(baseline: BatchShape, grid: BatchShape) -> list[float]:
+    frames, pixels = grid.frames / baseline.frames, (grid.size / baseline.size) ** 2
+    return [frames, pixels, frames * pixels]
+
+
+# --- State ---
+
+
+def clips_changed(now: BatchShape, last: BatchShape) -> str:
+    """What may be added to the error of a step, if its mini-batch has another shape than the one before."""
+    if now == last:
+        return ""
+    return (
+        f"The mini-batch of this step has {now.clips} clips of {now.clip.frames} x {now.size} x {now.size} (frames x "
+        f"height x width), and the one before had {last.clips} of {last.frames} x {last.size} x {last.size}. If "
+        "something that the module keeps from step to step (a queue, a mask, a hidden state) has a size for each clip, "
+        "frame or pixel, make it for the mini-batch at hand, or let it not depend on their number."
+    )

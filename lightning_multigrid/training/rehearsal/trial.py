@@ -1,0 +1,206 @@
+"""Steps of a module on mini-batches, before training and without a trace, and what is seen of them."""
+
+import contextlib
+import io
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from traceback import clear_frames
+from typing import Any
+
+import torch
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from lightning_multigrid.host import LightningModule, Trainer
+from lightning_multigrid.loading import seeded
+from lightning_multigrid.norm import BatchNorm
+from lightning_multigrid.positions import Following
+from lightning_multigrid.schedule import BatchShape
+from lightning_multigrid.training.mini_batches import first_clips, run_step, tensors_in
+from lightning_multigrid.training.rehearsal.batches import TRIED_CLIPS
+from lightning_multigrid.training.rehearsal.copies import meta_copy, working_copy
+from lightning_multigrid.training.rehearsal.counted import Encounter, TracedValues
+from lightning_multigrid.training.trainer.lightning_internals import stage_of_training
+
+Mode = contextlib.AbstractContextManager[Any]
+
+_SEEN = 2**14  # numbers of a layer's output that are compared
+
+
+@dataclass
+class Trial:
+    """What was seen of the steps on a copy; of its first one, if there are several, and of the losses of all."""
+
+    flops: float = 0.0  # multiply-adds of a clip, forward
+    convolved: Sequence[int] = ()  # shape of what the first convolution got
+    layer: str = ""  # the innermost one that did not return, if there was an error
+    error: Exception | None = None
+    copied: bool = False
+    steps: int = 0  # that ended without an error
+    encounters: Sequence[Encounter] = ()  # what met the clips without being made of them
+    outputs: list[tuple[str, Tensor]] = field(default_factory=list)  # of layers, in the order of the step
+    losses: list[float] = field(default_factory=list)
+
+
+class Rehearsal:
+    """Tries steps of a module.
+
+    Each trial has a new copy of the module, so it begins with a first step, and there is only one copy at a time. With
+    a Trainer the copy has the module's values and is on its device; BatchNorm uses its running statistics, so that a
+    clip's output depends on no other clip. Without a Trainer the copy has shapes only.
+    """
+
+    def __init__(self, module: LightningModule, trainer: Trainer | None, baseline: BatchShape) -> None:
+        self._module, self._trainer, self._baseline = module, trainer, baseline
+        self._step: Callable[[LightningModule, Any], Any] = _run_step
+        self.failures: dict[str, str] = {}  # what did not run on the baseline's grid, and the error
+
+    def begin(self, batch: Any) -> Trial | None:
+        """Tries `training_step` on the baseline's grid, and `forward` if that fails; None if neither runs on a copy."""
+        for name, self._step in (("`training_step`", _run_step), ("`forward`", _run_forward)):
+            trial = self.watch(self._baseline, batch)
+            if trial.error is None:
+                return trial
+            self.failures[name if trial.copied else "a copy of it"] = said(trial.error)
+            if not trial.copied:
+                break
+        return None
+
+    def watch(self, grid: BatchShape, batch: Any) -> Trial:
+        """Tries a step, and watches each operation."""
+        counter, first = FlopCounterMode(display=False), _FirstConvolution()
+        trial, shapes_only = Trial(), self._trainer is None
+        traced = contextlib.nullcontext() if shapes_only else TracedValues(tensors_in(batch), lambda: trial.layer)
+        self._run(trial, [(grid, batch)], shapes_only, counter, first, traced)
+        trial.encounters = traced.encounters if isinstance(traced, TracedValues) else ()
+        trial.convolved = first.shape
+        trial.flops = counter.get_total_flops() / 2 / TRIED_CLIPS  # a multiplication and an addition count as two
+        return trial
+
+    def try_steps(self, steps: Iterable[tuple[BatchShape, Any]], *modes: Mode, shapes_only: bool = False) -> Trial:
+        """Tries steps one after the other on one copy."""
+        self._run(trial := Trial(), steps, shapes_only, *modes)
+        return trial
+
+    def _run(self, trial: Trial, steps: Iterable[tuple[BatchShape, Any]], shapes_only: bool, *modes: Mode) -> None:
+        losses: list[Tensor] = []
+        try:
+            with contextlib.ExitStack() as stack:
+                copied = stack.enter_context(self._copy(losses, shapes_only))
+                trial.copied = True
+                following = Following(copied, self._baseline.frames, self._baseline.size)
+                _watch(copied, trial)
+                stack.enter_context(self._apart(copied, shapes_only))
+                for mode in modes:
+                    stack.enter_context(mode)
+                for grid, batch in steps:
+                    following.set_grid(grid.frames, grid.size)
+                    # A step may write to it.
+                    own = apply_to_collection(batch, Tensor, lambda t: t.to("meta") if shapes_only else t.clone())
+                    # What is random differs between grids, so that it is not taken for the same table.
+                    with seeded(seed := grid.frames * grid.size):
+                        if copied.device.type == "cuda":
+                            torch.cuda.manual_seed(seed)
+                        returned = self._step(copied, own)
+                    loss = returned.get("loss") if isinstance(returned, Mapping) else returned
+                    if self._step is _run_step and isinstance(loss, Tensor):
+                        losses.append(loss.detach())
+                    trial.steps += 1
+            trial.losses = [] if shapes_only else [float(loss) for loss in losses if loss.numel() == 1]
+        except Exception as error:  # whatever a user's model may raise
+            trial.error = error
+            clear_frames(error.__traceback__)  # they hold what the step had made
+
+    def _copy(self, losses: list[Tensor], shapes_only: bool) -> contextlib.AbstractContextManager[LightningModule]:
+        if self._trainer is None:
+            return contextlib.nullcontext(meta_copy(self._module))
+        return working_copy(self._module, self._trainer, losses, meta=shapes_only)
+
+    @contextlib.contextmanager
+    def _apart(self, copied: LightningModule, shapes_only: bool) -> Iterator[None]:
+        """Gives steps the modes of training, and keeps what they draw, say and warn of from the rest."""
+        for layer in copied.modules():
+            if isinstance(layer, BatchNorm):
+                layer.eval()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+            # To compile a graph for each grid would take minutes, and tell nothing.
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            if shapes_only:
+                stack.enter_context(torch.no_grad())
+            if self._trainer is not None:
+                devices = [copied.device] if copied.device.type == "cuda" else []
+                stack.enter_context(torch.random.fork_rng(devices))
+                stack.enter_context(stage_of_training(self._trainer))
+                stack.enter_context(self._trainer.precision_plugin.train_step_context())
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # others hide what meets the clips, and their FLOPs
+                stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            yield
+
+
+def said(error: Exception) -> str:
+    """What an error says, in a line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
+
+
+def _run_step(module: LightningModule, batch: Any) -> Any:
+    return run_step(module, batch, 1)  # many scripts write pictures at mini-batch 0
+
+
+def _run_forward(module: LightningModule, batch: Any) -> Any:
+    return module(first_clips(batch))
+
+
+def _watch(module: nn.Module, trial: Trial) -> None:
+    """Notes which layer runs, and some numbers of what each of them returns."""
+    entered: list[str] = []
+
+    def enter(name: str, layer: nn.Module, inputs: Any) -> None:
+        entered.append(name)
+        trial.layer = name
+
+    def leave(layer: nn.Module, inputs: Any, output: Any) -> None:  # a value would replace the output
+        name = entered.pop()
+        trial.layer = entered[-1] if entered else ""
+        for tensor in tensors_in(output):
+            # A single number, as a loss is, is made of all clips.
+            if tensor.is_floating_point() and not tensor.is_meta and tensor.numel() > 1:
+                flat = tensor.detach().flatten()
+                trial.outputs.append((name, flat[:: max(1, len(flat) // _SEEN) | 1].clone()))
+
+    for name, layer in module.named_modules():
+        if not type(layer).__module__.startswith("torchmetrics."):  # it counts, over all clips
+            layer.register_forward_pre_hook(partial(enter, name))
+            layer.register_forward_hook(leave)
+
+
+class _FirstConvolution(TorchFunctionMode):
+    """Notes the shape of what the first convolution gets."""
+
+    shape: Sequence[int] = ()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.conv2d, torch.conv3d) and args:
+            self.shape = self.shape or args[0].shape
+        return func(*args, **(kwargs or {}))
+
+
+class NothingDropped(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Dropout of any kind keeps everything, so that it is the same for any number of clips."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.bernoulli_.float:
+            return args[0].fill_(args[1] if len(args) > 1 else 0.5)
+        if func is torch.ops.aten.native_dropout.default:
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        return func(*args, **(kwargs or {}))
