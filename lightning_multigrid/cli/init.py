@@ -4,7 +4,6 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from math import ceil
 from pathlib import Path
 from shlex import quote
@@ -16,6 +15,7 @@ import torch
 import yaml
 
 from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, prepare_shown, printable
+from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say, wrapped
 from lightning_multigrid.files import VIDEO_SUFFIXES, new_file, write_csv
 from lightning_multigrid.prepare import Encoding, Look, look_at
@@ -41,6 +41,7 @@ def init(
     val: str | None = None,
     output: str = "multigrid.yaml",
     no_prepare: bool = False,
+    flip: bool = False,
     callback: bool = False,
 ) -> None:
     """Looks at videos, and writes a config of `fit` for them, whose comments say why.
@@ -51,9 +52,11 @@ def init(
 
     Args:
         source: A folder with a folder per class, or with `train` and `val` of that kind, or a list of `path label`.
-        val: Validation videos; by default a fifth of each class.
+        val: Validation videos; by default a fifth of each class, in whole recordings. Videos whose names differ in the
+            last number only count as one recording.
         output: The config to write.
         no_prepare: Train on the videos as they are.
+        flip: Mirror half of the training clips. Only where no class is the mirror image of another.
         callback: Write MultigridCallback however short the training is.
     """
     path = Path(output)
@@ -68,7 +71,7 @@ def init(
         )
     looks, unread = look_at(manifest, _LOOKED_AT)
     whole = [row for row in range(len(manifest)) if row not in unread]
-    rows, held = _held_out(manifest, whole) if val is None else (whole, [])
+    rows, held, cut = hold_out(manifest, whole) if val is None else (whole, [], 0)
     clip = _clip(looks)
     training = _training(len(rows), clip)
     stem = str(path.with_suffix("").absolute())
@@ -89,10 +92,12 @@ def init(
     elif val is not None:
         others = VideoList(val).read(manifest.classes)
         broken |= {others.path(row): reason for row, reason in look_at(others, _LOOKED_AT)[1].items()}
-    values = {**clip, **training, **_words(manifest, looks), **_callback(training["plan"], callback)}
+    values = {**clip, **training, **_words(manifest, looks, flip), **_callback(training["plan"], callback)}
     values |= {"videos": videos, "why_val": "Labels count the classes."}
     if val is None:
-        values["why_val"] = "The last fifth of each class, by name, is for validation: neighbours may be of one scene."
+        values["why_val"] = "A fifth of each class is for validation, in whole recordings, by the videos' names."
+        if cut:
+            values["why_val"] = _cut(cut)
     if prepares:
         values["why_val"] += f" Prepared from the originals, with a short side of {needed} pixels."
     folder = f"{stem}_checkpoints"
@@ -106,6 +111,10 @@ def init(
         say(f"Only {_LOOKED_AT} videos were looked at: `lightning-multigrid check {quote(source)}` reads all of them.")
     _say_others([source] if val is None else [source, val])
     say(f"{videos:,} videos of {manifest.num_classes} classes{values['found']}.\nWritten to {path}.")
+    if cut:
+        say(f"warning: {_cut(cut)} `--val` takes videos of your own choice.")
+    if not flip:
+        say("Clips are not mirrored. If no class is the mirror image of another, `--flip` gets more out of the videos.")
     if values["short"]:
         say(f"{values['short']} So the config trains the baseline, and has the callback as a comment.")
     words = "plan --measure", "fit"
@@ -171,16 +180,11 @@ def _say_others(sources: Sequence[str]) -> None:
         say(f"No videos by their names, left out: {printable(', '.join(others[:3]))}{more}")
 
 
-def _held_out(manifest: Manifest, whole: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Returns the rows for training, and those for validation: of the whole videos the last fifth of each class."""
-    ordered = sorted(whole, key=lambda row: (manifest.label(row), manifest.path(row)))
-    by_class = [list(rows) for _, rows in groupby(ordered, key=manifest.label)]
-    held = [row for rows in by_class for row in rows[len(rows) - len(rows) // 5 :]]
-    if not held:
-        raise ManifestError(
-            f"No class of {manifest.origin} has 5 videos, so none can be held out for validation. Give `--val`."
-        )
-    return sorted(set(whole) - set(held)), sorted(held)
+def _cut(recordings: int) -> str:
+    return (
+        f"Recordings, by the videos' names, that are in training as well as in validation: {recordings:,}. Accuracy on "
+        "new recordings may be lower."
+    )
 
 
 def _clip(looks: Sequence[Look]) -> dict[str, Any]:
@@ -257,14 +261,13 @@ def _fits(shape: BatchShape, videos: int) -> bool:
     return True
 
 
-def _words(manifest: Manifest, looks: Sequence[Look]) -> dict[str, object]:
+def _words(manifest: Manifest, looks: Sequence[Look], flip: bool) -> dict[str, object]:
     ends = [(f"{min(values):.4g}", f"{max(values):.4g}") for values in zip(*looks, strict=True)]
     frames, rate, short = (least if least == most else f"{least} to {most}" for least, most in ends)
-    sided = any(word in name.lower() for name in manifest.classes for word in ("left", "right"))
     return {
         "classes": manifest.num_classes,
         "names": json.dumps(list(manifest.classes), ensure_ascii=False),
         "found": f", short side {short} pixels, {frames} frames at {rate} per second",
-        "flip": str(not sided).lower(),
-        "why_flip": "classes tell left from right" if sided else "turn it off if a class tells left from right",
+        "flip": str(flip).lower(),
+        "why_flip": "as `--flip` says" if flip else "mirrors clips: only if no class mirrors another",
     }

@@ -69,6 +69,17 @@ def test_fit_works_with_what_init_writes(videos, capsys, caplog):
     assert "turn left" in (videos / "predictions.csv").read_text()  # the names of the folders
 
 
+@pytest.mark.parametrize("words", [[], ["--flip"]])
+def test_no_name_of_a_class_decides_whether_clips_are_mirrored(videos, capsys, words):
+    (videos / "videos" / "turn left").rename(videos / "videos" / "clockwise")
+    (videos / "videos" / "turn right").rename(videos / "videos" / "im Gegensinn")
+    main(["init", "videos", *words])
+    said = flowing(capsys.readouterr().out)
+    assert yaml.safe_load((videos / "multigrid.yaml").read_text())["data"]["init_args"]["flip"] is bool(words)
+    assert ("Clips are not mirrored. If no class is the mirror image of another, `--flip`" in said) is not bool(words)
+    assert "warning: Recordings, by the videos' names, that are in training as well as in validation: 1." in said
+
+
 def test_the_lists_that_init_writes_keep_the_stretches_of_videos(videos):
     stretches = [(None if number == 3 else (number % 10 / 30, (number + 30) / 30)) for number in range(40)]
     rows = [(number // 20, *(stretch or ("", ""))) for number, stretch in enumerate(stretches)]
