@@ -1,6 +1,5 @@
 """`init`: a first config for a folder or a list of videos, whose comments say why."""
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -62,6 +61,8 @@ def init(
     path = Path(output)
     if path.exists():
         raise ValueError(f"{path} exists already. Remove it, or give another `--output`.")
+    if not str(path.absolute()).isprintable():  # it stands in comments
+        raise ValueError(f"{printable(str(path.absolute()))} can't be named in a config. Give another `--output`.")
     if val is None and (splits := folder_splits(source)):
         source, val = splits["train"], splits["val"]
     manifest = read_manifest(source)
@@ -69,6 +70,7 @@ def init(
         raise ManifestError(
             f"The videos of {source} have no labels. Give a list of `path label`, or a folder per class."
         )
+    _in_yaml([*manifest.classes, *map(os.path.abspath, [source, val] if val else [])])  # refuses before the work
     looks, unread = look_at(manifest, _LOOKED_AT)
     whole = [row for row in range(len(manifest)) if row not in unread]
     rows, held, cut = hold_out(manifest, whole) if val is None else (whole, [], 0)
@@ -101,11 +103,11 @@ def init(
     if prepares:
         values["why_val"] += f" Prepared from the originals, with a short side of {needed} pixels."
     folder = f"{stem}_checkpoints"
-    values |= {name: json.dumps(where) for name, where in (sources | {"checkpoints": folder}).items()}
+    values |= {name: _in_yaml(where) for name, where in (sources | {"checkpoints": folder}).items()}
     values |= {"path": quote(str(path)), "folder": folder, "best": quote(os.path.join(folder, "best.ckpt"))}
     text = Template(Path(__file__).with_name("starter.yaml").read_text(encoding="utf-8")).substitute(values)
     with new_file(str(path)) as file:
-        file.write(text.encode("utf-8", "surrogateescape"))
+        file.write(text.encode())
     _say_broken(list(broken.values()), left_out=val is None or prepares)
     if broken and not prepares and len(manifest) > _LOOKED_AT:
         say(f"Only {_LOOKED_AT} videos were looked at: `lightning-multigrid check {quote(source)}` reads all of them.")
@@ -155,6 +157,17 @@ def _prepare(
         broken |= {path: f"{path}: {reason}" for path, reason in summary.broken.items()}
         prepared[name] = os.path.join(split, MANIFEST_NAME)
     return prepared, broken
+
+
+def _in_yaml(value: str | list[str]) -> str:
+    """Returns text, or a list of it, as YAML on one line; a `ManifestError` for names of files that are no UTF-8."""
+    for text in [value] if isinstance(value, str) else value:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ManifestError(f"{printable(text)} is no UTF-8, so no config can name it. Rename it.") from None
+    flow = {"default_flow_style": True, "default_style": '"', "width": math.inf, "allow_unicode": True}
+    return str(yaml.safe_dump(value, **flow)).rstrip("\n")
 
 
 def _say_broken(reasons: Sequence[str], left_out: bool) -> None:
@@ -213,9 +226,10 @@ def _training(videos: int, clip: Mapping[str, Any]) -> dict[str, Any]:
     batch, epochs = _length(videos, batches)
     every = ceil(epochs / _VALIDATIONS)
     epochs = every * ceil(epochs / every)  # the last one is validated
-    workers = max(1, min(8, CORES - 1))
+    # Beside a GPU, two cores are for the main process and for pinning memory; a CPU computes with those that are left.
+    workers = max(1, CORES - 2 if torch.cuda.is_available() else min(8, CORES - 1))
     return {
-        **{name: machine[name] for name in ("model", "why_model")},
+        **{name: machine[name] for name in ("model", "why_model", "precision", "why_precision", "channels_last")},
         "plan": _plan(BatchShape(batch, clip["frames"], clip["size"]), videos, epochs),
         "batch_size": batch,
         "why_batch": "enough videos for mini-batches 16 times as large" if batch == 8 else "few, for steps enough",
@@ -266,7 +280,7 @@ def _words(manifest: Manifest, looks: Sequence[Look], flip: bool) -> dict[str, o
     frames, rate, short = (least if least == most else f"{least} to {most}" for least, most in ends)
     return {
         "classes": manifest.num_classes,
-        "names": json.dumps(list(manifest.classes), ensure_ascii=False),
+        "names": _in_yaml(list(manifest.classes)),
         "found": f", short side {short} pixels, {frames} frames at {rate} per second",
         "flip": str(flip).lower(),
         "why_flip": "as `--flip` says" if flip else "mirrors clips: only if no class mirrors another",

@@ -1,6 +1,7 @@
 """A config for videos that nobody has described: it trains as it is, and says why."""
 
 import csv
+import os
 import re
 import shutil
 from pathlib import Path
@@ -90,6 +91,47 @@ def test_the_lists_that_init_writes_keep_the_stretches_of_videos(videos):
     written = [manifest.stretch(row) for manifest in (train, val) for row in range(len(manifest))]
     assert sorted(map(str, written)) == sorted(map(str, [*stretches, (0.2, float("inf"))]))
     assert len(val) == 8
+
+
+def test_paths_in_any_language_can_be_read_from_the_config(videos, monkeypatch):
+    home = videos / 'vidéos 😀 漢 "a": $b #c'
+    home.mkdir()
+    (videos / "videos" / "jump").rename(videos / "videos" / "saut 😀 'haut'")
+    (videos / "videos").rename(home / "videos")
+    # Files may have names that are no UTF-8.
+    path = home / "videos" / "turn left" / os.fsdecode("é 7.mp4".encode("latin-1"))
+    (home / "videos" / "turn left" / "7.mp4").rename(path)
+    monkeypatch.chdir(home)
+    main(["init", "videos"])
+    for loader in (yaml.SafeLoader, yaml.CSafeLoader):
+        data = yaml.load((home / "multigrid.yaml").read_bytes(), loader)["data"]["init_args"]
+        assert data["val"]["init_args"]["source"] == str(home / "multigrid_val.csv")
+        assert data["val"]["init_args"]["classes"] == ["saut 😀 'haut'", "turn left", "turn right"]
+    lists = [read_manifest(home / f"multigrid_{split}.csv") for split in ("train", "val")]
+    assert str(path) in [manifest.path(row) for manifest in lists for row in range(len(manifest))]
+
+
+def test_a_folder_whose_name_is_no_utf_8_is_refused(videos, capsys):
+    home = videos / os.fsdecode("é".encode("latin-1"))
+    (videos / "videos").rename(home)
+    with pytest.raises(SystemExit):
+        main(["init", str(home), "--val", str(home)])
+    assert "udce9 is no UTF-8, so no config can name it. Rename it." in flowing(capsys.readouterr().err)
+    home.rename(videos / "videos")
+    (videos / "videos" / "jump").rename(videos / "videos" / os.fsdecode("é".encode("latin-1")))
+    with pytest.raises(SystemExit):
+        main(["init", "videos"])
+    assert "is no UTF-8, so no config can name it" in flowing(capsys.readouterr().err)
+
+
+def test_beside_a_gpu_the_config_uses_it(videos, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("lightning_multigrid.cli.init.CORES", 16)
+    main(["init", "videos"])
+    config = yaml.safe_load((videos / "multigrid.yaml").read_text())
+    assert config["trainer"]["precision"] == "bf16-mixed"
+    assert config["model"]["init_args"]["channels_last"] is True
+    assert config["data"]["init_args"]["num_workers"] == 14
 
 
 def test_what_init_says_of_videos_that_differ_and_of_paths_with_spaces(videos, capsys):
