@@ -6,8 +6,9 @@ from itertools import chain
 from typing import Any, Literal, cast
 
 import torch
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import Tensor
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_multigrid.clips import (
@@ -16,6 +17,7 @@ from lightning_multigrid.clips import (
     ClipSampling,
     PixelBatch,
     RepeatSampler,
+    Rounds,
     VideoBatch,
     VideoDataset,
     ViewBatch,
@@ -30,6 +32,7 @@ from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_n
 from lightning_multigrid.prepare import paths_without_own_table
 from lightning_multigrid.sources import Manifest, ManifestError, Source, VideoList, VideoSource, prepared_manifest
 from lightning_multigrid.video.broken_videos import BrokenVideos
+from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.kept_tables import KeptTables
 
 Split = Literal["train", "val", "test", "predict"]
@@ -347,10 +350,11 @@ class VideoDataModule(LightningDataModule):
         if split not in self._datasets:
             raise RuntimeError(f"The videos of `{split}` are not read yet. Call `setup` for their stage first.")
         training, data = split == "train", self._datasets[split]
-        sampler = self._sampler(split, data)
+        batch_size = self.batch_size if training else max(1, self.batch_size // self._views(split).per_video)
+        sampler = self._sampler(split, data, batch_size)
         return DataLoader(
             data,
-            batch_size=self.batch_size if training else max(1, self.batch_size // self._views(split).per_video),
+            batch_size=None if isinstance(sampler, Rounds) else batch_size,
             shuffle=training and sampler is None,
             sampler=sampler,
             drop_last=training and self.drop_last,
@@ -363,8 +367,8 @@ class VideoDataModule(LightningDataModule):
         )
 
     def _sampler(
-        self, split: Split, data: VideoDataset | ViewDataset
-    ) -> RepeatSampler | DistributedSampler[Any] | None:
+        self, split: Split, data: VideoDataset | ViewDataset, batch_size: int
+    ) -> RepeatSampler | Rounds | None:
         """The order of the videos, cut among the ranks; None for the order that torch and Lightning choose."""
         ranks = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
         if split == "train" and self.repeats > 1:
@@ -373,8 +377,14 @@ class VideoDataModule(LightningDataModule):
             return RepeatSampler(data, self.repeats, **(ranks or {}), seed=seed)
         if split in ("train", "predict") or ranks is None:
             return None
-        # The one that Lightning would add, without its warning of videos that count twice.
-        return DistributedSampler(data, **ranks, shuffle=False)
+        rounds = Rounds(data, batch_size, **ranks)
+        if rounds.repeats and not isinstance(cast("Any", self.trainer).lightning_module, VideoClassifier):
+            rank_zero_warn(
+                f"{len(data):,} videos in mini-batches of {batch_size} can't be cut into equally many for "
+                f"{rounds.num_replicas} devices, so some are evaluated twice. `VideoClassifier` counts them once, "
+                "other metrics don't. Evaluate on one device, or with a larger `batch_size`."
+            )
+        return rounds
 
     def _pixels(self) -> Literal["rgb", "yuv"]:
         if self.pixels != "auto":
