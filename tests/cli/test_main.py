@@ -139,7 +139,7 @@ def test_plan_on_other_devices_than_the_config_says(tmp_path, capsys, given, wor
     plan = json.loads(capsys.readouterr().out)
     assert (plan["devices"], plan["clips_per_device"], plan["global_clips"]) == (world, 48000 // world, 8 * world)
     assert plan["lr"] == 0.4
-    assert plan["linearly_scaled_lr"] == pytest.approx(0.4 * world / 16)
+    assert plan["lr_on_devices"] == pytest.approx(0.4 * world / 16)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,10 @@ def test_plan_of_a_preset_on_eight_gpus(capsys):
     text = flowing(text)
     assert "522786 steps instead of 1792500, 358 epochs" in text
     assert "on each of 8 devices" in text
-    assert "The config is for 128 devices; by linear scaling its LR would be 0.05 here." in text
+    assert (
+        "The config is for 128 devices. On 8 write 0.05 as its LR, in proportion to the clips of a step, or keep both by "
+        "`--trainer.accumulate_grad_batches=16`." in text
+    )
 
 
 def test_plan_counts_the_clips_that_it_finds(videos, capsys):
