@@ -162,8 +162,8 @@ class Preview:
     @property
     def scaled_lr(self) -> float:
         """The config's LR for the clips of a step on the devices of this plan, by the rule of the plan's own LRs."""
-        factor = self.world / self.configured_world
-        return self.lr * {"linear": factor, "sqrt": factor**0.5, "none": 1.0}[self.schedule.lr_scaling]
+        powers = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}
+        return self.lr * math.pow(self.world / self.configured_world, powers[self.schedule.lr_scaling])
 
     def as_json(self, forecast: Forecast) -> dict[str, Any]:
         """Returns the plan as plain values: positions in epochs, sizes in pixels, times in seconds."""

@@ -213,8 +213,8 @@ def test_plan_of_a_preset_on_eight_gpus(capsys):
     assert "522786 steps instead of 1792500, 358 epochs" in text
     assert "on each of 8 devices" in text
     assert (
-        "The config is for 128 devices. On 8 write 0.05 as its LR, in proportion to the clips of a step, or keep both by "
-        "`--trainer.accumulate_grad_batches=16`." in text
+        "The config is for 128 devices. On 8 write 0.05 as its LR, in proportion to the clips of a step, or keep both "
+        "by `--trainer.accumulate_grad_batches=16`." in text
     )
 
 
