@@ -104,7 +104,7 @@ def init(
         values["why_val"] += f" Prepared from the originals, with a short side of {needed} pixels."
     folder = f"{stem}_checkpoints"
     values |= {name: _in_yaml(where) for name, where in (sources | {"checkpoints": folder}).items()}
-    values |= {"path": quote(str(path)), "folder": folder, "best": quote(os.path.join(folder, "best.ckpt"))}
+    values |= {"path": quote(str(path)), "best": quote(os.path.join(folder, "best.ckpt"))}
     text = Template(Path(__file__).with_name("starter.yaml").read_text(encoding="utf-8")).substitute(values)
     with new_file(str(path)) as file:
         file.write(text.encode())
@@ -119,8 +119,9 @@ def init(
         say("Clips are not mirrored. If no class is the mirror image of another, `--flip` gets more out of the videos.")
     if values["short"]:
         say(f"{values['short']} So the config trains the baseline, and has the callback as a comment.")
-    words = "plan --measure", "fit"
-    commands = (f"    lightning-multigrid {word} --config {values['path']}" for word in words)
+    words = "plan --measure", "fit", "predict FOLDER"
+    commands = [f"    lightning-multigrid {word} --config {values['path']}" for word in words]
+    commands[-1] += f" --ckpt_path {values['best']}"
     say("\n".join(["Next:\n", *commands]))
 
 
@@ -239,7 +240,6 @@ def _training(videos: int, clip: Mapping[str, Any]) -> dict[str, Any]:
         "lr": f"{machine['lr'] * batch / 8:.3g}",
         "cores": CORES,
         "workers": workers,
-        "threads": "null" if torch.cuda.is_available() else max(1, CORES - workers),
         "precise": max(1, min(10, videos // batch)),
     }
 
