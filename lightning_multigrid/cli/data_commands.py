@@ -272,7 +272,8 @@ def _videos(
 def prepare_shown(manifest: Manifest, folder: StrPath, encoding: Encoding, **options: Any) -> Summary:
     """Prepares the videos of a manifest with a progress bar, and says what came of it; `options` are `prepare`'s."""
     with _stoppable(" What is there is whole, and the same command goes on from it."), progress_bar() as bar:
-        task = bar.add_task(os.path.basename(os.path.normpath(folder)), total=None, count="")
+        looks = f"looking for {len(manifest):,} videos"
+        task = bar.add_task(os.path.basename(os.path.normpath(folder)), total=None, count=looks)
 
         def show(now: Progress) -> None:
             bar.update(task, completed=now.done_bytes, total=max(1, now.total_bytes), count=str(now))

@@ -1,10 +1,8 @@
 """`init`: a first config for a folder or a list of videos, whose comments say why."""
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from math import ceil
 from pathlib import Path
 from shlex import quote
@@ -16,6 +14,7 @@ import torch
 import yaml
 
 from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, prepare_shown, printable
+from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say, wrapped
 from lightning_multigrid.files import VIDEO_SUFFIXES, new_file, write_csv
 from lightning_multigrid.prepare import Encoding, Look, look_at
@@ -41,6 +40,7 @@ def init(
     val: str | None = None,
     output: str = "multigrid.yaml",
     no_prepare: bool = False,
+    flip: bool = False,
     callback: bool = False,
 ) -> None:
     """Looks at videos, and writes a config of `fit` for them, whose comments say why.
@@ -51,14 +51,18 @@ def init(
 
     Args:
         source: A folder with a folder per class, or with `train` and `val` of that kind, or a list of `path label`.
-        val: Validation videos; by default a fifth of each class.
+        val: Validation videos; by default a fifth of each class, in whole recordings. Videos whose names differ in the
+            last number only count as one recording.
         output: The config to write.
         no_prepare: Train on the videos as they are.
+        flip: Mirror half of the training clips. Only where no class is the mirror image of another.
         callback: Write MultigridCallback however short the training is.
     """
     path = Path(output)
     if path.exists():
         raise ValueError(f"{path} exists already. Remove it, or give another `--output`.")
+    if not str(path.absolute()).isprintable():  # it stands in comments
+        raise ValueError(f"{printable(str(path.absolute()))} can't be named in a config. Give another `--output`.")
     if val is None and (splits := folder_splits(source)):
         source, val = splits["train"], splits["val"]
     manifest = read_manifest(source)
@@ -66,9 +70,10 @@ def init(
         raise ManifestError(
             f"The videos of {source} have no labels. Give a list of `path label`, or a folder per class."
         )
+    _in_yaml([*manifest.classes, *map(os.path.abspath, [source, val] if val else [])])  # refuses before the work
     looks, unread = look_at(manifest, _LOOKED_AT)
     whole = [row for row in range(len(manifest)) if row not in unread]
-    rows, held = _held_out(manifest, whole) if val is None else (whole, [])
+    rows, held, cut = hold_out(manifest, whole) if val is None else (whole, [], 0)
     clip = _clip(looks)
     training = _training(len(rows), clip)
     stem = str(path.with_suffix("").absolute())
@@ -89,27 +94,34 @@ def init(
     elif val is not None:
         others = VideoList(val).read(manifest.classes)
         broken |= {others.path(row): reason for row, reason in look_at(others, _LOOKED_AT)[1].items()}
-    values = {**clip, **training, **_words(manifest, looks), **_callback(training["plan"], callback)}
+    values = {**clip, **training, **_words(manifest, looks, flip), **_callback(training["plan"], callback)}
     values |= {"videos": videos, "why_val": "Labels count the classes."}
     if val is None:
-        values["why_val"] = "The last fifth of each class, by name, is for validation: neighbours may be of one scene."
+        values["why_val"] = "A fifth of each class is for validation, in whole recordings, by the videos' names."
+        if cut:
+            values["why_val"] = _cut(cut)
     if prepares:
         values["why_val"] += f" Prepared from the originals, with a short side of {needed} pixels."
     folder = f"{stem}_checkpoints"
-    values |= {name: json.dumps(where) for name, where in (sources | {"checkpoints": folder}).items()}
-    values |= {"path": quote(str(path)), "folder": folder, "best": quote(os.path.join(folder, "best.ckpt"))}
+    values |= {name: _in_yaml(where) for name, where in (sources | {"checkpoints": folder}).items()}
+    values |= {"path": quote(str(path)), "best": quote(os.path.join(folder, "best.ckpt"))}
     text = Template(Path(__file__).with_name("starter.yaml").read_text(encoding="utf-8")).substitute(values)
     with new_file(str(path)) as file:
-        file.write(text.encode("utf-8", "surrogateescape"))
+        file.write(text.encode())
     _say_broken(list(broken.values()), left_out=val is None or prepares)
     if broken and not prepares and len(manifest) > _LOOKED_AT:
         say(f"Only {_LOOKED_AT} videos were looked at: `lightning-multigrid check {quote(source)}` reads all of them.")
     _say_others([source] if val is None else [source, val])
     say(f"{videos:,} videos of {manifest.num_classes} classes{values['found']}.\nWritten to {path}.")
+    if cut:
+        say(f"warning: {_cut(cut)} `--val` takes videos of your own choice.")
+    if not flip:
+        say("Clips are not mirrored. If no class is the mirror image of another, `--flip` gets more out of the videos.")
     if values["short"]:
         say(f"{values['short']} So the config trains the baseline, and has the callback as a comment.")
-    words = "plan --measure", "fit"
-    commands = (f"    lightning-multigrid {word} --config {values['path']}" for word in words)
+    words = "plan --measure", "fit", "predict FOLDER"
+    commands = [f"    lightning-multigrid {word} --config {values['path']}" for word in words]
+    commands[-1] += f" --ckpt_path {values['best']}"
     say("\n".join(["Next:\n", *commands]))
 
 
@@ -148,6 +160,17 @@ def _prepare(
     return prepared, broken
 
 
+def _in_yaml(value: str | list[str]) -> str:
+    """Returns text, or a list of it, as YAML on one line; a `ManifestError` for names of files that are no UTF-8."""
+    for text in [value] if isinstance(value, str) else value:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ManifestError(f"{printable(text)} is no UTF-8, so no config can name it. Rename it.") from None
+    flow = {"default_flow_style": True, "default_style": '"', "width": math.inf, "allow_unicode": True}
+    return str(yaml.safe_dump(value, **flow)).rstrip("\n")
+
+
 def _say_broken(reasons: Sequence[str], left_out: bool) -> None:
     for reason in map(printable, reasons[:_NAMED]):
         say(f"Broken, left out: {reason}" if left_out else f"Broken: {reason}")
@@ -171,16 +194,11 @@ def _say_others(sources: Sequence[str]) -> None:
         say(f"No videos by their names, left out: {printable(', '.join(others[:3]))}{more}")
 
 
-def _held_out(manifest: Manifest, whole: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Returns the rows for training, and those for validation: of the whole videos the last fifth of each class."""
-    ordered = sorted(whole, key=lambda row: (manifest.label(row), manifest.path(row)))
-    by_class = [list(rows) for _, rows in groupby(ordered, key=manifest.label)]
-    held = [row for rows in by_class for row in rows[len(rows) - len(rows) // 5 :]]
-    if not held:
-        raise ManifestError(
-            f"No class of {manifest.origin} has 5 videos, so none can be held out for validation. Give `--val`."
-        )
-    return sorted(set(whole) - set(held)), sorted(held)
+def _cut(recordings: int) -> str:
+    return (
+        f"Recordings, by the videos' names, that are in training as well as in validation: {recordings:,}. Accuracy on "
+        "new recordings may be lower."
+    )
 
 
 def _clip(looks: Sequence[Look]) -> dict[str, Any]:
@@ -209,9 +227,10 @@ def _training(videos: int, clip: Mapping[str, Any]) -> dict[str, Any]:
     batch, epochs = _length(videos, batches)
     every = ceil(epochs / _VALIDATIONS)
     epochs = every * ceil(epochs / every)  # the last one is validated
-    workers = max(1, min(8, CORES - 1))
+    # Beside a GPU, two cores are for the main process and for pinning memory; a CPU computes with those that are left.
+    workers = max(1, CORES - 2 if torch.cuda.is_available() else min(8, CORES - 1))
     return {
-        **{name: machine[name] for name in ("model", "why_model")},
+        **{name: machine[name] for name in ("model", "why_model", "precision", "why_precision", "channels_last")},
         "plan": _plan(BatchShape(batch, clip["frames"], clip["size"]), videos, epochs),
         "batch_size": batch,
         "why_batch": "enough videos for mini-batches 16 times as large" if batch == 8 else "few, for steps enough",
@@ -221,7 +240,6 @@ def _training(videos: int, clip: Mapping[str, Any]) -> dict[str, Any]:
         "lr": f"{machine['lr'] * batch / 8:.3g}",
         "cores": CORES,
         "workers": workers,
-        "threads": "null" if torch.cuda.is_available() else max(1, CORES - workers),
         "precise": max(1, min(10, videos // batch)),
     }
 
@@ -257,14 +275,13 @@ def _fits(shape: BatchShape, videos: int) -> bool:
     return True
 
 
-def _words(manifest: Manifest, looks: Sequence[Look]) -> dict[str, object]:
+def _words(manifest: Manifest, looks: Sequence[Look], flip: bool) -> dict[str, object]:
     ends = [(f"{min(values):.4g}", f"{max(values):.4g}") for values in zip(*looks, strict=True)]
     frames, rate, short = (least if least == most else f"{least} to {most}" for least, most in ends)
-    sided = any(word in name.lower() for name in manifest.classes for word in ("left", "right"))
     return {
         "classes": manifest.num_classes,
-        "names": json.dumps(list(manifest.classes), ensure_ascii=False),
+        "names": _in_yaml(list(manifest.classes)),
         "found": f", short side {short} pixels, {frames} frames at {rate} per second",
-        "flip": str(not sided).lower(),
-        "why_flip": "classes tell left from right" if sided else "turn it off if a class tells left from right",
+        "flip": str(flip).lower(),
+        "why_flip": "as `--flip` says" if flip else "mirrors clips: only if no class mirrors another",
     }

@@ -2,17 +2,17 @@
 
 import logging
 import os
+import pickle
 import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.cli import ArgsType
 
 from lightning_multigrid.cli.commands import run
 from lightning_multigrid.cli.terminal import say
@@ -47,8 +47,11 @@ def _quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             if not sys.warnoptions:
-                for of_other_packages in (DeprecationWarning, FutureWarning):
-                    warnings.simplefilter("ignore", of_other_packages)
+                # Those of the user's code are shown: it is in none of these packages.
+                for kind in (DeprecationWarning, FutureWarning):
+                    warnings.filterwarnings(
+                        "ignore", category=kind, module="lightning|pytorch_lightning|torch|jsonargparse"
+                    )
                 # Our report says when the loader is too slow, and where it has logged; the callback sets how often.
                 ours = "does not have many workers|smaller than the logging interval|`tensorboardX` has been removed"
                 warnings.filterwarnings("ignore", f".*({ours})")
@@ -58,7 +61,7 @@ def _quiet() -> Iterator[None]:
             logger.removeFilter(of_use)
 
 
-def main(args: ArgsType = None) -> None:
+def main(args: Sequence[str] | None = None) -> None:
     """Runs a command line, that of the process if `args` is None. An error that a user can fix is one paragraph."""
     entry, threads = run, torch.get_num_threads()
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
@@ -75,6 +78,13 @@ def main(args: ArgsType = None) -> None:
     except torch.OutOfMemoryError as error:
         said = str(error).partition(". ")[0]
         say(f"error: {said}. Give a smaller `--data.batch_size`, or `--trainer.precision=16-mixed`.", sys.stderr)
+        raise SystemExit(1) from None
+    except pickle.UnpicklingError as error:
+        said = (
+            "The checkpoint holds more than tensors and plain values, such as objects among its "
+            "hyperparameters. If you trust who wrote it, resume by a script: `trainer.fit(..., weights_only=False)`."
+        )
+        say(f"error: {said} ({str(error).splitlines()[0]})", sys.stderr)
         raise SystemExit(1) from None
     except (ValueError, OSError, ModuleNotFoundError, MisconfigurationException) as error:
         ours = _raised_here(error)

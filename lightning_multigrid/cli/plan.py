@@ -43,6 +43,12 @@ from lightning_multigrid.video import VideoClassifier, VideoDataModule
 _UNKNOWN_BATCHES = 1000
 _CURVE_BATCHES = 200
 _POINTS_PER_PHASE = 24
+# How the LR goes with the clips of a step on all devices: Goyal et al. 2017, and Malladi et al. 2022 for Adam.
+_IN_WORDS = {
+    "linear": "in proportion to the clips of a step",
+    "sqrt": "with the square root of the clips of a step",
+    "none": "as `lr_scaling='none'` says",
+}
 
 
 @dataclass(frozen=True)
@@ -153,16 +159,19 @@ class Preview:
                 f"{self.lr:g} of the config."
             )
         if self.world != self.configured_world:
+            more, rest = divmod(self.configured_world, self.world)
+            keeps = f"--trainer.accumulate_grad_batches={more * self.plan.accumulate}"
             lines.append(
-                f"The config is for {self.configured_world} devices; by linear scaling its LR would be "
-                f"{self.scaled_lr:.3g} here."
+                f"The config is for {self.configured_world} devices. On {self.world} write {self.scaled_lr:.3g} as its "
+                f"LR, {_IN_WORDS[self.schedule.lr_scaling]}" + (f", or keep both by `{keeps}`." if not rest else ".")
             )
         return lines
 
     @property
     def scaled_lr(self) -> float:
-        """The config's LR, scaled with the clips of a global mini-batch (Goyal et al. 2017)."""
-        return self.lr * self.world / self.configured_world
+        """The config's LR for the clips of a step on the devices of this plan, by the rule of the plan's own LRs."""
+        powers = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}
+        return self.lr * math.pow(self.world / self.configured_world, powers[self.schedule.lr_scaling])
 
     def as_json(self, forecast: Forecast) -> dict[str, Any]:
         """Returns the plan as plain values: positions in epochs, sizes in pixels, times in seconds."""
@@ -184,7 +193,7 @@ class Preview:
             "seconds": forecast.training_seconds(steps) if steps else None,
             "lr": self.lr,
             "lr_scaling": schedule.lr_scaling,
-            "linearly_scaled_lr": self.scaled_lr,
+            "lr_on_devices": self.scaled_lr,
             "baseline_gflops_per_clip": _giga(forecast, baseline.shape),
             "baseline_saved_bytes": forecast.saved_bytes(baseline.shape),
             "phases": [

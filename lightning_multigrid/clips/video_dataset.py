@@ -7,7 +7,7 @@ names the broken ones. No file is held open, so workers may be forked or spawned
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -147,12 +147,18 @@ class ViewDataset(Dataset[VideoViews]):
     def __len__(self) -> int:
         return len(self.manifest)
 
-    def __getitem__(self, index: int) -> VideoViews:
-        """Returns the views of a video, or of a substitute: the same each time.
+    @overload
+    def __getitem__(self, index: int) -> VideoViews: ...
+    @overload
+    def __getitem__(self, index: list[int]) -> list[VideoViews]: ...
+    def __getitem__(self, index: int | list[int]) -> VideoViews | list[VideoViews]:
+        """Returns the views of a video, or of a substitute: the same each time. Those of several are a list.
 
         Raises:
             BrokenVideosError: If no video could be read in many attempts.
         """
+        if isinstance(index, list):
+            return [self[each] for each in index]
         return _first_readable(self.manifest, index, index, self._decode)
 
     def _decode(self, index: int, path: str, broken: tuple[BrokenVideo, ...]) -> VideoViews:

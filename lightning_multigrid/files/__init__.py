@@ -23,11 +23,19 @@ from lightning_multigrid.files.durable import (
     temporary_name,
     write_csv,
 )
-from lightning_multigrid.files.urls import RemoteFile, RemoteRoot, RemoteRootError, is_url, names_at, size_and_change
-from lightning_multigrid.files.watched import READ_TIMEOUT, HangError, WatchedFile, within
+from lightning_multigrid.files.urls import (
+    RemoteFile,
+    RemoteRoot,
+    RemoteRootError,
+    is_url,
+    names_at,
+    size_and_change,
+    sizes_and_changes,
+)
+from lightning_multigrid.files.watched import READ_TIMEOUT, HangError, WatchedFile, reads_within, time_limit, within
 
 __all__ = ["FRAME_SUFFIXES", "READ_TIMEOUT", "VIDEO_SUFFIXES", "Cursor", "HangError", "OutputError"]
 __all__ += ["ReadableFile", "RemoteFile", "RemoteRoot", "RemoteRootError", "StrPath", "WatchedFile", "cache_folder"]
 __all__ += ["is_url", "names_at", "new_file", "open_bytes", "output_errors", "path_argument", "quoted"]
-__all__ += ["remove_partial", "require", "size_and_change", "sync_folder", "sync_to_disk", "temporary_name"]
-__all__ += ["within", "write_csv"]
+__all__ += ["reads_within", "remove_partial", "require", "size_and_change", "sizes_and_changes", "sync_folder"]
+__all__ += ["sync_to_disk", "temporary_name", "time_limit", "within", "write_csv"]

@@ -4,7 +4,7 @@ import io
 import os
 
 from lightning_multigrid.files.urls import RemoteFile
-from lightning_multigrid.files.watched import READ_TIMEOUT, WatchedFile
+from lightning_multigrid.files.watched import WatchedFile
 
 ReadableFile = RemoteFile | WatchedFile
 
@@ -44,7 +44,7 @@ class Cursor:
         return self._position
 
 
-def open_bytes(path: str, timeout: float = READ_TIMEOUT) -> io.BufferedReader:
+def open_bytes(path: str, timeout: float | None = None) -> io.BufferedReader:
     """Opens an ordinary file on disk; each MB that is read of it may take `timeout` seconds.
 
     An OSError if it can't be opened; an `io.UnsupportedOperation` if it is a folder, a pipe or a device.

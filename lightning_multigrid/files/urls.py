@@ -4,14 +4,17 @@ import os
 import posixpath
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from lightning_multigrid.files.watched import READ_TIMEOUT, HangError, Watch, within
+from lightning_multigrid.files.watched import HangError, Watch, time_limit, within
 
 _Result = TypeVar("_Result")
+_AT_ONCE = 32  # questions to a store, each of which may take tens of milliseconds
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -74,7 +77,7 @@ class RemoteRoot:
 class RemoteFile:
     """A file at a URL, with the interface of a `WatchedFile`; `modified` changes if its store reports a change."""
 
-    def __init__(self, url: str, timeout: float) -> None:
+    def __init__(self, url: str, timeout: float | None) -> None:
         _check_readable(url)
         self._watch = Watch(timeout)
         self.failure: OSError | None = None
@@ -111,7 +114,7 @@ class RemoteFile:
             raise OSError(f"{type(error).__name__}: {error}") from error
 
 
-def size_and_change(path: str, timeout: float = READ_TIMEOUT) -> tuple[int, int]:
+def size_and_change(path: str, timeout: float | None = None) -> tuple[int, int]:
     """Returns the bytes of a file on disk or at a URL, and a number that changes when it does; or raises an OSError."""
     if is_url(path):
         file = RemoteFile(path, timeout)
@@ -120,14 +123,28 @@ def size_and_change(path: str, timeout: float = READ_TIMEOUT) -> tuple[int, int]
     return found.st_size, found.st_mtime_ns
 
 
+def sizes_and_changes(paths: Iterable[str]) -> dict[str, tuple[int, int] | OSError | ValueError]:
+    """Returns for each path what `size_and_change` does, or its error. It asks for many files at a time."""
+    distinct = list(dict.fromkeys(paths))
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return dict(zip(distinct, pool.map(partial(_size_or_error, time_limit()), distinct), strict=True))
+
+
+def _size_or_error(timeout: float, path: str) -> tuple[int, int] | OSError | ValueError:
+    try:
+        return size_and_change(path, timeout)
+    except (OSError, ValueError) as error:
+        return error
+
+
 def names_at(folder: str) -> frozenset[str]:
     """Returns the names in a folder on disk or at a URL; none if there is no such folder, or it can't be listed.
 
-    A `HangError` if a folder on disk isn't listed within `READ_TIMEOUT` seconds.
+    A `HangError` if a folder on disk isn't listed in time.
     """
     if not is_url(folder):
         try:
-            return frozenset(within(READ_TIMEOUT, lambda: os.listdir(folder)))
+            return frozenset(within(None, lambda: os.listdir(folder)))
         except HangError:
             raise
         except OSError:

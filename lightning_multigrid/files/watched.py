@@ -11,13 +11,16 @@ the others are still read.
 import os
 import stat
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from queue import Empty, SimpleQueue
 from typing import TypeVar, cast
 
 _Result = TypeVar("_Result")
 READ_TIMEOUT = 60.0
 """Seconds that a read may take where nothing else is said."""
+_limit = ContextVar("read_timeout", default=READ_TIMEOUT)
 _MOST_HALVES = 6  # a drive that is only slow still gets a second of 60
 
 
@@ -25,19 +28,35 @@ class HangError(OSError):
     """A read that did not end in time."""
 
 
-def within(timeout: float, job: Callable[[], _Result]) -> _Result:
+@contextmanager
+def reads_within(timeout: float) -> Iterator[None]:
+    """Within it, reads of files that name no other time limit may take `timeout` seconds, also later on."""
+    before = _limit.set(timeout)
+    try:
+        yield
+    finally:
+        _limit.reset(before)
+
+
+def within(timeout: float | None, job: Callable[[], _Result]) -> _Result:
     """Returns what a job returns that reads from a drive: a `HangError` if it takes more than `timeout` seconds.
 
-    While other reads of this process hang, it is given less time.
+    None is the time limit of `reads_within`, else `READ_TIMEOUT`. While other reads of this process hang, there is less
+    time.
     """
-    return _threads.run(job, timeout)
+    return _threads.run(job, time_limit(timeout))
+
+
+def time_limit(timeout: float | None = None) -> float:
+    """Returns the seconds that a read may take: those that are given, else those of `reads_within`."""
+    return _limit.get() if timeout is None else timeout
 
 
 class Watch:
     """Runs the reads of one file, each with a time limit in seconds. After a read that hung no other is begun."""
 
-    def __init__(self, timeout: float) -> None:
-        self.timeout = timeout
+    def __init__(self, timeout: float | None) -> None:
+        self.timeout = time_limit(timeout)
         self.hung: HangError | None = None
 
     def run(self, job: Callable[[], _Result]) -> _Result:
@@ -54,7 +73,7 @@ class Watch:
 class WatchedFile:
     """An ordinary file, open for reading; opening it and each read may take `timeout` seconds, else a `HangError`."""
 
-    def __init__(self, path: str, timeout: float = READ_TIMEOUT) -> None:
+    def __init__(self, path: str, timeout: float | None = None) -> None:
         self._watch = Watch(timeout)
         self.failure: OSError | None = None  # of a read through a `Cursor`, which can't raise it
         self._descriptor = -1

@@ -5,6 +5,7 @@ A grid takes some of the baseline's frames and resizes their pixels. Both happen
 `Subset`, `random_split` and `ConcatDataset` of clip datasets forward requests instead.
 """
 
+import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import replace
@@ -17,7 +18,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from lightning_multigrid.loading.randomness import derive_seed, own_generators, reseed_own, seed_host, seeded
 from lightning_multigrid.loading.reduction import baseline_grid, draw_frames
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips
-from lightning_multigrid.loading.samples import Name, Path, SampleParts
+from lightning_multigrid.loading.samples import Name, Path, SampleParts, shown
 
 
 class FixedClips:
@@ -55,19 +56,27 @@ class FixedClips:
         self.dataset = dataset
         self._parts, self.divisor = SampleParts(layout, clips, follow or {}), 1
         try:
-            self.first, self.frames, self.size, self._lengths = look(self._look)
+            self.first, self.frames, self.size, self._lengths, unsure = look(self._look)
         except ValueError as error:
             raise ValueError(f"{type(dataset).__name__}: {error}") from error
+        for name in unsure:
+            warnings.warn(
+                f"{type(dataset).__name__}: {name} of the first sample equals the frames of its clip. If it counts "
+                f"frames, it has to follow the clip: `MultigridCallback(follow={{{name}: 'f'}})` for how many are no "
+                f"padding, 't' for a position; else `{{{name}: ''}}` leaves it as it is.",
+                stacklevel=2,
+            )
 
-    def _look(self) -> tuple[int, int, int, dict[Path, int]]:
-        """The first sample that is not None: its index, its grid, and the frames of each of its clips."""
+    def _look(self) -> tuple[int, int, int, dict[Path, int], list[str]]:
+        """The first sample that is not None: its index, its grid, the frames of its clips, what may count frames."""
         with seeded(0):
             read = ((index, self.dataset[index]) for index in range(min(100, len(self))))
             first, sample = next((pair for pair in read if pair[1] is not None), (0, None))
         found = self._parts.check(sample)
         frames, size = baseline_grid(found)
         self._parts.reduced(sample, ClipRequest(0, frames, size, seed=0))  # refuses what can't follow
-        return first, frames, size, {path: clip.lengths["T"] for path, clip in found.items() if "T" in clip.axes}
+        lengths = {path: clip.lengths["T"] for path, clip in found.items() if "T" in clip.axes}
+        return first, frames, size, lengths, [shown(path) for path in self._parts.maybe_frames(sample)]
 
     def __len__(self) -> int:
         return len(cast("Sized", self.dataset))

@@ -22,13 +22,16 @@ from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.schedule import frame_indices, span, stride_range
 
 K = TypeVar("K")
+# The axis along which a number is measured.
+_MEASURED = {"x": "W", "w": "W", "y": "H", "h": "H", "t": "T", "f": "T"}
 
 
-def draw_frames(lengths: Mapping[K, int], frames: int, seed: int) -> dict[K, Sequence[int]]:
+def draw_frames(lengths: Mapping[K, int], frames: int, seed: int, real: float | None = None) -> dict[K, Sequence[int]]:
     """Draws which frames stay of clips that show the same time, so that `frames` of the longest clip stay (Sec. 3.1).
 
     All clips get one random integer stride and one random start, at which each of them has a frame. So frame i of a
-    clip of T frames shows the same share i / T of the time before and afterwards.
+    clip of T frames shows the same share i / T of the time before and afterwards. If only the first `real` frames of
+    the longest clip are no padding, the others are drawn only where these don't suffice.
 
     >>> {name: list(taken) for name, taken in draw_frames({"fast": 16, "slow": 4}, frames=8, seed=1).items()}
     {'fast': [8, 9, 10, 11, 12, 13, 14, 15], 'slow': [2, 3]}
@@ -45,7 +48,8 @@ def draw_frames(lengths: Mapping[K, int], frames: int, seed: int) -> dict[K, Seq
         )
     draw = random.Random(seed)
     stride = draw.randint(*stride_range(frames, longest, stride=1))
-    start = unit * draw.randint(0, (longest - 1 - span(frames - 1, stride)) // unit)
+    last = longest if real is None else min(longest, max(1, int(real)))
+    start = unit * draw.randint(0, max(0, last - 1 - span(frames - 1, stride)) // unit)
     return {
         name: frame_indices(length, frames * length // longest, stride, start * length // longest)
         for name, length in lengths.items()
@@ -71,14 +75,18 @@ def baseline_grid(clips: Mapping[Any, Clip]) -> tuple[int, int]:
 
 
 def changes(
-    clips: Mapping[K, Clip], request: ClipRequest, baseline: tuple[int, int] | None = None, divisor: int = 1
+    clips: Mapping[K, Clip],
+    request: ClipRequest,
+    baseline: tuple[int, int] | None = None,
+    divisor: int = 1,
+    real: float | None = None,
 ) -> dict[K, "Change"]:
     """Returns how each clip of a sample comes to the grid of a request, which is that of the longest clip (Sec. 3.1).
 
     `baseline` has the frames and the size of the dataset's clips, by default of this sample's. A sample with others
     gets other frames and another size than the request's, in the same ratio; on the baseline's grid it stays as it is.
     H and W keep their ratio as nearly as multiples of `divisor` allow, which are those of the longest clip: a clip of
-    half its size has multiples of half as many pixels.
+    half its size has multiples of half as many pixels. `real` is that of `draw_frames`.
     """
     lengths = {key: clip.lengths for key, clip in clips.items()}
     in_time = {key: before["T"] for key, before in lengths.items() if "T" in before}
@@ -88,7 +96,7 @@ def changes(
     if own[0] != usual and in_time:
         unit = own[0] // gcd(*in_time.values())
         frames = unit * max(1, round(own[0] * request.frames / usual / unit))
-    taken = draw_frames(in_time, frames, request.seed) if in_time else {}
+    taken = draw_frames(in_time, frames, request.seed, real) if in_time else {}
 
     def sides(before: Mapping[str, int]) -> tuple[int, int]:
         if request.size == size:
@@ -141,41 +149,63 @@ class Change:
 
     def fits(self, values: Any, axes: str, numbers: str) -> bool:
         """Whether something with these axes has the frames and pixels of the clip; see `of_follower`."""
-        if isinstance(values, (list, tuple)):
+        if "T" in map(_MEASURED.get, numbers) and "T" not in self.before:
+            return False
+        if isinstance(values, (list, tuple)) and axes:
             parts = values if axes[1:] or numbers else ()
-            of_frames = axes[:1] == "T" and len(values) == self.before.get("T")
+            of_frames = axes[0] == "T" and len(values) == self.before.get("T")
             return of_frames and all(self.fits(part, axes[1:], numbers) for part in parts)
+        shape = _shape(values)
+        if not axes and len(numbers) == 1 and shape == ():
+            return True
         expected = [self.before.get(axis) if axis in "THW" else ... for axis in axes] + [len(numbers)] * bool(numbers)
-        shape = getattr(values, "shape", (None,))
-        return len(shape) == len(expected) and all(
-            length in (..., found) for length, found in zip(expected, shape, strict=True)
+        return (
+            shape is not None
+            and len(shape) == len(expected)
+            and all(length in (..., found) for length, found in zip(expected, shape, strict=True))
         )
 
     def of_follower(self, values: Any, axes: str, numbers: str) -> Any:
-        """Returns what follows the clip: a tensor, an array, or a list of what belongs to each frame.
+        """Returns what follows the clip: a tensor, an array, a number, or a list of what belongs to each frame.
 
         `axes` has a letter for each axis, of which T, H and W are the clip's. `numbers` has one for each number of a
-        further, last axis: x and w are scaled as W, and y and h as H.
+        further, last axis, or for a single one: x and w are scaled as W, y and h as H; t and f become how many of the
+        frames that stay are before.
         """
         taken = self.taken
-        if isinstance(values, (list, tuple)):
+        if isinstance(values, (list, tuple)) and axes:
             parts = [values[frame] for frame in self.frames]
             further = axes[1:] or numbers
             return type(values)(self.of_follower(part, axes[1:], numbers) if further else part for part in parts)
-        if not set(taken) & {*axes, *("HW" if numbers else "")}:
+        if not set(taken) & {*axes, *map(_MEASURED.get, numbers)}:
             return values
         changed = torch.as_tensor(values)
         for axis in set(taken) & set(axes):
             changed = _select(changed, axes.index(axis), taken[axis])
         if numbers:
-            across, down = self.width / self.before["W"], self.height / self.before["H"]
-            factors = [across if number in "xw" else down if number in "yh" else 1.0 for number in numbers]
-            scaled = changed * torch.tensor(factors, dtype=torch.float64)
-            changed = (scaled if changed.is_floating_point() else scaled.round()).to(changed.dtype)
+            columns = changed.unbind(-1) if changed.ndim else [changed]
+            moved = [self._moved(column, number) for column, number in zip(columns, numbers, strict=True)]
+            changed = torch.stack(moved, dim=-1).view(changed.shape)
         return self._like(values, changed)
 
+    def _moved(self, values: Tensor, number: str) -> Tensor:
+        """Numbers that are measured in pixels or frames of the clip."""
+        axis, moved = _MEASURED.get(number), values.double()
+        if axis is None:
+            return values
+        if axis == "T":
+            step = self.frames[1] - self.frames[0] if len(self.frames) > 1 else 1
+            moved = ((moved - self.frames[0]) / step).clamp(0, len(self.frames))
+        else:
+            moved = moved * {"H": self.height, "W": self.width}[axis] / self.before[axis]
+        whole = torch.ceil if axis == "T" else torch.round
+        return (moved if values.is_floating_point() else whole(moved)).to(values.dtype)
+
     def _like(self, given: Any, changed: Tensor) -> Any:
-        """An array for an array, and for one of torchvision's kinds of tensors another of its kind."""
+        """Numbers, a list, an array or one of torchvision's kinds of tensors for what is one itself; else a tensor."""
+        if isinstance(given, (int, float, list, tuple, np.generic)):
+            kind: Any = type(given)
+            return kind(changed.tolist())
         if isinstance(given, np.ndarray):
             return changed.numpy()
         kinds = sys.modules.get("torchvision.tv_tensors")  # who holds such a tensor has imported them
@@ -183,6 +213,13 @@ class Change:
             return changed
         canvas = {"canvas_size": (self.height, self.width)} if hasattr(given, "canvas_size") else {}
         return kinds.wrap(changed, like=given, **canvas)
+
+
+def _shape(values: Any) -> tuple[int, ...] | None:
+    """The shape of a tensor, an array, a number or a list of numbers; None for anything else."""
+    if isinstance(values, (list, tuple)) and all(isinstance(value, (int, float)) for value in values):
+        return (len(values),)
+    return () if isinstance(values, (int, float)) else getattr(values, "shape", None)
 
 
 def _select(values: Tensor, axis: int, indices: Sequence[int]) -> Tensor:

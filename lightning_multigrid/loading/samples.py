@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from string import ascii_lowercase
 from typing import Any
 
@@ -60,7 +60,9 @@ class SampleParts:
                     f"'CTHW' or 'THW', got {axes!r}."
                 )
         for name, spec in self.follow.items():
-            axes, _ = _split(spec)
+            axes, numbers = _split(spec)
+            if "f" in numbers and spec != "f":
+                raise ValueError(f"`follow` names how many frames are real by 'f' alone, got {spec!r} for {name!r}.")
             if not re.fullmatch("[A-Z]*", axes) or len(set(axes)) < len(axes) or len({*"HW"} & {*axes}) == 1:
                 raise ValueError(
                     f"`follow` must name each axis of {name!r} by a capital of its own, H and W both or neither, and "
@@ -101,35 +103,49 @@ class SampleParts:
                 f"got {type(sample).__name__}. Let `__getitem__` return the tensor, or a tuple, list, dict or "
                 "namedtuple that holds it."
             )
-        masks = {_shown(path): clip for path, clip in found.items() if _is_of_labels(clip.values)}
+        masks = {shown(path): clip for path, clip in found.items() if _is_of_labels(clip.values)}
         if self.clips is None and len(found) > 1:
-            line = f"clips=[{', '.join(shown for shown in map(_shown, found) if shown not in masks)}]"
-            follow = ", ".join(f"{shown}: {clip.axes!r}" for shown, clip in masks.items())
+            line = f"clips=[{', '.join(name for name in map(shown, found) if name not in masks)}]"
+            follow = ", ".join(f"{name}: {clip.axes!r}" for name, clip in masks.items())
             line += f", follow={{{follow}}}" if masks else ""
             raise ValueError(
                 f"A sample must hold one clip, got {len(found)}, of "
                 f"{' and '.join(str(tuple(clip.values.shape)) for clip in found.values())}. Say which ones are clips, "
                 f"and which ones are masks that follow them, for instance `MultigridCallback({line})`."
             )
-        for shown, clip in masks.items():
+        for name, clip in masks.items():
             raise ValueError(
-                f"The clip {shown} is of {clip.values.dtype}, but only uint8 and floating point are resized "
-                f"bilinearly. Convert it, or let it follow a clip, as masks do: `follow={{{shown}: {clip.axes!r}}}`."
+                f"The clip {name} is of {clip.values.dtype}, but only uint8 and floating point are resized "
+                f"bilinearly. Convert it, or let it follow a clip, as masks do: `follow={{{name}: {clip.axes!r}}}`."
             )
         apart = [*found, *(_find(sample, name)[0] for name in self.follow)]
-        for path, values in _tensors(sample):
-            boxes = hasattr(values, "canvas_size")  # as torchvision's kinds of tensors have it
+        unnamed = [(path, part) for path, part in _all_parts(sample) if not _is_in(path, apart)]
+        for path, values in unnamed:
+            shape = _shape(values)
+            if any(other[: len(path)] == path for other in apart) or not shape:
+                continue  # it holds a clip, or is a number
             for lengths in (clip.lengths for clip in found.values()):
-                shape = iter(values.shape)  # which holds the clip's lengths in their order, if it is a mask
-                if not _is_in(path, apart) and (boxes or all(length in shape for length in lengths.values())):
-                    axes = "Nxyxy" if boxes else "".join(lengths)
+                axes = "Nxyxy" if hasattr(values, "canvas_size") else _axes(shape, lengths)  # torchvision's boxes
+                if axes is not None:
                     raise ValueError(
-                        f"{_shown(path)}, of {_product(values.shape)}, may belong to a clip of "
+                        f"{shown(path)}, of {_product(shape)}, may belong to a clip of "
                         f"{_product(lengths.values())} ({' x '.join(lengths)}), and would have to follow it to other "
-                        f"grids. Name its axes, for instance `MultigridCallback(follow={{{_shown(path)}: {axes!r}}})`, "
-                        f"or {_STAY[: values.ndim]!r} to leave it as it is."
+                        f"grids. Name its axes, for instance `MultigridCallback(follow={{{shown(path)}: {axes!r}}})`, "
+                        f"or {_STAY[: len(shape)]!r} to leave it as it is."
                     )
         return found
+
+    def maybe_frames(self, sample: Any) -> list[Path]:
+        """Returns the numbers that nobody named and that equal the frames of a clip, where a sample has several.
+
+        A single one is the label.
+        """
+        clips = self.find_clips(sample)
+        apart = [_find(sample, name)[0] for name in self.follow]
+        unnamed = [(path, part) for path, part in _all_parts(sample) if not _is_in(path, apart)]
+        numbers = {path: int(part) for path, part in unnamed if _is_whole_number(part)}
+        frames = {clip.lengths.get("T", 1) for clip in clips.values()} - {1}
+        return [path for path, number in numbers.items() if number in frames and len(numbers) > 1]
 
     def reduced(
         self, sample: Any, request: ClipRequest, baseline: tuple[int, int] | None = None, divisor: int = 1
@@ -138,19 +154,26 @@ class SampleParts:
         clips = self.find_clips(sample)
         if not clips:
             return sample
-        change_of, reduced = changes(clips, request, baseline, divisor), sample
+        lengths = [_find(sample, name)[1] for name, spec in self.follow.items() if spec == "f"]
+        real = min(map(float, lengths)) if lengths else None
+        change_of, reduced = changes(clips, request, baseline, divisor, real), sample
+        longest = max(change_of.values(), key=lambda change: change.before.get("T", 1))
         for path, clip in clips.items():
             reduced = _put(reduced, path, change_of[path].of_clip(clip))
         for name, spec in self.follow.items():
             path, values = _find(sample, name)
-            change = next((change for change in change_of.values() if change.fits(values, *_split(spec))), None)
+            axes, numbers = _split(spec)
+            if not {*"THW"} & {*axes} and not numbers:
+                continue  # it stays
+            candidates = [longest] if {*"tf"} & {*numbers} else change_of.values()
+            change = next((change for change in candidates if change.fits(values, axes, numbers)), None)
             if change is None:
                 given = tuple(values.shape) if hasattr(values, "shape") else f"{values!r:.60}"
                 raise ValueError(
-                    f"{_shown(path)} of a sample has to follow a clip with the axes {spec!r}, but it is {given}, and "
+                    f"{shown(path)} of a sample has to follow a clip with the axes {spec!r}, but it is {given}, and "
                     f"the clip {' or '.join(f'{tuple(clip.values.shape)} ({clip.axes})' for clip in clips.values())}."
                 )
-            reduced = _put(reduced, path, change.of_follower(values, *_split(spec)))
+            reduced = _put(reduced, path, change.of_follower(values, axes, numbers))
         return reduced
 
 
@@ -158,7 +181,8 @@ def _product(lengths: Iterable[int]) -> str:
     return " x ".join(map(str, lengths))
 
 
-def _shown(path: Path) -> str:
+def shown(path: Path) -> str:
+    """A path as `clips` and `follow` name it."""
     return repr(path[0] if len(path) == 1 else ".".join(map(str, path)))
 
 
@@ -168,8 +192,24 @@ def _split(spec: str) -> tuple[str, str]:
     return axes.replace(" ", ""), spec[len(axes) :]
 
 
+def _axes(shape: Sequence[int], lengths: Mapping[str, int]) -> str | None:
+    """Letters for axes that hold those of a clip in their order, or one for each of its frames; None if they don't."""
+    for clip in (lengths, {axis: length for axis, length in lengths.items() if axis == "T"}):
+        letters, left, stay = "", list(clip.items()), iter(_STAY)
+        for length in shape:
+            letters += left.pop(0)[0] if left and left[0][1] == length else next(stay, "Z")
+        if not left and max(clip.values(), default=1) > 1:
+            return letters
+    return None
+
+
 def _parts(sample: Any) -> Mapping[Any, Any]:
-    """The parts of a dict, a tuple, a list or a namedtuple by key, index or attribute; of anything else none."""
+    """The parts of a container by key, index or attribute; of anything else none.
+
+    Containers are dicts, tuples, lists, namedtuples and dataclasses.
+    """
+    if is_dataclass(sample) and not isinstance(sample, (Mapping, type)):
+        return {each.name: getattr(sample, each.name) for each in fields(sample)}
     if isinstance(sample, (tuple, list)):
         return dict(zip(getattr(sample, "_fields", range(len(sample))), sample, strict=True))
     return sample if isinstance(sample, Mapping) else {}
@@ -178,8 +218,26 @@ def _parts(sample: Any) -> Mapping[Any, Any]:
 def _tensors(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     if isinstance(sample, (Tensor, np.ndarray)):
         yield path, sample
+    yield from ((inner, part) for inner, part in _all_parts(sample, path) if isinstance(part, (Tensor, np.ndarray)))
+
+
+def _all_parts(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """All that containers hold, and all that is within, by their paths."""
     for key, part in _parts(sample).items():
-        yield from _tensors(part, (*path, key))
+        yield (*path, key), part
+        yield from _all_parts(part, (*path, key))
+
+
+def _shape(part: Any) -> tuple[int, ...] | None:
+    if isinstance(part, (Tensor, np.ndarray)):
+        return tuple(part.shape)
+    return (len(part),) if isinstance(part, (list, tuple)) else None
+
+
+def _is_whole_number(part: Any) -> bool:
+    if isinstance(part, Tensor):
+        return part.ndim == 0 and not (part.is_floating_point() or part.dtype == torch.bool)
+    return isinstance(part, (int, np.integer)) and not isinstance(part, bool)
 
 
 def _find(sample: Any, name: Name) -> tuple[Path, Any]:
@@ -212,7 +270,10 @@ def _put(sample: Any, path: Path, value: Any) -> Any:
         values = (parts | {path[0]: changed}).values()
         return type(sample)(*values) if hasattr(sample, "_fields") else type(sample)(values)
     copied = copy(sample)
-    copied[path[0]] = changed
+    if is_dataclass(sample):
+        object.__setattr__(copied, str(path[0]), changed)  # also of a frozen one
+    else:
+        copied[path[0]] = changed
     return copied
 
 

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from lightning_multigrid.decode import BrokenVideosError
-from lightning_multigrid.files import OutputError, StrPath, is_url, path_argument, size_and_change
+from lightning_multigrid.files import OutputError, StrPath, is_url, path_argument, sizes_and_changes
 from lightning_multigrid.prepare.names import names_of
 from lightning_multigrid.prepare.output import Output, PlannedVideo, open_output
 from lightning_multigrid.prepare.parts import Part, how_to_finish
@@ -136,15 +136,16 @@ def _planned(
     """Each source, or those of a part, with its name in the output; and those that are not there, with the reason."""
     videos: dict[str, PlannedVideo] = {}
     broken: dict[str, str] = {}
-    for place, (source, name) in enumerate(names_of(sources, root).items()):
-        if share is not None and not share.has(place):
+    all_named = enumerate(names_of(sources, root).items())
+    named = [(place, names) for place, names in all_named if share is None or share.has(place)]
+    found = sizes_and_changes(source for _, (source, _) in named)
+    for place, (source, name) in named:
+        size = found[source]
+        if isinstance(size, OSError | ValueError):
+            missing = isinstance(size, FileNotFoundError | NotADirectoryError)
+            broken[source] = "there is no such file" if missing else str(getattr(size, "strerror", None) or size)
             continue
-        try:
-            videos[source] = PlannedVideo(source, name, place, *size_and_change(source))
-        except (OSError, ValueError) as error:
-            missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-            broken[source] = "there is no such file" if missing else str(getattr(error, "strerror", None) or error)
-            continue
+        videos[source] = PlannedVideo(source, name, place, *size)
         if not is_url(source) and os.path.realpath(source).startswith(os.path.join(output, "")):
             raise ValueError(
                 f"{source} lies in the output folder {output}, where it might be overwritten. Give a folder of its "

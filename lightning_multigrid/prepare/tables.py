@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -11,7 +10,7 @@ from typing import NamedTuple
 from rich import filesize
 
 from lightning_multigrid.decode import FrameTable, VideoError, make_table
-from lightning_multigrid.files import READ_TIMEOUT, size_and_change
+from lightning_multigrid.files import READ_TIMEOUT, sizes_and_changes
 from lightning_multigrid.prepare.processes import TaskFailure, run_tasks
 from lightning_multigrid.prepare.progress import Progress, progress_bar
 from lightning_multigrid.sources import TableStore
@@ -159,10 +158,12 @@ def without_table(paths: Sequence[str], store: TableStore, *, sampled: bool = Fa
     if sampled:
         some = there[:: max(1, len(there) // _SAMPLE)]
         there = there if any(_is_old(data) for data in _tables(some, store)) else []
+    found = sizes_and_changes([*missing, *there])
+    sizes = {path: size[0] if isinstance(size, tuple) else 0 for path, size in found.items()}
     for path, data in zip(there, _tables(there, store), strict=True):
-        if _is_old(data, path):
+        if _is_old(data, sizes[path]):
             missing[path] = None
-    return {path: _size(path) for path in missing}
+    return {path: sizes[path] for path in missing}
 
 
 def _tables(paths: Sequence[str], store: TableStore) -> Iterator[bytes]:
@@ -170,16 +171,10 @@ def _tables(paths: Sequence[str], store: TableStore) -> Iterator[bytes]:
     return (tables[row] for row in range(len(paths)))
 
 
-def _is_old(data: bytes, path: str | None = None) -> bool:
-    """Whether a table is to be made again: another FFmpeg made it, or the file at a path has another size."""
+def _is_old(data: bytes, size: int | None = None) -> bool:
+    """Whether a table is to be made again: another FFmpeg made it, or its video has another size now."""
     try:
         table = FrameTable.from_bytes(data)
     except ValueError:
         return True
-    return not table.is_current or (path is not None and table.file_size != _size(path))
-
-
-def _size(path: str) -> int:
-    with suppress(OSError, ValueError):
-        return size_and_change(path)[0]
-    return 0
+    return not table.is_current or (size is not None and table.file_size != size)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 
-from lightning_multigrid.files import FRAME_SUFFIXES, READ_TIMEOUT, VIDEO_SUFFIXES, quoted, within
+from lightning_multigrid.files import FRAME_SUFFIXES, VIDEO_SUFFIXES, quoted, within
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.text import ManifestError, said
 
@@ -75,7 +75,7 @@ class ClassFolders:
         """Returns the folders in a folder, and its files with a known suffix, sorted."""
         folders, files = [], []
         try:
-            entries = within(READ_TIMEOUT, lambda: list(os.scandir(folder)))
+            entries = within(None, lambda: list(os.scandir(folder)))
         except OSError as error:
             raise ManifestError(f"{folder} can't be listed: {said(error)}. Check its permissions.") from error
         for entry in sorted((entry for entry in entries if entry.name[0] != "."), key=lambda entry: entry.name):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lightning_multigrid.files import READ_TIMEOUT, HangError, StrPath, WatchedFile, path_argument, within
+from lightning_multigrid.files import HangError, StrPath, WatchedFile, path_argument, within
 from lightning_multigrid.sources.array_file import check_offsets, read_arrays, save_arrays
 from lightning_multigrid.sources.manifest import Manifest, Rows
 from lightning_multigrid.sources.table_column import TableColumn
@@ -58,7 +58,7 @@ def prepared_manifest(path: str) -> str | None:
         return path
     names = (MANIFEST_NAME, *_OLDER_NAMES)
     try:
-        there = within(READ_TIMEOUT, lambda: [os.path.isfile(os.path.join(path, name)) for name in names])
+        there = within(None, lambda: [os.path.isfile(os.path.join(path, name)) for name in names])
     except HangError as error:
         raise ManifestError(f"{path} can't be read: {said(error)}. Check the drive.") from error
     if there[0]:

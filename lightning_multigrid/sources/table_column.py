@@ -5,7 +5,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from lightning_multigrid.files import READ_TIMEOUT, HangError, WatchedFile
+from lightning_multigrid.files import HangError, WatchedFile, time_limit
 
 _MOST_OPEN = 32  # files at a time: workers have hundreds of tensors open
 
@@ -18,11 +18,11 @@ class TableColumn:
     Args:
         files: Absolute paths of the files that hold the tables.
         places: R x 3, int64: for each row, which of the files, and where in it the table begins and ends.
-        timeout: Seconds that a read may take.
+        timeout: Seconds that a read may take; None is the limit of `reads_within`.
     """
 
-    def __init__(self, files: Sequence[str], places: Tensor, timeout: float = READ_TIMEOUT) -> None:
-        self.files, self.places, self.timeout = tuple(files), places, timeout
+    def __init__(self, files: Sequence[str], places: Tensor, timeout: float | None = None) -> None:
+        self.files, self.places, self.timeout = tuple(files), places, time_limit(timeout)
 
     def __len__(self) -> int:
         return len(self.places)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from lightning_multigrid.files import READ_TIMEOUT, HangError, StrPath, open_bytes, path_argument, quoted, within
+from lightning_multigrid.files import HangError, StrPath, open_bytes, path_argument, quoted, within
 
 _LONGEST_LINE = 2**17  # annotation files have no longer ones; a binary or a JSON file may be one of gigabytes
 
@@ -38,10 +38,10 @@ def said(error: OSError) -> str:
     return f"{error}, as on a network drive that is gone" if isinstance(error, HangError) else str(error.strerror)
 
 
-def open_text(path: str) -> TextIO:
+def open_text(path: str, errors: str = "strict") -> TextIO:
     """Opens a regular file as UTF-8 text, with or without a byte order mark; line ends are kept."""
     try:
-        return io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", newline="")
+        return io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", errors=errors, newline="")
     except io.UnsupportedOperation:
         raise ManifestError(f"{path} is not a file. Give the file that lists the videos.") from None
     except FileNotFoundError as error:
@@ -52,11 +52,11 @@ def open_text(path: str) -> TextIO:
         raise ManifestError(f"{path} can't be opened: {said(error)}. Check the path and its permissions.") from error
 
 
-def text_lines(path: str) -> Iterator[str]:
-    """Yields the lines of a text file with their line ends."""
+def text_lines(path: str, errors: str = "strict") -> Iterator[str]:
+    """Yields the lines of a text file with their line ends; `errors` are those of Python's `open`."""
     number = 0
     try:
-        with open_text(path) as file:
+        with open_text(path, errors) as file:
             while line := file.readline(_LONGEST_LINE):
                 number += 1
                 if "\0" in line:
@@ -79,9 +79,13 @@ def text_lines(path: str) -> Iterator[str]:
         raise ManifestError(f"{path} can't be read beyond line {number}: {said(error)}. Check the disk.") from error
 
 
-def csv_rows(path: str, separator: str, *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """Yields the rows that are not blank, each with the number of its last line; `strict` refuses faulty quotes."""
-    reader = csv.reader(text_lines(path), delimiter=separator, strict=strict, skipinitialspace=strict)
+def csv_rows(path: str, separator: str, *, of_users: bool = False) -> Iterator[tuple[int, list[str]]]:
+    """Yields the rows that are not blank, each with the number of its last line.
+
+    In those `of_users` faulty quotes are refused, and bytes that are no UTF-8 are kept: a file may have such a name.
+    """
+    lines, strict = text_lines(path, "surrogateescape" if of_users else "strict"), of_users
+    reader = csv.reader(lines, delimiter=separator, strict=strict, skipinitialspace=strict)
     try:
         for row in reader:
             if any(row):
@@ -136,7 +140,7 @@ def sibling(path: str, words: str, word: str) -> str:
 def names_in(folder: str) -> list[str]:
     """Names of what a folder holds, sorted."""
     try:
-        return sorted(within(READ_TIMEOUT, lambda: os.listdir(folder)))
+        return sorted(within(None, lambda: os.listdir(folder)))
     except OSError as error:
         message = f"{folder} can't be listed: {said(error)}. Give the path of an existing folder."
         raise ManifestError(message) from error

@@ -44,7 +44,8 @@ class VideoList:
 
     In a *folder of videos*, `source/*.mp4`, without other folders, they have no labels, which is enough for prediction.
 
-    A *prepared* folder, or the `manifest.safetensors` in it, has its own classes.
+    A *prepared* folder, or the `manifest.safetensors` in it, has its own classes and labels. Arguments that say
+    otherwise are refused.
 
     Args:
         source: The list, the folder that holds a folder per class or videos, or the prepared folder.
@@ -77,7 +78,7 @@ class VideoList:
         classes = self.classes or classes
         prepared = prepared_manifest(source)
         if prepared is not None:
-            return _prepared(prepared, root, classes, self.existing_only)
+            return self._prepared(prepared, classes)
         folders = None
         if os.path.isdir(source):
             if root is not None:
@@ -102,6 +103,25 @@ class VideoList:
             _add_list(builder, source, self.multi_label)
         return builder.build()
 
+    def _prepared(self, path: str, classes: Sequence[str]) -> Manifest:
+        """Reads the manifest of a prepared folder; its own classes and labels come before those of training."""
+        manifest = load_manifest(path)
+        said = {"root": self.root is None, "frame_rate": self.frame_rate is None}
+        said["multi_label"] = manifest.multi_label or not self.multi_label
+        said["classes"] = manifest.classes in ((), self.classes) or not self.classes
+        for name in (name for name, fits in said.items() if not fits):
+            raise ManifestError(
+                f"`{name}` is {getattr(self, name)!r}, but what is prepared says that itself, and {path} says "
+                "otherwise. Leave it out, or prepare the videos anew with it."
+            )
+        if not self.existing_only and (manifest.classes or not classes):
+            return manifest
+        paths = [manifest.path(row) for row in range(len(manifest))]
+        there = [name if not self.existing_only or os.path.exists(name) else None for name in paths]
+        kept = renamed(manifest, there, path, manifest.root, classes)
+        tables = manifest.tables and manifest.tables.take([row for row, name in enumerate(there) if name is not None])
+        return replace(kept, missing=there.count(None), tables=tables)
+
 
 def read_manifest(
     source: StrPath,
@@ -115,20 +135,6 @@ def read_manifest(
 ) -> Manifest:
     """Reads a list, a folder per class or a prepared folder at once; arguments and errors are those of `VideoList`."""
     return VideoList(source, root, (), multi_label, frame_rate, existing_only, allow_outside_root).read(classes)
-
-
-def _prepared(path: str, root: StrPath | None, classes: Sequence[str], existing_only: bool) -> Manifest:
-    """Reads the manifest of a prepared folder; its own classes and labels come before the given ones."""
-    if root is not None:
-        raise ManifestError(f"`root` is {str(root)!r}, but the videos of {path} lie beside it. Leave it out.")
-    manifest = load_manifest(path)
-    if not existing_only and (manifest.classes or not classes):
-        return manifest
-    paths = [manifest.path(row) for row in range(len(manifest))]
-    there = [name if not existing_only or os.path.exists(name) else None for name in paths]
-    kept = renamed(manifest, there, path, manifest.root, classes)
-    tables = manifest.tables and manifest.tables.take([row for row, name in enumerate(there) if name is not None])
-    return replace(kept, missing=there.count(None), tables=tables)
 
 
 def _add_list(builder: ManifestBuilder, path: str, multi_label: bool) -> None:
@@ -172,7 +178,7 @@ def _seconds(builder: ManifestBuilder, where: str, text: str, absent: float) -> 
 
 
 def _list_rows(path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
-    for line, row in csv_rows(path, separator, strict=True):
+    for line, row in csv_rows(path, separator, of_users=True):
         fields = [field.strip(" \t") for field in row]
         # Spaces at the end of a line do not make fields.
         while separator == " " and len(fields) > 2 and not fields[-1]:

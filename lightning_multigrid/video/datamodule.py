@@ -6,8 +6,9 @@ from itertools import chain
 from typing import Any, Literal, cast
 
 import torch
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import Tensor
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lightning_multigrid.clips import (
@@ -16,6 +17,7 @@ from lightning_multigrid.clips import (
     ClipSampling,
     PixelBatch,
     RepeatSampler,
+    Rounds,
     VideoBatch,
     VideoDataset,
     ViewBatch,
@@ -24,12 +26,13 @@ from lightning_multigrid.clips import (
     collate_clips,
     collate_views,
 )
-from lightning_multigrid.files import require
+from lightning_multigrid.files import reads_within, require
 from lightning_multigrid.host import LightningDataModule, TrainerFn
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
 from lightning_multigrid.prepare import paths_without_own_table
 from lightning_multigrid.sources import Manifest, ManifestError, Source, VideoList, VideoSource, prepared_manifest
 from lightning_multigrid.video.broken_videos import BrokenVideos
+from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.kept_tables import KeptTables
 
 Split = Literal["train", "val", "test", "predict"]
@@ -66,7 +69,7 @@ class VideoDataModule(LightningDataModule):
         predict: Videos to predict, given in the same ways; labels are not needed.
         root: Folder that relative paths in lists start from, or its URL, such as `s3://bucket/videos`, if fsspec and
             the package of that store are installed; None means the folder of the list. Sources have their own `root`,
-            `multi_label` and `allow_outside_root`; these are without effect on them.
+            `multi_label` and `allow_outside_root`, so these are refused if no list or folder is given.
         multi_label: Whether a video of a list may have any number of labels.
         num_classes: Number of classes; None counts those of `train`.
         allow_outside_root: Accept lists whose paths lead out of `root`.
@@ -210,6 +213,7 @@ class VideoDataModule(LightningDataModule):
             ManifestError: If a manifest cannot be read.
         """
         needed = _SPLITS[stage][0]
+        self._refuse_idle()
         if self.sources[needed] is None:
             raise ValueError(
                 f"`{needed}` is None, but `{stage}` needs videos. Give `VideoDataModule` a list of `path label`, a "
@@ -296,10 +300,7 @@ class VideoDataModule(LightningDataModule):
             return self._read("train", classes=())
         except ManifestError:
             # A folder per class numbers the classes by itself, wrongly if one is missing, so it needs those of `train`.
-            own = self.sources[_SPLITS[stage][0]]
-            folder = own.source if isinstance(own, VideoList) else own
-            needs_classes = stage not in ("fit", "predict")
-            if stage == "fit" or (needs_classes and not isinstance(folder, VideoSource) and os.path.isdir(str(folder))):
+            if stage == "fit" or (stage != "predict" and _is_folder_per_class(self.sources[_SPLITS[stage][0]])):
                 raise
             return None
 
@@ -307,15 +308,23 @@ class VideoDataModule(LightningDataModule):
         source = self.sources[split]
         if source is None:
             return None
-        if isinstance(source, VideoSource):
-            return source.read(classes)
-        # Paths start from the folder, if there is a folder per class, and from the root that a prepared folder names.
-        root = None if prepared_manifest(os.fspath(source)) or os.path.isdir(source) else self.root
-        videos = VideoList(source, root, multi_label=self.multi_label, allow_outside_root=self.allow_outside_root)
-        manifest = videos.read(classes)
-        if manifest.tables is not None:
-            manifest.tables.timeout = self.read_timeout
-        return manifest
+        with reads_within(self.read_timeout):
+            if isinstance(source, VideoSource):
+                return source.read(classes)
+            root = self.root if _is_list(source) else None
+            videos = VideoList(source, root, multi_label=self.multi_label, allow_outside_root=self.allow_outside_root)
+            return videos.read(classes)
+
+    def _refuse_idle(self) -> None:
+        """Refuses arguments that none of the sources takes."""
+        own = [source for source in self.sources.values() if source is not None and not isinstance(source, VideoSource)]
+        idle = {"multi_label": self.multi_label and not own, "allow_outside_root": self.allow_outside_root and not own}
+        idle["root"] = self.root is not None and not any(map(_is_list, own))
+        for name in (name for name, has_no_effect in idle.items() if has_no_effect):
+            raise ValueError(
+                f"`{name}` is for lists{'' if name == 'root' else ' and folders'}, and none is given, so it has no "
+                "effect. Give it to the source, such as `VideoList`, or leave it out."
+            )
 
     def _check_labels(self, split: Split, manifest: Manifest, classes: tuple[str, ...]) -> None:
         if not manifest.labelled:
@@ -341,10 +350,11 @@ class VideoDataModule(LightningDataModule):
         if split not in self._datasets:
             raise RuntimeError(f"The videos of `{split}` are not read yet. Call `setup` for their stage first.")
         training, data = split == "train", self._datasets[split]
-        sampler = self._sampler(split, data)
+        batch_size = self.batch_size if training else max(1, self.batch_size // self._views(split).per_video)
+        sampler = self._sampler(split, data, batch_size)
         return DataLoader(
             data,
-            batch_size=self.batch_size if training else max(1, self.batch_size // self._views(split).per_video),
+            batch_size=None if isinstance(sampler, Rounds) else batch_size,
             shuffle=training and sampler is None,
             sampler=sampler,
             drop_last=training and self.drop_last,
@@ -357,8 +367,8 @@ class VideoDataModule(LightningDataModule):
         )
 
     def _sampler(
-        self, split: Split, data: VideoDataset | ViewDataset
-    ) -> RepeatSampler | DistributedSampler[Any] | None:
+        self, split: Split, data: VideoDataset | ViewDataset, batch_size: int
+    ) -> RepeatSampler | Rounds | None:
         """The order of the videos, cut among the ranks; None for the order that torch and Lightning choose."""
         ranks = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
         if split == "train" and self.repeats > 1:
@@ -367,8 +377,14 @@ class VideoDataModule(LightningDataModule):
             return RepeatSampler(data, self.repeats, **(ranks or {}), seed=seed)
         if split in ("train", "predict") or ranks is None:
             return None
-        # The one that Lightning would add, without its warning of videos that count twice.
-        return DistributedSampler(data, **ranks, shuffle=False)
+        rounds = Rounds(data, batch_size, **ranks)
+        if rounds.repeats and not isinstance(cast("Any", self.trainer).lightning_module, VideoClassifier):
+            rank_zero_warn(
+                f"{len(data):,} videos in mini-batches of {batch_size} can't be cut into equally many for "
+                f"{rounds.num_replicas} devices, so some are evaluated twice. `VideoClassifier` counts them once, "
+                "other metrics don't. Evaluate on one device, or with a larger `batch_size`."
+            )
+        return rounds
 
     def _pixels(self) -> Literal["rgb", "yuv"]:
         if self.pixels != "auto":
@@ -402,3 +418,16 @@ class VideoDataModule(LightningDataModule):
             return batch.class_ids()
         assert self.num_classes is not None
         return batch.multi_hot(self.num_classes)
+
+
+def _is_list(source: str | os.PathLike[str]) -> bool:
+    """Whether paths of a source start from `root`: neither from a folder per class, nor from a prepared folder."""
+    return prepared_manifest(os.fspath(source)) is None and not os.path.isdir(source)
+
+
+def _is_folder_per_class(source: Source | None) -> bool:
+    """Whether a source numbers its classes by itself, wrongly if one is missing, so that it needs those of `train`."""
+    path = source.source if isinstance(source, VideoList) else source
+    if path is None or isinstance(path, VideoSource):
+        return False
+    return os.path.isdir(path) and prepared_manifest(os.fspath(path)) is None

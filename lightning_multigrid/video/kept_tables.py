@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lightning_utilities.core.rank_zero import rank_zero_info
 
-from lightning_multigrid.files import OutputError
+from lightning_multigrid.files import OutputError, reads_within
 from lightning_multigrid.prepare import index_in_subprocess, tables_folder
 from lightning_multigrid.sources import Manifest, TableStore
 
@@ -48,4 +48,5 @@ class KeptTables:
         if self.folder is None or needs_none or not os.path.isdir(self.folder):
             return manifest
         paths = [manifest.path(row) for row in range(len(manifest))]
-        return manifest.with_tables(TableStore(self.folder).tables(paths))
+        with reads_within(self._read_timeout):
+            return manifest.with_tables(TableStore(self.folder).tables(paths))

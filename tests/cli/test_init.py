@@ -1,6 +1,7 @@
 """A config for videos that nobody has described: it trains as it is, and says why."""
 
 import csv
+import os
 import re
 import shutil
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from lightning.pytorch.cli import LightningCLI
 from PIL import Image
 
 from lightning_multigrid.cli.init import _MACHINES, _training
@@ -15,6 +17,7 @@ from lightning_multigrid.cli.main import main
 from lightning_multigrid.decode import VideoReader
 from lightning_multigrid.reports import short_training
 from lightning_multigrid.sources import read_manifest
+from lightning_multigrid.video import VideoDataModule
 from tests.helpers.videos import numbered_frames, write_video
 
 
@@ -50,23 +53,31 @@ def test_fit_works_with_what_init_writes(videos, capsys, caplog):
         for label, name in enumerate(("jump", "turn left", "turn right"))
     ]
     assert len({row["path"] for split in rows.values() for row in split}) == 24
-    assert config["threads"] >= 1  # else torch takes the cores of the workers, too, and is many times slower
+    assert set(config) == {"seed_everything", "model", "data", "trainer"}  # as other programs take it
+    with_lightning = LightningCLI(run=False, auto_configure_optimizers=False, args=["--config", "multigrid.yaml"])
+    assert isinstance(with_lightning.datamodule, VideoDataModule)
     quick = ["--trainer.max_epochs=2", "--trainer.logger=false", "--trainer.enable_progress_bar=false"]
     quick += ["--data.num_workers=0", "--trainer.check_val_every_n_epoch=1"]
-    said = ["--threads=1", "--about=This is a first try.", "--next=Then another one."]
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        main(["fit", "--config", "multigrid.yaml", *quick, *said])
-    assert caplog.messages.index("This is a first try.") < caplog.messages.index("SmallCNN: 48,563 parameters.")
-    assert caplog.messages[-1] == "Then another one."
-    assert config["next"].startswith(
-        f"Weights are in {videos / 'multigrid_checkpoints'}: best.ckpt, by top1, and last.ckpt, the newest."
-    )
+        main(["fit", "--config", "multigrid.yaml", *quick])
+    assert "SmallCNN: 48,563 parameters." in caplog.messages
     best = str(videos / "multigrid_checkpoints" / "best.ckpt")
-    assert config["next"].endswith(f"--config multigrid.yaml \\\n        --ckpt_path {best}")
+    assert f"lightning-multigrid predict FOLDER --config multigrid.yaml --ckpt_path {best}\n" in said
     newest = torch.load(videos / "multigrid_checkpoints" / "last.ckpt", weights_only=True)
     assert newest["epoch"] == 2 * 1.5  # all epochs, whichever was the best
     main(["predict", "--config", "multigrid.yaml", *quick, "--ckpt_path", best, "--data.predict=multigrid_val.csv"])
     assert "turn left" in (videos / "predictions.csv").read_text()  # the names of the folders
+
+
+@pytest.mark.parametrize("words", [[], ["--flip"]])
+def test_no_name_of_a_class_decides_whether_clips_are_mirrored(videos, capsys, words):
+    (videos / "videos" / "turn left").rename(videos / "videos" / "clockwise")
+    (videos / "videos" / "turn right").rename(videos / "videos" / "im Gegensinn")
+    main(["init", "videos", *words])
+    said = flowing(capsys.readouterr().out)
+    assert yaml.safe_load((videos / "multigrid.yaml").read_text())["data"]["init_args"]["flip"] is bool(words)
+    assert ("Clips are not mirrored. If no class is the mirror image of another, `--flip`" in said) is not bool(words)
+    assert "warning: Recordings, by the videos' names, that are in training as well as in validation: 1." in said
 
 
 def test_the_lists_that_init_writes_keep_the_stretches_of_videos(videos):
@@ -81,14 +92,54 @@ def test_the_lists_that_init_writes_keep_the_stretches_of_videos(videos):
     assert len(val) == 8
 
 
+def test_paths_in_any_language_can_be_read_from_the_config(videos, monkeypatch):
+    home = videos / 'vidéos 😀 漢 "a": $b #c'
+    home.mkdir()
+    (videos / "videos" / "jump").rename(videos / "videos" / "saut 😀 'haut'")
+    (videos / "videos").rename(home / "videos")
+    # Files may have names that are no UTF-8.
+    path = home / "videos" / "turn left" / os.fsdecode("é 7.mp4".encode("latin-1"))
+    (home / "videos" / "turn left" / "7.mp4").rename(path)
+    monkeypatch.chdir(home)
+    main(["init", "videos"])
+    for loader in (yaml.SafeLoader, yaml.CSafeLoader):
+        data = yaml.load((home / "multigrid.yaml").read_bytes(), loader)["data"]["init_args"]
+        assert data["val"]["init_args"]["source"] == str(home / "multigrid_val.csv")
+        assert data["val"]["init_args"]["classes"] == ["saut 😀 'haut'", "turn left", "turn right"]
+    lists = [read_manifest(home / f"multigrid_{split}.csv") for split in ("train", "val")]
+    assert str(path) in [manifest.path(row) for manifest in lists for row in range(len(manifest))]
+
+
+def test_a_folder_whose_name_is_no_utf_8_is_refused(videos, capsys):
+    home = videos / os.fsdecode("é".encode("latin-1"))
+    (videos / "videos").rename(home)
+    with pytest.raises(SystemExit):
+        main(["init", str(home), "--val", str(home)])
+    assert "udce9 is no UTF-8, so no config can name it. Rename it." in flowing(capsys.readouterr().err)
+    home.rename(videos / "videos")
+    (videos / "videos" / "jump").rename(videos / "videos" / os.fsdecode("é".encode("latin-1")))
+    with pytest.raises(SystemExit):
+        main(["init", "videos"])
+    assert "is no UTF-8, so no config can name it" in flowing(capsys.readouterr().err)
+
+
+def test_beside_a_gpu_the_config_uses_it(videos, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("lightning_multigrid.cli.init.CORES", 16)
+    main(["init", "videos"])
+    config = yaml.safe_load((videos / "multigrid.yaml").read_text())
+    assert config["trainer"]["precision"] == "bf16-mixed"
+    assert config["model"]["init_args"]["channels_last"] is True
+    assert config["data"]["init_args"]["num_workers"] == 14
+
+
 def test_what_init_says_of_videos_that_differ_and_of_paths_with_spaces(videos, capsys):
     write_video(videos / "videos" / "jump" / "0.mp4", numbered_frames(20, 64, 80), rate=15)
     main(["init", "videos", "--output", "new folder/first.yaml"])
     said = capsys.readouterr().out
     assert ", short side 48 to 64 pixels, 10 to 20 frames at 15 to 30 per second. Written to" in flowing(said)
     assert "lightning-multigrid plan --measure --config 'new folder/first.yaml'\n" in said
-    config = yaml.safe_load((videos / "new folder" / "first.yaml").read_text())
-    assert f"--ckpt_path '{videos / 'new folder' / 'first_checkpoints' / 'best.ckpt'}'" in config["next"]
+    assert f"--ckpt_path '{videos / 'new folder' / 'first_checkpoints' / 'best.ckpt'}'\n" in said
 
 
 def test_init_names_what_it_leaves_out(videos, capsys):

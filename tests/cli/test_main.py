@@ -140,7 +140,7 @@ def test_plan_on_other_devices_than_the_config_says(tmp_path, capsys, given, wor
     plan = json.loads(capsys.readouterr().out)
     assert (plan["devices"], plan["clips_per_device"], plan["global_clips"]) == (world, 48000 // world, 8 * world)
     assert plan["lr"] == 0.4
-    assert plan["linearly_scaled_lr"] == pytest.approx(0.4 * world / 16)
+    assert plan["lr_on_devices"] == pytest.approx(0.4 * world / 16)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,10 @@ def test_plan_of_a_preset_on_eight_gpus(capsys):
     text = flowing(text)
     assert "522786 steps instead of 1792500, 358 epochs" in text
     assert "on each of 8 devices" in text
-    assert "The config is for 128 devices; by linear scaling its LR would be 0.05 here." in text
+    assert (
+        "The config is for 128 devices. On 8 write 0.05 as its LR, in proportion to the clips of a step, or keep both "
+        "by `--trainer.accumulate_grad_batches=16`." in text
+    )
 
 
 def test_plan_counts_the_clips_that_it_finds(videos, capsys):
@@ -360,17 +363,63 @@ def advertise():
     logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
     logger.info("💡 Tip: try this.")
     logger.info("GPU available: False")
-    warnings.warn("An interface will change.", FutureWarning, stacklevel=1)
+    for kind in (DeprecationWarning, FutureWarning):
+        warnings.warn_explicit("Lightning will change.", kind, "file.py", 1, module="lightning.pytorch.trainer")
+        warnings.warn("Mine will change.", kind, stacklevel=1)
     return Module()
 
 
-def test_advertisements_are_left_out_by_the_command_line_only(tmp_path, capsys, caplog):
-    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+def test_advertisements_are_left_out_by_the_command_line_only_and_warnings_of_the_script_are_shown(tmp_path, caplog):
+    with (
+        warnings.catch_warnings(record=True) as shown,
+        caplog.at_level("INFO", "lightning.pytorch.utilities.rank_zero"),
+    ):
+        warnings.simplefilter("always")
         main(["plan", "--config", config(tmp_path), "--model=tests.cli.test_main.Advertises", "--clips=8000"])
+        changes = [str(warned.message) for warned in shown if "will change" in str(warned.message)]
+    assert changes == ["Mine will change."] * 2
     assert "GPU available: False" in caplog.messages
     assert not [message for message in caplog.messages if "💡" in message]
-    with pytest.warns(FutureWarning, match="will change"):
-        advertise()
+
+
+def test_a_checkpoint_with_objects_names_the_way_out(videos, capsys):
+    path = config(videos, max_epochs=1, enable_checkpointing=False)
+    torch.save({"hyper_parameters": {"thing": Advertises}, "state_dict": {}}, videos / "objects.ckpt")
+    said = failure(capsys, ["fit", "--config", path, *SMALL, f"--ckpt_path={videos / 'objects.ckpt'}"])
+    assert "holds more than tensors and plain values, such as objects among its hyperparameters" in said
+    assert "`trainer.fit(..., weights_only=False)`" in said
+
+
+@pytest.mark.parametrize(("cores", "workers", "threads"), [(4, 1, 3), (2, 4, 1)])
+def test_torch_leaves_cores_to_what_decodes(videos, monkeypatch, caplog, cores, workers, threads):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(commands, "CORES", cores)
+    monkeypatch.setattr(
+        commands.LightningCLI, "_run_subcommand", lambda *_: set_threads.append(torch.get_num_threads())
+    )
+    set_threads = []
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        main(["fit", "--config", config(videos), f"--data.num_workers={workers}"])
+        main(["fit", "--config", config(videos), f"--data.num_workers={workers}", "--threads=2"])
+    assert set_threads == [threads, 2]
+    assert f"torch computes with {threads} of {cores} cores, as {workers} decode." in caplog.messages
+    assert sum("AtomicCheckpointIO" in message for message in caplog.messages) == 2
+
+
+def test_a_folder_stands_before_or_behind_options(videos, capsys):
+    new = str(videos / "new")
+    (videos / "new").mkdir()
+    for index in range(2):
+        (videos / f"{index}.mp4").rename(videos / "new" / f"{index}.mp4")
+    for words in (["--full", "no", new], [new, "--full=no"], ["--full", new], ["--timeout", "9", new, "--full", "yes"]):
+        main(["check", *words])
+        assert "2 videos read, 0 broken." in capsys.readouterr().out
+    path = config(videos, enable_model_summary=False)
+    for words in (["predict", "--config", path, *SMALL, new], ["--config", path, "predict", new, *SMALL]):
+        main(words)
+        assert len((videos / "run" / "predictions.csv").read_text().splitlines()) == 1 + 2
+        (videos / "run" / "predictions.csv").unlink()
+    assert failure(capsys, ["check", new, "another"]) == "unrecognized arguments: another\n"
 
 
 def test_the_command_line_says_nothing_of_a_tensorboard_that_is_missing(tmp_path, monkeypatch):

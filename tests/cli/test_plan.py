@@ -5,6 +5,7 @@ import re
 import shutil
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import lightning as L
@@ -235,7 +236,7 @@ def test_the_table_says_what_is_known(plan):
     # 16 clips of 8 pixels, 8 of 11 and 4 of 16 on each of 16 devices.
     assert float(first.split()[-4]) == pytest.approx(16 * (16 + 8 + 4) / 3 / 0.05, rel=0.05)
     assert "16 devices x 2 clips = 32 clips in a baseline step, at the LR 0.3 of the config." in text
-    assert "The config is for 4 devices; by linear scaling its LR would be 1.2 here." in text
+    assert "The config is for 4 devices. On 16 write 1.2 as its LR, in proportion to the clips of a step." in text
     steps, baseline_steps = sum(plan.steps), 6 * 250
     assert f"{steps} steps instead of {baseline_steps}" in text
     faster = float(re.search(r"([\d.]+)x faster if the data keep up", text)[1])
@@ -282,11 +283,18 @@ def test_without_costs_and_times_the_table_is_shorter(plan):
     assert "fewer FLOPs (b t s^2)" in text.replace("\n", " ")
 
 
+@pytest.mark.parametrize(("scaling", "lr"), [("sqrt", "0.6"), ("none", "0.3")])
+def test_the_lr_for_other_devices_is_by_the_rule_of_the_plan(plan, scaling, lr):
+    other = replace(plan, plan=replace(plan.plan, schedule=replace(plan.schedule, lr_scaling=scaling)))
+    text = other.table(Forecast(other.schedule, {}, {}, 16))
+    assert f"The config is for 4 devices. On 16 write {lr} as its LR, " in text
+
+
 def test_json_holds_the_same(plan):
     values = plan.as_json(Forecast(plan.schedule, {}, {BatchShape(2, 4, 16): 0.05}, 16))
     assert values["steps"] == sum(phase["steps"] for phase in values["phases"]) == sum(plan.steps)
     assert (values["baseline_steps"], values["devices"], values["global_clips"]) == (1500, 16, 32)
-    assert values["linearly_scaled_lr"] == pytest.approx(1.2)
+    assert values["lr_on_devices"] == pytest.approx(1.2)
     assert values["speedup_from"] == "FLOPs"
     first = values["phases"][0]
     assert [shape["bn_ranks"] for shape in first["short_cycle"]] == [2, 2, 2]

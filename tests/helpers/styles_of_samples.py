@@ -103,8 +103,18 @@ row(SEVERAL, "boxes of the clip", data=named(video=itself, boxes=lambda x: torch
     multigrid={"follow": {"boxes": "Nxywh"}})  # fmt: skip
 row(SEVERAL, "key points", data=named(video=itself, points=lambda x: torch.rand(x.shape[1], 5, 3)), **VIDEO,
     multigrid={"follow": {"points": "TNxyv"}})  # fmt: skip
-row(SEVERAL, "labels of frames", data=named(video=itself, labels=lambda x: x.mean(dim=(0, 2, 3))), **VIDEO,
-    multigrid={"follow": {"labels": "T"}})  # fmt: skip
+FRAME_LABELS = {"data": named(video=itself, labels=lambda x: x.mean(dim=(0, 2, 3))), **VIDEO}
+row(
+    SEVERAL,
+    "labels of frames, unnamed",
+    refused="would have to follow it",
+    outcome="they have to follow the clip; name them: `follow={...}`",
+    **FRAME_LABELS,
+)
+row(SEVERAL, "labels of frames", multigrid={"follow": {"labels": "T"}}, **FRAME_LABELS)
+row(SEVERAL, "a stretch, and how many frames are no padding", data=named(
+    video=itself, stretch=lambda x: torch.tensor([2, 5]), length=lambda x: 6), **VIDEO,
+    multigrid={"follow": {"stretch": "tt", "length": "f"}})  # fmt: skip
 row(SEVERAL, "a matrix that looks like a mask", data=named(video=itself, kernel=lambda x: torch.eye(SIZE)), **VIDEO,
     multigrid={"follow": {"kernel": "AB"}})  # fmt: skip
 row(

@@ -1,6 +1,7 @@
 """Samples of several parts: all clips by one draw, what follows them by the same frames and the same resize."""
 
 from collections import OrderedDict, defaultdict, namedtuple
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -221,6 +222,66 @@ def test_what_follows_has_the_frames_of_its_own_clip():
     assert reduced["labels"].tolist() == shown(reduced["slow"])
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    frames=st.integers(1, 16),
+    seed=st.integers(0, 2**62),
+    stretch=st.tuples(st.integers(0, 16), st.integers(0, 16)).map(sorted),
+    real=st.integers(1, 16),
+)
+def test_numbers_of_frames_count_the_frames_that_stay(frames, seed, stretch, real):
+    start, end = stretch
+    sample = {
+        "clip": numbered(16),
+        "stretch": torch.tensor([[start, end]]),
+        "list": [start, end],
+        "end": np.int64(end),
+        "number": end,
+        "seconds": torch.tensor(float(end)),
+        "box": torch.tensor([[1.0, 2.0, float(start)]]),
+        "real": real,
+    }
+    follow = {"stretch": "Ntt", "list": "tt", "end": "t", "number": "t", "seconds": "t", "box": "Nxyt", "real": "f"}
+    reduced = reduce(sample, frames, 8, seed, clips=["clip"], follow=follow)
+    taken = shown(reduced["clip"])
+    within = [place for place, frame in enumerate(taken) if start <= frame < end]
+    first, last = reduced["list"]
+    assert [*range(first, last)] == within
+    assert reduced["stretch"].tolist() == [[first, last]]
+    assert reduced["end"] == reduced["number"] == last
+    assert type(reduced["end"]) is np.int64
+    assert type(reduced["number"]) is int
+    assert last - 1 <= reduced["seconds"].item() <= last
+    assert abs(reduced["box"][0, 2].item() - first) <= 1
+    # Padding is behind what is real, and where it can be, none of it is taken.
+    assert reduced["real"] == sum(frame < real for frame in taken) >= 1
+    step = taken[1] - taken[0] if frames > 1 else 1
+    assert reduced["real"] == frames or taken[0] == 0
+    assert reduced["real"] >= min(frames, 1 + (real - 1) // step)
+
+
+def test_frames_are_those_of_the_longest_clip():
+    sample = {"slow": numbered(4, 4), "fast": numbered(16), "end": 8}
+    for seed in range(20):
+        reduced = reduce(sample, 8, 8, seed, clips=["slow", "fast"], follow={"end": "t"})
+        assert reduced["end"] == sum(frame < 8 for frame in shown(reduced["fast"]))
+
+
+@dataclass(frozen=True)
+class Target:
+    mask: torch.Tensor
+    label: int
+
+
+def test_parts_of_a_dataclass_are_found_and_follow():
+    sample = {"video": CLIP, "target": Target(MASK, 3)}
+    with pytest.raises(ValueError, match=r"'target.mask', of 8 x 8 x 8, may belong .*follow=\{'target.mask': 'THW'\}"):
+        FixedClips([sample])
+    reduced = reduce(sample, 4, 4, follow={"target.mask": "THW"})
+    assert (type(reduced["target"]), reduced["target"].label) == (Target, 3)
+    assert (reduced["target"].mask.shape, sample["target"].mask.shape) == ((4, 4, 4), (8, 8, 8))
+
+
 def test_torchvisions_kinds_stay():
     boxes = tv_tensors.BoundingBoxes([[2, 2, 6, 6]], format="XYXY", canvas_size=(8, 8))
     sample = (tv_tensors.Image(torch.rand(3, 8, 8)), {"boxes": boxes, "mask": tv_tensors.Mask(torch.ones(1, 8, 8))})
@@ -261,6 +322,11 @@ def test_several_clips_are_refused_with_the_line_that_works(sample, line):
     [
         ((CLIP, MASK), r"1, of 8 x 8 x 8, may belong to a clip of 8 x 8 x 8 \(T x H x W\).*follow=\{1: 'THW'\}"),
         ((torch.rand(3, 9, 8), MASK[0, :8, :8], torch.rand(9, 8)), r"2, of 9 x 8, may belong .*follow=\{2: 'HW'\}"),
+        ((CLIP[..., :6], MASK[0, 0]), r"1, of 8, may belong to a clip of 8 x 8 x 6 \(T x H x W\).*follow=\{1: 'T'\}"),
+        ((torch.rand(3, 5, 6, 6), torch.rand(2, 5)), r"1, of 2 x 5, may belong to a clip .*follow=\{1: 'AT'\}"),
+        ((torch.rand(3, 5, 6, 6), 1, [*"abcde"]), r"2, of 5, may belong to a clip .*follow=\{2: 'T'\}"),
+        ((torch.rand(3, 5, 6, 6), [torch.rand(n, 4) for n in range(5)]), r"1, of 5, may belong .*follow=\{1: 'T'\}"),
+        ((torch.rand(3, 5, 6, 6), torch.zeros(2, 5, 6, 6)[0]), r"1, of 5 x 6 x 6, may belong .*follow=\{1: 'THW'\}"),
     ],
 )
 def test_a_mask_without_a_name_is_refused_with_the_line_that_works_and_one_that_leaves_it(sample, line):
@@ -271,6 +337,18 @@ def test_a_mask_without_a_name_is_refused_with_the_line_that_works_and_one_that_
     [name] = eval(written)
     kept = FixedClips([sample], follow={name: eval(leave.split()[0])}).read_clip(ClipRequest(0, 1, 4, 0))[name]
     assert kept is sample[name]
+
+
+def test_a_number_that_may_count_frames_is_warned_of_once_it_has_a_name_no_more():
+    sample = {"video": CLIP, "label": 8, "length": torch.tensor(8)}
+    with pytest.warns(UserWarning, match=r"list: 'l.*' of the first sample equals the frames of its clip") as warned:
+        FixedClips([sample])
+    assert len(warned) == 2
+    named = FixedClips([sample], follow={"label": "", "length": "f"})
+    reduced = named.read_clip(ClipRequest(0, 2, 8, 0))
+    assert (reduced["label"], reduced["length"]) == (8, torch.tensor(2))
+    FixedClips([(CLIP, 8)])  # a label
+    FixedClips([(CLIP, 3, 0.5, True)])
 
 
 @pytest.mark.parametrize(
@@ -311,6 +389,7 @@ def test_a_sample_with_other_lengths_than_its_clip_is_refused_whenever_it_is_rea
         ({"clips": {"depth": "thw"}}, "`clips` must name each axis of 'depth' by a capital .* got 'thw'"),
         ({"follow": {"mask": "TH"}}, "`follow` must name each axis of 'mask' .* H and W both or neither, .* got 'TH'"),
         ({"follow": {"mask": "xyT"}}, "`follow` must name each axis of 'mask' .* got 'xyT'"),
+        ({"follow": {"mask": "ff"}}, "`follow` names how many frames are real by 'f' alone, got 'ff' for 'mask'"),
         ({"follow": {"mask": "T*"}}, "`follow` must name each axis of 'mask' .* got"),
         ({"layout": "NCHW"}, "`layout` must name C, T, H and W once, or C"),
     ],

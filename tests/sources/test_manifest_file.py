@@ -15,7 +15,7 @@ from lightning_multigrid.sources import builder as built
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest_file import load_manifest, prepared_manifest, save_manifest
 from lightning_multigrid.sources.text import ManifestError
-from lightning_multigrid.sources.video_list import read_manifest
+from lightning_multigrid.sources.video_list import VideoList, read_manifest
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.mutations import check_rows, mutate, seeds
 
@@ -109,18 +109,26 @@ def test_what_is_not_on_disk_is_left_out(tmp_path):
     assert found.missing == len(PATHS) - 1
 
 
-def test_the_data_module_takes_it_whatever_its_root(tmp_path):
+def test_the_data_module_takes_it_whatever_the_root_of_a_list(tmp_path):
     save_manifest(manifest(tmp_path), tmp_path / "m.safetensors")
-    data = VideoDataModule(train=str(tmp_path / "m.safetensors"), val=str(tmp_path / "m.safetensors"), root="elsewhere")
+    (tmp_path / "list.csv").write_text("a.mp4 1\n")
+    data = VideoDataModule(train=str(tmp_path / "m.safetensors"), val=str(tmp_path / "list.csv"), root=tmp_path / "x")
     data.setup("fit")
     assert data.num_classes == 2
-    assert rows(data.manifests()["val"]) == rows(manifest(tmp_path))
+    assert rows(data.manifests()["train"]) == rows(manifest(tmp_path))
+    assert data.manifests()["val"].path(0) == str(tmp_path / "x" / "a.mp4")
 
 
-def test_a_root_beside_it_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "value"), [("root", "x"), ("classes", ("swim", "run")), ("multi_label", True), ("frame_rate", 5.0)]
+)
+def test_arguments_that_say_otherwise_than_what_is_prepared_are_refused(tmp_path, name, value):
     save_manifest(manifest(tmp_path), tmp_path / "m.safetensors")
-    with pytest.raises(ManifestError, match="`root` is 'x', but the videos of .* lie beside it"):
-        read_manifest(tmp_path / "m.safetensors", "x")
+    with pytest.raises(ManifestError, match=rf"`{name}` is .*, but what is prepared says that itself, and .*otherwise"):
+        VideoList(tmp_path / "m.safetensors", **{name: value}).read()
+    save_manifest(manifest(tmp_path, multi_label=True), tmp_path / "several.safetensors")
+    same = VideoList(tmp_path / "several.safetensors", classes=("run", "swim"), multi_label=True)
+    assert len(same.read()) == len(PATHS)
 
 
 def test_videos_elsewhere_are_not_saved(tmp_path):

@@ -15,7 +15,6 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch.optim.lr_scheduler import MultiStepLR
 
 from lightning_multigrid import AtomicCheckpointIO, MultigridCallback
-from lightning_multigrid.cli.commands import CommandTrainer
 from lightning_multigrid.cli.commands import run as run_command
 from tests.helpers.tiny import Module, fit
 
@@ -226,7 +225,7 @@ def test_a_full_disk_ends_a_training_that_then_continues_exactly(tmp_path):
 
 def test_the_command_line_uses_it_unless_the_config_has_another(monkeypatch):
     trainers = []
-    monkeypatch.setattr(CommandTrainer, "fit", lambda self, *_, **__: trainers.append(self))
+    monkeypatch.setattr(L.Trainer, "fit", lambda self, *_, **__: trainers.append(self))
 
     def io_of(*args):
         boring = "lightning.pytorch.demos.boring_classes.Boring"

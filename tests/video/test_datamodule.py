@@ -18,10 +18,12 @@ from lightning_multigrid.clips.batch import collate_clips
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.files import watched
 from lightning_multigrid.loading.requests import ClipRequest
+from lightning_multigrid.sources import MANIFEST_NAME, VideoList, read_manifest, save_manifest
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning, DamagedVideoWarning
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.codings import damage
+from tests.helpers.drives import nothing_is_in_memory
 from tests.helpers.recorder import TINY, Recorder, quiet_trainer
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
@@ -253,6 +255,16 @@ def test_relative_paths_start_from_the_root(folder: Path, tmp_path: Path) -> Non
     assert shown_label(module.seen["val"][0][0][0]) == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "of_source"),
+    [({"root": "/videos"}, False), ({"root": "/videos"}, True), ({"multi_label": True}, True)],
+)
+def test_arguments_that_no_source_takes_are_refused(tree: Path, arguments: dict[str, Any], of_source: bool) -> None:
+    source = VideoList(tree / "train") if of_source else tree / "train"
+    with pytest.raises(ValueError, match=r"is for lists.*, and none is given, so it has no effect\. Give it to the"):
+        VideoDataModule(source, **arguments, **TINY).setup("fit")
+
+
 def test_lists_lead_out_of_the_root_only_where_allowed(folder: Path, tmp_path: Path) -> None:
     write_list(tmp_path / "list.csv", [f"{folder / '220_0.mp4'} 0"])
     options = {"val": tmp_path / "list.csv", "root": tmp_path, **TINY}
@@ -330,6 +342,12 @@ def test_a_machine_for_evaluation_needs_no_training_videos(folder: Path, tree: P
     assert data.num_classes == 3
     with pytest.raises(ManifestError, match=r"absent\.csv"):
         data.setup("fit")
+    # What is prepared says what the classes are.
+    save_manifest(read_manifest(tree / "val"), tree / "val" / MANIFEST_NAME)
+    data = VideoDataModule(absent, test=tree / "val", **TINY)
+    data.setup("test")
+    assert data.num_classes == len(list((tree / "val").iterdir())) - 1
+    (tree / "val" / MANIFEST_NAME).unlink()
     # Folders would number their classes themselves.
     with pytest.raises(ManifestError, match=r"absent\.csv"):
         VideoDataModule(absent, test=tree / "val", **TINY).setup("test")
@@ -358,6 +376,36 @@ def test_a_read_that_hangs_is_a_broken_video_and_the_run_goes_on(
     assert set(data.broken) == {str(folder / "120_1.mp4")}
     assert sum(len(labels) for _, labels in module.seen["train"]) == 12
     assert sum(len(labels) for _, labels in module.seen["val"]) == 11
+
+
+@pytest.mark.parametrize(
+    ("call", "source"), [("open", "list.csv"), ("pread", "list.csv"), ("scandir", "folder"), ("pread", "prepared")]
+)
+def test_the_time_limit_holds_for_every_file_that_says_what_the_videos_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, source: str
+) -> None:
+    for folder in ("folder/run", "prepared"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "list.csv").write_text("folder/run/a.mp4 0\n")
+    (tmp_path / "folder" / "run" / "a.mp4").touch()
+    save_manifest(read_manifest(tmp_path / "folder"), tmp_path / "folder" / MANIFEST_NAME)
+    (tmp_path / "folder" / MANIFEST_NAME).rename(tmp_path / "prepared" / MANIFEST_NAME)
+    released, hanging = threading.Event(), getattr(os, call)
+    monkeypatch.setattr(watched, "_hung", [])
+    nothing_is_in_memory(monkeypatch)
+    monkeypatch.setattr(os, call, lambda *args: (released.wait(), hanging(*args))[1])
+    with pytest.raises(ManifestError, match=r"did not end within 0\.2 s"):
+        VideoDataModule(tmp_path / source, read_timeout=0.2, **TINY).setup("fit")
+    released.set()
+
+
+def test_the_time_limit_holds_for_frame_tables(folder: Path) -> None:
+    data = VideoDataModule(folder / "good.csv", read_timeout=7, **TINY)
+    data.prepare_data()
+    data.setup("fit")
+    tables = data.train_dataloader().dataset.manifest.tables  # type: ignore[attr-defined]
+    assert tables.timeout == 7
+    assert tables[0]
 
 
 def test_a_drive_that_is_gone_ends_the_run_after_about_two_time_limits(

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+from torchmetrics import SumMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from lightning_multigrid.clips.views import Views
@@ -111,7 +113,7 @@ def test_a_metric_starts_anew_after_a_reset() -> None:
 # --- One rank and two, on videos ---
 
 GRAYS = [0, 40, 80, 120, 160, 200, 240, 20, 60]
-"""9 videos on 2 ranks: the sampler repeats the first on the second rank."""
+"""9 videos on 2 ranks, in mini-batches of one: the second rank repeats one."""
 BROKEN = 4
 
 
@@ -172,3 +174,40 @@ def test_two_ranks_measure_what_one_does(folder: Path, stage: str, multi_label: 
     if not multi_label:
         # Of 9 videos one is broken, and 0, 3 and 6 are labelled wrongly.
         assert alone[f"{'test' if stage == 'test' else 'val'}/top1"] == 5 / 8
+
+
+class Counting(LightningModule):
+    """A module of one's own, whose BatchNorm has DDP send its buffers in each forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.BatchNorm3d(3), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, 6))
+        self.videos = SumMetric()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        clips, labels = batch
+        return nn.functional.cross_entropy(self.net(clips), labels)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        clips, _ = batch
+        self.videos(self.net(clips).new_ones(len(clips)))
+        self.log("videos", self.videos, on_epoch=True)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or torch.cuda.is_available(), reason="forks this process")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_any_metric_counts_each_video_once_or_a_warning_says_that_it_does_not(folder: Path, batch_size: int) -> None:
+    rows = [row for row in (folder / "list.csv").read_text().splitlines() if not row.startswith(f"{BROKEN}.")]
+    (folder / "five.csv").write_text("\n".join(rows[:5]))
+    data = VideoDataModule(folder / "five.csv", folder / "five.csv", batch_size=batch_size, frames=4, size=16)
+    host = trainer(devices=2, strategy="ddp_fork", max_epochs=1)
+    if batch_size == 1:  # one device would have a step more; the warning is an error here
+        with pytest.raises(Exception, match=r"5 videos in mini-batches of 1 .* so some are evaluated twice"):
+            host.fit(Counting(), datamodule=data)
+        return
+    host.fit(Counting(), datamodule=data)
+    assert host.callback_metrics["videos"] == 5
