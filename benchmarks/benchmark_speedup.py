@@ -47,7 +47,7 @@ from lightning_multigrid import (
 )
 from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
 from lightning_multigrid.norm import restore_batchnorm, set_sub_batch
-from lightning_multigrid.pixels import YuvClip, YuvFormat
+from lightning_multigrid.pixels import RgbFormat, YuvClip, YuvFormat
 from lightning_multigrid.schedule import Plan, text_table
 from lightning_multigrid.training.trainer.torch_internals import raised_limits
 
@@ -198,8 +198,6 @@ class Bench:
 
     def crops(self, shape: BatchShape) -> tuple[list[torch.Tensor | YuvClip], list[bool]]:
         """Crops as in training, of videos whose shorter side is the least that the baseline draws."""
-        from lightning_multigrid.clips.batch import RgbFormat
-
         assert self.sampling is not None
         short = round(self.sampling.short_side_range(self.sampling.size)[0])
         draws = random.Random(self.options.seed)

@@ -4,7 +4,7 @@ Legend: B clips, T frames, S size of a mini-batch; h and w source pixels of one 
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 from typing_extensions import Self
 
-from lightning_multigrid.pixels import YuvClip, YuvFormat, to_device
+from lightning_multigrid.pixels import PackedCrops, PixelFormat, RgbFormat, YuvClip, to_device
 
 
 @dataclass(frozen=True)
@@ -26,22 +26,6 @@ class BrokenVideo:
     reason: str
     substitute: bool = False
     kept: bool = False
-
-
-@dataclass(frozen=True)
-class RgbFormat:
-    """What the bytes of some frames mean: frames x height x width x 3."""
-
-    frames: int
-    height: int
-    width: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.frames * self.height * self.width * 3
-
-    def view(self, data: Tensor) -> Tensor:
-        return data.view(self.frames, self.height, self.width, 3)
 
 
 @dataclass(frozen=True)
@@ -74,7 +58,7 @@ class PixelBatch:
         self, blocks: Sequence[Tensor | YuvClip], samples: Sequence[Any], broken: tuple[BrokenVideo, ...]
     ) -> None:
         self.pieces: tuple[Tensor, ...] = (_flat_bytes(blocks),)
-        self.formats: tuple[RgbFormat | YuvFormat, ...] = tuple(
+        self.formats: tuple[PixelFormat, ...] = tuple(
             block.format if isinstance(block, YuvClip) else RgbFormat(*block.shape[:3]) for block in blocks
         )
         self.labels: tuple[tuple[int, ...], ...] = tuple(sample.labels for sample in samples)
@@ -88,14 +72,9 @@ class PixelBatch:
     def device(self) -> torch.device:
         return self.pieces[0].device
 
-    def blocks(self) -> Iterator[Tensor | YuvClip]:
+    def blocks(self) -> PackedCrops:
         """The blocks, frames x height x width x 3 each or YUV planes, as views of the bytes."""
-        pieces, rest = iter(self.pieces), self.pieces[0][:0]
-        for format in self.formats:
-            if not len(rest):
-                rest = next(pieces)
-            data, rest = rest.tensor_split([format.nbytes])
-            yield format.view(data)
+        return PackedCrops(self.pieces, self.formats)
 
     def class_ids(self) -> Tensor:
         """The single label of each block: B, int64, on the device of the pixels."""
@@ -167,9 +146,9 @@ class ClipBatch(PixelBatch):
         """Frames of each clip (T)."""
         return self.formats[0].frames
 
-    def crops(self) -> list[Tensor | YuvClip]:
+    def crops(self) -> PackedCrops:
         """The crops, T x h x w x 3 each or YUV planes, as views of the bytes."""
-        return list(self.blocks())
+        return self.blocks()
 
 
 class _CollateClips:

@@ -7,6 +7,7 @@ after the conversion finds the same parameters and buffers under the same names.
 Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups of n clips; R ranks.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, ClassVar, TypeVar
 
@@ -83,13 +84,7 @@ class _SubBatchNorm(nn.Module):
             # With a cumulative average, plain BatchNorm reads its counter as a number, which breaks a compiled graph.
             if self.momentum is not None or not self.track_running_stats or not torch.compiler.is_compiling():
                 return _torchs_forward(self, input)
-        groups = max(1, clips // self.sub_batch)
-        tracked = self.running_mean if self.track_running_stats else None
-        statistics = None if tracked is None else tracked.new_zeros(2, groups, input.shape[1])
-        output = self._normalize(input, clips, groups, statistics)
-        if statistics is not None:
-            self._track(statistics, rows if rows % clips else clips)
-        return output
+        return self._normalize(input, clips, max(1, clips // self.sub_batch))
 
     # `torch.compile` must break its graph here, as it would take the group of ranks for a constant.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -101,54 +96,62 @@ class _SubBatchNorm(nn.Module):
         x, weight, bias, mean, var, count = SharedStatistics.apply(x, weight, bias, self.eps, group)
         output = F.batch_norm(x, mean, var, weight, bias, training=False, eps=self.eps)
         if self.track_running_stats and self.running_mean is not None:
-            unbiased = var * (count / (count - 1))
-            self._track(torch.stack([mean, unbiased]).unsqueeze(1).to(self.running_mean.dtype), clips=1)
+            self._move(mean, var * (count / (count - 1)))
         return output
 
-    def _normalize(self, x: Tensor, clips: int, groups: int, statistics: Tensor | None) -> Tensor:
-        """Normalises each of this rank's groups by its own statistics, and writes these to `statistics` unless None.
-
-        `statistics`, 2 x k x C, must be zero before; it takes the means and variances of the groups, larger groups
-        first. They come from `F.batch_norm` as running statistics that move with momentum 1.
-        """
-        rows, channels, *other = x.shape
+    def _normalize(self, x: Tensor, clips: int, groups: int) -> Tensor:
+        """Normalises each of this rank's groups by its own statistics; `F.batch_norm` moves the running ones, too."""
+        rows = x.shape[0]
         whole = 1 if rows % clips else rows // clips  # rows that stay together: those of a clip
         size, larger = rows // whole // groups, rows // whole % groups  # `torch.compile` doesn't know `divmod`
+        mean, var = (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
+        if self.momentum is None and mean is not None and var is not None:
+            # The weight of this mini-batch in a cumulative average is on the device, so its own statistics come first.
+            mean, var = torch.zeros_like(mean), torch.zeros_like(var)
         if x.is_contiguous() and not larger and rows == clips:
-            # One BatchNorm of n clips with k C channels. Clip i belongs to group i % k, so the reshape is a view.
-            merged = x.reshape(size, groups * channels, *other)
-            weight = None if self.weight is None else self.weight.repeat(groups)
-            bias = None if self.bias is None else self.bias.repeat(groups)
-            mean, var = (None, None) if statistics is None else statistics.flatten(start_dim=1)
-            output = F.batch_norm(merged, mean, var, weight, bias, training=True, momentum=1.0, eps=self.eps)
-            # Not `reshape`: its result is a view, of which an in-place ReLU would make autograd copy all activations.
-            # No public function changes the shape of a tensor that nobody else sees; matmul uses this one for it.
-            return torch.ops.aten._unsafe_view(output, x.shape)  # type: ignore[no-any-return]
-        # Channels-last memory and clips of several rows have no such view, and copies would cost twice the layer.
-        tracked: Any = [(None, None)] * groups if statistics is None else zip(*statistics, strict=True)
-        parts = torch.split(x, [(size + 1) * whole] * larger + [size * whole] * (groups - larger))
-        outputs = [
-            F.batch_norm(part, mean, var, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps)
-            for part, (mean, var) in zip(parts, tracked, strict=True)
-        ]
-        return torch.cat(outputs)
+            output = self._normalize_together(x, groups, mean, var)
+        else:
+            # Channels-last memory and clips of several rows have no such view, and copies would cost twice the layer.
+            sizes = [(size + 1) * whole] * larger + [size * whole] * (groups - larger)
+            output = self._normalize_apart(x, sizes, mean, var)
+        if mean is not None and var is not None:
+            if self.momentum is None:
+                self._move(mean, var)
+            elif self.num_batches_tracked is not None:
+                self.num_batches_tracked.add_(1)
+        return output
 
-    def _track(self, statistics: Tensor, clips: int) -> None:
-        """Moves the running statistics towards the groups' average, weighted by the groups' clips."""
+    def _normalize_together(self, x: Tensor, groups: int, mean: Tensor | None, var: Tensor | None) -> Tensor:
+        """One BatchNorm of n clips with k C channels. Clip i belongs to group i % k, so this is a view."""
+        merged = x.view(-1, groups * x.shape[1], *x.shape[2:])
+        weights, biases, means, variances = _for_groups(groups, self.weight, self.bias, mean, var)
+        momentum = 1.0 if self.momentum is None else self.momentum
+        output = F.batch_norm(merged, means, variances, weights, biases, True, momentum, self.eps)
+        for moved, running in ((means, mean), (variances, var)):
+            if moved is not None and running is not None:
+                torch.mean(moved.view(groups, -1), dim=0, dtype=running.dtype, out=running.data)
+        # Not `view`: of a view, an in-place ReLU would make autograd copy all activations. No public function changes
+        # the shape of a tensor that nobody else sees; matmul uses this one for it.
+        return torch.ops.aten._unsafe_view(output, x.shape)  # type: ignore[no-any-return]
+
+    def _normalize_apart(self, x: Tensor, sizes: list[int], mean: Tensor | None, var: Tensor | None) -> Tensor:
+        """A BatchNorm of each group of neighbouring rows."""
+        groups, momentum = len(sizes), 1.0 if self.momentum is None else self.momentum
+        weights, biases = _for_each(groups, self.weight), _for_each(groups, self.bias)
+        parts = zip(torch.split(x, sizes), weights, biases, _momenta(sizes, momentum), strict=True)
+        return torch.cat([F.batch_norm(part, mean, var, w, b, True, share, self.eps) for part, w, b, share in parts])
+
+    def _move(self, mean: Tensor, var: Tensor) -> None:
+        """Counts a mini-batch, and moves the running statistics towards its own."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
-        groups = statistics.shape[1]
-        if larger := clips % groups:
-            share = larger * (clips // groups + 1) / clips
-            mean, var = statistics[:, larger:].mean(dim=1).lerp(statistics[:, :larger].mean(dim=1), share)
-        else:
-            mean, var = statistics.mean(dim=1)
         self.num_batches_tracked.add_(1)
         # A tensor: `float(...)` would wait for the device and break the graph of `torch.compile`.
-        weight = self.num_batches_tracked.to(mean.dtype).reciprocal() if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean, weight)
-        self.running_var.lerp_(var, weight)
+        dtype = self.running_mean.dtype
+        weight = self.num_batches_tracked.to(dtype).reciprocal() if self.momentum is None else self.momentum
+        self.running_mean.data.lerp_(mean.to(dtype), weight)
+        self.running_var.data.lerp_(var.to(dtype), weight)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, sub_batch={self.sub_batch}"
@@ -164,6 +167,47 @@ class _SubBatchNorm(nn.Module):
 
     def __prepare_scriptable__(self) -> nn.Module:
         return _plain(self)  # `torch.jit.script` looks for this method
+
+
+class _ForGroups(torch.autograd.Function):
+    """Repeats tensors of C values k times in one operation; the backward adds up the gradients of each in one."""
+
+    @staticmethod
+    def forward(ctx: Any, groups: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.groups = groups
+        repeated = torch.cat([tensor for tensor in tensors for _ in range(groups)]).chunk(len(tensors))
+        fixed = [row for row, tensor in zip(repeated, tensors, strict=True) if not tensor.requires_grad]
+        ctx.mark_non_differentiable(*fixed)
+        ctx.set_materialize_grads(False)  # autograd would fill zeros for them
+        return repeated
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        return None, *(None if one is None else one.view(ctx.groups, -1).sum(dim=0) for one in gradients)
+
+
+def _for_groups(groups: int, *tensors: Tensor | None) -> list[Tensor | None]:
+    """Each tensor of C values repeated to k C."""
+    if torch.compiler.is_compiling():  # it makes one operation of many, and knows no number of tensors that changes
+        return [None if tensor is None else tensor.repeat(groups) for tensor in tensors]
+    given = [tensor for tensor in tensors if tensor is not None]
+    repeated = iter(_ForGroups.apply(groups, *given) if given else ())
+    return [None if tensor is None else next(repeated) for tensor in tensors]
+
+
+def _for_each(groups: int, tensor: Tensor | None) -> Sequence[Tensor | None]:
+    """A tensor k times. The backward adds up the gradients in two operations; for the tensor itself, in k - 1."""
+    return [None] * groups if tensor is None else tensor.expand(groups, -1).unbind()
+
+
+def _momenta(sizes: Sequence[int], momentum: float) -> list[float]:
+    """The momenta by which groups move running statistics one after another as their average, weighted by size, would.
+
+    >>> _momenta([1, 1], momentum=1.0)  # the second halves what the first has set
+    [1.0, 0.5]
+    """
+    shares = [momentum * size / sum(sizes) for size in sizes]
+    return [share / (1 - sum(shares[place + 1 :])) for place, share in enumerate(shares)]
 
 
 def _torchs_forward(layer: Any, input: Tensor) -> Tensor:

@@ -1,11 +1,12 @@
 """From decoded crops to the clips of a mini-batch, on the device: resampling (Sec. 3.1), colours, augmentation.
 
-It imports torch and torchvision, and no other sub-package. Begin with `resample.py`.
+It imports NumPy, torch and torchvision, and no other sub-package. Begin with `resample.py`; `packed.py` holds the bytes.
 """
 
 from lightning_multigrid.pixels.augment import Augmentation
+from lightning_multigrid.pixels.packed import PackedCrops, PixelFormat, RgbFormat
 from lightning_multigrid.pixels.resample import MEAN, STD, check_normalisation, resample_clips
 from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat, to_device
 
-__all__ = ["MEAN", "STD", "Augmentation", "YuvClip", "YuvFormat", "check_normalisation", "resample_clips"]
-__all__ += ["to_device"]
+__all__ = ["MEAN", "STD", "Augmentation", "PackedCrops", "PixelFormat", "RgbFormat", "YuvClip", "YuvFormat"]
+__all__ += ["check_normalisation", "resample_clips", "to_device"]

@@ -10,20 +10,20 @@ clip to clip; after resampling all clips have one size::
 Legend: B clips, T frames, h and w source pixels of one crop, S size of the mini-batch; the 3 channels are RGB.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate
 
-from lightning_multigrid.pixels.yuv import YuvClip, colours, to_device
+from lightning_multigrid.pixels.packed import Block, PackedCrops
+from lightning_multigrid.pixels.yuv import YuvClip, to_device
 
 # Mean and deviation of the channels, in units of the whole range: those of the paper's code base.
 MEAN = (0.45, 0.45, 0.45)
 STD = (0.225, 0.225, 0.225)
-# Most values of crops that are resampled together: 128 MiB of float32, and several times that for colours.
-_MOST_VALUES = 1 << 25
 
 
 def resample_clips(
@@ -64,22 +64,22 @@ def resample_clips(
     _check(crops, size, flips)
     if together and antialias:
         raise ValueError("Crops cannot be resampled together with `antialias`; leave `together` out.")
-    device, frames = crops[0].device, len(crops[0])
+    # Of packed crops no views are made, which would cost the host more than all the rest.
+    first = crops if isinstance(crops, PackedCrops) else PackedCrops.of(crops[:1])
+    device, frames = first.device, first.formats[0].frames
     # One multiplication and one addition: x / (255 std) - mean / std, C x 1 x 1 x 1.
     factors = [1 / (255 * s) for s in std] + [-m / s for m, s in zip(mean, std, strict=True)]
-    scale, shift = to_device(torch.tensor(factors, dtype=torch.float32), device).view(2, 3, 1, 1, 1)
     flips = flips or [False] * len(crops)
     clips = torch.empty(len(crops), 3, frames, size, size, dtype=torch.float32, device=device)
-    if together is None:
-        together = device.type != "cpu" and not antialias
-    if not together:
-        for clip, crop, flip in zip(clips, crops, flips, strict=True):
-            pixels = _rgb(crop, flip)
-            resized = interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=antialias)
-            torch.addcmul(shift, resized, scale, out=clip)
+    if device.type != "cpu" and not antialias if together is None else together:
+        for block in PackedCrops.of(crops).blocks():
+            _resample_block(block, size, flips[block.part], factors, out=clips[block.part])
         return clips
-    for chunk in _chunks(crops):
-        torch.addcmul(shift, _together(crops[chunk], size, flips[chunk]), scale, out=clips[chunk])
+    scale, shift = to_device(torch.tensor(factors, dtype=torch.float32), device).view(2, 3, 1, 1, 1)
+    for clip, crop, flip in zip(clips, crops, flips, strict=True):
+        pixels = _rgb(crop, flip)
+        resized = interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=antialias)
+        torch.addcmul(shift, resized, scale, out=clip)
     return clips
 
 
@@ -93,56 +93,28 @@ def _rgb(crop: Tensor | YuvClip, flip: bool) -> Tensor:
     return pixels.to(torch.float32, memory_format=torch.contiguous_format)
 
 
-def _chunks(crops: Sequence[Tensor | YuvClip]) -> Iterator[slice]:
-    """Cuts the crops into chunks of neighbours of one kind, as many as have room."""
-    height, width = (max(sides) for sides in zip(*map(_sides, crops), strict=True))
-    most = max(1, _MOST_VALUES // (3 * len(crops[0]) * height * width))
-    for _, group in groupby(range(len(crops)), lambda place: isinstance(crops[place], YuvClip)):
-        places = list(group)
-        for first in range(places[0], places[-1] + 1, most):
-            yield slice(first, min(first + most, places[-1] + 1))
+def _resample_block(block: Block, size: int, flips: Sequence[bool], factors: Sequence[float], out: Tensor) -> None:
+    """Resamples the crops of a block to clips B x 3 x T x S x S, and normalises them by three scales and shifts.
 
-
-def _together(crops: Sequence[Tensor | YuvClip], size: int, flips: Sequence[bool]) -> Tensor:
-    """Resamples crops of one kind together in a few operations and a copy per crop: B x 3 x T x S x S, from 0 to 255.
-
-    A GPU takes as long to start an operation as to compute it for one clip. The crops are copied into one block with
-    room for the largest, and the grid of each clip says where its crop lies and in which direction it is read.
+    The grid of each clip says where its crop lies in the block, and in which direction it is read.
     """
-    device, frames = crops[0].device, len(crops[0])
-    sides = [_sides(crop) for crop in crops]
-    corners = [(0, 0)] * len(crops)
-    if planes := [crop for crop in crops if isinstance(crop, YuvClip)]:
-        corners = [(crop.format.top, crop.format.left) for crop in planes]
-        pixels = colours(planes)
-    else:
-        largest = map(max, zip(*sides, strict=True))
-        block = torch.zeros(len(crops), frames, *largest, 3, dtype=torch.uint8, device=device)
-        for room, crop, (height, width) in zip(block, crops, sides, strict=True):
-            room[:, :height, :width] = crop
-        pixels = block.permute(0, 4, 1, 2, 3).to(torch.float32, memory_format=torch.contiguous_format)
-    heights, widths = torch.tensor(sides, dtype=torch.float64).unsqueeze(2).unbind(1)
-    tops, lefts = torch.tensor(corners).unsqueeze(2).unbind(1)
-    rows, columns = _points(size, heights), _points(size, widths)
-    columns = torch.where(torch.tensor(flips)[:, None], widths - 1 - columns, columns)
+    frames, device = block.pixels.shape[2], block.pixels.device
+    rows, columns = _points(size, block.heights), _points(size, block.widths)
+    columns = np.where(np.array(flips)[:, None], block.widths - 1 - columns, columns)
     # `grid_sample` counts from -1 to 1, from edge to edge of the block.
-    y = (2 * (rows + tops) + 1) / pixels.shape[3] - 1
-    x = (2 * (columns + lefts) + 1) / pixels.shape[4] - 1
-    x, y = to_device(torch.stack([x, y]).float(), device)
-    grid = torch.stack([x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], dim=3)
-    return grid_sample(pixels.flatten(1, 2), grid, align_corners=False).view(-1, 3, frames, size, size)
+    y = (2 * (rows + block.tops) + 1) / block.pixels.shape[3] - 1
+    x = (2 * (columns + block.lefts) + 1) / block.pixels.shape[4] - 1
+    numbers = np.concatenate([x.ravel(), y.ravel(), factors], dtype=np.float32)  # one copy to the device
+    points, scale, shift = torch.split(to_device(torch.from_numpy(numbers), device), [2 * x.size, 3, 3])
+    across, down = points.view(2, -1, size)
+    grid = torch.stack([across[:, None, :].expand(-1, size, -1), down[:, :, None].expand(-1, -1, size)], dim=3)
+    sampled = grid_sample(block.pixels.flatten(1, 2), grid, align_corners=False).view(-1, 3, frames, size, size)
+    torch.addcmul(shift.view(3, 1, 1, 1), sampled, scale.view(3, 1, 1, 1), out=out)
 
 
-def _points(size: int, sides: Tensor) -> Tensor:
-    """Where the points of a grid lie on sides of given lengths: B x S, in pixels from the middle of the first pixel."""
-    centres = (torch.arange(size, dtype=torch.float64) + 0.5) / size
-    return torch.minimum((centres * sides - 0.5).clamp(min=0), sides - 1)
-
-
-def _sides(crop: Tensor | YuvClip) -> tuple[int, int]:
-    if isinstance(crop, YuvClip):
-        return crop.format.height, crop.format.width
-    return crop.shape[1], crop.shape[2]
+def _points(size: int, sides: Any) -> Any:
+    """Where the points of a grid lie on sides B x 1: B x S, in pixels from the middle of the first pixel."""
+    return np.minimum(np.maximum((np.arange(size) + 0.5) / size * sides - 0.5, 0), sides - 1)
 
 
 def check_normalisation(mean: Sequence[float], std: Sequence[float]) -> None:
@@ -158,10 +130,17 @@ def _check(crops: Sequence[Tensor | YuvClip], size: int, flips: Sequence[bool] |
         raise ValueError(f"`size` must be at least 1, got {size}.")
     if flips is not None and len(flips) != len(crops):
         raise ValueError(f"`flips` must have one entry per crop: got {len(flips)} for {len(crops)} crops.")
-    for index, crop in enumerate(crops):
-        if isinstance(crop, Tensor) and crop.dtype != torch.uint8:
-            raise TypeError(f"Crops must be uint8, got {crop.dtype} for crop {index}. Normalisation is done here.")
-        if isinstance(crop, Tensor) and (crop.ndim != 4 or crop.shape[3] != 3 or 0 in crop.shape):
-            raise ValueError(f"Crops must be frames x height x width x 3, got {tuple(crop.shape)} for crop {index}.")
-        if len(crop) != len(crops[0]):
-            raise ValueError(f"Crops must have one length: crop 0 has {len(crops[0])} frames, {index} has {len(crop)}.")
+    if isinstance(crops, PackedCrops):  # without views of the crops, which cost the host more than the rest
+        lengths = [format.frames for format in crops.formats]
+    else:
+        lengths = [len(crop) for crop in crops]
+        for index, crop in enumerate(crops):
+            if isinstance(crop, Tensor) and crop.dtype != torch.uint8:
+                raise TypeError(f"Crops must be uint8, got {crop.dtype} for crop {index}. Normalisation is done here.")
+            if isinstance(crop, Tensor) and (crop.ndim != 4 or crop.shape[3] != 3 or 0 in crop.shape):
+                raise ValueError(
+                    f"Crops must be frames x height x width x 3, got {tuple(crop.shape)} for crop {index}."
+                )
+    for index, length in enumerate(lengths):
+        if length != lengths[0]:
+            raise ValueError(f"Crops must have one length: crop 0 has {lengths[0]} frames, {index} has {length}.")

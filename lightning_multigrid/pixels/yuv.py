@@ -11,11 +11,11 @@ Legend: B clips, T frames, h and w luma pixels of one crop.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 # Weights of red and blue in the luma: ITU-R BT.601 (2.5.1) and BT.709 (3.2).
 _WEIGHTS = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}
@@ -106,31 +106,29 @@ class YuvClip:
 
         A pixel has the chroma of the sample that covers it, without interpolation, as in FFmpeg's converter.
         """
-        top, left, height, width = self.format.top, self.format.left, self.format.height, self.format.width
-        return colours([self])[0, :, :, top : top + height, left : left + width]
+        (rows, columns), top, left = self.format.chroma, self.format.top, self.format.left
+        luma = self.luma.new_zeros(1, len(self), 2 * rows, 2 * columns)
+        down, across = slice(top, top + self.format.height), slice(left, left + self.format.width)
+        luma[0, :, down, across] = self.luma
+        factors = to_device(
+            torch.tensor([weights(self.format.matrix, self.format.full_range)], dtype=torch.float32), self.device
+        )
+        return colours(luma, self.chroma.unsqueeze(0), factors)[0, :, :, down, across]
 
 
-def colours(clips: Sequence[YuvClip]) -> Tensor:
-    """The colours of clips of one length, B x 3 x T x H x W float32, in a few operations for any number of clips.
+def colours(luma: Tensor, chroma: Tensor, factors: Tensor) -> Tensor:
+    """The colours of clips, B x 3 x T x H x W float32 from 0 to 255. See `YuvClip.rgb`.
 
-    H and W have room for the largest clip. The first pixel of a clip is at (`top`, `left`) of its format; the pixels
-    around the clip mean nothing. See `YuvClip.rgb`.
+    Args:
+        luma: B x T x H x W, H and W even.
+        chroma: B x T x 2 x H/2 x W/2.
+        factors: The `weights` of each clip, B x 6.
     """
-    device, frames = clips[0].device, len(clips[0])
-    rows, columns = (max(sides) for sides in zip(*(clip.format.chroma for clip in clips), strict=True))
-    luma = torch.zeros(len(clips), frames, 2 * rows, 2 * columns, dtype=torch.uint8, device=device)
-    chroma = torch.zeros(len(clips), frames, 2, rows, columns, dtype=torch.uint8, device=device)
-    for own_luma, own_chroma, clip in zip(luma, chroma, clips, strict=True):
-        format, (high, wide) = clip.format, clip.format.chroma
-        bottom, right = format.top + format.height, format.left + format.width
-        own_luma[:, format.top : bottom, format.left : right] = clip.luma
-        own_chroma[:, :, :high, :wide] = clip.chroma
-    weights = to_device(torch.tensor([_weights(clip.format) for clip in clips], dtype=torch.float32), device)
-    luma_scale, black, cr_red, cr_green, cb_green, cb_blue = weights.view(-1, 6, 1, 1, 1).unbind(1)
+    luma_scale, black, cr_red, cr_green, cb_green, cb_blue = factors.view(-1, 6, 1, 1, 1).unbind(1)
     y = torch.addcmul(black, luma.float(), luma_scale)
-    doubled = interpolate(chroma.flatten(0, 1), scale_factor=2, mode="nearest").float() - 128
-    cb, cr = doubled.view(len(clips), frames, 2, *luma.shape[2:]).unbind(2)
-    rgb = torch.empty(len(clips), 3, *y.shape[1:], dtype=torch.float32, device=device)
+    samples = (chroma.float() - 128).unsqueeze(5).unsqueeze(4)
+    cb, cr = samples.expand(-1, -1, -1, -1, 2, -1, 2).reshape(*luma.shape[:2], 2, *luma.shape[2:]).unbind(2)
+    rgb = torch.empty(len(luma), 3, *y.shape[1:], dtype=torch.float32, device=luma.device)
     red, green, blue = rgb.unbind(1)
     torch.addcmul(y, cr, cr_red, out=red)
     torch.addcmul(y, cr, cr_green, out=green).addcmul_(cb, cb_green)
@@ -138,12 +136,13 @@ def colours(clips: Sequence[YuvClip]) -> Tensor:
     return rgb.clamp_(0, 255)
 
 
-def _weights(format: YuvFormat) -> tuple[float, ...]:
+@cache
+def weights(matrix: str, full_range: bool) -> tuple[float, ...]:
     """The factor of luma and what is added to it; then the factors of Cr in red and green, of Cb in green and blue."""
-    red, blue = _WEIGHTS[format.matrix]
+    red, blue = _WEIGHTS[matrix]
     green = 1 - red - blue
     # One unit of luma and of chroma in units of RGB (ITU-R BT.601, 2.5.3; the same in BT.709), and black's luma.
-    luma, chroma, black = (1, 1, 0) if format.full_range else (255 / 219, 255 / 224, 16)
+    luma, chroma, black = (1, 1, 0) if full_range else (255 / 219, 255 / 224, 16)
     cb_blue, cr_red = 2 * (1 - blue) * chroma, 2 * (1 - red) * chroma
     return luma, -black * luma, cr_red, -cr_red * red / green, -cb_blue * blue / green, cb_blue
 

@@ -120,7 +120,7 @@ def test_a_mini_batch_of_pieces_is_the_whole_one() -> None:
     assert contents(pieces) == contents(whole)
     for batch in (whole, pieces, pieces.to("cpu")):
         crops = batch.crops()
-        assert torch.equal(crops[2].data, data)  # type: ignore[union-attr]
+        assert torch.equal(crops[2].data, data)
         assert [crop.shape[1] for crop in crops if isinstance(crop, torch.Tensor)] == [3, 4, 5, 6, 7]
         assert batch.class_ids().tolist() == [3, 4, 9, 5, 6, 7]
 

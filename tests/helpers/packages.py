@@ -26,7 +26,7 @@ MULTIGRID = {
 }
 VIDEOS = {
     "files": ((), ("fsspec",)),
-    "pixels": ((), ("torch", "torchvision")),
+    "pixels": ((), ("numpy", "torch", "torchvision")),
     "decode": (
         ("files", "pixels"),
         ("PIL", "av", "numpy", "safetensors", "torch", "typing_extensions", "xxhash"),

@@ -12,6 +12,7 @@ from itertools import pairwise, product
 import lightning as L
 import pytest
 import torch
+from count_operations import CountedOperations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -222,6 +223,72 @@ def test_backward_keeps_the_input_and_nothing_else_of_its_size(memory_format, cl
     assert saved.pop(x.untyped_storage().data_ptr()) == x.nbytes
     assert sum(saved.values()) < x.nbytes / 50  # statistics, weights
     assert output.shape == x.shape
+
+
+@pytest.mark.parametrize(
+    ("memory_format", "groups", "forward", "backward"),
+    [
+        (torch.contiguous_format, 2, 5, 3),  # repeat, normalise, move two averages, count; backward and two sums
+        (torch.contiguous_format, 8, 5, 3),
+        (torch.channels_last_3d, 2, 2 + 2, 2 + 1 + 4),  # each group, join, count; each group, join, stack and add twice
+        (torch.channels_last_3d, 8, 8 + 2, 8 + 1 + 4),
+    ],
+)
+def test_operations_of_a_step(memory_format, groups, forward, backward):
+    """Each is launched by the host; those of plain BatchNorm are normalise, count, and one backward."""
+    layer = SubBatchNorm3d(CHANNELS, device="meta")
+    x = torch.empty(8 * groups, CHANNELS, 2, 3, 2, device="meta").contiguous(memory_format=memory_format)
+    x.requires_grad_()
+    with CountedOperations() as counted:
+        output = layer(x)
+    assert counted.launches == forward
+    gradient = torch.empty_like(output)
+    with CountedOperations() as counted:
+        output.backward(gradient)
+    assert counted.launches == backward
+
+
+@pytest.mark.parametrize("numbers", [(4, 16), (16, 19), (19, 16), (16, 4), (19, 19)])
+def test_a_layer_may_be_used_twice_before_the_backward(numbers):
+    """With one group, several, and several of different sizes: running statistics move in between."""
+    layer = make_layer(SubBatchNorm3d, sub_batch=4)
+    alone, inputs = copy.deepcopy(layer), [make_clips(number).requires_grad_() for number in numbers]
+    sum((layer(x) ** 3).sum() for x in inputs).backward()
+    for x in inputs:
+        (gradient,) = torch.autograd.grad((alone(x) ** 3).sum(), x)
+        assert torch.equal(x.grad, gradient)
+    assert_close(layer.state_dict(), alone.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("frozen", ["weight", "bias"])
+def test_a_frozen_parameter_gets_no_gradient_and_changes_no_other(memory_format, frozen):
+    layer = make_layer(SubBatchNorm3d, sub_batch=4)
+    whole, x = copy.deepcopy(layer), make_clips(16, memory_format=memory_format)
+    layer.get_parameter(frozen).requires_grad_(False)
+    for each in (layer, whole):
+        (each(x) ** 3).sum().backward()
+    assert layer.get_parameter(frozen).grad is None
+    other = {"weight": "bias", "bias": "weight"}[frozen]
+    assert torch.equal(layer.get_parameter(other).grad, whole.get_parameter(other).grad)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+def test_an_average_of_groups_follows_the_groups(memory_format):
+    """Many steps, with groups of different sizes: running statistics are those of plain BatchNorm per group."""
+    layer = make_layer(SubBatchNorm3d, sub_batch=3, momentum=0.4)
+    average = plain_copy(layer)
+    for clips in (6, 7, 8, 12, 13, 14):
+        x = make_clips(clips, memory_format=memory_format)
+        kept, groups = copy.deepcopy(layer.state_dict()), groups_of(layer, x)
+        layer(x)
+        layers = [copy.deepcopy(average) for _ in groups]
+        for plain, group in zip(layers, groups, strict=True):
+            plain.load_state_dict(kept)
+            plain(x[list(group)])
+        for name in ("running_mean", "running_var"):
+            expected = sum(len(g) * getattr(plain, name) for plain, g in zip(layers, groups, strict=True)) / clips
+            assert_close(getattr(layer, name), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])

@@ -11,7 +11,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightning_multigrid.pixels import resample as resample
+from lightning_multigrid.pixels import packed as packed
+from lightning_multigrid.pixels.packed import PackedCrops
 from lightning_multigrid.pixels.resample import resample_clips
 from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat
 
@@ -139,42 +140,69 @@ def mixed_crops() -> list[Tensor | YuvClip]:
 def test_crops_resampled_together_are_those_resampled_alone(kind: slice, size: int) -> None:
     crops, flips = mixed_crops()[kind], [True, False, True, False]
     for turn in (flips, flips[::-1]):
-        together = resample._together(crops, size, turn)
+        together = resample_clips(crops, size, flips=turn, together=True, **IDENTITY)
         torch.testing.assert_close(together, resample_clips(crops, size, flips=turn, **IDENTITY), atol=2e-3, rtol=0)
 
 
-@pytest.mark.parametrize(("make", "copies"), [(random_crop, 1), (partial(random_yuv, top=0, left=1), 2)])
-def test_a_crop_more_is_a_copy_more(make: Callable[[int, int, int], Tensor | YuvClip], copies: int) -> None:
-    """On a GPU each operation costs about the same, however small: 128 crops must not take 128 times as many."""
+class Operations(TorchDispatchMode):
+    """Counts operations, also those on the CPU, but no views."""
 
-    class Operations(TorchDispatchMode):
-        number = 0
+    number = 0
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.number += not func.is_view
-            return func(*args, **(kwargs or {}))
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += not func.is_view
+        return func(*args, **(kwargs or {}))
 
-    numbers = []
-    for clips in (4, 5, 9):
-        crops = [make(2, 20 + clip, 21) for clip in range(clips)]
+
+@pytest.mark.parametrize("make", [random_crop, partial(random_yuv, top=0, left=1)], ids=["rgb", "yuv"])
+def test_any_number_of_crops_takes_as_many_operations(make: Callable[[int, int, int], Tensor | YuvClip]) -> None:
+    """On a GPU each costs about the same, however small. Workers send crops packed: here as by three of them."""
+    numbers = set()
+    for clips in (3, 9, 128):
+        crops = [make(2, 20 + clip % 5, 21) for clip in range(clips)]
+        parts = [PackedCrops.of(crops[clips * part // 3 : clips * (part + 1) // 3]) for part in range(3)]
+        whole = PackedCrops(
+            [torch.cat(part.pieces) for part in parts], [format for part in parts for format in part.formats]
+        )
         with Operations() as operations:
-            resample._together(crops, 16, [False] * clips)
-        numbers.append(operations.number)
-    assert numbers[1] - numbers[0] == copies
-    assert numbers[2] - numbers[0] == 5 * copies
-    assert numbers[0] < 60
+            clip = resample_clips(whole, 16, flips=[True] * clips, together=True)
+        numbers.add(operations.number)
+        torch.testing.assert_close(clip, resample_clips(crops, 16, flips=[True] * clips), atol=1e-3, rtol=0)
+    assert len(numbers) == 1
+    assert max(numbers) < 30
 
 
-def test_chunks_are_of_one_kind_and_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resample, "_MOST_VALUES", 3 * 3 * 2 * 40 * 30)  # three crops of the largest sides
+def parts_of(crops: list[Tensor | YuvClip]) -> list[range]:
+    return [range(len(crops))[block.part] for block in PackedCrops.of(crops).blocks()]
+
+
+def test_blocks_are_of_one_kind_and_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "_MOST_VALUES", 3 * 3 * 2 * 40 * 30)  # three crops of the largest sides
     crops = [*mixed_crops()[:4], *mixed_crops()[4:], *mixed_crops()[:1]]
-    parts = [range(len(crops))[part] for part in resample._chunks(crops)]
-    assert parts == [range(3), range(3, 4), range(4, 7), range(7, 8), range(8, 9)]
+    assert parts_of(crops) == [range(3), range(3, 4), range(4, 7), range(7, 8), range(8, 9)]
+    flips = [True, False, True, False, False, True, False, True, True]
+    together = resample_clips(crops, 16, flips=flips, together=True)
+    torch.testing.assert_close(together, resample_clips(crops, 16, flips=flips), atol=1e-3, rtol=0)
 
 
-def test_a_crop_without_room_is_a_chunk_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resample, "_MOST_VALUES", 1)
-    assert list(resample._chunks(mixed_crops()[:2])) == [slice(0, 1), slice(1, 2)]
+def test_a_crop_without_room_is_a_block_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "_MOST_VALUES", 1)
+    assert parts_of(mixed_crops()[:2]) == [range(1), range(1, 2)]
+
+
+def test_packed_crops_are_the_crops() -> None:
+    crops = mixed_crops()
+    again = PackedCrops.of(crops)
+    assert len(again) == 8
+    assert PackedCrops.of(again) is again
+    for crop, same in zip(crops, again, strict=True):
+        assert type(crop) is type(same)
+        ours, theirs = (one.data if isinstance(one, YuvClip) else one for one in (crop, same))
+        assert torch.equal(ours, theirs)
+    assert torch.equal(resample_clips(again, 16), resample_clips(crops, 16))
+    lengths = PackedCrops.of([random_crop(2, 8, 8), random_crop(3, 8, 8)])
+    with pytest.raises(ValueError, match="one length: crop 0 has 2 frames, 1 has 3"):
+        resample_clips(lengths, 4)
 
 
 def test_both_ways_have_the_same_clips() -> None:
@@ -241,11 +269,11 @@ def test_float_crops_are_refused() -> None:
 def test_another_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
     crops, flips = mixed_crops(), [True, False] * 4
     alone = resample_clips(crops, 16, flips=flips)
-    together = resample._together(crops[4:], 16, flips[4:])
+    together = resample_clips(crops, 16, flips=flips, together=True)
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         assert torch.equal(resample_clips(crops, 16, flips=flips), alone)
-        assert torch.equal(resample._together(crops[4:], 16, flips[4:]), together)
+        assert torch.equal(resample_clips(crops, 16, flips=flips, together=True), together)
     finally:
         torch.set_default_dtype(before)
