@@ -84,6 +84,7 @@ class CommandTrainer(Trainer):
         seeds: int = 3,
         metric: str | None = None,
         mode: Literal["max", "min"] | None = None,
+        clock: Literal["wall", "cpu"] = "wall",
     ) -> None:
         """Trains a config with MultigridCallback, without it, and without it in as much time: does it pay?
 
@@ -94,6 +95,7 @@ class CommandTrainer(Trainer):
             seeds: Runs of each kind, with seeds from 0.
             metric: What to compare, of what the validation logs; None is the first that is no loss.
             mode: What is better; None is `min` for names with `loss` or `err` in them.
+            clock: What "as much time" means: `cpu` is for trainings on CPUs that share a machine.
         """
 
     init = staticmethod(init)
