@@ -22,16 +22,12 @@ from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparis
 HERE = Path(__file__).parent
 RESULTS, ROOT = HERE.parent / "results", HERE.parents[1]
 PAGES = ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))
-MARKED = re.compile(r"(<!-- made by benchmarks/tasks/run\.py: ([\w ]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- made by benchmarks/tasks/run\.py: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # Each is a file of `rows`. The baseline is that of the first, which is the config of the task as it is.
 TASKS = {
     "grid_words": {
         "default": "**multigrid 1.5x**, the default: short cycle of 24, 34 and 48 pixels",
         "short_cycle_from_32_of_48": "**multigrid 1.5x**, short cycle of 32, 40 and 48 pixels",
-        "short_cycle_off": "**multigrid 1.5x** without the short cycle",
-    },
-    "shapes": {
-        "default": "**multigrid 1.5x**, the default: short cycle of 20, 28 and 40 pixels",
         "short_cycle_off": "**multigrid 1.5x** without the short cycle",
     },
 }
@@ -82,7 +78,7 @@ def table(task: str, *rows: str) -> str:
 
 def with_tables(text: str) -> str:
     """Returns a page with today's tables between its marks."""
-    return MARKED.sub(lambda found: found[1] + table(*found[2].split()) + found[3], text)
+    return MARKED.sub(lambda found: f"{found[1]}\n{table(*found[2].split())}\n\n{found[3]}", text)
 
 
 def draw(task: str, file: Path) -> None:
@@ -91,18 +87,19 @@ def draw(task: str, file: Path) -> None:
 
     figure = Figure(figsize=(7.2, 4.4), dpi=110)
     axes = figure.subplots()
-    baselines: list[tuple[float, float]] = []
-    for number, one in enumerate(trainings(task)):
+    found = list(trainings(task))
+    for number, one in enumerate(found):
         is_baseline = one.runs[0].variant != MULTIGRID
         style = {"color": "grey", "marker": "s"} if is_baseline else {"color": f"C{number}", "marker": "o"}
-        if is_baseline:
-            baselines.append((one.cpu, 100 * mean(one.ends)))
+        label = None if is_baseline else one.label.replace("**", "")
         axes.plot([run.cpu for run in one.runs], [100 * end for end in one.ends], ls="", ms=3, alpha=0.6, **style)
-        axes.plot(one.cpu, 100 * mean(one.ends), ls="", ms=8, label=one.label.replace("**", ""), **style)
-    axes.plot(*zip(*sorted(baselines), strict=True), color="grey", linewidth=0.8)
+        axes.plot(one.cpu, 100 * mean(one.ends), ls="", ms=8, label=label, **style)
+    baselines = sorted((one.cpu, 100 * mean(one.ends)) for one in found if one.runs[0].variant != MULTIGRID)
+    axes.plot(*zip(*baselines, strict=True), color="grey", marker="s", linewidth=0.8, label="baselines")
     axes.set(xlabel="CPU time, s", ylabel="top-1 %")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
+    figure.tight_layout()
     save(figure, file)
 
 
