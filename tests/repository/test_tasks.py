@@ -76,7 +76,7 @@ def record(folder, variant, seed, end, epochs, cpu):
 
 def test_a_table_has_all_trainings_by_their_time_or_those_of_some_rows(tasks, tmp_path):
     for seed, end in enumerate((0.7, 0.72)):
-        record(tmp_path / "one" / "default", BASELINE, seed, end, 8, 200.0 + seed)
+        record(tmp_path / "one" / "default", BASELINE, seed, end, 8, 200.0 + 50 * seed)
     record(tmp_path / "one" / "default", MULTIGRID, 0, 0.65, 12, 100.25)
     record(tmp_path / "one" / "default", SHORTENED, 0, 0.5, 4, 101)
     record(tmp_path / "one" / "off", MULTIGRID, 0, 0.68, 12, 150)
