@@ -55,18 +55,20 @@ def words_of_grid():
 
     def against(row):
         ours = found[row, MULTIGRID]
-        return f"{points(whole, ours)} points below the whole baseline in {100 * ours.cpu / whole.cpu:.0f} % of its time"
+        return (
+            f"{points(whole, ours)} points below the whole baseline in {100 * ours.cpu / whole.cpu:.0f} % of its time"
+        )
 
     default, off, floor = (found[row, MULTIGRID] for row in ("default", "short_cycle_off", "short_cycle_from_32_of_48"))
     shorter = [found[row, SHORTENED] for row in ("default", "short_cycle_off")]
     middle = [100 * run.validations[1][2]["val/top1"] for run in off.runs]
+    half, end = f"{min(middle):.0f} to {max(middle):.0f} %", f"{100 * mean(off.ends):.0f} %"
     return [
         f"By default it ends {against('default')}, and {points(default, shorter[0])} above a baseline of more time; "
         f"without the short cycle {against('short_cycle_off')}, and {points(off, shorter[1])} above one of more time.",
         f"A short cycle that stops at 32 pixels ends {points(floor, default)} points above the default, in "
         f"{100 * floor.cpu / default.cpu - 100:.0f} % more time.",
-        f"without the short cycle {min(middle):.0f} to {max(middle):.0f} % at half of it, and {100 * mean(off.ends):.0f} % "
-        "at its end.",
+        f"without the short cycle {half} at half of it, and {end} at its end.",
     ]
 
 
