@@ -20,12 +20,10 @@ settings that take minutes to warm up, and has no totals.
 
 import argparse
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -40,7 +38,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from lightning_multigrid import (
     Baseline,
     BatchShape,
-    LongCycle,
     MultigridSchedule,
     convert_sub_batchnorm,
     resample_clips,
@@ -50,9 +47,6 @@ from lightning_multigrid.norm import restore_batchnorm, set_sub_batch
 from lightning_multigrid.pixels import RgbFormat, YuvClip, YuvFormat
 from lightning_multigrid.schedule import Plan, text_table
 from lightning_multigrid.training.trainer.torch_internals import raised_limits
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
-from video_transformer import VideoTransformer
 
 KINETICS = 240_000  # training videos
 CLASSES = 400
@@ -64,7 +58,6 @@ class Setting:
 
     `devices` is the paper's number of GPUs; the baseline's shape has the clips of one of them. `published` is the
     paper's ratio of wall-clock times, `days` its days for the baseline and for multigrid where it gives them.
-    `multigrid` are arguments of the schedule.
     """
 
     make: Callable[[], nn.Module]
@@ -73,7 +66,6 @@ class Setting:
     devices: int = 128
     published: float | None = None
     days: tuple[float, float] | None = None
-    multigrid: dict[str, Any] = field(default_factory=dict)
 
 
 def _kinetics(frames: int, size: int, clips: int = 4) -> Baseline:
@@ -82,18 +74,6 @@ def _kinetics(frames: int, size: int, clips: int = 4) -> Baseline:
 
 def _i3d(model: Callable[..., nn.Module], published: float) -> Setting:
     return Setting(lambda: model(CLASSES), Baseline(BatchShape(2, 16, 224), 106, (40, 80), 4), published=published)
-
-
-def _transformer(width: int, heads: int) -> Setting:
-    """The transformer of `compare.py`, and of other widths."""
-    stages = tuple(Fraction(10 * stage, 112) for stage in (44, 72, 92))
-    return Setting(
-        lambda: VideoTransformer(16, 16, 36, 4, 6, width, depth=3, heads=heads),
-        Baseline(BatchShape(2, 16, 36), 10, stages, warmup_epochs=1),
-        videos=1024,
-        devices=1,
-        multigrid={"size_divisor": 6, "long_cycle": LongCycle(LongCycle().factors[1:]), "stepwise": False},
-    )
 
 
 SETTINGS = {
@@ -110,10 +90,8 @@ SETTINGS = {
         days=(6.7, 2.0),
     ),
     "small": Setting(lambda: small_cnn(16), Baseline(BatchShape(8, 16, 40), 28, (14, 22)), videos=1536, devices=1),
-    "transformer": _transformer(64, 2),
-    "transformer_wide": _transformer(192, 6),
 }
-"""The paper's Tables 2, 3 and 4, and for a CPU a small CNN and the transformer of `compare.py`, also a wider one."""
+"""The paper's Tables 2, 3 and 4, and for a CPU a small CNN."""
 
 
 @dataclass(frozen=True)
@@ -306,8 +284,7 @@ def measure(
     shape = BatchShape(options.clips or shape.clips, options.frames or shape.frames, options.size or shape.size)
     given = setting.baseline
     baseline = Baseline(shape, given.epochs, given.milestones, given.stride, given.warmup_epochs)
-    arguments = {"epoch_factor": options.epoch_factor, "size_divisor": options.size_divisor} | setting.multigrid
-    schedule = MultigridSchedule(baseline, **arguments)
+    schedule = MultigridSchedule(baseline, epoch_factor=options.epoch_factor, size_divisor=options.size_divisor)
     clips = setting.videos // setting.devices
     plain = Grid(shape, 0)
     steps = {plain: float(baseline.epochs) * clips / shape.clips, **plan_steps(schedule, clips)}

@@ -1,5 +1,6 @@
 """Shared by the benchmarks: clocks, the description of the machine, and the JSON file of a run."""
 
+import json
 import os
 import platform
 import subprocess
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from json_files import replace_json
 
 import lightning_multigrid
 
@@ -122,4 +122,7 @@ def write_json(
         return
     of = machine(torch.device(options["device"]), packages)
     report = {"benchmark": benchmark, "machine": of, "options": options, **results}
-    replace_json(path, report)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside.write_text(json.dumps(report, indent=1) + "\n")
+    beside.replace(path)

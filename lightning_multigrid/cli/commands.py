@@ -124,6 +124,7 @@ def compare_baselines(
     seeds: int = 3,
     metric: str | None = None,
     mode: Literal["max", "min"] | None = None,
+    clock: Literal["wall", "cpu"] = "wall",
 ) -> None:
     """Trains a config with MultigridCallback, without it, and without it in as much time: does it pay?
 
@@ -135,10 +136,11 @@ def compare_baselines(
         seeds: Runs of each kind, with seeds from 0.
         metric: What to compare, of what the validation logs; None is the first that is no loss.
         mode: What is better; None is `min` for names with `loss` or `err` in them.
+        clock: What "as much time" means: `cpu` is for trainings on CPUs that share a machine.
     """
     config = yaml.safe_load(cli.parser.dump(cli.config, skip_none=False))
     config = {name: value for name, value in config.items() if name not in signature(compare_baselines).parameters}
-    compare(config, Path(output), seeds=seeds, metric=metric, mode=mode)
+    compare(config, Path(output), seeds=seeds, metric=metric, mode=mode, clock=clock)
 
 
 def migrate(source: str) -> None:

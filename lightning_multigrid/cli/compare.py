@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -22,7 +22,12 @@ _CALLBACK, _RECORDER = "lightning_multigrid.MultigridCallback", "lightning_multi
 
 
 def compare(
-    config: Config, folder: Path, seeds: int = 3, metric: str | None = None, mode: str | None = None
+    config: Config,
+    folder: Path,
+    seeds: int = 3,
+    metric: str | None = None,
+    mode: str | None = None,
+    clock: Literal["wall", "cpu"] = "wall",
 ) -> Comparison:
     """Trains what is missing in a folder, each run as a command of its own; prints a table, and draws a figure.
 
@@ -34,6 +39,7 @@ def compare(
         seeds: Runs of each kind, with seeds from 0.
         metric: What to compare, of what the script logs in validation.
         mode: `max` or `min`: what is better.
+        clock: `wall`, or `cpu` for trainings on CPUs that share a machine: by which a baseline takes as much time.
 
     Raises:
         ValueError: If the folder has runs of another config, or a run fails.
@@ -45,7 +51,7 @@ def compare(
     done: dict[str, list[float]] = {}
     for variant in (MULTIGRID, BASELINE, SHORTENED):
         if variant == SHORTENED:
-            found = Comparison(folder)
+            found = Comparison(folder, clock=clock)
             # More seeds don't change its length.
             before = [yaml.safe_load(run.config) for run in found.runs[SHORTENED]]
             shortened = before[0] if before else shorten(variants[BASELINE], _share(found))
@@ -59,8 +65,8 @@ def compare(
                 done.setdefault(variant, []).append(time.monotonic() - started)
                 left = (seeds - 1 - seed) * mean(done[variant])
                 say(f"{variant}, seed {seed}: {duration(done[variant][-1])}; {_left(variant, left)}")
-            Comparison(folder, metric, mode)  # refuses a metric that is not logged
-    comparison = Comparison(folder, metric, mode)
+            Comparison(folder, metric, mode, clock)  # refuses a metric that is not logged
+    comparison = Comparison(folder, metric, mode, clock)
     say(str(comparison))
     try:
         save(comparison.figure(), folder / "compare.png")
@@ -133,9 +139,11 @@ def shorten(config: Config, share: float) -> Config | None:
 
 def _share(comparison: Comparison) -> float:
     """The share of the baseline's epochs that takes as much time as multigrid."""
-    taken, whole = comparison.runs[MULTIGRID], comparison.runs[BASELINE]
-    start = mean(run.seconds - sum(s for kind, s in run.account.items() if kind != "start") for run in whole)
-    share = (mean(run.seconds for run in taken) - start) / (mean(run.seconds for run in whole) - start)
+    # To start is nearly all computing, so its wall clock is its CPU time, too.
+    start = mean(
+        run.seconds - sum(s for kind, s in run.account.items() if kind != "start") for run in comparison.runs[BASELINE]
+    )
+    share = (comparison.seconds(MULTIGRID) - start) / (comparison.seconds(BASELINE) - start)
     return min(1.0, max(0.0, share))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from typing_extensions import override
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
 VARIANTS = MULTIGRID, BASELINE, SHORTENED
+_Clock = Literal["wall", "cpu"]
 _SPENT = "steps", "waiting", "validation", "the rest", "CPU time", "faster"
 
 
@@ -192,13 +193,25 @@ class Comparison:
         folder: Where the files of the runs are.
         metric: Name of a metric that the script logs in validation; None is the one that `metrics` names first.
         mode: `max` or `min`, what is better; None is `min` for names with `loss` or `err` in them.
+        clock: What is compared: the `wall` clock, or the `cpu` time of trainings on CPUs that share a machine.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], metric: str | None = None, mode: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        metric: str | None = None,
+        mode: str | None = None,
+        clock: _Clock = "wall",
+    ) -> None:
         if mode not in ("max", "min", None):
             raise ValueError(f"`mode` must be max or min, got {mode!r}.")
+        if clock not in get_args(_Clock):
+            raise ValueError(f"`clock` must be wall or cpu, got {clock!r}.")
+        self._clock = clock
         files = [file for variant in VARIANTS for file in sorted(Path(folder).glob(f"{variant}*.json"))]
         records = [RunRecord.read(file) for file in files]
+        if clock == "cpu" and not all(run.cpu for run in records):
+            raise ValueError(f"Runs in {folder} have no CPU time. Compare them by the `wall` clock.")
         self.runs = {variant: [run for run in records if run.variant == variant] for variant in VARIANTS}
         found = (name for run in records for *_, metrics in run.validations[-1:] for name in metrics)
         names = [name for name in dict.fromkeys(found) if not name.startswith("multigrid/")]
@@ -216,14 +229,17 @@ class Comparison:
         ends = (run.validations[-1][2].get(self.metric) for run in self.runs[variant] if run.validations)
         return [end for end in ends if end is not None]
 
-    def seconds(self, variant: str) -> float:
-        return mean(run.seconds for run in self.runs[variant])
+    def seconds(self, variant: str, clock: _Clock | None = None) -> float:
+        """The mean of its runs, by the clock of this comparison or another."""
+        by_cpu = (clock or self._clock) == "cpu"
+        return mean(run.cpu if by_cpu else run.seconds for run in self.runs[variant])
 
-    def _faster(self, variant: str, clock: str) -> str:
-        """How many times faster than the baseline, by `seconds` or `cpu`; "" where a system does not say."""
-        own, baseline = (sum(getattr(run, clock) for run in self.runs[name]) for name in (variant, BASELINE))
-        times = len(self.runs[variant]) / max(1, len(self.runs[BASELINE]))
-        return f"{times * baseline / own:.2f}x" if own and baseline else ""
+    def _faster(self, variant: str, clock: _Clock) -> str:
+        """How many times faster than the baseline; "" where there is none, or a system does not say."""
+        if not self.runs[BASELINE]:
+            return ""
+        own, baseline = (self.seconds(name, clock) for name in (variant, BASELINE))
+        return f"{baseline / own:.2f}x" if own and baseline else ""
 
     def table(self) -> str:
         """What the runs of each variant reached, and below it what their seconds went to, and their CPU time."""
@@ -232,15 +248,15 @@ class Comparison:
             if not runs:
                 continue
             kinds = [mean(run.account[kind] for run in runs) for kind in (STEPS, WAITING, VALIDATION)]
-            rest = self.seconds(variant) - sum(kinds)
-            cpu = mean(run.cpu for run in runs)
+            rest = self.seconds(variant, "wall") - sum(kinds)
+            cpu = self.seconds(variant, "cpu")
             spent.append(
                 [variant, *(f"{seconds:.0f}" for seconds in (*kinds, rest, cpu)), self._faster(variant, "cpu")]
             )
             epochs, steps = (str(round(mean(getattr(run, name) for run in runs))) for name in ("epochs", "steps"))
             metric = _spread(self.ends(variant)) if self.ends(variant) else ""
             seconds = _spread([run.seconds for run in runs], 3)
-            ends.append([variant, epochs, steps, metric, seconds, self._faster(variant, "seconds")])
+            ends.append([variant, epochs, steps, metric, seconds, self._faster(variant, "wall")])
         head = ["", "epochs", "steps", self.metric, "seconds", "faster"]
         return f"{text_table(head, ends)}\n\n{text_table(['seconds of', *_SPENT], spent)}\n"
 
@@ -267,8 +283,10 @@ class Comparison:
         one = " One seed says little: take three, with `--seeds 3`." if few else ""
         if faster <= 1:
             return f"Don't: with the callback it takes {1 / faster:.2f} times as long.{one}"
-        by_cpu = self._faster(MULTIGRID, "cpu")
-        clock = f"{faster:.2f}x faster by the wall clock" + (f" ({by_cpu} by CPU time)" if by_cpu else "")
+        clock = f"{faster:.2f}x faster by CPU time"
+        if self._clock == "wall":
+            by_cpu = self._faster(MULTIGRID, "cpu")
+            clock = f"{faster:.2f}x faster by the wall clock" + (f" ({by_cpu} by CPU time)" if by_cpu else "")
         if not self.ends(MULTIGRID) or not self.ends(BASELINE):
             return f"{clock}; no validation says how good it is.{one}"
         everything = [end for variant in VARIANTS for end in self.ends(variant)]

@@ -11,7 +11,7 @@ import yaml
 from lightning_multigrid.cli import compare as module
 from lightning_multigrid.cli.compare import compare, shorten, with_callback, without_callback
 from lightning_multigrid.cli.main import main
-from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, RunRecord
+from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison, RunRecord
 
 CONFIG = yaml.safe_load(
     """
@@ -140,6 +140,14 @@ def test_a_run_that_stops_early_has_others_watched_to_their_end(tmp_path):
         module._validations(tmp_path)
 
 
+@pytest.mark.parametrize(("clock", "share"), [("wall", 0.5), ("cpu", 0.25)])
+def test_as_much_time_is_that_of_the_clock_without_the_start(clock, share, tmp_path):
+    for variant, seconds, cpu in ((MULTIGRID, 60.0, 30.0), (BASELINE, 110.0, 90.0)):
+        record = RunRecord(variant, 0, {"start": 2.0, "steps": seconds - 10}, command=seconds, cpu=cpu)
+        record.write(tmp_path / f"{variant}-0.json")
+    assert module._share(Comparison(tmp_path, clock=clock)) == share
+
+
 def test_cpu_time_is_that_of_a_command_with_its_processes(tmp_path, monkeypatch):
     record = json.dumps({"variant": MULTIGRID, "seed": 0})
     busy = "import time; [None for _ in iter(lambda: time.process_time() < 0.3, False)]"
@@ -178,8 +186,8 @@ def test_the_command_hands_its_whole_config_on(monkeypatch, tmp_path):
     file.write_text(yaml.safe_dump(CONFIG | {"trainer": null}))
     main(["compare", "--config", str(file), "--trainer.max_epochs=3", "--seeds=2", f"--output={tmp_path / 'out'}"])
     [((config, folder), options)] = handed
-    assert (folder, options) == (tmp_path / "out", {"seeds": 2, "metric": None, "mode": None})
+    assert (folder, options) == (tmp_path / "out", {"seeds": 2, "metric": None, "mode": None, "clock": "wall"})
     assert config["trainer"]["max_epochs"] == 3
     assert config["trainer"]["check_val_every_n_epoch"] is None  # not Lightning's default
     assert config["model"]["init_args"]["milestones"] == [2, 3]
-    assert not {"seeds", "metric", "mode", "output"} & config.keys()
+    assert not {"seeds", "metric", "mode", "clock", "output"} & config.keys()

@@ -91,6 +91,20 @@ def test_the_table_has_means_and_deviations_and_fits_a_terminal(tmp_path):
     assert lines[6].split() == ["multigrid", "47", "2", "0", "1", "90", "2.22x"]  # by CPU time
 
 
+def test_by_cpu_time_the_wall_clock_of_a_shared_machine_decides_nothing(tmp_path):
+    """Multigrid waited for others: it took as long as its baseline, and half of its CPU time."""
+    for variant, cpu in ((MULTIGRID, 50.0), (BASELINE, 100.0)):
+        run = record(variant, 0, 100, 0.9)
+        run.cpu = cpu
+        run.write(tmp_path / f"{variant}.json")
+    assert Comparison(tmp_path).verdict().startswith("Don't: with the callback it takes 1.00 times as long.")
+    found = Comparison(tmp_path, clock="cpu")
+    assert found.verdict().startswith("Yes: 2.00x faster by CPU time, and no worse")
+    assert (found.seconds(MULTIGRID), found.seconds(MULTIGRID, "wall")) == (50, 100)
+    with pytest.raises(ValueError, match="`clock` must be wall or cpu, got 'sun'"):
+        Comparison(tmp_path, clock="sun")
+
+
 def test_a_system_that_counts_no_cpu_time_of_processes_leaves_its_column_empty(tmp_path):
     for variant in (MULTIGRID, BASELINE):
         run = record(variant, 0, 50, 0.5)
@@ -99,6 +113,8 @@ def test_a_system_that_counts_no_cpu_time_of_processes_leaves_its_column_empty(t
     found = Comparison(tmp_path)
     assert found.table().splitlines()[-2].split()[-1] == "0"
     assert "CPU time" not in found.verdict()
+    with pytest.raises(ValueError, match="have no CPU time. Compare them by the `wall` clock"):
+        Comparison(tmp_path, clock="cpu")
 
 
 def test_a_run_that_diverges_is_counted_and_not_averaged(tmp_path):

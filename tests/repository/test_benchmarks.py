@@ -8,18 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
 from lightning_multigrid import BatchShape, MultigridSchedule
-from lightning_multigrid.decode import VideoReader
 from lightning_multigrid.norm.sub_batchnorm import SubBatchNorm3d
-from lightning_multigrid.reports import Comparison, RunRecord
 from lightning_multigrid.schedule import Plan
-from lightning_multigrid.sources import read_manifest
-from lightning_multigrid.video.shape_clips import draw_clip
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 RESULTS = BENCHMARKS / "results"
@@ -270,22 +265,3 @@ def test_the_glossary_has_the_words_of_its_picture(tmp_path):
     figure = drawing["figure"]()
     drawn = " ".join(text.get_text() for axes in figure.axes for text in axes.texts)
     assert [word for word in words if word not in drawn] == []
-
-
-def test_own_videos_are_of_all_kinds_and_the_time_of_init_counts_for_every_variant(script, tmp_path):
-    made = script("own_videos")
-    made["make_videos"](tmp_path / "videos", 4)
-    manifest = read_manifest(tmp_path / "videos")
-    assert manifest.classes == tuple(sorted(made["CLASSES"].values()))
-    names = sorted(Path(manifest.path(row)).name for row in range(len(manifest)))
-    assert names == ["cut short.mp4", *(f"vidéo {index:05d}.mp4" for index in range(4))]
-    clip = draw_clip("ring", "up", np.random.default_rng(0))
-    for kind in range(len(made["KINDS"])):
-        path = made["write_video"](tmp_path / "one", clip, kind, 120, 160, 25)
-        with VideoReader(path) as reader:
-            assert (len(reader), reader.height, reader.width) == (2 * len(clip), 120, 160), path
-    for variant, seconds in (("multigrid", 50.0), ("baseline", 100.0)):
-        account = dict.fromkeys(("steps", "waiting for data", "validation"), seconds / 3)
-        RunRecord(variant, 0, account).write(tmp_path / "runs" / f"{variant}-0.json")
-    rows = [line.split() for line in made["table"](Comparison(tmp_path / "runs"), 25.0).splitlines()]
-    assert rows[1:] == [["multigrid", "25", "50", "75", "1.67x"], ["baseline", "25", "100", "125", "1.00x"]]

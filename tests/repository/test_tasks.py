@@ -1,6 +1,10 @@
-"""The script that makes the videos of a task, on videos made here: the dataset is not ours to hand on."""
+"""The tasks of `compare`: their configs, the script that trains them and shows them on the pages, and their videos.
+
+Videos are made here: the dataset is not ours to hand on.
+"""
 
 import runpy
+import subprocess
 from pathlib import Path
 
 import av
@@ -10,8 +14,10 @@ import yaml
 
 from lightning_multigrid import MultigridCallback, VideoDataModule
 from lightning_multigrid.decode import VideoReader
+from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, RunRecord
 
-TASKS = Path(__file__).parents[2] / "benchmarks" / "tasks"
+ROOT = Path(__file__).parents[2]
+TASKS = ROOT / "benchmarks" / "tasks"
 
 
 @pytest.fixture
@@ -51,3 +57,64 @@ def test_configs_and_their_rows_have_arguments_of_the_package():
     for row in (TASKS / "rows").glob("*.yaml"):
         [callback] = yaml.safe_load(row.read_text())["trainer"]["callbacks"]
         MultigridCallback(**callback["init_args"])
+
+
+@pytest.fixture
+def tasks(tmp_path, monkeypatch):
+    """The script that runs the tasks, with results of its own."""
+    loaded = runpy.run_path(str(TASKS / "run.py"))
+    rows = {"default": "**multigrid**", "off": "multigrid without"}
+    monkeypatch.setitem(loaded["train"].__globals__, "RESULTS", tmp_path)
+    monkeypatch.setitem(loaded["train"].__globals__, "TASKS", {"one": rows})
+    return loaded
+
+
+def record(folder, variant, seed, end, epochs, cpu):
+    validations = [(1.0, 1.0, {"val/top1": end})]
+    RunRecord(variant, seed, {}, validations, epochs, 1000 * epochs, cpu=cpu).write(folder / f"{variant}-{seed}.json")
+
+
+def test_a_table_has_all_trainings_by_their_time_or_those_of_some_rows(tasks, tmp_path):
+    for seed, end in enumerate((0.7, 0.72)):
+        record(tmp_path / "one" / "default", BASELINE, seed, end, 8, 200.0 + 50 * seed)
+    record(tmp_path / "one" / "default", MULTIGRID, 0, 0.65, 12, 100.25)
+    record(tmp_path / "one" / "default", SHORTENED, 0, 0.5, 4, 101)
+    record(tmp_path / "one" / "off", MULTIGRID, 0, 0.68, 12, 150)
+    table = tasks["table"]("one").splitlines()
+    assert table[2:] == [
+        "| baseline, 8 epochs | 2 | 71.0 ± 1.4 | 8,000 | 200 | 100 % |",
+        "| multigrid without | 1 | 68.0 | 12,000 | 150 | 75 % |",
+        "| baseline, 4 epochs | 1 | 50.0 | 4,000 | 101 | 50 % |",
+        "| **multigrid** | 1 | 65.0 | 12,000 | 100 | 50 % |",
+    ]
+    assert tasks["table"]("one", "off").splitlines() == table[:4]
+    marks = "before\n<!-- made by benchmarks/tasks/run.py: one off -->\n\n{}\n\n<!-- end -->\nafter"
+    assert tasks["with_tables"](marks.format("old")) == marks.format("\n".join(table[:4]))
+    tasks["draw"]("one", tmp_path / "one.png")
+    assert (tmp_path / "one.png").stat().st_size > 0
+
+
+def test_rows_share_a_baseline_that_is_trained_once(tasks, tmp_path, monkeypatch):
+    called = []
+
+    def run(command, check):
+        folder = Path(command[command.index("--output") + 1])
+        called.append((command, sorted(path.name for path in folder.iterdir())))
+        record(folder, BASELINE, 0, 0.7, 8, 200)
+        record(folder, MULTIGRID, 0, 0.7, 8, 200)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    tasks["train"]("one", 2)
+    (first, before), (second, copied) = called
+    assert (before, copied) == ([], ["baseline-0.json"])
+    assert {*first[3:8]} == {*second[3:8]} == {"compare", "--clock", "cpu", "--seeds", "2"}
+    assert first[-1] == str(TASKS / "one.yaml")
+    assert [path.name for path in (tmp_path / "one" / "off").iterdir()] == ["multigrid-0.json"]
+
+
+def test_the_pages_show_the_runs():
+    """If this fails: `python benchmarks/tasks/run.py`."""
+    tasks = runpy.run_path(str(TASKS / "run.py"))
+    pages = [page.read_text() for page in tasks["PAGES"]]
+    assert [tasks["with_tables"](page) for page in pages] == pages
+    assert sum(bool(tasks["MARKED"].search(page)) for page in pages) == 3

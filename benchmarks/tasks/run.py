@@ -1,0 +1,141 @@
+"""Trains the rows of a task by `lightning-multigrid compare`, and writes their table into the pages that show it.
+
+    python benchmarks/tasks/run.py grid_words --seeds 3     # in the folder of its videos; what is there is not repeated
+    python benchmarks/tasks/run.py                          # the tables and figures alone
+
+A page shows a table between `<!-- made by benchmarks/tasks/run.py: TASK ROW ... -->`, of all rows if none is named, and
+`<!-- end -->`. "As much time" is CPU time, so trainings may share a machine.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison, RunRecord, save
+
+HERE = Path(__file__).parent
+RESULTS, ROOT = HERE.parent / "results", HERE.parents[1]
+PAGES = ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))
+MARKED = re.compile(r"(<!-- made by benchmarks/tasks/run\.py: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+# Each is a file of `rows`. The baseline is that of the first, which is the config of the task as it is.
+TASKS = {
+    "grid_words": {
+        "default": "**multigrid 1.5x**, the default: short cycle of 24, 34 and 48 pixels",
+        "short_cycle_from_32_of_48": "**multigrid 1.5x**, short cycle of 32, 40 and 48 pixels",
+        "short_cycle_off": "**multigrid 1.5x** without the short cycle",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """The runs of a training, a seed each, and the row that they belong to."""
+
+    row: str
+    label: str
+    runs: Sequence[RunRecord]
+    ends: Sequence[float]
+
+    @property
+    def cpu(self) -> float:
+        """The least of the seeds: all compute the same, and other work on the machine only makes them slower."""
+        return min(run.cpu for run in self.runs)
+
+    @property
+    def top1(self) -> str:
+        ends = [100 * end for end in self.ends]
+        return f"{mean(ends):.1f}" + (f" ± {stdev(ends):.1f}" if len(ends) > 1 else "")
+
+    def cells(self, baseline: float) -> list[str]:
+        [steps] = {run.steps for run in self.runs}
+        share = f"{100 * self.cpu / baseline:.0f} %"
+        return [self.label, str(len(self.runs)), self.top1, f"{steps:,}", f"{self.cpu:.0f}", share]
+
+
+def trainings(task: str) -> Iterator[Training]:
+    """What there is of a task, the longest first."""
+    for row, label in TASKS[task].items():
+        found = Comparison(RESULTS / task / row, clock="cpu")
+        for variant in (BASELINE, MULTIGRID, SHORTENED):
+            if runs := found.runs[variant]:
+                name = label if variant == MULTIGRID else f"baseline, {runs[0].epochs} epochs"
+                yield Training(row, name, runs, found.ends(variant))
+
+
+def table(task: str, *rows: str) -> str:
+    """In Markdown; of the rows that are named, or of all."""
+    first, *others = trainings(task)  # the baseline
+    chosen = [one for one in others if not rows or one.row in rows]
+    columns = ["training", "seeds", "top-1 %", "steps", "CPU time, s", "of the baseline's"]
+    cells = [one.cells(first.cpu) for one in [first, *sorted(chosen, key=lambda one: -one.cpu)]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [columns, ["---"] * len(columns), *cells])
+
+
+def with_tables(text: str) -> str:
+    """Returns a page with today's tables between its marks."""
+    return MARKED.sub(lambda found: f"{found[1]}\n{table(*found[2].split())}\n\n{found[3]}", text)
+
+
+def draw(task: str, file: Path) -> None:
+    """Accuracy against CPU time: each seed a small point, their mean at the least time a large one."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 4.4), dpi=110)
+    axes = figure.subplots()
+    found = list(trainings(task))
+    for number, one in enumerate(found):
+        is_baseline = one.runs[0].variant != MULTIGRID
+        style = {"color": "grey", "marker": "s"} if is_baseline else {"color": f"C{number}", "marker": "o"}
+        label = None if is_baseline else one.label.replace("**", "")
+        axes.plot([run.cpu for run in one.runs], [100 * end for end in one.ends], ls="", ms=3, alpha=0.6, **style)
+        axes.plot(one.cpu, 100 * mean(one.ends), ls="", ms=8, label=label, **style)
+    baselines = sorted((one.cpu, 100 * mean(one.ends)) for one in found if one.runs[0].variant != MULTIGRID)
+    axes.plot(*zip(*baselines, strict=True), color="grey", marker="s", linewidth=0.8, label="baselines")
+    axes.set(xlabel="CPU time, s", ylabel="top-1 %")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+    figure.tight_layout()
+    save(figure, file)
+
+
+def train(task: str, seeds: int) -> None:
+    """Trains what is missing of each row, in the folder that one is in."""
+    first, *_ = (RESULTS / task / row for row in TASKS[task])
+    for row in TASKS[task]:
+        folder = RESULTS / task / row
+        folder.mkdir(parents=True, exist_ok=True)
+        if folder != first:
+            for file in first.glob(f"{BASELINE}-*.json"):
+                shutil.copy(file, folder)
+        configs = [HERE / f"{task}.yaml", *(HERE / "rows").glob(f"{row}.yaml")]
+        command = [sys.executable, "-m", "lightning_multigrid", "compare", "--clock", "cpu", "--seeds", str(seeds)]
+        command += ["--output", str(folder), *(word for file in configs for word in ("--config", str(file)))]
+        try:
+            subprocess.run(command, check=True)
+        finally:
+            if folder != first:
+                for file in folder.glob(f"{BASELINE}-*.json"):
+                    file.unlink()
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", nargs="?", choices=TASKS, help="train what is missing of it")
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args(given)
+    if options.task:
+        train(options.task, options.seeds)
+    for task in TASKS:
+        draw(task, ROOT / "docs" / "images" / f"{task}.png")
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text()))
+
+
+if __name__ == "__main__":
+    main()
