@@ -70,6 +70,22 @@ def test_sub_packages_form_no_circle():
     assert sum(map(len, arrows.values())) <= 41
 
 
+def test_rooms_of_training_form_no_circle():
+    """Rooms are its folders; a file beside them is a room by itself."""
+
+    def room(module):
+        return module.split(".")[2]
+
+    arrows = {}
+    for path in modules("training"):
+        own = path.relative_to(PACKAGE / "training").with_suffix("").parts[0]
+        inside = (name for name, _ in imported(path) if name.startswith("lightning_multigrid.training."))
+        arrows.setdefault(own, set()).update({room(name) for name in inside} - {own})
+    assert {"script", "rehearsal", "parts", "lr", "checkpoints", "trainer"} <= set(arrows)
+    order = [*TopologicalSorter(arrows).static_order()]
+    assert order[-1] == "callback"
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_sub_package_imports_what_the_table_allows(package):
     used = set()
