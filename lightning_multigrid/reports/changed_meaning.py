@@ -71,6 +71,8 @@ def _changed(trainer: Trainer, schedule: MultigridSchedule, holds_patience: bool
         )
     for callback in _callbacks(trainer, "BaseFinetuning")[:1]:
         yield f"`{type(callback).__name__}` thaws layers at {epochs}."
+    for callback in _callbacks(trainer, "ModelPruning")[:1]:
+        yield f"`{type(callback).__name__}` prunes after {epochs}: with a fixed amount, it prunes more in all."
     if _callbacks(trainer, "Timer"):
         missing = "the last phases, on fine grids, are missing"
         yield f"`max_time` is time, as ever. If it ends the run before the plan, {missing}."

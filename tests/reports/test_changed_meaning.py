@@ -14,7 +14,7 @@ from tests.helpers.tiny import Module, fit, loader
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
-SAID = "(counts|averages over|thaws layers at|is time|may see its metric)"  # what all of these have
+SAID = "(counts|averages over|thaws layers at|prunes after|is time|may see its metric)"  # what all of these have
 
 
 class Thawing(callbacks.BaseFinetuning):
@@ -49,6 +49,10 @@ USED = [
         r"`EMAWeightAveraging` averages over steps of this run, .* \(0\.999 to 0\.99[67]\d\)",
     ),
     ({"max_time": "00:01:00:00"}, "`max_time` is time, as ever. If it ends the run before the plan"),
+    (
+        {"callbacks": lambda: [callbacks.ModelPruning("l1_unstructured", parameter_names=["weight"], amount=0.1)]},
+        "`ModelPruning` prunes after epochs of this run, 6 instead of .*: with a fixed amount, it prunes more",
+    ),
     ({"callbacks": lambda: [Thawing()]}, "`Thawing` thaws layers at epochs of this run, 6 instead of"),
 ]
 
