@@ -5,7 +5,12 @@ It only watches, and changes nothing in the training. Begin with `run_report.py`
 """
 
 from lightning_multigrid.reports.account import STATISTICS, Account
-from lightning_multigrid.reports.changed_meaning import short_training, tell_changed_meaning, tell_few_steps
+from lightning_multigrid.reports.changed_meaning import (
+    short_training,
+    small_short_cycle,
+    tell_changed_meaning,
+    tell_few_steps,
+)
 from lightning_multigrid.reports.comparison import (
     BASELINE,
     MULTIGRID,
@@ -34,6 +39,7 @@ __all__ += [
     "plan_figure",
     "save",
     "short_training",
+    "small_short_cycle",
     "step_values",
     "tell_changed_meaning",
     "tell_few_steps",

@@ -24,6 +24,7 @@ from lightning_multigrid.reports import (
     Clock,
     RunReport,
     short_training,
+    small_short_cycle,
     tell_changed_meaning,
     tell_few_steps,
     ways_out,
@@ -165,5 +166,6 @@ def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list
     if following and not schedule.constant_shape:
         rank_zero_info(f"Positions follow the grid: {', '.join(following)}.")
     rank_zero_info(lr_rule(arguments, schedule, trainer.optimizers))
-    if (short := short_training(plan)) is not None and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-        rank_zero_info(short)
+    if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        for expected in filter(None, (short_training(plan), small_short_cycle(plan))):
+            rank_zero_info(expected)
