@@ -5,15 +5,15 @@ variations; `copies.py` copies the module; `trial.py` runs its step and notes wh
 judge that. Each of these imports only those that are named after it.
 """
 
-from lightning_multigrid.training.rehearsal.check_grids import check_grids
-from lightning_multigrid.training.rehearsal.copies import meta_copy
-from lightning_multigrid.training.rehearsal.rules import PointsOnPlan, clips_changed
 from lightning_multigrid.training.rehearsal.batches import (
     TRIED_CLIPS,
     ScriptBatches,
     batches_of_samples,
     script_batches,
 )
+from lightning_multigrid.training.rehearsal.check_grids import check_grids
+from lightning_multigrid.training.rehearsal.copies import meta_copy
+from lightning_multigrid.training.rehearsal.rules import PointsOnPlan, clips_changed
 
 __all__ = ["TRIED_CLIPS", "PointsOnPlan", "ScriptBatches", "batches_of_samples", "check_grids"]
 __all__ += ["clips_changed", "meta_copy", "script_batches"]

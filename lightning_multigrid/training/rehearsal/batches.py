@@ -115,7 +115,9 @@ def _varied(sample: Any, kind: int) -> Any:
     for part, values in pixels:
         if 16 * len(values) >= max(1, largest):  # a key frame is as large, and features or boxes are not
             drawn = torch.randint(len(values), values.shape, generator=torch.Generator().manual_seed(len(values)))
-            changed = values[drawn] if kind == NOISE else values.double().mean().to(values.dtype).expand_as(values)
+            changed = (
+                values[drawn] if kind == NOISE else torch.full_like(values, 0.5 if values.is_floating_point() else 127)
+            )
             memo[id(part)] = copy.deepcopy(part)  # of the same kind
             torch.as_tensor(memo[id(part)]).copy_(changed.view(part.shape))
     return copy.deepcopy(sample, memo)

@@ -22,8 +22,6 @@ from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.lightning_internals import stage_of_training
 from lightning_multigrid.training.mini_batches import shapes_of_clips
 from lightning_multigrid.training.rehearsal import rules
-from lightning_multigrid.training.rehearsal.counted import counted_from_first
-from lightning_multigrid.training.rehearsal.rules import PointsOnPlan, named
 from lightning_multigrid.training.rehearsal.batches import (
     ALIKE,
     EVEN,
@@ -34,6 +32,8 @@ from lightning_multigrid.training.rehearsal.batches import (
     ScriptBatches,
     enlarged,
 )
+from lightning_multigrid.training.rehearsal.counted import counted_from_first
+from lightning_multigrid.training.rehearsal.rules import PointsOnPlan, named
 from lightning_multigrid.training.rehearsal.trial import NothingDropped, Rehearsal, Trial, said
 
 # What the layer's type and the error say, and the way out: the first that fits.
@@ -81,6 +81,7 @@ def check_grids(
                     return
                 raise _refusal(module, grid, where, error) from error
             plan.check(where, grid, shapes_of_clips(batch), TRIED_CLIPS)
+        tried.shapes[grid] = apply_to_collection(batch, Tensor, lambda tensor: tensor.to("meta"))
         if grid == baseline:
             first = tried.rehearsal.begin(batch)
             _tell(module, tried.rehearsal.failures, trainer)
@@ -92,7 +93,6 @@ def check_grids(
             return
         if trial.error is not None:
             raise _refusal(module, grid, _name(module, trial.layer), trial.error) from trial.error
-        tried.shapes[grid] = apply_to_collection(batch, Tensor, lambda tensor: tensor.to("meta"))
         costs = trial.flops / first.flops / (grid.points / baseline.points) if first.flops else 1.0
         plan.check_model(grid, trial.convolved, TRIED_CLIPS, costs)
         if grid != baseline:
@@ -102,7 +102,7 @@ def check_grids(
             rules.check_values(type(module).__name__, grid, first.losses, trial.losses)
         tried.losses[grid] = trial.losses
     plan.tried = True
-    if first is not None and len({grid.clips for grid in grids}) > 1 and trainer is not None:
+    if trainer is not None and len({grid.clips for grid in grids}) > 1:
         tried.check_clips(grids, coarsest)
 
 
@@ -154,15 +154,18 @@ class _Tried:
     def check_clips(self, grids: Sequence[BatchShape], coarsest: BatchShape) -> None:
         """Refuses a loss that is a sum over clips, or state that has a size for each; tells of sums over points."""
         name = type(self._module).__name__
-        if rules.may_sum_over_points(self.losses):
-            even = (self.step(grid, _EVEN).losses for grid in (grids[0].clip, coarsest))
-            rules.check_sum_over_points(name, grids[0], coarsest, *even)
+        baseline, *coarser = self.shapes
+        ends = [baseline, coarsest, max(coarser, key=lambda grid: grid.points)]
+        first, last = (self.losses.get(grid, ()) for grid in ends[:2])
+        if any(after < 0.75 * before for before, after in zip(first, last, strict=False)):
+            rules.check_sum_over_points(name, {grid: self.step(grid, _EVEN).losses for grid in ends})
         try:
             small, large, most = ((coarsest, self._arrived(coarsest, _ONCE * times)) for times in (1, 2, 4))
         except Exception:  # hooks may refuse such clips
             return
-        trials = [self.rehearsal.try_steps([step], NothingDropped()) for step in (small, large, most)]
-        rules.check_sum_over_clips(name, *(trial.losses for trial in trials))
+        if self.losses:
+            trials = [self.rehearsal.try_steps([step], NothingDropped()) for step in (small, large, most)]
+            rules.check_sum_over_clips(name, *(trial.losses for trial in trials))
         steps = [grids[0], *dict.fromkeys(grids)]  # the first one twice: what fails there says nothing of clips
         on_shapes = [(grid.clip, self._enlarged(grid, small[1], large[1])) for grid in steps]
         trial = self.rehearsal.try_steps(on_shapes, shapes_only=True)
