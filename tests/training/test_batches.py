@@ -152,7 +152,7 @@ def test_an_error_of_one_mini_batch_is_told_where_it_is_used():
         return torch.zeros(3)
 
     batches = batches_of_samples(collate_of)
-    batches.prepare({BatchShape(1, frames, 8): [(REAL, REAL)] for frames in (2, 4)})
+    batches.expect({BatchShape(1, frames, 8): [(REAL, REAL)] for frames in (2, 4)})
     assert batches.handlers(BatchShape(1, 4, 8))[0].handle(None).shape == (2, 3)
     with pytest.raises(KeyError, match="two"):
         batches.handlers(BatchShape(1, 2, 8))[0].handle(None)

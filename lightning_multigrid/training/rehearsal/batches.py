@@ -39,17 +39,19 @@ class ScriptBatches:
     def __init__(self, read: Callable[[Wanted], dict[Any, Any]], hooks: Sequence[Handler] = ()) -> None:
         self._read, self._hooks = read, hooks
         self._made: dict[tuple[BatchShape, Clips], Any] = {}
+        self._wanted: Wanted = {}
 
-    def prepare(self, wanted: Wanted) -> None:
-        """Reads mini-batches before they are asked for: all at once, as a worker takes time to start."""
-        self._made |= self._read(wanted)
+    def expect(self, wanted: Wanted) -> None:
+        """Says what will be asked for: it is read with the first of them, as a worker takes time to start."""
+        self._wanted = wanted
 
     def handlers(self, grid: BatchShape, clips: Clips = ALIKE) -> list[Handler]:
         """What makes a mini-batch, in its order: of the first one, None is what it is given."""
 
         def read(_: None) -> Any:
             if (grid, clips) not in self._made:
-                self.prepare({grid: [clips]})
+                self._made |= self._read(self._wanted or {grid: [clips]})
+                self._wanted = {}
             batch = self._made.pop((grid, clips))
             if isinstance(batch, Exception):
                 raise batch

@@ -65,7 +65,7 @@ def check_grids(
         for grid in shapes[1:]:
             wanted[grid] += _OTHERS
         wanted[coarsest] += [_ONCE, _ONCE * 2, _ONCE * 4]
-    batches.prepare(wanted)
+    batches.expect(wanted)
     tried = _Tried(module, batches, trainer, Rehearsal(module, trainer, baseline))
     first: Trial | None = None
     quiet = trainer is None or trainer.progress_bar_callback is None or not trainer.is_global_zero
