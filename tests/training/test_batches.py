@@ -199,3 +199,19 @@ def test_datasets_are_read_once_on_each_grid_and_hooks_see_whole_mini_batches():
     fit(Hooked(), MultigridCallback(), Stop(), train=DataLoader(Counted(), 4), max_epochs=1)
     assert len(grids[0]) == 8
     assert reads[0] <= 2 + 8 + 2 + 3  # a look at the first, each grid, whether it draws, the first mini-batches
+
+
+def test_samples_that_are_views_of_all_data_are_copied_by_themselves():
+    sizes = []
+
+    def collate(samples):
+        sizes.append((len(samples), max(x.untyped_storage().nbytes() for x, _ in samples)))
+        return default_collate(samples)
+
+    class Stop(L.Callback):
+        def on_train_start(self, trainer, pl_module):
+            tried.extend(size for number, size in sizes if number > 1)
+
+    tried = []
+    fit(Module(), MultigridCallback(), Stop(), train=DataLoader(clips(), 4, collate_fn=collate), fast_dev_run=True)
+    assert max(tried) == 3 * 8 * 32 * 32 * 4  # a clip of float32
