@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torchmetrics import Accuracy
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
-from lightning_multigrid.training.rehearsal import meta_copy
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import CLASSES, Module, clips, fit, loader
 
@@ -631,23 +630,3 @@ def test_a_trial_leaves_no_trace_in_the_module():
     assert all(torch.equal(state[name], state_after[name]) for name in state)
     assert torch.equal(generators[0], generators_after[0])
     assert generators[1:] == generators_after[1:]
-
-
-def test_a_copy_takes_no_memory_of_what_the_module_holds():
-    class Holding(Module):
-        def __init__(self):
-            super().__init__()
-            self.data = {"tensors": [torch.zeros(10)], "array": np.zeros(10), "paths": [[path] for path in range(2000)]}
-
-    module = Holding()
-    probe = meta_copy(module)
-    data, copied = module.data, probe.data
-    assert copied["tensors"][0].is_meta
-    assert np.shares_memory(copied["array"], data["array"])
-    with pytest.raises(ValueError, match="read-only"):
-        copied["array"][0] = 1
-    assert copied["paths"] is not data["paths"]
-    assert copied["paths"][0] is data["paths"][0]
-    assert all(parameter.is_meta for parameter in probe.parameters())
-    assert [name for name, _ in probe.named_parameters()] == [name for name, _ in module.named_parameters()]
-    assert re.search("Conv3d", repr(probe.net))

@@ -39,17 +39,19 @@ class ScriptBatches:
     def __init__(self, read: Callable[[Wanted], dict[Any, Any]], hooks: Sequence[Handler] = ()) -> None:
         self._read, self._hooks = read, hooks
         self._made: dict[tuple[BatchShape, Clips], Any] = {}
+        self._wanted: Wanted = {}
 
-    def prepare(self, wanted: Wanted) -> None:
-        """Reads mini-batches before they are asked for: all at once, as a worker takes time to start."""
-        self._made |= self._read(wanted)
+    def expect(self, wanted: Wanted) -> None:
+        """Says what will be asked for: it is read with the first of them, as a worker takes time to start."""
+        self._wanted = wanted
 
     def handlers(self, grid: BatchShape, clips: Clips = ALIKE) -> list[Handler]:
         """What makes a mini-batch, in its order: of the first one, None is what it is given."""
 
         def read(_: None) -> Any:
             if (grid, clips) not in self._made:
-                self.prepare({grid: [clips]})
+                self._made |= self._read(self._wanted or {grid: [clips]})
+                self._wanted = {}
             batch = self._made.pop((grid, clips))
             if isinstance(batch, Exception):
                 raise batch
@@ -108,16 +110,17 @@ def _sendable(error: Exception) -> Exception:
 
 def _varied(sample: Any, kind: int) -> Any:
     """A copy of a sample with other pixels: those of the largest tensors or arrays in whatever it is made of."""
-    held = [part for part in held_by(sample) if isinstance(part, (Tensor, np.ndarray))] if kind != REAL else []
-    pixels = [(part, torch.as_tensor(part).flatten()) for part in held if has_pixels(part)]
-    largest = max((len(values) for _, values in pixels), default=0)
-    memo: dict[int, Any] = {}
-    for part, values in pixels:
-        if 16 * len(values) >= max(1, largest):  # a key frame is as large, and features or boxes are not
-            drawn = torch.randint(len(values), values.shape, generator=torch.Generator().manual_seed(len(values)))
-            changed = values[drawn] if kind == NOISE else values.double().mean().to(values.dtype).expand_as(values)
-            memo[id(part)] = copy.deepcopy(part)  # of the same kind
-            torch.as_tensor(memo[id(part)]).copy_(changed.view(part.shape))
+    held = [part for part in held_by(sample) if isinstance(part, (Tensor, np.ndarray))]
+    # `deepcopy` would copy all of the memory of which a tensor is a view: that of the whole dataset, for instance.
+    memo: dict[int, Any] = {id(part): part.clone() if isinstance(part, Tensor) else part.copy() for part in held}
+    pixels = [torch.as_tensor(memo[id(part)]) for part in held if has_pixels(part)] if kind != REAL else []
+    largest = max((values.numel() for values in pixels), default=0)
+    for values in pixels:
+        if 16 * values.numel() >= max(1, largest):  # a key frame is as large, and features or boxes are not
+            generator = torch.Generator().manual_seed(values.numel())
+            drawn = torch.randint(values.numel(), values.shape, generator=generator)
+            even = torch.full_like(values, 0.5 if values.is_floating_point() else 127)
+            values.copy_(values.flatten()[drawn] if kind == NOISE else even)
     return copy.deepcopy(sample, memo)
 
 

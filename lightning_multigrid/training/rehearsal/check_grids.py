@@ -65,7 +65,7 @@ def check_grids(
         for grid in shapes[1:]:
             wanted[grid] += _OTHERS
         wanted[coarsest] += [_ONCE, _ONCE * 2, _ONCE * 4]
-    batches.prepare(wanted)
+    batches.expect(wanted)
     tried = _Tried(module, batches, trainer, Rehearsal(module, trainer, baseline))
     first: Trial | None = None
     quiet = trainer is None or trainer.progress_bar_callback is None or not trainer.is_global_zero
@@ -81,6 +81,7 @@ def check_grids(
                     return
                 raise _refusal(module, grid, where, error) from error
             plan.check(where, grid, shapes_of_clips(batch), TRIED_CLIPS)
+        tried.shapes[grid] = apply_to_collection(batch, Tensor, lambda tensor: tensor.to("meta"))
         if grid == baseline:
             first = tried.rehearsal.begin(batch)
             _tell(module, tried.rehearsal.failures, trainer)
@@ -92,7 +93,6 @@ def check_grids(
             return
         if trial.error is not None:
             raise _refusal(module, grid, _name(module, trial.layer), trial.error) from trial.error
-        tried.shapes[grid] = apply_to_collection(batch, Tensor, lambda tensor: tensor.to("meta"))
         costs = trial.flops / first.flops / (grid.points / baseline.points) if first.flops else 1.0
         plan.check_model(grid, trial.convolved, TRIED_CLIPS, costs)
         if grid != baseline:
@@ -102,7 +102,7 @@ def check_grids(
             rules.check_values(type(module).__name__, grid, first.losses, trial.losses)
         tried.losses[grid] = trial.losses
     plan.tried = True
-    if first is not None and len({grid.clips for grid in grids}) > 1 and trainer is not None:
+    if trainer is not None and len({grid.clips for grid in grids}) > 1:
         tried.check_clips(grids, coarsest)
 
 
@@ -154,15 +154,18 @@ class _Tried:
     def check_clips(self, grids: Sequence[BatchShape], coarsest: BatchShape) -> None:
         """Refuses a loss that is a sum over clips, or state that has a size for each; tells of sums over points."""
         name = type(self._module).__name__
-        if rules.may_sum_over_points(self.losses):
-            even = (self.step(grid, _EVEN).losses for grid in (grids[0].clip, coarsest))
-            rules.check_sum_over_points(name, grids[0], coarsest, *even)
+        baseline, *coarser = self.shapes
+        ends = [baseline, coarsest, max(coarser, key=lambda grid: grid.points)]
+        first, last = (self.losses.get(grid, ()) for grid in ends[:2])
+        if any(after < 0.75 * before for before, after in zip(first, last, strict=False)):
+            rules.check_sum_over_points(name, {grid: self.step(grid, _EVEN).losses for grid in ends})
         try:
             small, large, most = ((coarsest, self._arrived(coarsest, _ONCE * times)) for times in (1, 2, 4))
         except Exception:  # hooks may refuse such clips
             return
-        trials = [self.rehearsal.try_steps([step], NothingDropped()) for step in (small, large, most)]
-        rules.check_sum_over_clips(name, *(trial.losses for trial in trials))
+        if self.losses:
+            trials = [self.rehearsal.try_steps([step], NothingDropped()) for step in (small, large, most)]
+            rules.check_sum_over_clips(name, *(trial.losses for trial in trials))
         steps = [grids[0], *dict.fromkeys(grids)]  # the first one twice: what fails there says nothing of clips
         on_shapes = [(grid.clip, self._enlarged(grid, small[1], large[1])) for grid in steps]
         trial = self.rehearsal.try_steps(on_shapes, shapes_only=True)

@@ -4,7 +4,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from types import ModuleType
 from typing import Any
 
@@ -38,91 +38,113 @@ def held_by(value: Any) -> Iterator[Any]:
             waiting += getattr(value, "__dict__", {}).values()
 
 
-def _data_of(held: list[Any]) -> dict[int, Tensor]:
-    """The tensors of large datasets and loaders, by id."""
-    data: dict[int, Tensor] = {}
-    for value in held:
-        if isinstance(value, (Dataset, DataLoader, LightningDataModule)):
-            tensors = {id(part): part for part in held_by(value) if isinstance(part, Tensor)}
-            if sum(tensor.nbytes for tensor in tensors.values()) > _LARGE:
-                data |= tensors
-    return data
+class Copies:
+    """Makes copies of a module. What it holds is looked for once.
 
+    Arrays are shared with a copy, which can't write to them, and so are the tensors of large datasets and loaders, and
+    elements of containers of over 1000. Everything else is the copy's own.
 
-def _copy(module: LightningModule, copied: Callable[[Tensor], Tensor], memo: dict[int, Any]) -> LightningModule:
-    # Arrays are shared, and can't be written to. Elements of containers of over 1000 are shared, and no others.
-    held = [*held_by(module)]
-    shared = _data_of(held)
-    for value in held:
-        if id(value) in shared:
-            memo[id(value)] = value
-        elif isinstance(value, nn.Parameter):
-            memo[id(value)] = nn.Parameter(copied(value.detach()), value.requires_grad)
-        elif isinstance(value, Tensor):
-            memo[id(value)] = copied(value.detach())
-        elif isinstance(value, torch.Generator):
-            memo[id(value)] = value.clone_state()
-        elif isinstance(value, np.ndarray):
-            memo[id(value)] = value.view()
-            memo[id(value)].flags.writeable = False
-        elif isinstance(value, (dict, list, tuple, set, deque)) and len(value) > _LONG:
-            memo[id(value)] = copy.copy(value)
-    probe = copy_without_trainer(module, memo)
-    forget_hooks(probe)  # they may write to what they have seen where they were made
-    return probe
+    Args:
+        module: The module.
+        trainer: Its Trainer; None if it has none.
+    """
+
+    def __init__(self, module: LightningModule, trainer: Trainer | None = None) -> None:
+        self._module, self._trainer = module, trainer
+        held = [*held_by(module)]
+        own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+        self._shared: dict[int, Tensor] = {}
+        for value in held:
+            if isinstance(value, (Dataset, DataLoader, LightningDataModule)):
+                data = [part for part in held_by(value) if isinstance(part, Tensor) and id(part) not in own]
+                if sum(tensor.nbytes for tensor in data) > _LARGE:
+                    self._shared |= {id(tensor): tensor for tensor in data}
+        kinds = Tensor, np.ndarray, torch.Generator, dict, list, tuple, set, deque
+        self._held = [value for value in held if isinstance(value, kinds) and id(value) not in self._shared]
+
+    def _copy(self, copied: Callable[[Tensor], Tensor], memo: dict[int, Any]) -> LightningModule:
+        memo |= self._shared
+        for value in self._held:
+            if isinstance(value, nn.Parameter):
+                memo[id(value)] = nn.Parameter(copied(value.detach()), value.requires_grad)
+            elif isinstance(value, Tensor):
+                memo[id(value)] = copied(value.detach())
+            elif isinstance(value, torch.Generator):
+                memo[id(value)] = value.clone_state()
+            elif isinstance(value, np.ndarray):
+                memo[id(value)] = value.view()
+                memo[id(value)].flags.writeable = False
+            elif len(value) > _LONG:
+                memo[id(value)] = copy.copy(value)
+        probe = copy_without_trainer(self._module, memo)
+        forget_hooks(probe)  # they may write to what they have seen where they were made
+        return probe
+
+    def on_shapes(self) -> LightningModule:
+        """Returns a copy whose tensors have shapes but no memory, and which has no Trainer."""
+        return self._copy(lambda tensor: tensor.to("meta"), {}).train().to("meta")
+
+    @contextmanager
+    def working(self, losses: list[Tensor], shapes_only: bool) -> Iterator[LightningModule]:
+        """Gives a copy that can train for a step: nobody hears what it logs, and its optimizers don't move it.
+
+        It has the module's values, but for parameters of zeros alone, which training has not filled yet. They become a
+        ramp, so that what they multiply can be seen, and the places of a table be told apart. Or it has shapes only.
+        What `manual_backward` gets goes to `losses`.
+        """
+        if self._trainer is None:
+            yield self.on_shapes()
+            return
+        memo: dict[int, Any] = {}
+        trainer = self._trainer
+        view = memo[id(trainer)] = TrainerView(trainer, barebones=True, progress_bar_callback=None)  # it logs nothing
+        try:
+            probe = self._copy((lambda tensor: tensor.to("meta")) if shapes_only else Tensor.clone, memo)
+            if shapes_only:
+                probe.to("meta")  # its own word for its device
+            else:
+                _fill(probe)
+            vars(view).update(_told(trainer, losses, memo), lightning_module=probe)
+            with sees(probe, view):
+                yield probe
+        finally:
+            vars(view).clear()  # what the copy and its view hold of each other
+            memo.clear()
 
 
 def meta_copy(module: LightningModule) -> LightningModule:
     """Returns a copy whose tensors have shapes but no memory, and which has no Trainer."""
-    return _copy(module, lambda tensor: tensor.to("meta"), {}).train().to("meta")
+    return Copies(module).on_shapes()
 
 
-@contextmanager
-def working_copy(module: LightningModule, trainer: Trainer, losses: list[Any], meta: bool) -> Iterator[LightningModule]:
-    """Gives a copy that can train for a step: nobody hears what it logs, and its optimizers don't move it.
+def _told(trainer: Trainer, losses: list[Tensor], memo: dict[int, Any]) -> dict[str, Any]:
+    """What a copy's view is told: optimizers of its own that hold still, and loggers that nobody reads."""
 
-    It has the module's values, but for parameters of zeros alone, which training has not filled yet. They become a
-    ramp, so that what they multiply can be seen, and the places of a table be told apart. Or, on the meta device, it
-    has shapes only. What `manual_backward` gets goes to `losses`.
-    """
-    memo: dict[int, Any] = {}
-    view = memo[id(trainer)] = TrainerView(trainer, barebones=True, progress_bar_callback=None)  # so it logs nothing
-    try:
-        probe = _copy(module, (lambda tensor: tensor.to("meta")) if meta else Tensor.clone, memo)
-        if meta:
-            probe.to("meta")  # its own word for its device
-        else:
-            _fill(probe)
+    def backward(loss: Tensor, optimizer: Any, *arguments: Any, **named: Any) -> None:
+        losses.append(loss.detach())
+        if not loss.is_meta:
+            # In a thread of its own, where nothing watches the operations: they are no part of the step forward.
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(loss.backward, *arguments, **named).result()
 
-        def backward(loss: Tensor, optimizer: Any, *arguments: Any, **named: Any) -> None:
-            losses.append(loss.detach())
-            if not meta:
-                # In a thread of its own, where nothing watches the operations: they are no part of the step forward.
-                with ThreadPoolExecutor(1) as thread:
-                    thread.submit(loss.backward, *arguments, **named).result()
-
-        try:
-            optimizers, schedulers = copy.deepcopy((trainer.optimizers, trainer.lr_scheduler_configs), memo)
-        except Exception:  # they may hold anything, too; most steps need none
-            optimizers, schedulers = [], []
-        for optimizer in optimizers:
-            _hold(optimizer)
-        strategy = TrainerView(trainer.strategy, backward=backward, **told_optimizers(optimizers))
-        loggers = [DummyLogger() for _ in trainer.loggers]
-        vars(view).update(
-            lightning_module=probe,
-            lr_scheduler_configs=schedulers,
-            loggers=loggers,
-            logger=loggers[0] if loggers else None,
-            optimizers=optimizers,
-            save_checkpoint=lambda *_, **__: None,
-            strategy=strategy,
-        )
-        with sees(probe, view):
-            yield probe
-    finally:
-        vars(view).clear()  # what the copy and its view hold of each other
-        memo.clear()
+    optimizers: list[Any] = []  # those that can't be copied: most steps need none
+    schedulers: list[Any] = []
+    with suppress(Exception):
+        optimizers, schedulers = copy.deepcopy((trainer.optimizers, trainer.lr_scheduler_configs), memo)
+    for optimizer in optimizers:
+        optimizer.step = lambda closure=None, **_: closure and closure()
+        optimizer.toggle_model = lambda sync_grad=True: nullcontext()  # as Lightning's wrappers have it
+        if not hasattr(optimizer, "optimizer"):
+            optimizer.optimizer = optimizer
+    loggers = [DummyLogger() for _ in trainer.loggers]
+    return {
+        "optimizers": optimizers,
+        "lr_scheduler_configs": schedulers,
+        "strategy": TrainerView(trainer.strategy, backward=backward, **told_optimizers(optimizers)),
+        "loggers": loggers,
+        "logger": loggers[0] if loggers else None,
+        "save_checkpoint": lambda *_, **__: None,
+    }
 
 
 def _fill(probe: nn.Module) -> None:
@@ -131,11 +153,3 @@ def _fill(probe: nn.Module) -> None:
             inputs = parameter.numel() / len(parameter)  # of a row, as in an initialisation
             with torch.no_grad():
                 parameter.copy_(torch.linspace(1, 2, parameter.numel()).view_as(parameter) / inputs**0.5)
-
-
-def _hold(optimizer: Any) -> None:
-    """Lets the step of an optimizer only evaluate its closure, and gives it what Lightning's wrappers have."""
-    optimizer.step = lambda closure=None, **_: closure and closure()
-    optimizer.toggle_model = lambda sync_grad=True: nullcontext()
-    if not hasattr(optimizer, "optimizer"):
-        optimizer.optimizer = optimizer

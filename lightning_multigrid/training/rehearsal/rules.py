@@ -14,6 +14,7 @@ from lightning_multigrid.training.mini_batches import shapes_of_clips
 
 _MOST = 1.75  # frames or sizes that grow back make twice the points or more; padding to 32 pixels, less than 1.5 times
 _NOISE = 1e-5  # relative: of operations whose order of summation differs from call to call
+_PART = 0.1  # relative: a loss that grows by less may have other reasons, such as a queue
 _EXACT = 0.01  # relative: how near a loss is to a multiple, in 16 bits
 
 Outputs = Sequence[tuple[str, Tensor]]
@@ -129,7 +130,7 @@ def check_sum_over_clips(name: str, once: Sequence[float], twice: Sequence[float
                 "Return the mean: divide it by the clips of the mini-batch at hand, and with SGD multiply the LR by "
                 "the baseline's `batch_size`."
             )
-        if abs(two - one) > _EXACT * abs(one) and abs((four - two) / (two - one) - 2) < 2 * _EXACT:
+        if abs(two - one) > _PART * abs(one) and abs((four - two) / (two - one) - 2) < 2 * _EXACT:
             rank_zero_warn(
                 f"A part of the loss of {name} is a sum over the clips: two clips have {one:.4g}, the same clips twice "
                 f"{two:.4g}, and four times {four:.4g}. Coarse grids have more clips, so its gradients would grow with "
@@ -137,33 +138,26 @@ def check_sum_over_clips(name: str, once: Sequence[float], twice: Sequence[float
             )
 
 
-def may_sum_over_points(losses: Mapping[BatchShape, Sequence[float]]) -> bool:
-    """Whether a loss falls, from grid to grid, about as much as the frames or the pixels of a clip do."""
-    baseline, *others = losses
-    for shares in zip(*(_shares(baseline, grid) for grid in others), strict=True):
-        for first, *values in zip(*losses.values(), strict=False):
-            near = (first and 0.5 < value / first / share < 2 for value, share in zip(values, shares, strict=True))
-            if min(shares) < 0.5 and all(near):
-                return True
-    return False
-
-
-def check_sum_over_points(
-    name: str, baseline: BatchShape, grid: BatchShape, first: Sequence[float], losses: Sequence[float]
-) -> None:
-    """Says that a loss is a sum over frames or pixels, given those of even clips, which have equal points."""
-    for before, loss in zip(first, losses, strict=False):
-        if before and any(abs(loss / before / share - 1) < 0.05 for share in _shares(baseline, grid) if share < 0.75):
-            rank_zero_warn(
-                f"The loss of {name} seems to be a sum over frames or pixels: an even clip has {before:.4g} on the "
-                f"baseline's grid, and {loss:.4g} on {named(grid)}. So clips of coarse grids would train less. "
-                "Let it be a mean over the frames and pixels of the clips at hand."
+def check_sum_over_points(name: str, even: Mapping[BatchShape, Sequence[float]]) -> None:
+    """Says that a loss is a sum over frames or pixels, given those of even clips, whose points are all alike."""
+    baseline, *others = even
+    for first, *values in zip(*even.values(), strict=False):
+        for shares in zip(*(_shares(baseline, grid) for grid in others), strict=True):
+            fits = (
+                abs(value - share * first) < 0.05 * share * first for value, share in zip(values, shares, strict=True)
             )
+            if min(shares) < 0.75 and all(fits):
+                rank_zero_warn(
+                    f"The loss of {name} seems to be a sum over frames or pixels: even clips have {first:.4g} on the "
+                    f"baseline's grid, and {values[0]:.4g} on {named(others[0])}. So coarse grids would train less. "
+                    "Let it be a mean over the frames and pixels of the clips at hand."
+                )
+                return
 
 
-def _shares(baseline: BatchShape, grid: BatchShape) -> list[float]:
+def _shares(baseline: BatchShape, grid: BatchShape) -> tuple[float, ...]:
     frames, pixels = grid.frames / baseline.frames, (grid.size / baseline.size) ** 2
-    return [frames, pixels, frames * pixels]
+    return frames, pixels, frames * pixels
 
 
 # --- State ---

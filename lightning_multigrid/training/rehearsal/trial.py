@@ -24,7 +24,7 @@ from lightning_multigrid.positions import Following
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.mini_batches import first_clips, run_step, tensors_in
 from lightning_multigrid.training.rehearsal.batches import TRIED_CLIPS
-from lightning_multigrid.training.rehearsal.copies import meta_copy, working_copy
+from lightning_multigrid.training.rehearsal.copies import Copies
 from lightning_multigrid.training.rehearsal.counted import Encounter, TracedValues
 from lightning_multigrid.training.trainer.lightning_internals import stage_of_training
 
@@ -57,7 +57,7 @@ class Rehearsal:
     """
 
     def __init__(self, module: LightningModule, trainer: Trainer | None, baseline: BatchShape) -> None:
-        self._module, self._trainer, self._baseline = module, trainer, baseline
+        self._copies, self._trainer, self._baseline = Copies(module, trainer), trainer, baseline
         self._step: Callable[[LightningModule, Any], Any] = _run_step
         self.failures: dict[str, str] = {}  # what did not run on the baseline's grid, and the error
 
@@ -70,6 +70,7 @@ class Rehearsal:
             self.failures[name if trial.copied else "a copy of it"] = said(trial.error)
             if not trial.copied:
                 break
+        self._step = _run_step
         return None
 
     def watch(self, grid: BatchShape, batch: Any) -> Trial:
@@ -92,7 +93,7 @@ class Rehearsal:
         losses: list[Tensor] = []
         try:
             with contextlib.ExitStack() as stack:
-                copied = stack.enter_context(self._copy(losses, shapes_only))
+                copied = stack.enter_context(self._copies.working(losses, shapes_only))
                 trial.copied = True
                 following = Following(copied, self._baseline.frames, self._baseline.size)
                 _watch(copied, trial)
@@ -116,11 +117,6 @@ class Rehearsal:
         except Exception as error:  # whatever a user's model may raise
             trial.error = error
             clear_frames(error.__traceback__)  # they hold what the step had made
-
-    def _copy(self, losses: list[Tensor], shapes_only: bool) -> contextlib.AbstractContextManager[LightningModule]:
-        if self._trainer is None:
-            return contextlib.nullcontext(meta_copy(self._module))
-        return working_copy(self._module, self._trainer, losses, meta=shapes_only)
 
     @contextlib.contextmanager
     def _apart(self, copied: LightningModule, shapes_only: bool) -> Iterator[None]:

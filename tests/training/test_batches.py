@@ -1,0 +1,217 @@
+"""Mini-batches of changed samples: whatever the script's `collate_fn` makes of them."""
+
+from collections import namedtuple
+from types import SimpleNamespace
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from lightning_multigrid import LongCycle, MultigridCallback
+from lightning_multigrid.schedule import BatchShape
+from lightning_multigrid.training.rehearsal.batches import EVEN, NOISE, REAL, batches_of_samples, enlarged
+from tests.helpers.tiny import CLASSES, Module, clips, fit
+
+HALF = LongCycle(((0.5, 1), (1, 1)))
+
+
+def time_first(samples):
+    x, y = default_collate(samples)
+    return x.movedim(2, 0), y
+
+
+def lists(samples):
+    return [x for x, _ in samples], torch.tensor([y for _, y in samples])
+
+
+def folded(samples):
+    """The frames of all clips in one axis, and how many each of them has."""
+    return {"frames": torch.cat([x.transpose(0, 1) for x, _ in samples]), "lengths": [x.shape[1] for x, _ in samples],
+            "labels": torch.tensor([y for _, y in samples])}  # fmt: skip
+
+
+class Own:
+    """A mini-batch that is no collection."""
+
+    def __init__(self, samples):
+        self.clips, self.labels = default_collate(samples)
+
+
+UNPACKED = {
+    "time first": (time_first, lambda batch: (batch[0].movedim(0, 2), batch[1])),
+    "lists": (lists, lambda batch: (torch.stack(batch[0]), batch[1])),
+    "folded": (
+        folded,
+        lambda b: (b["frames"].unflatten(0, (len(b["lengths"]), -1)).transpose(1, 2), b["labels"]),
+    ),
+    "of their own": (Own, lambda batch: (batch.clips, batch.labels)),
+}
+
+
+class Script(Module):
+    def __init__(self, unpack, net):
+        super().__init__()
+        self.unpack, self.net = unpack, net
+
+    def training_step(self, batch, batch_idx):
+        x, y = self.unpack(batch)
+        return nn.functional.cross_entropy(self.net(x), y)
+
+
+class ByConstant(nn.Module):
+    """Takes the clips' frames for those of clips of a constant length: of two short ones it makes one."""
+
+    def __init__(self, frames=None):
+        super().__init__()
+        self.frames, self.head = frames, nn.Linear(3, CLASSES)
+
+    def forward(self, x):
+        frames = x.mean((3, 4)).transpose(1, 2).flatten(0, 1).unflatten(0, (-1, self.frames or x.shape[2]))
+        return self.head(frames + frames.mean(1, keepdim=True)).flatten(0, 1).unflatten(0, (len(x), -1)).mean(1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", UNPACKED)
+def test_clips_that_mix_are_found_in_any_kind_of_mini_batch_and_others_are_not(kind, workers):
+    collate, unpack = UNPACKED[kind]
+    train = DataLoader(clips(), 4, collate_fn=collate, num_workers=workers)
+    fit(Script(unpack, ByConstant()), MultigridCallback(long_cycle=HALF), train=train, max_epochs=1)
+    with pytest.raises(ValueError, match="Script mixes clips on the grid of 4 x"):
+        fit(Script(unpack, ByConstant(8)), MultigridCallback(long_cycle=HALF), train=train)
+
+
+def test_the_clips_of_a_stream_differ_too():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(clips())
+
+    callback = MultigridCallback(long_cycle=HALF, clips_per_epoch=100)
+    with pytest.raises(ValueError, match="Script mixes clips on the grid of 4 x"):
+        fit(Script(lambda batch: batch, ByConstant(8)), callback, train=DataLoader(Stream(), 4))
+
+
+class Packed(SimpleNamespace):
+    """A sample of a dataset that reads clips itself: bytes, and what they mean."""
+
+
+class Reads(Dataset):
+    frames, size, stride = 8, 32, 1
+
+    def __len__(self):
+        return 100
+
+    def read_clip(self, request):
+        generator = torch.Generator().manual_seed(request.index)
+        pixels = torch.randint(256, (3, request.frames, request.size, request.size), generator=generator)
+        shape = pixels.shape
+        return Packed(data=pixels.byte().flatten(), shape=shape, label=request.index % CLASSES)
+
+
+def unpacked(samples):
+    return torch.stack([sample.data.view(sample.shape) for sample in samples]) / 255, torch.tensor(
+        [sample.label for sample in samples]
+    )
+
+
+def test_samples_of_a_kind_of_their_own_are_changed_too():
+    with pytest.raises(ValueError, match="Script mixes clips on the grid of 4 x"):
+        fit(
+            Script(lambda batch: batch, ByConstant(8)),
+            MultigridCallback(long_cycle=HALF),
+            train=DataLoader(Reads(), 4, collate_fn=unpacked),
+        )
+
+
+Sample = namedtuple("Sample", ["clip", "boxes", "array", "label"])
+
+
+def test_only_pixels_are_changed_and_nothing_in_the_sample_itself():
+    sample = Sample(torch.rand(3, 4, 8, 8), torch.rand(5, 4), {"mask": np.arange(256, dtype=np.uint8)}, 3)
+    before = sample.clip.clone()
+    grid, clips = BatchShape(1, 4, 8), (REAL, NOISE, EVEN, NOISE)
+    [handler] = batches_of_samples(lambda grid: sample).handlers(grid, clips)
+    batch = handler.handle(None)
+    assert torch.equal(sample.clip, before)
+    assert torch.equal(batch.clip[0], before)
+    assert set(batch.clip[1].flatten().tolist()) <= set(before.flatten().tolist())
+    assert not torch.equal(batch.clip[1], before)
+    assert torch.equal(batch.clip[1], batch.clip[3])
+    assert batch.clip[2].unique().tolist() == [0.5]
+    assert batch.array["mask"][2].unique().tolist() == [127]
+    assert batch.boxes.unique(dim=0).shape[0] == 1
+    assert batch.label.tolist() == [3] * 4
+
+
+def test_an_error_of_one_mini_batch_is_told_where_it_is_used():
+    def collate_of(grid):
+        if grid.frames == 2:
+            raise KeyError("two")
+        return torch.zeros(3)
+
+    batches = batches_of_samples(collate_of)
+    batches.expect({BatchShape(1, frames, 8): [(REAL, REAL)] for frames in (2, 4)})
+    assert batches.handlers(BatchShape(1, 4, 8))[0].handle(None).shape == (2, 3)
+    with pytest.raises(KeyError, match="two"):
+        batches.handlers(BatchShape(1, 2, 8))[0].handle(None)
+
+
+@pytest.mark.parametrize("collate", [default_collate, time_first, lists, folded])
+def test_shapes_of_any_number_of_clips_are_those_of_the_collate_fn(collate):
+    def of(number, frames=4):
+        return collate([(torch.zeros(3, frames, 8, 8), 1)] * number)
+
+    def shapes(batch):
+        parts = batch.values() if isinstance(batch, dict) else batch
+        flat = [one for part in parts for one in (part if isinstance(part, list) else [part])]
+        return [one.shape if isinstance(one, torch.Tensor) else one for one in flat]
+
+    for number, frames in ((1, 4), (2, 4), (9, 4), (6, 8)):
+        assert shapes(enlarged(of(2, frames), of(2), of(4), number / 2)) == shapes(of(number, frames))
+
+
+def test_datasets_are_read_once_on_each_grid_and_hooks_see_whole_mini_batches():
+    read = []
+
+    class Counted(Dataset):
+        def __len__(self):
+            return 100
+
+        def __getitem__(self, index):
+            read.append(index)
+            return clips()[index]
+
+    class Hooked(Module):
+        def on_after_batch_transfer(self, batch, dataloader_idx):
+            if not self.trainer.global_step and not self.seen:
+                arrived.append(batch[0].shape[2:])
+            return batch
+
+    class Stop(L.Callback):
+        def on_train_start(self, trainer, pl_module):
+            trainer.should_stop = True
+            grids.append({tuple(shape) for shape in arrived})
+            reads.append(len(read))
+
+    arrived, grids, reads = [], [], []
+    fit(Hooked(), MultigridCallback(), Stop(), train=DataLoader(Counted(), 4), max_epochs=1)
+    assert len(grids[0]) == 8
+    assert reads[0] <= 2 + 8 + 2 + 3  # a look at the first, each grid, whether it draws, the first mini-batches
+
+
+def test_samples_that_are_views_of_all_data_are_copied_by_themselves():
+    sizes = []
+
+    def collate(samples):
+        sizes.append((len(samples), max(x.untyped_storage().nbytes() for x, _ in samples)))
+        return default_collate(samples)
+
+    class Stop(L.Callback):
+        def on_train_start(self, trainer, pl_module):
+            tried.extend(size for number, size in sizes if number > 1)
+
+    tried = []
+    fit(Module(), MultigridCallback(), Stop(), train=DataLoader(clips(), 4, collate_fn=collate), fast_dev_run=True)
+    assert max(tried) == 3 * 8 * 32 * 32 * 4  # a clip of float32
