@@ -1,4 +1,4 @@
-"""Augmentation of training clips on the device, after resampling, by torchvision's own transforms.
+"""Augmentation of training clips on the device, after resampling.
 
 All random numbers come from seeds in the mini-batch, so neither the number of workers nor a restart changes them. All
 frames of a clip are augmented in the same way.
@@ -9,10 +9,12 @@ Legend: B clips, T frames, S size of a mini-batch, K classes.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from random import Random
 
 import torch
 from torch import Tensor
 
+from lightning_multigrid.pixels.edits import draw_edits, draw_rectangle, erase, rand_augment
 from lightning_multigrid.pixels.yuv import to_device
 
 _MAGNITUDES = 31  # of RandAugment, from 0 to 30
@@ -85,28 +87,22 @@ class Augmentation:
         return clips, labels
 
     def _edit(self, clips: Tensor, seeds: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> Tensor:
-        from torchvision.transforms import v2  # takes long to import, and most trainings augment nothing
-
-        # Filled with the mean, pixels from outside the frame are 0 after normalisation.
-        operation = v2.RandAugment(1, self.magnitude, _MAGNITUDES, fill=list(mean))
-        perhaps = v2.RandomApply([operation], self.operation_probability)
-        erase = v2.RandomErasing(self.erasing, value="random")
-        # The operations are defined on pixels from 0 (black) to 1 (white).
-        scale, shift = to_device(torch.tensor([std, mean], dtype=clips.dtype), clips.device).view(2, 3, 1, 1)
-        edited = torch.empty_like(clips)
-        for out, clip, seed in zip(edited, clips, seeds, strict=True):
-            frames = clip.transpose(0, 1)  # T x 3 x S x S, which torchvision takes for frames of one video
-            with _drawn_from(seed):
-                if self.rand_augment:
-                    frames = (frames * scale + shift).clamp(0, 1)
-                    for _ in range(self.rand_augment):
-                        frames = perhaps(frames)
-                    frames = (frames - shift) / scale
-                out.copy_(erase(frames).transpose(0, 1))
-        return edited
+        draws = [Random(seed) for seed in seeds]
+        if self.rand_augment:
+            edits = [draw_edits(each, self.rand_augment, self.operation_probability) for each in draws]
+            # The operations are defined on pixels from 0 (black) to 1 (white). Those from outside a frame become the
+            # mean, which is 0 after normalisation.
+            numbers = torch.tensor([std, mean], dtype=clips.dtype)
+            scale, shift = to_device(numbers, clips.device).view(2, 3, 1, 1, 1)
+            pixels = torch.addcmul(shift, clips, scale).clamp_(0, 1)
+            pixels = rand_augment(pixels, list(zip(*edits, strict=True)), self.magnitude, shift)
+            clips = pixels.sub_(shift).div_(scale)
+        if self.erasing:
+            clips = erase(clips, [draw_rectangle(each, self.erasing, clips.shape[-1]) for each in draws], seeds)
+        return clips
 
     def _mix(self, clips: Tensor, labels: Tensor, seeds: Sequence[int], num_classes: int) -> tuple[Tensor, Tensor]:
-        from torchvision.transforms import v2
+        from torchvision.transforms import v2  # takes long to import, and most trainings augment nothing
 
         mixers = [
             mixer(alpha=float(alpha), num_classes=num_classes)  # torchvision needs a float

@@ -2,9 +2,9 @@
 
 import lightning as L
 import pytest
-from lightning_multigrid.training.trainer.trainer_view import TrainerView, sees
 from torch import nn
 
+from lightning_multigrid.training.trainer.trainer_view import TrainerView, sees
 from tests.helpers.tiny import Module, trainer
 
 
