@@ -498,10 +498,9 @@ def test_text_in_another_encoding_is_refused(tmp_path):
 @pytest.mark.timeout(60)
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path):
     path = tmp_path / "bomb.pt"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        with archive.open("archive/data/0", "w", force_zip64=True) as part:
-            for _ in range(256):
-                part.write(bytes(2**20))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("archive/data/0", "w") as part:
+        for _ in range(256):
+            part.write(bytes(2**20))
     assert path.stat().st_size < 2**20
     with pytest.raises(
         ValueError, match=r"bomb\.pt is damaged or not .*: its parts are larger than the file\. Download"
