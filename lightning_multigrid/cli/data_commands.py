@@ -12,7 +12,7 @@ from lightning.pytorch import LightningDataModule
 from rich import filesize
 
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.files import OutputError, StrPath
+from lightning_multigrid.files import OutputError, StrPath, printable
 from lightning_multigrid.prepare import (
     Encoding,
     Progress,
@@ -111,7 +111,7 @@ def prepare_videos(
         return
     say(f"\nShort side: {short_side} pixels. To train on them, give the data module:\n\ndata:\n  init_args:")
     for split, path in written.items():
-        print(f"    {split or 'train'}: {path}")
+        print(printable(f"    {split or 'train'}: {path}"))
 
 
 def check_videos(
@@ -282,7 +282,7 @@ def prepare_shown(manifest: Manifest, folder: StrPath, encoding: Encoding, **opt
     say(_said(summary))
     for note, path, number in _gathered(summary.notes):
         others = f" (and {number - 1:,} more)" if number > 1 else ""
-        say(printable(f"Note on {path}{others}: {note}."))
+        say(f"Note on {path}{others}: {note}.")
     return summary
 
 
@@ -302,11 +302,6 @@ def _stoppable(goes_on: str = "") -> Iterator[None]:
     except KeyboardInterrupt:
         say(f"Stopped.{goes_on}", sys.stderr)
         raise SystemExit(130) from None  # the exit status of a program that Ctrl-C ends
-
-
-def printable(said: str) -> str:
-    """Returns text in which nothing that a file's name may hold controls the terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in said)
 
 
 def _said(summary: Summary) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import yaml
 
-from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, prepare_shown, printable
+from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, prepare_shown
 from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say, wrapped
 from lightning_multigrid.files import VIDEO_SUFFIXES, new_file, write_csv
@@ -62,7 +62,7 @@ def init(
     if path.exists():
         raise ValueError(f"{path} exists already. Remove it, or give another `--output`.")
     if not str(path.absolute()).isprintable():  # it stands in comments
-        raise ValueError(f"{printable(str(path.absolute()))} can't be named in a config. Give another `--output`.")
+        raise ValueError(f"{path.absolute()} can't be named in a config. Give another `--output`.")
     if val is None and (splits := folder_splits(source)):
         source, val = splits["train"], splits["val"]
     manifest = read_manifest(source)
@@ -166,13 +166,13 @@ def _in_yaml(value: str | list[str]) -> str:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise ManifestError(f"{printable(text)} is no UTF-8, so no config can name it. Rename it.") from None
+            raise ManifestError(f"{text} is no UTF-8, so no config can name it. Rename it.") from None
     flow = {"default_flow_style": True, "default_style": '"', "width": math.inf, "allow_unicode": True}
     return str(yaml.safe_dump(value, **flow)).rstrip("\n")
 
 
 def _say_broken(reasons: Sequence[str], left_out: bool) -> None:
-    for reason in map(printable, reasons[:_NAMED]):
+    for reason in reasons[:_NAMED]:
         say(f"Broken, left out: {reason}" if left_out else f"Broken: {reason}")
     if reasons[_NAMED:]:
         say(f"{len(reasons) - _NAMED:,} more are broken.")
@@ -191,7 +191,7 @@ def _say_others(sources: Sequence[str]) -> None:
     ]
     if others:
         more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
-        say(f"No videos by their names, left out: {printable(', '.join(others[:3]))}{more}")
+        say(f"No videos by their names, left out: {', '.join(others[:3])}{more}")
 
 
 def _cut(recordings: int) -> str:

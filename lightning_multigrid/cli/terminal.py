@@ -5,6 +5,8 @@ import sys
 from textwrap import wrap
 from typing import Any, TextIO
 
+from lightning_multigrid.files import printable
+
 _COLUMNS = 80  # of a line where there is no terminal
 
 
@@ -31,6 +33,6 @@ def _columns(stream: Any) -> int:
 
 
 def say(text: str, to: TextIO | None = None) -> None:
-    """Prints text in lines that end between words, to `sys.stdout` by default."""
+    """Prints text in lines that end between words, to `sys.stdout` by default; nothing in it controls the terminal."""
     stream = to or sys.stdout
-    print(wrapped(text, _columns(stream)), file=stream, flush=True)
+    print(wrapped(printable(text), _columns(stream)), file=stream, flush=True)

@@ -9,6 +9,7 @@ from lightning_multigrid.files.arguments import (
     StrPath,
     cache_folder,
     path_argument,
+    printable,
     quoted,
     require,
 )
@@ -36,6 +37,6 @@ from lightning_multigrid.files.watched import READ_TIMEOUT, HangError, WatchedFi
 
 __all__ = ["FRAME_SUFFIXES", "READ_TIMEOUT", "VIDEO_SUFFIXES", "Cursor", "HangError", "OutputError"]
 __all__ += ["ReadableFile", "RemoteFile", "RemoteRoot", "RemoteRootError", "StrPath", "WatchedFile", "cache_folder"]
-__all__ += ["is_url", "names_at", "new_file", "open_bytes", "output_errors", "path_argument", "quoted"]
+__all__ += ["is_url", "names_at", "new_file", "open_bytes", "output_errors", "path_argument", "printable", "quoted"]
 __all__ += ["reads_within", "remove_partial", "require", "size_and_change", "sizes_and_changes", "sync_folder"]
 __all__ += ["sync_to_disk", "temporary_name", "time_limit", "within", "write_csv"]

@@ -29,6 +29,16 @@ def quoted(text: str) -> str:
     return repr(text) if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]!r}..."
 
 
+def printable(text: str) -> str:
+    r"""Returns text in which nothing that a file's name may hold controls the terminal; line breaks stay.
+
+    >>> print(printable("a\x1b[2J.mp4"))
+    a\x1b[2J.mp4
+    """
+    kept = (c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return "".join(kept)
+
+
 def path_argument(name: str, value: StrPath) -> str:
     """Returns the argument `name` as text: a TypeError if it is no path, a ValueError if no file can be named so."""
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None

@@ -49,8 +49,13 @@ def read_file(path: str | os.PathLike[str]) -> Any:
 
 
 def _check_archive(file: BinaryIO) -> None:
-    """Compares every part of a file of `torch.save` with its checksum, which torch does not look at."""
+    """Compares every part of a file of `torch.save` with its checksum, which torch does not look at.
+
+    torch compresses nothing, so no part is larger in memory than in the file; those of a bomb are.
+    """
     with zipfile.ZipFile(file) as archive:
+        if sum(part.file_size for part in archive.infolist()) > file.seek(0, os.SEEK_END):
+            raise ValueError("its parts are larger than the file")
         # `torch.serialization.set_crc32_options(False)` leaves all checksums 0.
         damaged = archive.testzip() if any(part.CRC for part in archive.infolist()) else None
     if damaged is not None:
@@ -134,12 +139,16 @@ class _ArrayUnpickler(pickle.Unpickler):
         return self._KNOWN[known]
 
     def load(self) -> Any:
-        return _as_tensors(super().load())
+        return _as_tensors(super().load(), {})
 
 
-def _as_tensors(content: Any) -> Any:
+def _as_tensors(content: Any, done: dict[int, Any]) -> Any:
+    """Replaces arrays in dicts by tensors. Each dict is `done` once: it may be within many others, or within itself."""
     if isinstance(content, _Array):
         return content.tensor
-    if isinstance(content, dict):
-        return {name: _as_tensors(value) for name, value in content.items()}
-    return content
+    if not isinstance(content, dict):
+        return content
+    if id(content) not in done:
+        done[id(content)] = {}
+        done[id(content)].update({name: _as_tensors(value, done) for name, value in content.items()})
+    return done[id(content)]

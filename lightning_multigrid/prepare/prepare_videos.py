@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from lightning_multigrid.decode import BrokenVideosError
-from lightning_multigrid.files import OutputError, StrPath, is_url, path_argument, sizes_and_changes
+from lightning_multigrid.files import OutputError, StrPath, is_url, path_argument, printable, sizes_and_changes
 from lightning_multigrid.prepare.names import names_of
 from lightning_multigrid.prepare.output import Output, PlannedVideo, open_output
 from lightning_multigrid.prepare.parts import Part, how_to_finish
@@ -116,7 +116,7 @@ def prepare(
         raise BrokenVideosError(
             f"{len(broken):,} of the {total:,} videos can't be used, more than "
             f"`max_bad_fraction={max_bad_fraction:g}` allows; {report} names them. Check the "
-            f"paths and `root`, repair or remove the videos, or raise `max_bad_fraction`. The first: {first}"
+            f"paths and `root`, repair or remove the videos, or raise `max_bad_fraction`. The first: {printable(first)}"
         )
     source_bytes = sum(video.size for video in good.values()) if manifest.frame_rate is None else 0
     notes = {source: tag.notes for source, tag in tags.items() if tag.notes}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lightning_multigrid.clips import BrokenVideo
 from lightning_multigrid.decode import BrokenVideosError
-from lightning_multigrid.files import require
+from lightning_multigrid.files import printable, require
 from lightning_multigrid.host import Trainer
 
 
@@ -39,12 +39,12 @@ class BrokenVideos:
                         f"{video.path}: {video.reason}, as far as it was read. Its frames are used as FFmpeg decodes "
                         'them; in training, `damaged="replace"` takes another video. `check --full` names all damage.'
                     )
-                    warnings.warn(message, DamagedVideoWarning, stacklevel=3)
+                    warnings.warn(printable(message), DamagedVideoWarning, stacklevel=3)
                 continue
             if video.path not in self.reasons:
                 fate = "In training another video takes its place, elsewhere it is left out."
                 message = f"Cannot read {video.path}: {video.reason}. {fate}"
-                warnings.warn(message, BrokenVideoWarning, stacklevel=3)
+                warnings.warn(printable(message), BrokenVideoWarning, stacklevel=3)
             self.reasons[video.path] = video.reason
             if split == "train" or not video.substitute:
                 self._missed[split].add(video.path)
@@ -58,5 +58,5 @@ class BrokenVideos:
             raise BrokenVideosError(
                 f"{len(missed)} of the {videos} videos of `{split}`{of_rank} cannot be read, more than "
                 f"`max_bad_fraction={self._most}` allows. Check the paths and `root`, repair or remove the "
-                f"videos, or raise `max_bad_fraction`. The first: {first}"
+                f"videos, or raise `max_bad_fraction`. The first: {printable(first)}"
             )

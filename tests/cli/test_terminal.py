@@ -28,3 +28,8 @@ def test_a_plan_has_lines_as_wide_as_the_terminal(capfd, monkeypatch):
 def test_an_output_that_is_no_file_has_80_columns(capsys):
     say("word " * 30 + "end")
     assert capsys.readouterr().out == wrapped("word " * 30 + "end") + "\n"
+
+
+def test_nothing_that_is_said_controls_the_terminal(capsys):
+    say("a\x1b[2J.mp4 \x9b31m \u202e gone\nnext line: été 漢 😀")
+    assert capsys.readouterr().out == "a\\x1b[2J.mp4 \\x9b31m \\u202e gone\nnext line: été 漢 😀\n"

@@ -9,6 +9,7 @@ import os
 import pickle
 import random
 import struct
+import zipfile
 import zlib
 
 import numpy as np
@@ -492,3 +493,28 @@ def test_text_in_another_encoding_is_refused(tmp_path):
     path.write_bytes(pickle.dumps({"blobs": {"w": AsText()}}, protocol=2))
     with pytest.raises(ValueError, match="text in 'utf-16'"):
         read_file(path)
+
+
+@pytest.mark.timeout(60)
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path):
+    path = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("archive/data/0", "w") as part:
+        for _ in range(256):
+            part.write(bytes(2**20))
+    assert path.stat().st_size < 2**20
+    with pytest.raises(
+        ValueError, match=r"bomb\.pt is damaged or not .*: its parts are larger than the file\. Download"
+    ):
+        load_weights(nn.Linear(2, 1), path)
+
+
+@pytest.mark.timeout(60)
+def test_a_dict_that_is_within_many_others_is_read_once(tmp_path):
+    path = tmp_path / "many.pkl"
+    nested = {"blobs": {"pred_b": np.arange(4, dtype=np.float32)}}
+    for _ in range(100):  # 2 to the 100 paths lead to the innermost
+        nested = {"a": nested, "b": nested}
+    itself = {"blobs": {"pred_b": np.arange(4, dtype=np.float32)}, "nested": nested}
+    itself["itself"] = itself
+    path.write_bytes(pickle.dumps(itself, protocol=2))
+    assert load_weights(slow_r50(num_classes=4), path).loaded == ("head.projection.bias",)

@@ -427,6 +427,15 @@ def test_a_drive_that_is_gone_ends_the_run_after_about_two_time_limits(
     released.set()
 
 
+def test_names_of_videos_do_not_control_the_terminal(folder: Path, tmp_path: Path) -> None:
+    rows = [f"{folder}/{line}" for line in (folder / "good.csv").read_text().splitlines()]
+    write_list(tmp_path / "list.csv", [*rows, "gone\x1b[2J.mp4 0"])
+    with pytest.warns(BrokenVideoWarning, match=r"Cannot read .*gone\\x1b\[2J\.mp4: "):
+        fit(VideoDataModule(tmp_path / "list.csv", **TINY))
+    with pytest.raises(BrokenVideosError, match=r"gone\\x1b\[2J\.mp4: "), pytest.warns(BrokenVideoWarning):
+        fit(VideoDataModule(tmp_path / "list.csv", max_bad_fraction=0, **TINY))
+
+
 @pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")
 def test_a_higher_limit_lets_the_run_go_on(folder: Path) -> None:
     module = fit(VideoDataModule(folder / "worse.csv", max_bad_fraction=1 / 3, **TINY))
