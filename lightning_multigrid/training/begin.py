@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any, cast
 
-from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.host import MisconfigurationException, Trainer
@@ -97,7 +97,7 @@ def _plan_loader(
     module = trainer.lightning_module
     plan = make_plan(arguments, trainer, module, recipe, shape, dataset.stride, seed=seed, world=world)
     if plan.clips > recipe.clips and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-        rank_zero_warn(
+        rank_zero_info(
             f"`limit_train_batches` or `overfit_batches` leaves {float(recipe.clips):g} clips on each device, but the "
             f"plan has mini-batches of {max(grid.clips for grid in plan.schedule.grids)} clips. So an epoch has "
             f"{float(plan.clips):g} clips. For a quick try of the baseline, leave the callback out."

@@ -474,7 +474,6 @@ def test_gradient_accumulation(accumulate):
 
 
 @UNREHEARSED
-@pytest.mark.filterwarnings("ignore:`limit_train_batches` or `overfit_batches` leaves")
 @pytest.mark.parametrize(
     ("limit", "number"), sampled([(10, 40), (0.5, 48), (1.0, 100), (300, 100)], (10, 40), (0.5, 48))
 )

@@ -209,9 +209,11 @@ def test_one_loss_that_is_infinite_is_told_and_the_speed_up_is_given(caplog):
     assert "than the baseline" in caplog.text
 
 
-def test_limits_that_are_smaller_than_a_mini_batch_are_told():
-    with pytest.warns(UserWarning, match="leaves 8 clips on each device, but .* mini-batches of 64 clips. So an epoch"):
+def test_limits_that_are_smaller_than_a_mini_batch_are_told(caplog):
+    with caplog.at_level("INFO"):
         fit(Module(), MultigridCallback(), limit_train_batches=2)
+    told = "leaves 8 clips on each device, but the plan has mini-batches of 64 clips. So an epoch has 64 clips."
+    assert told in caplog.text
 
 
 @pytest.mark.parametrize(
