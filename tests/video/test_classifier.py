@@ -9,7 +9,6 @@ import torchvision
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import LightningCLI
 from torch import nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from lightning_multigrid.schedule.grid import BatchShape
@@ -562,26 +561,6 @@ class TestErrors:
             make_trainer(max_epochs=1).fit(classifier, batches_of(batch))
         with pytest.raises(ValueError, match=message):
             make_trainer().validate(classifier, batches_of(batch))
-
-    @pytest.mark.parametrize("targets", [torch.tensor([0, 6]), torch.eye(CLASSES)[:2]], ids=["classes", "mixed"])
-    def test_labels_seen_on_the_cpu_are_not_read_on_a_gpu(self, targets):
-        """On fake CUDA tensors, whose values torch refuses to read."""
-        classifier = VideoClassifier(TinyModel(), CLASSES)
-
-        def loss_on_the_gpu():
-            with FakeTensorMode():
-                logits = torch.zeros(2, CLASSES, device="cuda")
-                labels = torch.zeros(targets.shape, dtype=targets.dtype, device="cuda")
-                mixed = classifier._are_probabilities(labels, logits.shape)
-                return (classifier._mixed_loss if mixed else classifier._compute_loss)(logits, labels)
-
-        with pytest.raises(DataDependentOutputException):
-            loss_on_the_gpu()
-        classifier.on_before_batch_transfer((torch.zeros(2, 3, 2, 5, 5), targets), 0)
-        assert loss_on_the_gpu().is_cuda
-        classifier.on_before_batch_transfer((torch.zeros(2, 3, 2, 5, 5), targets + CLASSES), 0)
-        with pytest.raises(DataDependentOutputException):  # wrong ones are read again, and named
-            loss_on_the_gpu()
 
     def test_probabilities_as_labels_are_for_training(self):
         classifier = VideoClassifier(TinyModel(), CLASSES)
