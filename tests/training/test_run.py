@@ -230,3 +230,19 @@ def test_limits_that_are_smaller_than_a_mini_batch_are_told(caplog):
 def test_arguments_that_would_have_no_effect_are_refused(arguments, settings, message):
     with pytest.raises(ValueError, match=message):
         fit(Module(), MultigridCallback(**arguments), val=loader(shuffle=False, number=8), **settings)
+
+
+def test_an_error_in_a_step_of_another_shape_names_both_numbers_of_clips(caplog):
+    """As of a queue whose size the numbers of clips must divide, and that is read by value."""
+
+    class Queue(Module):
+        def training_step(self, batch, batch_idx):
+            if isinstance(self._trainer, L.Trainer) and len(batch[0]) == 32:
+                raise RuntimeError("the queue has no place for 32")
+            return super().training_step(batch, batch_idx)
+
+    with caplog.at_level("INFO"), pytest.raises(RuntimeError, match="no place for 32"):
+        fit(Queue(), MultigridCallback())
+    assert "The mini-batch of this step has 32 clips of 2 x 23 x 23" in caplog.text
+    assert "and the one before had 64 of 2 x 16 x 16" in caplog.text
+    assert "a size for each clip" in caplog.text
