@@ -17,26 +17,26 @@ class Arguments:
     schedule: MultigridSchedule | None = None
     _: KW_ONLY
     epoch_factor: float = 1.5
-    long_cycle: LongCycle = LongCycle()
     short_cycle: ShortCycle = ShortCycle()
-    sub_batch: int = 8
-    size_divisor: int | None = None
+    long_cycle: LongCycle = LongCycle()
     lr_scaling: LRScaling | Literal["auto"] = "auto"
-    whole_epochs: bool = False
-    milestones: list[float] | None = None
-    warmup_epochs: float | None = None
+    precise_bn_batches: int | None = None
     layout: str | None = None
     clips: list[str | int] | dict[str | int, str] | None = None
     follow: dict[str | int, str] | None = None
     clips_per_epoch: int | None = None
-    validations_per_phase: int | None = None
-    precise_bn_batches: int | None = None
-    seed: int | None = None
-    frames_divisor: int | None = None
-    weight_decay_scaling: Literal["none", "timescale"] = "none"
-    fine_tuning: bool = True
-    hold_early_stopping: bool = True
+    milestones: list[float] | None = None
+    warmup_epochs: float | None = None
     lr_by_hand: Literal["run"] | None = None
+    sub_batch: int = 8
+    size_divisor: int | None = None
+    frames_divisor: int | None = None
+    fine_tuning: bool = True
+    whole_epochs: bool = False
+    weight_decay_scaling: Literal["none", "timescale"] = "none"
+    validations_per_phase: int | None = None
+    hold_early_stopping: bool = True
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         # Refuses bad values where they are written; so does a schedule for any baseline.

@@ -53,20 +53,18 @@ class MultigridCallback(Arguments, Callback):
     `ModelCheckpoint` and `ReduceLROnPlateau`. But `every_n_train_steps` and the decay of weight averages count
     multigrid steps.
 
+    Five arguments change most: `epoch_factor` to `precise_bn_batches`. Those from `layout` to `lr_by_hand` say what
+    can't be read off a script; the others are for experiments.
+
     Args:
         schedule: The whole schedule; by default it is inferred, and the arguments below shape it.
         epoch_factor: Epochs relative to the baseline's.
-        long_cycle: Base shapes of an LR stage.
         short_cycle: Spatial sizes of successive iterations.
-        sub_batch: Clips that share BatchNorm statistics on a base shape.
-        size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels. By default the size
-            of the model's patches, if it has any.
+        long_cycle: Base shapes of an LR stage.
         lr_scaling: How the LR grows with the clips of the base shape: linear, sqrt or none. By default linear for SGD,
             as in the paper, and sqrt for Adam and its kin.
-        whole_epochs: Round the ends of the phases to whole epochs, as the published code does.
-        milestones: Starts of the LR stages after the first, in epochs of the baseline. By default those of the LR
-            scheduler if it has steps, else the proportions of the paper's Kinetics recipe.
-        warmup_epochs: Length of the warm-up, in epochs of the baseline. By default that of the LR scheduler.
+        precise_bn_batches: Before validations and checkpoints, re-estimate BatchNorm's running statistics as those of
+            the training data, on this many mini-batches of each device on the baseline's grid.
         layout: Axes of a clip of the dataset, for instance `THWC`. By default `CTHW`, and `TCHW` is recognised.
         clips: Names of the clips of a sample, if it holds several; or a dict of their axes by name, in which letters
             other than C, T, H and W stand for axes that stay. A name is a key of a dict, an index of a tuple, or an
@@ -74,25 +72,31 @@ class MultigridCallback(Arguments, Callback):
             All of them keep the same moments, and the ratios of their frames and sizes.
         follow: Axes, by name, of what follows the clips: T, H and W are the clips', other capitals stay. Pixels are
             taken by nearest neighbour. Small letters at the end name the numbers of the last axis, as in `TNxyxy`: x
-            and w are pixels of the width, y and h pixels of the height, from the frame's corner; others stay.
+            and w are pixels of the width, y and h pixels of the height, from the frame's corner; f is a number of
+            frames, and t a place among them; others stay.
         clips_per_epoch: Clips of an epoch on all devices, for an iterable dataset. By default its `len` on each
             device, or the mini-batches of an integer `limit_train_batches`.
-        validations_per_phase: Validate about this often in each phase, not by `check_val_every_n_epoch`. Callbacks and
-            schedulers that count epochs then count these validations.
-        precise_bn_batches: Before validations and checkpoints, re-estimate BatchNorm's running statistics as those of
-            the training data, on this many mini-batches of each device on the baseline's grid.
-        seed: Seed of order and augmentation. By default that of `seed_everything`, else a random one.
+        milestones: Starts of the LR stages after the first, in epochs of the baseline. By default those of the LR
+            scheduler if it has steps, else the proportions of the paper's Kinetics recipe.
+        warmup_epochs: Length of the warm-up, in epochs of the baseline. By default that of the LR scheduler.
+        lr_by_hand: `run` says that an LR which the script or a callback writes goes by the epochs and steps of this
+            run. By default a written LR is refused, as it may count by those of the baseline.
+        sub_batch: Clips that share BatchNorm statistics on a base shape.
+        size_divisor: Sizes other than the baseline's are rounded to a multiple of this many pixels. By default the size
+            of the model's patches, if it has any.
         frames_divisor: Frames other than the baseline's are rounded to a multiple of this number. By default the frames
             of the model's patches.
+        fine_tuning: Whether the last LR stage becomes the fine-tuning phase (Sec. 3.2). If not, it goes through the
+            long cycle as the others: the paper's ablation.
+        whole_epochs: Round the ends of the phases to whole epochs, as the published code does.
         weight_decay_scaling: `timescale` multiplies the weight decay in each phase so that weights forget old updates
             over as many clips as in the baseline (Wang and Aitchison 2024, arXiv 2405.13698): by the clips of the base
             shape over the baseline's, divided by the LR's scale. `none` leaves it.
-        fine_tuning: Whether the last LR stage becomes the fine-tuning phase (Sec. 3.2). If not, it goes through the
-            long cycle as the others: the paper's ablation.
-        lr_by_hand: `run` says that an LR which the script or a callback writes goes by the epochs and steps of this
-            run. By default a written LR is refused, as it may count by those of the baseline.
+        validations_per_phase: Validate about this often in each phase, not by `check_val_every_n_epoch`. Callbacks and
+            schedulers that count epochs then count these validations.
         hold_early_stopping: Whether the patience of `EarlyStopping` begins to count in the last phase, as metrics may
             stand still while the grids are coarse.
+        seed: Seed of order and augmentation. By default that of `seed_everything`, else a random one.
 
     Raises:
         ValueError: If `schedule` and arguments that shape it are both given, or an argument is out of range.
