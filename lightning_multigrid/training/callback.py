@@ -72,8 +72,8 @@ class MultigridCallback(Arguments, Callback):
             All of them keep the same moments, and the ratios of their frames and sizes.
         follow: Axes, by name, of what follows the clips: T, H and W are the clips', other capitals stay. Pixels are
             taken by nearest neighbour. Small letters at the end name the numbers of the last axis, as in `TNxyxy`: x
-            and w are pixels of the width, y and h pixels of the height, from the frame's corner; f is a number of
-            frames, and t a place among them; others stay.
+            and w are pixels of the width, y and h pixels of the height, from the frame's corner; f alone is how many
+            frames are real, and t a place among them; others stay.
         clips_per_epoch: Clips of an epoch on all devices, for an iterable dataset. By default its `len` on each
             device, or the mini-batches of an integer `limit_train_batches`.
         milestones: Starts of the LR stages after the first, in epochs of the baseline. By default those of the LR
