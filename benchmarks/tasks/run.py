@@ -29,6 +29,7 @@ TASKS = {
         "default": "**multigrid 1.5x**, the default: short cycle of 24, 34 and 48 pixels",
         "short_cycle_from_32_of_48": "**multigrid 1.5x**, short cycle of 32, 40 and 48 pixels",
         "short_cycle_off": "**multigrid 1.5x** without the short cycle",
+        "factor_2": "**multigrid 2x**, short cycle of 24, 34 and 48 pixels",
     },
 }
 

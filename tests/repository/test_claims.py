@@ -59,7 +59,8 @@ def words_of_grid():
             f"{points(whole, ours)} points below the whole baseline in {100 * ours.cpu / whole.cpu:.0f} % of its time"
         )
 
-    default, off, floor = (found[row, MULTIGRID] for row in ("default", "short_cycle_off", "short_cycle_from_32_of_48"))
+    rows = "default", "short_cycle_off", "short_cycle_from_32_of_48", "factor_2"
+    default, off, floor, longer = (found[row, MULTIGRID] for row in rows)
     shorter = [found[row, SHORTENED] for row in ("default", "short_cycle_off")]
     middle = [100 * run.validations[1][2]["val/top1"] for run in off.runs]
     half, end = f"{min(middle):.0f} to {max(middle):.0f} %", f"{100 * mean(off.ends):.0f} %"
@@ -68,6 +69,7 @@ def words_of_grid():
         f"without the short cycle {against('short_cycle_off')}, and {points(off, shorter[1])} above one of more time.",
         f"A short cycle that stops at 32 pixels ends {points(floor, default)} points above the default, in "
         f"{100 * floor.cpu / default.cpu - 100:.0f} % more time.",
+        f"The default cycles at 2x, one seed, end {points(off, longer)} point below 1.5x without the short cycle.",
         f"without the short cycle {half} at half of it, and {end} at its end.",
     ]
 
