@@ -1,0 +1,68 @@
+"""What each part of Lightning means under multigrid training is said of every one that the installed Lightning has."""
+
+import logging
+
+import pytest
+from lightning.pytorch import callbacks
+
+from lightning_multigrid import MultigridCallback
+from tests.helpers import meanings
+from tests.helpers.tiny import Module, fit, loader
+
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
+
+@pytest.mark.parametrize("kind", meanings.lightnings())
+def test_nothing_of_lightning_is_left_out(kind):
+    said, there = meanings.lightnings()[kind]
+    assert there <= said.keys(), "Say in tests/helpers/meanings.py what the new ones mean under multigrid training."
+
+
+def test_the_page_has_the_table():
+    page = meanings.PAGE.read_text()
+    _, table = page.split(meanings.BEGIN)
+    assert table.split(meanings.END)[0].strip() == meanings.table(), "Run `python -m tests.helpers.meanings`."
+
+
+class Logs(Module):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss)
+        return loss
+
+
+def steps(tmp_path, multigrid=True, own=(), **arguments):
+    """Optimizer steps and epochs of a run."""
+    logging.disable(logging.INFO)
+    module = Logs()
+    first = [MultigridCallback(seed=0)] if multigrid else []
+    host = fit(module, *first, *own, train=loader(), val=loader(shuffle=False, number=8), default_root_dir=tmp_path,
+               **arguments)  # fmt: skip
+    return host.global_step, host.current_epoch
+
+
+AS_EVER = {name for name, meaning in meanings.CALLBACKS.items() if meaning == meanings.AS_EVER}
+BASES = {"BasePredictionWriter", "ProgressBar"}  # to be derived from
+
+
+@pytest.mark.filterwarnings("ignore:.*ckpt_path")  # Lightning, where there is such a checkpoint
+@pytest.mark.parametrize("name", sorted(AS_EVER - BASES))
+def test_what_is_as_ever_changes_no_step(tmp_path, name):
+    saves = "Checkpoint" in name
+    arguments = {"enable_checkpointing": saves, "enable_progress_bar": "Progress" in name}
+    own = getattr(callbacks, name)(*([tmp_path] if saves else []))
+    with_it = steps(tmp_path, own=[own], enable_model_summary="Summary" in name, **arguments)
+    assert with_it == steps(tmp_path)
+
+
+def test_pruning_counts_epochs_of_the_run(tmp_path):
+    class Prunes(callbacks.ModelPruning):
+        def apply_pruning(self, amount):
+            self.number = getattr(self, "number", 0) + 1
+            super().apply_pruning(amount)
+
+    pruned = []
+    for multigrid in (False, True):
+        pruned.append(Prunes("l1_unstructured", amount=0.1))
+        steps(tmp_path, multigrid, own=[pruned[-1]])
+    assert [each.number for each in pruned] == [4, 6]
