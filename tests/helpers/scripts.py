@@ -225,7 +225,11 @@ def check_restored(plain: Run, ours: Run, callback: MultigridCallback) -> None:
     assert vars(ours.module).keys() == vars(plain.module).keys()
     assert ours.module.state_dict().keys() == plain.module.state_dict().keys()
     for mine, theirs in zip(ours.trainer.optimizers, plain.trainer.optimizers, strict=True):
-        assert [group.keys() for group in mine.param_groups] == [group.keys() for group in theirs.param_groups]
+        kinds, its = ([{k: type(v) for k, v in group.items()} for group in one.param_groups] for one in (mine, theirs))
+        assert kinds == its
+    for mine, theirs in zip(ours.trainer.lr_scheduler_configs, plain.trainer.lr_scheduler_configs, strict=True):
+        assert type(mine.scheduler) is type(theirs.scheduler)
+        assert vars(mine.scheduler).keys() == vars(theirs.scheduler).keys()
     known = [type(one) for one in plain.trainer.callbacks]
     assert [type(one) for one in ours.trainer.callbacks if one is not callback and type(one) in known] == known
 

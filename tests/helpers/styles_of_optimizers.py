@@ -137,6 +137,17 @@ def estimated(module: Script) -> Any:
     }
 
 
+def two_on_one(module: Script) -> Any:
+    optimizer = SGD(module.parameters(), lr=0.1, momentum=0.9)
+    slow, fast = lr_scheduler.ExponentialLR(optimizer, 0.7), lr_scheduler.ExponentialLR(optimizer, 0.99)
+    return [optimizer], [slow, {"scheduler": fast, "frequency": 3, **STEP}]
+
+
+def one_dict(module: Script) -> Any:
+    optimizer = SGD(module.parameters(), lr=0.1, momentum=0.9)
+    return [{"optimizer": optimizer, "lr_scheduler": lr_scheduler.ExponentialLR(optimizer, 0.5)}]
+
+
 class Plateau(WithValidation):
     def configure_optimizers(self) -> Any:
         optimizer = SGD(self.parameters(), lr=0.1)
@@ -164,7 +175,8 @@ row(SCHEDULERS, "`ChainedScheduler`", module=scheduled(chained))
 row(SCHEDULERS, "`ReduceLROnPlateau`", module=Plateau, lr=False, resumes=None,
     outcome="after each validation of this run; Lightning leaves out the one of the epoch in which a run resumes"
 )  # fmt: skip
-row(SCHEDULERS, "every third step", module=scheduled(lambda o: lr_scheduler.ExponentialLR(o, 0.9), frequency=3, **STEP))
+row(SCHEDULERS, "two for one optimizer: by epoch, and every third step", module=optimized(two_on_one))
+row(SCHEDULERS, "in a list of one dict", module=optimized(one_dict))
 
 # --- The script's own clock ---
 
@@ -225,6 +237,41 @@ class Steps(Script):
     def configure_optimizers(self) -> Any:
         optimizer = SGD(self.parameters(), lr=0.1)
         return [optimizer], [{"scheduler": lr_scheduler.ExponentialLR(optimizer, 0.95), **STEP}]
+
+
+class OwnScheduler:
+    """A scheduler that is none of torch's, and is told the epoch."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+    def step(self, epoch: int) -> None:
+        self.optimizer.param_groups[0]["lr"] = 0.1 / (2 + epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """It has none."""
+
+
+class TellsEpoch(Script):
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        scheduler.step(epoch=self.current_epoch)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = SGD(self.parameters(), lr=0.1)
+        return [optimizer], [OwnScheduler(optimizer)]
+
+
+def asks_the_trainer(module: Script) -> Any:
+    def factor(_: int) -> float:
+        trainer = module.trainer
+        share = trainer.global_step / trainer.estimated_stepping_batches
+        return 1 - 0.5 * share + 0.1 * trainer.current_epoch / trainer.max_epochs + trainer.num_training_batches / 100
+
+    optimizer = SGD(module.parameters(), lr=0.1)
+    return [optimizer], [{"scheduler": lr_scheduler.LambdaLR(optimizer, factor), **STEP}]
 
 
 class Written(Script):
@@ -325,6 +372,8 @@ class NoLR(SGD):
 row(OWN, "timm by epoch, in `lr_scheduler_step`", module=lambda: Timm(by_steps=False), needs="timm")
 row(OWN, "timm by step, in `lr_scheduler_step`", module=lambda: Timm(by_steps=True), needs="timm")
 row(OWN, "`lr_scheduler_step`", module=Steps)
+row(OWN, "a scheduler of one's own class, told the epoch in `lr_scheduler_step`", module=TellsEpoch)
+row(OWN, "a `LambdaLR` that ignores its count and asks the Trainer", module=optimized(asks_the_trainer))
 row(OWN, "a number written in a hook, from `global_step`", module=Written, **BY_RUN)
 row(OWN, '`group["lr"] *= 0.5` after each epoch', module=Halved, **BY_RUN)
 row(OWN, "a constant, written before each step", module=lambda: Constant(each=True),
@@ -373,7 +422,8 @@ class Manual(Script):
             optimizer.zero_grad()
             self.manual_backward(nn.functional.cross_entropy(model(batch[0]), batch[1]))
             optimizer.step()
-        if self.when == "step" or (self.when == "fourth" and (batch_idx + 1) % 4 == 0):
+        last = self.when == "last" and self.trainer.is_last_batch
+        if self.when == "step" or last or (self.when == "fourth" and (batch_idx + 1) % 4 == 0):
             self.stepped()
 
     def on_train_epoch_end(self) -> None:
@@ -421,7 +471,7 @@ class Taught(Script):
     """Learns from a moving average of itself."""
 
     def __init__(self, manual: bool) -> None:
-        super().__init__(lambda module: SGD(module.net.parameters(), lr=0.1))
+        super().__init__(estimated)
         self.automatic_optimization = not manual
         self.teacher = copy.deepcopy(self.net).requires_grad_(False)
 
@@ -437,6 +487,7 @@ class Taught(Script):
         optimizer.zero_grad()
         self.manual_backward(loss)
         optimizer.step()
+        self.lr_schedulers().step()
         return None
 
 
@@ -496,9 +547,11 @@ row(MANUAL, "gradients of two mini-batches", module=Accumulates)
 row(MANUAL, "`optimizer.step(closure)`", module=Closure)
 row(MANUAL, "two gradients for each step (SAM)", module=Sharpness)
 row(MANUAL, "two optimizers", module=lambda: Manual(2))
-row(MANUAL, "a scheduler, stepped in each mini-batch", module=lambda: Manual(1, "step"))
+row(MANUAL, "a scheduler, stepped in each mini-batch as `interval` says", module=lambda: Manual(1, "step", STEP))
 row(MANUAL, "two optimizers and schedulers, stepped in each mini-batch", module=lambda: Manual(2, "step"))
 row(MANUAL, "two optimizers and schedulers, stepped after each epoch", module=lambda: Manual(2, "epoch"))
+row(MANUAL, "two optimizers and schedulers, stepped in the last mini-batch of each epoch",
+    module=lambda: Manual(2, "last"))  # fmt: skip
 row(MANUAL, "a scheduler, stepped in every fourth mini-batch as `frequency` says",
     module=lambda: Manual(1, "fourth", {**STEP, "frequency": 4}))  # fmt: skip
 row(MANUAL, "a scheduler, stepped in every fourth mini-batch", module=lambda: Manual(1, "fourth"),

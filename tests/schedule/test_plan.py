@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,3 +70,40 @@ def test_an_epoch_of_the_baseline_has_the_mini_batches_of_its_clips_unless_given
     assert Plan(SCHEDULE, 101).baseline_epoch == BaselineEpoch(51)
     assert Plan(SCHEDULE, 101, drop_last=True, accumulate=4).baseline_epoch == BaselineEpoch(50, 4)
     assert Plan(SCHEDULE, 101, batches=7).baseline_epoch == BaselineEpoch(7)
+
+
+# --- Ticks of schedulers ---
+
+
+@pytest.mark.parametrize("batches", [5, 8])
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+@pytest.mark.parametrize("frequency", [1, 2, 4])
+def test_ticks_are_those_of_lightnings_rule(batches, accumulate, frequency):
+    epoch = BaselineEpoch(batches, accumulate)
+    ticks = 0
+    for done in range(3 * batches):
+        assert epoch.ticks(Fraction(done, batches), "step", frequency) == ticks
+        position = done % batches + 1
+        if position % frequency == 0 and (position % accumulate == 0 or position == batches):
+            ticks += 1
+            assert epoch.after_ticks(ticks, "step", frequency) == Fraction(done + 1, batches)
+
+
+def test_epoch_ticks():
+    epoch = BaselineEpoch(10)
+    assert [epoch.ticks(Fraction(e, 2), "epoch", 2) for e in range(9)] == [0, 0, 0, 0, 1, 1, 1, 1, 2]
+    assert epoch.after_ticks(3, "epoch", 2) == 6
+
+
+@pytest.mark.parametrize(("accumulate", "frequency"), [(1, 11), (4, 3), (4, 10), (1, 10), (3, 1)])
+def test_an_epoch_after_so_many_ticks_is_the_first_that_has_had_them(accumulate, frequency):
+    """With 10 batches, a scheduler of every 11th step never ticks, nor one of every 3rd where every 4th is a step."""
+    epoch = BaselineEpoch(batches=10, accumulate=accumulate)
+    assert epoch.after_ticks(0, "step", frequency) in (0, 10**9)
+    for ticks in range(1, 12):
+        at = epoch.after_ticks(ticks, "step", frequency)
+        if at == 10**9:
+            assert epoch.ticks(Fraction(100), "step", frequency) == 0
+        else:
+            assert epoch.ticks(at, "step", frequency) >= ticks
+            assert epoch.ticks(at - Fraction(1, 10), "step", frequency) < ticks

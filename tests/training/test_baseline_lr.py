@@ -1,7 +1,6 @@
-"""The LR of every step against a real run of the baseline: scheduler(baseline clock) x scale."""
+"""The LR of the baseline's clock: by hand, where other callbacks add to it, and in checkpoints."""
 
 import csv
-import math
 from fractions import Fraction
 from itertools import product
 
@@ -9,94 +8,25 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import BackboneFinetuning, BaseFinetuning, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
-from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch.optim import SGD, lr_scheduler
 
 from lightning_multigrid import MultigridCallback
 from lightning_multigrid.host import MisconfigurationException
 from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
-from lightning_multigrid.schedule.plan import BaselineEpoch
 from lightning_multigrid.training.lr.lr_in_step import LRInStep
-from lightning_multigrid.training.script.lr_stages import lr_stages
 from lightning_multigrid.training.trainer.changes import Changes
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
-BATCHES = 25  # of the baseline: 100 clips, 4 each
 
-
-def cosine(optimizer, module):
-    return {"scheduler": lr_scheduler.CosineAnnealingLR(optimizer, T_max=4 * BATCHES), "interval": "step"}
-
-
-def warmup_then_steps(optimizer, module):
-    warmup = lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=1)
-    steps = lr_scheduler.MultiStepLR(optimizer, [1, 2])
-    return lr_scheduler.SequentialLR(optimizer, [warmup, steps], milestones=[1])
-
-
-def warmup_then_cosine(optimizer, module):
-    warmup = lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=30)
-    rest = lr_scheduler.CosineAnnealingLR(optimizer, T_max=70)
-    return {"scheduler": lr_scheduler.SequentialLR(optimizer, [warmup, rest], milestones=[30]), "interval": "step"}
-
-
-def one_cycle(optimizer, module):
-    total = module.trainer.estimated_stepping_batches
-    return {"scheduler": lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=total), "interval": "step"}
-
-
-def every_fourth(optimizer, module):
-    return {"scheduler": lr_scheduler.ExponentialLR(optimizer, 0.9), "interval": "step", "frequency": 4}
-
-
-SCHEDULERS = {
-    "MultiStepLR": lambda optimizer, module: lr_scheduler.MultiStepLR(optimizer, [2, 3]),
-    "StepLR": lambda optimizer, module: lr_scheduler.StepLR(optimizer, 2),
-    "cosine by step": cosine,
-    "cosine by epoch": lambda optimizer, module: lr_scheduler.CosineAnnealingLR(optimizer, T_max=4),
-    "warm-up, steps": warmup_then_steps,
-    "warm-up, cosine by step": warmup_then_cosine,
-    "OneCycleLR": one_cycle,
-    "LambdaLR": lambda optimizer, module: lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch)),
-    "every fourth step": every_fourth,
-    "chained": lambda optimizer, module: lr_scheduler.ChainedScheduler(
-        [lr_scheduler.ConstantLR(optimizer, 0.5, 1), lr_scheduler.ExponentialLR(optimizer, 0.7)]
-    ),
-    "warm restarts": lambda optimizer, module: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=2),
-    "none": None,
-}
+def steps_scheduler(optimizer, module):
+    return lr_scheduler.MultiStepLR(optimizer, [2, 3])
 
 
 def schedule_of(host):
     return next(c for c in host.callbacks if isinstance(c, MultigridCallback)).run.plan
-
-
-@pytest.mark.parametrize(
-    ("name", "accumulate"),
-    sampled(
-        list(product(SCHEDULERS, (1, 2))),
-        *(("warm-up, cosine by step", 1), ("every fourth step", 2), ("warm restarts", 1)),
-    ),
-)
-def test_lr_is_the_schedulers_at_the_baseline_clock_times_the_scale(name, accumulate):
-    baseline = Module(SCHEDULERS[name])
-    fit(baseline, accumulate_grad_batches=accumulate)
-    plain = {(epoch, batch): lr for epoch, batch, _, lr, _ in baseline.seen}
-    assert len(plain) == 4 * BATCHES
-
-    module = Module(SCHEDULERS[name])
-    sampler = schedule_of(fit(module, MultigridCallback(), accumulate_grad_batches=accumulate))
-    for epoch, batch, _, lr, _ in module.seen:
-        # Micro-batches have the LR of the first one of their optimizer step.
-        step = sampler.epoch(epoch)[batch - batch % accumulate]
-        clock = sampler.schedule.baseline_epoch(epoch + Fraction(step.offset, sampler.clips))
-        whole = math.floor(clock)
-        expected = plain[whole, math.floor((clock - whole) * BATCHES)] * step.lr_scale
-        assert lr == pytest.approx(expected, rel=1e-12), (epoch, batch)
-    assert len({step.lr_scale for epoch in range(6) for step in sampler.epoch(epoch)}) == 4
 
 
 def test_lr_by_hand():
@@ -121,7 +51,7 @@ def test_lr_by_hand():
 
 def test_stepwise_fine_tuning_halves():
     # Sec. 3.2: the first half of fine-tuning keeps the LR of the stage before, the second half takes the last.
-    module = Module(SCHEDULERS["MultiStepLR"])
+    module = Module(steps_scheduler)
     sampler = schedule_of(fit(module, MultigridCallback()))
     last = sampler.schedule.phases[-1]
     middle = (last.start_epoch + last.end_epoch) / 2
@@ -136,7 +66,9 @@ def test_stepwise_fine_tuning_halves():
 
 @pytest.mark.parametrize("interval", sampled(["step", "epoch"], "step"))
 def test_learning_rate_monitor_shows_the_scripts_schedule_and_we_log_what_is_used(tmp_path, interval):
-    module = Module(cosine)
+    module = Module(
+        lambda optimizer, _: {"scheduler": lr_scheduler.CosineAnnealingLR(optimizer, 100), "interval": "step"}
+    )
     logger = CSVLogger(tmp_path)
     monitor = LearningRateMonitor(logging_interval=interval)
     sampler = schedule_of(fit(module, monitor, MultigridCallback(), logger=logger, log_every_n_steps=1))
@@ -149,38 +81,6 @@ def test_learning_rate_monitor_shows_the_scripts_schedule_and_we_log_what_is_use
     assert shown == pytest.approx(schedule, rel=1e-6)  # the logger keeps float32
     assert [float(row["multigrid/lr"]) for row in rows if row["multigrid/lr"]] == pytest.approx(module.lrs, rel=1e-6)
     assert len(set(scales)) == 4
-
-
-def in_step(used, optimizer):
-    """Notes the LRs of all groups in each step of an optimizer."""
-    optimizer.register_step_pre_hook(
-        lambda optimizer, *_: used.append([float(group["lr"]) for group in optimizer.param_groups])
-    )
-    return optimizer
-
-
-def test_every_parameter_group_is_scaled():
-    used = []
-
-    def two_groups(parameters):
-        weight, *rest = parameters
-        return in_step(used, SGD([{"params": [weight], "lr": 0.3}, {"params": rest}], lr=0.1, momentum=0.9))
-
-    module = Module(SCHEDULERS["MultiStepLR"], two_groups)
-    fit(module, MultigridCallback())
-    assert all(first == pytest.approx(3 * second) for first, second in used)
-    assert [first for first, _ in used] == module.lrs
-    assert max(used) == [8 * 0.3, 8 * 0.1]
-
-
-def test_an_lr_in_a_tensor_stays_the_same_tensor():
-    lr = torch.tensor(0.1)
-    module = Module(SCHEDULERS["MultiStepLR"], lambda parameters: SGD(parameters, lr=lr, momentum=0.9))
-    reference = Module(SCHEDULERS["MultiStepLR"])
-    fit(module, MultigridCallback())
-    fit(reference, MultigridCallback())
-    assert module.trainer.optimizers[0].param_groups[0]["lr"] is lr
-    assert module.lrs == pytest.approx(reference.lrs, rel=1e-5)
 
 
 def test_plateau_is_lightnings_and_works_on_the_baselines_lr():
@@ -208,15 +108,18 @@ class Unfreezing(BaseFinetuning):
             self.unfreeze_and_add_param_group(pl_module.net[0], optimizer)  # at a tenth of the first group's LR
 
 
+def trainable(parameters):
+    return SGD([p for p in parameters if p.requires_grad], lr=0.1, momentum=0.9)
+
+
 @pytest.mark.parametrize("first", sampled([True, False], False))
 def test_a_group_that_is_added_while_training_keeps_its_share_of_the_lr(first):
-    used = []
+    class Noting(Module):
+        def note_lr(self, optimizer, *_):
+            used.append([float(group["lr"]) for group in optimizer.param_groups])
 
-    def trainable(parameters):
-        return in_step(used, SGD([p for p in parameters if p.requires_grad], lr=0.1, momentum=0.9))
-
-    callbacks = [Unfreezing(), MultigridCallback()]
-    fit(Module(SCHEDULERS["MultiStepLR"], trainable), *(callbacks if first else reversed(callbacks)))
+    used, callbacks = [], [Unfreezing(), MultigridCallback()]
+    fit(Noting(steps_scheduler, trainable), *(callbacks if first else reversed(callbacks)))
     both = [lrs for lrs in used if len(lrs) == 2]
     assert len({lr for lr, _ in both}) > 3  # several phases and stages
     assert all(added == pytest.approx(lr / 10) for lr, added in both)
@@ -268,9 +171,6 @@ class Remembering(Module):
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 @pytest.mark.parametrize("first", sampled([True, False], True))
 def test_checkpoints_with_callbacks_for_fine_tuning_load_as_weights_only(first, tmp_path):
-    def groups(parameters):
-        return SGD([p for p in parameters if p.requires_grad], lr=0.1, momentum=0.9)
-
     def train(name, module, *callbacks, **arguments):
         saver = ModelCheckpoint(tmp_path / name, "{step}", save_top_k=-1, every_n_train_steps=4)
         host = fit(module, *callbacks, saver, enable_checkpointing=True, **arguments)
@@ -288,9 +188,9 @@ def test_checkpoints_with_callbacks_for_fine_tuning_load_as_weights_only(first, 
         assert [group["lr"] for group in saved["optimizer_states"][0]["param_groups"]] == pytest.approx(lrs)
         return saved
 
-    plain = Remembering(SCHEDULERS["none"], groups)
+    plain = Remembering(optimizer=trainable)
     train("plain", plain, Unfreezing())
-    module = Remembering(SCHEDULERS["none"], groups)
+    module = Remembering(optimizer=trainable)
     kept = train("ours", module, *both())
     expected, found = checked(tmp_path / "plain" / "end.ckpt"), checked(tmp_path / "ours" / "end.ckpt")
     for name in ("optimizer_states", "callbacks"):
@@ -299,11 +199,11 @@ def test_checkpoints_with_callbacks_for_fine_tuning_load_as_weights_only(first, 
         assert all(mine.keys() == theirs.keys() for mine, theirs in pairs)
     middle = next(path for path in kept if len(checked(path)["optimizer_states"][0]["param_groups"]) == 2)
     assert (checked(middle)["lrs"], checked(middle)["hyper_parameters"]) == ((0.1, pytest.approx(0.01)), {"lr": 0.1})
-    rest = Remembering(SCHEDULERS["none"], groups)
+    rest = Remembering(optimizer=trainable)
     train("rest", rest, *both(), ckpt_path=middle)
     assert 0 < len(rest.lrs) < len(module.lrs)
     assert rest.lrs == module.lrs[-len(rest.lrs) :]  # weights differ, as Lightning leaves thawed layers frozen then
-    fit(Remembering(SCHEDULERS["none"], groups), Unfreezing(), ckpt_path=tmp_path / "ours" / "end.ckpt", max_epochs=7)
+    fit(Remembering(optimizer=trainable), Unfreezing(), ckpt_path=tmp_path / "ours" / "end.ckpt", max_epochs=7)
 
 
 class Summing(SGD):
@@ -396,93 +296,3 @@ def metadata(state):
     return (
         state[0]["param_groups"] if isinstance(state, list) else state["Unfreezing"]["internal_optimizer_metadata"][0]
     )
-
-
-# --- Ticks ---
-
-
-@pytest.mark.parametrize("batches", [5, 8])
-@pytest.mark.parametrize("accumulate", [1, 2, 3])
-@pytest.mark.parametrize("frequency", [1, 2, 4])
-def test_ticks_are_those_of_lightnings_rule(batches, accumulate, frequency):
-    epoch = BaselineEpoch(batches, accumulate)
-    ticks = 0
-    for done in range(3 * batches):
-        assert epoch.ticks(Fraction(done, batches), "step", frequency) == ticks
-        position = done % batches + 1
-        if position % frequency == 0 and (position % accumulate == 0 or position == batches):
-            ticks += 1
-            assert epoch.after_ticks(ticks, "step", frequency) == Fraction(done + 1, batches)
-
-
-def test_epoch_ticks():
-    epoch = BaselineEpoch(10)
-    assert [epoch.ticks(Fraction(e, 2), "epoch", 2) for e in range(9)] == [0, 0, 0, 0, 1, 1, 1, 1, 2]
-    assert epoch.after_ticks(3, "epoch", 2) == 6
-
-
-# --- Stages ---
-
-
-def stages(scheduler, interval="epoch", epochs=10, batches=20):
-    config = LRSchedulerConfig(scheduler, interval=interval)
-    return lr_stages([config], BaselineEpoch(batches), Fraction(epochs))
-
-
-@pytest.fixture
-def optimizer():
-    return SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-
-
-def test_milestones_are_read_off_schedulers(optimizer):
-    assert stages(lr_scheduler.MultiStepLR(optimizer, [4, 8, 20])) == ((4, 8), 0, True)
-    assert stages(lr_scheduler.MultiStepLR(optimizer, [90, 150]), "step") == (
-        (Fraction(9, 2), Fraction(15, 2)),
-        0,
-        True,
-    )
-    assert stages(lr_scheduler.StepLR(optimizer, 4)) == ((4, 8), 0, True)
-
-
-def test_warmup_and_milestones_are_read_inside_other_schedulers(optimizer):
-    # The names of the parts are torch's own business: this fails when they change.
-    warmup = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2)
-    steps = lr_scheduler.MultiStepLR(optimizer, [3, 5])
-    sequential = lr_scheduler.SequentialLR(optimizer, [warmup, steps], milestones=[2])
-    assert stages(sequential) == ((5, 7), 2, True)
-    chained = lr_scheduler.ChainedScheduler([warmup, steps])
-    assert stages(chained) == ((3, 5), 2, True)
-
-
-def test_other_schedulers_get_the_papers_kinetics_proportions(optimizer):
-    kinetics = tuple(Fraction(share, 112) * 10 for share in (44, 72, 92))
-    assert stages(lr_scheduler.CosineAnnealingLR(optimizer, 10)) == (kinetics, 0, False)
-    assert lr_stages([], BaselineEpoch(20), Fraction(10)) == (kinetics, 0, False)
-    # A step every epoch is a smooth decay in disguise.
-    assert stages(lr_scheduler.StepLR(optimizer, 1), epochs=20).milestones[0] == Fraction(44, 112) * 20
-
-
-def test_a_warmup_longer_than_the_papers_first_stage_comes_before_it(optimizer):
-    warmup = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5)
-    rest = lr_scheduler.CosineAnnealingLR(optimizer, 5)
-    read = stages(lr_scheduler.SequentialLR(optimizer, [warmup, rest], milestones=[5]))
-    assert read.warmup_epochs == 5
-    assert read.milestones[0] == 5 + Fraction(44, 112) * 5
-
-
-def test_a_falling_linear_lr_is_no_warmup(optimizer):
-    assert stages(lr_scheduler.LinearLR(optimizer, 1.0, 0.0, 10)).warmup_epochs == 0
-
-
-@pytest.mark.parametrize(("accumulate", "frequency"), [(1, 11), (4, 3), (4, 10), (1, 10), (3, 1)])
-def test_an_epoch_after_so_many_ticks_is_the_first_that_has_had_them(accumulate, frequency):
-    """With 10 batches, a scheduler of every 11th step never ticks, nor one of every 3rd where every 4th is a step."""
-    epoch = BaselineEpoch(batches=10, accumulate=accumulate)
-    assert epoch.after_ticks(0, "step", frequency) in (0, 10**9)
-    for ticks in range(1, 12):
-        at = epoch.after_ticks(ticks, "step", frequency)
-        if at == 10**9:
-            assert epoch.ticks(Fraction(100), "step", frequency) == 0
-        else:
-            assert epoch.ticks(at, "step", frequency) >= ticks
-            assert epoch.ticks(at - Fraction(1, 10), "step", frequency) < ticks

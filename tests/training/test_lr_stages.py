@@ -1,0 +1,61 @@
+"""What schedulers say of the stages of the LR and of its warm-up."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+from lightning.pytorch.utilities.types import LRSchedulerConfig
+from torch.optim import SGD, lr_scheduler
+
+from lightning_multigrid.schedule.plan import BaselineEpoch
+from lightning_multigrid.training.script.lr_stages import lr_stages
+
+
+def stages(scheduler, interval="epoch", epochs=10, batches=20):
+    config = LRSchedulerConfig(scheduler, interval=interval)
+    return lr_stages([config], BaselineEpoch(batches), Fraction(epochs))
+
+
+@pytest.fixture
+def optimizer():
+    return SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+
+
+def test_milestones_are_read_off_schedulers(optimizer):
+    assert stages(lr_scheduler.MultiStepLR(optimizer, [4, 8, 20])) == ((4, 8), 0, True)
+    assert stages(lr_scheduler.MultiStepLR(optimizer, [90, 150]), "step") == (
+        (Fraction(9, 2), Fraction(15, 2)),
+        0,
+        True,
+    )
+    assert stages(lr_scheduler.StepLR(optimizer, 4)) == ((4, 8), 0, True)
+
+
+def test_warmup_and_milestones_are_read_inside_other_schedulers(optimizer):
+    # The names of the parts are torch's own business: this fails when they change.
+    warmup = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2)
+    steps = lr_scheduler.MultiStepLR(optimizer, [3, 5])
+    sequential = lr_scheduler.SequentialLR(optimizer, [warmup, steps], milestones=[2])
+    assert stages(sequential) == ((5, 7), 2, True)
+    chained = lr_scheduler.ChainedScheduler([warmup, steps])
+    assert stages(chained) == ((3, 5), 2, True)
+
+
+def test_other_schedulers_get_the_papers_kinetics_proportions(optimizer):
+    kinetics = tuple(Fraction(share, 112) * 10 for share in (44, 72, 92))
+    assert stages(lr_scheduler.CosineAnnealingLR(optimizer, 10)) == (kinetics, 0, False)
+    assert lr_stages([], BaselineEpoch(20), Fraction(10)) == (kinetics, 0, False)
+    # A step every epoch is a smooth decay in disguise.
+    assert stages(lr_scheduler.StepLR(optimizer, 1), epochs=20).milestones[0] == Fraction(44, 112) * 20
+
+
+def test_a_warmup_longer_than_the_papers_first_stage_comes_before_it(optimizer):
+    warmup = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5)
+    rest = lr_scheduler.CosineAnnealingLR(optimizer, 5)
+    read = stages(lr_scheduler.SequentialLR(optimizer, [warmup, rest], milestones=[5]))
+    assert read.warmup_epochs == 5
+    assert read.milestones[0] == 5 + Fraction(44, 112) * 5
+
+
+def test_a_falling_linear_lr_is_no_warmup(optimizer):
+    assert stages(lr_scheduler.LinearLR(optimizer, 1.0, 0.0, 10)).warmup_epochs == 0
