@@ -147,6 +147,25 @@ def decoding():
     ]
 
 
+COUNTED = {"slowfast_r50": "SlowFast", "i3d_r50": "I3D", "i3d_nl_r50": "I3D-NL"}
+FORMATS = {"contiguous": "contiguous", "channels_last_3d": "channels-last"}
+
+
+def counted():
+    """What a step asks of a GPU."""
+    found = report("operations")
+    ways = found["resampling"]
+    return [
+        *(
+            f"| {COUNTED[row['model']]} | {FORMATS[row['memory_format']]} | {row['ratio']['bytes']:.3f} | "
+            f"{row['ratio']['operations']:.2f} |"
+            for row in found["rows"]
+        ),
+        f"takes {ways['rgb, together']} operations (RGB) or {ways['yuv, together']} (YUV) together, and "
+        f"{ways['rgb, one by one']} or {ways['yuv, one by one']} one by one",
+    ]
+
+
 def speed():
     loops = report("overhead_cpu")["loops"]
     rows = []
@@ -159,6 +178,7 @@ def speed():
     opened, opened_mb, read, read_mb = report("store")["found"].values()
     return [
         *decoding(),
+        *counted(),
         f"opens in {opened:.2f} s and {opened_mb} MB of memory; to read each of them once, in random order, takes "
         f"{read:.1f} s and {read_mb} MB more.",
         *rows,
