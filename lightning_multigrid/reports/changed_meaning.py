@@ -1,6 +1,6 @@
 """What of a script means something else under multigrid training, and can't be converted.
 
-`docs/differences.md` lists everything; a run says what its script really uses.
+`docs/script.md` lists everything; a run says what its script really uses.
 """
 
 import re
@@ -14,7 +14,7 @@ from lightning_multigrid.host import Trainer, is_a
 from lightning_multigrid.schedule import MultigridSchedule, Plan
 
 _FEW_STEPS = 20  # two horizons of BatchNorm's default momentum
-SHORT = 2500  # steps; a handful of trainings from scratch, of a small CNN, say so (docs/speed.md)
+SHORT = 2500  # steps; a handful of trainings from scratch, of a small CNN, say so (docs/evidence.md)
 
 
 def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule, holds_patience: bool = True) -> None:
