@@ -1,6 +1,6 @@
 """What of a script means something else under multigrid training, and can't be converted.
 
-`docs/differences.md` lists everything; a run says what its script really uses.
+`docs/script.md` lists everything; a run says what its script really uses.
 """
 
 import re

@@ -40,7 +40,8 @@ CALLBACKS = {
     "LearningRateMonitor": "the baseline's LR; `multigrid/lr` is the LR in use",
     "ModelCheckpoint": "epochs of the baseline, steps of this run; the best by a *training* metric compares coarse "
     "grids with fine ones, so monitor a validation",
-    "ModelPruning": "prunes at the end of each epoch of this run, so 1.5 times as often (`apply_pruning` may choose)",
+    "ModelPruning": "prunes at the end of each epoch of this run, so 1.5 times as often (`apply_pruning` may choose); "
+    "`fit` says so",
     "ModelSummary": AS_EVER,
     "OnExceptionCheckpoint": AS_EVER,
     "ProgressBar": AS_EVER,
@@ -93,8 +94,8 @@ ARGUMENTS = {
     "max_epochs": f"{_LENGTH}; training has `epoch_factor` times as many",
     "max_steps": f"{_LENGTH}; training has fewer",
     "max_time": "time, as ever; a run that it ends lacks the fine grids, and `fit` says so",
-    "min_epochs": "epochs of this run",
-    "min_steps": "steps of this run",
+    "min_epochs": "the baseline's, at its clock",
+    "min_steps": "steps of the baseline",
     "model_registry": AS_EVER,
     "num_nodes": "as `devices`",
     "num_sanity_val_steps": AS_EVER,

@@ -108,22 +108,22 @@ TABLES: dict[str, list[Row]] = {
     ],
 }
 NOTES = {
-    "w": "The warm-up keeps its share of the first stage, so it ends at epoch 23.2; the paper does not say.",
-    "c": "Which two shapes is not said; here the last two, as the paper takes the last shapes of the long cycle.",
-    "i": "The paper does not say how the fast pathway starts; here at random, as it has no pre-trained weights.",
-    "t": "Clips per GPU, stride and, at 320 pixels, the short sides of training are not said; here those of the "
-    "default model, and the short sides in proportion.",
+    "w": "The warm-up keeps its share of the first stage, so it ends at epoch 23.2; the paper does not give its end.",
+    "c": "The paper does not name the two shapes; here the last two, as it takes the last shapes of the long cycle.",
+    "i": "The paper does not name the start of the fast pathway; here random, as it has no pre-trained weights.",
+    "t": "The paper does not give clips per GPU, stride and, at 320 pixels, the short sides of training; here those "
+    "of the default model, and the short sides in proportion.",
     "n": "Only the supplement has the exact model; the pooling of keys is that of the published code.",
     "s": "Only the supplement has warm-up, weight decay, short sides and test; here those of the published code. But "
     "its test crops the left end of the frame, and this recipe the centre.",
     "h": "Only the supplement has the recipe; here that of the published code.",
-    "f": "One recipe for the curve; `--trainer.callbacks.epoch_factor=0.5` makes the point at 0.5x. Which points the "
-    "paper has is drawn, not written.",
-    "g": "Which shape is not said; here 4B x T/2 x H/sqrt(2) at 4 times the LR, tested on clips of that shape.",
-    "o": "The results are in the supplement. The LR is scaled with the clips here; in the published code a cosine is "
-    "not. The cosine begins after the warm-up here, and there with the training unless told otherwise: there the LR is "
-    "5 % lower at epoch 34, and 26 % lower at epoch 220.",
-    "p": "Phases end inside epochs here and at whole epochs there (`whole_epochs: true`), and the warm-up there starts "
+    "f": "One recipe for the curve; `--trainer.callbacks.epoch_factor=0.5` makes the point at 0.5x. The paper draws "
+    "its points without numbers.",
+    "g": "The paper does not name the shape; here 4B x T/2 x H/sqrt(2) at 4 times the LR, tested on such clips.",
+    "o": "The results are in the supplement. Here the LR grows with the clips and the cosine begins after the warm-up. "
+    "In the published code a cosine is not scaled, and by default begins with the training, so its LR is 5 % lower at "
+    "epoch 34 and 26 % lower at epoch 220.",
+    "p": "Phases end inside epochs here and at full epochs there (`whole_epochs: true`), and the warm-up there starts "
     "at an unscaled LR.",
 }
 

@@ -1,10 +1,11 @@
 """How people write training scripts: a row for each way, run by `tests/laws/test_scripts.py`.
 
-`python -m tests.helpers.script_styles` writes the tables of `docs/scripts.md` and `docs/refused.md`.
+`python -m tests.helpers.script_styles` writes the tables of `docs/refused.md`.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tests.helpers import (
@@ -16,6 +17,9 @@ from tests.helpers import (
     styles_of_whole_scripts,
 )
 from tests.helpers.scripts import Style
+
+PAGE = Path(__file__).parents[2] / "docs" / "refused.md"
+MARKS = "<!-- made by tests/helpers/script_styles.py: -->\n", "<!-- end -->\n"
 
 STYLES: list[Style] = [
     *styles_of_whole_scripts.row,
@@ -29,7 +33,7 @@ STYLES: list[Style] = [
 
 # What works, in a sentence for each group.
 WORKS = {
-    "Whole scripts": "Scripts of either of Lightning's packages.",
+    "Complete scripts": "Scripts of either of Lightning's packages.",
     "Datasets and samples": "Samples of any structure with a clip of uint8 or floats; streams of a known length.",
     "Loaders and samplers": "Any `DataLoader` with an order of indices; its workers, `collate_fn` and generators.",
     "Where the loader comes from": "One loader, from wherever Lightning takes it.",
@@ -46,15 +50,15 @@ WORKS = {
 
 
 def works() -> str:
-    """What works: for each group a sentence, and a table that is folded, as Markdown that also shows on GitHub."""
+    """What works: for each group a sentence, and the ways that are tested, folded so that it also shows on GitHub."""
     parts = []
     for group, sentence in WORKS.items():
         rows = [style for style in STYLES if style.group == group and style.refused is None]
-        lines = [f"## {group}", "", sentence, ""]
-        lines += ["<details markdown>", f"<summary>The {len(rows)} ways that are tested</summary>", ""]
-        lines += ["| the script | with the callback |", "| --- | --- |"]
-        lines += [f"| {style.name} | {_outcome(style)} |" for style in rows]
-        parts.append("\n".join([*lines, "", "</details>"]))
+        alone = [style.name for style in rows if not _adds(style)]
+        lines = ["<details markdown>", f"<summary><b>{group}.</b> {_in_html(sentence)} {len(rows)} ways</summary>", ""]
+        lines += [f"Work: {'; '.join(alone)}.", ""] * bool(alone)
+        lines += [f"- {style.name}: {_adds(style)}" for style in rows if _adds(style)]
+        parts.append("\n".join([*lines, "", "</details>"]).replace("\n\n\n", "\n\n"))
     return "\n\n".join(parts) + "\n"
 
 
@@ -70,20 +74,20 @@ def refused() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _outcome(style: Style) -> str:
-    said = "works"
-    if style.multigrid:
-        said += " with `" + ", ".join(f"{name}={value!r}" for name, value in style.multigrid.items()) + "`"
-    if style.resumes is False:
-        said += ", resumes at the same step"
-    return said + (f"; {style.outcome}" if style.outcome else "")
+def tables() -> str:
+    return f"{refused()}\n## What works\n\n{works()}"
+
+
+def _adds(style: Style) -> str:
+    """What to write, how it resumes if not to the bit, and what else is to say."""
+    ways = [f"`{name}={value!r}`" for name, value in style.multigrid.items()]
+    return "; ".join([*ways, *["resumes at the same step"] * (style.resumes is False), *filter(None, [style.outcome])])
+
+
+def _in_html(text: str) -> str:
+    return re.sub("`(.+?)`", r"<code>\1</code>", text)
 
 
 if __name__ == "__main__":
-    docs = Path(__file__).parents[2] / "docs"
-    for page, table, start in (
-        ("scripts.md", works(), "## Whole scripts"),
-        ("refused.md", refused(), "| the script | why"),
-    ):
-        text = (docs / page).read_text(encoding="utf-8")
-        (docs / page).write_text(text[: text.index(start)] + table, encoding="utf-8")
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(MARKS[0])
+    PAGE.write_text(before + MARKS[0] + tables() + MARKS[1] + rest.partition(MARKS[1])[2], encoding="utf-8")

@@ -146,7 +146,7 @@ row(CALLBACKS, "`StochasticWeightAveraging`", refused="StochasticWeightAveraging
     outcome="it drives the LR, too; use `WeightAveraging` or `EMAWeightAveraging`",
     **with_callback(lambda: cb.StochasticWeightAveraging(1e-2)))  # fmt: skip
 row(CALLBACKS, "`GradientAccumulationScheduler`", refused="GradientAccumulationScheduler",
-    outcome="the plan has whole optimizer steps; use `accumulate_grad_batches`",
+    outcome="the plan has complete optimizer steps; use `accumulate_grad_batches`",
     **with_callback(lambda: cb.GradientAccumulationScheduler({1: 2})))  # fmt: skip
 
 
@@ -324,9 +324,9 @@ row(MODULES, "frames folded into the batch (TSN)", module=lambda: Script(model=P
 row(MODULES, "a recurrent layer over frames", module=lambda: Script(model=Recurrent))
 row(MODULES, "a pool of a fixed size", module=headed(nn.AvgPool3d((2, 8, 8)), nn.Flatten(), nn.Linear(4, CLASSES)))
 row(MODULES, "a fixed table of positions", module=lambda: Script(model=Positions), refused="cannot take clips",
-    outcome="it has the places of one grid; interpolate it in a method `set_grid`")  # fmt: skip
+    outcome="it has the positions of one grid; interpolate it in a method `set_grid`")  # fmt: skip
 row(MODULES, "the first rows of a table of positions", module=lambda: Script(model=FirstRows), refused="counts places",
-    outcome="they are the places of other frames; spread them in a method `set_grid`")  # fmt: skip
+    outcome="they are the positions of other frames; spread them in a method `set_grid`")  # fmt: skip
 row(MODULES, "resizes in `forward`", module=Resizes, refused="forward",
     outcome="it would undo the grid; resize in the dataset")  # fmt: skip
 row(MODULES, "resizes in `on_after_batch_transfer`", module=ResizesOnDevice,

@@ -54,7 +54,7 @@ row(
     outcome="which ones are clips can't be seen; name them: `clips=[...]`",
     **PATHWAYS,
 )
-row(SEVERAL, "pathways that have no whole number of frames", refused="can't keep this ratio", data=named(
+row(SEVERAL, "pathways that would get a fraction of a frame", refused="can't keep this ratio", data=named(
     slow=lambda x: x[:, ::4], video=itself), multigrid={"clips": ["slow", "video"]}, **VIDEO,
     outcome="2 frames of 8 are less than one on the coarsest grid; use a `long_cycle` with more frames")  # fmt: skip
 row(SEVERAL, "two views", multigrid={"clips": ["video", "other"]}, **TWO_VIEWS)

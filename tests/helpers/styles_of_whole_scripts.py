@@ -21,7 +21,7 @@ from tests.helpers.small_scripts import BATCH, CLIPS, EPOCHS, FRAMES, SIZE, Clip
 
 row = Rows()
 
-WHOLE = "Whole scripts"
+WHOLE = "Complete scripts"
 
 
 class Classifier(L.LightningModule):

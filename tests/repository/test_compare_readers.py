@@ -55,4 +55,4 @@ def test_a_neighbour_a_grey_picture_and_a_crash_are_not_right(script, tmp_path):
 
 def test_the_page_shows_the_table_of_the_result(script):
     report = json.loads(RESULT.read_text())
-    assert script.table(report["counts"], report["kinds"]) in (ROOT / "docs" / "readers.md").read_text()
+    assert script.table(report["counts"], report["kinds"]) in (ROOT / "docs" / "evidence.md").read_text()
