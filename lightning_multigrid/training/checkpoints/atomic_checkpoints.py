@@ -65,7 +65,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         except pickle.UnpicklingError as error:
             raise ValueError(
                 f"{path} holds more than tensors and plain values, and reading it could run code of whoever wrote it "
-                f"({_reason(error)}). If you trust them, load its weights yourself, and save their state dict alone."
+                f"({_reason(error)}). If you trust them, give `fit` or `validate` `weights_only=False` (Lightning 2.6)."
             ) from error
         return checkpoint
 
