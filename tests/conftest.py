@@ -37,9 +37,9 @@ def pytest_collection_modifyitems(items):
 def _unrehearsed(monkeypatch, request):
     """Trainings do not try their grids before, which is a third of a small one, and has laws in `test_check_grids`.
 
-    The slow cases of the same tests do.
+    The slow cases of the same tests do, and those that are marked `rehearsed`.
     """
-    if not request.node.get_closest_marker("slow"):
+    if not any(map(request.node.get_closest_marker, ("slow", "rehearsed"))):
         monkeypatch.setattr("lightning_multigrid.training.begin.check_grids", lambda *_: None)
 
 

@@ -28,12 +28,11 @@ from lightning_multigrid import MultigridCallback
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import clips, fit
 
-UNREHEARSED = pytest.mark.usefixtures("_unrehearsed")
-
 CLIPS, EPOCHS = 34, 2  # of the baseline, one clip each: enough for phases with four scales
 SCALES = {7, 4, 2, 1}  # the coarsest size is rounded from 5.7 to 6 pixels
 
 pytestmark = [
+    pytest.mark.usefixtures("_unrehearsed"),
     pytest.mark.filterwarnings("ignore:The LR of .* will be multiplied"),
 ]
 
@@ -479,6 +478,7 @@ SAMPLE = (
 )
 
 
+@pytest.mark.rehearsed
 @pytest.mark.parametrize("name", sampled(ROWS, *SAMPLE))
 def test_the_weights_are_those_of_a_replay_with_the_lr_in_use(name):
     row = ROWS[name]
@@ -626,7 +626,6 @@ def watched(kind, look):
     return type(kind.__name__, (kind,), {name: around(name) for name in names})
 
 
-@UNREHEARSED
 @BOTH
 @pytest.mark.parametrize("manual", [False, True], ids=["automatic", "manual"])
 def test_every_hook_finds_the_baselines_values(lr, manual):
@@ -671,7 +670,6 @@ HOOKS = {
 HOOKS_OF_AUTOMATIC = {"optimizer_step", "optimizer_zero_grad", "on_before_zero_grad", "configure_gradient_clipping"}
 
 
-@UNREHEARSED
 @pytest.mark.parametrize("manual", [False, True], ids=["automatic", "manual"])
 def test_hooks_of_a_mini_batch_find_the_lr_of_the_baselines_clock(manual):
     found = defaultdict(list)
@@ -689,7 +687,6 @@ def test_hooks_of_a_mini_batch_find_the_lr_of_the_baselines_clock(manual):
         assert {type(lr) for lr in found[where]} == {float}
 
 
-@UNREHEARSED
 @BOTH
 @pytest.mark.parametrize("where", ["the closure", "the update", "a hook of torch's"])
 def test_an_error_within_a_step_leaves_the_baselines_values(lr, where):
@@ -728,7 +725,6 @@ def test_an_error_within_a_step_leaves_the_baselines_values(lr, where):
     assert [str(one) for one in asked] == ["broken"]
 
 
-@UNREHEARSED
 @BOTH
 def test_checkpoints_of_all_hooks_hold_the_baselines_values(lr, tmp_path):
     places = set()
@@ -769,7 +765,6 @@ class Pickled(Plain):
                 assert type(unpickled.net[0]) is nn.BatchNorm3d
 
 
-@UNREHEARSED
 @pytest.mark.parametrize(
     ("manual", "gamma"), sampled(list(product((False, True), (None, 0.97))), (False, 0.97), (True, None))
 )
@@ -789,7 +784,6 @@ WRITES = {
 WRITTEN_IN = ("on_train_batch_start", "on_before_optimizer_step", "on_train_batch_end")
 
 
-@UNREHEARSED
 @pytest.mark.parametrize(
     ("name", "place"), sampled(list(product(WRITES, WRITTEN_IN)), *zip(WRITES, WRITTEN_IN, strict=True))
 )
@@ -822,7 +816,6 @@ def lowers(optimizer, *_):
             group["lr"] *= 0.98
 
 
-@UNREHEARSED
 @BOTH
 @pytest.mark.parametrize("hook", ["register_step_pre_hook", "register_step_post_hook"])
 def test_an_lr_that_is_written_within_a_step_is_refused(hook, lr):

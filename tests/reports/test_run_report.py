@@ -6,7 +6,7 @@ import time
 
 import pytest
 from lightning.pytorch.callbacks import LearningRateMonitor, ProgressBar, RichProgressBar, TQDMProgressBar
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
 
 from lightning_multigrid import MultigridCallback
@@ -212,23 +212,17 @@ def schedulers(optimizer, module):
     }
 
 
-def test_scalars_reach_the_loggers_and_no_pictures(tmp_path, monkeypatch):
+def test_scalars_reach_the_logger(tmp_path, monkeypatch):
     monkeypatch.setattr(run_report, "_ESTIMATE_SECONDS", 0)
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    loggers = [TensorBoardLogger(tmp_path, "board"), CSVLogger(tmp_path, "table")]
-    host = fit(Module(schedulers), MultigridCallback(), logger=loggers, log_every_n_steps=1)
-    assert [*tmp_path.rglob("*.png")] == []
-    events = EventAccumulator(loggers[0].log_dir, size_guidance={"scalars": 0, "images": 0}).Reload()
-    assert events.Tags()["images"] == []
-    with open(f"{loggers[1].log_dir}/metrics.csv") as file:
+    logger = CSVLogger(tmp_path)
+    host = fit(Module(schedulers), MultigridCallback(), logger=logger, log_every_n_steps=1)
+    with open(f"{logger.log_dir}/metrics.csv") as file:
         rows = list(csv.DictReader(file))
     last = {name: float(value) for name, value in rows[-1].items() if value and name != "step"}
     times = host.callbacks[0].report.times
     for row in times.rows:
         name = f"multigrid/ms_per_step/{row.shape.clips}x{row.shape.frames}x{row.shape.size}"
         assert last[name] == pytest.approx(1000 * row.step)
-        assert events.Scalars(name)[0].value == pytest.approx(1000 * row.step)
     assert last["multigrid/speedup"] > 0
     left = [float(row["multigrid/hours_left"]) for row in rows if row["multigrid/hours_left"]]
     assert left[0] > left[-1] == 0

@@ -72,6 +72,14 @@ def test_an_epoch_of_the_baseline_has_the_mini_batches_of_its_clips_unless_given
     assert Plan(SCHEDULE, 101, batches=7).baseline_epoch == BaselineEpoch(7)
 
 
+def test_the_last_phase_of_a_long_training_has_the_momentum_of_the_script():
+    """It is most of the steps that running statistics at the end look back over."""
+    schedule = MultigridSchedule(Baseline(BatchShape(8, 32, 224), epochs=239, milestones=(94, 154, 196)))
+    last = [step for step in Plan(schedule, 20_000).epoch(schedule.epochs - 1) if step.phase == 12]
+    assert len(last) > 1000  # and at a momentum of 0.1, what is 1,000 steps ago weighs nothing: 0.9**1000 < 1e-45
+    assert {step.baseline_batches for step in last} == {1}
+
+
 # --- Ticks of schedulers ---
 
 
