@@ -57,7 +57,8 @@ def works() -> str:
         alone = [style.name for style in rows if not _adds(style)]
         lines = ["<details markdown>", f"<summary><b>{group}.</b> {_in_html(sentence)} {len(rows)} ways</summary>", ""]
         lines += [f"Work: {'; '.join(alone)}.", ""] * bool(alone)
-        lines += [f"- {style.name}: {_adds(style)}" for style in rows if _adds(style)]
+        for added in dict.fromkeys(filter(None, map(_adds, rows))):
+            lines.append(f"- {'; '.join(style.name for style in rows if _adds(style) == added)}: {added}")
         parts.append("\n".join([*lines, "", "</details>"]).replace("\n\n\n", "\n\n"))
     return "\n\n".join(parts) + "\n"
 

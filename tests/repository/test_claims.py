@@ -125,7 +125,7 @@ def decoding():
         *rows,
         *costs,
         f"A table has paid for itself after {min(pays):.0f} to {max(pays):.0f} clips of the video.",
-        f"reading prepared videos is {min(gains):.0f} to {max(gains):.0f} times as fast as PySlowFast's way on the "
+        f"decoding prepared videos is {min(gains):.0f} to {max(gains):.0f} times as fast as PySlowFast's way on the "
         "originals",
         f"ours on the prepared ones is {gains[0]:.1f}x and {gains[1]:.1f}x as fast as PySlowFast's way on the "
         "originals.",
@@ -177,7 +177,7 @@ def speed():
         f"{prepared['ours / pyslowfast on prepared (CPU)']:.1f}x PySlowFast's; against theirs on the originals, "
         f"{prepared['ours / torchcodec on original (CPU)']:.1f}x and "
         f"{prepared['ours / pyslowfast on original (CPU)']:.1f}x.",
-        f"and loading {prepared['ours / pyslowfast on original (CPU)']:.0f} times.",
+        f"and loading them {prepared['ours / pyslowfast on original (CPU)']:.0f} times.",
         f"Lightning with the callback took {loops['callback_ms_per_step']:.1f} ms more than a bare loop, "
         f"{100 * loops['callback_ratio'] - 100:.1f} % of steps of {loops['step_ms']:.0f} ms",
     ]
