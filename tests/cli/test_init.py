@@ -185,6 +185,25 @@ def sources(config):
     return [data[split]["init_args"]["source"] for split in ("train", "val")]
 
 
+def test_a_gpu_gets_its_precision_memory_format_and_workers(videos, monkeypatch):
+    """The config of a machine whose GPU is only said to be there."""
+    monkeypatch.setattr("lightning_multigrid.cli.init.CORES", 16)
+    found = {}
+    for gpu in (False, True):
+        monkeypatch.setattr("torch.cuda.is_available", lambda gpu=gpu: gpu)
+        main(["init", "videos", f"--output={gpu}.yaml", "--no-prepare"])
+        text = Path(f"{gpu}.yaml").read_text()
+        config = yaml.safe_load(text)
+        model = config["model"]["init_args"]
+        found[gpu] = (
+            config["trainer"]["precision"],
+            model["channels_last"],
+            config["data"]["init_args"]["num_workers"],
+        )
+        assert ("if one doesn't fit into the GPU, halve this and lr" in text) == gpu
+    assert found == {False: ("32-true", False, 8), True: ("bf16-mixed", True, 14)}
+
+
 def test_splits_that_are_there_are_taken(videos, capsys):
     (videos / "val").mkdir()
     (videos / "videos").rename(videos / "val" / "as folders")
