@@ -2,25 +2,31 @@
 
     python benchmarks/count_operations.py --shape 8 32 224 --sub-batch 2 --json operations.json
 
-Forward and backward are counted on the meta device: bytes that operations read and write, such operations (the host
-starts each), and all calls. Also the operations that make a mini-batch of crops, in both ways of `resample_clips`.
+Forward and backward are counted on fake tensors: bytes that operations read and write, such operations (the host
+starts each), and all calls. Then what the host does to make a mini-batch, counted and timed on the CPU.
 """
 
 import argparse
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
 from measuring import write_json
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode  # torch's notes on extending it document this path
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from lightning_multigrid import BatchShape, convert_sub_batchnorm, models, resample_clips
+from lightning_multigrid import Augmentation, BatchShape, convert_sub_batchnorm, models, resample_clips
+from lightning_multigrid.clips import collate_clips
+from lightning_multigrid.clips.batch import Clip
 from lightning_multigrid.norm import set_sub_batch
 from lightning_multigrid.pixels import YuvFormat
 
@@ -45,7 +51,7 @@ def count_training_step(model: nn.Module, clips: Tensor) -> StepCount:
 
 
 def count_step(step: Callable[[], object]) -> StepCount:
-    """Counts what a function does on the meta device."""
+    """Counts what a function does."""
     # The mode that is entered last sees an operation first: whole, before the other one takes it apart.
     with FlopCounterMode(display=False) as flops, CountedOperations() as counted:
         step()
@@ -61,7 +67,7 @@ class CountedOperations(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.namespace == "prim":  # a question, such as that for the device
             return func(*args, **kwargs)
-        outputs = _in_memory_format_of(func, args, func(*args, **kwargs))
+        outputs = func(*args, **kwargs)
         self.calls[str(func)] = self.calls.get(str(func), 0) + 1
         read = list(_tensors((args[1:] if func.overloadpacket in _OVERWRITE else args, kwargs)))
         written = list(_tensors(outputs))
@@ -72,19 +78,6 @@ class CountedOperations(TorchDispatchMode):
             self.bytes += sum(map(_nbytes, {id(tensor): tensor for tensor in read}.values()))
             self.bytes += sum(map(_nbytes, written))
         return outputs
-
-
-def _in_memory_format_of(func: Any, args: Any, outputs: Any) -> Any:
-    """Gives what a 3D convolution makes the memory format that it has on a GPU; on the meta device it is lost."""
-    forward = func.overloadpacket is _aten.convolution
-    if not forward and func.overloadpacket is not _aten.convolution_backward:
-        return outputs
-    inputs = [tensor for tensor in args[:3] if tensor is not None and tensor.ndim == 5 and not tensor.is_contiguous()]
-    if any(tensor.is_contiguous(memory_format=torch.channels_last_3d) for tensor in inputs):
-        every = [outputs] if forward else outputs
-        made = [t if t is None or t.ndim < 5 else t.to(memory_format=torch.channels_last_3d) for t in every]
-        return made[0] if forward else tuple(made)
-    return outputs
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -98,14 +91,18 @@ def _nbytes(tensor: Tensor) -> int:
 
 def compare(name: str, shape: BatchShape, memory_format: str, sub_batch: int) -> dict[str, Any]:
     """Counts a step with plain BatchNorm and with ours."""
-    with torch.device("meta"):
-        model = MODELS[name](400).to(memory_format=FORMATS[memory_format])
+    with FakeTensorMode():
+        model = MODELS[name](400)
+        for weight in model.parameters():  # `model.to` can't do it for fake tensors
+            weight.data = weight.data.to(
+                memory_format=FORMATS[memory_format] if weight.ndim == 5 else torch.preserve_format
+            )
         clips = torch.empty(shape.clips, 3, shape.frames, shape.size, shape.size)
         clips = clips.contiguous(memory_format=FORMATS[memory_format])
-    plain = count_training_step(model, clips)
-    model.zero_grad(set_to_none=True)  # else the next step adds to the gradients of this one
-    set_sub_batch(convert_sub_batchnorm(model), sub_batch, of=shape.clips)
-    ours = count_training_step(model, clips)
+        plain = count_training_step(model, clips)
+        model.zero_grad(set_to_none=True)  # else the next step adds to the gradients of this one
+        set_sub_batch(convert_sub_batchnorm(model), sub_batch, of=shape.clips)
+        ours = count_training_step(model, clips)
     values = {"gb": plain.bytes / 1e9, "operations": plain.launches, "calls": plain.calls}
     pairs = {"bytes": "bytes", "operations": "launches", "calls": "calls"}
     ratios = {key: getattr(ours, of) / getattr(plain, of) for key, of in pairs.items()}
@@ -113,17 +110,35 @@ def compare(name: str, shape: BatchShape, memory_format: str, sub_batch: int) ->
     return head | {"plain": values, "ratio": ratios}
 
 
-def resampling(shape: BatchShape) -> dict[str, int]:
-    """Counts operations that make a mini-batch from crops of videos with a shorter side of 256 pixels."""
-    side = min(256, round(shape.size * 256 / 224)) // 2 * 2
-    format = YuvFormat(shape.frames, side, side, 0, 0)
-    rgb = [torch.empty(shape.frames, side, side, 3, dtype=torch.uint8, device="meta")] * shape.clips
-    yuv = [format.view(torch.empty(format.nbytes, dtype=torch.uint8, device="meta"))] * shape.clips
-    found = {}
-    for name, crops, together in (("rgb", rgb, False), ("rgb", rgb, True), ("yuv", yuv, False), ("yuv", yuv, True)):
-        step = count_step(lambda: resample_clips(crops, shape.size, together=together))  # noqa: B023
-        found[f"{name}, {'together' if together else 'one by one'}"] = step.launches
-    return found
+def host_work(clips: int, seconds: float) -> list[dict[str, Any]]:
+    """Counts and times what the host does for a mini-batch on the CPU, of so few pixels that they take no time."""
+    draws, jobs = Random(0), dict[str, Callable[[], object]]()
+    for kind in ("rgb", "yuv"):
+        crops = []
+        for number in range(clips):
+            format = YuvFormat(1, draws.randint(2, 3), draws.randint(2, 3), number % 2)
+            rgb = torch.zeros(1, format.height, format.width, 3, dtype=torch.uint8)
+            yuv = format.view(torch.zeros(format.nbytes, dtype=torch.uint8))
+            crops.append(Clip(rgb if kind == "rgb" else yuv, 2, number % 2 == 0, (0,), number))
+        batch = collate_clips.join([collate_clips(crops[worker::16]) for worker in range(min(16, clips))])
+        resample = partial(resample_clips, size=batch.size, flips=batch.flips, together=True)
+        jobs[f"resampling, {kind}"] = lambda batch=batch, resample=resample: resample(batch.crops())
+    apply = Augmentation(rand_augment=2, erasing=0.25).apply
+    pixels, seeds = torch.zeros(clips, 3, 1, 8, 8), [draws.getrandbits(63) for _ in range(clips)]
+    known = {"num_classes": 2, "mean": (0.45,) * 3, "std": (0.225,) * 3}
+    jobs["RandAugment and erasing"] = partial(apply, pixels, torch.zeros(clips), seeds, **known)
+    rows = []
+    for name, job in jobs.items():
+        with CountedOperations() as counted:
+            job()
+        times = list[float]()
+        while len(times) < 3 or sum(times) < seconds:
+            began = time.process_time()
+            job()
+            times.append(time.process_time() - began)
+        calls, fastest = sum(counted.calls.values()), 1000 * min(times)
+        rows.append({"work": name, "operations": counted.launches, "calls": calls, "ms": fastest})
+    return rows
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -131,6 +146,8 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS)[:3])
     parser.add_argument("--shape", type=int, nargs=3, default=[64, 8, 158], metavar=("CLIPS", "FRAMES", "SIZE"))
     parser.add_argument("--sub-batch", type=int, default=8, help="clips that share statistics (default: %(default)s)")
+    parser.add_argument("--clips", type=int, default=128, help="of the host's work")
+    parser.add_argument("--seconds", type=float, default=2, help="for each time")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args(args)
     shape = BatchShape(*options.shape)
@@ -140,10 +157,11 @@ def main(args: Sequence[str] | None = None) -> None:
         plain, ratio = row["plain"], {kind: f"(ours x {value:.3f})" for kind, value in row["ratio"].items()}
         told = f"{plain['gb']:.1f} GB {ratio['bytes']}, {plain['operations']} operations {ratio['operations']}"
         print(f"{row['model']}, {row['memory_format']}: {told}, {plain['calls']} calls {ratio['calls']}")
-    ways = resampling(shape)
-    print("Operations that resample a mini-batch:", ", ".join(f"{way} {number}" for way, number in ways.items()))
-    shown = {"device": "cpu", "shape": str(shape), "sub_batch": options.sub_batch}
-    write_json(options.json, "operations", shown, {"rows": rows, "resampling": ways})
+    host = host_work(options.clips, options.seconds)
+    for row in host:
+        print("{work}, {operations} operations, {calls} calls, {ms:.2f} ms of the host".format(**row))
+    shown = {"device": "cpu", "shape": str(shape), "sub_batch": options.sub_batch, "clips": options.clips}
+    write_json(options.json, "operations", shown, {"rows": rows, "host": host})
 
 
 if __name__ == "__main__":

@@ -124,7 +124,14 @@ def operations(reports: dict[str, Report]) -> str:
         for name, report in reports.items()
         for row in report["rows"]
     ]
-    return markdown(columns, rows)
+    host = [
+        [f"`{name}`", row["work"], str(row["operations"]), str(row["calls"]), f"{row['ms']:.2f}"]
+        for name, report in reports.items()
+        for row in report["host"]
+    ]
+    made = f"The host's work for a mini-batch of {next(iter(reports.values()))['options']['clips']} clips:"
+    hosts = markdown(["run", "work", "operations", "with views", "ms"], host)
+    return f"{markdown(columns, rows)}\n\n{made}\n\n{hosts}"
 
 
 def _methods(report: Report) -> list[str]:

@@ -229,11 +229,14 @@ def _training(videos: int, clip: Mapping[str, Any]) -> dict[str, Any]:
     epochs = every * ceil(epochs / every)  # the last one is validated
     # Beside a GPU, two cores are for the main process and for pinning memory; a CPU computes with those that are left.
     workers = max(1, CORES - 2 if torch.cuda.is_available() else min(8, CORES - 1))
+    why_batch = "enough videos for mini-batches 16 times as large" if batch == 8 else "few, for steps enough"
+    if torch.cuda.is_available():
+        why_batch += "; if one doesn't fit into the GPU, halve this and lr"
     return {
         **{name: machine[name] for name in ("model", "why_model", "precision", "why_precision", "channels_last")},
         "plan": _plan(BatchShape(batch, clip["frames"], clip["size"]), videos, epochs),
         "batch_size": batch,
-        "why_batch": "enough videos for mini-batches 16 times as large" if batch == 8 else "few, for steps enough",
+        "why_batch": why_batch,
         "epochs": epochs,
         "every": every,
         "steps": epochs * videos // batch,

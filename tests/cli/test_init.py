@@ -127,7 +127,9 @@ def test_beside_a_gpu_the_config_uses_it(videos, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("lightning_multigrid.cli.init.CORES", 16)
     main(["init", "videos"])
-    config = yaml.safe_load((videos / "multigrid.yaml").read_text())
+    text = (videos / "multigrid.yaml").read_text()
+    assert "if one doesn't fit into the GPU, halve this and lr" in text
+    config = yaml.safe_load(text)
     assert config["trainer"]["precision"] == "bf16-mixed"
     assert config["model"]["init_args"]["channels_last"] is True
     assert config["data"]["init_args"]["num_workers"] == 14

@@ -58,16 +58,18 @@ def test_norm_compares_like_with_like(script, memory_format):
     assert_close(ours, expected)
 
 
-def test_operations_are_counted_and_resampling_together_has_fewer(script, tmp_path, capsys):
+def test_operations_and_the_work_of_the_host_are_counted(script, tmp_path, capsys):
     file = tmp_path / "operations.json"
-    script("count_operations")["main"](["--model", "small_cnn", "--shape", "32", "4", "32", "--json", str(file)])
+    script("count_operations")["main"](
+        ["--model", "small_cnn", "--shape", "32", "4", "32", "--clips", "5", "--seconds", "0", "--json", str(file)]
+    )
     report, printed = json.loads(file.read_text()), capsys.readouterr().out
     assert [row["memory_format"] for row in report["rows"]] == ["contiguous", "channels_last_3d"]
     for row in report["rows"]:
         assert f"{row['ratio']['bytes']:.3f}" in printed
-    ways = report["resampling"]
-    assert ways["rgb, together"] < ways["rgb, one by one"]
-    assert ways["yuv, together"] < ways["yuv, one by one"]
+    assert [row["work"] for row in report["host"]] == ["resampling, rgb", "resampling, yuv", "RandAugment and erasing"]
+    for row in report["host"]:
+        assert f"{row['operations']} operations, {row['calls']} calls, {row['ms']:.2f} ms" in printed
 
 
 @pytest.mark.parametrize("shape", ["4x4", "4x4x4x4x0", "a x b"])

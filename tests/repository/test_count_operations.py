@@ -1,15 +1,9 @@
-"""Counts of what a step asks of a device: by hand, and on the meta device as on fake tensors."""
+"""Counts of what a step asks of a device, by hand."""
 
-import pytest
 import torch
 from count_operations import StepCount, count_step, count_training_step
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
-
-from lightning_multigrid.models.blocks import Bottleneck, MaxPool, NonLocal, stem
-
-LAST = torch.channels_last_3d
 
 
 def meta(*shape):
@@ -41,15 +35,3 @@ def test_a_step_is_three_times_its_forward():
     clips = meta(2, 3, 4, 8, 8)
     points = 2 * 2 * 4 * 8 * 8
     assert count_training_step(net, clips).flops == points * (3 * 4 * 2 + 4 * 4 * 3)
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, LAST])
-def test_meta_tensors_count_as_fake_tensors_do(memory_format):
-    """The meta device loses the memory format of a 3D convolution; fake tensors know it."""
-    found = []
-    for where in (torch.device("meta"), FakeTensorMode()):
-        with where:
-            blocks = Bottleneck(8, 16, 3, stride=2), MaxPool((2, 1, 1)), NonLocal(16, "dot_product", 2)
-            model, clips = nn.Sequential(stem(8, 5), *blocks), torch.empty(2, 3, 8, 64, 64)
-            found.append(count_training_step(model, clips.contiguous(memory_format=memory_format)))
-    assert found[0] == found[1]
