@@ -21,9 +21,10 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, MultiStepLR, SequentialLR
 from torchmetrics import Metric, MetricCollection
 
-from lightning_multigrid.clips import PixelBatch, VideoBatch
+from lightning_multigrid.clips import VideoBatch
 from lightning_multigrid.files import require
 from lightning_multigrid.host import LightningModule, MisconfigurationException, OptimizerLRScheduler, TrainerFn
+from lightning_multigrid.video.datamodule import VideoDataModule
 from lightning_multigrid.video.metrics import MeanAveragePrecision, VideoAccuracy, VideoMean
 
 
@@ -135,7 +136,6 @@ class VideoClassifier(LightningModule):
         self.model = model.to(memory_format=torch.channels_last_3d) if channels_last else model
         self._newest_loss: Tensor | None = None  # in memory that a GPU writes to on its own
         self._labels_were_checked = False
-        self._labels_are_right: bool | None = None  # those of this mini-batch, as seen on the CPU
         self.val_metrics = self._new_metrics("val/")
         self.test_metrics = self._new_metrics("test/")
 
@@ -154,20 +154,11 @@ class VideoClassifier(LightningModule):
             )
         return logits
 
-    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Looks at labels while they are on the CPU: on a GPU, that would wait for it."""
-        labels = batch[1] if isinstance(batch, Sequence) and len(batch) == 2 else None
-        if isinstance(batch, PixelBatch) and all(len(own) == 1 for own in batch.labels):
-            labels = torch.tensor(batch.labels).flatten()  # labels that are mixed on the device are made of them
-        self._labels_are_right = None
-        if (
-            isinstance(labels, Tensor)
-            and labels.device.type == "cpu"
-            and labels.dim() == 1 + labels.is_floating_point()
-        ):
-            right = _sum_to_one(labels) if labels.is_floating_point() else self._are_classes(labels)
-            self._labels_are_right = right
-        return super().on_before_batch_transfer(batch, dataloader_idx)
+    def on_train_start(self) -> None:
+        # A VideoDataModule has checked the labels of all its videos, in `setup`.
+        data = getattr(self.trainer, "datamodule", None)
+        if isinstance(data, VideoDataModule) and self.loss == "cross_entropy" and not data.multi_label:
+            self._labels_were_checked = (data.num_classes or math.inf) <= self.num_classes
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         clips, labels = self._unpack(batch)
@@ -332,15 +323,12 @@ class VideoClassifier(LightningModule):
                 "for several labels per clip."
             )
         # Unchecked, a wrong label would fail an assertion of CUDA, which names nothing and ends the process.
-        if self._checks(labels) and not self._are_classes(labels):
+        if self._checks(labels) and ((labels < 0) | (labels >= self.num_classes)).any():
             raise ValueError(
                 f"Labels from {int(labels.min())} to {int(labels.max())} must be in [0, {self.num_classes}) for "
                 f"`num_classes={self.num_classes}`. Number the classes from 0, or raise `num_classes`."
             )
         return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction=reduction)
-
-    def _are_classes(self, labels: Tensor) -> bool:
-        return not bool(((labels < 0) | (labels >= self.num_classes)).any())
 
     def _mixed_loss(self, logits: Tensor, probabilities: Tensor) -> Tensor:
         """The loss of a mini-batch whose labels are probabilities of classes."""
@@ -350,15 +338,11 @@ class VideoClassifier(LightningModule):
     def _are_probabilities(self, labels: Tensor, shape: torch.Size) -> bool:
         if not labels.is_floating_point() or labels.shape != shape:
             return False
-        return not self._checks(labels) or _sum_to_one(labels)
+        return not self._checks(labels) or bool(torch.isclose(labels.sum(dim=1), labels.new_ones(()), atol=1e-2).all())
 
     def _checks(self, labels: Tensor) -> bool:
-        """Whether to look at the values of labels. That waits for a GPU, if they were not seen on the CPU."""
-        if not labels.is_cuda:
-            return True
-        if self._labels_are_right is None:  # made on the GPU, or in a loop of one's own: for one epoch
-            return not (self.training and self._labels_were_checked)
-        return not self._labels_are_right
+        """Whether to look at the values of labels. This waits for a GPU, so training does it for one epoch."""
+        return not (labels.is_cuda and self.training and self._labels_were_checked)
 
     def _probabilities(self, logits: Tensor) -> Tensor:
         # In single precision: half precision rounds different scores to equal ones.
@@ -399,10 +383,6 @@ def layer_scales(model: nn.Module, decay: float) -> dict[str, float]:
         depths[name] = depth = int(block[1]) + 1 if block else math.inf if depth else 0
     last = 1 + max(depth for depth in depths.values() if depth < math.inf)
     return {name: decay ** max(0, last - depth) for name, depth in depths.items()}
-
-
-def _sum_to_one(labels: Tensor) -> bool:
-    return bool(torch.isclose(labels.sum(dim=1), labels.new_ones(()), atol=1e-2).all())
 
 
 def _refuse_settings_of_sgd(**given: Any) -> None:

@@ -230,7 +230,7 @@ class VideoDataModule(LightningDataModule):
             if split == "train":
                 self._datasets[split] = VideoDataset(*videos, self._pixels(), self.read_timeout, self.damaged)
             else:
-                self._datasets[split] = ViewDataset(*videos, self._views(split), self.read_timeout)
+                self._datasets[split] = ViewDataset(*videos, self._views(split), self._pixels(), self.read_timeout)
 
     def manifests(self) -> dict[Split, Manifest]:
         """The videos of each split that has a source; no video is opened.

@@ -1,5 +1,6 @@
 import math
 import re
+from types import SimpleNamespace
 
 import lightning as L
 import numpy as np
@@ -9,13 +10,13 @@ import torchvision
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import LightningCLI
 from torch import nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.training.check_grids import PointsOnPlan, check_grids
 from lightning_multigrid.training.mini_batches import Handler
 from lightning_multigrid.video.classifier import VideoClassifier, layer_scales
+from lightning_multigrid.video.datamodule import VideoDataModule
 from lightning_multigrid.video.metrics import MeanAveragePrecision
 from tests.helpers.tiny import trainer
 
@@ -564,25 +565,12 @@ class TestErrors:
         with pytest.raises(ValueError, match=message):
             make_trainer().validate(classifier, batches_of(batch))
 
-    @pytest.mark.parametrize("targets", [torch.tensor([0, 6]), torch.eye(CLASSES)[:2]], ids=["classes", "mixed"])
-    def test_labels_seen_on_the_cpu_are_not_read_on_a_gpu(self, targets):
-        """On fake CUDA tensors, whose values torch refuses to read."""
+    @pytest.mark.parametrize(("classes", "checked"), [(CLASSES, True), (CLASSES + 1, False), (None, False)])
+    def test_labels_that_the_data_module_has_checked_are_not_read_again(self, classes, checked):
         classifier = VideoClassifier(TinyModel(), CLASSES)
-
-        def loss_on_the_gpu():
-            with FakeTensorMode():
-                logits = torch.zeros(2, CLASSES, device="cuda")
-                labels = torch.zeros(targets.shape, dtype=targets.dtype, device="cuda")
-                mixed = classifier._are_probabilities(labels, logits.shape)
-                return (classifier._mixed_loss if mixed else classifier._compute_loss)(logits, labels)
-
-        with pytest.raises(DataDependentOutputException):
-            loss_on_the_gpu()
-        classifier.on_before_batch_transfer((torch.zeros(2, 3, 2, 5, 5), targets), 0)
-        assert loss_on_the_gpu().is_cuda
-        classifier.on_before_batch_transfer((torch.zeros(2, 3, 2, 5, 5), targets + CLASSES), 0)
-        with pytest.raises(DataDependentOutputException):  # wrong ones are read again, and named
-            loss_on_the_gpu()
+        classifier._trainer = SimpleNamespace(datamodule=VideoDataModule("list.csv", num_classes=classes))
+        classifier.on_train_start()
+        assert classifier._labels_were_checked == checked
 
     def test_probabilities_as_labels_are_for_training(self):
         classifier = VideoClassifier(TinyModel(), CLASSES)
