@@ -134,15 +134,24 @@ class ViewDataset(Dataset[VideoViews]):
         manifest: Paths and labels.
         sampling: The baseline's grid.
         views: The views of each video.
+        pixels: What clips are made of, as in `VideoDataset`.
         read_timeout: Seconds that a read of a video file may take.
 
     Raises:
         ValueError: If the manifest is empty.
     """
 
-    def __init__(self, manifest: Manifest, sampling: ClipSampling, views: Views, read_timeout: float = 60.0) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        sampling: ClipSampling,
+        views: Views,
+        pixels: Literal["rgb", "yuv"] = "rgb",
+        read_timeout: float = 60.0,
+    ) -> None:
         _check_manifest(manifest)
         self.manifest, self.sampling, self.views, self.read_timeout = manifest, sampling, views, read_timeout
+        self.pixels = pixels
 
     def __len__(self) -> int:
         return len(self.manifest)
@@ -165,7 +174,7 @@ class ViewDataset(Dataset[VideoViews]):
         with open_row(self.manifest, index, self.read_timeout) as reader:
             grids = self.views.grids(self.sampling, self.sampling.length(reader, path), reader.height, reader.width)
             frames, box, grids = share_frames([self.sampling.in_source(grid, reader) for grid in grids])
-            pixels = reader.read(frames, box)
+            pixels = _read_as(reader, self.pixels)(frames, box)
             broken = _with_damage(broken, reader, path)
         size, _ = self.views.pixels(self.sampling)
         return VideoViews(pixels, grids, size, self.manifest.labels(index), index, broken)
@@ -173,14 +182,16 @@ class ViewDataset(Dataset[VideoViews]):
 
 def _crops(reader: Video, grids: Sequence[SourceGrid], pixels: str) -> list[Tensor | YuvClip]:
     """Reads the crops under some grids; frames that they share are decoded once."""
-    read: Callable[[Sequence[int], Box], Tensor | YuvClip] = reader.read
-    if pixels == "yuv" and not isinstance(reader, FrameFolder):
-        read = reader.read_yuv
+    read = _read_as(reader, pixels)
     if len(grids) == 1:
         return [read(grids[0].indices, grids[0].box)]
     frames, box, moved = share_frames(grids)
     shared = read(frames, box)
     return [cut_out(shared, grid) for grid in moved]
+
+
+def _read_as(reader: Video, pixels: str) -> Callable[[Sequence[int], Box], Tensor | YuvClip]:
+    return reader.read if pixels == "rgb" or isinstance(reader, FrameFolder) else reader.read_yuv
 
 
 def _with_damage(broken: tuple[BrokenVideo, ...], reader: Video, path: str) -> tuple[BrokenVideo, ...]:

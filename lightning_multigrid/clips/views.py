@@ -130,12 +130,12 @@ CENTRE = Views(clips=1)
 class VideoViews:
     """A video decoded for its views, which are to be resampled to `size` x `size` pixels.
 
-    `pixels` are the frames of all views, each once, cropped to the part that the views cover: uint8, n x h x w x 3. The
-    grids lie in them. `broken` are the videos that were tried before; if there are any, this one is a substitute. It
-    stands there too, as `kept`, if it is damaged.
+    `pixels` are the frames of all views, each once, cropped to the part that the views cover: uint8, n x h x w x 3, or
+    YUV planes. The grids lie in them. `broken` are the videos that were tried before; if there are any, this one is a
+    substitute. It stands there too, as `kept`, if it is damaged.
     """
 
-    pixels: Tensor
+    pixels: Tensor | YuvClip
     grids: tuple[SourceGrid, ...]
     size: int
     labels: tuple[int, ...]

@@ -153,6 +153,12 @@ class VideoClassifier(LightningModule):
             )
         return logits
 
+    def on_train_start(self) -> None:
+        # A VideoDataModule has checked the labels of all its videos, in `setup`.
+        checked = getattr(getattr(self.trainer, "datamodule", None), "checked_classes", None)
+        if checked is not None and self.loss == "cross_entropy":
+            self._labels_were_checked = checked <= self.num_classes
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         clips, labels = self._unpack(batch)
         logits = self(clips)

@@ -204,6 +204,11 @@ class VideoDataModule(LightningDataModule):
             paths = (paths_without_own_table(manifest) for manifest in (train, val) if manifest is not None)
             self._tables.make(list(dict.fromkeys(chain(*paths))))
 
+    @property
+    def checked_classes(self) -> int | None:
+        """How many classes the labels are known to have, one for each video, since `setup`; None if it isn't known."""
+        return None if self.multi_label else self.num_classes
+
     @override
     def setup(self, stage: str) -> None:
         """Reads the manifests of a stage, and that of `train`, which says what the classes are.
@@ -234,7 +239,7 @@ class VideoDataModule(LightningDataModule):
             if split == "train":
                 self._datasets[split] = VideoDataset(*videos, self._pixels(), self.read_timeout, self.damaged)
             else:
-                self._datasets[split] = ViewDataset(*videos, self._views(split), self.read_timeout)
+                self._datasets[split] = ViewDataset(*videos, self._views(split), self._pixels(), self.read_timeout)
 
     def manifests(self) -> dict[Split, Manifest]:
         """The videos of each split that has a source; no video is opened.

@@ -24,6 +24,7 @@ from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import read_frames
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
+from lightning_multigrid.pixels import YuvClip, resample_clips
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.video_list import read_manifest
@@ -440,3 +441,16 @@ def test_a_video_of_unknown_rate_is_broken_where_the_rate_is_needed(
     clip = data.read_clip(request)
     assert clip.index == 1
     assert [tried.reason for tried in clip.broken] == ["has no known frame rate, which `frame_rate=30` needs"]
+
+
+def test_views_of_yuv_planes_are_those_of_rgb(folder: Path) -> None:
+    """As training on a GPU does, evaluation reads half the bytes; their colours are those of RGB within 3 of 255."""
+    views, crops = Views(clips=2, crops=3), {}
+    manifest = read_manifest(folder / "good.csv")
+    for pixels in ("rgb", "yuv"):
+        data = ViewDataset(manifest, SMALL, views, pixels)
+        batch = collate_views([data[0], data[1]])
+        crops[pixels] = resample_clips(list(batch.crops()), batch.size, mean=(0, 0, 0), std=(1, 1, 1))
+        assert {type(block) for block in batch.blocks()} == {YuvClip if pixels == "yuv" else torch.Tensor}
+    assert crops["rgb"].shape == crops["yuv"].shape
+    assert (crops["rgb"] - crops["yuv"]).abs().max() <= 3.5 / 255

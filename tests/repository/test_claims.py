@@ -141,18 +141,18 @@ FORMATS = {"contiguous": "contiguous", "channels_last_3d": "channels-last"}
 
 
 def counted():
-    """What a step asks of a GPU."""
-    found = report("operations")
-    ways = found["resampling"]
-    return [
-        *(
-            f"| {COUNTED[row['model']]} | {FORMATS[row['memory_format']]} | {row['ratio']['bytes']:.3f} | "
-            f"{row['ratio']['operations']:.2f} |"
-            for row in found["rows"]
-        ),
-        f"takes {ways['rgb, together']} operations (RGB) or {ways['yuv, together']} (YUV) together, and "
-        f"{ways['rgb, one by one']} or {ways['yuv, one by one']} one by one",
+    """What a step asks of a GPU, today and before."""
+    found, before = report("operations"), report("operations_before")
+    rows = [
+        f"| {COUNTED[row['model']]} | {FORMATS[row['memory_format']]} | {row['ratio']['bytes']:.3f} | "
+        f"{row['ratio']['operations']:.2f} | {older['ratio']['operations']:.2f} |"
+        for row, older in zip(found["rows"], before["rows"], strict=True)
     ]
+    host = [
+        f"{older['operations']:,} | {row['operations']:,} | {older['ms']:.2f} | {row['ms']:.2f} |"
+        for row, older in zip(found["host"], before["host"], strict=True)
+    ]
+    return rows + host
 
 
 def speed():
