@@ -164,7 +164,7 @@ class Told(Module):
 
     def training_step(self, batch, batch_idx):
         assert tuple(batch[0].shape[2:4]) == self.grid
-        return super().training_step(batch, batch_idx) + self.rows[: self.grid[0]].sum()
+        return super().training_step(batch, batch_idx) + self.rows[: self.grid[0]].mean()
 
     def validation_step(self, batch, batch_idx):
         assert self.grid == (FRAMES, SIZE)
