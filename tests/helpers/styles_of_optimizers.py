@@ -307,7 +307,7 @@ class Constant(Script):
 
     def write(self) -> None:
         for group in self.optimizers().param_groups:
-            group["lr"] = 0.1
+            group["lr"] = float("0.1")  # each time another object
 
     def on_train_start(self) -> None:
         self.write()
@@ -372,7 +372,7 @@ class NoLR(SGD):
 row(OWN, "timm by epoch, in `lr_scheduler_step`", module=lambda: Timm(by_steps=False), needs="timm")
 row(OWN, "timm by step, in `lr_scheduler_step`", module=lambda: Timm(by_steps=True), needs="timm")
 row(OWN, "`lr_scheduler_step`", module=Steps)
-row(OWN, "a scheduler of one's own class, told the epoch in `lr_scheduler_step`", module=TellsEpoch)
+row(OWN, "a scheduler of one's own class, told the epoch", module=TellsEpoch)
 row(OWN, "a `LambdaLR` that ignores its count and asks the Trainer", module=optimized(asks_the_trainer))
 row(OWN, "a number written in a hook, from `global_step`", module=Written, **BY_RUN)
 row(OWN, '`group["lr"] *= 0.5` after each epoch', module=Halved, **BY_RUN)

@@ -25,7 +25,7 @@ SAMPLE = (
     "Loaders and samplers: torchdata's `StatefulDataLoader`",
     "Several tensors per sample: SlowFast's pathways",
     "LR by hand, and schedulers of one's own: a warm-up of 500 steps in `optimizer_step`",
-    "LR by hand, and schedulers of one's own: a scheduler of one's own class, told the epoch in `lr_scheduler_step`",
+    "LR by hand, and schedulers of one's own: a scheduler of one's own class, told the epoch",
     "LR by hand, and schedulers of one's own: a constant, written before each step",
     "LR schedulers: two for one optimizer: by epoch, and every third step",
     "Manual optimization: a teacher that is a moving average of the model",
