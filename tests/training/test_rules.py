@@ -89,27 +89,6 @@ def test_other_losses_pass_without_a_word(name):
     fitted(PASSING[name])
 
 
-# --- Sums over frames and pixels ---
-
-
-def maps():
-    return nn.Sequential(nn.Conv3d(3, 4, 1), nn.ReLU(), nn.Conv3d(4, 3, 1))
-
-
-@pytest.mark.parametrize("axes", [(2,), (3, 4), (2, 3, 4)])
-def test_sums_over_frames_or_pixels_are_told(axes):
-    def loss(self, x, y):
-        kept = (self.net(x) - 1).square().mean([axis for axis in range(1, 5) if axis not in axes])
-        return kept.flatten(1).sum(1).mean()
-
-    with pytest.warns(UserWarning, match="The loss of Script seems to be a sum over frames or pixels: even clips"):
-        fitted(loss, net=maps())
-
-
-def test_means_over_frames_and_pixels_are_not():
-    fitted(lambda self, x, y: (self.net(x) - x).square().mean(), net=maps())  # less noise remains in small clips
-
-
 # --- Values ---
 
 

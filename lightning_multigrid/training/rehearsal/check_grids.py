@@ -40,7 +40,6 @@ from lightning_multigrid.training.trainer.lightning_internals import stage_of_tr
 _WAYS_OUT = yaml.safe_load((Path(__file__).parent / "ways_out.yaml").read_text(encoding="utf-8"))
 _OTHERS = (NOISE, REAL), (REAL, NOISE)  # either clip of `ALIKE` is another one
 _ONCE = REAL, EVEN  # two clips of which the same ones twice and four times are made, too
-_EVEN = (EVEN,) * TRIED_CLIPS
 
 
 def check_grids(
@@ -152,13 +151,8 @@ class _Tried:
             )
 
     def check_clips(self, grids: Sequence[BatchShape], coarsest: BatchShape) -> None:
-        """Refuses a loss that is a sum over clips, or state that has a size for each; tells of sums over points."""
+        """Refuses a loss that is a sum over clips, or state that has a size for each."""
         name = type(self._module).__name__
-        baseline, *coarser = self.shapes
-        ends = [baseline, coarsest, max(coarser, key=lambda grid: grid.points)]
-        first, last = (self.losses.get(grid, ()) for grid in ends[:2])
-        if any(after < 0.75 * before for before, after in zip(first, last, strict=False)):
-            rules.check_sum_over_points(name, {grid: self.step(grid, _EVEN).losses for grid in ends})
         try:
             small, large, most = ((coarsest, self._arrived(coarsest, _ONCE * times)) for times in (1, 2, 4))
         except Exception:  # hooks may refuse such clips

@@ -1,7 +1,7 @@
 """What is judged of trials: how many points clips have, which clips a number is made of, and the loss."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -136,28 +136,6 @@ def check_sum_over_clips(name: str, once: Sequence[float], twice: Sequence[float
                 f"{two:.4g}, and four times {four:.4g}. Coarse grids have more clips, so its gradients would grow with "
                 "them, and the LR once more. Let each part be a mean over the clips of the mini-batch at hand."
             )
-
-
-def check_sum_over_points(name: str, even: Mapping[BatchShape, Sequence[float]]) -> None:
-    """Says that a loss is a sum over frames or pixels, given those of even clips, whose points are all alike."""
-    baseline, *others = even
-    for first, *values in zip(*even.values(), strict=False):
-        for shares in zip(*(_shares(baseline, grid) for grid in others), strict=True):
-            fits = (
-                abs(value - share * first) < 0.05 * share * first for value, share in zip(values, shares, strict=True)
-            )
-            if min(shares) < 0.75 and all(fits):
-                rank_zero_warn(
-                    f"The loss of {name} seems to be a sum over frames or pixels: even clips have {first:.4g} on the "
-                    f"baseline's grid, and {values[0]:.4g} on {named(others[0])}. So coarse grids would train less. "
-                    "Let it be a mean over the frames and pixels of the clips at hand."
-                )
-                return
-
-
-def _shares(baseline: BatchShape, grid: BatchShape) -> tuple[float, ...]:
-    frames, pixels = grid.frames / baseline.frames, (grid.size / baseline.size) ** 2
-    return frames, pixels, frames * pixels
 
 
 # --- State ---
