@@ -33,6 +33,15 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 
 
+def pytest_runtest_call():
+    """Runs each test, and what it forks, with ordinary priority, whatever the fixtures or the test before have done.
+
+    SVT-AV1 gives the thread that encodes real-time priority if root runs it; a fork inherits it, and starves the rest.
+    """
+    if sys.platform == "linux" and os.sched_getscheduler(0) != os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
 @pytest.fixture
 def _unrehearsed(monkeypatch, request):
     """Trainings do not try their grids before, which is a third of a small one, and has laws in `test_check_grids`.
