@@ -24,7 +24,7 @@ from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler, Sc
 from lightning_multigrid.training.parts.part import Part, log_values
 from lightning_multigrid.training.script.lr_stages import is_plateau
 from lightning_multigrid.training.trainer.lightning_internals import step_is_logged
-from lightning_multigrid.training.trainer.trainer_view import TrainerView, sees
+from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules, sees
 
 
 class BaselineLR(Part):
@@ -63,6 +63,7 @@ class BaselineLR(Part):
             "estimated_stepping_batches": self._epoch.ticks(exact(plan.schedule.baseline.epochs), "step", frequency=1),
         }
         self._steps_elsewhere = 0
+        self._modules = lightning_modules(self.module)
         own_clock = not by_hand and not (plan.schedule.constant_shape and plan.schedule.epoch_factor == 1)
         refuse_other = partial(_refuse_by_hand, type(self.module).__name__) if own_clock else _accept
         self._in_step = [LRInStep(one, self._scales, self._scale_gradient, refuse_other) for one in trainer.optimizers]
@@ -162,7 +163,7 @@ class BaselineLR(Part):
         # Lightning ticks before it counts the epoch, and after it has counted the optimizer step.
         steps = self._epoch.ticks(at, "step", frequency=1)
         view = TrainerView(self.trainer, **self._baseline, current_epoch=math.ceil(at) - 1, global_step=steps)
-        with sees(self.module, view):
+        with sees(self.module, view, self._modules):
             if self._calls is None:
                 self.module.lr_scheduler_step(clocked.scheduler, None)
             else:
