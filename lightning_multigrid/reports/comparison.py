@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,6 +17,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import torch
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
@@ -38,7 +41,8 @@ class RunRecord:
 
     A validation is (seconds, share, metrics): the share of the baseline's clock that had passed. `done` is that share
     at the end: below 1, the run was stopped early. `cpu` is the CPU time with that of processes that have ended, in
-    seconds. `command` is the wall clock of the whole command, if it was one; else that of `fit` counts.
+    seconds. `command` is the wall clock of the whole command, if it was one; else that of `fit` counts. `machine` names
+    the processor, or the GPU, and the version of torch.
     """
 
     variant: str
@@ -51,6 +55,7 @@ class RunRecord:
     config: str = ""  # what the run was made from: another one is another comparison
     done: float = 0.0
     cpu: float = 0.0
+    machine: str = ""  # a file of before November 2026 has none
 
     @property
     def seconds(self) -> float:
@@ -158,6 +163,7 @@ class Recorder(Callback):
         self._turn(REST)
         self.record.account, self.record.cpu = dict(self._account.seconds), cpu_seconds() - self._cpu
         self.record.epochs, self.record.steps = trainer.current_epoch, trainer.global_step
+        self.record.machine = _machine(trainer.strategy.root_device)
         if trainer.is_global_zero:
             self.record.write(self._file)
 
@@ -167,6 +173,16 @@ def cpu_seconds(of_children: bool = False) -> float:
     times = os.times()
     children = times.children_user + times.children_system
     return children if of_children else children + times.user + times.system
+
+
+def _machine(device: torch.device) -> str:
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        known = Path("/proc/cpuinfo")  # of Linux; elsewhere the kind of the processor has to do
+        found = re.search("^model name.*: (.*)", known.read_text(), re.MULTILINE) if known.exists() else None
+        name = found[1] if found else platform.machine()
+    return f"{name}, torch {torch.__version__}"
 
 
 def _share_done(trainer: Trainer, batch_idx: int) -> float:

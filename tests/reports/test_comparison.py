@@ -165,7 +165,9 @@ def test_a_recorder_begins_anew_with_each_fit_and_ignores_other_stages(tmp_path)
     host.validate(Module(), loader(shuffle=False, number=8), verbose=False)
     assert len(recorder.record.validations) == 4
     fit(Module(), recorder, val=loader(shuffle=False, number=8))
-    assert len(RunRecord.read(tmp_path / "baseline-0.json").validations) == 4
+    written = RunRecord.read(tmp_path / "baseline-0.json")
+    assert len(written.validations) == 4
+    assert written.machine.endswith(f", torch {torch.__version__}")
 
 
 @pytest.mark.parametrize("settings", [{"max_epochs": 2}, {"max_epochs": -1, "max_steps": 50}])
