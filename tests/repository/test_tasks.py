@@ -13,8 +13,10 @@ import pytest
 import yaml
 
 from lightning_multigrid import MultigridCallback, VideoDataModule
+from lightning_multigrid.cli.compare import with_callback, without_callback
+from lightning_multigrid.cli.main import main
 from lightning_multigrid.decode import VideoReader
-from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, RunRecord
+from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison, RunRecord
 
 ROOT = Path(__file__).parents[2]
 TASKS = ROOT / "benchmarks" / "tasks"
@@ -110,6 +112,19 @@ def test_rows_share_a_baseline_that_is_trained_once(tasks, tmp_path, monkeypatch
     assert {*first[3:8]} == {*second[3:8]} == {"compare", "--clock", "cpu", "--seeds", "2"}
     assert first[-1] == str(TASKS / "one.yaml")
     assert [path.name for path in (tmp_path / "one" / "off").iterdir()] == ["multigrid-0.json"]
+
+
+@pytest.mark.parametrize("row", ["default", "short_cycle_off"])
+def test_compare_takes_the_runs_that_are_there_as_its_own(row, monkeypatch):
+    """If this fails, an option or a default has changed since: say in each run's `config` what it trained with."""
+    given = []
+    monkeypatch.setattr("lightning_multigrid.cli.commands.compare", lambda config, *_, **__: given.append(config))
+    files = [TASKS / "grid_words.yaml", *(TASKS / "rows").glob(f"{row}.yaml")]
+    main(["compare", *(word for file in files for word in ("--config", str(file)))])
+    runs = Comparison(ROOT / "benchmarks" / "results" / "grid_words" / row).runs
+    for variant, made in ((MULTIGRID, with_callback), (BASELINE, without_callback)):
+        today = yaml.safe_dump(made(given[0]), sort_keys=True)
+        assert {run.config for run in runs[variant]} <= {today}
 
 
 def test_the_pages_show_the_runs():
