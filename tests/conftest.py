@@ -53,6 +53,13 @@ def _unrehearsed(monkeypatch, request):
 
 
 @pytest.fixture(autouse=True)
+def _short_cycle_of_any_size(monkeypatch, request):
+    """The default short cycle is the paper's also for the small clips of tests, but for the mark `smallest`."""
+    if not request.node.get_closest_marker("smallest"):
+        monkeypatch.setattr("lightning_multigrid.training.arguments.SMALLEST", 1)
+
+
+@pytest.fixture(autouse=True)
 def _one_thread():
     # Whatever the environment says, and the test before has set: Lightning does in ranks, scripts of benchmarks, too.
     torch.set_num_threads(1)

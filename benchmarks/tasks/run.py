@@ -4,7 +4,8 @@
     python benchmarks/tasks/run.py                          # the tables and figures alone
 
 A page shows a table between `<!-- made by benchmarks/tasks/run.py: TASK ROW ... -->`, of all rows if none is named, and
-`<!-- end -->`. "As much time" is CPU time, so trainings may share a machine.
+`<!-- end -->`. The row of a baseline is named by its length, such as `8_epochs`. "As much time" is CPU time, so that
+trainings may share a machine.
 """
 
 import argparse
@@ -12,31 +13,33 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison, RunRecord, save
+from lightning_multigrid.reports import BASELINE, MULTIGRID, Comparison, RunRecord, save
 
 HERE = Path(__file__).parent
 RESULTS, ROOT = HERE.parent / "results", HERE.parents[1]
 PAGES = ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))
 MARKED = re.compile(r"(<!-- made by benchmarks/tasks/run\.py: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-# Each is a file of `rows`. The baseline is that of the first, which is the config of the task as it is.
-TASKS = {
-    "grid_words": {
-        "default": "**multigrid 1.5x**, the default: short cycle of 24, 34 and 48 pixels",
-        "short_cycle_from_32_of_48": "**multigrid 1.5x**, short cycle of 32, 40 and 48 pixels",
-        "short_cycle_off": "**multigrid 1.5x** without the short cycle",
-        "factor_2": "**multigrid 2x**, short cycle of 24, 34 and 48 pixels",
-    },
+# Each is a file of `rows`, but the first: the config of the task as it is, with the baseline.
+ROWS = {
+    "default": "**multigrid 1.5x**, the default: short cycle from 32 pixels",
+    "one_pass": "**one pass** at 1x: half of the steps coarse, half fine",
+    "short_cycle_off": "multigrid 1.5x without the short cycle",
+    "short_cycle_off_2x": "multigrid 2x without the short cycle",
+    "long_cycle_off": "multigrid 1.5x without the long cycle",
+    "paper": "multigrid 1.5x, the paper's short cycle: from half of the size",
+    "paper_2x": "multigrid 2x, the paper's short cycle",
 }
+TASKS = "grid_words", "hard_shapes"
 
 
 @dataclass(frozen=True)
 class Training:
-    """The runs of a training, a seed each, and the row that they belong to."""
+    """The runs of a training, and the row that they belong to."""
 
     row: str
     label: str
@@ -45,7 +48,7 @@ class Training:
 
     @property
     def cpu(self) -> float:
-        """The least of the seeds: all compute the same, and other work on the machine only makes them slower."""
+        """The least of the runs: all compute the same, and other work on the machine only makes them slower."""
         return min(run.cpu for run in self.runs)
 
     @property
@@ -59,22 +62,28 @@ class Training:
         return [self.label, str(len(self.runs)), self.top1, f"{steps:,}", f"{self.cpu:.0f}", share]
 
 
-def trainings(task: str) -> Iterator[Training]:
+def trainings(task: str) -> list[Training]:
     """What there is of a task, the longest first."""
-    for row, label in TASKS[task].items():
-        found = Comparison(RESULTS / task / row, clock="cpu")
-        for variant in (BASELINE, MULTIGRID, SHORTENED):
-            if runs := found.runs[variant]:
-                name = label if variant == MULTIGRID else f"baseline, {runs[0].epochs} epochs"
-                yield Training(row, name, runs, found.ends(variant))
+    found, baselines = [], dict[int, list[tuple[RunRecord, float]]]()
+    for row, label in ROWS.items():
+        compared = Comparison(RESULTS / task / row, clock="cpu")
+        for variant, runs in compared.runs.items():
+            if variant == MULTIGRID and runs:
+                found.append(Training(row, label, runs, compared.ends(variant)))
+            elif runs:  # those of one length are one baseline, whatever they are compared with
+                baselines.setdefault(runs[0].epochs, []).extend(zip(runs, compared.ends(variant), strict=True))
+    for epochs, pairs in baselines.items():
+        runs, ends = zip(*pairs, strict=True)
+        found.append(Training(f"{epochs}_epochs", f"baseline, {epochs} epochs", runs, ends))
+    return sorted(found, key=lambda one: -one.cpu)
 
 
 def table(task: str, *rows: str) -> str:
     """In Markdown; of the rows that are named, or of all."""
-    first, *others = trainings(task)  # the baseline
-    chosen = [one for one in others if not rows or one.row in rows]
-    columns = ["training", "seeds", "top-1 %", "steps", "CPU time, s", "of the baseline's"]
-    cells = [one.cells(first.cpu) for one in [first, *sorted(chosen, key=lambda one: -one.cpu)]]
+    found = trainings(task)
+    baseline = max(one.cpu for one in found if one.runs[0].variant == BASELINE)
+    columns = ["training", "runs", "top-1 %", "steps", "CPU time, s", "of the baseline's"]
+    cells = [one.cells(baseline) for one in found if not rows or one.row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in [columns, ["---"] * len(columns), *cells])
 
 
@@ -84,19 +93,20 @@ def with_tables(text: str) -> str:
 
 
 def draw(task: str, file: Path) -> None:
-    """Accuracy against CPU time: each seed a small point, their mean at the least time a large one."""
+    """Accuracy against CPU time: each run a small point, their mean at the least time a large one."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 4.4), dpi=110)
     axes = figure.subplots()
-    found = list(trainings(task))
-    for number, one in enumerate(found):
-        is_baseline = one.runs[0].variant != MULTIGRID
-        style = {"color": "grey", "marker": "s"} if is_baseline else {"color": f"C{number}", "marker": "o"}
-        label = None if is_baseline else one.label.replace("**", "")
-        axes.plot([run.cpu for run in one.runs], [100 * end for end in one.ends], ls="", ms=3, alpha=0.6, **style)
-        axes.plot(one.cpu, 100 * mean(one.ends), ls="", ms=8, label=label, **style)
-    baselines = sorted((one.cpu, 100 * mean(one.ends)) for one in found if one.runs[0].variant != MULTIGRID)
+    colours = {row: f"C{number}" for number, row in enumerate(ROWS)}
+    baselines = []
+    for one in trainings(task):
+        colour, marker = colours.get(one.row, "grey"), "o" if one.row in ROWS else "s"
+        label = one.label.replace("**", "") if one.row in ROWS else None
+        axes.plot([run.cpu for run in one.runs], [100 * end for end in one.ends], marker, c=colour, ms=3, alpha=0.6)
+        axes.plot(one.cpu, 100 * mean(one.ends), marker, c=colour, ms=8, label=label)
+        if one.row not in ROWS:
+            baselines.append((one.cpu, 100 * mean(one.ends)))
     axes.plot(*zip(*baselines, strict=True), color="grey", marker="s", linewidth=0.8, label="baselines")
     axes.set(xlabel="CPU time, s", ylabel="top-1 %")
     axes.grid(alpha=0.3)
@@ -107,8 +117,8 @@ def draw(task: str, file: Path) -> None:
 
 def train(task: str, seeds: int) -> None:
     """Trains what is missing of each row, in the folder that one is in."""
-    first, *_ = (RESULTS / task / row for row in TASKS[task])
-    for row in TASKS[task]:
+    first, *_ = (RESULTS / task / row for row in ROWS)
+    for row in ROWS:
         folder = RESULTS / task / row
         folder.mkdir(parents=True, exist_ok=True)
         if folder != first:

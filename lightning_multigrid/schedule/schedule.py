@@ -78,6 +78,11 @@ class MultigridSchedule:
     def _scaled_size(self, factor: float) -> int:
         return _scaled(self.baseline.shape.size, factor, self.size_divisor)
 
+    @property
+    def _smallest(self) -> int:
+        """The smallest size of the short cycle, as a multiple of the divisor."""
+        return math.ceil(self.short_cycle.smallest / self.size_divisor) * self.size_divisor
+
     def _base_shapes(self) -> list[BatchShape]:
         shape = self.baseline.shape
         return [
@@ -87,7 +92,8 @@ class MultigridSchedule:
 
     def cycle(self, base: BatchShape) -> list[BatchShape]:
         """The shapes of successive iterations on a base shape (Sec. 3.2, Short Cycle)."""
-        sizes = [base.size if factor == 1 else self._scaled_size(factor) for factor in self.short_cycle.factors]
+        factors = self.short_cycle.factors
+        sizes = [base.size if factor == 1 else max(self._scaled_size(factor), self._smallest) for factor in factors]
         return [self.baseline.shape.rescaled(base.frames, min(size, base.size)) for size in sizes]
 
     def _mean_clips(self, base: BatchShape) -> Fraction:
@@ -281,6 +287,8 @@ class MultigridSchedule:
         multiples = {"frames": self.frames_divisor, "sizes": self.size_divisor}
         kept = [f"{what} are multiples of {divisor}" for what, divisor in multiples.items() if divisor > 1]
         title += f"; {' and '.join(kept)}" if kept else ""
+        if min(map(self._scaled_size, self.short_cycle.factors)) < self._smallest:
+            title += f"; the short cycle stops at {self._smallest} pixels"
         return f"{title}\n{text_table(list(every), list(zip(*every.values(), strict=True)))}"
 
 

@@ -6,6 +6,9 @@ from typing import Literal
 from lightning_multigrid.loading import SampleParts
 from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, LRScaling, MultigridSchedule, ShortCycle
 
+# Of the default short cycle, in pixels. Below, it cost more accuracy than all the rest of the method in each training
+# that was measured (docs/pays.md).
+SMALLEST = 32
 _NOT_OF_SCHEDULE = "schedule layout clips follow clips_per_epoch validations_per_phase precise_bn_batches seed"
 _NOT_OF_SCHEDULE += " weight_decay_scaling hold_early_stopping lr_by_hand"
 
@@ -17,7 +20,7 @@ class Arguments:
     schedule: MultigridSchedule | None = None
     _: KW_ONLY
     epoch_factor: float = 1.5
-    short_cycle: ShortCycle = ShortCycle()
+    short_cycle: ShortCycle | None = None
     long_cycle: LongCycle = LongCycle()
     lr_scaling: LRScaling | Literal["auto"] = "auto"
     precise_bn_batches: int | None = None
@@ -31,6 +34,7 @@ class Arguments:
     sub_batch: int = 8
     size_divisor: int | None = None
     frames_divisor: int | None = None
+    one_pass: bool = False
     fine_tuning: bool = True
     whole_epochs: bool = False
     weight_decay_scaling: Literal["none", "timescale"] = "none"
@@ -49,6 +53,10 @@ class Arguments:
             raise ValueError(f"`weight_decay_scaling` must be none or timescale, got {self.weight_decay_scaling!r}.")
         if self.lr_by_hand not in ("run", None):
             raise ValueError(f"`lr_by_hand` must be 'run' or None, got {self.lr_by_hand!r}.")
+        if self.one_pass and self.milestones is not None:
+            raise ValueError(
+                "`one_pass` goes through the long cycle once, so `milestones` would have no effect. Leave it out."
+            )
         schedule_of(self, Baseline(BatchShape(1, 4, 4), epochs=1))
         shaping = [field for field in fields(self) if field.name not in _NOT_OF_SCHEDULE.split()]
         if self.schedule is not None and any(getattr(self, field.name) != field.default for field in shaping):
@@ -66,7 +74,7 @@ def schedule_of(
     return MultigridSchedule(
         baseline,
         arguments.long_cycle,
-        arguments.short_cycle,
+        ShortCycle(smallest=SMALLEST) if arguments.short_cycle is None else arguments.short_cycle,
         epoch_factor=arguments.epoch_factor,
         sub_batch=arguments.sub_batch,
         size_divisor=size if arguments.size_divisor is None else arguments.size_divisor,

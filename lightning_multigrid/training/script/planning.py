@@ -57,6 +57,8 @@ def _inferred(
 ) -> MultigridSchedule:
     stages = lr_stages(trainer.lr_scheduler_configs, recipe.epoch, Fraction(baseline.epochs))
     own = None if arguments.milestones is None else tuple(arguments.milestones)
+    if arguments.one_pass:
+        own = (Fraction(baseline.epochs) / 2,)
     warmup = stages.warmup_epochs if arguments.warmup_epochs is None else arguments.warmup_epochs
     baseline = replace(baseline, milestones=stages.milestones if own is None else own, warmup_epochs=warmup)
     schedule = schedule_of(arguments, baseline, stages.stepwise, patch_divisors(module))

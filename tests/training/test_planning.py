@@ -1,0 +1,56 @@
+"""The short cycle that the callback takes by default, and one pass from coarse to fine."""
+
+import pytest
+from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR
+
+from lightning_multigrid import Baseline, BatchShape, MultigridCallback, MultigridSchedule, ShortCycle
+from tests.helpers.tiny import CLIPS, Module, fit, loader
+
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
+
+def test_a_short_cycle_stops_at_its_smallest_size():
+    baseline = BatchShape(4, 16, 48)
+    for divisor, smallest in ((1, 30), (24, 48)):
+        schedule = MultigridSchedule(
+            Baseline(baseline, epochs=8), short_cycle=ShortCycle(smallest=30), size_divisor=divisor
+        )
+        assert [shape.size for shape in schedule.cycle(baseline)][::2] == [smallest, 48]
+        assert {shape.size for shape in schedule.cycle(baseline.rescaled(4, 24))} == {24}  # never above its base shape
+        assert f"the short cycle stops at {smallest} pixels" in str(schedule)
+    assert "stops" not in str(MultigridSchedule(Baseline(baseline, epochs=8), short_cycle=ShortCycle(smallest=24)))
+    with pytest.raises(ValueError, match="`smallest` must be at least 1 pixel, got 0"):
+        ShortCycle(smallest=0)
+
+
+@pytest.mark.smallest
+@pytest.mark.parametrize(("given", "sizes"), [({}, {23, 32}), ({"short_cycle": ShortCycle()}, {16, 23, 32})])
+def test_the_default_short_cycle_stops_at_32_pixels_and_another_is_taken_as_it_is(given, sizes):
+    module = Module()
+    fit(module, MultigridCallback(**given), train=loader(2))
+    assert {size for *_, size in module.shapes} == sizes
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [lambda optimizer, _: MultiStepLR(optimizer, [4, 6]), lambda optimizer, _: CosineAnnealingLR(optimizer, 8)],
+    ids=["steps", "cosine"],
+)
+def test_one_pass_has_half_of_its_steps_on_the_baselines_grid_whatever_the_lr_does(scheduler):
+    module, callback = Module(scheduler), MultigridCallback.progressive()
+    host = fit(module, callback, train=loader(2), max_epochs=8)
+    assert host.current_epoch == 8
+    shapes, coarse, fine = module.shapes, (8, 4, 23), (2, 8, 32)
+    assert {shape[1:] for shape in shapes} == {coarse[1:], fine[1:]}
+    change = next(number for number, shape in enumerate(shapes) if shape[1:] == fine[1:])
+    assert {shape[1:] for shape in shapes[change:]} == {fine[1:]}  # once, and never back
+    tails = 8  # at most one smaller mini-batch in each epoch
+    assert abs(change - (len(shapes) - change)) <= tails
+    assert sum(clips for clips, *_ in shapes) == 8 * CLIPS
+    assert module.lrs[0] == pytest.approx(0.1 * 4)
+    assert module.lrs[-1] < 0.1 / 20  # the schedule of the LR has come to its end
+
+
+def test_one_pass_and_milestones_are_refused():
+    with pytest.raises(ValueError, match="`one_pass` goes through the long cycle once, so `milestones` would have no"):
+        MultigridCallback(one_pass=True, milestones=[2])
