@@ -117,6 +117,7 @@ def test_clips_are_found_before_a_mask_that_is_as_large():
         pytest.param("detection", 8, 0.3, marks=pytest.mark.slow),
         ("segmentation", 3, 0.5),
         ("self_supervised", 2, 0.2),
+        pytest.param("masked_pretraining", 60, 0.1, marks=[pytest.mark.slow, pytest.mark.smallest]),
     ],
 )
 def test_the_examples_learn(name, epochs, score, monkeypatch, capsys, tmp_path):
