@@ -52,11 +52,18 @@ def _unrehearsed(monkeypatch, request):
         monkeypatch.setattr("lightning_multigrid.training.begin.check_grids", lambda *_: None)
 
 
-@pytest.fixture(autouse=True)
-def _short_cycle_of_any_size(monkeypatch, request):
+@pytest.fixture(scope="session", autouse=True)
+def _short_cycle_of_any_size():
     """The default short cycle is the paper's also for the small clips of tests, but for the mark `smallest`."""
-    if not request.node.get_closest_marker("smallest"):
-        monkeypatch.setattr("lightning_multigrid.training.arguments.SMALLEST", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lightning_multigrid.training.arguments.SMALLEST", 1)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _smallest(monkeypatch, request):
+    if request.node.get_closest_marker("smallest"):
+        monkeypatch.setattr("lightning_multigrid.training.arguments.SMALLEST", 32)
 
 
 @pytest.fixture(autouse=True)

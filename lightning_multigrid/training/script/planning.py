@@ -11,7 +11,7 @@ from torch import nn
 
 from lightning_multigrid.host import Trainer
 from lightning_multigrid.positions import patch_divisors
-from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule, Plan
+from lightning_multigrid.schedule import Baseline, BatchShape, Epochs, MultigridSchedule, Plan, exact
 from lightning_multigrid.training.arguments import Arguments, schedule_of
 from lightning_multigrid.training.script.lr_stages import lr_stages
 from lightning_multigrid.training.script.optimizers import auto_lr_scaling, warn_of_linear_lr
@@ -56,9 +56,9 @@ def _inferred(
     arguments: Arguments, trainer: Trainer, module: nn.Module, recipe: Recipe, baseline: Baseline
 ) -> MultigridSchedule:
     stages = lr_stages(trainer.lr_scheduler_configs, recipe.epoch, Fraction(baseline.epochs))
-    own = None if arguments.milestones is None else tuple(arguments.milestones)
+    own: tuple[Epochs, ...] | None = None if arguments.milestones is None else tuple(arguments.milestones)
     if arguments.one_pass:
-        own = (Fraction(baseline.epochs) / 2,)
+        own = (exact(baseline.epochs) / 2,)
     warmup = stages.warmup_epochs if arguments.warmup_epochs is None else arguments.warmup_epochs
     baseline = replace(baseline, milestones=stages.milestones if own is None else own, warmup_epochs=warmup)
     schedule = schedule_of(arguments, baseline, stages.stepwise, patch_divisors(module))
