@@ -19,7 +19,7 @@ import lightning_multigrid.clips.opening
 from lightning_multigrid.clips.batch import BrokenVideo, Clip, ClipBatch, collate_clips
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
 from lightning_multigrid.clips.video_dataset import VideoDataset, ViewDataset
-from lightning_multigrid.clips.views import CENTRE, Views, collate_views
+from lightning_multigrid.clips.views import CENTRE, Views, cut_out
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import read_frames
 from lightning_multigrid.decode.video_file import BrokenVideosError
@@ -86,9 +86,9 @@ def test_evaluation_reads_the_centre_each_time(folder: Path) -> None:
     data = viewed(folder, "good.csv")
     for video in (data[0], data[0]):
         # 30 frames: 7 before a span of 16, 7 after it.
-        assert levels(video.pixels) == [7, 9, 11, 13, 15, 17, 19, 21]
-        assert video.pixels.shape == (8, 32, 32, 3)  # 224 / 256 of 36 is 31.5
-        assert video.grids == (SourceGrid(tuple(range(8)), Box(0, 0, 32, 32), flip=False),)
+        assert levels(video.crop) == [7, 9, 11, 13, 15, 17, 19, 21]
+        assert video.crop.shape == (8, 32, 32, 3)  # 224 / 256 of 36 is 31.5
+        assert video.views == (SourceGrid(tuple(range(8)), Box(0, 0, 32, 32), flip=False),)
         assert (video.size, video.labels, video.index, video.broken) == (16, (0,), 0, ())
 
 
@@ -105,15 +105,13 @@ def test_a_video_is_decoded_once_for_all_its_views(folder: Path, monkeypatch: py
     video = viewed(folder, "good.csv", views)[0]
     # The last of 10 clips starts at 14 * 9 / 10 and takes every other frame up to 12 + 14.
     assert reads == [list(range(27))]
-    assert video.pixels.shape == (27, 36, 48, 3)
+    assert video.crop.shape == (27, 36, 48, 3)
     whole = read_frames(folder / "a.mp4", range(30))
     grids = views.grids(SMALL, 30, 36, 48)
-    [batch] = DataLoader([video], collate_fn=collate_views)
-    crops = list(batch.crops())
-    assert len(crops) == len(grids) == 30
-    for crop, grid in zip(crops, grids, strict=True):
+    assert len(video.views) == len(grids) == 30
+    for view, grid in zip(video.views, grids, strict=True):
         top, left, side, _ = grid.box
-        assert torch.equal(crop, whole[list(grid.indices), top : top + side, left : left + side])
+        assert torch.equal(cut_out(video.crop, view), whole[list(grid.indices), top : top + side, left : left + side])
 
 
 def test_a_clip_is_a_function_of_its_request(folder: Path) -> None:
@@ -322,8 +320,8 @@ def test_a_stretch_of_the_whole_video_is_the_video(folder: Path, sampling: ClipS
             assert (a.size, a.flip, a.labels, a.seed) == (b.size, b.flip, b.labels, b.seed)
     for views in (CENTRE, Views(clips=3, crops=3)):
         a, b = (ViewDataset(stretched(folder, stretch), sampling, views)[0] for stretch in (None, (0, 99.0)))
-        assert torch.equal(a.pixels, b.pixels)
-        assert (a.grids, a.labels) == (b.grids, b.labels)
+        assert torch.equal(a.crop, b.crop)
+        assert (a.views, a.labels) == (b.views, b.labels)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -335,7 +333,7 @@ def test_clips_and_views_of_a_stretch_lie_in_it(folder: Path, sampling: ClipSamp
         requests = [ClipRequest(row, 4, 16, seed, visit) for seed in range(12) for visit in (None, 3)]
         shown = {level for clip in data.read_clips(requests) for level in levels(clip.crop)}
         assert shown <= set(within)
-        assert set(levels(views[row].pixels)) <= set(within)
+        assert set(levels(views[row].crop)) <= set(within)
         assert len(shown) > 1 or len(within) < 9
 
 
@@ -400,8 +398,8 @@ def test_at_its_own_frame_rate_a_video_has_the_clips_that_it_has_without(folder:
     for views in (CENTRE, Views(clips=3)):
         video = ViewDataset(read_manifest(folder / "good.csv"), at_its_own, views)[0]
         own_video = viewed(folder, "good.csv", views)[0]
-        assert torch.equal(video.pixels, own_video.pixels)
-        assert video.grids == own_video.grids
+        assert torch.equal(video.crop, own_video.crop)
+        assert video.views == own_video.views
 
 
 def test_frames_of_a_variable_rate_are_those_that_are_shown_at_the_times(tmp_path: Path) -> None:
@@ -422,7 +420,7 @@ def test_clips_of_one_visit_and_views_are_at_the_rate_too(tmp_path: Path) -> Non
     clips = VideoDataset(manifest, sampling).read_clips([ClipRequest(0, 4, 16, seed, visit=7) for seed in range(3)])
     assert {b - a for clip in clips for a, b in pairwise(levels(clip.crop))} == {4}
     # 15 frames at 30 per second: 3 before a span of 8; source frame 2k + 1 is shown in the middle of each.
-    assert levels(ViewDataset(manifest, sampling, CENTRE)[0].pixels) == [7, 11, 15, 19]
+    assert levels(ViewDataset(manifest, sampling, CENTRE)[0].crop) == [7, 11, 15, 19]
 
 
 def test_a_video_of_unknown_rate_is_broken_where_the_rate_is_needed(
@@ -449,8 +447,8 @@ def test_views_of_yuv_planes_are_those_of_rgb(folder: Path) -> None:
     manifest = read_manifest(folder / "good.csv")
     for pixels in ("rgb", "yuv"):
         data = ViewDataset(manifest, SMALL, views, pixels)
-        batch = collate_views([data[0], data[1]])
-        crops[pixels] = resample_clips(list(batch.crops()), batch.size, mean=(0, 0, 0), std=(1, 1, 1))
-        assert {type(block) for block in batch.blocks()} == {YuvClip if pixels == "yuv" else torch.Tensor}
+        cuts = [cut_out(video.crop, view) for video in (data[0], data[1]) for view in video.views]
+        crops[pixels] = resample_clips(cuts, 16, mean=(0, 0, 0), std=(1, 1, 1))
+        assert {type(cut) for cut in cuts} == {YuvClip if pixels == "yuv" else torch.Tensor}
     assert crops["rgb"].shape == crops["yuv"].shape
     assert (crops["rgb"] - crops["yuv"]).abs().max() <= 3.5 / 255

@@ -1,6 +1,5 @@
 import math
 import re
-from types import SimpleNamespace
 
 import lightning as L
 import numpy as np
@@ -15,7 +14,6 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.training import PointsOnPlan, batches_of_samples, check_grids
 from lightning_multigrid.video.classifier import VideoClassifier, layer_scales
-from lightning_multigrid.video.datamodule import VideoDataModule
 from lightning_multigrid.video.metrics import MeanAveragePrecision
 from tests.helpers.tiny import trainer
 
@@ -563,13 +561,6 @@ class TestErrors:
             make_trainer(max_epochs=1).fit(classifier, batches_of(batch))
         with pytest.raises(ValueError, match=message):
             make_trainer().validate(classifier, batches_of(batch))
-
-    @pytest.mark.parametrize(("classes", "checked"), [(CLASSES, True), (CLASSES + 1, False), (None, False)])
-    def test_labels_that_the_data_module_has_checked_are_not_read_again(self, classes, checked):
-        classifier = VideoClassifier(TinyModel(), CLASSES)
-        classifier._trainer = SimpleNamespace(datamodule=VideoDataModule("list.csv", num_classes=classes))
-        classifier.on_train_start()
-        assert classifier._labels_were_checked == checked
 
     def test_probabilities_as_labels_are_for_training(self):
         classifier = VideoClassifier(TinyModel(), CLASSES)
