@@ -170,13 +170,6 @@ def test_a_residual_block_starts_as_the_identity():
     assert torch.equal(block(features), features.relu())
 
 
-def test_non_local_blocks_start_as_the_identity():
-    plain, nonlocal_ = i3d_r50(num_classes=5).eval(), i3d_nl_r50(num_classes=5).eval()
-    plain.load_state_dict({name: nonlocal_.state_dict()[name] for name in plain.state_dict()})
-    clips = torch.randn(1, 3, 4, 48, 48)
-    torch.testing.assert_close(nonlocal_(clips), plain(clips))
-
-
 def test_only_the_last_bn_of_each_block_starts_at_zero():
     model = i3d_nl_r50()
     zero = [name for name, parameter in model.named_parameters() if "bn.weight" in name and not parameter.any()]
@@ -246,10 +239,6 @@ def test_small_cnn_takes_any_grid(clips, frames, size):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_small_cnn_is_small():
-    assert 30_000 < sum(parameter.numel() for parameter in small_cnn(num_classes=16).parameters()) < 60_000
-
-
 def test_small_cnn_learns_a_direction_that_no_frame_shows():
     torch.manual_seed(0)
     # A bar that moves right, 2 pixels a frame and around the edge; played backwards it moves left.
@@ -277,17 +266,6 @@ def test_models_of_torchvision_that_take_grids(factory):
         logits = model(torch.empty(2, 3, frames, size, size, device="meta"))
         assert logits.shape == (2, 4)
         logits.sum().backward()
-
-
-@pytest.mark.parametrize(
-    ("factory", "frames", "size"), [(video.s3d, 16, 158), (video.mvit_v1_b, 8, 224), (video.mvit_v2_s, 16, 158)]
-)
-def test_models_of_torchvision_that_take_one_grid_only(factory, frames, size):
-    # Built for 16 x 224. They fail by themselves, which is what the callback's check at fit start relies on.
-    model = on_meta(factory)
-    assert model(torch.empty(1, 3, 16, 224, 224, device="meta")).shape == (1, 400)
-    with pytest.raises(RuntimeError, match=r"smaller than kernel size|broadcast|is invalid for input"):
-        model(torch.empty(1, 3, frames, size, size, device="meta"))
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
