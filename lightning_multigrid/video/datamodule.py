@@ -66,8 +66,8 @@ class VideoDataModule(LightningDataModule):
         test: Test videos, given in the same ways.
         predict: Videos to predict, given in the same ways; labels are not needed.
         root: Folder that relative paths in lists start from, or its URL, such as `s3://bucket/videos`, if fsspec and
-            the package of that store are installed; None means the folder of the list. Sources have their own `root`,
-            `multi_label` and `allow_outside_root`, so these are refused if no list or folder is given.
+            the package of that store are installed; None means the folder of the list. It is refused beside folders,
+            and, like `multi_label` and `allow_outside_root`, if there are only sources, which have their own.
         multi_label: Whether a video of a list may have any number of labels.
         num_classes: Number of classes; None counts those of `train`.
         allow_outside_root: Accept lists whose paths lead out of `root`.
@@ -267,11 +267,7 @@ class VideoDataModule(LightningDataModule):
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Resamples crops on the device; then calls the LightningModule's own hook."""
         trainer = self.trainer
-        if trainer is None:
-            raise RuntimeError(
-                "`on_after_batch_transfer` needs a Trainer. In a loop of your own, use "
-                "`resample_clips(batch.crops(), batch.size, flips=batch.flips)`."
-            )
+        assert trainer is not None, "a loop of one's own calls `resample_clips`, as `ClipBatch` says"
         stage = trainer.state.stage
         split: Split = "train" if stage is None else cast("Split", stage.dataloader_prefix)
         if isinstance(batch, ClipBatch):
@@ -297,20 +293,19 @@ class VideoDataModule(LightningDataModule):
         with reads_within(self.read_timeout):
             if isinstance(source, VideoSource):
                 return source.read(classes)
-            root = self.root if _is_list(source) else None
-            videos = VideoList(source, root, multi_label=self.multi_label, allow_outside_root=self.allow_outside_root)
+            outside = self.allow_outside_root
+            videos = VideoList(source, self.root, multi_label=self.multi_label, allow_outside_root=outside)
             return videos.read(classes)
 
     def _refuse_idle(self) -> None:
-        """Refuses arguments that none of the sources takes."""
-        own = [source for source in self.sources.values() if source is not None and not isinstance(source, VideoSource)]
-        idle = {"multi_label": self.multi_label and not own, "allow_outside_root": self.allow_outside_root and not own}
-        idle["root"] = self.root is not None and not any(map(_is_list, own))
-        for name in (name for name, has_no_effect in idle.items() if has_no_effect):
-            raise ValueError(
-                f"`{name}` is for lists{'' if name == 'root' else ' and folders'}, and none is given, so it has no "
-                "effect. Give it to the source, such as `VideoList`, or leave it out."
-            )
+        """Refuses arguments of lists and folders where all videos come from sources, which have their own."""
+        if all(source is None or isinstance(source, VideoSource) for source in self.sources.values()):
+            for name in ("root", "multi_label", "allow_outside_root"):
+                if getattr(self, name):
+                    raise ValueError(
+                        f"`{name}` is for lists and folders, and none is given, so it has no effect. Give it to the "
+                        "source, such as `VideoList`, or leave it out."
+                    )
 
     def _check_labels(self, split: Split, manifest: Manifest, classes: tuple[str, ...]) -> None:
         if not manifest.labelled:
@@ -354,7 +349,8 @@ class VideoDataModule(LightningDataModule):
 
     def _sampler(self, split: Split, data: VideoDataset | ViewDataset) -> DistributedSampler[Any] | None:
         """The order of the videos, cut among the ranks; None for the order that torch and Lightning choose."""
-        ranks = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
+        host: Any = self.trainer
+        ranks = None if host is None else host.distributed_sampler_kwargs
         if split == "train" and self.repeats > 1:
             # `seed_everything` leaves its seed here, and Lightning's own samplers take it from here.
             seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
@@ -363,9 +359,7 @@ class VideoDataModule(LightningDataModule):
             return None
         # Lightning would say of its own sampler that videos are evaluated twice, also where they count once.
         sampler: DistributedSampler[Any] = DistributedSampler(cast("Any", data), **ranks, shuffle=False)
-        if sampler.total_size > len(data) and not isinstance(
-            cast("Any", self.trainer).lightning_module, VideoClassifier
-        ):
+        if sampler.total_size > len(data) and not isinstance(host.lightning_module, VideoClassifier):
             rank_zero_warn(
                 f"{len(data):,} videos can't be cut into equally many for {sampler.num_replicas} devices, so some are "
                 "evaluated twice. `VideoClassifier` counts them once, other metrics don't. Evaluate on one device."
@@ -410,11 +404,6 @@ class VideoDataModule(LightningDataModule):
             return batch.class_ids()
         assert self.num_classes is not None
         return batch.multi_hot(self.num_classes)
-
-
-def _is_list(source: str | os.PathLike[str]) -> bool:
-    """Whether paths of a source start from `root`: neither from a folder per class, nor from a prepared folder."""
-    return prepared_manifest(os.fspath(source)) is None and not os.path.isdir(source)
 
 
 def _is_folder_per_class(source: Source | None) -> bool:

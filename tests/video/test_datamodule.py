@@ -232,14 +232,12 @@ def test_relative_paths_start_from_the_root(folder: Path, tmp_path: Path) -> Non
     assert shown_label(module.seen["val"][0][0][0]) == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "of_source"),
-    [({"root": "/videos"}, False), ({"root": "/videos"}, True), ({"multi_label": True}, True)],
-)
-def test_arguments_that_no_source_takes_are_refused(tree: Path, arguments: dict[str, Any], of_source: bool) -> None:
-    source = VideoList(tree / "train") if of_source else tree / "train"
-    with pytest.raises(ValueError, match=r"is for lists.*, and none is given, so it has no effect\. Give it to the"):
-        VideoDataModule(source, **arguments, **TINY).setup("fit")
+@pytest.mark.parametrize("arguments", [{"root": "/videos"}, {"multi_label": True}, {"allow_outside_root": True}])
+def test_arguments_that_no_source_takes_are_refused(tree: Path, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"is for lists and folders, and none is given, so it has no effect\. Give it"):
+        VideoDataModule(VideoList(tree / "train"), **arguments, **TINY).setup("fit")
+    with pytest.raises(ManifestError, match=r"`root` is '/videos', but .* is a folder per class"):
+        VideoDataModule(tree / "train", root="/videos", **TINY).setup("fit")
 
 
 def test_lists_lead_out_of_the_root_only_where_allowed(folder: Path, tmp_path: Path) -> None:
@@ -441,11 +439,6 @@ def test_a_stage_without_videos_is_refused(stage: str, split: str) -> None:
 def test_a_loader_before_setup_is_refused(folder: Path) -> None:
     with pytest.raises(RuntimeError, match=r"The videos of `train` are not read yet\. Call `setup`"):
         VideoDataModule(folder / "good.csv", **TINY).train_dataloader()
-
-
-def test_the_transfer_hook_without_a_trainer_says_what_to_use(folder: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"needs a Trainer\. In a loop of your own, use `resample_clips\(batch"):
-        VideoDataModule(folder / "good.csv", **TINY).on_after_batch_transfer(None, 0)
 
 
 def test_training_needs_labels(folder: Path) -> None:
