@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from lightning_multigrid.pixels.yuv import to_device
 
-_MAGNITUDES = 31  # of RandAugment, from 0 to 30
+MAGNITUDES = 31
+"""Of RandAugment, from 0 to 30."""
 _MOVES = ("shear x", "shear y", "translate x", "translate y", "rotate")
 _BLENDS = ("brightness", "colour", "contrast", "sharpness")
 _OTHERS = ("posterize", "solarize", "autocontrast", "equalize")
@@ -42,7 +43,7 @@ def rand_augment(clips: Tensor, edits: Sequence[Sequence[tuple[str, int]]], magn
         magnitude: Strength of all operations, from 0 to 30.
         fill: Colour of pixels from outside a frame, 3.
     """
-    strength, size, device = magnitude / (_MAGNITUDES - 1), clips.shape[-1], clips.device
+    strength, size, device = magnitude / (MAGNITUDES - 1), clips.shape[-1], clips.device
     whole = at = list(range(len(clips)))  # which clip is where
     for edit in edits:
         families = [_FAMILIES[name] for name, _ in edit]

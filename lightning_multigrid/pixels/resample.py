@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate
 
-from lightning_multigrid.pixels.packed import Block, PackedCrops
+from lightning_multigrid.pixels.packed import Block, Crops, PackedCrops
 from lightning_multigrid.pixels.yuv import YuvClip, to_device
 
 # Mean and deviation of the channels, in units of the whole range: those of the paper's code base.
@@ -27,7 +27,7 @@ STD = (0.225, 0.225, 0.225)
 
 
 def resample_clips(
-    crops: Sequence[Tensor | YuvClip],
+    crops: Crops,
     size: int,
     *,
     flips: Sequence[bool] | None = None,
@@ -123,7 +123,7 @@ def check_normalisation(mean: Sequence[float], std: Sequence[float]) -> None:
         raise ValueError(f"`mean` and `std` must have 3 entries, `std` above 0; got {mean=} and {std=}.")
 
 
-def _check(crops: Sequence[Tensor | YuvClip], size: int, flips: Sequence[bool] | None) -> None:
+def _check(crops: Crops, size: int, flips: Sequence[bool] | None) -> None:
     if not crops:
         raise ValueError("`crops` is empty; at least one crop is needed.")
     if size < 1:

@@ -117,7 +117,7 @@ def test_a_mini_batch_of_pieces_is_the_whole_one() -> None:
     pieces = collate_clips.join([collate_clips(clips[:1]), collate_clips(clips[1:4]), collate_clips(clips[4:])])
     assert contents(pieces) == contents(whole)
     for batch in (whole, pieces, pieces.to("cpu")):
-        crops = batch.crops()
+        crops = list(batch.crops())
         assert torch.equal(crops[2].data, data)
         assert [crop.shape[1] for crop in crops if isinstance(crop, torch.Tensor)] == [3, 4, 5, 6, 7]
         assert batch.class_ids().tolist() == [3, 4, 9, 5, 6, 7]

@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -25,6 +24,7 @@ from lightning_multigrid.decode.reader import read_frames
 from lightning_multigrid.pixels.resample import resample_clips
 from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.datamodule import VideoDataModule
+from tests.helpers.recorder import TINY, Recorder
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import write_video
 
@@ -248,7 +248,6 @@ def test_a_mini_batch_is_a_pair_of_clips_and_their_labels() -> None:
 # --- From a video to its views ---
 
 LENGTH, HEIGHT, WIDTH = 24, 48, 64
-TINY = {"batch_size": 4, "frames": 4, "size": 16, "stride": 2}
 
 
 @pytest.fixture(scope="module")
@@ -268,23 +267,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Recorder(L.LightningModule):
-    """Keeps what it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Any] = []
-
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        self.seen.append(batch)
-
-    predict_step = validation_step = test_step
-
-
 def test_views_show_the_frames_and_the_pixels_of_the_protocol(folder: Path) -> None:
     views, module = Views(clips=10, crops=3), Recorder()
     trainer().test(module, VideoDataModule(test=folder / "list.csv", test_views=views, **TINY), verbose=False)
-    for (clips, labels), (height, width) in zip(module.seen, [(HEIGHT, WIDTH), (WIDTH, HEIGHT)], strict=True):
+    for (clips, labels), (height, width) in zip(module.seen["test"], [(HEIGHT, WIDTH), (WIDTH, HEIGHT)], strict=True):
         assert clips.shape == (30, 3, 4, 16, 16)
         assert len(set(labels.tolist())) == 1
         values = (clips * 0.225 + 0.45) * 255
@@ -307,7 +293,7 @@ def test_validation_keeps_the_single_centre_view(folder: Path) -> None:
     trainer().test(module, data, verbose=False)  # which without views is validation
     data.test_views = Views(crops=3, size=48)
     trainer().validate(module, data, verbose=False)
-    seen = module.seen
+    seen = [*module.seen["test"], *module.seen["val"]]
     for clips, labels in seen:
         assert clips.shape == (2, 3, 4, 16, 16)
         assert labels.tolist() == [0, 1]

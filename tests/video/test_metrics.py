@@ -102,14 +102,6 @@ def test_a_model_that_diverged_is_never_right() -> None:
     assert metric.compute() == 0
 
 
-def test_a_metric_starts_anew_after_a_reset() -> None:
-    metric = VideoMean()
-    metric.update(torch.tensor([1.0]), torch.tensor([0]))
-    metric.reset()
-    metric.update(torch.tensor([3.0]), torch.tensor([0]))
-    assert metric.compute() == 3
-
-
 # --- One rank and two, on videos ---
 
 GRAYS = [0, 40, 80, 120, 160, 200, 240, 20, 60]
