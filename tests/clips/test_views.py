@@ -124,13 +124,6 @@ def test_a_given_short_side_of_training_is_that_of_the_centre() -> None:
     assert Views(crops=3).pixels(sampling) == (224, 224)
 
 
-def test_all_crops_of_a_clip_come_before_the_next_clip() -> None:
-    grids = Views(clips=2, crops=3, size=256).grids(KINETICS, 300, 256, 340)
-    assert [(grid.indices[0], grid.box.left) for grid in grids] == [
-        (start, left) for start in (0, 118) for left in (0, 42, 84)
-    ]
-
-
 VIEWS = st.builds(
     Views,
     clips=st.integers(1, 12),
@@ -158,18 +151,6 @@ def test_views_lie_within_their_video(
         assert 0 <= top <= height - side
         assert 0 <= left <= width - side
         assert not grid.flip
-
-
-@given(views=VIEWS, length=LENGTHS, height=SIDES, width=SIDES)
-def test_three_crops_reach_both_ends_of_the_long_side(views: Views, length: int, height: int, width: int) -> None:
-    boxes = [grid.box for grid in views.grids(KINETICS, length, height, width)][: views.crops]
-    if views.crops == 3:
-        first, _, last = boxes
-        along = (first.top, last.top + last.height) if height > width else (first.left, last.left + last.width)
-        assert along == (0, max(height, width))
-    middle = boxes[len(boxes) // 2]
-    assert abs(2 * middle.top + middle.height - height) <= 1
-    assert abs(2 * middle.left + middle.width - width) <= 1
 
 
 @given(views=VIEWS, length=LENGTHS, height=st.integers(1, 40), width=st.integers(1, 40))

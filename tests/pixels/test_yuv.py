@@ -74,6 +74,13 @@ def test_colours_are_those_of_ffmpegs_converter(tmp_path: Path, colours: str) ->
         torch.testing.assert_close(clip.rgb(), rgb.permute(3, 0, 1, 2).float(), atol=3, rtol=0)
 
 
+def test_the_converter_keeps_no_colours_of_the_video_before(tmp_path: Path) -> None:
+    paths = {name: coloured(tmp_path / f"{name}.mp4", *colours) for name, colours in COLOURS.items()}
+    for name in ("BT.709", "BT.601 PAL", "BT.709", "unspecified", "BT.709 full", "BT.601 full", "BT.601 NTSC"):
+        clip, rgb = read_both(paths[name], [2], None)
+        torch.testing.assert_close(clip.rgb(), rgb.permute(3, 0, 1, 2).float(), atol=3, rtol=0, msg=name)
+
+
 def test_frames_of_odd_width(tmp_path: Path) -> None:
     # x264 takes no odd sizes; MPEG-4 does.
     path = write_video(tmp_path / "odd.mp4", numbered_frames(5, 44, 61), codec="mpeg4", options={"q:v": "2"})

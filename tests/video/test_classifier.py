@@ -7,12 +7,9 @@ import pytest
 import torch
 import torchvision
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.cli import LightningCLI
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.training import PointsOnPlan, batches_of_samples, check_grids
 from lightning_multigrid.video.classifier import VideoClassifier, layer_scales
 from lightning_multigrid.video.metrics import MeanAveragePrecision
 from tests.helpers.tiny import trainer
@@ -327,13 +324,6 @@ class TestMetrics:
             ),
         }
 
-    def test_metrics_start_anew(self):
-        """A second validation does not see the clips of the first."""
-        trainer, classifier = make_trainer(), VideoClassifier(TinyModel(), CLASSES)
-        loaders = [random_data(clips=12, seed=seed) for seed in (0, 1, 0)]
-        first, other, again = (trainer.validate(classifier, loader, verbose=False)[0] for loader in loaders)
-        assert first == again != other
-
     def test_top5_of_five_classes_would_always_be_1(self):
         loader = random_data()
         loader.dataset.tensors[1].clamp_(max=4)
@@ -347,20 +337,6 @@ class TestMetrics:
 
 
 class TestSteps:
-    def test_training_learns(self):
-        """The class is the brightest channel."""
-        generator = torch.Generator().manual_seed(0)
-        clips = torch.randn(64, 3, 4, 6, 6, generator=generator)
-        labels = torch.arange(64) % 3
-        clips[torch.arange(64), labels] += 1
-        L.seed_everything(0, verbose=False)
-        classifier = VideoClassifier(TinyModel(3), 3, schedule="cosine", lr=0.1)
-        loader = DataLoader(TensorDataset(clips, labels), batch_size=16)
-        trainer = make_trainer(max_epochs=10)
-        trainer.fit(classifier, loader)
-        assert trainer.callback_metrics["train/loss"] < 0.5 * math.log(3)
-        assert trainer.validate(classifier, loader, verbose=False)[0]["val/top1"] > 0.95
-
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])
     def test_mixed_clips_have_the_cross_entropy_of_their_probabilities(self, smoothing):
         clips, labels = torch.randn(2, 3, 2, 5, 5), torch.tensor([[0.3, 0, 0.7, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0, 0]])
@@ -419,22 +395,6 @@ class TestSteps:
         assert (loaded.num_classes, loaded.lr, loaded.milestones) == (CLASSES, 0.03, (2, 4))
         clips = torch.randn(2, 3, 2, 5, 5)
         torch.testing.assert_close(loaded.eval()(clips), classifier.eval()(clips))
-
-    @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # between Lightning and jsonargparse
-    def test_command_line(self, monkeypatch):
-        """Arguments of plain types, and any module by class path."""
-        monkeypatch.setattr("sys.argv", ["fit"])  # Lightning warns of `args` next to those of pytest
-        options = ["model=torch.nn.Flatten", "num_classes=3", "loss=bce", "schedule=steps", "milestones=[1, 2.5]"]
-        cli = LightningCLI(
-            VideoClassifier,
-            args=[f"--model.{option}" for option in options],
-            run=False,
-            save_config_callback=None,
-            seed_everything_default=0,
-            trainer_defaults={"accelerator": "cpu", "logger": False, "enable_checkpointing": False},
-        )
-        assert isinstance(cli.model.model, nn.Flatten)
-        assert (cli.model.num_classes, cli.model.loss, cli.model.milestones) == (3, "bce", (1, 2.5))
 
 
 class TestErrors:
@@ -512,17 +472,6 @@ class TestErrors:
         classifier = VideoClassifier(TinyModel(num_classes=5), CLASSES)
         with pytest.raises(ValueError, match=r"TinyModel returned \(2, 5\) for 2 clips, which must be \(2, 7\)"):
             classifier(torch.zeros(2, 3, 2, 5, 5))
-
-    def test_the_shape_check_names_the_layer_of_the_model(self):
-        """On the meta device labels have no values to check, so the check falls back to the model."""
-        model = nn.Sequential(nn.Conv3d(3, 3, (4, 1, 1)), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(3, CLASSES))
-        grids = [BatchShape(1, 8, 16), BatchShape(1, 2, 16)]
-
-        def sample(grid):
-            return torch.zeros(3, grid.frames, grid.size, grid.size), 0
-
-        with pytest.raises(ValueError, match=r"VideoClassifier cannot take clips of 2 x 16 x 16.*`model.0` \(Conv3d\)"):
-            check_grids(VideoClassifier(model, CLASSES), grids, batches_of_samples(sample), PointsOnPlan())
 
     def test_batches_that_are_not_pairs(self):
         batch = {"clips": torch.zeros(2, 3, 2, 5, 5), "labels": torch.zeros(2)}
