@@ -213,8 +213,6 @@ def test_non_local_products_fit_in_half_precision():
     assert block(torch.full((1, 8, 1, 32, 32), 20.0, dtype=torch.float16)).isfinite().all()
 
 
-def test_bottleneck_strides_in_space_only():
-    assert Bottleneck(16, 32, temporal_kernel=3, stride=2)(torch.zeros(2, 16, 5, 9, 9)).shape == (2, 32, 5, 5, 5)
 
 
 @pytest.mark.parametrize(("clips", "frames", "size"), [(1, 2, 16), (3, 3, 17), (2, 16, 64), (2, 5, 80)])
