@@ -113,11 +113,9 @@ class VideoClassifier(LightningModule):
         require(0 < layer_decay <= 1, "layer_decay", layer_decay, "in (0, 1]")
         require(view_fusion in ("mean", "max"), "view_fusion", view_fusion, "'mean' or 'max'")
         require(loss != "bce" or not label_smoothing, "label_smoothing", label_smoothing, "0 with `loss='bce'`")
-        if nesterov and not momentum:
-            raise ValueError("`nesterov=True` needs a momentum, got `momentum=0`. Set one of them otherwise.")
         if optimizer is not None:
             _refuse_settings_of_sgd(lr=lr, momentum=momentum, nesterov=nesterov, fused_optimizer=fused_optimizer)
-        _check_schedule(schedule, milestones, gamma, warmup_epochs, warmup_start_factor)
+        _check_schedule(schedule, milestones, gamma, warmup_epochs)
         # The weights are in the checkpoint already: `VideoClassifier.load_from_checkpoint(path, model=...)`.
         self.save_hyperparameters(ignore=["model", "optimizer"])
         # Copies, because in a subclass `hparams` holds its own arguments: `lr` may be another one there.
@@ -152,8 +150,7 @@ class VideoClassifier(LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         clips, labels = self._unpack(batch)
         logits = self(clips)
-        mixed = self.loss == "cross_entropy" and self._are_probabilities(labels, logits.shape)
-        loss = (self._mixed_loss if mixed else self._compute_loss)(logits, labels)
+        loss = self._compute_loss(logits, labels)
         self.log("train/loss", loss, batch_size=len(clips))
         self._show(loss.detach(), len(clips))
         return loss
@@ -302,6 +299,9 @@ class VideoClassifier(LightningModule):
                 )
             losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction=reduction)
             return losses if reduction == "mean" else losses.mean(dim=1)
+        if self.training and self._are_probabilities(labels, logits.shape):
+            dtype = torch.promote_types(logits.dtype, labels.dtype)
+            return F.cross_entropy(logits.to(dtype), labels.to(dtype), label_smoothing=self.label_smoothing)
         if labels.shape != logits.shape[:1] or labels.is_floating_point():
             raise ValueError(
                 f"Labels of shape {tuple(labels.shape)} and {labels.dtype} must be {len(logits)} class indices for "
@@ -316,12 +316,8 @@ class VideoClassifier(LightningModule):
             )
         return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction=reduction)
 
-    def _mixed_loss(self, logits: Tensor, probabilities: Tensor) -> Tensor:
-        """The loss of a mini-batch whose labels are probabilities of classes."""
-        dtype = torch.promote_types(logits.dtype, probabilities.dtype)
-        return F.cross_entropy(logits.to(dtype), probabilities.to(dtype), label_smoothing=self.label_smoothing)
-
     def _are_probabilities(self, labels: Tensor, shape: torch.Size) -> bool:
+        """Whether the labels are those of mixed clips: probabilities of classes."""
         if not labels.is_floating_point() or labels.shape != shape:
             return False
         return not self._checks(labels) or bool(torch.isclose(labels.sum(dim=1), labels.new_ones(()), atol=1e-2).all())
@@ -382,13 +378,10 @@ def _refuse_settings_of_sgd(**given: Any) -> None:
             )
 
 
-def _check_schedule(
-    schedule: str, milestones: Sequence[float], gamma: float, warmup_epochs: float, warmup_start_factor: float
-) -> None:
+def _check_schedule(schedule: str, milestones: Sequence[float], gamma: float, warmup_epochs: float) -> None:
     require(schedule in ("steps", "cosine", "constant"), "schedule", schedule, "'steps', 'cosine' or 'constant'")
     require(gamma > 0, "gamma", gamma, "above 0")
     require(warmup_epochs >= 0, "warmup_epochs", warmup_epochs, "at least 0")
-    require(0 < warmup_start_factor <= 1, "warmup_start_factor", warmup_start_factor, "in (0, 1]")
     increasing = all(earlier < later for earlier, later in pairwise((0, *milestones)))
     require(increasing, "milestones", list(milestones), "above 0 and increasing")
     if (schedule == "steps") != bool(milestones):

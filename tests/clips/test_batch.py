@@ -51,8 +51,6 @@ def test_a_pinned_mini_batch_arrives_on_the_gpu() -> None:
     assert moved.class_ids().device.type == "cuda"
 
 
-
-
 def test_clips_of_two_grids_do_not_make_a_mini_batch() -> None:
     with pytest.raises(ValueError, match=r"must have one shape, got \(frames, size\) in \[\(2, 4\), \(3, 4\)\]"):
         collate_clips([clip(5, 1), clip(5, 1, frames=3)])

@@ -322,8 +322,6 @@ def read_at(path: Path, sampling: ClipSampling, request: ClipRequest) -> Clip:
     return VideoDataset(read_manifest(path.parent / "one.csv"), sampling).read_clip(request)
 
 
-
-
 def test_at_its_own_frame_rate_a_video_has_the_clips_that_it_has_without(folder: Path) -> None:
     at_its_own = replace(SMALL, frame_rate=30)
     for seed in range(10):

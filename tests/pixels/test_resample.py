@@ -67,10 +67,6 @@ def test_black_and_white_under_the_default_normalisation() -> None:
     torch.testing.assert_close(clips[1], torch.full((3, 1, 5, 5), 0.55 / 0.225))
 
 
-
-
-
-
 @pytest.mark.parametrize("antialias", [False, True])
 def test_flipping_twice_changes_nothing(antialias: bool) -> None:
     crop = random_crop(2, 21, 30)

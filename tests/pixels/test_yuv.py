@@ -160,8 +160,6 @@ def test_resampled_clips_are_those_of_rgb(tmp_path: Path, antialias: bool) -> No
     assert torch.equal(mixed, torch.stack([clips[0], expected[1], clips[2]]))
 
 
-
-
 @pytest.mark.cuda
 def test_a_gpu_computes_the_same_colours(tmp_path: Path) -> None:
     clip, _ = read_both(coloured(tmp_path / "video.mp4", 1, 1), [0, 5], Box(3, 5, 17, 31))

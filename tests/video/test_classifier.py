@@ -413,11 +413,9 @@ class TestErrors:
             ({"layer_decay": 0.0}, r"`layer_decay` must be in \(0, 1\], got 0.0"),
             ({"gamma": 0.0}, "`gamma` must be above 0, got 0.0"),
             ({"warmup_epochs": -1}, "`warmup_epochs` must be at least 0, got -1"),
-            ({"warmup_start_factor": 0.0}, r"`warmup_start_factor` must be in \(0, 1\], got 0.0"),
             ({"milestones": [2, 2]}, r"`milestones` must be above 0 and increasing, got \[2, 2\]"),
             ({"milestones": [0, 2]}, r"`milestones` must be above 0 and increasing, got \[0, 2\]"),
             ({"loss": "bce", "label_smoothing": 0.1}, "`label_smoothing` must be 0 with `loss='bce'`, got 0.1"),
-            ({"nesterov": True, "momentum": 0.0}, "`nesterov=True` needs a momentum, got `momentum=0`"),
             ({"schedule": "steps"}, r"belong together, got `schedule='steps'` and `milestones=\[\]`. Give both"),
             ({"milestones": [2]}, r"belong together, got `schedule='cosine'` and `milestones=\[2\]`. Give both"),
             (
