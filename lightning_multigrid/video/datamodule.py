@@ -1,12 +1,13 @@
 """`VideoDataModule`: videos on disk to float clips on the device, for any LightningModule."""
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, Literal, cast
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 from typing_extensions import override
@@ -23,14 +24,21 @@ from lightning_multigrid.clips import (
     collate_clips,
     collate_views,
 )
-from lightning_multigrid.files import reads_within, require
+from lightning_multigrid.files import OutputError, reads_within, require
 from lightning_multigrid.host import LightningDataModule, TrainerFn
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
-from lightning_multigrid.prepare import paths_without_own_table
-from lightning_multigrid.sources import Manifest, ManifestError, Source, VideoList, VideoSource, prepared_manifest
+from lightning_multigrid.prepare import index_in_subprocess, paths_without_own_table, tables_folder
+from lightning_multigrid.sources import (
+    Manifest,
+    ManifestError,
+    Source,
+    TableStore,
+    VideoList,
+    VideoSource,
+    prepared_manifest,
+)
 from lightning_multigrid.video.broken_videos import BrokenVideos
 from lightning_multigrid.video.classifier import VideoClassifier
-from lightning_multigrid.video.kept_tables import KeptTables
 
 Split = Literal["train", "val", "test", "predict"]
 
@@ -176,7 +184,6 @@ class VideoDataModule(LightningDataModule):
         self.pixels, self.repeats = pixels, repeats
         self.num_workers, self.drop_last = num_workers, drop_last
         self.read_timeout, self.index = read_timeout, index
-        self._tables = KeptTables(index, read_timeout)
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
         self._classes: tuple[str, ...] = ()
         self._broken = BrokenVideos(max_bad_fraction)
@@ -193,7 +200,22 @@ class VideoDataModule(LightningDataModule):
             train = self._read("train", classes=())
             val = self._read("val", train.classes if train else ())
             paths = (paths_without_own_table(manifest) for manifest in (train, val) if manifest is not None)
-            self._tables.make(list(dict.fromkeys(chain(*paths))))
+            self._make_tables(list(dict.fromkeys(chain(*paths))))
+
+    def _make_tables(self, paths: Sequence[str]) -> None:
+        """Makes the frame tables that some videos lack; if they can't be kept, a warning says so."""
+        try:
+            if said := index_in_subprocess(paths, self._tables_folder(), read_timeout=self.read_timeout):
+                rank_zero_info(said)
+        except OutputError as error:
+            warnings.warn(
+                f"{error.strerror} So videos that are not prepared are read from their beginning, three to five "
+                "times as slowly. `index=False` accepts that.",
+                stacklevel=3,
+            )
+
+    def _tables_folder(self) -> str:
+        return self.index if isinstance(self.index, str) else tables_folder()
 
     @override
     def setup(self, stage: str) -> None:
@@ -221,7 +243,7 @@ class VideoDataModule(LightningDataModule):
             if split != "predict":
                 self.num_classes = self._given_num_classes or (train or manifest).num_classes
                 self._check_labels(split, manifest, classes)
-            videos, how = (self._tables.given_to(manifest), self.clip_sampling), (self._pixels(), self.read_timeout)
+            videos, how = (self._with_tables(manifest), self.clip_sampling), (self._pixels(), self.read_timeout)
             if split == "train":
                 self._datasets[split] = VideoDataset(*videos, *how)
             else:
@@ -296,6 +318,15 @@ class VideoDataModule(LightningDataModule):
             outside = self.allow_outside_root
             videos = VideoList(source, self.root, multi_label=self.multi_label, allow_outside_root=outside)
             return videos.read(classes)
+
+    def _with_tables(self, manifest: Manifest) -> Manifest:
+        """Returns a manifest with the frame tables that are kept of its videos; prepared ones have their own."""
+        needs_none = manifest.frame_rate is not None or manifest.tables is not None
+        if needs_none or not self.index or not os.path.isdir(self._tables_folder()):
+            return manifest
+        paths = [manifest.path(row) for row in range(len(manifest))]
+        with reads_within(self.read_timeout):
+            return manifest.with_tables(TableStore(self._tables_folder()).tables(paths))
 
     def _refuse_idle(self) -> None:
         """Refuses arguments of lists and folders where all videos come from sources, which have their own."""

@@ -14,14 +14,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.clips.views import Views
+from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.files import watched
-from lightning_multigrid.sources import MANIFEST_NAME, VideoList, read_manifest, save_manifest
+from lightning_multigrid.prepare import index_before_fit
+from lightning_multigrid.prepare.prepare_videos import prepare
+from lightning_multigrid.sources import MANIFEST_NAME, TableStore, VideoList, read_manifest, save_manifest
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning, DamagedVideoWarning
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.codings import damage
 from tests.helpers.drives import nothing_is_in_memory
+from tests.helpers.preparing import FAST
 from tests.helpers.recorder import TINY, Recorder, quiet_trainer
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
@@ -413,6 +417,89 @@ def test_damaged_videos_are_kept_and_named_once(damaged: dict[str, str]) -> None
     assert messages[0].startswith(f"{path}: damaged from frame 5 to frame 11 (frames that FFmpeg conceals: 1, packets")
     assert data.broken == {}
     assert {len(labels) for split in ("train", "val") for _, labels in module.seen[split]} == {4}
+
+
+# --- Frame tables ---
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Six videos for training and three for validation."""
+    for split, number in (("train", 6), ("val", 3)):
+        for place in range(number):
+            folder = tmp_path / split / "ab"[place % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            write_video(folder / f"{place}.mp4", numbered_frames(16, 24, 32))
+    return tmp_path
+
+
+def data_of(source: Path, **arguments: Any) -> VideoDataModule:
+    return VideoDataModule(**{"train": source / "train", "val": source / "val", **TINY, "batch_size": 2, **arguments})
+
+
+def missing(data: VideoDataModule, folder: Path) -> int:
+    return len(TableStore(folder).missing([m.path(row) for m in data.manifests().values() for row in range(len(m))]))
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the files that are decoded whole."""
+    paths: list[str] = []
+    own = FullDecode.__iter__
+
+    def counted(self: FullDecode) -> Any:
+        paths.append(self.file.path)
+        return own(self)
+
+    monkeypatch.setattr(FullDecode, "__iter__", counted)
+    return paths
+
+
+def test_a_fit_decodes_each_video_once_and_a_second_one_none(
+    source: Path, decoded: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        data = data_of(source, index=str(source / "tables"))
+        fit(data, max_epochs=2)
+        assert len(decoded) == len(set(decoded)) == 9
+        assert missing(data, source / "tables") == 0
+    assert sum("Frame tables of 9 videos made" in record.message for record in caplog.records) == 1
+
+
+def test_without_an_index_nothing_is_kept(source: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(source / "cache"))
+    fit(data_of(source, index=False), max_epochs=2)
+    assert len(decoded) > 9
+    assert not (source / "cache").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_told_and_the_training_goes_on(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "cache").write_text("")
+    monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(source / "cache"))
+    with pytest.warns(UserWarning, match=r"can't be kept in .*Give another folder.*from their beginning"):
+        assert fit(data_of(source)).trainer.global_step == 3
+
+
+def test_an_evaluation_makes_no_tables_and_reads_by_those_that_are_there(source: Path, decoded: list[str]) -> None:
+    data, runner = data_of(source, index=str(source / "tables")), quiet_trainer()
+    runner.validate(Recorder(), data, verbose=False)
+    assert len(decoded) == 3
+    assert missing(data, source / "tables") == 9
+    data.trainer = None
+    data.prepare_data()  # in a loop of the user's own
+    assert missing(data, source / "tables") == 0
+    decoded.clear()
+    runner.validate(Recorder(), data, verbose=False)
+    assert decoded == []
+
+
+def test_prepared_videos_need_no_tables(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for split, manifest in data_of(source).manifests().items():
+        prepare(manifest, source / "out" / split, FAST)
+    monkeypatch.setattr(index_before_fit, "open_store", None)
+    fit(data_of(source / "out"))
 
 
 # --- Arguments ---
