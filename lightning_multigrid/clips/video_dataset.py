@@ -6,7 +6,7 @@ names the broken ones. No file is held open, so workers may be forked or spawned
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -28,6 +28,7 @@ from lightning_multigrid.sources import Manifest
 _ATTEMPTS = 16
 
 
+@dataclass(eq=False)
 class VideoDataset(Dataset[Clip]):
     """Random clips of the videos of a manifest, on any grid; also an ordinary map-style dataset of baseline clips.
 
@@ -45,15 +46,13 @@ class VideoDataset(Dataset[Clip]):
     ways_out = "`lightning-multigrid prepare` or a smaller `short_side`"
     """What makes the loader faster, apart from more workers; `RunReport` names it when the loader is the limit."""
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        sampling: ClipSampling,
-        pixels: Literal["rgb", "yuv"] = "rgb",
-        read_timeout: float = 60.0,
-    ) -> None:
-        self.manifest, self.sampling, self.pixels, self.read_timeout = manifest, sampling, pixels, read_timeout
-        self.frames, self.size, self.stride = sampling.frames, sampling.size, sampling.stride
+    manifest: Manifest
+    sampling: ClipSampling
+    pixels: Literal["rgb", "yuv"] = "rgb"
+    read_timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        self.frames, self.size, self.stride = self.sampling.frames, self.sampling.size, self.sampling.stride
 
     def __len__(self) -> int:
         return len(self.manifest)
@@ -123,6 +122,7 @@ class VideoDataset(Dataset[Clip]):
         return self.manifest.labels_between(row, begin, end)
 
 
+@dataclass(eq=False)
 class ViewDataset(Dataset[Clip]):
     """The videos of a manifest, each with the views that evaluation takes of it: the same each time.
 
@@ -134,16 +134,11 @@ class ViewDataset(Dataset[Clip]):
         read_timeout: Seconds that a read of a video file may take.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        sampling: ClipSampling,
-        views: Views,
-        pixels: Literal["rgb", "yuv"] = "rgb",
-        read_timeout: float = 60.0,
-    ) -> None:
-        self.manifest, self.sampling, self.pixels, self.read_timeout = manifest, sampling, pixels, read_timeout
-        self.views = views
+    manifest: Manifest
+    sampling: ClipSampling
+    views: Views
+    pixels: Literal["rgb", "yuv"] = "rgb"
+    read_timeout: float = 60.0
 
     def __len__(self) -> int:
         return len(self.manifest)
