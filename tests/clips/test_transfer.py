@@ -135,11 +135,6 @@ def test_pieces_are_nearly_equal_and_part_no_visit() -> None:
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_a_collate_fn_of_the_users_own_gets_whole_mini_batches(folder: Path) -> None:
-    loader = loader_of(videos(folder), workers=2, repeats=1, collate_fn=len)
-    assert list(loader) == [step.shape.clips for step in Plan(SCHEDULE, 6 * VIDEOS).epoch(0)]
-
-
 def test_a_timeout_is_for_what_a_worker_reads() -> None:
     # Mini-batches have up to 32 clips, the baseline's 2.
     data, sampler = TensorDataset(torch.zeros(1)), MultigridSampler(Plan(SCHEDULE, 203), range)  # type: ignore[arg-type]

@@ -44,21 +44,19 @@ def starts(views: Views, sampling: ClipSampling, length: int) -> list[int]:
 # --- in time ---
 
 
-def test_ten_clips_of_kinetics_never_reach_the_end() -> None:
-    # 300 frames and a span of 64 leave 236 before the last start: 236 i / 10, cut off.
-    assert starts(Views(), KINETICS, 300) == [0, 23, 47, 70, 94, 118, 141, 165, 188, 212]
-
-
-def test_ten_clips_with_offset_sampling_are_equally_far_apart() -> None:
-    # 236 / 9 is 26.2.
-    assert starts(Views(positions="offset"), KINETICS, 300) == [0, 26, 52, 78, 104, 130, 156, 182, 208, 234]
-
-
-def test_ten_clips_of_charades_reach_from_the_first_frame_to_the_last() -> None:
-    # 64 frames at stride 2 reach over 127; of 300, 173 are left: 173 i / 9, rounded.
-    views = Views(positions="charades")
-    assert starts(views, CHARADES, 300) == [0, 19, 38, 58, 77, 96, 115, 135, 154, 173]
-    assert views.grids(CHARADES, 300, 256, 340)[-1].indices[-1] == 299
+@pytest.mark.parametrize(
+    ("positions", "sampling", "expected"),
+    [
+        # 300 frames and a span of 64 leave 236 before the last start: 236 i / 10, cut off, never reaches the end.
+        ("kinetics", KINETICS, [0, 23, 47, 70, 94, 118, 141, 165, 188, 212]),
+        # Equally far apart: 236 / 9 is 26.2.
+        ("offset", KINETICS, [0, 26, 52, 78, 104, 130, 156, 182, 208, 234]),
+        # 64 frames at stride 2 reach over 127, and the last clip to the last frame: 173 i / 9, rounded.
+        ("charades", CHARADES, [0, 19, 38, 58, 77, 96, 115, 135, 154, 173]),
+    ],
+)
+def test_ten_clips_of_the_protocols(positions: Any, sampling: ClipSampling, expected: list[int]) -> None:
+    assert starts(Views(positions=positions), sampling, 300) == expected
 
 
 @pytest.mark.parametrize("positions", ["kinetics", "offset", "charades"])
