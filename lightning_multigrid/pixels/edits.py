@@ -99,9 +99,8 @@ def _blend(name: str, clips: Tensor, ratios: Tensor) -> None:
     if name == "brightness":
         clips.mul_(ratios)
     elif name == "sharpness":
-        inner = clips[
-            ..., 1:-1, 1:-1
-        ]  # borders stay; in the blurred frame a pixel counts 5 times as much as neighbours
+        inner = clips[..., 1:-1, 1:-1]  # borders stay
+        # In the blurred frame a pixel counts 5 times as much as each of its neighbours.
         mean = F.avg_pool2d(clips.flatten(0, 2), 3, stride=1).view_as(inner)
         inner.lerp_(mean.mul_(9 / 13).add_(inner, alpha=4 / 13), 1 - ratios)
     else:
