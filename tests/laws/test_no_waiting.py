@@ -23,7 +23,7 @@ EDITS = Augmentation(rand_augment=2, erasing=0.5)
 
 
 class NoWaiting(L.Callback):
-    """Watches the last epoch, but for its first and last steps; in the first epoch the module looks at labels."""
+    """Watches the last epoch, but for its first and last steps; in the first step the module looks at labels."""
 
     def __init__(self) -> None:
         self.watched = 0
