@@ -492,4 +492,5 @@ def test_metrics_are_logged_once_an_epoch() -> None:
     host = trainer()
     (first,) = host.validate(classifier, batches, verbose=False)
     assert classifier.logged == 1
-    assert host.validate(classifier, batches, verbose=False) == [first]  # nothing is kept from the epoch before
+    classifier.validation_step((torch.rand(2, 3, 2, 4, 4), torch.tensor([0, 1])), 0)  # as if one were interrupted
+    assert host.validate(classifier, batches, verbose=False) == [first]  # nothing is kept from before
