@@ -490,7 +490,7 @@ def test_metrics_are_logged_once_an_epoch() -> None:
     batches = DataLoader(TensorDataset(torch.rand(12, 3, 2, 4, 4), torch.arange(12) % 4), batch_size=2)
     classifier = Counting(model, 4)
     host = trainer()
+    classifier.validation_step((torch.rand(2, 3, 2, 4, 4), torch.tensor([0, 1])), 0)  # as if one were interrupted
     (first,) = host.validate(classifier, batches, verbose=False)
     assert classifier.logged == 1
-    classifier.validation_step((torch.rand(2, 3, 2, 4, 4), torch.tensor([0, 1])), 0)  # as if one were interrupted
     assert host.validate(classifier, batches, verbose=False) == [first]  # nothing is kept from before
