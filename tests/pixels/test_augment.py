@@ -162,6 +162,11 @@ def test_erasing_fills_one_rectangle_with_noise() -> None:
     assert len(set(shares)) > 1
 
 
+def test_operations_happen_with_their_probability() -> None:
+    edited, _ = augmented(Augmentation(rand_augment=2, operation_probability=0.0), clips())
+    assert torch.allclose(edited, clips(), atol=1e-5)
+
+
 def test_erasing_happens_with_its_probability() -> None:
     images = clips()[:1].expand(400, 3, 6, 24, 24)
     edited, _ = augmented(Augmentation(erasing=0.25), images, torch.zeros(400), tuple(range(400)))
