@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
 from typing_extensions import Self
 
+from lightning_multigrid.clips.sampling import SourceGrid
 from lightning_multigrid.pixels import PackedCrops, PixelFormat, RgbFormat, YuvClip, to_device
 
 
@@ -33,7 +33,8 @@ class Clip:
     """A decoded clip: T x h x w x 3 uint8, or YUV planes, to be resampled to `size` x `size` pixels.
 
     `broken` are the videos that were tried before this one; if there are any, the clip is a substitute. Its own video
-    stands there too, as `kept`, if it is damaged. `seed` is for what is drawn for the clip on the device.
+    stands there too, as `kept`, if it is damaged. `seed` is for what is drawn for the clip on the device. In evaluation
+    the crop holds the frames of all `views` of its video, each once, and these lie in it.
     """
 
     crop: Tensor | YuvClip
@@ -43,27 +44,32 @@ class Clip:
     index: int
     broken: tuple[BrokenVideo, ...] = ()
     seed: int = 0
+    views: tuple[SourceGrid, ...] = ()
 
 
-class PixelBatch:
-    """Decoded pixels on their way to the device, moved and pinned like a tensor: flat bytes, and what they mean.
+class ClipBatch:
+    """Clips on their way to the device, moved and pinned like a tensor: flat bytes, and what they mean.
 
     Not a dataclass: Lightning's half and double precision look into dataclasses, and refuse frozen ones. The `pieces`
-    are the bytes of the blocks, one flat tensor from each worker that read a part, which is cheap to hand over.
-    `formats`, `labels` and `indices` (of the videos in the dataset) have an entry for each block, which is frames x
-    height x width x 3, uint8, or YUV planes; `size` is the height and width to resample to, in pixels (S).
+    are the bytes of the crops, one flat tensor from each worker that read a part, which is cheap to hand over.
+    `formats`, `labels`, `indices` (of the videos in the dataset), `flips`, `seeds` and `views` have an entry for each
+    clip; `size` is the height and width to resample to, in pixels (S).
+    `resample_clips(batch.crops(), batch.size, flips=batch.flips)` makes training clips the model's input.
     """
 
-    def __init__(
-        self, blocks: Sequence[Tensor | YuvClip], samples: Sequence[Any], broken: tuple[BrokenVideo, ...]
-    ) -> None:
-        self.pieces: tuple[Tensor, ...] = (_flat_bytes(blocks),)
+    def __init__(self, clips: Sequence[Clip]) -> None:
+        crops = [clip.crop for clip in clips]
+        self.pieces: tuple[Tensor, ...] = (_flat_bytes(crops),)
         self.formats: tuple[PixelFormat, ...] = tuple(
-            block.format if isinstance(block, YuvClip) else RgbFormat(*block.shape[:3]) for block in blocks
+            crop.format if isinstance(crop, YuvClip) else RgbFormat(*crop.shape[:3]) for crop in crops
         )
-        self.labels: tuple[tuple[int, ...], ...] = tuple(sample.labels for sample in samples)
-        self.indices: tuple[int, ...] = tuple(sample.index for sample in samples)
-        self.size, self.broken = samples[0].size, broken
+        self.labels = tuple(clip.labels for clip in clips)
+        self.indices = tuple(clip.index for clip in clips)
+        self.flips = tuple(clip.flip for clip in clips)
+        self.seeds = tuple(clip.seed for clip in clips)
+        self.views = tuple(clip.views for clip in clips)
+        self.broken = tuple(video for clip in clips for video in clip.broken)
+        self.size = clips[0].size
 
     def __len__(self) -> int:
         return len(self.formats)
@@ -72,16 +78,21 @@ class PixelBatch:
     def device(self) -> torch.device:
         return self.pieces[0].device
 
-    def blocks(self) -> PackedCrops:
-        """The blocks, frames x height x width x 3 each or YUV planes, as views of the bytes."""
+    @property
+    def frames(self) -> int:
+        """Frames of each clip (T)."""
+        return self.formats[0].frames
+
+    def crops(self) -> PackedCrops:
+        """The crops, T x h x w x 3 each or YUV planes, as views of the bytes."""
         return PackedCrops(self.pieces, self.formats)
 
     def class_ids(self) -> Tensor:
-        """The single label of each block: B, int64, on the device of the pixels."""
+        """The single label of each clip: B, int64, on the device of the pixels."""
         return to_device(torch.tensor([label for (label,) in self.labels]), self.device)
 
     def multi_hot(self, num_classes: int) -> Tensor:
-        """1 for each label of each block, else 0: B x num_classes, float32, on the device of the pixels."""
+        """1 for each label of each clip, else 0: B x num_classes, float32, on the device of the pixels."""
         hot = torch.zeros(len(self), num_classes)
         for row, labels in zip(hot, self.labels, strict=True):
             row[list(labels)] = 1
@@ -103,9 +114,9 @@ class PixelBatch:
         return batch
 
 
-def _flat_bytes(blocks: Sequence[Tensor | YuvClip]) -> Tensor:
-    """The bytes of some frames in one tensor; a worker puts it where the main process finds it without a copy."""
-    data = [block.data if isinstance(block, YuvClip) else block.reshape(-1) for block in blocks]
+def _flat_bytes(crops: Sequence[Tensor | YuvClip]) -> Tensor:
+    """The bytes of some crops in one tensor; a worker puts it where the main process finds it without a copy."""
+    data = [crop.data if isinstance(crop, YuvClip) else crop.reshape(-1) for crop in crops]
     flat = torch.empty(sum(map(len, data)), dtype=torch.uint8)
     if get_worker_info() is not None:
         flat.share_memory_()  # type: ignore[no-untyped-call]
@@ -130,27 +141,6 @@ def _copied_aside(pieces: Sequence[Tensor], device: torch.device) -> tuple[Tenso
     return copies
 
 
-class ClipBatch(PixelBatch):
-    """Clips of one length and size, a block each, with the `flips` and `seeds` of each clip.
-
-    `resample_clips(batch.crops(), batch.size, flips=batch.flips)` makes it the model's input.
-    """
-
-    def __init__(self, clips: Sequence[Clip]) -> None:
-        super().__init__([clip.crop for clip in clips], clips, tuple(video for clip in clips for video in clip.broken))
-        self.flips = tuple(clip.flip for clip in clips)
-        self.seeds = tuple(clip.seed for clip in clips)
-
-    @property
-    def frames(self) -> int:
-        """Frames of each clip (T)."""
-        return self.formats[0].frames
-
-    def crops(self) -> PackedCrops:
-        """The crops, T x h x w x 3 each or YUV planes, as views of the bytes."""
-        return self.blocks()
-
-
 class _CollateClips:
     """Makes the mini-batch of some clips, which must not differ in frames or size."""
 
@@ -163,7 +153,7 @@ class _CollateClips:
     def join(self, batches: Sequence[ClipBatch]) -> ClipBatch:
         """Joins the parts of a mini-batch that several workers read, without copying the pixels."""
         joined = copy.copy(batches[0])
-        for name in ("pieces", "formats", "labels", "indices", "broken", "flips", "seeds"):
+        for name in ("pieces", "formats", "labels", "indices", "flips", "seeds", "views", "broken"):
             setattr(joined, name, tuple(chain.from_iterable(getattr(batch, name) for batch in batches)))
         return joined
 

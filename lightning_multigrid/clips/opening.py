@@ -4,6 +4,7 @@ import warnings
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 from torch import Tensor
 
@@ -13,7 +14,7 @@ from lightning_multigrid.sources import Manifest
 
 
 class Stretch:
-    """The frames of a video that are shown within [start, end), in seconds; counted from 0, and read as those are.
+    """The frames of a video that are shown within [start, end), in seconds, or all; counted from 0.
 
     A frame is shown until the next one is, and belongs to the stretch in which the middle of that time lies. So
     stretches without a gap share no frame, even if times are rounded. Where that gives none, the frame shown at `start`
@@ -22,8 +23,7 @@ class Stretch:
     Args:
         video: The open video.
         path: Its path, for errors.
-        start: In seconds from the first frame.
-        end: In seconds, after `start`.
+        seconds: Start and end, from the first frame; None for all frames.
 
     Attributes:
         height: H, in pixels.
@@ -34,9 +34,13 @@ class Stretch:
         VideoError: If it begins after the video's end, or the video's rate is unknown.
     """
 
-    def __init__(self, video: VideoReader | FrameFolder, path: str, start: float, end: float) -> None:
-        self._video = video
+    def __init__(self, video: VideoReader | FrameFolder, path: str, seconds: tuple[float, float] | None = None) -> None:
+        self.path, self._video = path, video
         self.rate, self.height, self.width = video.rate, video.height, video.width
+        self._frames = range(len(video))
+        if seconds is None:
+            return
+        start, end = seconds
         if not video.rate:
             raise VideoError(path, f"has no known frame rate, which its stretch from {start:g} to {end:g} s needs")
         ends = video.time_of(len(video))
@@ -46,14 +50,13 @@ class Stretch:
         def middle(frame: int) -> float:
             return (video.time_of(frame) + video.time_of(frame + 1)) / 2
 
-        frames = range(len(video))
-        first, after = (bisect_left(frames, seconds, key=middle) for seconds in (start, end))
+        first, after = (bisect_left(self._frames, moment, key=middle) for moment in seconds)
         if first == after:
-            first = max(0, bisect_right(frames, start, key=video.time_of) - 1)
-        self._first, self._length = first, max(1, after - first)
+            first = max(0, bisect_right(self._frames, start, key=video.time_of) - 1)
+        self._frames = range(first, max(first + 1, after))
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._frames)
 
     @property
     def damage(self) -> Damage:
@@ -66,42 +69,32 @@ class Stretch:
 
     def time_in_video(self, frame: int) -> float:
         """Seconds from the first frame of the video to a frame of the stretch, or to the end of the last."""
-        return self._video.time_of(self._first + frame)
+        return self._video.time_of(self._frames.start + frame)
 
-    def read(self, indices: Sequence[int], box: Box | None = None) -> Tensor:
-        """Reads frames of the stretch. Arguments and errors are those of `VideoReader.read`."""
-        return self._video.read(self._shifted(indices), box)
-
-    def read_yuv(self, indices: Sequence[int], box: Box | None = None) -> YuvClip | Tensor:
-        """Reads frames of the stretch as `VideoReader.read_yuv` does, where the video has it, and else as `read`."""
-        if isinstance(self._video, VideoReader):
-            return self._video.read_yuv(self._shifted(indices), box)
-        return self.read(indices, box)
-
-    def _shifted(self, indices: Sequence[int]) -> list[int]:
-        if outside := [index for index in indices if not 0 <= index < len(self)]:
-            raise IndexError(f"`indices` must lie in 0 to {len(self) - 1} in a stretch of a video, got {outside[0]}.")
-        return [self._first + index for index in indices]
-
-
-Video = VideoReader | FrameFolder | Stretch
-
-_told: set[str] = set()
+    def read(
+        self, indices: Sequence[int], box: Box | None = None, pixels: Literal["rgb", "yuv"] = "rgb"
+    ) -> Tensor | YuvClip:
+        """Reads frames as `VideoReader.read` does, or with `yuv` as its `read_yuv` does, where the video has it."""
+        of_video = [self._frames[index] for index in indices]
+        if pixels == "yuv" and isinstance(self._video, VideoReader):
+            return self._video.read_yuv(of_video, box)
+        return self._video.read(of_video, box)
 
 
 @contextmanager
-def open_row(manifest: Manifest, row: int, read_timeout: float = 60.0) -> Iterator[Video]:
-    """Opens a row of a manifest for a `with`: a video, a folder of frames, or a stretch of either.
+def open_row(manifest: Manifest, row: int, read_timeout: float = 60.0) -> Iterator[Stretch]:
+    """Opens a row of a manifest for a `with`: a video or a folder of frames, or a stretch of it.
 
     A read may take `read_timeout` seconds.
     """
-    path, stretch = manifest.path(row), manifest.stretch(row)
-    with _open(manifest, row, path, read_timeout) as video:
-        yield video if stretch is None else Stretch(video, path, *stretch)
-        if isinstance(video, VideoReader) and video.fallbacks and not video.table.damage:
-            _tell_once(path, _SLOW)
-        if isinstance(video, VideoReader) and video.table.is_hdr:
-            _tell_once(path, _PALE)
+    path = manifest.path(row)
+    opened: VideoReader | FrameFolder
+    if manifest.frame_rate is None:
+        opened = VideoReader(path, frame_table(manifest, row), read_timeout=read_timeout)
+    else:
+        opened = FrameFolder(path, manifest.frame_rate, read_timeout)
+    with opened as video:
+        yield Stretch(video, path, manifest.stretch(row))
 
 
 def frame_table(manifest: Manifest, row: int) -> FrameTable | None:
@@ -120,26 +113,3 @@ def frame_table(manifest: Manifest, row: int) -> FrameTable | None:
             stacklevel=2,
         )
         return None
-
-
-def _open(manifest: Manifest, row: int, path: str, read_timeout: float) -> VideoReader | FrameFolder:
-    if manifest.frame_rate is not None:
-        return FrameFolder(path, manifest.frame_rate, read_timeout)
-    return VideoReader(path, frame_table(manifest, row), read_timeout=read_timeout)
-
-
-_SLOW = (
-    "is not damaged, but frames had to be decoded again from farther ahead, as FFmpeg gave others at first. They are "
-    "exact, and slow to read. `lightning-multigrid prepare` writes such videos anew"
-)
-_PALE = (
-    "has HDR colours, which are read as if they were not, so they look pale. `lightning-multigrid check` names such "
-    "videos; give versions without HDR, if the others have none"
-)
-
-
-def _tell_once(path: str, what: str) -> None:
-    """Names the first video of which something is to be told, once for each process."""
-    if what not in _told:
-        _told.add(what)
-        warnings.warn(f"{path} {what}. Others are not named.", stacklevel=3)

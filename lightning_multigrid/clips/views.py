@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from lightning_multigrid.clips.batch import BrokenVideo, PixelBatch
+from lightning_multigrid.clips.batch import Clip, ClipBatch
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid, crop_side, segment_frame
 from lightning_multigrid.decode import Box
 from lightning_multigrid.pixels import YuvClip, to_device
@@ -126,23 +126,6 @@ CENTRE = Views(clips=1)
 """The view of validation: the centre of the video and of the frame."""
 
 
-@dataclass(frozen=True)
-class VideoViews:
-    """A video decoded for its views, which are to be resampled to `size` x `size` pixels.
-
-    `pixels` are the frames of all views, each once, cropped to the part that the views cover: uint8, n x h x w x 3, or
-    YUV planes. The grids lie in them. `broken` are the videos that were tried before; if there are any, this one is a
-    substitute. It stands there too, as `kept`, if it is damaged.
-    """
-
-    pixels: Tensor | YuvClip
-    grids: tuple[SourceGrid, ...]
-    size: int
-    labels: tuple[int, ...]
-    index: int
-    broken: tuple[BrokenVideo, ...] = ()
-
-
 def share_frames(grids: Sequence[SourceGrid]) -> tuple[list[int], Box, tuple[SourceGrid, ...]]:
     """Returns the frames and the box that some grids cover, and the grids as they lie in those."""
     frames = sorted({index for grid in grids for index in grid.indices})
@@ -170,28 +153,15 @@ def cut_out(pixels: Tensor | YuvClip, grid: SourceGrid) -> Tensor | YuvClip:
     return crop[to_device(torch.tensor(grid.indices), crop.device)]
 
 
-class ViewBatch(PixelBatch):
-    """Videos with equally many views each, on the way from a worker to the device."""
-
-    def __init__(self, videos: Sequence[VideoViews], broken: tuple[BrokenVideo, ...]) -> None:
-        super().__init__([video.pixels for video in videos], videos, broken)
-        self.grids = tuple(video.grids for video in videos)
-
-    def crops(self) -> Iterator[Tensor | YuvClip]:
-        """The crops of all views of the first video, T x h x w x 3 each, then those of the next."""
-        for block, grids in zip(self.blocks(), self.grids, strict=True):
-            for grid in grids:
-                yield cut_out(block, grid)
-
-
-def collate_views(videos: Sequence[VideoViews]) -> ViewBatch:
+def collate_views(videos: Sequence[Clip]) -> ClipBatch:
     """Makes the mini-batch of some videos without the substitutes, so that metrics leave broken videos out.
 
     If all are substitutes, one stays, as a model needs one. Metrics see from its index that it counts elsewhere.
     """
-    broken = tuple(tried for video in videos for tried in video.broken)
     own = [video for video in videos if all(tried.kept for tried in video.broken)]
-    return ViewBatch(own or videos[:1], broken)
+    batch = ClipBatch(own or videos[:1])
+    batch.broken = tuple(tried for video in videos for tried in video.broken)
+    return batch
 
 
 class VideoBatch(Sequence[Any]):
@@ -205,16 +175,17 @@ class VideoBatch(Sequence[Any]):
 
     def __init__(
         self,
-        views: ViewBatch,
+        batch: ClipBatch,
         resample: Callable[[list[Tensor | YuvClip], int], Tensor],
         labels: Tensor | None,
         paths: Sequence[str],
-        classes: tuple[str, ...] = (),
+        classes: tuple[str, ...],
+        most: int,
     ) -> None:
         self.labels, self.paths, self.classes = labels, tuple(paths), classes
-        self.indices = to_device(torch.tensor(views.indices), views.device)
-        self.per_video = len(views.grids[0])
-        self._views, self._resample = views, resample
+        self.indices = to_device(torch.tensor(batch.indices), batch.device)
+        self.per_video = len(batch.views[0])
+        self._batch, self._resample, self._most = batch, resample, most
 
     def __len__(self) -> int:
         return 2
@@ -227,12 +198,18 @@ class VideoBatch(Sequence[Any]):
             labels = self.labels.repeat_interleave(self.per_video, dim=0)
         return (self._clips, labels)[item]
 
-    def chunks(self, views: int | None) -> Iterator[Tensor]:
-        """The clips of all views, at most `views` at a time or all of them: n x 3 x T x S x S."""
-        rest = self._views.crops()
-        while crops := list(islice(rest, views)):
-            yield self._resample(crops, self._views.size)
+    def chunks(self) -> Iterator[Tensor]:
+        """The clips of all views, at most `most` at a time: n x 3 x T x S x S."""
+        rest = self._crops()
+        while crops := list(islice(rest, self._most)):
+            yield self._resample(crops, self._batch.size)
 
     @cached_property
     def _clips(self) -> Tensor:
-        return self._resample(list(self._views.crops()), self._views.size)
+        return self._resample(list(self._crops()), self._batch.size)
+
+    def _crops(self) -> Iterator[Tensor | YuvClip]:
+        """The crops of all views of the first video, T x h x w x 3 each, then those of the next."""
+        for crop, views in zip(self._batch.crops(), self._batch.views, strict=True):
+            for view in views:
+                yield cut_out(crop, view)

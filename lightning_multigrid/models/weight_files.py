@@ -25,7 +25,7 @@ _STATE_KEYS = ("model_state", "state_dict", "blobs", "model")
 
 
 def read_file(path: str | os.PathLike[str]) -> Any:
-    """Returns the content of a file of weights: tensors in plain containers. Refuses files with other objects."""
+    """Returns the content of a file of weights: tensors or arrays in plain containers. Refuses other objects."""
     with Path(path).open("rb") as file:
         try:
             if file.read(16).startswith(_TORCH):
@@ -71,7 +71,8 @@ def find_tensors(content: Any) -> dict[str, Tensor]:
     if not isinstance(content, Mapping):
         raise TypeError(f"Weights must be a mapping of names to tensors, got {type(content).__name__}.")
     content = next((content[key] for key in _STATE_KEYS if isinstance(content.get(key), Mapping)), content)
-    return {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    tensors = {name: value.tensor if isinstance(value, _Array) else value for name, value in content.items()}
+    return {name: value for name, value in tensors.items() if isinstance(name, str) and isinstance(value, Tensor)}
 
 
 class _DType:
@@ -101,15 +102,6 @@ class _Array:
         self.tensor = torch.from_numpy(flat.reshape(shape, order="F" if fortran else "C"))
 
 
-def _from_buffer(content: bytes, dtype: _DType, shape: tuple[int, ...], order: str, axes: object = None) -> _Array:
-    """Stands for the function that makes an array in protocol 5."""
-    if axes is not None:
-        raise pickle.UnpicklingError("array that is neither row-major nor column-major")
-    array = _Array()
-    array.__setstate__((1, shape, dtype, order == "F", content))
-    return array
-
-
 def _bytes(text: str = "", encoding: str = "latin1") -> bytes:
     """Stands for `_codecs.encode` and `bytes()`, with which Python 3 writes bytes in the protocols of Python 2."""
     if encoding != "latin1":
@@ -118,11 +110,10 @@ def _bytes(text: str = "", encoding: str = "latin1") -> bytes:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Unpickles containers, numbers, text, and arrays as tensors."""
+    """Unpickles containers, numbers, text and arrays."""
 
     _KNOWN: ClassVar[dict[str, Callable[..., Any]]] = {
         "numpy.core.multiarray._reconstruct": _Array,
-        "numpy.core.numeric._frombuffer": _from_buffer,
         "numpy.ndarray": _Array,
         "numpy.dtype": _DType,
         "_codecs.encode": _bytes,
@@ -137,18 +128,3 @@ class _ArrayUnpickler(pickle.Unpickler):
             # The words of `torch.load`, so that `read_file` finds the name in either error.
             raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")
         return self._KNOWN[known]
-
-    def load(self) -> Any:
-        return _as_tensors(super().load(), {})
-
-
-def _as_tensors(content: Any, done: dict[int, Any]) -> Any:
-    """Replaces arrays in dicts by tensors. Each dict is `done` once: it may be within many others, or within itself."""
-    if isinstance(content, _Array):
-        return content.tensor
-    if not isinstance(content, dict):
-        return content
-    if id(content) not in done:
-        done[id(content)] = {}
-        done[id(content)].update({name: _as_tensors(value, done) for name, value in content.items()})
-    return done[id(content)]

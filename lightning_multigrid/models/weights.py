@@ -17,7 +17,6 @@ from lightning_multigrid.models.weight_names import name_tables
 
 logger = logging.getLogger(__name__)
 
-_CLASSIFIER = "head.projection.weight"
 # How many names of each kind a printed report shows; the report itself holds all.
 _SHOWN = 8
 
@@ -49,9 +48,6 @@ class WeightsReport:
 
     def __str__(self) -> str:
         lines = [f"{len(self.loaded)} tensors loaded ({self.naming}), {len(self.inflated)} of them inflated over time."]
-        given, own = self.mismatched.get(_CLASSIFIER, ((0,), (0,)))
-        if given[0] != own[0]:
-            lines.append(f"The classifier keeps its values: {given[0]} classes in the weights, {own[0]} in the model.")
         mismatched = [f"{name} ({_shape(given)}, not {_shape(own)})" for name, (given, own) in self.mismatched.items()]
         lines += _listed("of another shape", mismatched)
         lines += _listed("missing in the weights", self.missing)

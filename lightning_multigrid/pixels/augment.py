@@ -14,10 +14,8 @@ from random import Random
 import torch
 from torch import Tensor
 
-from lightning_multigrid.pixels.edits import draw_edits, draw_rectangle, erase, rand_augment
+from lightning_multigrid.pixels.edits import MAGNITUDES, draw_edits, draw_rectangle, erase, rand_augment
 from lightning_multigrid.pixels.yuv import to_device
-
-_MAGNITUDES = 31  # of RandAugment, from 0 to 30
 
 
 @dataclass(frozen=True)
@@ -51,8 +49,8 @@ class Augmentation:
         for name in ("mixup", "cutmix", "rand_augment"):
             if getattr(self, name) < 0:
                 raise ValueError(f"`{name}` must be at least 0, which is none, got {getattr(self, name)}.")
-        if not 0 <= self.magnitude < _MAGNITUDES:
-            raise ValueError(f"`magnitude` must be in [0, {_MAGNITUDES - 1}], got {self.magnitude}.")
+        if not 0 <= self.magnitude < MAGNITUDES:
+            raise ValueError(f"`magnitude` must be in [0, {MAGNITUDES - 1}], got {self.magnitude}.")
         for name in ("operation_probability", "erasing"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"`{name}` must be a probability in [0, 1], got {getattr(self, name)}.")

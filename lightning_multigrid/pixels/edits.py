@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from lightning_multigrid.pixels.yuv import to_device
 
-_MAGNITUDES = 31  # of RandAugment, from 0 to 30
+MAGNITUDES = 31
+"""Of RandAugment, from 0 to 30."""
 _MOVES = ("shear x", "shear y", "translate x", "translate y", "rotate")
 _BLENDS = ("brightness", "colour", "contrast", "sharpness")
 _OTHERS = ("posterize", "solarize", "autocontrast", "equalize")
@@ -42,7 +43,7 @@ def rand_augment(clips: Tensor, edits: Sequence[Sequence[tuple[str, int]]], magn
         magnitude: Strength of all operations, from 0 to 30.
         fill: Colour of pixels from outside a frame, 3.
     """
-    strength, size, device = magnitude / (_MAGNITUDES - 1), clips.shape[-1], clips.device
+    strength, size, device = magnitude / (MAGNITUDES - 1), clips.shape[-1], clips.device
     whole = at = list(range(len(clips)))  # which clip is where
     for edit in edits:
         families = [_FAMILIES[name] for name, _ in edit]
@@ -98,9 +99,8 @@ def _blend(name: str, clips: Tensor, ratios: Tensor) -> None:
     if name == "brightness":
         clips.mul_(ratios)
     elif name == "sharpness":
-        inner = clips[
-            ..., 1:-1, 1:-1
-        ]  # borders stay; in the blurred frame a pixel counts 5 times as much as neighbours
+        inner = clips[..., 1:-1, 1:-1]  # borders stay
+        # In the blurred frame a pixel counts 5 times as much as each of its neighbours.
         mean = F.avg_pool2d(clips.flatten(0, 2), 3, stride=1).view_as(inner)
         inner.lerp_(mean.mul_(9 / 13).add_(inner, alpha=4 / 13), 1 - ratios)
     else:

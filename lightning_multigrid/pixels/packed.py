@@ -9,7 +9,7 @@ Legend: B clips, T frames, h and w source pixels of one crop, H and W of the blo
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import Any, NamedTuple, TypeAlias, overload
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -41,22 +41,23 @@ PixelFormat: TypeAlias = RgbFormat | YuvFormat
 Crop: TypeAlias = Tensor | YuvClip  # T x h x w x 3 uint8, or YUV planes
 
 
-class PackedCrops(Sequence[Crop]):
+class PackedCrops:
     """Crops whose bytes lie one after the other in a few tensors; each crop is a view of them.
 
     Args:
         pieces: The bytes, flat uint8; no crop lies in two of them.
         formats: What the bytes of each crop mean.
 
-    >>> PackedCrops([torch.zeros(12, dtype=torch.uint8)], [RgbFormat(1, 2, 1), RgbFormat(1, 1, 2)])[1].shape
-    torch.Size([1, 1, 2, 3])
+    >>> crops = PackedCrops([torch.zeros(12, dtype=torch.uint8)], [RgbFormat(1, 2, 1), RgbFormat(1, 1, 2)])
+    >>> [crop.shape for crop in crops]
+    [torch.Size([1, 2, 1, 3]), torch.Size([1, 1, 2, 3])]
     """
 
     def __init__(self, pieces: Sequence[Tensor], formats: Sequence[PixelFormat]) -> None:
         self.pieces, self.formats = tuple(pieces), tuple(formats)
 
     @classmethod
-    def of(cls, crops: Sequence[Crop]) -> "PackedCrops":
+    def of(cls, crops: "Crops") -> "PackedCrops":
         if isinstance(crops, cls):
             return crops
         formats = [crop.format if isinstance(crop, YuvClip) else RgbFormat(*crop.shape[:3]) for crop in crops]
@@ -73,13 +74,6 @@ class PackedCrops(Sequence[Crop]):
             data, rest = rest.tensor_split([format.nbytes])
             yield format.view(data)
 
-    @overload
-    def __getitem__(self, place: int) -> Crop: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Crop]: ...
-    def __getitem__(self, place: int | slice) -> Crop | Sequence[Crop]:
-        return list(self)[place]
-
     @property
     def device(self) -> torch.device:
         return self.pieces[0].device
@@ -95,6 +89,9 @@ class PackedCrops(Sequence[Crop]):
             for first in range(places[0], places[-1] + 1, most):
                 part = slice(first, min(first + most, places[-1] + 1))
                 yield Block(part, *_PIXELS[kind](data, starts[part], self.formats[part]))
+
+
+Crops: TypeAlias = Sequence[Crop] | PackedCrops
 
 
 class Block(NamedTuple):

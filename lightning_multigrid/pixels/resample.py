@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample, interpolate
 
-from lightning_multigrid.pixels.packed import Block, PackedCrops
+from lightning_multigrid.pixels.packed import Block, Crops, PackedCrops
 from lightning_multigrid.pixels.yuv import YuvClip, to_device
 
 # Mean and deviation of the channels, in units of the whole range: those of the paper's code base.
@@ -27,7 +27,7 @@ STD = (0.225, 0.225, 0.225)
 
 
 def resample_clips(
-    crops: Sequence[Tensor | YuvClip],
+    crops: Crops,
     size: int,
     *,
     flips: Sequence[bool] | None = None,
@@ -61,22 +61,20 @@ def resample_clips(
     torch.Size([2, 3, 8, 16, 16])
     """
     check_normalisation(mean, std)
-    _check(crops, size, flips)
+    packed = _checked(crops, size, flips)
     if together and antialias:
         raise ValueError("Crops cannot be resampled together with `antialias`; leave `together` out.")
-    # Of packed crops no views are made, which would cost the host more than all the rest.
-    first = crops if isinstance(crops, PackedCrops) else PackedCrops.of(crops[:1])
-    device, frames = first.device, first.formats[0].frames
+    device, frames = packed.device, packed.formats[0].frames
     # One multiplication and one addition: x / (255 std) - mean / std, C x 1 x 1 x 1.
     factors = [1 / (255 * s) for s in std] + [-m / s for m, s in zip(mean, std, strict=True)]
-    flips = flips or [False] * len(crops)
-    clips = torch.empty(len(crops), 3, frames, size, size, dtype=torch.float32, device=device)
+    flips = flips or [False] * len(packed)
+    clips = torch.empty(len(packed), 3, frames, size, size, dtype=torch.float32, device=device)
     if device.type != "cpu" and not antialias if together is None else together:
-        for block in PackedCrops.of(crops).blocks():
+        for block in packed.blocks():
             _resample_block(block, size, flips[block.part], factors, out=clips[block.part])
         return clips
     scale, shift = to_device(torch.tensor(factors, dtype=torch.float32), device).view(2, 3, 1, 1, 1)
-    for clip, crop, flip in zip(clips, crops, flips, strict=True):
+    for clip, crop, flip in zip(clips, packed, flips, strict=True):
         pixels = _rgb(crop, flip)
         resized = interpolate(pixels, size=(size, size), mode="bilinear", align_corners=False, antialias=antialias)
         torch.addcmul(shift, resized, scale, out=clip)
@@ -123,24 +121,22 @@ def check_normalisation(mean: Sequence[float], std: Sequence[float]) -> None:
         raise ValueError(f"`mean` and `std` must have 3 entries, `std` above 0; got {mean=} and {std=}.")
 
 
-def _check(crops: Sequence[Tensor | YuvClip], size: int, flips: Sequence[bool] | None) -> None:
+def _checked(crops: Crops, size: int, flips: Sequence[bool] | None) -> PackedCrops:
     if not crops:
         raise ValueError("`crops` is empty; at least one crop is needed.")
     if size < 1:
         raise ValueError(f"`size` must be at least 1, got {size}.")
     if flips is not None and len(flips) != len(crops):
         raise ValueError(f"`flips` must have one entry per crop: got {len(flips)} for {len(crops)} crops.")
-    if isinstance(crops, PackedCrops):  # without views of the crops, which cost the host more than the rest
-        lengths = [format.frames for format in crops.formats]
-    else:
-        lengths = [len(crop) for crop in crops]
-        for index, crop in enumerate(crops):
-            if isinstance(crop, Tensor) and crop.dtype != torch.uint8:
-                raise TypeError(f"Crops must be uint8, got {crop.dtype} for crop {index}. Normalisation is done here.")
-            if isinstance(crop, Tensor) and (crop.ndim != 4 or crop.shape[3] != 3 or 0 in crop.shape):
-                raise ValueError(
-                    f"Crops must be frames x height x width x 3, got {tuple(crop.shape)} for crop {index}."
-                )
+    # Of packed crops no views are made, which would cost the host more than all the rest.
+    for index, crop in enumerate([] if isinstance(crops, PackedCrops) else crops):
+        if isinstance(crop, Tensor) and crop.dtype != torch.uint8:
+            raise TypeError(f"Crops must be uint8, got {crop.dtype} for crop {index}. Normalisation is done here.")
+        if isinstance(crop, Tensor) and (crop.ndim != 4 or crop.shape[3] != 3 or 0 in crop.shape):
+            raise ValueError(f"Crops must be frames x height x width x 3, got {tuple(crop.shape)} for crop {index}.")
+    packed = PackedCrops.of(crops)
+    lengths = [format.frames for format in packed.formats]
     for index, length in enumerate(lengths):
         if length != lengths[0]:
             raise ValueError(f"Crops must have one length: crop 0 has {lengths[0]} frames, {index} has {length}.")
+    return packed

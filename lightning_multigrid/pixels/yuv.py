@@ -150,7 +150,7 @@ def weights(matrix: str, full_range: bool) -> tuple[float, ...]:
 def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Copies a tensor from the CPU to a device, without waiting for the device to finish its work.
 
-    `torch.tensor(values, device="cuda")` and `.to("cuda")` would wait, at every step. Pixels: `PixelBatch.to`.
+    `torch.tensor(values, device="cuda")` and `.to("cuda")` would wait, at every step. Pixels: `ClipBatch.to`.
 
     >>> to_device(torch.zeros(2), torch.device("meta")).device
     device(type='meta')

@@ -25,28 +25,22 @@ class BrokenVideos:
     def __init__(self, max_bad_fraction: float) -> None:
         require(0 <= max_bad_fraction <= 1, "max_bad_fraction", max_bad_fraction, "a share in [0, 1]")
         self._most = max_bad_fraction
-        self._damaged: set[str] = set()
+        self._damaged: dict[str, str] = {}
         self._missed: defaultdict[str, set[str]] = defaultdict(set)
         self.reasons: dict[str, str] = {}
 
     def report(self, split: str, broken: Sequence[BrokenVideo], videos: int, trainer: Trainer) -> None:
         """Warns of each broken or damaged video once; raises if too many of the split's `videos` are broken by now."""
         for video in broken:
-            if video.kept:
-                if video.path not in self._damaged:
-                    self._damaged.add(video.path)
-                    message = (
-                        f"{video.path}: {video.reason}, as far as it was read. Its frames are used as FFmpeg decodes "
-                        'them; in training, `damaged="replace"` takes another video. `check --full` names all damage.'
-                    )
-                    warnings.warn(printable(message), DamagedVideoWarning, stacklevel=3)
-                continue
-            if video.path not in self.reasons:
+            path, reason = printable(video.path), printable(video.reason)
+            if video.kept and video.path not in self._damaged:
+                message = f"{path}: {reason}, as far as it was read. Its frames are used as FFmpeg decodes them."
+                warnings.warn(f"{message} `check --full` names all damage.", DamagedVideoWarning, stacklevel=3)
+            if not video.kept and video.path not in self.reasons:
                 fate = "In training another video takes its place, elsewhere it is left out."
-                message = f"Cannot read {video.path}: {video.reason}. {fate}"
-                warnings.warn(printable(message), BrokenVideoWarning, stacklevel=3)
-            self.reasons[video.path] = video.reason
-            if split == "train" or not video.substitute:
+                warnings.warn(f"Cannot read {path}: {reason}. {fate}", BrokenVideoWarning, stacklevel=3)
+            (self._damaged if video.kept else self.reasons)[video.path] = video.reason
+            if not video.kept and (split == "train" or not video.substitute):
                 self._missed[split].add(video.path)
         # In evaluation a rank reads its share of the videos; in training, sooner or later, it reads all of them.
         ranks = 1 if split == "train" else trainer.world_size

@@ -61,7 +61,6 @@ class VideoClassifier(LightningModule):
         warmup_start_factor: Learning rate at the first step of the warm-up, as a share of `lr`, in (0, 1].
         view_fusion: How the probabilities of a video's views are fused: their `mean`, or for each class their `max`
             (Charades).
-        views_per_forward: Most views that test and prediction give to the model at once; it bounds their memory.
         channels_last: Keep the convolutions in `torch.channels_last_3d`, and with them all that is between them: the
             memory format in which half precision is fastest on a GPU. The model's layers must be 3D.
         fused_optimizer: Use the fused implementation of SGD: one kernel for many parameters.
@@ -98,7 +97,6 @@ class VideoClassifier(LightningModule):
         warmup_epochs: float = 0.0,
         warmup_start_factor: float = 0.01,
         view_fusion: Literal["mean", "max"] = "mean",
-        views_per_forward: int = 8,
         channels_last: bool = False,
         fused_optimizer: bool = False,
         optimizer: Callable[[Iterable[Any]], Optimizer] | None = None,
@@ -114,13 +112,10 @@ class VideoClassifier(LightningModule):
         require(norm_weight_decay >= 0, "norm_weight_decay", norm_weight_decay, "at least 0")
         require(0 < layer_decay <= 1, "layer_decay", layer_decay, "in (0, 1]")
         require(view_fusion in ("mean", "max"), "view_fusion", view_fusion, "'mean' or 'max'")
-        require(views_per_forward >= 1, "views_per_forward", views_per_forward, "at least 1")
         require(loss != "bce" or not label_smoothing, "label_smoothing", label_smoothing, "0 with `loss='bce'`")
-        if nesterov and not momentum:
-            raise ValueError("`nesterov=True` needs a momentum, got `momentum=0`. Set one of them otherwise.")
         if optimizer is not None:
             _refuse_settings_of_sgd(lr=lr, momentum=momentum, nesterov=nesterov, fused_optimizer=fused_optimizer)
-        _check_schedule(schedule, milestones, gamma, warmup_epochs, warmup_start_factor)
+        _check_schedule(schedule, milestones, gamma, warmup_epochs)
         # The weights are in the checkpoint already: `VideoClassifier.load_from_checkpoint(path, model=...)`.
         self.save_hyperparameters(ignore=["model", "optimizer"])
         # Copies, because in a subclass `hparams` holds its own arguments: `lr` may be another one there.
@@ -130,11 +125,10 @@ class VideoClassifier(LightningModule):
         self.optimizer, self.layer_decay = optimizer, layer_decay
         self.schedule, self.milestones, self.gamma = schedule, tuple(milestones), gamma
         self.warmup_epochs, self.warmup_start_factor = warmup_epochs, warmup_start_factor
-        self.view_fusion, self.views_per_forward = view_fusion, views_per_forward
+        self.view_fusion = view_fusion
         # The first convolution brings clips of any memory format into that of its weight.
         self.model = model.to(memory_format=torch.channels_last_3d) if channels_last else model
         self._newest_loss: Tensor | None = None  # in memory that a GPU writes to on its own
-        self._labels_were_checked = False
         self.val_metrics = self._new_metrics("val/")
         self.test_metrics = self._new_metrics("test/")
 
@@ -153,17 +147,10 @@ class VideoClassifier(LightningModule):
             )
         return logits
 
-    def on_train_start(self) -> None:
-        # A VideoDataModule has checked the labels of all its videos, in `setup`.
-        checked = getattr(getattr(self.trainer, "datamodule", None), "checked_classes", None)
-        if checked is not None and self.loss == "cross_entropy":
-            self._labels_were_checked = checked <= self.num_classes
-
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         clips, labels = self._unpack(batch)
         logits = self(clips)
-        mixed = self.loss == "cross_entropy" and self._are_probabilities(labels, logits.shape)
-        loss = (self._mixed_loss if mixed else self._compute_loss)(logits, labels)
+        loss = self._compute_loss(logits, labels)
         self.log("train/loss", loss, batch_size=len(clips))
         self._show(loss.detach(), len(clips))
         return loss
@@ -176,19 +163,16 @@ class VideoClassifier(LightningModule):
         self.log("loss", shown, prog_bar=True, logger=False, batch_size=clips)
         self._newest_loss.copy_(loss, non_blocking=True)
 
-    def on_train_epoch_end(self) -> None:
-        self._labels_were_checked = True
-
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self._evaluate(batch, self.val_metrics, views=None)
+        self._evaluate(batch, self.val_metrics)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
-        self._evaluate(batch, self.test_metrics, self.views_per_forward)
+        self._evaluate(batch, self.test_metrics)
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Probabilities, B x C, of videos, or of clips with or without labels."""
         if isinstance(batch, VideoBatch):
-            return self._fuse(self._view_logits(batch, self.views_per_forward))
+            return self._fuse(self._view_logits(batch))
         return self._probabilities(self(batch if isinstance(batch, Tensor) else batch[0]))
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -259,9 +243,9 @@ class VideoClassifier(LightningModule):
             )
         return int(total)
 
-    def _evaluate(self, batch: Any, metrics: MetricCollection, views: int | None) -> None:
+    def _evaluate(self, batch: Any, metrics: MetricCollection) -> None:
         if isinstance(batch, VideoBatch):
-            logits, labels, videos = self._view_logits(batch, views), batch.labels, batch.indices
+            logits, labels, videos = self._view_logits(batch), batch.labels, batch.indices
             assert labels is not None
         else:
             clips, labels = self._unpack(batch)
@@ -287,9 +271,9 @@ class VideoClassifier(LightningModule):
     def on_test_epoch_end(self) -> None:
         self.log_dict(self.test_metrics, prog_bar=True)
 
-    def _view_logits(self, batch: VideoBatch, views: int | None) -> Tensor:
-        """Logits of the views of videos, B x V x C; the model gets at most `views` at once."""
-        logits = torch.cat([self(clips) for clips in batch.chunks(views)])
+    def _view_logits(self, batch: VideoBatch) -> Tensor:
+        """Logits of the views of videos, B x V x C."""
+        logits = torch.cat([self(clips) for clips in batch.chunks()])
         return logits.view(-1, batch.per_video, self.num_classes)
 
     def _fuse(self, logits: Tensor) -> Tensor:
@@ -315,6 +299,9 @@ class VideoClassifier(LightningModule):
                 )
             losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction=reduction)
             return losses if reduction == "mean" else losses.mean(dim=1)
+        if self.training and self._are_probabilities(labels, logits.shape):
+            dtype = torch.promote_types(logits.dtype, labels.dtype)
+            return F.cross_entropy(logits.to(dtype), labels.to(dtype), label_smoothing=self.label_smoothing)
         if labels.shape != logits.shape[:1] or labels.is_floating_point():
             raise ValueError(
                 f"Labels of shape {tuple(labels.shape)} and {labels.dtype} must be {len(logits)} class indices for "
@@ -329,19 +316,15 @@ class VideoClassifier(LightningModule):
             )
         return F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction=reduction)
 
-    def _mixed_loss(self, logits: Tensor, probabilities: Tensor) -> Tensor:
-        """The loss of a mini-batch whose labels are probabilities of classes."""
-        dtype = torch.promote_types(logits.dtype, probabilities.dtype)
-        return F.cross_entropy(logits.to(dtype), probabilities.to(dtype), label_smoothing=self.label_smoothing)
-
     def _are_probabilities(self, labels: Tensor, shape: torch.Size) -> bool:
+        """Whether the labels are those of mixed clips: probabilities of classes."""
         if not labels.is_floating_point() or labels.shape != shape:
             return False
         return not self._checks(labels) or bool(torch.isclose(labels.sum(dim=1), labels.new_ones(()), atol=1e-2).all())
 
     def _checks(self, labels: Tensor) -> bool:
-        """Whether to look at the values of labels. This waits for a GPU, so training does it for one epoch."""
-        return not (labels.is_cuda and self.training and self._labels_were_checked)
+        """Whether to look at the values of labels. This waits for a GPU, so training does it for its first step."""
+        return not (labels.is_cuda and self.training and self.global_step)
 
     def _probabilities(self, logits: Tensor) -> Tensor:
         # In single precision: half precision rounds different scores to equal ones.
@@ -395,13 +378,10 @@ def _refuse_settings_of_sgd(**given: Any) -> None:
             )
 
 
-def _check_schedule(
-    schedule: str, milestones: Sequence[float], gamma: float, warmup_epochs: float, warmup_start_factor: float
-) -> None:
+def _check_schedule(schedule: str, milestones: Sequence[float], gamma: float, warmup_epochs: float) -> None:
     require(schedule in ("steps", "cosine", "constant"), "schedule", schedule, "'steps', 'cosine' or 'constant'")
     require(gamma > 0, "gamma", gamma, "above 0")
     require(warmup_epochs >= 0, "warmup_epochs", warmup_epochs, "at least 0")
-    require(0 < warmup_start_factor <= 1, "warmup_start_factor", warmup_start_factor, "in (0, 1]")
     increasing = all(earlier < later for earlier, later in pairwise((0, *milestones)))
     require(increasing, "milestones", list(milestones), "above 0 and increasing")
     if (schedule == "steps") != bool(milestones):

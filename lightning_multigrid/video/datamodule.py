@@ -1,39 +1,44 @@
 """`VideoDataModule`: videos on disk to float clips on the device, for any LightningModule."""
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, Literal, cast
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 from typing_extensions import override
 
 from lightning_multigrid.clips import (
     CENTRE,
     ClipBatch,
     ClipSampling,
-    PixelBatch,
     RepeatSampler,
-    Rounds,
     VideoBatch,
     VideoDataset,
-    ViewBatch,
     ViewDataset,
     Views,
     collate_clips,
     collate_views,
 )
-from lightning_multigrid.files import reads_within, require
+from lightning_multigrid.files import OutputError, reads_within, require
 from lightning_multigrid.host import LightningDataModule, TrainerFn
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
-from lightning_multigrid.prepare import paths_without_own_table
-from lightning_multigrid.sources import Manifest, ManifestError, Source, VideoList, VideoSource, prepared_manifest
+from lightning_multigrid.prepare import index_in_subprocess, paths_without_own_table, tables_folder
+from lightning_multigrid.sources import (
+    Manifest,
+    ManifestError,
+    Source,
+    TableStore,
+    VideoList,
+    VideoSource,
+    prepared_manifest,
+)
 from lightning_multigrid.video.broken_videos import BrokenVideos
 from lightning_multigrid.video.classifier import VideoClassifier
-from lightning_multigrid.video.kept_tables import KeptTables
 
 Split = Literal["train", "val", "test", "predict"]
 
@@ -57,8 +62,9 @@ class VideoDataModule(LightningDataModule):
     unpacks into the same pairs, and also says which clips belong to which video.
 
     `BrokenVideoWarning` names a broken video once, and `broken` collects all of them. In training another video takes
-    its place; elsewhere it is left out. The LightningModule's own `on_after_batch_transfer`, if it has one, gets the
-    finished mini-batch, although Lightning warns that the data module's hook takes its place.
+    its place; elsewhere it is left out. `DamagedVideoWarning` names a damaged one, whose frames are used as FFmpeg
+    decodes them from its beginning, as by other readers. The LightningModule's own `on_after_batch_transfer`, if it has
+    one, gets the finished mini-batch, although Lightning warns that the data module's hook takes its place.
 
     Args:
         train: Training videos: a list of `path label`, a folder with a folder per class (see `VideoList`), what
@@ -68,8 +74,8 @@ class VideoDataModule(LightningDataModule):
         test: Test videos, given in the same ways.
         predict: Videos to predict, given in the same ways; labels are not needed.
         root: Folder that relative paths in lists start from, or its URL, such as `s3://bucket/videos`, if fsspec and
-            the package of that store are installed; None means the folder of the list. Sources have their own `root`,
-            `multi_label` and `allow_outside_root`, so these are refused if no list or folder is given.
+            the package of that store are installed; None means the folder of the list. It is refused beside folders,
+            and, like `multi_label` and `allow_outside_root`, if there are only sources, which have their own.
         multi_label: Whether a video of a list may have any number of labels.
         num_classes: Number of classes; None counts those of `train`.
         allow_outside_root: Accept lists whose paths lead out of `root`.
@@ -93,19 +99,15 @@ class VideoDataModule(LightningDataModule):
         mean: Mean of each channel, in units of the range 0 to 1.
         std: Standard deviation of each channel, in units of the range 0 to 1.
         antialias: Average over the source pixels between two points of the grid; the paper does not.
-        pixels: What training clips are on their way to the device: `rgb`, or `yuv`, the planes that videos store: half
-            the bytes, and the device computes the colours, equal to RGB's within 3 of 255. `auto` means `yuv` on a
-            CUDA device, else `rgb`. Evaluation is on RGB.
+        pixels: What clips are on their way to the device: `rgb`, or `yuv`, the planes that videos store: half the
+            bytes, and the device computes the colours, equal to RGB's within 3 of 255. `auto` means `yuv` on a CUDA
+            device, else `rgb`.
         repeats: Clips to take from a training video each time it is visited (repeated augmentation). They lie in one
             span as long as a baseline clip, which is decoded once, and each has its own frames in it (on coarse
             grids), crop and flip. An epoch visits every video, so it has `repeats` times as many clips.
-        num_workers: Processes that decode.
-        pin_memory: Copy to a CUDA device from pinned memory, in the background; without CUDA it has no effect.
+        num_workers: Processes that decode. Those of training live as long as it; evaluation starts its own.
         drop_last: Drop the last mini-batch of a training epoch if it is incomplete.
         max_bad_fraction: Largest share of a split's videos that may be broken, in [0, 1].
-        damaged: What to do with training clips for which damage is met while they are decoded: `keep` them as FFmpeg
-            decodes the video from its beginning, as other readers do, or `replace` them as those of broken videos,
-            counted by `max_bad_fraction`. `DamagedVideoWarning` names each video that is kept. Evaluation keeps all.
         read_timeout: Seconds that a read of a video file may take. If a read hangs longer, as on a network drive that
             is gone, the video counts as broken. The next read has half of the time while that one still hangs, and so
             on: where a whole drive is gone, the error comes after about two times `read_timeout`.
@@ -153,10 +155,8 @@ class VideoDataModule(LightningDataModule):
         pixels: Literal["auto", "rgb", "yuv"] = "auto",
         repeats: int = 1,
         num_workers: int = 0,
-        pin_memory: bool = True,
         drop_last: bool = False,
         max_bad_fraction: float = 0.25,
-        damaged: Literal["keep", "replace"] = "keep",
         read_timeout: float = 60.0,
         index: bool | str = True,
     ) -> None:
@@ -164,7 +164,6 @@ class VideoDataModule(LightningDataModule):
         require(batch_size >= 1, "batch_size", batch_size, "at least 1")
         require(num_workers >= 0, "num_workers", num_workers, "at least 0", " 0 decodes in the main process.")
         require(pixels in ("auto", "rgb", "yuv"), "pixels", pixels, "'auto', 'rgb' or 'yuv'")
-        require(damaged in ("keep", "replace"), "damaged", damaged, "'keep' or 'replace'")
         require(repeats >= 1, "repeats", repeats, "at least 1", " 1 takes one clip of a video at a time.")
         require(read_timeout > 0, "read_timeout", read_timeout, "above 0 (seconds)")
         countable = num_classes is None or num_classes >= 1
@@ -182,10 +181,9 @@ class VideoDataModule(LightningDataModule):
         self.test_views.pixels(self.clip_sampling)  # refuses a short side below the size
         self.augment = augment
         self.mean, self.std, self.antialias = mean, std, antialias
-        self.pixels, self.repeats, self.damaged = pixels, repeats, damaged
-        self.num_workers, self.pin_memory, self.drop_last = num_workers, pin_memory, drop_last
+        self.pixels, self.repeats = pixels, repeats
+        self.num_workers, self.drop_last = num_workers, drop_last
         self.read_timeout, self.index = read_timeout, index
-        self._tables = KeptTables(index, read_timeout)
         self._datasets: dict[Split, VideoDataset | ViewDataset] = {}
         self._classes: tuple[str, ...] = ()
         self._broken = BrokenVideos(max_bad_fraction)
@@ -202,12 +200,22 @@ class VideoDataModule(LightningDataModule):
             train = self._read("train", classes=())
             val = self._read("val", train.classes if train else ())
             paths = (paths_without_own_table(manifest) for manifest in (train, val) if manifest is not None)
-            self._tables.make(list(dict.fromkeys(chain(*paths))))
+            self._make_tables(list(dict.fromkeys(chain(*paths))))
 
-    @property
-    def checked_classes(self) -> int | None:
-        """How many classes the labels are known to have, one for each video, since `setup`; None if it isn't known."""
-        return None if self.multi_label else self.num_classes
+    def _make_tables(self, paths: Sequence[str]) -> None:
+        """Makes the frame tables that some videos lack; if they can't be kept, a warning says so."""
+        try:
+            if said := index_in_subprocess(paths, self._tables_folder(), read_timeout=self.read_timeout):
+                rank_zero_info(said)
+        except OutputError as error:
+            warnings.warn(
+                f"{error.strerror} So videos that are not prepared are read from their beginning, three to five "
+                "times as slowly. `index=False` accepts that.",
+                stacklevel=3,
+            )
+
+    def _tables_folder(self) -> str:
+        return self.index if isinstance(self.index, str) else tables_folder()
 
     @override
     def setup(self, stage: str) -> None:
@@ -235,11 +243,11 @@ class VideoDataModule(LightningDataModule):
             if split != "predict":
                 self.num_classes = self._given_num_classes or (train or manifest).num_classes
                 self._check_labels(split, manifest, classes)
-            videos = self._tables.given_to(manifest), self.clip_sampling
+            videos, how = (self._with_tables(manifest), self.clip_sampling), (self._pixels(), self.read_timeout)
             if split == "train":
-                self._datasets[split] = VideoDataset(*videos, self._pixels(), self.read_timeout, self.damaged)
+                self._datasets[split] = VideoDataset(*videos, *how)
             else:
-                self._datasets[split] = ViewDataset(*videos, self._views(split), self._pixels(), self.read_timeout)
+                self._datasets[split] = ViewDataset(*videos, self._views(split), *how)
 
     def manifests(self) -> dict[Split, Manifest]:
         """The videos of each split that has a source; no video is opened.
@@ -281,21 +289,12 @@ class VideoDataModule(LightningDataModule):
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Resamples crops on the device; then calls the LightningModule's own hook."""
         trainer = self.trainer
-        if trainer is None:
-            raise RuntimeError(
-                "`on_after_batch_transfer` needs a Trainer. In a loop of your own, use "
-                "`resample_clips(batch.crops(), batch.size, flips=batch.flips)`."
-            )
+        assert trainer is not None, "a loop of one's own calls `resample_clips`, as `ClipBatch` says"
         stage = trainer.state.stage
         split: Split = "train" if stage is None else cast("Split", stage.dataloader_prefix)
-        if isinstance(batch, PixelBatch):
-            self._broken.report(split, batch.broken, len(self._datasets[split]), trainer)
         if isinstance(batch, ClipBatch):
-            batch = self._training_clips(batch)
-        elif isinstance(batch, ViewBatch):
-            labels = None if split == "predict" else self._labels(split, batch)
-            paths = [self._datasets[split].manifest.path(index) for index in batch.indices]
-            batch = VideoBatch(batch, self._resample, labels, paths, self._classes)
+            self._broken.report(split, batch.broken, len(self._datasets[split]), trainer)
+            batch = self._videos(split, batch) if batch.views[0] else self._training_clips(batch)
         # Of the two hooks Lightning calls the data module's only. The module's default one returns the batch.
         return trainer.lightning_module.on_after_batch_transfer(batch, dataloader_idx)
 
@@ -316,20 +315,28 @@ class VideoDataModule(LightningDataModule):
         with reads_within(self.read_timeout):
             if isinstance(source, VideoSource):
                 return source.read(classes)
-            root = self.root if _is_list(source) else None
-            videos = VideoList(source, root, multi_label=self.multi_label, allow_outside_root=self.allow_outside_root)
+            outside = self.allow_outside_root
+            videos = VideoList(source, self.root, multi_label=self.multi_label, allow_outside_root=outside)
             return videos.read(classes)
 
+    def _with_tables(self, manifest: Manifest) -> Manifest:
+        """Returns a manifest with the frame tables that are kept of its videos; prepared ones have their own."""
+        needs_none = manifest.frame_rate is not None or manifest.tables is not None
+        if needs_none or not self.index or not os.path.isdir(self._tables_folder()):
+            return manifest
+        paths = [manifest.path(row) for row in range(len(manifest))]
+        with reads_within(self.read_timeout):
+            return manifest.with_tables(TableStore(self._tables_folder()).tables(paths))
+
     def _refuse_idle(self) -> None:
-        """Refuses arguments that none of the sources takes."""
-        own = [source for source in self.sources.values() if source is not None and not isinstance(source, VideoSource)]
-        idle = {"multi_label": self.multi_label and not own, "allow_outside_root": self.allow_outside_root and not own}
-        idle["root"] = self.root is not None and not any(map(_is_list, own))
-        for name in (name for name, has_no_effect in idle.items() if has_no_effect):
-            raise ValueError(
-                f"`{name}` is for lists{'' if name == 'root' else ' and folders'}, and none is given, so it has no "
-                "effect. Give it to the source, such as `VideoList`, or leave it out."
-            )
+        """Refuses arguments of lists and folders where all videos come from sources, which have their own."""
+        if all(source is None or isinstance(source, VideoSource) for source in self.sources.values()):
+            for name in ("root", "multi_label", "allow_outside_root"):
+                if getattr(self, name):
+                    raise ValueError(
+                        f"`{name}` is for lists and folders, and none is given, so it has no effect. Give it to the "
+                        "source, such as `VideoList`, or leave it out."
+                    )
 
     def _check_labels(self, split: Split, manifest: Manifest, classes: tuple[str, ...]) -> None:
         if not manifest.labelled:
@@ -356,46 +363,51 @@ class VideoDataModule(LightningDataModule):
             raise RuntimeError(f"The videos of `{split}` are not read yet. Call `setup` for their stage first.")
         training, data = split == "train", self._datasets[split]
         batch_size = self.batch_size if training else max(1, self.batch_size // self._views(split).per_video)
-        sampler = self._sampler(split, data, batch_size)
+        sampler = self._sampler(split, data)
         return DataLoader(
             data,
-            batch_size=None if isinstance(sampler, Rounds) else batch_size,
+            batch_size=batch_size,
             shuffle=training and sampler is None,
             sampler=sampler,
             drop_last=training and self.drop_last,
             collate_fn=collate_clips if training else collate_views,
             num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
+            persistent_workers=training and self.num_workers > 0,  # else there would be twice as many, all the time
             # All views of a video take much memory; torch would keep two mini-batches ready for each worker.
             prefetch_factor=1 if self.num_workers and not training else None,
-            pin_memory=self.pin_memory and torch.cuda.is_available(),
+            pin_memory=torch.cuda.is_available(),
         )
 
-    def _sampler(
-        self, split: Split, data: VideoDataset | ViewDataset, batch_size: int
-    ) -> RepeatSampler | Rounds | None:
+    def _sampler(self, split: Split, data: VideoDataset | ViewDataset) -> DistributedSampler[Any] | None:
         """The order of the videos, cut among the ranks; None for the order that torch and Lightning choose."""
-        ranks = None if self.trainer is None else self.trainer.distributed_sampler_kwargs
+        host: Any = self.trainer
+        ranks = None if host is None else host.distributed_sampler_kwargs
         if split == "train" and self.repeats > 1:
             # `seed_everything` leaves its seed here, and Lightning's own samplers take it from here.
             seed = int(os.environ.get("PL_GLOBAL_SEED", 0))
             return RepeatSampler(data, self.repeats, **(ranks or {}), seed=seed)
         if split in ("train", "predict") or ranks is None:
             return None
-        rounds = Rounds(data, batch_size, **ranks)
-        if rounds.repeats and not isinstance(cast("Any", self.trainer).lightning_module, VideoClassifier):
+        # Lightning would say of its own sampler that videos are evaluated twice, also where they count once.
+        sampler: DistributedSampler[Any] = DistributedSampler(cast("Any", data), **ranks, shuffle=False)
+        if sampler.total_size > len(data) and not isinstance(host.lightning_module, VideoClassifier):
             rank_zero_warn(
-                f"{len(data):,} videos in mini-batches of {batch_size} can't be cut into equally many for "
-                f"{rounds.num_replicas} devices, so some are evaluated twice. `VideoClassifier` counts them once, "
-                "other metrics don't. Evaluate on one device, or with a larger `batch_size`."
+                f"{len(data):,} videos can't be cut into equally many for {sampler.num_replicas} devices, so some are "
+                "evaluated twice. `VideoClassifier` counts them once, other metrics don't. Evaluate on one device."
             )
-        return rounds
+        return sampler
 
     def _pixels(self) -> Literal["rgb", "yuv"]:
         if self.pixels != "auto":
             return self.pixels
         # A CPU would spend on the colours what it saves in decoding; a GPU computes them beside.
         return "yuv" if self.trainer is not None and self.trainer.strategy.root_device.type == "cuda" else "rgb"
+
+    def _videos(self, split: Split, batch: ClipBatch) -> VideoBatch:
+        labels = None if split == "predict" else self._labels(split, batch)
+        paths = [self._datasets[split].manifest.path(index) for index in batch.indices]
+        # Without gradients, as many views take less memory than training takes.
+        return VideoBatch(batch, self._resample, labels, paths, self._classes, most=self.batch_size)
 
     def _training_clips(self, batch: ClipBatch) -> tuple[Tensor, Tensor]:
         assert self.num_classes is not None
@@ -418,16 +430,11 @@ class VideoDataModule(LightningDataModule):
         converted: Tensor = self.trainer.precision_plugin.convert_input(clips)
         return converted
 
-    def _labels(self, split: Split, batch: PixelBatch) -> Tensor:
+    def _labels(self, split: Split, batch: ClipBatch) -> Tensor:
         if not self._datasets[split].manifest.multi_label:
             return batch.class_ids()
         assert self.num_classes is not None
         return batch.multi_hot(self.num_classes)
-
-
-def _is_list(source: str | os.PathLike[str]) -> bool:
-    """Whether paths of a source start from `root`: neither from a folder per class, nor from a prepared folder."""
-    return prepared_manifest(os.fspath(source)) is None and not os.path.isdir(source)
 
 
 def _is_folder_per_class(source: Source | None) -> bool:

@@ -5,11 +5,10 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
-from typing import cast, get_args
+from typing import cast
 
 import av
 import numpy as np
-from lightning_utilities.core.rank_zero import rank_zero_info
 from rich.progress import track
 from typing_extensions import override
 
@@ -54,7 +53,6 @@ class MovingShapesDataModule(VideoDataModule):
         root: Folder for the dataset; None means the user's cache folder (see `files.cache_folder`).
         train_per_class: Training videos of each of the 16 classes.
         val_per_class: Validation videos of each of the 16 classes; the test takes the same.
-        seed: Seed of the videos.
         difficulty: `easy`, or `hard` for videos of low contrast with clutter and changing speed (see `draw_clip`).
         batch_size: Clips per device (B).
         frames: Frames per clip (T), of the 24 of a video.
@@ -76,7 +74,6 @@ class MovingShapesDataModule(VideoDataModule):
         *,
         train_per_class: int = 94,
         val_per_class: int = 25,
-        seed: int = 0,
         difficulty: Difficulty = "easy",
         batch_size: int = 8,
         frames: int = 16,
@@ -84,13 +81,11 @@ class MovingShapesDataModule(VideoDataModule):
         stride: int = 1,
         num_workers: int = 2,
     ) -> None:
-        given = {"train_per_class": (train_per_class, 1), "val_per_class": (val_per_class, 1), "seed": (seed, 0)}
-        for name, (value, least) in given.items():
-            require(value >= least, name, value, f"at least {least}")
-        known = get_args(Difficulty)
-        require(difficulty in known, "difficulty", difficulty, f"one of {', '.join(known)}")
-        self._per_class, self._seed, self._difficulty = (train_per_class, val_per_class), seed, difficulty
-        numbers = f"{train_per_class}-{val_per_class}-seed{seed}"  # the name has all that determines the pixels
+        require(train_per_class >= 1, "train_per_class", train_per_class, "at least 1")
+        require(val_per_class >= 1, "val_per_class", val_per_class, "at least 1")
+        require(difficulty in _VERSIONS, "difficulty", difficulty, f"one of {', '.join(_VERSIONS)}")
+        self._per_class, self._difficulty = (train_per_class, val_per_class), difficulty
+        numbers = f"{train_per_class}-{val_per_class}-seed0"  # the name has all that determines the pixels
         root_folder = cache_folder() if root is None else Path(root)
         self.folder = folder = root_folder / f"moving-shapes-{_VERSIONS[difficulty]}-{numbers}"
         super().__init__(
@@ -118,24 +113,11 @@ class MovingShapesDataModule(VideoDataModule):
 
     def _write_folder(self) -> None:
         folder = self.folder
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            # Beside its place, so that moving it there is a single step of the file system.
-            unfinished_folder = tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent)
-        except OSError as error:
-            raise OSError(
-                f"The moving shapes cannot be written to {folder.parent}: {error}. Give another folder as `root`, or "
-                "as the environment variable LIGHTNING_MULTIGRID_CACHE."
-            ) from error
-        with unfinished_folder as temporary:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # Beside its place, so that moving it there is a single step of the file system.
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
             unfinished = Path(temporary, folder.name)
-            try:
-                self._write_videos(unfinished)
-            except KeyboardInterrupt:
-                rank_zero_info(
-                    "Stopped while writing the moving shapes: none of them is kept, and the next run begins anew."
-                )
-                raise
+            self._write_videos(unfinished)
             try:
                 os.replace(unfinished, folder)
             except OSError:
@@ -145,7 +127,7 @@ class MovingShapesDataModule(VideoDataModule):
     def _write_videos(self, folder: Path) -> None:
         classes = list(product(SHAPES, DIRECTIONS))
         seeds = [
-            (self._seed, split, label, index)
+            (0, split, label, index)
             for split, number in enumerate(self._per_class)
             for label in range(len(classes))
             for index in range(number)

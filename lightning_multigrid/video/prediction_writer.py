@@ -42,7 +42,6 @@ class PredictionWriter(BasePredictionWriter):
         self.path, self.top_k = os.path.abspath(path or "predictions.csv"), top_k
         self._beside_logs = path is None
         self._rows: dict[int, Row] = {}
-        self._said = ""
 
     @override
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -107,10 +106,8 @@ class PredictionWriter(BasePredictionWriter):
             columns = (max(map(len, rows.values()), default=1) - 1) // 2
             names = (f"{name}_{place + 1}" for place in range(columns) for name in ("class", "probability"))
             write_csv(self.path, [["path", *names], *(rows[index] for index in sorted(rows))])
-            self._said = f"Predictions of {len(rows):,} videos: {self.path}"
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if self._said:  # now that the progress bar is gone
-            rank_zero_info(self._said)
-            self._said = ""
+        if stage == "predict":  # now that the progress bar is gone
+            rank_zero_info(f"Predictions: {self.path}")

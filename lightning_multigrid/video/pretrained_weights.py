@@ -1,11 +1,10 @@
 """`PretrainedWeights`: starts training from published weights, by a config."""
 
 import os
-from typing import Any
 
 from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, Trainer, TrainerFn
+from lightning_multigrid.host import Callback, LightningModule, Trainer
 from lightning_multigrid.models import load_weights
 
 
@@ -25,19 +24,10 @@ class PretrainedWeights(Callback):
 
     def __init__(self, path: str, submodule: str = "model") -> None:
         self.path, self.submodule = path, submodule
-        self._resumed = False
-
-    @override
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._resumed = trainer.state.fn == TrainerFn.FITTING
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not self._resumed:
+        if trainer.ckpt_path is None:
             if not os.path.exists(self.path):
                 raise FileNotFoundError(f"{self.path} does not exist. Correct the `path` of `PretrainedWeights`.")
             load_weights(pl_module.get_submodule(self.submodule), self.path)
-
-    @override
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._resumed = False

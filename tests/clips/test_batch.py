@@ -51,12 +51,6 @@ def test_a_pinned_mini_batch_arrives_on_the_gpu() -> None:
     assert moved.class_ids().device.type == "cuda"
 
 
-def test_substitutes_are_kept_in_training() -> None:
-    batch = collate_clips([clip(5, 1, index=0), clip(6, 2, index=1, broken=2), clip(7, 3, index=2)])
-    assert batch.indices == (0, 1, 2)
-    assert [video.path for video in batch.broken] == ["0.mp4", "1.mp4"]
-
-
 def test_clips_of_two_grids_do_not_make_a_mini_batch() -> None:
     with pytest.raises(ValueError, match=r"must have one shape, got \(frames, size\) in \[\(2, 4\), \(3, 4\)\]"):
         collate_clips([clip(5, 1), clip(5, 1, frames=3)])

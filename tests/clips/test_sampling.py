@@ -95,13 +95,6 @@ def test_other_baseline_sizes_see_the_same_share_of_the_frame() -> None:
     assert max(shares) == pytest.approx(224 / 256, abs=0.003)
 
 
-def test_equal_ends_of_the_short_side_turn_scale_jitter_off() -> None:
-    sampling = ClipSampling(frames=32, size=224, stride=2, short_side=(256, 256))
-    assert {grid.box[2] for grid in draws(sampling, 50, length=300, height=512, width=512, frames=32, size=224)} == {
-        448
-    }
-
-
 def test_the_lower_end_of_a_given_short_side_scales_with_the_grid() -> None:
     assert ClipSampling(32, 224, 2, short_side=(256, 320)).short_side_range(112) == (128, 320)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,6 @@ from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.sources.video_list import read_manifest
 from lightning_multigrid.training.callback import MultigridCallback
 from lightning_multigrid.video.datamodule import VideoDataModule
-from tests.helpers.processes import is_running, wait_for
 from tests.helpers.recorder import TINY, Recorder
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import trainer
@@ -90,7 +88,7 @@ def contents(batch: ClipBatch) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(
     ("repeats", "workers"),
-    sampled([(1, (0, 2)), (1, (0, 1, 2, 4)), (3, (0, 1, 2, 4))], (1, (0, 2))),
+    sampled([(1, (0, 2)), (3, (0, 2)), (1, (0, 1, 2, 4)), (3, (0, 1, 2, 4))], (1, (0, 2)), (3, (0, 2))),
 )
 def test_mini_batches_are_the_same_for_any_number_of_workers(
     folder: Path, repeats: int, workers: tuple[int, ...]
@@ -119,7 +117,7 @@ def test_a_mini_batch_of_pieces_is_the_whole_one() -> None:
     pieces = collate_clips.join([collate_clips(clips[:1]), collate_clips(clips[1:4]), collate_clips(clips[4:])])
     assert contents(pieces) == contents(whole)
     for batch in (whole, pieces, pieces.to("cpu")):
-        crops = batch.crops()
+        crops = list(batch.crops())
         assert torch.equal(crops[2].data, data)
         assert [crop.shape[1] for crop in crops if isinstance(crop, torch.Tensor)] == [3, 4, 5, 6, 7]
         assert batch.class_ids().tolist() == [3, 4, 9, 5, 6, 7]
@@ -135,11 +133,6 @@ def test_pieces_are_nearly_equal_and_part_no_visit() -> None:
             parts = [next(found) for _ in range(min(pieces, step.shape.clips))]
             assert [request for part in parts for request in part] == expected
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-def test_a_collate_fn_of_the_users_own_gets_whole_mini_batches(folder: Path) -> None:
-    loader = loader_of(videos(folder), workers=2, repeats=1, collate_fn=len)
-    assert list(loader) == [step.shape.clips for step in Plan(SCHEDULE, 6 * VIDEOS).epoch(0)]
 
 
 def test_a_timeout_is_for_what_a_worker_reads() -> None:
@@ -197,6 +190,13 @@ def test_a_visit_decodes_once_and_gives_what_each_request_gives(
         alone = [data.read_clip(request) for request in requests]
         together = data.read_clips(requests)
         assert contents(collate_clips(together)) == contents(collate_clips(alone))
+    opened = opened_videos(monkeypatch)
+    data.read_clips([ClipRequest(0, 4, 22, seed, visit=5) for seed in range(4)])
+    assert len(opened) == 1
+
+
+def opened_videos(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the videos that are opened from now on."""
     opened: list[str] = []
     own = VideoReader.__init__
 
@@ -205,16 +205,19 @@ def test_a_visit_decodes_once_and_gives_what_each_request_gives(
         own(self, path, *args, **options)
 
     monkeypatch.setattr(VideoReader, "__init__", counted)
-    data.read_clips([ClipRequest(0, 4, 22, seed, visit=5) for seed in range(4)])
-    assert len(opened) == 1
+    return opened
 
 
-def test_clips_of_a_visit_lie_in_a_span_of_the_length_of_a_baseline_clip(folder: Path) -> None:
+def test_clips_of_a_visit_lie_in_a_span_of_the_length_of_a_baseline_clip(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sampling = ClipSampling(frames=8, size=32, stride=1)
     data = VideoDataset(read_manifest(folder / "list.csv"), sampling)
+    video: Any = SimpleNamespace(height=48, width=64)
+    monkeypatch.setattr(ClipSampling, "length", lambda sampling, video: FRAMES)
     starts, strides = set(), set()
     for visit in range(30):
-        grids = [data._grid(ClipRequest(0, 2, 22, seed, visit), FRAMES, 48, 64) for seed in range(6)]
+        grids = [data._grid(ClipRequest(0, 2, 22, seed, visit), video) for seed in range(6)]
         frames = [index for grid in grids for index in grid.indices]
         assert max(frames) - min(frames) < 8
         starts.add(min(frames))
@@ -224,26 +227,19 @@ def test_clips_of_a_visit_lie_in_a_span_of_the_length_of_a_baseline_clip(folder:
     assert strides == {1, 2, 3, 4}
 
 
-def test_parts_and_joins_of_datasets_pass_visits_on(folder: Path) -> None:
+def test_parts_and_joins_of_datasets_pass_visits_and_single_clips_on(folder: Path) -> None:
     data = videos(folder)
     joined = clip_dataset(ConcatDataset([Subset(data, [3, 5]), data]))  # type: ignore[list-item]
     assert joined is not None
     requests = [ClipRequest(i, 4, 22, seed, visit=9) for i in (1, 2 + 5) for seed in (0, 1)]
     expected = data.read_clips([ClipRequest(5, 4, 22, seed, visit=9) for seed in (0, 1)] * 2)
     assert contents(collate_clips(read_clips(joined, requests))) == contents(collate_clips(expected))
-
-
-def test_parts_and_joins_of_datasets_pass_single_clips_on(folder: Path) -> None:
-    data = videos(folder)
-    joined = clip_dataset(ConcatDataset([Subset(data, [3, 5]), data]))  # type: ignore[list-item]
-    assert joined is not None
-    assert len(joined) == 2 + len(data)
-    assert len(clip_dataset(Subset(data, [3, 5]))) == 2  # type: ignore[arg-type]
+    assert (len(joined), len(clip_dataset(Subset(data, [3, 5])))) == (2 + len(data), 2)  # type: ignore[arg-type]
     for place, index in ((0, 3), (1, 5), (2, 0), (2 + 5, 5)):
-        found, expected = (
+        found, alone = (
             whole.read_clip(ClipRequest(at, 4, 22, seed=7)) for whole, at in ((joined, place), (data, index))
         )
-        assert contents(collate_clips([found])) == contents(collate_clips([expected]))
+        assert contents(collate_clips([found])) == contents(collate_clips([alone]))
 
 
 def test_requests_without_a_visit_stand_alone() -> None:
@@ -266,16 +262,13 @@ def test_the_baselines_sampler_deals_an_epoch_to_the_ranks() -> None:
     assert list(order_of(loader, seed=8)(2)) == RepeatedOrder(8, 21, 3)(2)
 
 
-def test_a_loader_of_the_baseline_decodes_a_visit_once(folder: Path) -> None:
-    data = videos(folder)
-    sampler = RepeatSampler(data, 2)
-    torch.manual_seed(3)
-    batches = list(DataLoader(data, 4, sampler=sampler, collate_fn=collate_clips))
-    expected = RepeatedOrder(0, len(data), 2)(0)
-    assert [len(batch) for batch in batches] == [4] * 33
-    indices = [index for batch in batches for index in batch.indices]
-    assert sum(a != b for a, b in zip(indices, expected, strict=True)) <= 12  # the broken video
-    assert len({seed for batch in batches for seed in batch.seeds}) == 2 * len(data)
+def test_a_loader_of_the_baseline_decodes_a_visit_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = VideoDataset(read_manifest(folder / "good.csv"), ClipSampling(frames=8, size=32, stride=2))
+    opened = opened_videos(monkeypatch)
+    batches = list(DataLoader(data, 4, sampler=RepeatSampler(data, 2), collate_fn=collate_clips))
+    assert [len(batch) for batch in batches] == [4] * 20
+    assert [index for batch in batches for index in batch.indices] == RepeatedOrder(0, 40, 2)(0)
+    assert len({seed for batch in batches for seed in batch.seeds}) == 2 * len(opened) == 2 * 40
 
 
 # --- In a training ---
@@ -289,17 +282,6 @@ def trained(folder: Path, callbacks: list[Any], **arguments: Any) -> Recorder:
     return module
 
 
-@pytest.mark.parametrize("pixels", sampled(["rgb", "yuv"], "yuv"))
-def test_a_training_is_the_same_for_any_number_of_workers(folder: Path, pixels: str) -> None:
-    arguments = {"pixels": pixels, "repeats": 2}
-    alone, together = (trained(folder, [MultigridCallback(seed=5)], num_workers=w, **arguments) for w in (0, 2))
-    assert len(alone.seen["train"]) == len(together.seen["train"]) > 3
-    for (a, labels), (b, same) in zip(alone.seen["train"], together.seen["train"], strict=True):
-        assert torch.equal(a, b)
-        assert torch.equal(labels, same)
-    assert all(torch.equal(a, b) for a, b in zip(alone.parameters(), together.parameters(), strict=True))
-
-
 def test_yuv_trains_on_what_rgb_trains_on(folder: Path) -> None:
     rgb, yuv, auto = (trained(folder, [MultigridCallback(seed=5)], pixels=pixels) for pixels in ("rgb", "yuv", "auto"))
     for (a, _), (b, _), (c, _) in zip(*(module.seen["train"] for module in (rgb, yuv, auto)), strict=True):
@@ -309,25 +291,11 @@ def test_yuv_trains_on_what_rgb_trains_on(folder: Path) -> None:
 
 
 def test_an_epoch_has_so_many_clips_of_each_video_with_the_callback_and_without(folder: Path) -> None:
-    for repeats, batches in ((1, [16, 16, 8]), (2, [16] * 5)):
-        module = trained(folder, [], repeats=repeats, batch_size=16)
-        assert [len(labels) for _, labels in module.seen["train"]] == batches * 2
-        baseline = trained(folder, [MultigridCallback.baseline(seed=5)], repeats=repeats, batch_size=16)
-        assert [len(labels) for _, labels in baseline.seen["train"]] == batches * 2
-        multigrid = trained(folder, [MultigridCallback(seed=5)], repeats=repeats)
-        assert sum(len(labels) for _, labels in multigrid.seen["train"]) == 3 * 40 * repeats
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"pixels": "nv12"}, "`pixels` must be 'auto', 'rgb' or 'yuv', got 'nv12'"),
-        ({"repeats": 0}, "`repeats` must be at least 1, got 0. 1 takes one clip of a video at a time"),
-    ],
-)
-def test_bad_values(folder: Path, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        VideoDataModule(folder / "good.csv", **arguments)
+    for callbacks in ([], [MultigridCallback.baseline(seed=5)]):
+        module = trained(folder, callbacks, repeats=2, batch_size=16)
+        assert [len(labels) for _, labels in module.seen["train"]] == [16] * 5 * 2
+    multigrid = trained(folder, [MultigridCallback(seed=5)], repeats=2)
+    assert sum(len(labels) for _, labels in multigrid.seen["train"]) == 3 * 40 * 2
 
 
 # --- Processes that die ---
@@ -373,49 +341,3 @@ def test_an_error_in_a_worker_is_none_of_its_death() -> None:
     with pytest.raises(RuntimeError, match="of the user's own") as caught:
         list(loader)
     assert not isinstance(caught.value, WorkerError)
-
-
-SCRIPT = """
-import os, signal, sys, time
-import lightning_multigrid.clips.opening as opening
-from lightning_multigrid import MultigridCallback, VideoDataModule
-from tests.helpers.recorder import TINY, Recorder
-from tests.helpers.tiny import trainer
-
-if __name__ == "__main__":
-    main, reader, folder = os.getpid(), opening.VideoReader, sys.argv[1]
-
-    def killed(path, index, *, read_timeout):
-        with open(f"{folder}/processes", "a") as file:
-            file.write(f"{os.getpid()}\\n")
-        if path.endswith("9.mp4") and os.getpid() != main:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return reader(path, index, read_timeout=read_timeout)
-
-    opening.VideoReader = killed
-    data = VideoDataModule(f"{folder}/good.csv", **{**TINY, "batch_size": 1}, num_workers=2)
-    trainer(MultigridCallback(seed=0), max_epochs=2).fit(Recorder(), datamodule=data)
-"""
-
-
-@pytest.mark.slow  # a process that imports and trains; the death of a worker alone is above
-def test_a_training_whose_worker_is_killed_ends_soon_and_leaves_no_process(folder: Path, tmp_path: Path) -> None:
-    for name in [*(f"{number}.mp4" for number in range(VIDEOS)), "good.csv"]:
-        (tmp_path / name).symlink_to(folder / name)
-    (tmp_path / "script.py").write_text(SCRIPT)
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    ended = subprocess.run(
-        [sys.executable, tmp_path / "script.py", tmp_path],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert ended.returncode == 1
-    assert "DataLoader worker (pid" in ended.stderr
-    processes = {int(line) for line in (tmp_path / "processes").read_text().split()}
-    assert len(processes) >= 2
-    wait_for(lambda: not any(map(is_running, processes)))

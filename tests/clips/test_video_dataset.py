@@ -13,17 +13,16 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 import lightning_multigrid.clips.opening
-from lightning_multigrid.clips.batch import BrokenVideo, Clip, ClipBatch, collate_clips
-from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
+from lightning_multigrid.clips.batch import BrokenVideo, Clip
+from lightning_multigrid.clips.sampling import ClipSampling
 from lightning_multigrid.clips.video_dataset import VideoDataset, ViewDataset
-from lightning_multigrid.clips.views import CENTRE, Views, collate_views
+from lightning_multigrid.clips.views import CENTRE, Views, cut_out
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import read_frames
 from lightning_multigrid.decode.video_file import BrokenVideosError
-from lightning_multigrid.loading.requests import ClipDataset, ClipRequest
+from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.pixels import YuvClip, resample_clips
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
@@ -65,12 +64,6 @@ def levels(crop: Tensor) -> list[int]:
     return [round(level / 8) for level in crop.float().mean(dim=(1, 2, 3)).tolist()]
 
 
-def test_is_a_clip_dataset(folder: Path) -> None:
-    data = dataset(folder, "good.csv")
-    assert isinstance(data, ClipDataset)
-    assert (len(data), data.frames, data.size, data.stride) == (2, 8, 16, 2)
-
-
 def test_a_clip_shows_the_frames_and_pixels_of_its_grid(folder: Path) -> None:
     request = ClipRequest(index=0, frames=4, size=12, seed=5)
     clip = dataset(folder, "good.csv").read_clip(request)
@@ -80,16 +73,7 @@ def test_a_clip_shows_the_frames_and_pixels_of_its_grid(folder: Path) -> None:
     assert torch.equal(clip.crop, whole[:, top : top + side, left : left + side])
     assert levels(clip.crop) == list(grid.indices)
     assert (clip.size, clip.flip, clip.labels, clip.index, clip.broken) == (12, grid.flip, (0,), 0, ())
-
-
-def test_evaluation_reads_the_centre_each_time(folder: Path) -> None:
-    data = viewed(folder, "good.csv")
-    for video in (data[0], data[0]):
-        # 30 frames: 7 before a span of 16, 7 after it.
-        assert levels(video.pixels) == [7, 9, 11, 13, 15, 17, 19, 21]
-        assert video.pixels.shape == (8, 32, 32, 3)  # 224 / 256 of 36 is 31.5
-        assert video.grids == (SourceGrid(tuple(range(8)), Box(0, 0, 32, 32), flip=False),)
-        assert (video.size, video.labels, video.index, video.broken) == (16, (0,), 0, ())
+    assert clip.seed == 5
 
 
 def test_a_video_is_decoded_once_for_all_its_views(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,15 +89,13 @@ def test_a_video_is_decoded_once_for_all_its_views(folder: Path, monkeypatch: py
     video = viewed(folder, "good.csv", views)[0]
     # The last of 10 clips starts at 14 * 9 / 10 and takes every other frame up to 12 + 14.
     assert reads == [list(range(27))]
-    assert video.pixels.shape == (27, 36, 48, 3)
+    assert video.crop.shape == (27, 36, 48, 3)
     whole = read_frames(folder / "a.mp4", range(30))
     grids = views.grids(SMALL, 30, 36, 48)
-    [batch] = DataLoader([video], collate_fn=collate_views)
-    crops = list(batch.crops())
-    assert len(crops) == len(grids) == 30
-    for crop, grid in zip(crops, grids, strict=True):
+    assert len(video.views) == len(grids) == 30
+    for view, grid in zip(video.views, grids, strict=True):
         top, left, side, _ = grid.box
-        assert torch.equal(crop, whole[list(grid.indices), top : top + side, left : left + side])
+        assert torch.equal(cut_out(video.crop, view), whole[list(grid.indices), top : top + side, left : left + side])
 
 
 def test_a_clip_is_a_function_of_its_request(folder: Path) -> None:
@@ -128,13 +110,6 @@ def same(a: Clip, b: Clip) -> bool:
     return torch.equal(a.crop, b.crop) and rest[0] == rest[1]
 
 
-def test_seeds_give_different_clips(folder: Path) -> None:
-    data = dataset(folder, "good.csv")
-    clips = [data.read_clip(ClipRequest(0, 8, 16, seed)) for seed in range(20)]
-    assert len({tuple(levels(clip.crop)) for clip in clips}) > 5
-    assert len({clip.crop.shape for clip in clips}) > 3
-
-
 def test_items_of_an_ordinary_loader_follow_the_random_state_of_torch(folder: Path) -> None:
     data = dataset(folder, "good.csv")
     torch.manual_seed(1)
@@ -144,49 +119,21 @@ def test_items_of_an_ordinary_loader_follow_the_random_state_of_torch(folder: Pa
     assert len({(tuple(levels(clip.crop)), clip.crop.shape) for clip in first}) > 1
 
 
-class Requests(Dataset[ClipBatch]):
-    """Mini-batches on changing grids, as a loader of multigrid training asks for them."""
-
-    def __init__(self, data: VideoDataset) -> None:
-        self.data = data
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> ClipBatch:
-        frames, size = [(8, 16), (4, 12), (2, 8)][index % 3]
-        return collate_clips([self.data.read_clip(ClipRequest(i, frames, size, seed=10 * index + i)) for i in range(4)])
-
-
-def test_the_number_of_workers_changes_nothing(folder: Path) -> None:
-    data = Requests(dataset(folder, "all.csv"))
-    alone, together = (list(DataLoader(data, batch_size=None, num_workers=workers)) for workers in (0, 2))
-    for a, b in zip(alone, together, strict=True):
-        assert all(torch.equal(x, y) for x, y in zip(a.pieces, b.pieces, strict=True))
-        assert {**vars(a), "pieces": None} == {**vars(b), "pieces": None}
-
-
 # --- broken videos ---
 
 
-def test_a_broken_video_is_replaced_by_a_readable_one(folder: Path) -> None:
-    data = dataset(folder, "all.csv")
-    for seed in range(20):
-        clip = data.read_clip(ClipRequest(index=1, frames=4, size=12, seed=seed))
+def test_a_broken_video_is_replaced_by_a_readable_one_and_in_evaluation_always_by_the_same(folder: Path) -> None:
+    data, evaluation = dataset(folder, "all.csv"), viewed(folder, "all.csv")
+    clips = [data.read_clip(ClipRequest(index=1, frames=8, size=12, seed=seed)) for seed in range(20)]
+    videos = [evaluation[1] for _ in range(5)]
+    assert {clip.index for clip in clips} == {0, 3}
+    assert len({video.index for video in videos}) == 1
+    for clip in (*clips, *videos):
         assert (clip.index, clip.labels) in [(0, (0,)), (3, (3,))]
-        assert clip.crop.shape[0] == 4
+        assert clip.crop.shape[0] == 8
         assert clip.broken[0].path == str(folder / "b.mp4")
         assert {video.path for video in clip.broken} <= {str(folder / "b.mp4"), str(folder / "c.mp4")}
         assert all(video.reason for video in clip.broken)
-
-
-def test_substitutes_differ_from_seed_to_seed_in_training_and_never_in_evaluation(folder: Path) -> None:
-    requests = [ClipRequest(index=1, frames=8, size=16, seed=seed) for seed in range(20)]
-    training, evaluation = dataset(folder, "all.csv"), viewed(folder, "all.csv")
-    assert {training.read_clip(request).index for request in requests} == {0, 3}
-    videos = [evaluation[1] for _ in range(5)]
-    assert len({video.index for video in videos}) == 1
-    assert all(video.index in (0, 3) and video.broken[0].path == str(folder / "b.mp4") for video in videos)
 
 
 def test_one_readable_video_among_a_few_is_found(tmp_path: Path) -> None:
@@ -285,11 +232,6 @@ def test_a_video_of_unknown_rate_has_all_its_labels(actions: Manifest, monkeypat
     assert {data.read_clip(ClipRequest(0, 2, 16, seed)).labels for seed in range(20)} == {(0, 1, 2)}
 
 
-def test_a_clip_carries_the_seed_of_its_request(folder: Path) -> None:
-    data = dataset(folder, "all.csv")
-    assert [data.read_clip(ClipRequest(index, 4, 12, seed=7 + index)).seed for index in range(4)] == [7, 8, 9, 10]
-
-
 # --- stretches of videos ---
 
 
@@ -310,23 +252,6 @@ SAMPLINGS = [
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("pixels", ["rgb", "yuv"])
-def test_a_stretch_of_the_whole_video_is_the_video(folder: Path, sampling: ClipSampling, pixels: Any) -> None:
-    whole, other = (VideoDataset(stretched(folder, stretch), sampling, pixels) for stretch in (None, (0, 99.0)))
-    for seed in range(5):
-        requests = [ClipRequest(0, frames, 16, seed + frames, seed) for frames in (8, 4)] + [
-            ClipRequest(0, 4, 12, seed)
-        ]
-        for a, b in zip(whole.read_clips(requests), other.read_clips(requests), strict=True):
-            assert torch.equal(*(getattr(clip.crop, "data", clip.crop) for clip in (a, b)))
-            assert (a.size, a.flip, a.labels, a.seed) == (b.size, b.flip, b.labels, b.seed)
-    for views in (CENTRE, Views(clips=3, crops=3)):
-        a, b = (ViewDataset(stretched(folder, stretch), sampling, views)[0] for stretch in (None, (0, 99.0)))
-        assert torch.equal(a.pixels, b.pixels)
-        assert (a.grids, a.labels) == (b.grids, b.labels)
-
-
-@pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_clips_and_views_of_a_stretch_lie_in_it(folder: Path, sampling: ClipSampling) -> None:
     stretches = {(0, 1 / 3): range(10), (0.34, 0.8): range(10, 24), (0.5, 0.51): range(15, 16), (0.9, 5): range(27, 30)}
     manifest = stretched(folder, *stretches)
@@ -335,7 +260,7 @@ def test_clips_and_views_of_a_stretch_lie_in_it(folder: Path, sampling: ClipSamp
         requests = [ClipRequest(row, 4, 16, seed, visit) for seed in range(12) for visit in (None, 3)]
         shown = {level for clip in data.read_clips(requests) for level in levels(clip.crop)}
         assert shown <= set(within)
-        assert set(levels(views[row].pixels)) <= set(within)
+        assert set(levels(views[row].crop)) <= set(within)
         assert len(shown) > 1 or len(within) < 9
 
 
@@ -381,16 +306,6 @@ def read_at(path: Path, sampling: ClipSampling, request: ClipRequest) -> Clip:
     return VideoDataset(read_manifest(path.parent / "one.csv"), sampling).read_clip(request)
 
 
-@pytest.mark.parametrize("rate", [10, 24, 25, 30, 60])
-def test_at_a_frame_rate_clips_of_all_videos_last_equally_long(rate: int, tmp_path: Path) -> None:
-    gray_video(tmp_path / "a.mp4", rate=rate)
-    sampling = replace(SMALL, frames=4, stride=5, frame_rate=30)
-    seen = [levels(read_at(tmp_path / "a.mp4", sampling, ClipRequest(0, 4, 16, seed)).crop) for seed in range(10)]
-    for shown in seen:
-        # Three strides of 5 / 30 s, each end in the middle of a frame; a clip that is too long repeats its last frame.
-        assert shown[-1] == 29 or (shown[-1] - shown[0]) / rate == pytest.approx(15 / 30, abs=1 / rate)
-
-
 def test_at_its_own_frame_rate_a_video_has_the_clips_that_it_has_without(folder: Path) -> None:
     at_its_own = replace(SMALL, frame_rate=30)
     for seed in range(10):
@@ -400,8 +315,8 @@ def test_at_its_own_frame_rate_a_video_has_the_clips_that_it_has_without(folder:
     for views in (CENTRE, Views(clips=3)):
         video = ViewDataset(read_manifest(folder / "good.csv"), at_its_own, views)[0]
         own_video = viewed(folder, "good.csv", views)[0]
-        assert torch.equal(video.pixels, own_video.pixels)
-        assert video.grids == own_video.grids
+        assert torch.equal(video.crop, own_video.crop)
+        assert video.views == own_video.views
 
 
 def test_frames_of_a_variable_rate_are_those_that_are_shown_at_the_times(tmp_path: Path) -> None:
@@ -422,7 +337,7 @@ def test_clips_of_one_visit_and_views_are_at_the_rate_too(tmp_path: Path) -> Non
     clips = VideoDataset(manifest, sampling).read_clips([ClipRequest(0, 4, 16, seed, visit=7) for seed in range(3)])
     assert {b - a for clip in clips for a, b in pairwise(levels(clip.crop))} == {4}
     # 15 frames at 30 per second: 3 before a span of 8; source frame 2k + 1 is shown in the middle of each.
-    assert levels(ViewDataset(manifest, sampling, CENTRE)[0].pixels) == [7, 11, 15, 19]
+    assert levels(ViewDataset(manifest, sampling, CENTRE)[0].crop) == [7, 11, 15, 19]
 
 
 def test_a_video_of_unknown_rate_is_broken_where_the_rate_is_needed(
@@ -449,8 +364,8 @@ def test_views_of_yuv_planes_are_those_of_rgb(folder: Path) -> None:
     manifest = read_manifest(folder / "good.csv")
     for pixels in ("rgb", "yuv"):
         data = ViewDataset(manifest, SMALL, views, pixels)
-        batch = collate_views([data[0], data[1]])
-        crops[pixels] = resample_clips(list(batch.crops()), batch.size, mean=(0, 0, 0), std=(1, 1, 1))
-        assert {type(block) for block in batch.blocks()} == {YuvClip if pixels == "yuv" else torch.Tensor}
+        cuts = [cut_out(video.crop, view) for video in (data[0], data[1]) for view in video.views]
+        crops[pixels] = resample_clips(cuts, 16, mean=(0, 0, 0), std=(1, 1, 1))
+        assert {type(cut) for cut in cuts} == {YuvClip if pixels == "yuv" else torch.Tensor}
     assert crops["rgb"].shape == crops["yuv"].shape
     assert (crops["rgb"] - crops["yuv"]).abs().max() <= 3.5 / 255

@@ -3,22 +3,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonargparse import ArgumentParser
 from torch import Tensor, nn
 
-from lightning_multigrid.clips.batch import BrokenVideo
+from lightning_multigrid.clips.batch import BrokenVideo, Clip
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
 from lightning_multigrid.clips.views import (
     CENTRE,
     VideoBatch,
-    VideoViews,
-    ViewBatch,
     Views,
     collate_views,
     share_frames,
@@ -28,6 +24,7 @@ from lightning_multigrid.decode.reader import read_frames
 from lightning_multigrid.pixels.resample import resample_clips
 from lightning_multigrid.video.classifier import VideoClassifier
 from lightning_multigrid.video.datamodule import VideoDataModule
+from tests.helpers.recorder import TINY, Recorder
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import write_video
 
@@ -47,21 +44,19 @@ def starts(views: Views, sampling: ClipSampling, length: int) -> list[int]:
 # --- in time ---
 
 
-def test_ten_clips_of_kinetics_never_reach_the_end() -> None:
-    # 300 frames and a span of 64 leave 236 before the last start: 236 i / 10, cut off.
-    assert starts(Views(), KINETICS, 300) == [0, 23, 47, 70, 94, 118, 141, 165, 188, 212]
-
-
-def test_ten_clips_with_offset_sampling_are_equally_far_apart() -> None:
-    # 236 / 9 is 26.2.
-    assert starts(Views(positions="offset"), KINETICS, 300) == [0, 26, 52, 78, 104, 130, 156, 182, 208, 234]
-
-
-def test_ten_clips_of_charades_reach_from_the_first_frame_to_the_last() -> None:
-    # 64 frames at stride 2 reach over 127; of 300, 173 are left: 173 i / 9, rounded.
-    views = Views(positions="charades")
-    assert starts(views, CHARADES, 300) == [0, 19, 38, 58, 77, 96, 115, 135, 154, 173]
-    assert views.grids(CHARADES, 300, 256, 340)[-1].indices[-1] == 299
+@pytest.mark.parametrize(
+    ("positions", "sampling", "expected"),
+    [
+        # 300 frames and a span of 64 leave 236 before the last start: 236 i / 10, cut off, never reaches the end.
+        ("kinetics", KINETICS, [0, 23, 47, 70, 94, 118, 141, 165, 188, 212]),
+        # Equally far apart: 236 / 9 is 26.2.
+        ("offset", KINETICS, [0, 26, 52, 78, 104, 130, 156, 182, 208, 234]),
+        # 64 frames at stride 2 reach over 127, and the last clip to the last frame: 173 i / 9, rounded.
+        ("charades", CHARADES, [0, 19, 38, 58, 77, 96, 115, 135, 154, 173]),
+    ],
+)
+def test_ten_clips_of_the_protocols(positions: Any, sampling: ClipSampling, expected: list[int]) -> None:
+    assert starts(Views(positions=positions), sampling, 300) == expected
 
 
 @pytest.mark.parametrize("positions", ["kinetics", "offset", "charades"])
@@ -82,9 +77,7 @@ def test_clips_of_a_short_video_repeat_its_last_frame(positions: Any) -> None:
 def test_a_clip_of_segments_takes_the_centre_of_each(length: int, frames: int, expected: tuple[int, ...]) -> None:
     sampling = ClipSampling(frames=frames, size=224, stride=7, mode="segments")
     assert [grid.indices for grid in Views(clips=1, crops=3).grids(sampling, length, 256, 340)] == [expected] * 3
-
-
-def test_two_clips_of_segments_take_the_middles_of_their_halves() -> None:
+    # Of two clips each takes the middles of its halves.
     grids = Views(clips=2).grids(SEGMENTS, 40, 256, 340)
     assert [grid.indices for grid in grids] == [(2, 12, 22, 32), (7, 17, 27, 37)]
 
@@ -129,13 +122,6 @@ def test_a_given_short_side_of_training_is_that_of_the_centre() -> None:
     assert Views(crops=3).pixels(sampling) == (224, 224)
 
 
-def test_all_crops_of_a_clip_come_before_the_next_clip() -> None:
-    grids = Views(clips=2, crops=3, size=256).grids(KINETICS, 300, 256, 340)
-    assert [(grid.indices[0], grid.box.left) for grid in grids] == [
-        (start, left) for start in (0, 118) for left in (0, 42, 84)
-    ]
-
-
 VIEWS = st.builds(
     Views,
     clips=st.integers(1, 12),
@@ -165,18 +151,6 @@ def test_views_lie_within_their_video(
         assert not grid.flip
 
 
-@given(views=VIEWS, length=LENGTHS, height=SIDES, width=SIDES)
-def test_three_crops_reach_both_ends_of_the_long_side(views: Views, length: int, height: int, width: int) -> None:
-    boxes = [grid.box for grid in views.grids(KINETICS, length, height, width)][: views.crops]
-    if views.crops == 3:
-        first, _, last = boxes
-        along = (first.top, last.top + last.height) if height > width else (first.left, last.left + last.width)
-        assert along == (0, max(height, width))
-    middle = boxes[len(boxes) // 2]
-    assert abs(2 * middle.top + middle.height - height) <= 1
-    assert abs(2 * middle.left + middle.width - width) <= 1
-
-
 @given(views=VIEWS, length=LENGTHS, height=st.integers(1, 40), width=st.integers(1, 40))
 def test_shared_frames_hold_every_view(views: Views, length: int, height: int, width: int) -> None:
     number, row, column = np.ogrid[:length, :height, :width]
@@ -197,27 +171,25 @@ def cut(video: Any, grid: SourceGrid) -> Any:
 # --- Mini-batches ---
 
 
-def video_views(index: int = 0, views: int = 2, height: int = 5, frames: int = 4, broken: int = 0) -> VideoViews:
+def video_views(index: int = 0, views: int = 2, height: int = 5, frames: int = 4, broken: int = 0) -> Clip:
     generator = torch.Generator().manual_seed(index)
     pixels = torch.randint(0, 256, (frames, height, 7, 3), generator=generator, dtype=torch.uint8)
     grids = tuple(SourceGrid((0, frames - 1 - view % frames), Box(1, view % 3, 4, 4), False) for view in range(views))
     tried = tuple(BrokenVideo(f"{index}-{i}.mp4", "cut") for i in range(broken))
-    return VideoViews(pixels, grids, 6, (index + 10,), index, tried)
+    return Clip(pixels, 6, False, (index + 10,), index, tried, views=grids)
 
 
-def video_batch(videos: list[VideoViews], labels: Tensor | None = None) -> VideoBatch:
+def video_batch(videos: list[Clip], labels: Tensor | None = None, most: int = 8) -> VideoBatch:
     paths = [f"{video.index}.mp4" for video in videos]
-    return VideoBatch(collate_views(videos), resample_clips, labels, paths)
+    return VideoBatch(collate_views(videos), resample_clips, labels, paths, (), most)
 
 
 def test_a_mini_batch_gives_the_views_back() -> None:
     videos = [video_views(3), video_views(8, height=9, frames=5)]
     batch = collate_views(videos)
-    expected = [cut(video.pixels, grid) for video in videos for grid in video.grids]
-    assert [torch.equal(crop, want) for crop, want in zip(batch.crops(), expected, strict=True)] == [True] * 4
+    expected = [cut(video.crop, view) for video in videos for view in video.views]
+    assert torch.equal(video_batch(videos)[0], resample_clips(expected, 6))
     assert (len(batch), batch.size, batch.indices, batch.labels) == (2, 6, (3, 8), ((13,), (18,)))
-    assert batch.class_ids().tolist() == [13, 18]
-    assert batch.pieces[0].numel() == (4 * 5 * 7 + 5 * 9 * 7) * 3
 
 
 def test_substitutes_are_left_out_and_the_broken_videos_are_kept() -> None:
@@ -232,12 +204,12 @@ def test_one_substitute_stays_where_no_video_would_be_left() -> None:
     assert len(batch.broken) == 2
 
 
-@pytest.mark.parametrize("views", [1, 2, 3, 4, 6, 100, None])
-def test_chunks_are_the_clips_of_all_views_in_order(views: int | None) -> None:
-    batch = video_batch([video_views(index, views=3) for index in range(2)], torch.tensor([4, 5]))
-    chunks = list(batch.chunks(views))
-    assert all(len(chunk) <= (views or 6) for chunk in chunks)
-    assert len(chunks) == -(-6 // (views or 6))
+@pytest.mark.parametrize("most", [1, 4, 6, 100])
+def test_chunks_are_the_clips_of_all_views_in_order(most: int) -> None:
+    batch = video_batch([video_views(index, views=3) for index in range(2)], torch.tensor([4, 5]), most)
+    chunks = list(batch.chunks())
+    assert all(len(chunk) <= most for chunk in chunks)
+    assert len(chunks) == -(-6 // most)
     assert torch.equal(torch.cat(chunks), batch[0])
     assert batch[0].shape == (6, 3, 2, 6, 6)
 
@@ -252,25 +224,9 @@ def test_a_mini_batch_is_a_pair_of_clips_and_their_labels() -> None:
     assert paths == ["7.mp4", "7.mp4", "9.mp4", "9.mp4"]
 
 
-def test_a_mini_batch_moves_as_a_whole() -> None:
-    batch = collate_views([video_views(0), video_views(1)])
-    moved = batch.to("meta")
-    assert isinstance(moved, ViewBatch)
-    assert {crop.device.type for crop in moved.crops()} == {"meta"}
-    assert batch.device.type == "cpu"
-
-
-@pytest.mark.cuda
-def test_views_on_the_gpu_are_those_on_the_cpu() -> None:
-    batch = collate_views([video_views(0), video_views(1, height=9)])
-    moved = batch.pin_memory().to("cuda")
-    assert all(torch.equal(a.cpu(), b) for a, b in zip(moved.crops(), batch.crops(), strict=True))
-
-
 # --- From a video to its views ---
 
 LENGTH, HEIGHT, WIDTH = 24, 48, 64
-TINY = {"batch_size": 4, "frames": 4, "size": 16, "stride": 2}
 
 
 @pytest.fixture(scope="module")
@@ -290,23 +246,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Recorder(L.LightningModule):
-    """Keeps what it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Any] = []
-
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        self.seen.append(batch)
-
-    predict_step = validation_step = test_step
-
-
 def test_views_show_the_frames_and_the_pixels_of_the_protocol(folder: Path) -> None:
     views, module = Views(clips=10, crops=3), Recorder()
     trainer().test(module, VideoDataModule(test=folder / "list.csv", test_views=views, **TINY), verbose=False)
-    for (clips, labels), (height, width) in zip(module.seen, [(HEIGHT, WIDTH), (WIDTH, HEIGHT)], strict=True):
+    for (clips, labels), (height, width) in zip(module.seen["test"], [(HEIGHT, WIDTH), (WIDTH, HEIGHT)], strict=True):
         assert clips.shape == (30, 3, 4, 16, 16)
         assert len(set(labels.tolist())) == 1
         values = (clips * 0.225 + 0.45) * 255
@@ -324,11 +267,12 @@ def test_views_show_the_frames_and_the_pixels_of_the_protocol(folder: Path) -> N
 
 
 def test_validation_keeps_the_single_centre_view(folder: Path) -> None:
-    seen = []
-    for options in ({}, {"test_views": Views(crops=3, size=48)}):
-        module = Recorder()
-        trainer().validate(module, VideoDataModule(val=folder / "list.csv", **TINY, **options), verbose=False)
-        seen += module.seen
+    module = Recorder()
+    data = VideoDataModule(val=folder / "list.csv", test=folder / "list.csv", **TINY)
+    trainer().test(module, data, verbose=False)  # which without views is validation
+    data.test_views = Views(crops=3, size=48)
+    trainer().validate(module, data, verbose=False)
+    seen = [*module.seen["test"], *module.seen["val"]]
     for clips, labels in seen:
         assert clips.shape == (2, 3, 4, 16, 16)
         assert labels.tolist() == [0, 1]
@@ -336,14 +280,6 @@ def test_validation_keeps_the_single_centre_view(folder: Path) -> None:
     # 24 frames: 8 before a span of 8, 8 after it.
     blue = (seen[0][0][:, 2].mean(dim=(2, 3)) * 0.225 + 0.45) * 255 / 8
     assert blue.round().tolist() == [[8, 10, 12, 14]] * 2
-
-
-def test_test_without_views_is_validation(folder: Path) -> None:
-    modules = Recorder(), Recorder()
-    data = VideoDataModule(val=folder / "list.csv", test=folder / "list.csv", **TINY)
-    trainer().validate(modules[0], data, verbose=False)
-    trainer().test(modules[1], data, verbose=False)
-    assert torch.equal(modules[0].seen[0][0], modules[1].seen[0][0])
 
 
 @pytest.mark.parametrize(("batch_size", "views", "videos"), [(4, 1, 4), (8, 3, 2), (12, 3, 4), (8, 30, 1)])
@@ -420,21 +356,12 @@ def test_the_score_of_a_video_is_that_of_a_loop_over_its_views(
         torch.testing.assert_close(row, fused, rtol=1e-5, atol=1e-6)
 
 
-def test_the_number_of_views_per_forward_bounds_the_model_and_changes_nothing(folder: Path) -> None:
-    views = Views(clips=10, crops=3)
-    runs = {number: predict(folder, views, views_per_forward=number) for number in (1, 7, 8, 30, 100)}
-    for number, (scores, model) in runs.items():
-        torch.testing.assert_close(scores, runs[1][0], rtol=1e-5, atol=1e-6)
-        last = 30 % number or min(number, 30)
-        assert model.clips == 2 * [*[number] * (-(-30 // number) - 1), last]
-
-
 def test_the_test_of_a_video_is_that_of_its_fused_scores(folder: Path) -> None:
     views = Views(clips=10, crops=3)
     data = VideoDataModule(test=folder / "list.csv", test_views=views, num_classes=7, **TINY)
     model = TinyModel()
     [logged] = trainer().test(VideoClassifier(model, 7), data, verbose=False)
-    assert model.clips == 2 * [8, 8, 8, 6]
+    assert model.clips == 2 * [*[4] * 7, 2]  # as many at once as a training takes clips
     losses, places = [], []
     for label in (0, 1):
         logits = by_hand(folder / f"{label}.mp4", views, ClipSampling(4, 16, 2)).double().numpy()
@@ -464,17 +391,3 @@ def test_the_test_of_a_video_is_that_of_its_fused_scores(folder: Path) -> None:
 def test_bad_views(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Views(**arguments)
-
-
-def test_a_short_side_below_the_view_is_refused_before_any_video_is_read() -> None:
-    with pytest.raises(ValueError, match="`short_side` must not be below the size of a view, 256 pixels, got 224"):
-        VideoDataModule(test_views=Views(size=256, short_side=224))
-
-
-def test_views_can_be_given_in_yaml(tmp_path: Path) -> None:
-    parser = ArgumentParser()
-    parser.add_class_arguments(VideoDataModule, "data")
-    parser.add_argument("--config", action="config")
-    (tmp_path / "config.yaml").write_text("data: {test_views: {crops: 3, size: 256, positions: charades}}")
-    data = parser.instantiate(parser.parse_args([f"--config={tmp_path / 'config.yaml'}"])).data
-    assert data.test_views == Views(clips=10, crops=3, size=256, positions="charades")

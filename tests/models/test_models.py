@@ -7,16 +7,14 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
-from torchvision.models import video
 
 from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slow_r50, slowfast_r50, slowfast_r101, small_cnn
-from lightning_multigrid.models.blocks import Bottleneck, Head, MaxPool, NonLocal
+from lightning_multigrid.models.blocks import Head, MaxPool, NonLocal
 from lightning_multigrid.models.slowfast import slow_frames
 from tests.helpers.sampling import sampled
 
 # Every (T, S) that the default schedule makes of a baseline of 32 x 224.
 GRIDS_32 = [(8, 112), (8, 158), (16, 112), (16, 158), (16, 224), (32, 112), (32, 158), (32, 224)]
-GRIDS_16 = [(4, 112), (4, 158), (8, 112), (8, 158), (8, 224), (16, 112), (16, 158), (16, 224)]
 
 
 def on_meta(factory, **arguments):
@@ -50,8 +48,8 @@ def test_parameters_are_those_of_pyslowfast(factory, arguments, parameters, tens
     assert hashlib.sha256(lines.encode()).hexdigest()[:16] == digest
 
 
-# GMAC of a forward pass of one clip, counted on PySlowFast's models and confirmed by fvcore; 50.31 and 100.62 at 256
-# pixels are the model zoo's 65.7 and 131.4.
+# GMAC of a forward pass of one clip, counted on PySlowFast's models and confirmed by fvcore; 50.31 is the model zoo's
+# 65.7 at 256 pixels.
 @pytest.mark.parametrize(
     ("factory", "arguments", "costs"),
     [
@@ -61,31 +59,11 @@ def test_parameters_are_those_of_pyslowfast(factory, arguments, parameters, tens
             dict(zip(GRIDS_32, [3.30, 6.41, 6.59, 12.81, 25.16, 13.19, 25.63, 50.31], strict=True)),
             marks=pytest.mark.slow,
         ),
-        (
-            slowfast_r50,
-            {},
-            {(64, 112): 26.37, (64, 158): 51.25, (64, 224): 100.62, (32, 320): 102.67, (16, 226): 28.43},
-        ),
-        pytest.param(
-            slowfast_r50,
-            {"alpha": 2},
-            dict(zip(GRIDS_16, [3.13, 6.07, 6.25, 12.15, 23.83, 12.51, 24.29, 47.67], strict=True)),
-            marks=pytest.mark.slow,
-        ),
+        (slowfast_r50, {}, {(32, 320): 102.67, (16, 226): 28.43}),
+        (slowfast_r50, {"alpha": 2}, {(4, 158): 6.07, (16, 224): 47.67}),
         pytest.param(slowfast_r101, {}, {(32, 224): 96.71}, marks=pytest.mark.slow),
-        pytest.param(
-            i3d_r50,
-            {},
-            dict(zip(GRIDS_16, [3.68, 7.22, 7.35, 14.43, 28.41, 14.70, 28.87, 56.81], strict=True)),
-            marks=pytest.mark.slow,
-        ),
-        (i3d_r50, {}, {(2, 112): 1.84}),
-        pytest.param(
-            i3d_nl_r50,
-            {},
-            dict(zip(GRIDS_16, [4.34, 8.72, 8.77, 17.83, 36.53, 17.90, 37.22, 79.05], strict=True)),
-            marks=pytest.mark.slow,
-        ),
+        (i3d_r50, {}, {(2, 112): 1.84, (16, 158): 28.87}),
+        (i3d_nl_r50, {}, {(4, 158): 8.72, (16, 224): 79.05}),
         (i3d_nl_r50, {"key_pool": 1}, {(16, 224): 121.09}),
         (slow_r50, {}, {(8, 224): 41.74}),
     ],
@@ -129,18 +107,6 @@ def test_slow_frames_are_exact_where_floats_are_not():
     assert torch.linspace(0, 159, 40).long()[13] == 52
 
 
-def test_slow_pathway_sees_the_slow_frames():
-    model = slowfast_r50(num_classes=2).eval()
-    seen = {}
-    for pathway in (0, 1):
-        stem = model.get_submodule(f"s1.pathway{pathway}_stem")
-        stem.register_forward_pre_hook(lambda _, inputs, pathway=pathway: seen.update({pathway: inputs[0]}))
-    clips = torch.randn(1, 3, 16, 32, 32)
-    model(clips)
-    assert torch.equal(seen[0], clips[:, :, [0, 5, 10, 15]])
-    assert torch.equal(seen[1], clips)
-
-
 def test_frames_that_alpha_does_not_divide_are_refused():
     message = r"clips of 6 frames, but alpha = 4 must divide them\. Use a multiple of 4 frames on every grid"
     with pytest.raises(ValueError, match=message):
@@ -168,13 +134,6 @@ def test_a_residual_block_starts_as_the_identity():
     block = slow_r50().get_submodule("s3.pathway0_res1")
     features = torch.randn(2, 512, 2, 4, 4)
     assert torch.equal(block(features), features.relu())
-
-
-def test_non_local_blocks_start_as_the_identity():
-    plain, nonlocal_ = i3d_r50(num_classes=5).eval(), i3d_nl_r50(num_classes=5).eval()
-    plain.load_state_dict({name: nonlocal_.state_dict()[name] for name in plain.state_dict()})
-    clips = torch.randn(1, 3, 4, 48, 48)
-    torch.testing.assert_close(nonlocal_(clips), plain(clips))
 
 
 def test_only_the_last_bn_of_each_block_starts_at_zero():
@@ -233,10 +192,6 @@ def test_non_local_products_fit_in_half_precision():
     assert block(torch.full((1, 8, 1, 32, 32), 20.0, dtype=torch.float16)).isfinite().all()
 
 
-def test_bottleneck_strides_in_space_only():
-    assert Bottleneck(16, 32, temporal_kernel=3, stride=2)(torch.zeros(2, 16, 5, 9, 9)).shape == (2, 32, 5, 5, 5)
-
-
 @pytest.mark.parametrize(("clips", "frames", "size"), [(1, 2, 16), (3, 3, 17), (2, 16, 64), (2, 5, 80)])
 def test_small_cnn_takes_any_grid(clips, frames, size):
     model = small_cnn(num_classes=6)
@@ -244,50 +199,6 @@ def test_small_cnn_takes_any_grid(clips, frames, size):
     assert logits.shape == (clips, 6)
     logits.sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
-
-
-def test_small_cnn_is_small():
-    assert 30_000 < sum(parameter.numel() for parameter in small_cnn(num_classes=16).parameters()) < 60_000
-
-
-def test_small_cnn_learns_a_direction_that_no_frame_shows():
-    torch.manual_seed(0)
-    # A bar that moves right, 2 pixels a frame and around the edge; played backwards it moves left.
-    right = torch.zeros(16, 3, 8, 24, 24)
-    for clip, frame in itertools.product(range(16), range(8)):
-        left_edge = (3 * clip + 2 * frame) % 24
-        right[clip, :, frame, :, [left_edge, (left_edge + 1) % 24, (left_edge + 2) % 24]] = 1.0
-    clips, classes = torch.cat([right, right.flip(2)]), torch.arange(2).repeat_interleave(16)
-    model = small_cnn(num_classes=2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    for _ in range(30):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(clips), classes).backward()
-        optimizer.step()
-    assert (model(clips).argmax(1) == classes).all()
-
-
-@pytest.mark.parametrize(
-    "factory", sampled([video.r3d_18, video.mc3_18, video.r2plus1d_18, video.swin3d_t], video.mc3_18)
-)
-def test_models_of_torchvision_that_take_grids(factory):
-    model = on_meta(factory, num_classes=4)
-    for frames, size in [(16, 112), (8, 79), (4, 56), (2, 112)]:
-        model.zero_grad()
-        logits = model(torch.empty(2, 3, frames, size, size, device="meta"))
-        assert logits.shape == (2, 4)
-        logits.sum().backward()
-
-
-@pytest.mark.parametrize(
-    ("factory", "frames", "size"), [(video.s3d, 16, 158), (video.mvit_v1_b, 8, 224), (video.mvit_v2_s, 16, 158)]
-)
-def test_models_of_torchvision_that_take_one_grid_only(factory, frames, size):
-    # Built for 16 x 224. They fail by themselves, which is what the callback's check at fit start relies on.
-    model = on_meta(factory)
-    assert model(torch.empty(1, 3, 16, 224, 224, device="meta")).shape == (1, 400)
-    with pytest.raises(RuntimeError, match=r"smaller than kernel size|broadcast|is invalid for input"):
-        model(torch.empty(1, 3, frames, size, size, device="meta"))
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])

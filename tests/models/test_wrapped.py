@@ -4,15 +4,11 @@ import re
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 from torchvision.models.video import MViT, mvit_v1_b, mvit_v2_s
 from torchvision.models.video.mvit import MSBlockConfig
 
-from lightning_multigrid import MultigridCallback, VideoClassifier
 from lightning_multigrid.models.wrapped import ResizedPositions
 from lightning_multigrid.positions import mvit_tables
-from tests.helpers.sampling import sampled
-from tests.helpers.tiny import clips, trainer
 
 BUILT = (8, 32, 32)
 TABLES = ("spatial_pos", "temporal_pos", "rel_pos_h", "rel_pos_w", "rel_pos_t")
@@ -85,23 +81,6 @@ def test_the_embedding_of_a_point_is_that_of_its_place_in_the_span():
 def test_as_shipped_it_takes_one_grid_only(relative):
     with pytest.raises(RuntimeError, match="must match|is invalid for input of size"):
         tiny_mvit(relative)(torch.randn(2, 3, 4, 23, 23))
-
-
-@pytest.mark.parametrize("relative", sampled([False, True], True))
-def test_it_trains_with_multigrid(relative):
-    model = tiny_mvit(relative).train()
-    before = {name: table.detach().clone() for name, table in tables(model).items()}
-    shapes = set()
-    model.register_forward_pre_hook(lambda _, inputs: shapes.add(tuple(inputs[0].shape[2:4])))
-    module = VideoClassifier(ResizedPositions(model), num_classes=4, lr=0.01, schedule="constant")
-    callback = MultigridCallback()
-    trainer(callback, max_epochs=2).fit(module, DataLoader(clips(60, *BUILT[:2]), batch_size=2))
-    sampler = callback.run.plan
-    planned = {(s.shape.frames, s.shape.size) for epoch in range(sampler.schedule.epochs) for s in sampler.epoch(epoch)}
-    assert shapes == planned
-    assert len(shapes) > 4
-    for name, table in tables(model).items():
-        assert not torch.equal(table, before[name]), name
 
 
 # --- Other people's models through the callback ---

@@ -11,14 +11,10 @@ import pytest
 import torch
 
 import lightning_multigrid.decode.reader
-from lightning_multigrid.clips.sampling import ClipSampling
-from lightning_multigrid.clips.video_dataset import VideoDataset
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import VideoReader
-from lightning_multigrid.loading.requests import ClipRequest
 from lightning_multigrid.pixels.resample import resample_clips
 from lightning_multigrid.pixels.yuv import YuvClip, YuvFormat
-from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.videos import numbered_frames, write_video
 
 # Numbers of ITU-T H.273 and FFmpeg: matrix, and limited (1) or full (2) range; 0 says nothing.
@@ -162,25 +158,6 @@ def test_resampled_clips_are_those_of_rgb(tmp_path: Path, antialias: bool) -> No
     torch.testing.assert_close(clips, expected, atol=3.01, rtol=0)
     mixed = resample_clips([pairs[0][0], pairs[1][1], pairs[2][0]], 16, **options)
     assert torch.equal(mixed, torch.stack([clips[0], expected[1], clips[2]]))
-
-
-def test_clips_of_two_lengths_are_refused() -> None:
-    clips = [YuvFormat(frames, 4, 4).view(torch.zeros(24 * frames, dtype=torch.uint8)) for frames in (2, 3)]
-    with pytest.raises(ValueError, match=r"one length: crop 0 has 2 frames, 1 has 3"):
-        resample_clips(clips, 4)
-
-
-def test_a_dataset_of_yuv_has_the_clips_of_one_of_rgb(tmp_path: Path) -> None:
-    coloured(tmp_path / "video.mp4", 1, 1)
-    (tmp_path / "list.csv").write_text("video.mp4 0\n")
-    sampling = ClipSampling(frames=4, size=16, stride=1)
-    both = [VideoDataset(read_manifest(tmp_path / "list.csv"), sampling, pixels) for pixels in ("rgb", "yuv")]  # type: ignore[arg-type]
-    for seed in range(10):
-        rgb, yuv = (data.read_clip(ClipRequest(0, 4, 16, seed)) for data in both)
-        assert isinstance(yuv.crop, YuvClip)
-        torch.testing.assert_close(yuv.crop.rgb(), rgb.crop.permute(3, 0, 1, 2).float(), atol=3, rtol=0)
-    with pytest.raises(ValueError, match=r"`pixels` of a dataset must be 'rgb' or 'yuv', got 'nv12'"):
-        VideoDataset(both[0].manifest, sampling, "nv12")  # type: ignore[arg-type]
 
 
 @pytest.mark.cuda

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,19 @@ from jsonargparse import ArgumentParser
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from lightning_multigrid.clips.batch import collate_clips
+from lightning_multigrid.clips.views import Views
+from lightning_multigrid.decode.full_decode import FullDecode
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.files import watched
-from lightning_multigrid.loading.requests import ClipRequest
-from lightning_multigrid.sources import MANIFEST_NAME, VideoList, read_manifest, save_manifest
+from lightning_multigrid.prepare import index_before_fit
+from lightning_multigrid.prepare.prepare_videos import prepare
+from lightning_multigrid.sources import MANIFEST_NAME, TableStore, VideoList, read_manifest, save_manifest
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning, DamagedVideoWarning
 from lightning_multigrid.video.datamodule import VideoDataModule
 from tests.helpers.codings import damage
 from tests.helpers.drives import nothing_is_in_memory
+from tests.helpers.preparing import FAST
 from tests.helpers.recorder import TINY, Recorder, quiet_trainer
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
@@ -140,22 +142,6 @@ def test_the_modules_own_hook_gets_the_finished_batch(folder: Path) -> None:
     assert torch.equal(batches[1], -batches[0])
 
 
-def test_a_mini_batch_on_another_grid_comes_out_on_that_grid(folder: Path) -> None:
-    class Coarse(VideoDataModule):
-        def train_dataloader(self) -> Any:
-            data = super().train_dataloader().dataset
-            requests = [[ClipRequest(i, frames, size, seed=i) for i in range(clips)] for clips, frames, size in GRIDS]
-            return DataLoader(
-                [collate_clips([data.read_clip(r) for r in batch]) for batch in requests], batch_size=None
-            )
-
-    GRIDS = [(12, 2, 8), (6, 4, 12), (4, 4, 16)]
-    module = fit(Coarse(folder / "good.csv", **TINY))
-    assert [tuple(clips.shape) for clips, _ in module.seen["train"]] == [
-        (clips, 3, frames, size, size) for clips, frames, size in GRIDS
-    ]
-
-
 def test_normalisation_is_the_given_one(folder: Path) -> None:
     write_list(folder / "white.csv", ["220_0.mp4 2"])
     data = VideoDataModule(val=folder / "white.csv", mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7), **TINY)
@@ -229,13 +215,8 @@ def test_class_ids_of_folders_are_those_of_training(tree: Path) -> None:
     module = fit(data := VideoDataModule(tree / "train", tree / "val", **TINY))
     assert data.num_classes == 3
     assert module.seen["val"][0][1].tolist() == [1, 2]
-    assert module.seen["val"][0][1].tolist() == [shown_label(clip) for clip in module.seen["val"][0][0]]
-
-
-def test_class_ids_of_a_stage_without_training_are_still_those_of_training(tree: Path) -> None:
-    module = Recorder()
-    quiet_trainer().validate(module, VideoDataModule(tree / "train", tree / "val", **TINY), verbose=False)
-    assert module.seen["val"][0][1].tolist() == [1, 2]
+    quiet_trainer().validate(other := Recorder(), VideoDataModule(tree / "train", tree / "val", **TINY), verbose=False)
+    assert other.seen["val"][0][1].tolist() == [1, 2]
 
 
 def test_several_labels_are_zeros_and_ones_of_all_classes(folder: Path) -> None:
@@ -255,14 +236,12 @@ def test_relative_paths_start_from_the_root(folder: Path, tmp_path: Path) -> Non
     assert shown_label(module.seen["val"][0][0][0]) == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "of_source"),
-    [({"root": "/videos"}, False), ({"root": "/videos"}, True), ({"multi_label": True}, True)],
-)
-def test_arguments_that_no_source_takes_are_refused(tree: Path, arguments: dict[str, Any], of_source: bool) -> None:
-    source = VideoList(tree / "train") if of_source else tree / "train"
-    with pytest.raises(ValueError, match=r"is for lists.*, and none is given, so it has no effect\. Give it to the"):
-        VideoDataModule(source, **arguments, **TINY).setup("fit")
+@pytest.mark.parametrize("arguments", [{"root": "/videos"}, {"multi_label": True}, {"allow_outside_root": True}])
+def test_arguments_that_no_source_takes_are_refused(tree: Path, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"is for lists and folders, and none is given, so it has no effect\. Give it"):
+        VideoDataModule(VideoList(tree / "train"), **arguments, **TINY).setup("fit")
+    with pytest.raises(ManifestError, match=r"`root` is '/videos', but .* is a folder per class"):
+        VideoDataModule(tree / "train", root="/videos", **TINY).setup("fit")
 
 
 def test_lists_lead_out_of_the_root_only_where_allowed(folder: Path, tmp_path: Path) -> None:
@@ -302,15 +281,6 @@ def test_broken_videos_are_named_once_and_training_goes_on(folder: Path) -> None
         assert labels.tolist() == [shown_label(clip) for clip in clips]
     # In validation the 12 readable videos are there, each once.
     assert torch.cat([labels for _, labels in module.seen["val"][:4]]).tolist() == [0, 1, 2] * 4
-
-
-def test_predictions_leave_broken_videos_out(folder: Path) -> None:
-    data, module = VideoDataModule(predict=folder / "mixed.csv", **TINY), Recorder()
-    with pytest.warns(BrokenVideoWarning, match="Cannot read .*mp4"):
-        predictions = quiet_trainer().predict(module, datamodule=data)
-    assert sum(map(len, predictions)) == 12
-    paths = [path for _, batch_paths in module.seen["predict"] for path in batch_paths]
-    assert paths == [str(folder / line.split()[0]) for line in (folder / "good.csv").read_text().splitlines()]
 
 
 @pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")
@@ -354,10 +324,7 @@ def test_a_machine_for_evaluation_needs_no_training_videos(folder: Path, tree: P
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_read_that_hangs_is_a_broken_video_and_the_run_goes_on(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
+def test_a_read_that_hangs_is_a_broken_video_and_the_run_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     released, open_file = threading.Event(), os.open
 
     def hanging(path: Any, *args: Any) -> int:
@@ -369,7 +336,7 @@ def test_a_read_that_hangs_is_a_broken_video_and_the_run_goes_on(
     # The good videos are read beside reads that hang, and have the whole limit on a busy machine.
     monkeypatch.setattr(watched, "_hung", [])
     monkeypatch.setattr(watched, "_MOST_HALVES", 0)
-    data = VideoDataModule(folder / "good.csv", folder / "good.csv", read_timeout=1.0, num_workers=workers, **TINY)
+    data = VideoDataModule(folder / "good.csv", folder / "good.csv", read_timeout=1.0, num_workers=2, **TINY)
     with pytest.warns(BrokenVideoWarning, match=r"Cannot read .*120_1\.mp4: cannot be read: a read did not end within"):
         module = fit(data)
     released.set()
@@ -408,25 +375,6 @@ def test_the_time_limit_holds_for_frame_tables(folder: Path) -> None:
     assert tables[0]
 
 
-def test_a_drive_that_is_gone_ends_the_run_after_about_two_time_limits(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    released, open_file = threading.Event(), os.open
-
-    def hanging(path: Any, *args: Any) -> int:
-        if str(path).endswith(".mp4"):
-            released.wait()
-        return open_file(path, *args)
-
-    monkeypatch.setattr(watched, "_hung", [])
-    monkeypatch.setattr(os, "open", hanging)
-    began = time.perf_counter()
-    with pytest.raises(BrokenVideosError, match="None of 12 videos .*: cannot be read: a read did not end within 1 s"):
-        fit(VideoDataModule(folder / "good.csv", read_timeout=1, **TINY))
-    assert 1.9 < time.perf_counter() - began < 8  # the 12 videos would take 12 s
-    released.set()
-
-
 def test_names_of_videos_do_not_control_the_terminal(folder: Path, tmp_path: Path) -> None:
     rows = [f"{folder}/{line}" for line in (folder / "good.csv").read_text().splitlines()]
     write_list(tmp_path / "list.csv", [*rows, "gone\x1b[2J.mp4 0"])
@@ -459,48 +407,102 @@ def damaged(folder: Path, tmp_path: Path) -> dict[str, str]:
     return {"train": split, "val": split, "path": str(path), "root": "/"}
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_damaged_videos_are_kept_and_named_once(damaged: dict[str, str], workers: int) -> None:
+def test_damaged_videos_are_kept_and_named_once(damaged: dict[str, str]) -> None:
     path = damaged.pop("path")
-    data = VideoDataModule(**damaged, num_workers=workers, max_bad_fraction=0, sampling="segments", **TINY)
+    data = VideoDataModule(**damaged, num_workers=1, max_bad_fraction=0, sampling="segments", **TINY)
     with pytest.warns(DamagedVideoWarning) as caught:
         module = fit(data, max_epochs=2)
     messages = [str(warning.message) for warning in caught if warning.category is DamagedVideoWarning]
     assert len(messages) == 1
     assert messages[0].startswith(f"{path}: damaged from frame 5 to frame 11 (frames that FFmpeg conceals: 1, packets")
-    assert 'in training, `damaged="replace"` takes another video' in messages[0]
     assert data.broken == {}
     assert {len(labels) for split in ("train", "val") for _, labels in module.seen[split]} == {4}
 
 
-@pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.DamagedVideoWarning")  # of validation
-def test_damaged_videos_are_replaced_in_training_only(damaged: dict[str, str]) -> None:
-    path = damaged.pop("path")
-    data = VideoDataModule(**damaged, damaged="replace", sampling="segments", **TINY)
-    with pytest.warns(BrokenVideoWarning, match=r"damaged\.mp4: damaged from frame 5 to frame 11"):
-        module = fit(data)
-    assert data.broken.keys() == {path}
-    for clips, labels in module.seen["train"]:
-        assert labels.tolist() == [shown_label(clip) for clip in clips]
-    assert {len(labels) for split in ("train", "val") for _, labels in module.seen[split]} == {4}
+# --- Frame tables ---
 
 
-@pytest.mark.filterwarnings("ignore::lightning_multigrid.video.broken_videos.BrokenVideoWarning")
-def test_damaged_videos_that_are_replaced_count_as_broken(damaged: dict[str, str]) -> None:
-    del damaged["path"], damaged["val"]
-    data = VideoDataModule(**damaged, damaged="replace", sampling="segments", max_bad_fraction=0.2, **TINY)
-    with pytest.raises(BrokenVideosError, match="1 of the 4 videos of `train` cannot be read"):
-        fit(data)
-    with pytest.raises(ValueError, match="`damaged` must be 'keep' or 'replace', got 'drop'"):
-        VideoDataModule(**damaged, damaged="drop")
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Six videos for training and three for validation."""
+    for split, number in (("train", 6), ("val", 3)):
+        for place in range(number):
+            folder = tmp_path / split / "ab"[place % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            write_video(folder / f"{place}.mp4", numbered_frames(16, 24, 32))
+    return tmp_path
+
+
+def data_of(source: Path, **arguments: Any) -> VideoDataModule:
+    return VideoDataModule(**{"train": source / "train", "val": source / "val", **TINY, "batch_size": 2, **arguments})
+
+
+def missing(data: VideoDataModule, folder: Path) -> int:
+    return len(TableStore(folder).missing([m.path(row) for m in data.manifests().values() for row in range(len(m))]))
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the files that are decoded whole."""
+    paths: list[str] = []
+    own = FullDecode.__iter__
+
+    def counted(self: FullDecode) -> Any:
+        paths.append(self.file.path)
+        return own(self)
+
+    monkeypatch.setattr(FullDecode, "__iter__", counted)
+    return paths
+
+
+def test_a_fit_decodes_each_video_once_and_a_second_one_none(
+    source: Path, decoded: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        data = data_of(source, index=str(source / "tables"))
+        fit(data, max_epochs=2)
+        assert len(decoded) == len(set(decoded)) == 9
+        assert missing(data, source / "tables") == 0
+    assert sum("Frame tables of 9 videos made" in record.message for record in caplog.records) == 1
+
+
+def test_without_an_index_nothing_is_kept(source: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(source / "cache"))
+    fit(data_of(source, index=False), max_epochs=2)
+    assert len(decoded) > 9
+    assert not (source / "cache").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_told_and_the_training_goes_on(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "cache").write_text("")
+    monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(source / "cache"))
+    with pytest.warns(UserWarning, match=r"can't be kept in .*Give another folder.*from their beginning"):
+        assert fit(data_of(source)).trainer.global_step == 3
+
+
+def test_an_evaluation_makes_no_tables_and_reads_by_those_that_are_there(source: Path, decoded: list[str]) -> None:
+    data, runner = data_of(source, index=str(source / "tables")), quiet_trainer()
+    runner.validate(Recorder(), data, verbose=False)
+    assert len(decoded) == 3
+    assert missing(data, source / "tables") == 9
+    data.trainer = None
+    data.prepare_data()  # in a loop of the user's own
+    assert missing(data, source / "tables") == 0
+    decoded.clear()
+    runner.validate(Recorder(), data, verbose=False)
+    assert decoded == []
+
+
+def test_prepared_videos_need_no_tables(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for split, manifest in data_of(source).manifests().items():
+        prepare(manifest, source / "out" / split, FAST)
+    monkeypatch.setattr(index_before_fit, "open_store", None)
+    fit(data_of(source / "out"))
 
 
 # --- Arguments ---
-
-
-def test_fit_without_validation_videos_only_trains(folder: Path) -> None:
-    module = fit(VideoDataModule(folder / "good.csv", **TINY))
-    assert (len(module.seen["train"]), len(module.seen["val"])) == (3, 0)
 
 
 def test_the_last_incomplete_mini_batch_is_kept_or_dropped(folder: Path) -> None:
@@ -511,13 +513,6 @@ def test_the_last_incomplete_mini_batch_is_kept_or_dropped(folder: Path) -> None
         module = fit(data)
         assert [len(labels) for _, labels in module.seen["train"]] == sizes
         assert [len(labels) for _, labels in module.seen["val"]] == [5, 5, 2]
-
-
-def test_workers_persist(folder: Path) -> None:
-    data = VideoDataModule(folder / "good.csv", num_workers=1, **TINY)
-    data.setup("fit")
-    loader = data.train_dataloader()
-    assert (loader.num_workers, loader.persistent_workers, loader.batch_size) == (1, True, 4)
 
 
 @pytest.mark.parametrize(
@@ -533,16 +528,6 @@ def test_a_loader_before_setup_is_refused(folder: Path) -> None:
         VideoDataModule(folder / "good.csv", **TINY).train_dataloader()
 
 
-def test_the_transfer_hook_without_a_trainer_says_what_to_use(folder: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"needs a Trainer\. In a loop of your own, use `resample_clips\(batch"):
-        VideoDataModule(folder / "good.csv", **TINY).on_after_batch_transfer(None, 0)
-
-
-def test_a_missing_list_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"none\.csv"):
-        VideoDataModule(tmp_path / "none.csv", **TINY).setup("fit")
-
-
 def test_training_needs_labels(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"`train` \(.*unlabelled.csv\) have no labels, which `train` needs"):
         VideoDataModule(folder / "unlabelled.csv", **TINY).setup("fit")
@@ -552,11 +537,13 @@ def test_training_needs_labels(folder: Path) -> None:
     ("arguments", "message"),
     [
         ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
-        ({"size": -8}, "`size` must be at least 1, got -8"),
-        ({"frames": 0}, "`frames` must be at least 1, got 0"),
-        ({"stride": 0}, "`stride` must be at least 1, got 0"),
-        ({"sampling": "dense"}, "`sampling` must be 'stride' or 'segments', got 'dense'"),
         ({"short_side": (10, 20)}, "`short_side` must be .* not below `size=16`"),
+        (
+            {"test_views": Views(size=25, short_side=24)},
+            "`short_side` must not be .* the size of a view, 25 pixels, got 24",
+        ),
+        ({"pixels": "nv12"}, "`pixels` must be 'auto', 'rgb' or 'yuv', got 'nv12'"),
+        ({"repeats": 0}, "`repeats` must be at least 1, got 0. 1 takes one clip of a video at a time"),
         ({"num_workers": -1}, "`num_workers` must be at least 0, got -1"),
         ({"max_bad_fraction": 1.5}, r"`max_bad_fraction` must be a share in \[0, 1\], got 1.5"),
         ({"num_classes": 0}, "`num_classes` must be at least 1, or None to count them, got 0"),
@@ -576,10 +563,11 @@ def test_all_arguments_can_be_given_in_yaml(tmp_path: Path) -> None:
     parser.add_argument("--config", action="config")
     (tmp_path / "config.yaml").write_text(
         "data: {train: a.csv, val: null, root: /data, batch_size: 2, frames: 8, size: 56, short_side: [64, 85.5], "
-        "sampling: segments, flip: false, mean: [0.1, 0.2, 0.3], num_classes: 4}"
+        "sampling: segments, flip: false, mean: [0.1, 0.2, 0.3], num_classes: 4, test_views: {crops: 3, size: 60}}"
     )
     data = parser.instantiate(parser.parse_args([f"--config={tmp_path / 'config.yaml'}"])).data
     assert data.sources["train"] == "a.csv"
     assert (data.batch_size, data.frames, data.size, data.stride, data.num_classes) == (2, 8, 56, 2, 4)
     assert data.clip_sampling.short_side_range(56) == (64, 85.5)
     assert data.mean == (0.1, 0.2, 0.3)
+    assert data.test_views == Views(clips=10, crops=3, size=60)

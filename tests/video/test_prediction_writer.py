@@ -120,7 +120,7 @@ def test_the_file_is_replaced_as_a_whole_and_its_place_is_said(
     path = tmp_path / "out.csv"
     predict(folder, path)
     before = path.read_text()
-    assert f"Predictions of 4 videos: {path}" in caplog.text
+    assert f"Predictions: {path}" in caplog.text
 
     def fail(source: str, target: str) -> None:
         raise OSError("no space left")
