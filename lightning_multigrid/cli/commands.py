@@ -2,13 +2,10 @@
 
 import argparse
 import json as json_format
-import math
 import os
 import re
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from inspect import getdoc, signature
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +22,6 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning_utilities.core.rank_zero import rank_zero_info
 
 from lightning_multigrid import __version__
-from lightning_multigrid.cli.budget import factor_within, told
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.data_commands import CORES, check_videos, index_videos, prepare_videos
 from lightning_multigrid.cli.forecast import Forecast, clip_costs, measure_steps
@@ -39,19 +35,14 @@ from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDa
 
 _PRESETS = Path(__file__).parent / "presets"
 _MEASURED = 8.0  # seconds, at least: the speed of shared machines goes up and down within a few
-_OF_TRAINING = "trainer", "model"
-_OF_FIT = "ckpt_path", "weights_only"
-_BOOLS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
 
 
 def plan(
     cli: "_ConfigCLI",
     clips: int | None = None,
     devices: int | None = None,
-    num_nodes: int | None = None,
     step_time: float | None = None,
     measure: bool = False,
-    hours: float | None = None,
     plot: str | None = None,
     json: bool = False,
     like: str | None = None,
@@ -61,17 +52,16 @@ def plan(
     Args:
         cli: Has made the parts of the config.
         clips: Training videos, over all devices; None counts them if they are on this machine.
-        devices: GPUs per node; None is what the config says.
-        num_nodes: Nodes; None is what the config says, or 1 if `devices` is given.
+        devices: GPUs, of all nodes; None is what the config says.
         step_time: Seconds of a baseline step on one device; FLOPs give those of other steps.
         measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
-        hours: Plan for so many hours of steps, by the times of steps: with the `epoch_factor` that they hold.
         plot: Draw shapes and LR, as Figure 2 of the paper, and the costs of grids to this file (.png, .svg, .pdf).
         json: Print JSON instead of a table.
         like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
     """
-    callbacks = [c for c in cli.trainer.callbacks if isinstance(c, MultigridCallback)]  # type: ignore[attr-defined]
-    if not callbacks:
+    trainer = cli.trainer
+    callback = next((c for c in trainer.callbacks if isinstance(c, MultigridCallback)), None)  # type: ignore[attr-defined]
+    if callback is None:
         say("`trainer.callbacks` has no MultigridCallback, so this is the baseline as it is.", sys.stderr)
     if not isinstance(cli.datamodule, VideoDataModule):
         raise MisconfigurationException(
@@ -81,30 +71,21 @@ def plan(
     if step_time is not None and (measure or step_time <= 0):
         wrong = f"{step_time:g} and `--measure`" if measure else f"{step_time:g}"
         raise ValueError(f"`--step_time` must be above 0 and come without `--measure`, got {wrong}. Give either.")
-    # `--devices` alone means that many in all, rather than on each of a recipe's nodes.
-    nodes = num_nodes or (1 if devices else cli.configured[1])
-    world = (devices or cli.configured[0]) * nodes
-    clips = count_clips(cli.datamodule) if clips is None else clips
-    parts = next(iter(callbacks), None), cli.trainer, cli.model, cli.datamodule
-    on: dict[str, Any] = {"clips": clips, "world": world, "configured_world": math.prod(cli.configured)}
-    on["sync_batchnorm"] = cli.config.trainer.sync_batchnorm
-    planned = preview(*parts, **on)
+    planned = preview(
+        callback,
+        trainer,
+        cli.model,
+        cli.datamodule,
+        clips=count_clips(cli.datamodule) if clips is None else clips,
+        world=devices or cli.configured_world,
+        configured_world=cli.configured_world,
+        sync_batchnorm=cli.config.trainer.sync_batchnorm,
+    )
     forecast = _forecast(planned, cli, step_time, measure)
-    if hours is not None:
-        if not callbacks or callbacks[0].schedule is not None:
-            raise ValueError(
-                "`--hours` chooses the `epoch_factor` of a MultigridCallback whose schedule is inferred. Let the "
-                "config have one, without `schedule`."
-            )
-        callbacks[0].epoch_factor = factor_within(planned, forecast, hours)
-        planned = preview(*parts, **on)
-        forecast = replace(forecast, schedule=planned.schedule)
     if json:
         print(json_format.dumps(planned.as_json(forecast), indent=2))
     else:
         say(planned.table(forecast))
-        if hours is not None:
-            say(told(planned, forecast, hours))
     if plot is not None:
         save(plan_figure(planned.schedule, planned.lrs, forecast.relative_costs()), plot)
         say(f"Drawn to {plot}.", sys.stderr)
@@ -112,10 +93,11 @@ def plan(
 
 def _forecast(planned: Preview, cli: "_ConfigCLI", step_time: float | None, measure: bool) -> Forecast:
     known = {} if step_time is None else {planned.schedule.baseline.shape: step_time}
+    costs = clip_costs(cli.model, [shape for shape, _ in planned.shapes])
     if measure:
-        known = measure_steps(cli.model, planned.shapes, _device(), precision=cli.precision, at_least=_MEASURED)
-    shapes = [shape for shape, _ in planned.shapes]
-    return Forecast(planned.schedule, clip_costs(cli.model, shapes), known, planned.world)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        known = measure_steps(cli.model, planned.shapes, device, precision=cli.precision, at_least=_MEASURED)
+    return Forecast(planned.schedule, costs, known, planned.world)
 
 
 def compare_baselines(
@@ -154,58 +136,39 @@ def migrate(source: str) -> None:
     print(translate_pyslowfast(source), end="")
 
 
-@dataclass(frozen=True)
-class _Command:
-    """A subcommand of ours: what it does, and what it takes of a config of `fit`."""
-
-    run: Callable[..., None]
-    takes: Literal["all", "data", "nothing"]
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Its own options, of the parameters of `run`, and their types."""
-        parameters = signature(self.run).parameters.items()
-        return {name: each.annotation for name, each in parameters if name not in ("cli", "datamodule")}
-
-    @property
-    def description(self) -> str:
-        return str(getdoc(self.run)).partition("\n\nArgs:")[0]
-
-
-_OURS = {
-    "plan": _Command(plan, "all"),
-    "compare": _Command(compare_baselines, "all"),
-    "init": _Command(init, "nothing"),
-    "prepare": _Command(prepare_videos, "data"),
-    "check": _Command(check_videos, "data"),
-    "index": _Command(index_videos, "data"),
-    "migrate": _Command(migrate, "nothing"),
-}
+_OF_CONFIG: dict[str, Callable[..., None]] = {"plan": plan, "compare": compare_baselines}
+_OF_DATA: dict[str, Callable[..., None]] = {"prepare": prepare_videos, "check": check_videos, "index": index_videos}
+_OF_FILE: dict[str, Callable[..., None]] = {"init": init, "migrate": migrate}
+_OURS = _OF_CONFIG | _OF_DATA | _OF_FILE
 _LIGHTNINGS = LightningCLI.subcommands()
-# The option that a word alone is for.
-_ALONE = {"predict": "data.predict", **dict.fromkeys(("init", "prepare", "check", "index", "migrate"), "source")}
-_WITHOUT_VALUE = "-h", "--help", "--print_config"
+_FIRST_WORDS = {"predict": "data.predict", **dict.fromkeys((*_OF_DATA, *_OF_FILE), "source")}  # options that they are
+
+
+def _description(command: str) -> str:
+    return str(getdoc(_OURS[command])).partition("\n\nArgs:")[0]
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
     """Keeps the lines of a description."""
 
 
-class _DataHelp(LightningArgumentParser):
-    """A parser whose help leaves out what it takes of a config only so that configs of `fit` can be read."""
-
-    def format_help(self, *args: Any, **kwargs: Any) -> str:
-        parts = re.split(r"\n\n(?=\S)", str(super().format_help(*args, **kwargs)).rstrip())
-        hidden = "  --(trainer|model|data)[. ]"
-        return "\n\n".join(part for part in parts if not re.search(hidden, part)) + "\n"
+def _parser_arguments(command: str) -> dict[str, Any]:
+    """How the parser of a command is made; `exit_on_error` would print the names of all arguments."""
+    word = f" [{_FIRST_WORDS[command].rpartition('.')[2].upper()}]" if command in _FIRST_WORDS else ""
+    config = "" if command in _OF_FILE else " [--config CONFIG]"
+    usage = f"lightning-multigrid {command}{word}{config} [options]"
+    arguments: dict[str, Any] = {"exit_on_error": False, "usage": usage, "formatter_class": _Help}
+    return arguments | ({"description": _description(command)} if command in _OURS else {})
 
 
 class _ConfigCLI(LightningCLI):
-    """Lightning's command line for one command, which makes the parts of a config."""
+    """Lightning's command line for one command: Lightning's own, or ours, for which it makes the parts of a config."""
+
+    parser_of_ours: type[LightningArgumentParser] = LightningArgumentParser
 
     def __init__(self, command: str, words: Sequence[str]) -> None:
         self.command, self.ours = command, _OURS.get(command)
-        of_command = self.parser_arguments(command)
+        of_command = _parser_arguments(command)
         of_program = {"prog": "lightning-multigrid", "exit_on_error": False, command: of_command}
         super().__init__(
             LightningModule,
@@ -216,78 +179,46 @@ class _ConfigCLI(LightningCLI):
             seed_everything_default=0,
             save_config_kwargs={"overwrite": True},
             trainer_defaults={"enable_model_summary": False},
-            parser_class=_DataHelp if self.ours and self.ours.takes == "data" else LightningArgumentParser,
+            parser_class=self.parser_of_ours,
             parser_kwargs=of_command if self.ours else of_program,
-            args=list(words),
+            args=list(words) if self.ours else [command, *words],
             run=self.ours is None,
         )
 
-    @staticmethod
-    def parser_arguments(command: str) -> dict[str, Any]:
-        """How the parser of a command is made; `exit_on_error` would print the names of all arguments."""
-        word = f" [{_ALONE[command].rpartition('.')[2].upper()}]" if command in _ALONE else ""
-        config = "" if command in _OURS and _OURS[command].takes == "nothing" else " [--config CONFIG]"
-        usage = f"lightning-multigrid {command}{word}{config} [options]"
-        arguments: dict[str, Any] = {"exit_on_error": False, "usage": usage, "formatter_class": _Help}
-        return arguments | ({"description": _OURS[command].description} if command in _OURS else {})
+    def run_ours(self) -> None:
+        assert self.ours is not None
+        given = {name: self.config_init[name] for name in signature(self.ours).parameters if name in self.config_init}
+        self.ours(self.config_init.get("data") if self.command in _OF_DATA else self, **given)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
         return {} if self.ours else {self.command: _LIGHTNINGS[self.command]}
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         if self.ours:  # first in the help
-            parser.add_function_arguments(self.ours.run, skip={"cli", "datamodule"})
-        if not self._of_data:
-            super().add_default_arguments_to_parser(parser)
-
-    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        if not self._of_data:
-            super().add_core_arguments_to_parser(parser)
-            return
-        parser.add_lightning_class_args(self.trainer_class, "trainer")
-        for name, kind in (("model", LightningModule), ("data", LightningDataModule)):
-            parser.add_lightning_class_args(kind, name, subclass_mode=True, required=False)
+            parser.add_function_arguments(self.ours, skip={"cli", "datamodule"})
+        super().add_default_arguments_to_parser(parser)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds what a config may say beside its parts; what a command doesn't use is not in its help."""
-        if not self._of_data:
-            threads = "Threads that torch computes with on a CPU; null is the cores that `num_workers` leave."
-            parser.add_argument("--threads", type=int | None, default=None, help=threads)
-        unused = (*_OF_FIT, "seed_everything", "threads") if self._of_data else _OF_FIT
-        for name in unused if self.ours else ():
+        threads = "Threads that torch computes with on a CPU; null is the cores that `num_workers` leave."
+        parser.add_argument("--threads", type=int | None, default=None, help=threads)
+        for name in ("ckpt_path", "weights_only") if self.ours else ():  # of `fit`
             parser.add_argument(f"--{name}", type=Any, help=argparse.SUPPRESS)
-
-    @property
-    def _of_data(self) -> bool:
-        return self.ours is not None and self.ours.takes == "data"
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         assert isinstance(args, list)
         self.config = parser.parse_args(args)
-        if self._of_data:
-            self.config.seed_everything = False  # Lightning's word for no seed
 
     def before_instantiate_classes(self) -> None:
         if self.command == "plan":  # it needs no GPU, and logs nothing
             trainer = self.config.trainer
-            self.configured = (_count_devices(trainer.devices), trainer.num_nodes)
+            self.configured_world = _count_devices(trainer.devices) * trainer.num_nodes
             self.precision = str(trainer.precision or "32-true")
             trainer.accelerator, trainer.strategy, trainer.precision, trainer.logger = "cpu", "auto", None, False
             trainer.devices = trainer.num_nodes = 1
 
-    def instantiate_classes(self) -> None:
-        """Makes what the command needs: for data no model and no Trainer."""
-        if not self._of_data:
-            super().instantiate_classes()
-            return
-        given = {name: value for name, value in vars(self.config).items() if name not in _OF_TRAINING}
-        self.config_init = self.parser.instantiate_classes(Namespace(given))  # type: ignore[no-untyped-call]
-        self.datamodule = self.config_init.get("data")
-
     def after_instantiate_classes(self) -> None:
         """Leaves cores to the processes that decode, which torch's threads would take from them on a CPU."""
-        if self._of_data:
-            return
         given = (self.config if self.ours else self.config[self.command]).threads
         workers = getattr(self.datamodule, "num_workers", 0)
         alone = isinstance(self.trainer.accelerator, CPUAccelerator) and self.trainer.world_size == 1
@@ -307,8 +238,6 @@ class _ConfigCLI(LightningCLI):
         trainer: Trainer = super().instantiate_trainer(**kwargs)
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
-            if self.command == "fit":
-                rank_zero_info("Checkpoints are written by AtomicCheckpointIO; `trainer.plugins` may name another.")
         return trainer
 
     def before_predict(self) -> None:
@@ -319,90 +248,101 @@ class _ConfigCLI(LightningCLI):
             trainer.callbacks.append(PredictionWriter())  # type: ignore[attr-defined]
 
 
+class _DataParser(LightningArgumentParser):
+    """A parser whose help leaves out what it takes only so that configs of `fit` can be read."""
+
+    def format_help(self, *args: Any, **kwargs: Any) -> str:
+        parts = re.split(r"\n\n(?=\S)", str(super().format_help(*args, **kwargs)).rstrip())
+        hidden = "  --(trainer|model|data)[. ]"
+        return "\n\n".join(part for part in parts if not re.search(hidden, part)) + "\n"
+
+
+class _DataCLI(_ConfigCLI):
+    """The command line for one command on videos: it needs no config, and makes only the data module of one."""
+
+    parser_of_ours = _DataParser
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        assert self.ours is not None
+        parser.add_function_arguments(self.ours, skip={"datamodule"})
+
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_lightning_class_args(self.trainer_class, "trainer")
+        for name, kind in (("model", LightningModule), ("data", LightningDataModule)):
+            parser.add_lightning_class_args(kind, name, subclass_mode=True, required=False)
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        for name in ("ckpt_path", "weights_only", "seed_everything", "threads"):
+            parser.add_argument(f"--{name}", type=Any, help=argparse.SUPPRESS)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        super().parse_arguments(parser, args)
+        self.config.seed_everything = False  # Lightning's word for no seed
+
+    def instantiate_classes(self) -> None:
+        given = {name: value for name, value in vars(self.config).items() if name not in ("trainer", "model")}
+        self.config_init = self.parser.instantiate_classes(Namespace(given))  # type: ignore[no-untyped-call]
+
+    def after_instantiate_classes(self) -> None:
+        """Nothing computes."""
+
+
 def typed(command: str, words: Sequence[str]) -> list[str]:
     """Returns words of the command line as the parser takes them.
 
-    That is `--json=true` for a bare `--json`, and `--source=FOLDER` for FOLDER, behind a config that names the class.
+    That is `--json=true` for `--json`, and `--source=FOLDER` for FOLDER, which stands right behind the command.
 
-    >>> typed("check", ["--full", "no", "--timeout", "3", "videos", "--workers=2"])
-    ['--full=false', '--timeout', '3', '--workers=2', '--source=videos']
+    >>> typed("check", ["videos", "--full", "--timeout", "3"])
+    ['--full=true', '--timeout', '3', '--source=videos']
     """
-    options = _OURS[command].options if command in _OURS else {}
-    bools = [name for name, kind in options.items() if kind is bool]
-    flags = {f"--{spelled}": f"--{name}" for name in bools for spelled in (name, name.replace("_", "-"))}
-    taken: list[str] = []
-    alone: list[str] = []
-    rest = deque(words)
-    while rest:
-        word = rest.popleft()
-        name, _, value = word.partition("=")
-        if command == "plan" and name == "--like":
-            taken.append(f"--config={_preset(value or ''.join(rest and [rest.popleft()]))}")
-        elif word in flags:
-            given = _BOOLS.get(rest[0].lower()) if rest else None
-            if given:
-                rest.popleft()
-            taken.append(f"{flags[word]}={given or 'true'}")
-        elif word.startswith("-"):
-            taken.append(word)
-            if "=" not in word and word not in _WITHOUT_VALUE and rest and not rest[0].startswith("--"):
-                taken.append(rest.popleft())
-        elif command in _ALONE and not alone:
-            alone = [f"--{_ALONE[command]}={word}"]
-        else:
-            taken.append(word)
-    return taken + alone
-
-
-def _preset(name: str) -> Path:
-    names = sorted(path.stem for path in _PRESETS.glob("*.yaml"))
-    if name not in names:
-        raise ValueError(
-            f"`--like` must be one of {', '.join(names)}, got {name!r}. For your own recipe use `--config`."
-        )
-    return _PRESETS / f"{name}.yaml"
+    parameters = signature(_OURS[command]).parameters.values() if command in _OURS else ()
+    names = (parameter.name for parameter in parameters if parameter.annotation is bool)
+    flags = {f"--{spelled}": f"--{name}=true" for name in names for spelled in (name, name.replace("_", "-"))}
+    taken = [flags.get(word, word) for word in words]
+    if command in _FIRST_WORDS and taken and not taken[0].startswith("-"):
+        first, *rest = taken
+        taken = [*rest, f"--{_FIRST_WORDS[command]}={first}"]  # behind a config that names the class of the data
+    if command == "plan":
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+        parser.add_argument("--like", choices=sorted(path.stem for path in _PRESETS.glob("*.yaml")))
+        given, taken = parser.parse_known_args(taken)
+        taken = [f"--config={_PRESETS / given.like}.yaml", *taken] if given.like else taken
+    return taken
 
 
 def run(args: Sequence[str] | None) -> None:
     """Runs a command line, that of the process if `args` is None."""
     words = list(sys.argv[1:] if args is None else args)
-    command = next((word for word in words if word in (*_LIGHTNINGS, *_OURS)), None)
-    if command is None and words and not words[0].startswith("-"):
-        raise ArgumentError(None, f"invalid choice: {words[0]!r} (choose from {', '.join((*_LIGHTNINGS, *_OURS))})")
-    if command is None:
-        _program().parse_args(words or ["--help"])
-        raise SystemExit(2)
-    words.remove(command)
-    words, ours = typed(command, words), _OURS.get(command)
-    _refuse_without_config(command, words)
-    if ours is None:
-        _ConfigCLI(command, [command, *words])
-    elif ours.takes == "nothing":
-        parser = ArgumentParser(**_ConfigCLI.parser_arguments(command))
-        parser.add_function_arguments(ours.run)
-        ours.run(**parser.parse_args(words).as_dict())
+    _program().parse_args(words[:1] or ["--help"])
+    command, words = words[0], typed(words[0], words[1:])
+    if command in _OF_FILE:
+        parser = ArgumentParser(**_parser_arguments(command))
+        parser.add_function_arguments(_OURS[command])
+        _OURS[command](**parser.parse_args(words).as_dict())
+    elif command in _OF_DATA:
+        _DataCLI(command, words).run_ours()
     else:
+        _refuse_without_config(words)
         cli = _ConfigCLI(command, words)
-        given = {name: cli.config_init[name] for name in ours.options if name in cli.config_init}
-        ours.run(cli if ours.takes == "all" else cli.datamodule, **given)
+        if command in _OURS:
+            cli.run_ours()
 
 
 def _program() -> argparse.ArgumentParser:
-    """The parser of a command line without a command."""
+    """The parser of the first word."""
     program = argparse.ArgumentParser("lightning-multigrid", description="Multigrid training of video models.")
     program.add_argument("--version", action="version", version=f"lightning-multigrid {__version__}")
-    commands = program.add_subparsers(metavar="COMMAND")
+    commands = program.add_subparsers(metavar="COMMAND", required=True)
     for name in _LIGHTNINGS:
         commands.add_parser(name, help=str(getdoc(getattr(Trainer, name))).replace("\n", " ").partition(". ")[0])
-    for name, ours in _OURS.items():
-        commands.add_parser(name, help=ours.description.partition("\n")[0])
+    for name in _OURS:
+        commands.add_parser(name, help=_description(name).partition("\n")[0])
     return program
 
 
-def _refuse_without_config(command: str, words: Sequence[str]) -> None:
-    """Says that a command needs a config, where it would name what the config has to hold."""
-    asks = any("help" in word or word.startswith(("-h", "--print", "-c", "--config", "--model")) for word in words)
-    if (command not in _OURS or _OURS[command].takes == "all") and not asks:
+def _refuse_without_config(words: Sequence[str]) -> None:
+    """Says that a command needs a config, where Lightning would name what the config has to hold."""
+    if not any("help" in word or word.startswith(("-h", "--print", "-c", "--config", "--model")) for word in words):
         raise ArgumentError(
             None,
             "A config has to say what the model and the data are: give `--config CONFIG`. `lightning-multigrid init "
@@ -420,7 +360,3 @@ def _count_devices(devices: int | str | list[int]) -> int:
         listed = "," in devices
         devices = [int(part) for part in devices.split(",") if part] if listed else int(devices.replace("auto", "-1"))
     return max(1, len(devices) if isinstance(devices, list) else devices)
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

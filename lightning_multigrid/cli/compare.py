@@ -48,7 +48,6 @@ def compare(
         raise ValueError(f"`seeds` must be at least 1, got {seeds}.")
     folder.mkdir(parents=True, exist_ok=True)
     variants = {MULTIGRID: with_callback(config), BASELINE: without_callback(config)}
-    done: dict[str, list[float]] = {}
     for variant in (MULTIGRID, BASELINE, SHORTENED):
         if variant == SHORTENED:
             found = Comparison(folder, clock=clock)
@@ -60,11 +59,7 @@ def compare(
                 continue
             variants[SHORTENED] = shortened
         for seed in range(seeds):
-            started = time.monotonic()
-            if _run(variants[variant], folder, variant, seed, _validations(folder) if variant != MULTIGRID else None):
-                done.setdefault(variant, []).append(time.monotonic() - started)
-                left = (seeds - 1 - seed) * mean(done[variant])
-                say(f"{variant}, seed {seed}: {duration(done[variant][-1])}; {_left(variant, left)}")
+            _run(variants[variant], folder, variant, seed, _validations(folder) if variant != MULTIGRID else None)
             Comparison(folder, metric, mode, clock)  # refuses a metric that is not logged
     comparison = Comparison(folder, metric, mode, clock)
     say(str(comparison))
@@ -79,10 +74,6 @@ _NO_SHORTENED = (
     "The baseline of as much time is left out: only the `max_epochs` or `max_steps` of the Trainer and the "
     "`milestones` and `warmup_epochs` of VideoClassifier can be shortened together."
 )
-
-
-def _left(variant: str, seconds: float) -> str:
-    return f"about {duration(seconds)} left of {variant}" if seconds else f"all of {variant} is done"
 
 
 def with_callback(config: Config) -> Config:
@@ -158,15 +149,15 @@ def _validations(folder: Path) -> list[float]:
     return shares
 
 
-def _run(config: Config, folder: Path, variant: str, seed: int, validate_at: list[float] | None) -> bool:
-    """Trains a variant with a seed, unless its file is there; returns whether it trained."""
+def _run(config: Config, folder: Path, variant: str, seed: int, validate_at: list[float] | None) -> None:
+    """Trains a variant with a seed, unless its file is there."""
     name = f"{variant}-{seed}"
     file, own = folder / f"{name}.json", folder / "runs" / name
     described = yaml.safe_dump(config, sort_keys=True)
     if file.exists():
         if RunRecord.read(file).config != described:
             raise ValueError(f"{file} is a run of another config. Give another --output, or remove it to run it again.")
-        return False
+        return
     own.mkdir(parents=True, exist_ok=True)
     made = _apart(config, own)
     made["seed_everything"] = seed
@@ -188,7 +179,7 @@ def _run(config: Config, folder: Path, variant: str, seed: int, validate_at: lis
     record = RunRecord.read(own / "run.json")
     record.command, record.cpu, record.config = seconds, cpu_seconds(of_children=True) - cpu, described
     record.write(file)
-    return True
+    say(f"{variant}, seed {seed}: {duration(seconds)}.")
 
 
 def _apart(config: Config, folder: Path) -> Config:

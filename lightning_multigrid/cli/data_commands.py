@@ -3,8 +3,7 @@
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jsonargparse import ArgumentError
@@ -45,10 +44,6 @@ def prepare_videos(
     *,
     source: Source | None = None,
     output: str,
-    root: str | None = None,
-    multi_label: bool = False,
-    existing_only: bool = False,
-    allow_outside_root: bool = False,
     workers: int = CORES,
     timeout: float = 300.0,
     part: str | None = None,
@@ -74,12 +69,9 @@ def prepare_videos(
     Args:
         datamodule: That of a config; instead of `source`.
         source: The videos: a list of `path label`, a folder with a folder per class, or with `train` and `val` of that
-            kind, or the `class_path` of a source such as `lightning_multigrid.sources.Kinetics` with its arguments.
+            kind, or a class with its arguments, such as `--source=lightning_multigrid.sources.VideoList
+            --source.source=list.csv --source.root=videos`.
         output: Folder for all that is written.
-        root: Folder that relative paths of a list start from.
-        multi_label: Whether videos may have several labels.
-        existing_only: Leave out what is listed but not on disk.
-        allow_outside_root: Accept lists whose paths lead out of the root.
         workers: Processes; 0 works in this one, without `timeout`.
         timeout: Seconds without a frame after which a video is broken.
         part: K/N: do only part K of N; K counts from 1.
@@ -90,12 +82,7 @@ def prepare_videos(
             and views need, or 256 without a config.
         **encoding: The other arguments of `Encoding`.
     """
-    flags: dict[str, Any] = {
-        "multi_label": multi_label,
-        "existing_only": existing_only,
-        "allow_outside_root": allow_outside_root,
-    }
-    splits = _videos("prepare", datamodule, source, root, flags)
+    splits = _videos("prepare", datamodule, source)
     if short_side is None:
         short_side = 256 if datamodule is None else needed_short_side(datamodule)
     encoded = Encoding(short_side=short_side, **encoding)
@@ -118,13 +105,8 @@ def check_videos(
     datamodule: LightningDataModule | None = None,
     *,
     source: Source | None = None,
-    root: str | None = None,
-    multi_label: bool = False,
-    existing_only: bool = False,
-    allow_outside_root: bool = False,
     workers: int = CORES,
     timeout: float = 300.0,
-    frames: int = 4,
     full: bool = False,
     report: str | None = None,
 ) -> None:
@@ -138,46 +120,33 @@ def check_videos(
 
     Args:
         datamodule: That of a config; instead of `source`.
-        source: The videos: a list of `path label`, a folder with a folder per class, or with `train` and `val` of that
-            kind, or the `class_path` of a source such as `lightning_multigrid.sources.Kinetics` with its arguments.
-        root: Folder that relative paths of a list start from.
-        multi_label: Whether videos may have several labels.
-        existing_only: Leave out what is listed but not on disk.
-        allow_outside_root: Accept lists whose paths lead out of the root.
+        source: The videos, as in `prepare`.
         workers: Processes; 0 works in this one, without `timeout`.
         timeout: Seconds without a frame after which a video is broken.
-        frames: Places in each video, from the first frame to the last, where it is decoded.
         full: Decode all frames, and so find all damage.
         report: File to write: a CSV of the broken videos.
     """
-    flags: dict[str, Any] = {
-        "multi_label": multi_label,
-        "existing_only": existing_only,
-        "allow_outside_root": allow_outside_root,
-    }
-    splits = _videos("check", datamodule, source, root, flags)
+    splits = _videos("check", datamodule, source)
     broken: dict[str, str] = {}
-    store = None
+    options: dict[str, Any] = {"workers": workers, "timeout": timeout}
     if full:
+        options["frames"] = None
         try:
-            store = open_store(tables_folder())
+            options["store"] = open_store(tables_folder())
         except OutputError as error:
             say(f"warning: {error.strerror}", sys.stderr)
     read = 0
-    with _stoppable():
-        for split, manifest in splits.items():
-            with progress_bar() as bar:
-                task = bar.add_task(
-                    split or "check", total=len({manifest.path(row) for row in range(len(manifest))}), count=""
-                )
-                decoded = None if full else frames
-                for path, found in check(manifest, frames=decoded, workers=workers, timeout=timeout, store=store):
-                    read += 1
-                    if found.reason is not None:
-                        broken[path] = found.reason
-                    for said in (*(() if found.reason is None else (found.reason,)), *found.notes):
-                        bar.console.print(printable(f"{path}: {said}"), markup=False, highlight=False, soft_wrap=True)
-                    bar.update(task, advance=1, count=f"{len(broken):,} broken")
+    for split, manifest in splits.items():
+        with progress_bar() as bar:
+            total = len({manifest.path(row) for row in range(len(manifest))})
+            task = bar.add_task(split or "check", total=total, count="")
+            for path, found in check(manifest, **options):
+                read += 1
+                if found.reason is not None:
+                    broken[path] = found.reason
+                for said in (*(() if found.reason is None else (found.reason,)), *found.notes):
+                    bar.console.print(printable(f"{path}: {said}"), markup=False, highlight=False, soft_wrap=True)
+                bar.update(task, advance=1, count=f"{len(broken):,} broken")
     if report is not None:
         write_report(report, broken)
     say(f"{read:,} videos read, {len(broken):,} broken.")
@@ -189,10 +158,6 @@ def index_videos(
     datamodule: LightningDataModule | None = None,
     *,
     source: Source | None = None,
-    root: str | None = None,
-    multi_label: bool = False,
-    existing_only: bool = False,
-    allow_outside_root: bool = False,
     output: str | None = None,
     workers: int = CORES,
     timeout: float = 300.0,
@@ -207,30 +172,19 @@ def index_videos(
 
     Args:
         datamodule: That of a config; instead of `source`.
-        source: The videos: a list of `path label`, a folder with a folder per class, or with `train` and `val` of that
-            kind, or the `class_path` of a source such as `lightning_multigrid.sources.Kinetics` with its arguments.
-        root: Folder that relative paths of a list start from.
-        multi_label: Whether videos may have several labels.
-        existing_only: Leave out what is listed but not on disk.
-        allow_outside_root: Accept lists whose paths lead out of the root.
+        source: The videos, as in `prepare`.
         output: Folder to keep the tables in, which the data module is given as `index`; by default one of the user's
             caches, where `fit` looks for them.
         workers: Processes; 0 works in this one, without `timeout`.
         timeout: Seconds without a frame after which a video is broken.
     """
-    flags: dict[str, Any] = {
-        "multi_label": multi_label,
-        "existing_only": existing_only,
-        "allow_outside_root": allow_outside_root,
-    }
-    splits = _videos("index", datamodule, source, root, flags)
+    splits = _videos("index", datamodule, source)
     paths = [path for manifest in splits.values() for path in paths_without_own_table(manifest)]
     if not paths:
         say("Nothing to do: prepared videos have their frame tables, and folders of frames need none.")
         return
     folder = tables_folder() if output is None else output
-    with _stoppable(" What is made is kept, and the same command goes on from it."):
-        done = index_shown(paths, open_store(folder), workers, timeout)
+    done = index_shown(paths, open_store(folder), workers, timeout)
     for path, reason in done.broken.items():
         print(printable(f"{path}: {reason}"), file=sys.stderr)
     say(f"{done} They are in {folder}.")
@@ -244,34 +198,32 @@ def folder_splits(source: StrPath) -> dict[str, str]:
     return splits if all(map(os.path.isdir, splits.values())) else {}
 
 
-def _videos(
-    command: str, data: LightningDataModule | None, source: Source | None, root: str | None, flags: dict[str, Any]
-) -> Mapping[str, Manifest]:
+def _videos(command: str, data: LightningDataModule | None, source: Source | None) -> Mapping[str, Manifest]:
     """Reads the videos of each split that a config names, or of a source."""
     if (source is None) == (data is None):
         raise ArgumentError(
             None,
-            f"`{command}` needs either --source, a list or folder of videos, or --config, a config of `fit`. "
+            f"`{command}` needs either a list or folder of videos, or --config, a config of `fit`. "
             f"See `lightning-multigrid {command} --help`",
         )
     if isinstance(source, VideoSource):
         return {"": source.read()}
     if source is not None and (splits := folder_splits(source)):
-        train = VideoList(splits["train"], root, **flags).read()
-        return {"train": train, "val": VideoList(splits["val"], root, **flags).read(train.classes)}
+        train = VideoList(splits["train"]).read()
+        return {"train": train, "val": VideoList(splits["val"]).read(train.classes)}
     if source is not None:
-        return {"": VideoList(source, root, **flags).read()}
+        return {"": VideoList(source).read()}
     if not isinstance(data, VideoDataModule):
         raise ManifestError(
             f"The config has {type(data).__name__} as `data`; a VideoDataModule is required. Give the list or folder "
-            "of videos as --source."
+            "of videos instead of the config."
         )
     return {str(split): manifest for split, manifest in data.manifests().items()}
 
 
 def prepare_shown(manifest: Manifest, folder: StrPath, encoding: Encoding, **options: Any) -> Summary:
     """Prepares the videos of a manifest with a progress bar, and says what came of it; `options` are `prepare`'s."""
-    with _stoppable(" What is there is whole, and the same command goes on from it."), progress_bar() as bar:
+    with progress_bar() as bar:
         looks = f"looking for {len(manifest):,} videos"
         task = bar.add_task(os.path.basename(os.path.normpath(folder)), total=None, count=looks)
 
@@ -292,16 +244,6 @@ def needed_short_side(data: LightningDataModule) -> int:
     least, _ = data.clip_sampling.short_side_range(data.size)
     _, of_test = data.test_views.pixels(data.clip_sampling)
     return max(16, 2 * math.ceil(max(least, of_test) / 2))
-
-
-@contextmanager
-def _stoppable(goes_on: str = "") -> Iterator[None]:
-    """Within it, Ctrl-C ends the program with a sentence."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say(f"Stopped.{goes_on}", sys.stderr)
-        raise SystemExit(130) from None  # the exit status of a program that Ctrl-C ends
 
 
 def _said(summary: Summary) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.flop_counter import FlopCounterMode
 
-from lightning_multigrid.norm import convert_sub_batchnorm, restore_batchnorm, set_sub_batch
+from lightning_multigrid.norm import convert_sub_batchnorm, set_sub_batch
 from lightning_multigrid.positions import Following
 from lightning_multigrid.reports import Clock
 from lightning_multigrid.schedule import BatchShape, MultigridSchedule, Phase
@@ -135,11 +135,10 @@ class Forecast:
         cost = self.costs.get(shape.clip)
         return None if cost is None else shape.clips * cost.saved_bytes
 
-    @property
-    def flops_unit(self) -> tuple[float, str]:
-        """The unit in which a clip of the baseline has 1 to 999 multiply-adds, or more GFLOPs, and its name."""
-        flops = self.flops(self.schedule.baseline.shape) / self.schedule.baseline.shape.clips
-        return next((u for u in ((1e9, "GFLOPs"), (1e6, "MFLOPs")) if flops >= u[0]), (1e3, "KFLOPs"))
+    def gflops(self, shape: BatchShape) -> float | None:
+        """Returns billions of multiply-adds of a forward of one clip; None if they are not known."""
+        cost = self.costs.get(shape.clip)
+        return None if cost is None else cost.flops / 1e9
 
     def memory(self, phase: Phase) -> float | None:
         """Returns the activations of a phase's largest step over those of a baseline step; None if not known."""
@@ -192,10 +191,8 @@ def measure_steps(
     There are so many rounds, and more until `at_least` so many seconds have passed. The shapes take turns, so a machine
     whose speed drifts favours none of them. The first round, which chooses kernels and takes memory, does not count.
     Each shape comes with the clips that share BN statistics. Every `precision` that is not mixed is measured at 32
-    bits.
+    bits. The module is trained, and stays on the device.
     """
-    state = {name: value.detach().clone() for name, value in module.state_dict().items()}
-    training = module.training
     convert_sub_batchnorm(module).train().to(device)
     optimizer = SGD(module.parameters(), lr=1e-6, momentum=0.9)
     following = Following(module, shapes[0][0].frames, shapes[0][0].size)
@@ -214,11 +211,6 @@ def measure_steps(
             f"A step on {shape} (clips x frames x size) does not fit into the memory of {device}. Use a smaller "
             "`batch_size`, or a `precision` such as `16-mixed`."
         ) from error
-    finally:
-        following.restore()
-        restore_batchnorm(module).cpu().train(training)
-        module.zero_grad(set_to_none=True)
-        module.load_state_dict(state)
     return {shape: median(times[1:]) for shape, times in seconds.items()}
 
 

@@ -31,8 +31,8 @@ def recording_name(path: str, class_name: str = "") -> str:
 def hold_out(manifest: Manifest, rows: Sequence[int]) -> tuple[list[int], list[int], int]:
     """Returns rows for training, rows for validation, and how many recordings have some of both.
 
-    A fifth of each class is held out, the last recordings by name, or the smallest if the last are larger. A recording
-    is cut only where a class would have nothing to validate, or less than half of its videos to train on.
+    About a fifth of each class is held out: its smallest recordings, and of these the last by name. A recording is cut
+    only where a class would have nothing to validate, or less than half of its videos to train on.
     """
     ordered = sorted(rows, key=lambda row: (manifest.path(row), row))
     recordings = _recordings(manifest, ordered)
@@ -45,15 +45,11 @@ def hold_out(manifest: Manifest, rows: Sequence[int]) -> tuple[list[int], list[i
     for label, size in sorted(sizes.items()):
         share = size // _SHARE
         own = [each for each in reversed(recordings) if each.labels[label] and held.isdisjoint(each.rows)]
-        smallest = min(filter(leaves_half, own), key=lambda each: each.labels[label], default=None)
-        for recording in own:
-            if taken[label] + recording.labels[label] <= share and leaves_half(recording):
+        for recording in sorted(own, key=lambda each: each.labels[label]):
+            if taken[label] < share and leaves_half(recording):
                 held.update(recording.rows)
                 taken += recording.labels
-        if share and not taken[label] and smallest is not None:
-            held.update(smallest.rows)
-            taken += smallest.labels
-        elif share and not taken[label]:
+        if share and not taken[label]:
             held.update([row for row in ordered if manifest.label(row) == label][-share:])
             taken[label] = share
     if not held:

@@ -16,7 +16,7 @@ import yaml
 from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, prepare_shown
 from lightning_multigrid.cli.held_out import hold_out
 from lightning_multigrid.cli.terminal import say, wrapped
-from lightning_multigrid.files import VIDEO_SUFFIXES, new_file, write_csv
+from lightning_multigrid.files import new_file, write_csv
 from lightning_multigrid.prepare import Encoding, Look, look_at
 from lightning_multigrid.reports import short_training
 from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule, Plan
@@ -111,7 +111,6 @@ def init(
     _say_broken(list(broken.values()), left_out=val is None or prepares)
     if broken and not prepares and len(manifest) > _LOOKED_AT:
         say(f"Only {_LOOKED_AT} videos were looked at: `lightning-multigrid check {quote(source)}` reads all of them.")
-    _say_others([source] if val is None else [source, val])
     say(f"{videos:,} videos of {manifest.num_classes} classes{values['found']}.\nWritten to {path}.")
     if cut:
         say(f"warning: {_cut(cut)} `--val` takes videos of your own choice.")
@@ -178,20 +177,6 @@ def _say_broken(reasons: Sequence[str], left_out: bool) -> None:
         say(f"{len(reasons) - _NAMED:,} more are broken.")
     if reasons and not left_out:
         say("The config names the folder or list as it is; training takes other videos in place of broken ones.")
-
-
-def _say_others(sources: Sequence[str]) -> None:
-    """Names files in the folders that are no videos by their names."""
-    others = [
-        os.path.join(folder, name)
-        for source in sources
-        for folder, _, names in os.walk(source)
-        for name in sorted(names)
-        if name[0] != "." and os.path.splitext(name)[1].lower() not in VIDEO_SUFFIXES
-    ]
-    if others:
-        more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
-        say(f"No videos by their names, left out: {', '.join(others[:3])}{more}")
 
 
 def _cut(recordings: int) -> str:

@@ -1,14 +1,10 @@
 """The program: it runs a command, and says an error that a user can fix in one paragraph."""
 
-import logging
 import os
-import pickle
-import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from jsonargparse import ArgumentError
@@ -33,34 +29,6 @@ def _raiser(error: BaseException) -> str:
     return str(list(traceback.walk_tb(error.__traceback__))[-1][0].f_globals.get("__name__"))
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Within it, advertisements and what a user of the command line can't act on is not shown."""
-
-    def of_use(record: logging.LogRecord) -> bool:
-        return re.match("💡|TPU available", str(record.msg)) is None
-
-    # The messages of both packages are in the logger of the one that was imported last.
-    loggers = [logging.getLogger(f"{name}.utilities.rank_zero") for name in ("lightning.pytorch", "pytorch_lightning")]
-    for logger in loggers:
-        logger.addFilter(of_use)
-    try:
-        with warnings.catch_warnings():
-            if not sys.warnoptions:
-                # Those of the user's code are shown: it is in none of these packages.
-                for kind in (DeprecationWarning, FutureWarning):
-                    warnings.filterwarnings(
-                        "ignore", category=kind, module="lightning|pytorch_lightning|torch|jsonargparse"
-                    )
-                # Our report says when the loader is too slow, and where it has logged; the callback sets how often.
-                ours = "does not have many workers|smaller than the logging interval|`tensorboardX` has been removed"
-                warnings.filterwarnings("ignore", f".*({ours})")
-            yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(of_use)
-
-
 def main(args: Sequence[str] | None = None) -> None:
     """Runs a command line, that of the process if `args` is None. An error that a user can fix is one paragraph."""
     entry, threads = run, torch.get_num_threads()
@@ -70,7 +38,11 @@ def main(args: Sequence[str] | None = None) -> None:
 
         entry = record(run)
     try:
-        with _quiet():
+        with warnings.catch_warnings():
+            if not sys.warnoptions:
+                # Those of the user's code are shown: it is in none of these packages.
+                for kind in (DeprecationWarning, FutureWarning):
+                    warnings.filterwarnings("ignore", category=kind, module="lightning|torch|jsonargparse")
             entry(args)
     except ArgumentError as error:
         say(f"error: {error}", sys.stderr)
@@ -79,19 +51,14 @@ def main(args: Sequence[str] | None = None) -> None:
         said = str(error).partition(". ")[0]
         say(f"error: {said}. Give a smaller `--data.batch_size`, or `--trainer.precision=16-mixed`.", sys.stderr)
         raise SystemExit(1) from None
-    except pickle.UnpicklingError as error:
-        said = (
-            "The checkpoint holds more than tensors and plain values, such as objects among its "
-            "hyperparameters. If you trust who wrote it, resume by a script: `trainer.fit(..., weights_only=False)`."
-        )
-        say(f"error: {said} ({str(error).splitlines()[0]})", sys.stderr)
-        raise SystemExit(1) from None
     except (ValueError, OSError, ModuleNotFoundError, MisconfigurationException) as error:
         ours = _raised_here(error)
         if ours is None:
             raise
-        advice = " Give `--trainer.accelerator=cpu`, or auto." if "backend found" in str(ours) else ""
-        say(f"error: {ours}{advice}", sys.stderr)
+        say(f"error: {ours}", sys.stderr)
         raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        say("Stopped.", sys.stderr)
+        raise SystemExit(130) from None  # the exit status of a program that Ctrl-C ends
     finally:
         torch.set_num_threads(threads)

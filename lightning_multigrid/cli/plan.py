@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
+from rich import filesize
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.cli.forecast import Forecast, rank_group
@@ -44,11 +45,7 @@ _UNKNOWN_BATCHES = 1000
 _CURVE_BATCHES = 200
 _POINTS_PER_PHASE = 24
 # How the LR goes with the clips of a step on all devices: Goyal et al. 2017, and Malladi et al. 2022 for Adam.
-_IN_WORDS = {
-    "linear": "in proportion to the clips of a step",
-    "sqrt": "with the square root of the clips of a step",
-    "none": "as `lr_scaling='none'` says",
-}
+_POWERS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}
 
 
 @dataclass(frozen=True)
@@ -91,11 +88,8 @@ class Preview:
     def shapes(self) -> list[tuple[BatchShape, int]]:
         """Every shape of the baseline and the schedule once, with the number of clips that share BN statistics."""
         baseline = self.schedule.baseline.shape
-        shapes = {baseline: self.schedule.sub_batch_of(baseline, baseline)}
-        for phase in self.schedule.phases:
-            for shape in self.schedule.cycle(phase.shape):
-                shapes[shape] = self.schedule.sub_batch_of(shape, phase.shape)
-        return list(shapes.items())
+        first = baseline, self.schedule.sub_batch_of(baseline, baseline)
+        return list(dict([first, *self.schedule.grids_of_statistics]).items())
 
     def phase_lrs(self, index: int) -> tuple[float, float]:
         points = self.lrs[index * _POINTS_PER_PHASE : (index + 1) * _POINTS_PER_PHASE]
@@ -115,13 +109,10 @@ class Preview:
             "BN clips": [self._bn(phase) for phase in phases],
         }
         if forecast.costs:
-            unit, name = forecast.flops_unit
-            needs[f"{name}/clip"] = [f"{forecast.clip_flops(phase) / unit:.1f}" for phase in phases]
+            needs["GFLOPs/clip"] = [three_digits(forecast.clip_flops(phase) / 1e9) for phase in phases]
             needs["memory"] = [f"{forecast.memory(phase):.2f}x" for phase in phases]
         if forecast.step_seconds:
-            seconds = [forecast.phase_step_seconds(phase) or 0.0 for phase in phases]
-            in_ms = max(seconds) < 10
-            needs["ms/step" if in_ms else "s/step"] = [three_digits(1000 * s if in_ms else s) for s in seconds]
+            needs["ms/step"] = [three_digits(1000 * (forecast.phase_step_seconds(phase) or 0.0)) for phase in phases]
             needs["clips/s"] = [three_digits(forecast.clips_per_second(phase) or 0.0) for phase in phases]
         needs["short cycle"] = [self.schedule.cycle_text(phase) for phase in phases]
         table += f"\n\n{text_table(list(needs), list(zip(*needs.values(), strict=True)))}\n"
@@ -151,26 +142,20 @@ class Preview:
                 "if the data keep up; validation and start-up come on top."
             )
         lines.append(self.lr_rule)
-        if self.world > 1 or self.configured_world > 1:
-            clips = schedule.baseline.shape.clips
-            lines.append(
-                f"{self.world} devices x {clips} clips = {self.world * clips} clips in a baseline step, at the LR "
-                f"{self.lr:g} of the config."
-            )
-        if self.world != self.configured_world:
-            more, rest = divmod(self.configured_world, self.world)
+        clips, configured = schedule.baseline.shape.clips, self.configured_world
+        if self.world != configured:
+            more, rest = divmod(configured, self.world)
             keeps = f"--trainer.accumulate_grad_batches={more * self.plan.accumulate}"
             lines.append(
-                f"The config is for {self.configured_world} devices. On {self.world} write {self.scaled_lr:.3g} as its "
-                f"LR, {_IN_WORDS[self.schedule.lr_scaling]}" + (f", or keep both by `{keeps}`." if not rest else ".")
+                f"The config is for {configured} devices x {clips} clips, at the LR {self.lr:g}. On {self.world} write "
+                f"{self.scaled_lr:.3g}" + (f", or keep both by `{keeps}`." if not rest else ".")
             )
         return lines
 
     @property
     def scaled_lr(self) -> float:
         """The config's LR for the clips of a step on the devices of this plan, by the rule of the plan's own LRs."""
-        powers = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}
-        return self.lr * math.pow(self.world / self.configured_world, powers[self.schedule.lr_scaling])
+        return self.lr * math.pow(self.world / self.configured_world, _POWERS[self.schedule.lr_scaling])
 
     def as_json(self, forecast: Forecast) -> dict[str, Any]:
         """Returns the plan as plain values: positions in epochs, sizes in pixels, times in seconds."""
@@ -193,7 +178,7 @@ class Preview:
             "lr": self.lr,
             "lr_scaling": schedule.lr_scaling,
             "lr_on_devices": self.scaled_lr,
-            "baseline_gflops_per_clip": _giga(forecast, baseline.shape),
+            "baseline_gflops_per_clip": forecast.gflops(baseline.shape),
             "baseline_saved_bytes": forecast.saved_bytes(baseline.shape),
             "phases": [
                 {
@@ -203,7 +188,16 @@ class Preview:
                     "end_epoch": float(phase.end_epoch),
                     "lr_scale": phase.lr_scale,
                     "lr": list(self.phase_lrs(index)),
-                    "short_cycle": [self._in_json(forecast, shape, phase) for shape in schedule.cycle(phase.shape)],
+                    "short_cycle": [
+                        {
+                            **asdict(shape),
+                            "sub_batch": sub_batch,
+                            "bn_ranks": rank_group(shape.clips, sub_batch, self.world),
+                            "gflops_per_clip": forecast.gflops(shape),
+                            "seconds_per_step": forecast.seconds(shape),
+                        }
+                        for shape, sub_batch in schedule.cycles[index]
+                    ],
                     "steps": None if steps is None else steps[index],
                     "memory": forecast.memory(phase),
                     "seconds_per_step": forecast.phase_step_seconds(phase),
@@ -212,20 +206,6 @@ class Preview:
                 for index, phase in enumerate(schedule.phases)
             ],
         }
-
-    def _in_json(self, forecast: Forecast, shape: BatchShape, phase: Phase) -> dict[str, Any]:
-        sub_batch = self.schedule.sub_batch_of(shape, phase.shape)
-        return {
-            **asdict(shape),
-            "sub_batch": sub_batch,
-            "bn_ranks": rank_group(shape.clips, sub_batch, self.world),
-            "gflops_per_clip": _giga(forecast, shape),
-            "seconds_per_step": forecast.seconds(shape),
-        }
-
-
-def _giga(forecast: Forecast, shape: BatchShape) -> float | None:
-    return forecast.costs[shape.clip].flops / 1e9 if forecast.costs else None
 
 
 def three_digits(value: float) -> str:
@@ -240,19 +220,14 @@ def three_digits(value: float) -> str:
 def _legend(forecast: Forecast) -> list[str]:
     lines = []
     if forecast.costs:
-        saved = forecast.saved_bytes(forecast.schedule.baseline.shape) or 0
-        memory = f"{saved / 2**30:.2f} GiB" if saved >= 2**30 else f"{saved / 2**20:.1f} MiB"
-        lines += [
-            f"{forecast.flops_unit[1]}: multiply-adds of a forward. Memory: activations kept for the backward in the "
-            f"largest step, relative to the {memory} of a baseline step (32 bits); weights and kernels' workspace "
-            "come on top."
-        ]
-    if forecast.step_seconds:
-        how = (
-            "measured here on noise"
-            if len(forecast.step_seconds) > 1
-            else "the baseline's is known, others are by FLOPs"
+        saved = filesize.decimal(round(forecast.saved_bytes(forecast.schedule.baseline.shape) or 0))
+        lines.append(
+            f"GFLOPs: multiply-adds of a forward. Memory: activations kept for the backward in the largest step, "
+            f"relative to the {saved} of a baseline step (32 bits); weights and kernels' workspace come on top."
         )
+    if forecast.step_seconds:
+        measured = len(forecast.step_seconds) > 1
+        how = "measured here on noise" if measured else "the baseline's is known, others are by FLOPs"
         lines.append(f"Time of a step: {how}. clips/s: what all loaders together must give for no device to wait.")
     return lines
 

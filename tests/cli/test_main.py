@@ -1,22 +1,19 @@
 """The command line as a user types it, in this process; one real process as a proof of the installed script."""
 
 import json
-import logging
 import re
 import runpy
 import sys
 import warnings
 
-import lightning as L
 import pytest
 import torch
 import yaml
 from lightning.fabric.accelerators import CUDAAccelerator
-from lightning.pytorch.trainer.connectors.logger_connector import logger_connector
 
 import lightning_multigrid
 from lightning_multigrid.cli import commands
-from lightning_multigrid.cli.main import _quiet, main
+from lightning_multigrid.cli.main import main
 from lightning_multigrid.schedule import Plan
 from lightning_multigrid.schedule.cycles import Baseline
 from lightning_multigrid.schedule.grid import BatchShape
@@ -100,7 +97,7 @@ def test_a_command_names_no_option_of_another(capsys):
     assert said == "unrecognized arguments: --seeds=3\n"
 
 
-@pytest.mark.parametrize("words", [["fit"], ["plan"], ["predict", "videos"], ["validate", "--data.train=videos"]])
+@pytest.mark.parametrize("words", [["fit"], ["plan"], ["predict", "videos"]])
 def test_a_command_without_a_config(words, capsys):
     assert "give `--config CONFIG`. `lightning-multigrid init FOLDER` writes one" in failure(capsys, words)
 
@@ -121,24 +118,13 @@ def test_plan_needs_neither_data_nor_gpu(tmp_path, capsys):
     assert "358 epochs instead of 239, 3.43x fewer iterations" in flowing(text)
 
 
-def test_plan_counts_steps_of_each_device(tmp_path, capsys):
-    main(["plan", "--config", config(tmp_path), "--clips=240000", "--devices=8", "--num_nodes=2", "--json"])
-    phases = json.loads(capsys.readouterr().out)["phases"]
-    assert [phase["steps"] for phase in phases] == Plan(KINETICS, 240_000 // 16).phase_steps
-
-
-@pytest.mark.parametrize(
-    ("given", "world"),
-    [
-        *(([], 16), (["--devices=2", "--num_nodes=3"], 6)),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((["--devices=2"], 2), (["--num_nodes=1"], 8))),
-    ],
-)
+@pytest.mark.parametrize(("given", "world"), [([], 16), (["--devices=6"], 6)])
 def test_plan_on_other_devices_than_the_config_says(tmp_path, capsys, given, world):
     path = config(tmp_path, devices=8, num_nodes=2)
     main(["plan", "--config", path, "--clips=48000", "--json", "--model.lr=0.4", *given])
     plan = json.loads(capsys.readouterr().out)
     assert (plan["devices"], plan["clips_per_device"], plan["global_clips"]) == (world, 48000 // world, 8 * world)
+    assert [phase["steps"] for phase in plan["phases"]] == Plan(KINETICS, 48_000 // world).phase_steps
     assert plan["lr"] == 0.4
     assert plan["lr_on_devices"] == pytest.approx(0.4 * world / 16)
 
@@ -193,11 +179,8 @@ def test_plan_without_matplotlib(tmp_path, capsys, monkeypatch):
     assert "Figures need matplotlib" in failure(capsys, ["plan", "--config", config(tmp_path), "--plot=plan.png"])
 
 
-@pytest.mark.parametrize(
-    "like", [["--like", "kinetics-i3d-1gpu"], pytest.param(["--like=kinetics-i3d-1gpu"], marks=pytest.mark.slow)]
-)
-def test_plan_of_a_preset(capsys, like):
-    main(["plan", *like, "--json"])
+def test_plan_of_a_preset(capsys):
+    main(["plan", "--like", "kinetics-i3d-1gpu", "--json"])
     plan = json.loads(capsys.readouterr().out)
     assert plan["baseline"] == {"clips": 8, "frames": 8, "size": 224, "epochs": 40}
     assert plan["baseline_steps"] == 1_200_000  # Sec. 5
@@ -206,35 +189,17 @@ def test_plan_of_a_preset(capsys, like):
     assert plan["baseline_gflops_per_clip"] == pytest.approx(37.5 * (224 / 256) ** 2, rel=0.02)
 
 
-def test_plan_of_a_preset_on_eight_gpus(capsys):
-    main(["plan", "--like", "kinetics-slowfast", "--devices=8", "--clips=240000"])
-    text = capsys.readouterr().out
-    assert max(map(len, text.splitlines())) <= 80
-    text = flowing(text)
-    assert "522786 steps instead of 1792500, 358 epochs" in text
-    assert "on each of 8 devices" in text
-    assert (
-        "The config is for 128 devices. On 8 write 0.05 as its LR, in proportion to the clips of a step, or keep both "
-        "by `--trainer.accumulate_grad_batches=16`." in text
-    )
-
-
 def test_plan_counts_the_clips_that_it_finds(videos, capsys):
     main(["plan", "--config", config(videos), *SMALL, *SMALL_CYCLE, "--trainer.max_epochs=2"])
     assert "steps instead of 16" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "flag",
-    [["--json"], *(pytest.param(flag, marks=pytest.mark.slow) for flag in (["--json=true"], ["--json", "true"]))],
-)
-def test_plan_as_json(tmp_path, capsys, flag):
-    main(["plan", "--config", config(tmp_path), *flag, "--clips=30000"])
+def test_plan_as_json(tmp_path, capsys):
+    main(["plan", "--config", config(tmp_path), "--json", "--clips=30000"])
     plan = json.loads(capsys.readouterr().out)
     assert plan["baseline"] == {"clips": 8, "frames": 32, "size": 224, "epochs": 239}
     assert plan["epochs"] == 358
     assert [phase["lr_scale"] for phase in plan["phases"][:4]] == [8, 4, 2, 1]
-    assert [phase["steps"] for phase in plan["phases"]] == Plan(KINETICS, 30_000).phase_steps
     first = plan["phases"][0]["short_cycle"][0]
     assert [first[name] for name in ("clips", "frames", "size", "sub_batch")] == [128, 8, 112, 16]
 
@@ -263,8 +228,8 @@ def test_plan_refusals(tmp_path, capsys):
         capsys, [*args, "--step_time=0"]
     )
     assert "got 1 and `--measure`" in failure(capsys, [*args, "--step_time=1", "--measure"])
-    assert "`--like` must be one of charades-slowfast, kinetics-i3d," in failure(capsys, ["plan", "--like", "kinetics"])
-    assert "got ''" in failure(capsys, ["plan", "--like"])
+    said = failure(capsys, ["plan", "--like", "kinetics"])
+    assert "argument --like: invalid choice: 'kinetics' (choose from 'charades-slowfast', 'kinetics-i3d'" in said
     assert "The name of a figure must end in one of" in failure(capsys, [*args, "--plot=plan.doc"])
 
 
@@ -284,24 +249,15 @@ def test_fit_validate_test_predict(videos, capsys):
     assert "val/top1" in capsys.readouterr().out
 
 
-def test_predict_leaves_a_table(videos):
-    path = config(videos, enable_model_summary=False)
-    (videos / "list.csv").write_text("5.mp4\n2.mp4")
-    arguments = ["--config", path, *SMALL, f"--data.predict={videos / 'list.csv'}", "--data.test_views.crops=3"]
-    main(["predict", *arguments])
-    header, *rows = (videos / "run" / "predictions.csv").read_text().splitlines()
-    assert header == "path," + ",".join(f"class_{place},probability_{place}" for place in range(1, 5))
-    assert [row.split(",")[0] for row in rows] == [str(videos / "5.mp4"), str(videos / "2.mp4")]
-
-
-def test_predict_takes_a_folder_of_videos(videos):
+def test_predict_of_a_folder_leaves_a_table(videos):
     (videos / "train.csv").unlink()  # on another machine; neither its labels nor its classes are needed
     (videos / "new").mkdir()
     for index in range(2):
         (videos / f"{index}.mp4").rename(videos / "new" / f"{index}.mp4")
-    main(["predict", str(videos / "new"), "--config", config(videos, enable_model_summary=False), *SMALL])
+    path = config(videos, enable_model_summary=False)
+    main(["predict", str(videos / "new"), "--config", path, *SMALL, "--data.test_views.crops=3"])
     header, *rows = (videos / "run" / "predictions.csv").read_text().splitlines()
-    assert header.startswith("path,class_1,probability_1")
+    assert header == "path," + ",".join(f"class_{place},probability_{place}" for place in range(1, 5))
     assert [row.split(",")[0] for row in rows] == [str(videos / "new" / f"{index}.mp4") for index in range(2)]
 
 
@@ -329,7 +285,7 @@ def test_predict_leaves_the_table_that_the_config_asks_for(videos):
         (["--trainer.strategy=nonsense"], "nonsense"),
         pytest.param(
             ["--trainer.accelerator=gpu"],
-            "No supported gpu backend found! Give `--trainer.accelerator=cpu`, or auto.\n",
+            "No supported gpu backend found!\n",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
         (["--trainer.max_epochs=many"], "many"),
@@ -341,53 +297,21 @@ def test_errors_of_users_are_one_paragraph(tmp_path, capsys, extra, message):
     assert message in failure(capsys, ["fit", "--config", config(tmp_path), *extra])
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ("", "lists no videos"),
-        ("a.mp4 cat", "line 1: the label 'cat' is not a number"),
-        ("a.mp4 -1", "line 1"),
-        ("../../a.mp4 0", "line 1"),
-    ],
-)
-def test_errors_of_manifests_are_one_paragraph(tmp_path, capsys, lines, message):
-    (tmp_path / "train.csv").write_text(lines)
-    assert message in failure(capsys, ["fit", "--config", config(tmp_path)])
+def test_errors_of_manifests_are_one_paragraph(tmp_path, capsys):
+    (tmp_path / "train.csv").write_text("a.mp4 cat")
+    assert "line 1: the label 'cat' is not a number" in failure(capsys, ["fit", "--config", config(tmp_path)])
 
 
 def test_a_command_that_is_none(capsys):
     assert "invalid choice: 'predct'" in failure(capsys, ["predct"])
 
 
-def advertise():
-    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
-    logger.info("💡 Tip: try this.")
-    logger.info("GPU available: False")
-    for kind in (DeprecationWarning, FutureWarning):
-        warnings.warn_explicit("Lightning will change.", kind, "file.py", 1, module="lightning.pytorch.trainer")
-        warnings.warn("Mine will change.", kind, stacklevel=1)
-    return Module()
-
-
-def test_advertisements_are_left_out_by_the_command_line_only_and_warnings_of_the_script_are_shown(tmp_path, caplog):
-    with (
-        warnings.catch_warnings(record=True) as shown,
-        caplog.at_level("INFO", "lightning.pytorch.utilities.rank_zero"),
-    ):
+def test_warnings_of_the_script_are_shown_and_those_of_its_libraries_to_their_authors_are_not(tmp_path):
+    with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
-        main(["plan", "--config", config(tmp_path), "--model=tests.cli.test_main.Advertises", "--clips=8000"])
-        changes = [str(warned.message) for warned in shown if "will change" in str(warned.message)]
+        main(["plan", "--config", config(tmp_path), "--model=tests.cli.test_main.Warns", "--clips=8000"])
+    changes = [str(warned.message) for warned in shown if "will change" in str(warned.message)]
     assert changes == ["Mine will change."] * 2
-    assert "GPU available: False" in caplog.messages
-    assert not [message for message in caplog.messages if "💡" in message]
-
-
-def test_a_checkpoint_with_objects_names_the_way_out(videos, capsys):
-    path = config(videos, max_epochs=1, enable_checkpointing=False)
-    torch.save({"hyper_parameters": {"thing": Advertises}, "state_dict": {}}, videos / "objects.ckpt")
-    said = failure(capsys, ["fit", "--config", path, *SMALL, f"--ckpt_path={videos / 'objects.ckpt'}"])
-    assert "holds more than tensors and plain values, such as objects among its hyperparameters" in said
-    assert "`trainer.fit(..., weights_only=False)`" in said
 
 
 @pytest.mark.parametrize(("cores", "workers", "threads"), [(4, 1, 3), (2, 4, 1)])
@@ -403,34 +327,20 @@ def test_torch_leaves_cores_to_what_decodes(videos, monkeypatch, caplog, cores, 
         main(["fit", "--config", config(videos), f"--data.num_workers={workers}", "--threads=2"])
     assert set_threads == [threads, 2]
     assert f"torch computes with {threads} of {cores} cores, as {workers} decode." in caplog.messages
-    assert sum("AtomicCheckpointIO" in message for message in caplog.messages) == 2
 
 
-def test_a_folder_stands_before_or_behind_options(videos, capsys):
-    new = str(videos / "new")
-    (videos / "new").mkdir()
-    for index in range(2):
-        (videos / f"{index}.mp4").rename(videos / "new" / f"{index}.mp4")
-    for words in (["--full", "no", new], [new, "--full=no"], ["--full", new], ["--timeout", "9", new, "--full", "yes"]):
-        main(["check", *words])
-        assert "2 videos read, 0 broken." in capsys.readouterr().out
-    path = config(videos, enable_model_summary=False)
-    for words in (["predict", "--config", path, *SMALL, new], ["--config", path, "predict", new, *SMALL]):
-        main(words)
-        assert len((videos / "run" / "predictions.csv").read_text().splitlines()) == 1 + 2
-        (videos / "run" / "predictions.csv").unlink()
-    assert failure(capsys, ["check", new, "another"]) == "unrecognized arguments: another\n"
+def test_one_folder_stands_behind_a_command(capsys):
+    assert failure(capsys, ["check", "folder", "another"]) == "unrecognized arguments: another\n"
 
 
-def test_the_command_line_says_nothing_of_a_tensorboard_that_is_missing(tmp_path, monkeypatch):
-    for package in ("_TENSORBOARD_AVAILABLE", "_TENSORBOARDX_AVAILABLE"):
-        monkeypatch.setattr(logger_connector, package, False)
-    logger_connector.warning_cache.clear()
-    with _quiet():
-        L.Trainer(logger=True, default_root_dir=tmp_path, accelerator="cpu")
-    logger_connector.warning_cache.clear()
-    with pytest.warns(UserWarning, match="`tensorboardX` has been removed"):
-        L.Trainer(logger=True, default_root_dir=tmp_path, accelerator="cpu")
+def test_ctrl_c_is_no_traceback(tmp_path, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "count_clips", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        main(["plan", "--config", config(tmp_path)])
+    assert capsys.readouterr().err.endswith("Stopped.\n")
 
 
 def test_unknown_keys_in_a_config(tmp_path, capsys):
@@ -445,7 +355,7 @@ def test_a_bug_keeps_its_traceback(tmp_path):
         main(["plan", "--config", config(tmp_path), "--model=tests.cli.test_main.Buggy"])
 
 
-@pytest.mark.parametrize("command", [[], ["fit"], ["validate"], ["test"], ["predict"], ["plan"]])
+@pytest.mark.parametrize("command", [[], ["fit"], ["plan"]])
 def test_help(command, capsys):
     with pytest.raises(SystemExit) as exit_info:
         main([*command, "--help"])
@@ -453,7 +363,7 @@ def test_help(command, capsys):
     text = capsys.readouterr().out
     if command == ["plan"]:
         assert text.startswith("usage: lightning-multigrid plan [--config CONFIG] [options]\n\nPrints the multigrid")
-        assert text.index("Training videos, over all devices") < text.index("--trainer.")
+        assert text.index("Training videos, over all devices") < text.index("--trainer.")  # its own are first
     if not command:
         ours = ("plan", "init", "prepare", "check", "migrate")
         assert all(re.search(rf"^    {name} +\S", text, re.MULTILINE) for name in ("fit", "predict", *ours))
@@ -475,14 +385,14 @@ def test_the_module_runs_as_a_program_and_torchrun_is_told_its_error(tmp_path, m
     """As torchrun's summary shows it; `test_launchers.py` runs torchrun itself."""
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     monkeypatch.setattr("faulthandler.enable", lambda **_: None)  # torch's; pytest has its own
-    monkeypatch.setattr(sys, "argv", ["lightning_multigrid", "plan", "--like=nothing"])
+    monkeypatch.setattr(sys, "argv", ["lightning_multigrid", "migrate", "nothing.yaml"])
     with pytest.raises(SystemExit) as left:
         runpy.run_module("lightning_multigrid", run_name="__main__")
     assert left.value.code == 1
-    assert capsys.readouterr().err.startswith("error: `--like` must be one of ")
+    assert "nothing.yaml" in capsys.readouterr().err
     said = json.loads((tmp_path / "error.json").read_text())["message"]
-    assert said["message"].startswith("ValueError: `--like` must be one of ")
-    assert "in _preset" in said["extraInfo"]["py_callstack"]
+    assert said["message"].startswith("FileNotFoundError: ")
+    assert "in translate_pyslowfast" in said["extraInfo"]["py_callstack"]
 
 
 # --- Classes that the tests above name ---
@@ -498,10 +408,12 @@ class StepScheduled(Module):
         )
 
 
-class Advertises(Module):
+class Warns(Module):
     def __init__(self):
         super().__init__()
-        advertise()
+        for kind in (DeprecationWarning, FutureWarning):
+            warnings.warn_explicit("Lightning will change.", kind, "file.py", 1, module="lightning.pytorch.trainer")
+            warnings.warn("Mine will change.", kind, stacklevel=1)
 
 
 class Deep(Module):

@@ -235,8 +235,9 @@ def test_the_table_says_what_is_known(plan):
     assert 48 <= float(first.split()[-5]) <= 52  # Eq. 1: a step costs as much as the baseline's
     # 16 clips of 8 pixels, 8 of 11 and 4 of 16 on each of 16 devices.
     assert float(first.split()[-4]) == pytest.approx(16 * (16 + 8 + 4) / 3 / 0.05, rel=0.05)
-    assert "16 devices x 2 clips = 32 clips in a baseline step, at the LR 0.3 of the config." in text
-    assert "The config is for 4 devices. On 16 write 1.2 as its LR, in proportion to the clips of a step." in text
+    assert "The config is for 4 devices x 2 clips, at the LR 0.3. On 16 write 1.2." in text
+    fewer = replace(plan, configured_world=128).table(Forecast(plan.schedule, {}, {}, 16))
+    assert "On 16 write 0.0375, or keep both by `--trainer.accumulate_grad_batches=8`." in fewer
     steps, baseline_steps = sum(plan.steps), 6 * 250
     assert f"{steps} steps instead of {baseline_steps}" in text
     faster = float(re.search(r"([\d.]+)x faster if the data keep up", text)[1])
@@ -261,19 +262,12 @@ def test_the_table_says_which_multiples_and_places_follow_the_model(videos):
     assert "Positions" not in text(None)  # the baseline, without the callback
 
 
-@pytest.mark.parametrize(
-    ("flops", "seconds", "said"),
-    [
-        (2e3, 1e-4, ["KFLOPs/clip", " 2.0 ", " ms/step", "the 0.1 MiB of a baseline"]),
-        (3.3e7, 0.05, ["MFLOPs/clip", " 33.0 ", " ms/step"]),
-        (2.2e10, 12, ["GFLOPs/clip", " 22.0 ", " s/step"]),
-    ],
-)
-def test_units_fit_the_model(plan, flops, seconds, said):
+@pytest.mark.parametrize(("flops", "said"), [(3.3e7, " 0.033 "), (2.2e10, " 22 ")])
+def test_numbers_of_any_size_are_short(plan, flops, said):
     costs = {shape.clip: ClipCost(flops, 2**15) for shape, _ in plan.shapes}
-    last = Forecast(plan.schedule, costs, {BatchShape(2, 4, 16): seconds}, 16)
-    text = plan.table(last)
-    assert all(word in text for word in said)
+    text = plan.table(Forecast(plan.schedule, costs, {BatchShape(2, 4, 16): 12}, 16))
+    assert said in text
+    assert "the 65.5 kB of a baseline" in text
     assert max(map(len, text.split("\n\n")[0].splitlines()[1:])) <= 80
 
 
@@ -287,7 +281,7 @@ def test_without_costs_and_times_the_table_is_shorter(plan):
 def test_the_lr_for_other_devices_is_by_the_rule_of_the_plan(plan, scaling, lr):
     other = replace(plan, plan=replace(plan.plan, schedule=replace(plan.schedule, lr_scaling=scaling)))
     text = other.table(Forecast(other.schedule, {}, {}, 16))
-    assert f"The config is for 4 devices. On 16 write {lr} as its LR, " in text
+    assert f"On 16 write {lr}." in text
 
 
 def test_json_holds_the_same(plan):

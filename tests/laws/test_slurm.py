@@ -195,7 +195,7 @@ def test_the_table_is_what_the_plan_says():
 @pytest.mark.slow  # the tests of recipes give this command, too, and the table is checked above
 def test_the_plan_of_128_gpus_is_printed(capsys):
     recipe = str(EXAMPLES / "recipes" / "slowfast_multigrid.yaml")
-    main(["plan", "--config", recipe, "--clips", "240000", "--devices", "8", "--num_nodes", "16"])
+    main(["plan", "--config", recipe, "--clips", "240000", "--devices", "128"])
     assert f"{row('steps of multigrid')[2]} steps instead of" in capsys.readouterr().out
 
 

@@ -53,5 +53,5 @@ def test_a_shortened_baseline_keeps_the_proportions_of_its_stages():
 )
 def test_iterations_are_those_of_the_command_plan(recipe, capsys):
     """Also of a cosine, whose stages the callback infers."""
-    main(["plan", "--config", str(FOLDER / f"{recipe}.yaml"), "--clips=240000", "--devices=8", "--num_nodes=16"])
+    main(["plan", "--config", str(FOLDER / f"{recipe}.yaml"), "--clips=240000", "--devices=128"])
     assert f"{iterations(recipe)} steps instead of 112091" in capsys.readouterr().out

@@ -40,7 +40,7 @@ SMALLER = {
     "vit": ["model.dict_kwargs={img_size: 32, depth: 2, embed_dim: 48, num_heads: 2, dynamic_img_size: true}"],
 }
 LIBRARIES = {"videomae": "transformers", "vit": "timm"}
-ON_128 = ["--clips=240000", "--devices=8", "--num_nodes=16"]  # as the paper trains
+ON_128 = ["--clips=240000", "--devices=128"]  # as the paper trains
 VIDEOS = 24  # the first two mini-batches of the coarsest phase have 16 and 8 clips
 
 
@@ -368,7 +368,7 @@ def test_a_baseline_and_its_multigrid_training_share_statistics_over_the_same_cl
 @pytest.mark.parametrize("name", ["slowfast_figure3_baseline", "slowfast_figure3_small_baseline"])
 def test_the_points_of_figure_3_have_the_epochs_of_their_factor(name, factor):
     option = f"--trainer.callbacks.epoch_factor={factor}"
-    planned = plan(name, option, "--clips=240000", "--devices=8", "--num_nodes=16")
+    planned = plan(name, option, "--clips=240000", "--devices=128")
     clips = 512 * (4 if "small" in name else 1)
     assert planned["epochs"] == pytest.approx(239 * factor, abs=0.5)
     assert planned["steps"] == pytest.approx(240_000 / clips * 239 * factor, rel=0.01)
