@@ -24,7 +24,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from lightning_multigrid import __version__
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.data_commands import CORES, check_videos, index_videos, prepare_videos
-from lightning_multigrid.cli.forecast import Forecast, clip_costs, measure_steps
+from lightning_multigrid.cli.forecast import Forecast, clip_flops, measure_steps
 from lightning_multigrid.cli.init import init
 from lightning_multigrid.cli.plan import Preview, count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
@@ -93,11 +93,11 @@ def plan(
 
 def _forecast(planned: Preview, cli: "_ConfigCLI", step_time: float | None, measure: bool) -> Forecast:
     known = {} if step_time is None else {planned.schedule.baseline.shape: step_time}
-    costs = clip_costs(cli.model, [shape for shape, _ in planned.shapes])
+    flops = clip_flops(cli.model, [shape for shape, _ in planned.shapes])
     if measure:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         known = measure_steps(cli.model, planned.shapes, device, precision=cli.precision, at_least=_MEASURED)
-    return Forecast(planned.schedule, costs, known, planned.world)
+    return Forecast(planned.schedule, flops, known, planned.world)
 
 
 def compare_baselines(

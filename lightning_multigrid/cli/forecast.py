@@ -1,17 +1,16 @@
-"""What a plan will cost: FLOPs and memory of each grid, seconds of a step, clips per second.
+"""What a plan will cost: FLOPs of each grid, seconds of a step, clips per second.
 
-FLOPs and activations are those of the real model, found by shapes alone on the meta device. Seconds follow from one
-known step time and the FLOPs, or from step times of every grid that were measured on clips of noise.
+FLOPs are those of the real model, found by shapes alone on the meta device. Seconds follow from one known step time and
+the FLOPs, or from step times of every grid that were measured on clips of noise.
 """
 
 import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from statistics import median
-from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -29,69 +28,37 @@ _CLIPS = 2  # BatchNorm needs more than one value per channel
 _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 
-@dataclass(frozen=True)
-class ClipCost:
-    """The cost of training on one clip."""
+def clip_flops(module: LightningModule, grids: Sequence[BatchShape]) -> dict[BatchShape, float]:
+    """Returns multiply-adds of a clip's forward on each grid, without computing; empty if the model can't be tried.
 
-    flops: float  # multiply-adds of a forward; a backward costs about twice as much on every grid
-    saved_bytes: float  # activations that a forward keeps for the backward, at 32 bits
-
-
-def clip_costs(module: LightningModule, grids: Sequence[BatchShape]) -> dict[BatchShape, ClipCost]:
-    """Returns the cost of a clip of each grid, found without computing anything; empty if the model can't be tried.
-
-    The first grid is the baseline's. `forward` of the module takes clips B x 3 x T x H x W.
+    A backward costs about twice as much on every grid. The first grid is the baseline's. `forward` of the module takes
+    clips B x 3 x T x H x W.
     """
-    costs = {}
+    flops = {}
     try:
         probe = meta_copy(module)
         for layer in probe.modules():
             if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)):
                 # Torch's `forward` takes three quarters of the time on the meta device, and counts no FLOPs.
-                layer.forward = _KeepsInput.apply  # type: ignore[method-assign]
+                layer.forward = torch.empty_like  # type: ignore[method-assign]
         following = Following(probe, grids[0].frames, grids[0].size)
-        with warnings.catch_warnings(), torch.compiler.set_stance("force_eager"):
+        with warnings.catch_warnings(), torch.compiler.set_stance("force_eager"), torch.no_grad():
             warnings.simplefilter("ignore")
             for clip in dict.fromkeys(grid.clip for grid in grids):
                 following.set_grid(clip.frames, clip.size)
-                costs[clip] = _clip_cost(probe, clip)
+                with FlopCounterMode(display=False) as counter:
+                    probe(clips_of(clip, _CLIPS))
+                flops[clip] = counter.get_total_flops() / 2 / _CLIPS
     except Exception:  # whatever a user's model may raise
         # Names a grid that the model refuses.
         check_grids(module, grids, batches_of_samples(lambda grid: clips_of(grid, 1)[0]), PointsOnPlan())
         return {}
-    return costs if all(cost.flops for cost in costs.values()) else {}
+    return flops if all(flops.values()) else {}
 
 
 def clips_of(grid: BatchShape, number: int) -> Tensor:
     """Returns so many clips of a grid, on the meta device."""
     return torch.empty(number, 3, grid.frames, grid.size, grid.size, device="meta")
-
-
-class _KeepsInput(torch.autograd.Function):
-    """Stands in for BatchNorm, and as BatchNorm does, keeps its input for the backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return torch.empty_like(x)
-
-
-def _clip_cost(probe: LightningModule, clip: BatchShape) -> ClipCost:
-    known = {id(tensor.untyped_storage()) for tensor in (*probe.parameters(), *probe.buffers())}
-    saved: dict[int, torch.UntypedStorage] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()  # kept alive, so that no other storage gets its `id`
-        if id(storage) not in known:
-            saved[id(storage)] = storage
-        return tensor
-
-    keeping = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-    with FlopCounterMode(display=False) as counter, keeping:
-        output = probe(clips_of(clip, _CLIPS))
-    saved_bytes = sum(storage.nbytes() for storage in saved.values())
-    del output
-    return ClipCost(counter.get_total_flops() / 2 / _CLIPS, saved_bytes / _CLIPS)
 
 
 def rank_group(clips: int, sub_batch: int, world: int) -> int:
@@ -108,14 +75,13 @@ class Forecast:
     """The cost of a schedule on a number of devices."""
 
     schedule: MultigridSchedule
-    costs: Mapping[BatchShape, ClipCost]  # of a clip of each grid; those that lack are in proportion to t s^2 (Eq. 1)
+    of_clip: Mapping[BatchShape, float]  # multiply-adds on each grid; what lacks is in proportion to t s^2 (Eq. 1)
     step_seconds: Mapping[BatchShape, float]  # of all shapes, or only the baseline's, and FLOPs give the others
     world: int = 1  # devices
 
     def flops(self, shape: BatchShape) -> float:
         """Returns multiply-adds of a forward of a mini-batch, or its points (b t s^2) if they are not known."""
-        cost = self.costs.get(shape.clip)
-        return shape.clips * cost.flops if cost else shape.points
+        return shape.clips * self.of_clip[shape.clip] if self.of_clip else shape.points
 
     def seconds(self, shape: BatchShape) -> float | None:
         """Returns seconds of a step on one device, without waiting for data; None if no step time is known."""
@@ -130,30 +96,20 @@ class Forecast:
         """How many times faster than the baseline: by step times if they were measured, else by FLOPs."""
         return self.schedule.reduction(lambda shape: self.seconds(shape) or self.flops(shape))
 
-    def saved_bytes(self, shape: BatchShape) -> float | None:
-        """Returns bytes of the activations that a step keeps for the backward, at 32 bits; None if not known."""
-        cost = self.costs.get(shape.clip)
-        return None if cost is None else shape.clips * cost.saved_bytes
-
     def gflops(self, shape: BatchShape) -> float | None:
         """Returns billions of multiply-adds of a forward of one clip; None if they are not known."""
-        cost = self.costs.get(shape.clip)
-        return None if cost is None else cost.flops / 1e9
-
-    def memory(self, phase: Phase) -> float | None:
-        """Returns the activations of a phase's largest step over those of a baseline step; None if not known."""
-        baseline = self.saved_bytes(self.schedule.baseline.shape)
-        saved = [self.saved_bytes(shape) for shape in self.schedule.cycle(phase.shape)]
-        return max(s for s in saved if s is not None) / baseline if baseline else None
+        return self.of_clip[shape.clip] / 1e9 if self.of_clip else None
 
     def relative_costs(self) -> dict[str, dict[BatchShape, float]]:
         """Returns kinds of cost, those that are known: of a step on each grid, relative to a step of the baseline."""
-        measured = self.seconds if len(self.step_seconds) > 1 else lambda _: None
-        flops = "FLOPs" if self.costs else "FLOPs (b t s^2)"
-        kinds = {flops: self.flops, "activation memory": self.saved_bytes, "measured time": measured}
-        costs = {name: {grid: of(grid) or 0.0 for grid in self.schedule.grids} for name, of in kinds.items()}
-        baselines = {name: of(self.schedule.baseline.shape) for name, of in kinds.items()}
-        return {name: {g: c / of for g, c in costs[name].items()} for name, of in baselines.items() if of}
+        kinds: dict[str, Callable[[BatchShape], float | None]] = {
+            "FLOPs" if self.of_clip else "FLOPs (b t s^2)": self.flops
+        }
+        if len(self.step_seconds) > 1:
+            kinds["measured time"] = self.seconds
+        baselines = {name: of(self.schedule.baseline.shape) or 1.0 for name, of in kinds.items()}
+        grids = self.schedule.grids
+        return {name: {grid: (of(grid) or 0.0) / baselines[name] for grid in grids} for name, of in kinds.items()}
 
     def clip_flops(self, phase: Phase) -> float:
         """Returns multiply-adds (or points, see `flops`) of a clip's forward, on average over a phase's clips."""

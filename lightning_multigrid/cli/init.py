@@ -41,7 +41,6 @@ def init(
     output: str = "multigrid.yaml",
     no_prepare: bool = False,
     flip: bool = False,
-    callback: bool = False,
 ) -> None:
     """Looks at videos, and writes a config of `fit` for them, whose comments say why.
 
@@ -56,7 +55,6 @@ def init(
         output: The config to write.
         no_prepare: Train on the videos as they are.
         flip: Mirror half of the training clips. Only where no class is the mirror image of another.
-        callback: Write MultigridCallback however short the training is.
     """
     path = Path(output)
     if path.exists():
@@ -94,7 +92,7 @@ def init(
     elif val is not None:
         others = VideoList(val).read(manifest.classes)
         broken |= {others.path(row): reason for row, reason in look_at(others, _LOOKED_AT)[1].items()}
-    values = {**clip, **training, **_words(manifest, looks, flip), **_callback(training["plan"], callback)}
+    values = {**clip, **training, **_words(manifest, looks, flip), **_callback(training["plan"])}
     values |= {"videos": videos, "why_val": "Labels count the classes."}
     if val is None:
         values["why_val"] = "A fifth of each class is for validation, in whole recordings, by the videos' names."
@@ -246,10 +244,10 @@ def _plan(shape: BatchShape, videos: int, epochs: int) -> Plan:
     return Plan(MultigridSchedule(baseline), videos)
 
 
-def _callback(plan: Plan, forced: bool) -> dict[str, str]:
+def _callback(plan: Plan) -> dict[str, str]:
     """Returns how the config has the callback: what begins its lines, what stands above it, and what `init` says."""
     short = short_training(plan)
-    if short is None or forced:
+    if short is None:
         return {"off": "", "why_callback": "", "short": ""}
     lines = wrapped(f"{short} Without the marks of a comment, these two lines turn it on:", _COMMENT).splitlines()
     return {"off": "# ", "why_callback": "".join(f"# {line}\n    " for line in lines), "short": short}

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
-from rich import filesize
 from torch.utils.data import DataLoader
 
 from lightning_multigrid.cli.forecast import Forecast, rank_group
@@ -108,9 +107,8 @@ class Preview:
             "base shape": [str(phase.shape).replace(" ", "") for phase in phases],
             "BN clips": [self._bn(phase) for phase in phases],
         }
-        if forecast.costs:
+        if forecast.of_clip:
             needs["GFLOPs/clip"] = [three_digits(forecast.clip_flops(phase) / 1e9) for phase in phases]
-            needs["memory"] = [f"{forecast.memory(phase):.2f}x" for phase in phases]
         if forecast.step_seconds:
             needs["ms/step"] = [three_digits(1000 * (forecast.phase_step_seconds(phase) or 0.0)) for phase in phases]
             needs["clips/s"] = [three_digits(forecast.clips_per_second(phase) or 0.0) for phase in phases]
@@ -131,7 +129,7 @@ class Preview:
         parts += [
             f"{schedule.epochs} epochs instead of {float(schedule.baseline.epochs):g}",
             f"{schedule.iteration_reduction:.2f}x fewer iterations",
-            f"{schedule.reduction(forecast.flops):.2f}x fewer FLOPs{'' if forecast.costs else ' (b t s^2)'}",
+            f"{schedule.reduction(forecast.flops):.2f}x fewer FLOPs{'' if forecast.of_clip else ' (b t s^2)'}",
         ]
         lines = [", ".join(parts) + "."]
         seconds = forecast.training_seconds(steps) if steps else None
@@ -179,7 +177,6 @@ class Preview:
             "lr_scaling": schedule.lr_scaling,
             "lr_on_devices": self.scaled_lr,
             "baseline_gflops_per_clip": forecast.gflops(baseline.shape),
-            "baseline_saved_bytes": forecast.saved_bytes(baseline.shape),
             "phases": [
                 {
                     "stage": phase.stage,
@@ -199,7 +196,6 @@ class Preview:
                         for shape, sub_batch in schedule.cycles[index]
                     ],
                     "steps": None if steps is None else steps[index],
-                    "memory": forecast.memory(phase),
                     "seconds_per_step": forecast.phase_step_seconds(phase),
                     "clips_per_second": forecast.clips_per_second(phase),
                 }
@@ -218,13 +214,7 @@ def three_digits(value: float) -> str:
 
 
 def _legend(forecast: Forecast) -> list[str]:
-    lines = []
-    if forecast.costs:
-        saved = filesize.decimal(round(forecast.saved_bytes(forecast.schedule.baseline.shape) or 0))
-        lines.append(
-            f"GFLOPs: multiply-adds of a forward. Memory: activations kept for the backward in the largest step, "
-            f"relative to the {saved} of a baseline step (32 bits); weights and kernels' workspace come on top."
-        )
+    lines = ["GFLOPs: multiply-adds of a forward."] if forecast.of_clip else []
     if forecast.step_seconds:
         measured = len(forecast.step_seconds) > 1
         how = "measured here on noise" if measured else "the baseline's is known, others are by FLOPs"

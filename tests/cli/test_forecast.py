@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_multigrid.cli.forecast import ClipCost, Forecast, clip_costs, measure_steps, rank_group
+from lightning_multigrid.cli.forecast import Forecast, clip_flops, measure_steps, rank_group
 from lightning_multigrid.models import slowfast_r50, small_cnn
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
@@ -28,39 +28,15 @@ class Net(L.LightningModule):
 def test_flops_of_slowfast_are_those_that_were_published():
     # PySlowFast's model zoo: SLOWFAST_8x8_R50 has 65.7 GFLOPs for a view of 32 x 256 x 256.
     clip = BatchShape(1, 32, 256)
-    costs = clip_costs(Net(slowfast_r50(num_classes=400)), [clip])
-    assert costs[clip].flops / 1e9 == pytest.approx(65.7, rel=0.01)
+    flops = clip_flops(Net(slowfast_r50(num_classes=400)), [clip])
+    assert flops[clip] / 1e9 == pytest.approx(65.7, rel=0.01)
 
 
-def test_costs_of_a_convolution_by_hand():
-    net = nn.Sequential(nn.Conv3d(3, 5, 1, bias=False), nn.ReLU())
-    costs = clip_costs(Net(net), [BatchShape(7, 4, 16), BatchShape(2, 2, 8)])
-    points = 4 * 16 * 16
-    # A multiply-add for each pair of channels at each point; the input is kept, and the ReLU's output.
-    assert costs == {
-        BatchShape(1, 4, 16): ClipCost(3 * 5 * points, 4 * (3 + 5) * points),
-        BatchShape(1, 2, 8): ClipCost(3 * 5 * points / 8, 4 * (3 + 5) * points / 8),
-    }
-
-
-@pytest.mark.parametrize("make", [lambda: small_cnn(4), lambda: nn.Sequential(nn.Conv3d(3, 4, 3), nn.BatchNorm3d(4))])
-def test_saved_activations_are_those_that_torch_keeps(make):
-    clips = torch.randn(2, 3, 4, 24, 24)
-    module = make().train()
-    parameters = {parameter.data_ptr() for parameter in module.parameters()}
-    kept = {}
-
-    def keep(tensor):
-        if tensor.data_ptr() not in parameters:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        output = module(clips)
-    shape = BatchShape(2, 4, 24)
-    saved = 2 * clip_costs(Net(module), [shape])[shape.clip].saved_bytes
-    assert saved == pytest.approx(sum(kept.values()), rel=0.02)  # BatchNorm also keeps a mean and a variance
-    del output
+def test_flops_of_a_convolution_by_hand():
+    net = nn.Sequential(nn.Conv3d(3, 5, 1, bias=False), nn.BatchNorm3d(5), nn.ReLU())
+    flops = clip_flops(Net(net), [BatchShape(7, 4, 16), BatchShape(2, 2, 8)])
+    # A multiply-add for each pair of channels at each point.
+    assert flops == {BatchShape(1, 4, 16): 3 * 5 * 4 * 16 * 16, BatchShape(1, 2, 8): 3 * 5 * 2 * 8 * 8}
 
 
 class Picky(nn.Module):
@@ -70,13 +46,13 @@ class Picky(nn.Module):
 
 @pytest.mark.parametrize("net", [Picky(), nn.Identity()], ids=["reads a value", "has no FLOPs"])
 def test_a_model_that_cannot_be_counted_has_no_costs(net):
-    assert clip_costs(Net(net), [BatchShape(1, 2, 8)]) == {}
+    assert clip_flops(Net(net), [BatchShape(1, 2, 8)]) == {}
 
 
 def test_costs_leave_the_module_as_it_was():
     module = Net(small_cnn(4)).eval()
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    clip_costs(module, [BatchShape(1, 2, 16)])
+    clip_flops(module, [BatchShape(1, 2, 16)])
     assert not module.training
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert module(torch.zeros(2, 3, 2, 16, 16)).shape == (2, 4)
@@ -101,8 +77,8 @@ def test_the_phases_of_these_tests():
 
 
 def forecast(flops=(100, 800), seconds=None, **arguments):
-    costs = {COARSE.clip: ClipCost(flops[0], 10), FINE.clip: ClipCost(flops[1], 100)}
-    return Forecast(SCHEDULE, costs, seconds or {}, **arguments)
+    of_clip = {COARSE.clip: flops[0], FINE.clip: flops[1]}
+    return Forecast(SCHEDULE, of_clip, seconds or {}, **arguments)
 
 
 def test_seconds_of_other_shapes_follow_from_flops():
@@ -115,17 +91,11 @@ def test_seconds_of_other_shapes_follow_from_flops():
 
 def test_without_costs_points_stand_for_flops():
     assert Forecast(SCHEDULE, {}, {FINE: 0.2}).seconds(COARSE) == pytest.approx(0.2)
-    assert Forecast(SCHEDULE, {}, {}).memory(SCHEDULE.phases[0]) is None
 
 
 def test_clips_per_second_are_those_of_all_devices():
     assert forecast(seconds={FINE: 0.5, COARSE: 0.25}, world=4).clips_per_second(SCHEDULE.phases[0]) == 4 * 16 / 0.25
     assert forecast().clips_per_second(SCHEDULE.phases[0]) is None
-
-
-def test_memory_is_relative_to_a_baseline_step():
-    assert forecast().memory(SCHEDULE.phases[0]) == (16 * 10) / (2 * 100)
-    assert forecast().memory(SCHEDULE.phases[1]) == 1
 
 
 def test_speedup_counts_steps_and_their_times():
@@ -187,8 +157,7 @@ def test_costs_of_grids_are_relative_to_a_baseline_step():
     measured = forecast(seconds={FINE: 0.2, COARSE: 0.3}).relative_costs()
     assert measured == {
         "FLOPs": {COARSE: (16 * 100) / (2 * 800), FINE: 1},
-        "activation memory": {COARSE: (16 * 10) / (2 * 100), FINE: 1},
         "measured time": {COARSE: pytest.approx(1.5), FINE: 1},
     }
-    assert list(forecast(seconds={FINE: 0.2}).relative_costs()) == ["FLOPs", "activation memory"]
+    assert list(forecast(seconds={FINE: 0.2}).relative_costs()) == ["FLOPs"]
     assert Forecast(SCHEDULE, {}, {}).relative_costs() == {"FLOPs (b t s^2)": {COARSE: 1, FINE: 1}}

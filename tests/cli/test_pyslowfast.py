@@ -126,7 +126,7 @@ def plan(tmp_path, text, capsys, *more):
 @pytest.fixture
 def _costs_nothing(monkeypatch):
     """A plan does not count what a clip of the translated model costs; the plans of the other tests do."""
-    monkeypatch.setattr("lightning_multigrid.cli.commands.clip_costs", lambda module, grids: {})
+    monkeypatch.setattr("lightning_multigrid.cli.commands.clip_flops", lambda module, grids: {})
 
 
 def test_a_translated_multigrid_config_has_the_phases_that_pyslowfast_publishes(tmp_path, capsys):

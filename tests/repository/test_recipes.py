@@ -117,7 +117,7 @@ def weights(name):
 @functools.cache
 def plan(name, *arguments):
     """The plan of a recipe; what its model costs is left out."""
-    costs = mock.patch("lightning_multigrid.cli.commands.clip_costs", return_value={})
+    costs = mock.patch("lightning_multigrid.cli.commands.clip_flops", return_value={})
     with costs, contextlib.redirect_stdout(io.StringIO()) as printed:
         main(["plan", "--config", recipe(name), "--json=true", *arguments])
     return json.loads(printed.getvalue())
