@@ -1,7 +1,7 @@
 """How much CPU time a clip costs with several video decoders, on ordinary and on prepared files; everything counts.
 
     python benchmarks/benchmark_decode.py
-    python benchmarks/benchmark_decode.py --videos FOLDER --older CHECKOUT --long 60 --json decode.json
+    python benchmarks/benchmark_decode.py --videos FOLDER --long 60 --json decode.json
 
 Clips are as in training: 8 frames at a stride of 2 to 8, 16 at 2 to 4, 32 at 2, starting anywhere. Each is read from
 a file that its process has not seen before (a hard link), as videos in training are mostly met again long after they
@@ -10,8 +10,6 @@ were forgotten. All methods take turns at every clip, in random order, and give 
 - `ours`: `VideoReader` with the table that is kept of the file, unpacked for each clip;
 - `ours, YUV`: the same, but returns the planes unconverted, as training on a GPU uses them (colours within 3 of 255);
 - `ours, without a table`: each file is decoded from its beginning to its end (`index: false`);
-- `older`: an earlier version of this package, in a process of its own; of prepared files it has its own kept index, as
-  in training, and others it indexes for each clip;
 - `pyslowfast`: PyAV as PySlowFast uses it: seek to the clip, decode its whole span, convert every frame of it;
 - `pyav`: PyAV from the first frame on;
 - `torchcodec exact`: a `VideoDecoder`, which scans each file; `torchcodec, frame mappings`: with what this scan finds,
@@ -28,17 +26,13 @@ x264's defaults, with a keyframe every 250 frames; `prepared` ones are what `lig
 """
 
 import argparse
-import hashlib
 import importlib
 import json
 import os
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count
@@ -66,7 +60,7 @@ UNPACKINGS = 20
 Frames = np.ndarray
 Read = Callable[[Path, list[int]], "Frames | YuvClip | Tensor"]
 Timed = Callable[[Path, list[int]], tuple[float, Any]]
-"""Reads a clip; returns CPU seconds, and the frames or their digest."""
+"""Reads a clip; returns CPU seconds, and the frames."""
 
 
 @dataclass
@@ -74,7 +68,6 @@ class Video:
     """A file, what is kept of it, and what it cost to make that."""
 
     path: Path
-    is_prepared: bool
     table: FrameTable
     table_seconds: float
     mappings: str  # for torchcodec
@@ -99,7 +92,7 @@ class Video:
         }
 
 
-def opened(path: Path, is_prepared: bool, repeats: Video | None = None) -> Video:
+def opened(path: Path, repeats: Video | None = None) -> Video:
     began = time.process_time()
     table = make_table(path)
     seconds = time.process_time() - began
@@ -109,7 +102,7 @@ def opened(path: Path, is_prepared: bool, repeats: Video | None = None) -> Video
             if packet.size:
                 frames.append({"pts": packet.pts, "duration": packet.duration, "key_frame": int(packet.is_keyframe)})
     frames.sort(key=lambda frame: frame["pts"])
-    return Video(path, is_prepared, table, seconds, json.dumps({"frames": frames}), repeats)
+    return Video(path, table, seconds, json.dumps({"frames": frames}), repeats)
 
 
 def footage(count: int, height: int, width: int, seed: int) -> Iterator[Frames]:
@@ -168,8 +161,8 @@ def make_files(folder: Path, sizes: list[str], seconds: float, videos: Path | No
             make_footage(path, seconds, height, width, seed + number)
     files = {}
     for name, path in sources.items():
-        files[f"{name} ordinary"] = opened(path, is_prepared=False)
-        files[f"{name} prepared"] = opened(prepared_copy(path, folder / f"{name}_prepared.mp4"), is_prepared=True)
+        files[f"{name} ordinary"] = opened(path)
+        files[f"{name} prepared"] = opened(prepared_copy(path, folder / f"{name}_prepared.mp4"))
     return files
 
 
@@ -228,42 +221,6 @@ def ours_without_a_table(path: Path, indices: list[int]) -> Frames:
         return reader.read(indices).numpy()
 
 
-class Older:
-    """A process that reads by an earlier version of this package, from its checkout."""
-
-    def __init__(self, checkout: Path) -> None:
-        modules = [str(checkout.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("older_decode.py"))],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(modules)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.folder = self._answer()
-
-    def __enter__(self) -> "Older":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.__exit__(*error)  # ends its input, and so the process
-
-    def of(self, video: Video) -> Timed:
-        """Reads hard links of a file; if it is prepared, with its kept index."""
-        kept = str(video.path) if video.is_prepared else None
-
-        def read(path: Path, indices: list[int]) -> tuple[float, str]:
-            print(json.dumps([str(path), indices, kept]), file=self.process.stdin, flush=True)
-            seconds, digest = self._answer()
-            return seconds, digest
-
-        return read
-
-    def _answer(self) -> Any:
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
-
-
 def timed(read: Read) -> Timed:
     def run(path: Path, indices: list[int]) -> tuple[float, Any]:
         began = time.process_time()
@@ -273,10 +230,8 @@ def timed(read: Read) -> Timed:
     return run
 
 
-def agree(frames: "Frames | YuvClip | Tensor | str", expected: Frames) -> bool:
-    """Whether frames are as expected: RGB to the bit, or by its digest; YUV within 3 of 255."""
-    if isinstance(frames, str):
-        return frames == hashlib.sha256(expected.tobytes()).hexdigest()
+def agree(frames: "Frames | YuvClip | Tensor", expected: Frames) -> bool:
+    """Whether frames are as expected: RGB to the bit, YUV within 3 of 255."""
     if isinstance(frames, YuvClip):
         return bool(np.abs(frames.rgb().permute(1, 2, 3, 0).round().numpy() - expected).max() <= 3)
     return np.array_equal(frames, expected)
@@ -360,15 +315,13 @@ def opencv() -> Read:
     return read
 
 
-def methods(video: Video, older: Older | None) -> tuple[dict[str, Timed], list[str]]:
+def methods(video: Video) -> tuple[dict[str, Timed], list[str]]:
     """Methods for a file by name, and the names of those that are not installed."""
     found: dict[str, Timed] = {
         "ours": timed(ours(video)),
         "ours, YUV": timed(ours_yuv(video)),
         "ours, without a table": timed(ours_without_a_table),
     }
-    if older is not None:
-        found["older"] = older.of(video)
     missing = []
     others: dict[str, Callable[[], Read]] = {
         "pyslowfast": lambda: pyslowfast(video),
@@ -457,7 +410,6 @@ def main(args: list[str] | None = None) -> None:
     parser.add_argument("--videos", type=Path, metavar="FOLDER", help="H.264 files (*.mp4) to use; made if not given")
     parser.add_argument("--sizes", nargs="+", default=SIZES, help="of files that are made (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=10, help="of files that are made (default: %(default)s)")
-    parser.add_argument("--older", type=Path, metavar="CHECKOUT", help="of an earlier version, to compare with")
     parser.add_argument("--long", type=float, metavar="MINUTES", help="also repeat the first file for so long")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument("--clips", type=int, default=6, help="per grid, file and round (default: %(default)s)")
@@ -469,20 +421,17 @@ def main(args: list[str] | None = None) -> None:
     about = machine(torch.device("cpu"), PACKAGES)
     print(", ".join([machine_line(about), *(f"{name} {about[name]}" for name in PACKAGES if about[name])]))
     report = {}
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        older = None if options.older is None else stack.enter_context(Older(options.older))
-        if older is not None:
-            print(f"older: {older.folder}")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
         files = make_files(folder, options.sizes, options.seconds, options.videos, options.seed)
         if not files:
             parser.error(f"--videos {options.videos}: no H.264 file of 64 frames or more in mp4 there")
         if options.long:
             name, first = next(iter(files.items()))
             path = repeated(first.path, folder / "long.mp4", round(options.long / first.minutes))
-            files[f"{name}, {options.long:g} minutes"] = opened(path, is_prepared=False, repeats=first)
+            files[f"{name}, {options.long:g} minutes"] = opened(path, repeats=first)
         for name, video in files.items():
-            found, missing = methods(video, older)
+            found, missing = methods(video)
             result, costs = measure(video, found, options.rounds, options.clips, draw), video.costs()
             rows = summary(result["ms"])
             size = video.path.stat().st_size
@@ -498,7 +447,7 @@ def main(args: list[str] | None = None) -> None:
         if missing:
             print("not installed:", ", ".join(missing))
     names = ("sizes", "seconds", "long", "rounds", "clips", "seed")
-    given = {"device": "cpu", "older": older and older.folder} | {name: vars(options)[name] for name in names}
+    given = {"device": "cpu"} | {name: vars(options)[name] for name in names}
     write_json(options.json, "decode", given, {"files": report}, PACKAGES)
 
 

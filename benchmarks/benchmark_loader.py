@@ -1,6 +1,6 @@
 """How many clips per second a `DataLoader` with workers gives, in mini-batches that are ready for the device.
 
-    python benchmarks/benchmark_loader.py video1.mp4 video2.mp4 --older CHECKOUT --json loader.json
+    python benchmarks/benchmark_loader.py video1.mp4 video2.mp4 --json loader.json
     python benchmarks/benchmark_loader.py --made 4 --methods ours --workers 16      # without videos of your own
 
 The videos stand for many: each has hard links, `--paths` in all, and a clip is read from a path of its own. In the
@@ -9,8 +9,6 @@ first `rounds` turns of a loader each path is read once, as in a dataset of more
 
 - `ours`: crops as YUV planes, from which the device makes the model's input (`resample_clips`); frame tables come from
   a `TableStore`;
-- `older`: the same by an earlier version of this package, in a process of its own; prepared videos have its kept
-  indices, as in training, and others are indexed as they are read;
 - `torchcodec`: exact frames by torchcodec, cropped and resized as bytes (needs `pip install torchcodec`);
 - `pyslowfast`: as in the paper's code base, but written anew: PyAV decodes and converts all frames of the span, which
   are normalised and resized as floats, and then cropped.
@@ -25,17 +23,13 @@ wall-clock time; CPU seconds are those of all processes, which other jobs on the
 
 import argparse
 import importlib.util
-import json
 import multiprocessing
 import os
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -48,9 +42,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid import Baseline, BatchShape, LongCycle, MultigridSchedule, ShortCycle
 from lightning_multigrid.clips import ClipSampling, VideoDataset, collate_clips
+from lightning_multigrid.decode import make_table
 from lightning_multigrid.loading import MultigridLoader, MultigridSampler
 from lightning_multigrid.schedule import Plan
-from lightning_multigrid.sources import read_manifest
+from lightning_multigrid.sources import TableStore, read_manifest
 
 FRAMES, SIZE, STRIDE = 32, 224, 2  # the baseline
 SAMPLING = ClipSampling(FRAMES, SIZE, STRIDE)
@@ -168,63 +163,12 @@ def our_turns(videos: Videos, grid: str, batches: int, again: bool, options: arg
 
 
 def with_tables(manifest, videos: Videos):
-    """A manifest with the frame tables of its videos; in version 0.2.0, with the packet indices of prepared ones."""
-    from lightning_multigrid import decode, sources
-
-    if not hasattr(decode, "make_table"):
-        if videos.name != "prepared":
-            return manifest
-        indices = [decode.build_index(path).to_bytes() for path in videos.files]
-        return replace(manifest, index=[indices[row % len(indices)] for row in range(len(manifest))])
-    tables = [decode.make_table(path).to_bytes() for path in videos.files]
-    store = sources.TableStore(f"{videos.folder}/tables")
+    """A manifest with the frame tables of its videos."""
+    tables = [make_table(path).to_bytes() for path in videos.files]
+    store = TableStore(f"{videos.folder}/tables")
     if store.missing(videos.paths):
         store.add({path: tables[number % len(tables)] for number, path in enumerate(videos.paths)})
     return manifest.with_tables(store.tables(videos.paths))
-
-
-class Older:
-    """A process that loads by an earlier version of this package, from its checkout."""
-
-    def __init__(self, checkout: Path, options: argparse.Namespace) -> None:
-        modules = [str(checkout.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, "--serve"],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(modules)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._say({name: vars(options)[name] for name in ("clips", "workers", "pixels")})
-
-    def __enter__(self) -> "Older":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.__exit__(*error)  # ends its input, and so the process
-
-    def _say(self, what: object) -> None:
-        print(json.dumps(what), file=self.process.stdin, flush=True)
-
-    def turns(self, *asked: object) -> Turn:
-        def turn() -> tuple[float, float, float]:
-            self._say(asked)
-            speed, speed_of_cpu, size = json.loads(self.process.stdout.readline())
-            return speed, speed_of_cpu, size
-
-        return turn
-
-
-def serve() -> None:
-    """What `Older` starts: turns of a loader for each line of the input."""
-    torch.set_num_threads(1)
-    options = argparse.Namespace(**json.loads(sys.stdin.readline()))
-    turns: dict[str, Turn] = {}
-    for line in sys.stdin:
-        if line not in turns:
-            videos, *rest = json.loads(line)
-            turns[line] = our_turns(Videos(**videos), *rest, options)
-        print(json.dumps(turns[line]()), flush=True)
 
 
 def peer_turns(method: str, videos: Videos, grid: str, batches: int, options: argparse.Namespace) -> Turn:
@@ -255,12 +199,10 @@ def timed(loader, clips: int, size_of: Callable) -> tuple[float, float, float]:
     return clips / (time.perf_counter() - wall), clips / (cpu_seconds() - cpu), size / 1e6
 
 
-def compare(sources: list[Videos], older: Older | None, options: argparse.Namespace) -> Iterator[list[dict]]:
+def compare(sources: list[Videos], options: argparse.Namespace) -> Iterator[list[dict]]:
     """After each round, a row per grid and source."""
     ways = [m for m in options.methods if m != "torchcodec" or importlib.util.find_spec("torchcodec")]
-    if older is not None:
-        ways.insert(1, "older")
-    methods = [name for way in ways for name in ([way, way + AGAIN] if way in ("ours", "older") else [way])]
+    methods = [name for way in ways for name in ([way, way + AGAIN] if way == "ours" else [way])]
     turns: dict[tuple[str, str, str], Turn] = {}
     for grid in options.grids:
         batches = max(1, options.turn // BatchShape(options.clips, FRAMES, SIZE).rescaled(*GRIDS[grid]).clips)
@@ -269,8 +211,6 @@ def compare(sources: list[Videos], older: Older | None, options: argparse.Namesp
                 way, again = method.removesuffix(AGAIN), method.endswith(AGAIN)
                 if way == "ours":
                     turn = our_turns(videos, grid, batches, again, options)
-                elif way == "older":
-                    turn = older.turns(asdict(videos), grid, batches, again)
                 else:
                     turn = peer_turns(method, videos, grid, batches, options)
                 turns[grid, videos.name, method] = turn
@@ -315,7 +255,6 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--made", type=int, metavar="NUMBER", help="draw so many videos instead, of 340 x 256")
     parser.add_argument("--seconds", type=float, default=10, help="of each of these (default: %(default)s)")
     parser.add_argument("--paths", type=int, default=6000, help="hard links of all (default: %(default)s)")
-    parser.add_argument("--older", type=Path, metavar="CHECKOUT", help="of an earlier version, to compare with")
     parser.add_argument(
         "--clips", type=int, default=8, help="of the baseline; a coarse mini-batch has 16 times as many"
     )
@@ -330,9 +269,8 @@ def main(args: Sequence[str] | None = None) -> None:
     if bool(options.videos) == bool(options.made):
         parser.error("give videos, or --made with a number of them")
     torch.set_num_threads(1)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        older = None if options.older is None else stack.enter_context(Older(options.older, options))
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
         videos = made_videos(folder, options.made, options.seconds) if options.made else options.videos
         originals = []
         for number, path in enumerate(videos):  # copies, as there may be no hard links across disks
@@ -348,11 +286,11 @@ def main(args: Sequence[str] | None = None) -> None:
         names = ("clips", "workers", "pixels", "turn", "rounds", "made", "paths")
         given = {"device": "cpu"} | {name: vars(options)[name] for name in names}
         rows: list[dict] = []
-        for rows in compare(sources, older, options):
+        for rows in compare(sources, options):
             write_json(options.json, "loader", given, {"prepared": about, "rows": rows}, ["av", "torchcodec"])
     for row in rows:
         print("\n".join(f"{name:45}{value}" for name, value in row.items()), end="\n\n")
 
 
 if __name__ == "__main__":
-    serve() if "--serve" in sys.argv else main()
+    main()

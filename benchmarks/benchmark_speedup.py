@@ -14,8 +14,7 @@ With the ratio of the times the script prints the ratio of the FLOPs, which time
 run more efficiently, and the paper's ratio, which was measured on P100 GPUs.
 
 The JSON file is written after the warm-up of each grid and after each round, so that a run that is cut off has lost
-nothing. Totals are there as soon as every grid has been measured. `--grids baseline coarse` measures fewer grids, for
-settings that take minutes to warm up, and has no totals.
+nothing.
 """
 
 import argparse
@@ -35,18 +34,11 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD
 from torch.utils.flop_counter import FlopCounterMode
 
-from lightning_multigrid import (
-    Baseline,
-    BatchShape,
-    MultigridSchedule,
-    convert_sub_batchnorm,
-    resample_clips,
-)
+from lightning_multigrid import Baseline, BatchShape, MultigridSchedule, convert_sub_batchnorm, resample_clips
 from lightning_multigrid.models import i3d_nl_r50, i3d_r50, slowfast_r50, small_cnn
 from lightning_multigrid.norm import restore_batchnorm, set_sub_batch
 from lightning_multigrid.pixels import RgbFormat, YuvClip, YuvFormat
 from lightning_multigrid.schedule import Plan, text_table
-from lightning_multigrid.training.trainer.torch_internals import raised_limits
 
 KINETICS = 240_000  # training videos
 CLASSES = 400
@@ -154,8 +146,6 @@ class Bench:
         self.graphs: dict[Grid, torch.cuda.CUDAGraph] = {}
         self.inputs: dict[Grid, Any] = {}  # a graph reads them at each replay
         self.pool: Any = None
-        if options.compile:
-            self.model.compile(dynamic=False, mode=options.compile)
 
     def batch(self, grid: Grid) -> tuple[Callable[[], torch.Tensor], torch.Tensor]:
         """Returns a function that makes the clips of a step, and their labels."""
@@ -163,10 +153,9 @@ class Bench:
         labels = torch.zeros(shape.clips, dtype=torch.long, device=self.device)
         if self.sampling is not None:
             crops, flips = self.crops(shape)
-            together = {"fewer": None, "together": True, "one-by-one": False}[self.options.resampling]
 
             def make() -> torch.Tensor:
-                clips = resample_clips(crops, shape.size, flips=flips, together=together)
+                clips = resample_clips(crops, shape.size, flips=flips)
                 return clips.contiguous(memory_format=self.format)
 
             return make, labels
@@ -199,8 +188,6 @@ class Bench:
 
     def step(self, make_clips: Callable[[], torch.Tensor], labels: torch.Tensor) -> None:
         clips = make_clips()
-        if self.options.compile:
-            torch.compiler.cudagraph_mark_step_begin()  # what the graphs of the step before made may be overwritten
         with self.autocast:
             loss = cross_entropy(self.model(clips), labels)
         self.optimizer.zero_grad()
@@ -269,13 +256,6 @@ class Bench:
         return (clock() - began) / steps
 
 
-def choose_grids(steps: dict[Grid, float], names: Sequence[str], plain: Grid) -> list[Grid]:
-    """The grids of these names: all, or the baseline's with plain BatchNorm, the coarsest, and the finest."""
-    multigrid = sorted((grid for grid in steps if grid is not plain), key=lambda grid: grid.shape.clip.points)
-    named = {"all": list(steps), "baseline": [plain], "coarse": multigrid[:1], "fine": multigrid[-1:]}
-    return list(dict.fromkeys(grid for name in names for grid in named[name]))
-
-
 def measure(
     setting: Setting, options: argparse.Namespace, device: torch.device, save: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
@@ -284,13 +264,12 @@ def measure(
     shape = BatchShape(options.clips or shape.clips, options.frames or shape.frames, options.size or shape.size)
     given = setting.baseline
     baseline = Baseline(shape, given.epochs, given.milestones, given.stride, given.warmup_epochs)
-    schedule = MultigridSchedule(baseline, epoch_factor=options.epoch_factor, size_divisor=options.size_divisor)
+    schedule = MultigridSchedule(baseline)
     clips = setting.videos // setting.devices
     plain = Grid(shape, 0)
     steps = {plain: float(baseline.epochs) * clips / shape.clips, **plan_steps(schedule, clips)}
     of_clip = flops_per_clip(setting, list(steps))
     flops = {grid: grid.shape.clips * of_clip[grid.shape.frames, grid.shape.size] for grid in steps}
-    chosen = choose_grids(steps, options.grids, plain)
     result: dict[str, Any] = {
         "baseline": str(shape),
         "devices": setting.devices,
@@ -303,7 +282,7 @@ def measure(
     }
 
     bench = Bench(setting, shape, options, device)
-    for grid in chosen:
+    for grid in steps:
         began = time.perf_counter()
         peak = bench.warm_up(grid, options.warm_up)
         result["grids"].append(
@@ -318,13 +297,12 @@ def measure(
             }
         )
         save(result)
-    times: dict[Grid, list[float]] = {grid: [] for grid in chosen}
+    times: dict[Grid, list[float]] = {grid: [] for grid in steps}
     for _ in range(options.rounds):
         for grid, spent in times.items():
             spent.append(bench.seconds(grid, options.steps))
         add_times(result, times)
-        if len(times) == len(steps):
-            add_totals(result, steps, times, schedule.epochs * clips)
+        add_totals(result, steps, times, schedule.epochs * clips)
         save(result)
     return result
 
@@ -381,8 +359,6 @@ def show(name: str, result: dict[str, Any]) -> None:
         for grid in result["grids"]
     ]
     print(text_table(columns, rows))
-    if "speedup" not in result:
-        return
     published = "" if result["published"] is None else f"; the paper's ratio, on P100 GPUs: {result['published']:.2g}x"
     spread = result["speedup_of_rounds"]
     print(
@@ -406,34 +382,18 @@ def _duration(hours: float) -> str:
     return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
 
 
-def speedup_parser() -> argparse.ArgumentParser:
+def main(args: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setting", nargs="+", choices=SETTINGS, default=["small"], help="default: small")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--precision", choices=["fp32", "tf32", "bf16"], default="fp32", help="bf16: by autocast")
     parser.add_argument("--channels-last", action="store_true", help="model and clips in channels_last_3d")
-    parser.add_argument(
-        "--compile",
-        nargs="?",
-        const="default",
-        metavar="MODE",
-        help="torch.compile, one graph for each grid; `reduce-overhead` also makes CUDA graphs",
-    )
     parser.add_argument("--cuda-graphs", action="store_true", help="a CUDA graph of the whole step, for each grid")
-    parser.add_argument("--grids", nargs="+", choices=["all", "baseline", "coarse", "fine"], default=["all"])
     parser.add_argument("--fused", action="store_true", help="the optimizer's fused implementation")
     parser.add_argument("--resample", action="store_true", help="a step also makes its clips, of crops on the device")
-    parser.add_argument(
-        "--resampling",
-        choices=["fewer", "together", "one-by-one"],
-        default="fewer",
-        help="how --resample takes crops; by default together on a GPU, with fewer operations, one by one on a CPU",
-    )
     parser.add_argument("--clips", type=int, help="clips of the baseline on a device, instead of the paper's")
     parser.add_argument("--frames", type=int, help="frames of the baseline, instead of the setting's")
     parser.add_argument("--size", type=int, help="height and width of the baseline, instead of the setting's")
-    parser.add_argument("--epoch-factor", type=float, default=1.5)
-    parser.add_argument("--size-divisor", type=int, default=1, help="sizes are rounded to multiples of this")
     parser.add_argument(
         "--kernels", type=int, default=10, help="that cuDNN tries for a convolution, as torch does; 0: none"
     )
@@ -443,11 +403,6 @@ def speedup_parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
-    return parser
-
-
-def main(args: Sequence[str] | None = None) -> None:
-    parser = speedup_parser()
     options = parser.parse_args(args)
     device = choose_device(options.device, parser.error)
     options.device = device.type
@@ -466,12 +421,11 @@ def main(args: Sequence[str] | None = None) -> None:
     def save(name: str, result: dict[str, Any]) -> None:
         write_json(options.json, "speedup", shown, {"settings": results | {name: result}})
 
-    with raised_limits(graphs=64):
-        for name in options.setting:
-            results[name] = measure(SETTINGS[name], options, device, lambda result, name=name: save(name, result))
-            show(name, results[name])
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
+    for name in options.setting:
+        results[name] = measure(SETTINGS[name], options, device, lambda result, name=name: save(name, result))
+        show(name, results[name])
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python benchmarks/count_operations.py --shape 8 32 224 --sub-batch 2 --json operations.json
 
 Forward and backward are counted on fake tensors: bytes that operations read and write, such operations (the host
-starts each), and all calls. Then what the host does to make a mini-batch, counted and timed on the CPU.
+starts each). Then what the host does to make a mini-batch, counted and timed on the CPU.
 """
 
 import argparse
@@ -41,7 +41,6 @@ _OVERWRITE = {_aten.copy_, _aten.fill_, _aten.zero_}  # don't read what they wri
 class StepCount:
     flops: int  # of convolutions and matrix products; a multiplication and an addition count as two
     bytes: int  # that the operations read and write, each of their inputs and outputs once
-    calls: int  # of operations, views and allocations included: what the host does
     launches: int  # of operations that read or write memory: at least as many kernels are launched
 
 
@@ -55,20 +54,19 @@ def count_step(step: Callable[[], object]) -> StepCount:
     # The mode that is entered last sees an operation first: whole, before the other one takes it apart.
     with FlopCounterMode(display=False) as flops, CountedOperations() as counted:
         step()
-    return StepCount(flops.get_total_flops(), counted.bytes, sum(counted.calls.values()), counted.launches)
+    return StepCount(flops.get_total_flops(), counted.bytes, counted.launches)
 
 
 class CountedOperations(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self.bytes, self.launches, self.calls = 0, 0, dict[str, int]()
+        self.bytes, self.launches = 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func.namespace == "prim":  # a question, such as that for the device
             return func(*args, **kwargs)
         outputs = func(*args, **kwargs)
-        self.calls[str(func)] = self.calls.get(str(func), 0) + 1
         read = list(_tensors((args[1:] if func.overloadpacket in _OVERWRITE else args, kwargs)))
         written = list(_tensors(outputs))
         storages = {id(tensor.untyped_storage()) for tensor in read}
@@ -103,9 +101,8 @@ def compare(name: str, shape: BatchShape, memory_format: str, sub_batch: int) ->
         model.zero_grad(set_to_none=True)  # else the next step adds to the gradients of this one
         set_sub_batch(convert_sub_batchnorm(model), sub_batch, of=shape.clips)
         ours = count_training_step(model, clips)
-    values = {"gb": plain.bytes / 1e9, "operations": plain.launches, "calls": plain.calls}
-    pairs = {"bytes": "bytes", "operations": "launches", "calls": "calls"}
-    ratios = {key: getattr(ours, of) / getattr(plain, of) for key, of in pairs.items()}
+    values = {"gb": plain.bytes / 1e9, "operations": plain.launches}
+    ratios = {"bytes": ours.bytes / plain.bytes, "operations": ours.launches / plain.launches}
     head = {"model": name, "memory_format": memory_format, "tflops": plain.flops / 1e12}
     return head | {"plain": values, "ratio": ratios}
 
@@ -136,8 +133,7 @@ def host_work(clips: int, seconds: float) -> list[dict[str, Any]]:
             began = time.process_time()
             job()
             times.append(time.process_time() - began)
-        calls, fastest = sum(counted.calls.values()), 1000 * min(times)
-        rows.append({"work": name, "operations": counted.launches, "calls": calls, "ms": fastest})
+        rows.append({"work": name, "operations": counted.launches, "ms": 1000 * min(times)})
     return rows
 
 
@@ -156,10 +152,10 @@ def main(args: Sequence[str] | None = None) -> None:
     for row in rows:
         plain, ratio = row["plain"], {kind: f"(ours x {value:.3f})" for kind, value in row["ratio"].items()}
         told = f"{plain['gb']:.1f} GB {ratio['bytes']}, {plain['operations']} operations {ratio['operations']}"
-        print(f"{row['model']}, {row['memory_format']}: {told}, {plain['calls']} calls {ratio['calls']}")
+        print(f"{row['model']}, {row['memory_format']}: {told}")
     host = host_work(options.clips, options.seconds)
     for row in host:
-        print("{work}, {operations} operations, {calls} calls, {ms:.2f} ms of the host".format(**row))
+        print("{work}, {operations} operations, {ms:.2f} ms of the host".format(**row))
     shown = {"device": "cpu", "shape": str(shape), "sub_batch": options.sub_batch, "clips": options.clips}
     write_json(options.json, "operations", shown, {"rows": rows, "host": host})
 

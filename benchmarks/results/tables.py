@@ -22,7 +22,7 @@ def _hours(hours: float) -> str:
 
 
 def _flags(options: dict[str, Any]) -> str:
-    names = ("channels_last", "compile", "fused", "resample")
+    names = ("channels_last", "fused", "resample")
     flags = [options["precision"], *(name for name in names if options.get(name))]
     return ", ".join(flags)
 
@@ -48,7 +48,7 @@ def speedup(reports: dict[str, Report]) -> str:
         ]
         for name, report in reports.items()
         for setting, result in report["settings"].items()
-        if "speedup" in result  # a run that was cut off, or of few grids, has no totals
+        if "speedup" in result  # a run that was cut off has no totals
     ]
     return markdown(columns, rows)
 
@@ -65,20 +65,26 @@ def train(reports: dict[str, Report]) -> str:
 
 
 def norm(reports: dict[str, Report]) -> str:
-    columns = ["run", "N x C x T x H x W", "variant", "plain, ms", "ours / plain", "split and affine / plain"]
+    """For each variant the least and the greatest ratio of all layers."""
+    kinds = {"ours": "ours / plain", "split": "split and affine / plain"}
     rows = [
-        [
-            f"`{name}`",
-            " x ".join(map(str, row["shape"])),
-            row["variant"],
-            f"{row['ms']['plain']:.2f}",
-            f"**{row['ratio']['ours']:.2f}**",
-            f"{row['ratio']['split']:.2f}" if "split" in row["ratio"] else "-",
-        ]
+        [f"`{name}`", variant, *(_span(row["ratio"].get(kind) for row in of) for kind in kinds)]
         for name, report in reports.items()
-        for row in report["rows"]
+        for variant, of in _by_variant(report["rows"]).items()
     ]
-    return markdown(columns, rows)
+    return markdown(["run", "variant", *kinds.values()], rows)
+
+
+def _by_variant(rows: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["variant"], []).append(row)
+    return found
+
+
+def _span(ratios: Iterable[float | None]) -> str:
+    known = [ratio for ratio in ratios if ratio is not None]
+    return f"{min(known):.2f} to {max(known):.2f}"
 
 
 def overhead(reports: dict[str, Report]) -> str:
@@ -108,7 +114,6 @@ def overhead(reports: dict[str, Report]) -> str:
 
 def operations(reports: dict[str, Report]) -> str:
     columns = ["run", "model", "memory format", "bytes, plain, GB", "ours", "operations, plain", "ours"]
-    columns += ["with views, plain", "ours"]
     rows = [
         [
             f"`{name}`",
@@ -118,19 +123,17 @@ def operations(reports: dict[str, Report]) -> str:
             f"**{row['ratio']['bytes']:.3f}**",
             f"{row['plain']['operations']}",
             f"**{row['ratio']['operations']:.2f}**",
-            f"{row['plain']['calls']}",
-            f"{row['ratio']['calls']:.2f}",
         ]
         for name, report in reports.items()
         for row in report["rows"]
     ]
     host = [
-        [f"`{name}`", row["work"], str(row["operations"]), str(row["calls"]), f"{row['ms']:.2f}"]
+        [f"`{name}`", row["work"], str(row["operations"]), f"{row['ms']:.2f}"]
         for name, report in reports.items()
         for row in report["host"]
     ]
     made = f"The host's work for a mini-batch of {next(iter(reports.values()))['options']['clips']} clips:"
-    hosts = markdown(["run", "work", "operations", "with views", "ms"], host)
+    hosts = markdown(["run", "work", "operations", "ms"], host)
     return f"{markdown(columns, rows)}\n\n{made}\n\n{hosts}"
 
 
@@ -151,7 +154,7 @@ def decode(reports: dict[str, Report]) -> str:
 
 
 def loader(reports: dict[str, Report]) -> str:
-    peers = ["older", "torchcodec", "pyslowfast"]
+    peers = ["torchcodec", "pyslowfast"]
     columns = ["run", "grid", "videos", "ours, clips/s", "clips per CPU s"]
     columns += [f"ours / {peer} on {source}" for source in ("the same", "the originals") for peer in peers]
     rows = [

@@ -69,7 +69,7 @@ def test_operations_and_the_work_of_the_host_are_counted(script, tmp_path, capsy
         assert f"{row['ratio']['bytes']:.3f}" in printed
     assert [row["work"] for row in report["host"]] == ["resampling, rgb", "resampling, yuv", "RandAugment and erasing"]
     for row in report["host"]:
-        assert f"{row['operations']} operations, {row['calls']} calls, {row['ms']:.2f} ms" in printed
+        assert f"{row['operations']} operations, {row['ms']:.2f} ms" in printed
 
 
 @pytest.mark.parametrize("shape", ["4x4", "4x4x4x4x0", "a x b"])
@@ -110,20 +110,21 @@ def test_speedup(script, tmp_path, capsys):
     assert 2.5 < result["flops_bound"] < result["fewer_steps"] * 1.1
 
 
-def test_speedup_of_few_grids_saves_at_each_turn(script, tmp_path, monkeypatch):
+def test_speedup_saves_at_each_turn(script, tmp_path, monkeypatch):
     """A run that is cut off has lost nothing: each grid's warm-up and each round are in a file that was written."""
     benchmark = script("benchmark_speedup")
     saved = []
     monkeypatch.setitem(benchmark["main"].__globals__, "write_json", lambda *args: saved.append(json.dumps(args[3])))
     arguments = ["--clips", "2", "--size", "16", "--frames", "4", "--rounds", "2", "--warm-up", "1", "--kernels", "0"]
-    benchmark["main"](["--device", "cpu", *arguments, "--grids", "coarse", "baseline", "--precision", "tf32"])
+    benchmark["main"](["--device", "cpu", *arguments, "--precision", "tf32"])
     assert not torch.backends.cudnn.benchmark
     files = [json.loads(text)["settings"]["small"] for text in saved]
-    assert [len(file["grids"]) for file in files] == [1, 2, 2, 2]
-    assert [len(file["grids"][0].get("ms_of_rounds", [])) for file in files] == [0, 0, 1, 2]
-    assert [grid["shape"] for grid in files[-1]["grids"]] == ["32 x 1 x 8", "2 x 4 x 16"]
-    assert files[-1]["grids"][1]["relative_flops"] == 1
-    assert "speedup" not in files[-1]  # not all grids are known
+    grids = len(files[-1]["grids"])
+    assert [len(file["grids"]) for file in files] == [*range(1, grids + 1), grids, grids]
+    assert [len(file["grids"][0].get("ms_of_rounds", [])) for file in files] == [0] * grids + [1, 2]
+    assert ["speedup" in file for file in files] == [False] * grids + [True, True]
+    assert files[-1]["grids"][0]["shape"] == "2 x 4 x 16"
+    assert files[-1]["grids"][0]["relative_flops"] == 1
 
 
 def test_cuda_graphs_without_a_gpu(script, capsys):
@@ -132,13 +133,11 @@ def test_cuda_graphs_without_a_gpu(script, capsys):
     assert "--cuda-graphs needs a GPU" in capsys.readouterr().err
 
 
-def test_speedup_compiled_fused_and_of_crops(script, tmp_path):
-    """Only that they run: the backend would take minutes."""
+def test_speedup_fused_and_of_crops(script):
+    """Only that they run."""
     benchmark = script("benchmark_speedup")
-    torch.compiler.reset()
-    with torch.compiler.set_stance("force_eager"):
-        arguments = ["--device", "cpu", "--clips", "2", "--size", "16", "--frames", "4", "--rounds", "1"]
-        benchmark["main"]([*arguments, "--warm-up", "1", "--compile", "--fused", "--resample"])
+    arguments = ["--device", "cpu", "--clips", "2", "--size", "16", "--frames", "4", "--rounds", "1"]
+    benchmark["main"]([*arguments, "--warm-up", "1", "--fused", "--resample"])
 
 
 @pytest.mark.parametrize("name", ["slowfast", "slowfast_t64", "slowfast_320", "i3d", "i3d_nl", "i3d_1gpu"])
@@ -199,24 +198,9 @@ def test_tables_are_those_of_the_json(script):
     assert "| " in text
 
 
-def test_tables_of_new_results(script, tmp_path, monkeypatch):
-    run = script("benchmark_speedup")["main"]
-    run(
-        [
-            "--device",
-            "cpu",
-            "--clips",
-            "2",
-            "--size",
-            "16",
-            "--frames",
-            "4",
-            "--rounds",
-            "1",
-            "--json",
-            str(tmp_path / "a.json"),
-        ]
-    )
+def test_tables_of_new_results(script, tmp_path):
+    small = ["--clips", "2", "--size", "16", "--frames", "4", "--rounds", "1"]
+    script("benchmark_speedup")["main"](["--device", "cpu", *small, "--json", str(tmp_path / "a.json")])
     tables = runpy.run_path(str(RESULTS / "tables.py"))
     made = tables["with_tables"](f"before\n{tables['START']}\nold\n{tables['END']}\nafter\n", tmp_path)
     speedup = json.loads((tmp_path / "a.json").read_text())["settings"]["small"]["speedup"]

@@ -87,7 +87,6 @@ def evidence():
 
 DECODERS = {
     "ours, YUV": "ours, YUV",
-    "0.2.0": "older",
     "torchcodec": "torchcodec exact",
     "with mappings": "torchcodec, frame mappings",
     "PySlowFast's way": "pyslowfast",
@@ -141,17 +140,14 @@ FORMATS = {"contiguous": "contiguous", "channels_last_3d": "channels-last"}
 
 
 def counted():
-    """What a step asks of a GPU, today and before."""
-    found, before = report("operations"), report("operations_before")
+    """What a step asks of a GPU."""
+    found = report("operations")
     rows = [
         f"| {COUNTED[row['model']]} | {FORMATS[row['memory_format']]} | {row['ratio']['bytes']:.3f} | "
-        f"{row['ratio']['operations']:.2f} | {older['ratio']['operations']:.2f} |"
-        for row, older in zip(found["rows"], before["rows"], strict=True)
+        f"{row['ratio']['operations']:.2f} |"
+        for row in found["rows"]
     ]
-    host = [
-        f"{older['operations']:,} | {row['operations']:,} | {older['ms']:.2f} | {row['ms']:.2f} |"
-        for row, older in zip(found["host"], before["host"], strict=True)
-    ]
+    host = [f"{row['operations']} | {row['ms']:.2f} |" for row in found["host"]]
     return rows + host
 
 
@@ -159,11 +155,10 @@ def speed():
     loops = report("overhead_cpu")["loops"]
     rows = []
     for row in report("loader")["rows"]:
-        methods = "ours", "ours, again", "older", "older, again", "torchcodec", "pyslowfast"
+        methods = "ours", "ours, again", "torchcodec", "pyslowfast"
         cells = " | ".join(f"{row[f'{method}: clips/CPU s']:.0f}" for method in methods)
         rows.append(f"| {row['videos']} | {cells} |")
-    original, prepared = report("loader")["rows"]
-    older = [original["ours / older on original (CPU)"], prepared["ours / older on prepared (CPU)"]]
+    _, prepared = report("loader")["rows"]
     opened, opened_mb, read, read_mb = report("store")["found"].values()
     return [
         *decoding(),
@@ -171,9 +166,8 @@ def speed():
         f"opens in {opened:.2f} s and {opened_mb} MB of memory; to read each of them once, in random order, takes "
         f"{read:.1f} s and {read_mb} MB more.",
         *rows,
-        f"For each CPU second ours gives {older[0]:.2f} times the clips of 0.2.0 on originals, and {older[1]:.2f} "
-        f"times on prepared videos.",
-        f"On prepared videos it gives {prepared['ours / torchcodec on prepared (CPU)']:.1f}x torchcodec's and "
+        f"For each CPU second, ours on prepared videos gives "
+        f"{prepared['ours / torchcodec on prepared (CPU)']:.1f}x torchcodec's and "
         f"{prepared['ours / pyslowfast on prepared (CPU)']:.1f}x PySlowFast's; against theirs on the originals, "
         f"{prepared['ours / torchcodec on original (CPU)']:.1f}x and "
         f"{prepared['ours / pyslowfast on original (CPU)']:.1f}x.",
