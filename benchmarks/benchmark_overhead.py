@@ -8,16 +8,13 @@ the same clips, in the same order and shapes. So do Lightning's Trainer alone an
 A step lasts from one call of the model to the next; its time is the median over the rounds, as process time on a CPU.
 The script prints the ratios of whole trainings, and the extra time of a step.
 
-It also prints how long the first step takes after a change of the base shape, whether the loader's workers live through
-all changes, and how long the package takes to import, compared with Lightning.
+It also prints how long the first step takes after a change of the base shape, and whether the loader's workers live
+through all changes.
 """
 
 import argparse
 import logging
 import os
-import resource
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -224,24 +221,6 @@ def switching(runs: Runs, workers: int) -> dict[str, Any]:
     }
 
 
-def import_times(rounds: int) -> dict[str, Any]:
-    """CPU seconds of new processes that import Lightning, or the package with its callback."""
-    programs = {
-        "lightning": "import lightning",
-        "lightning_multigrid": "from lightning_multigrid import MultigridCallback",
-    }
-    spent: dict[str, list[float]] = {name: [] for name in programs}
-    for turn in range(rounds + 1):
-        for name, program in programs.items():
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run([sys.executable, "-c", program], check=True)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            if turn:
-                spent[name].append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    seconds = {name: median(of) for name, of in spent.items()}
-    return {"seconds": seconds, "ratio": median(b / a for a, b in zip(*spent.values(), strict=True))}
-
-
 def main(args: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
@@ -252,7 +231,6 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--videos", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=4, help="of the baseline")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each loop")
-    parser.add_argument("--import-rounds", type=int, default=7, help="fresh processes of each import; 0 for none")
     parser.add_argument("--workers", type=int, default=2, help="of the loader, where changes of shape are timed")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
@@ -277,16 +255,8 @@ def main(args: Sequence[str] | None = None) -> None:
         f"{changes['extra_steps_median']:.2f} steps of time (median; most {changes['extra_steps_most']:.2f}); "
         f"{changes['worker_processes']} worker processes in all."
     )
-    results = {"loops": loops, "changes": changes}
     shown = {key: value for key, value in vars(options).items() if key != "json"}
-    write_json(options.json, "overhead", shown, results)
-    if options.import_rounds:
-        results["imports"] = imports = import_times(options.import_rounds)
-        print(
-            f"Import: {imports['seconds']['lightning_multigrid']:.2f} s with the package, "
-            f"{imports['seconds']['lightning']:.2f} s Lightning alone: {imports['ratio']:.3f}."
-        )
-        write_json(options.json, "overhead", shown, results)
+    write_json(options.json, "overhead", shown, {"loops": loops, "changes": changes})
 
 
 if __name__ == "__main__":

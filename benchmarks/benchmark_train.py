@@ -120,14 +120,9 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--fused", action="store_true", help="the optimizer's fused implementation")
     parser.add_argument("--benchmark", action="store_true", help="cuDNN tries kernels")
-    parser.add_argument(
-        "--compile", nargs="?", const="default", metavar="MODE", help="with `torch.compile`, such as reduce-overhead"
-    )
     parser.add_argument("--baseline", action="store_true", help="without MultigridCallback")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args(args)
-    if options.baseline and options.compile:
-        parser.error("--compile compiles the grids of multigrid training: leave out --baseline")
     device = choose_device(options.device, parser.error)
     options.device = device.type
     run = Run(options)
@@ -163,8 +158,6 @@ def fit(run: Run, data: VideoDataModule, device: torch.device) -> None:
         fused_optimizer=options.fused,
     )
     callbacks: list[L.Callback] = [] if options.baseline else [MultigridCallback(seed=0)]
-    if options.compile:
-        module.model.compile(dynamic=False, mode=options.compile)
     trainer = L.Trainer(
         max_epochs=options.epochs,
         accelerator="cpu" if device.type == "cpu" else "gpu",

@@ -95,7 +95,6 @@ def overhead(reports: dict[str, Report]) -> str:
         "Lightning alone / bare",
         "change of shape, steps",
         "workers started",
-        "import / Lightning's",
     ]
     rows = [
         [
@@ -105,7 +104,6 @@ def overhead(reports: dict[str, Report]) -> str:
             f"{report['loops']['trainer_ratio']:.3f} ({report['loops']['trainer_ms_per_step']:+.2f} ms)",
             f"{report['changes']['extra_steps_median']:.2f}",
             f"{report['changes']['worker_processes']} of {report['changes']['workers']}",
-            f"{report['imports']['ratio']:.3f}" if "imports" in report else "-",
         ]
         for name, report in reports.items()
     ]

@@ -180,14 +180,13 @@ def test_overhead(script, tmp_path, capsys):
     file = tmp_path / "overhead.json"
     small = ["--clips", "2", "--frames", "4", "--size", "16", "--width", "2", "--videos", "32", "--epochs", "2"]
     script("benchmark_overhead")["main"](
-        ["--device", "cpu", *small, "--rounds", "1", "--import-rounds", "0", "--workers", "1", "--json", str(file)]
+        ["--device", "cpu", *small, "--rounds", "1", "--workers", "1", "--json", str(file)]
     )
     report = json.loads(file.read_text())
     assert report["loops"]["steps"]["bare"] == report["loops"]["steps"]["callback"]
     assert report["loops"]["seconds"]["callback"] > 0
     assert report["changes"]["worker_processes"] == 1
     assert report["changes"]["changes_of_base_shape"] > 0
-    assert "imports" not in report  # a fresh process takes seconds
     assert f"{report['loops']['callback_ratio']:.4f}" in capsys.readouterr().out
 
 
