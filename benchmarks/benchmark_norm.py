@@ -9,8 +9,6 @@ Three layers take turns on the same mini-batches:
 - `ours`: `SubBatchNorm3d`, statistics over groups of `--sub-batch` clips;
 - `split`: a BatchNorm without affine part normalises the groups; separate operations scale and shift.
 
-With `--relu` an in-place ReLU follows each layer, as in most models.
-
 On the CPU the times are process times, which other jobs on the machine disturb least; they count all threads.
 """
 
@@ -70,7 +68,6 @@ def measure(
     sub_batch: int,
     device: torch.device,
     seconds: float,
-    relu: bool,
 ) -> dict[str, float]:
     """Median milliseconds of forward and backward, per layer, over rounds in which each layer has its turn."""
     clips, channels = shape[:2]
@@ -81,10 +78,7 @@ def measure(
     groups = max(1, clips // sub_batch)
     if clips % groups == 0:  # the split layer takes no remainder
         layers["split"] = SplitThenAffine(channels, groups)
-    layers = {
-        name: nn.Sequential(layer, nn.ReLU(inplace=True) if relu else nn.Identity()).to(device)
-        for name, layer in layers.items()
-    }
+    layers = {name: layer.to(device) for name, layer in layers.items()}
     x, gradient = (
         torch.randn(shape, device=device, dtype=dtype).contiguous(memory_format=memory_format) for _ in range(2)
     )
@@ -128,7 +122,6 @@ def main(args: list[str] | None = None) -> None:
     parser.add_argument(
         "--shapes", type=parse_shape, nargs="+", metavar="NxCxTxHxW", help=f"inputs (default: {' '.join(SHAPES)})"
     )
-    parser.add_argument("--relu", action="store_true", help="with an in-place ReLU behind each layer")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args(args)
@@ -146,7 +139,7 @@ def main(args: list[str] | None = None) -> None:
     for variant, dtype, memory_format in VARIANTS:
         for shape in shapes:
             seconds = options.seconds / (len(shapes) * len(VARIANTS))
-            times = measure(shape, dtype, memory_format, options.sub_batch, device, seconds, options.relu)
+            times = measure(shape, dtype, memory_format, options.sub_batch, device, seconds)
             ratios = {name: spent / times["plain"] for name, spent in times.items() if name != "plain"}
             rows.append({"shape": shape, "variant": variant, "ms": times, "ratio": ratios})
             numbers = [times.get(name) for name in LAYERS] + [ratios.get(name) for name in LAYERS[1:]]

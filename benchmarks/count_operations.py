@@ -44,11 +44,6 @@ class StepCount:
     launches: int  # of operations that read or write memory: at least as many kernels are launched
 
 
-def count_training_step(model: nn.Module, clips: Tensor) -> StepCount:
-    """Counts forward and backward on clips B x 3 x T x H x W."""
-    return count_step(lambda: model(clips).sum().backward())
-
-
 def count_step(step: Callable[[], object]) -> StepCount:
     """Counts what a function does."""
     # The mode that is entered last sees an operation first: whole, before the other one takes it apart.
@@ -64,9 +59,9 @@ class CountedOperations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.namespace == "prim":  # a question, such as that for the device
-            return func(*args, **kwargs)
         outputs = func(*args, **kwargs)
+        if func.namespace == "prim":  # a question, such as that for the device
+            return outputs
         read = list(_tensors((args[1:] if func.overloadpacket in _OVERWRITE else args, kwargs)))
         written = list(_tensors(outputs))
         storages = {id(tensor.untyped_storage()) for tensor in read}
@@ -97,10 +92,10 @@ def compare(name: str, shape: BatchShape, memory_format: str, sub_batch: int) ->
             )
         clips = torch.empty(shape.clips, 3, shape.frames, shape.size, shape.size)
         clips = clips.contiguous(memory_format=FORMATS[memory_format])
-        plain = count_training_step(model, clips)
+        plain = count_step(lambda: model(clips).sum().backward())
         model.zero_grad(set_to_none=True)  # else the next step adds to the gradients of this one
         set_sub_batch(convert_sub_batchnorm(model), sub_batch, of=shape.clips)
-        ours = count_training_step(model, clips)
+        ours = count_step(lambda: model(clips).sum().backward())
     values = {"gb": plain.bytes / 1e9, "operations": plain.launches}
     ratios = {"bytes": ours.bytes / plain.bytes, "operations": ours.launches / plain.launches}
     head = {"model": name, "memory_format": memory_format, "tflops": plain.flops / 1e12}

@@ -27,6 +27,7 @@ from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.ucf_hmdb import UCF101
 from lightning_multigrid.training.trainer.lightning_internals import training_source
 from tests.helpers.processes import ddp_of_this_process
+from tests.helpers.recipe_sources import settings
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
@@ -351,21 +352,6 @@ RECIPES = {
 PRESETS = {path.stem: path for path in (ROOT / "lightning_multigrid" / "cli" / "presets").glob("*.yaml")}
 
 
-def settings(name):
-    """All settings of a recipe by their dotted names, after those that it continues."""
-
-    def flat(values, prefix=""):
-        for key, value in values.items():
-            if isinstance(value, dict):
-                yield from flat(value, f"{prefix}{key}.")
-            else:
-                yield f"{prefix}{key}", value
-
-    own = yaml.safe_load((ROOT / "examples" / "recipes" / name).read_text())
-    base = own.pop("config", None)
-    return {**(settings(base) if base else {}), **dict(flat(own))}
-
-
 def test_every_preset_has_its_recipe():
     assert PRESETS.keys() == RECIPES.keys()
 
@@ -373,7 +359,7 @@ def test_every_preset_has_its_recipe():
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_say_what_the_recipes_say(name):
     preset = yaml.safe_load(PRESETS[name].read_text())
-    recipe = settings(f"{RECIPES[name]}_multigrid.yaml")
+    recipe = settings(f"{RECIPES[name]}_multigrid")
     for part in ("model", "data"):
         for key, value in preset[part]["init_args"].items():
             if key == "model":
