@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from measuring import write_json
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode  # torch's notes on extending it document this path
 from torch.utils._pytree import tree_leaves
