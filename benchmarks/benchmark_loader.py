@@ -149,7 +149,7 @@ def our_turns(videos: Videos, grid: str, batches: int, again: bool, options: arg
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "list.csv").write_text("".join(f"{path} 0\n" for path in videos.paths))
         manifest = with_tables(read_manifest(Path(folder) / "list.csv", allow_outside_root=True), videos)
-    data = VideoDataset(manifest, SAMPLING, options.pixels)
+    data = VideoDataset(manifest, SAMPLING, "yuv")
     sampler = MultigridSampler(Plan(schedule, clips), order)
     like = DataLoader(data, num_workers=options.workers, collate_fn=collate_clips, persistent_workers=True)
     loader = MultigridLoader(data, sampler, like)
@@ -261,7 +261,6 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--methods", nargs="+", default=["ours", "torchcodec", "pyslowfast"])
     parser.add_argument("--grids", nargs="+", choices=GRIDS, default=list(GRIDS))
-    parser.add_argument("--pixels", choices=["rgb", "yuv"], default="yuv", help="of ours")
     parser.add_argument("--turn", type=int, default=256, help="clips of each turn, and at least a mini-batch")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the numbers to this file, too")
@@ -283,7 +282,7 @@ def main(args: Sequence[str] | None = None) -> None:
         print(f"prepared {len(copies)} videos in {about['seconds']:.1f} CPU s")
         files = {"original": originals, "prepared": copies}
         sources = [Videos(name, of, str(folder / name), options.paths).link() for name, of in files.items()]
-        names = ("clips", "workers", "pixels", "turn", "rounds", "made", "paths")
+        names = ("clips", "workers", "turn", "rounds", "made", "paths")
         given = {"device": "cpu"} | {name: vars(options)[name] for name in names}
         rows: list[dict] = []
         for rows in compare(sources, options):

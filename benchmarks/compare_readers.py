@@ -262,7 +262,6 @@ def main(args: list[str] | None = None) -> None:
     parser.add_argument("--requests", type=int, default=8, help="of each file, 3 or more (default: %(default)s)")
     parser.add_argument("--readers", nargs="+", choices=READERS, default=list(READERS), help="(default: all)")
     parser.add_argument("--seed", type=int, default=0, help="of requests (default: %(default)s)")
-    parser.add_argument("--verbose", action="store_true", help="also print the verdicts of each file")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers there")
     options = parser.parse_args(args)
     about = machine(torch.device("cpu"), PACKAGES)
@@ -297,8 +296,6 @@ def main(args: list[str] | None = None) -> None:
             for server in servers.values():
                 server.send(asked)
             of_files[path.name] = {name: server.recv() for name, server in servers.items()}
-            if options.verbose:
-                print(path.name, {name: " ".join(found) for name, found in of_files[path.name].items()}, flush=True)
             for name, found in of_files[path.name].items():
                 counts[name].setdefault(kind, Counter()).update(found)
             for left in (path, path.with_suffix(".npy"), path.with_suffix(".square.npy")):

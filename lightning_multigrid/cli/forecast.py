@@ -75,7 +75,7 @@ class Forecast:
     """The cost of a schedule on a number of devices."""
 
     schedule: MultigridSchedule
-    of_clip: Mapping[BatchShape, float]  # multiply-adds on each grid; what lacks is in proportion to t s^2 (Eq. 1)
+    of_clip: Mapping[BatchShape, float]  # multiply-adds on each grid; if empty, t s^2 stands for them (Eq. 1)
     step_seconds: Mapping[BatchShape, float]  # of all shapes, or only the baseline's, and FLOPs give the others
     world: int = 1  # devices
 

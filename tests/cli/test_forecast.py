@@ -1,4 +1,4 @@
-"""What a plan will cost: against published numbers, counts by hand, and tensors that torch really keeps."""
+"""What a plan will cost: against published numbers, and counts by hand."""
 
 import time
 from functools import partial
