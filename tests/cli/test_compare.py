@@ -12,6 +12,7 @@ from lightning_multigrid.cli import compare as module
 from lightning_multigrid.cli.compare import compare, shorten, with_callback, without_callback
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison, RunRecord
+from tests.helpers.sampling import sampled
 
 CONFIG = yaml.safe_load(
     """
@@ -102,16 +103,16 @@ def test_a_config_is_compared_and_an_interrupted_comparison_continues(here, tmp_
         compare(config, folder, seeds=1)
 
 
+VALIDATIONS = [
+    (7, {"check_val_every_n_epoch": 3}, 3),  # no multiple
+    (3, {"check_val_every_n_epoch": 5}, 1),  # none but the last
+    (2, {"val_check_interval": 0.5}, 4),  # within epochs
+    (2, {"check_val_every_n_epoch": None, "val_check_interval": 10}, 2),  # by mini-batches, and not at the end
+]
+
+
 @pytest.mark.filterwarnings("ignore")  # Lightning's, of small data
-@pytest.mark.parametrize(
-    ("epochs", "settings", "count"),
-    [
-        (7, {"check_val_every_n_epoch": 3}, 3),  # no multiple
-        (3, {"check_val_every_n_epoch": 5}, 1),  # none but the last
-        (2, {"val_check_interval": 0.5}, 4),  # within epochs
-        (2, {"check_val_every_n_epoch": None, "val_check_interval": 10}, 2),  # by mini-batches, and not at the end
-    ],
-)
+@pytest.mark.parametrize(("epochs", "settings", "count"), sampled(VALIDATIONS, VALIDATIONS[0], VALIDATIONS[3]))
 def test_all_three_validate_as_often_and_at_the_same_points_of_the_clock(
     epochs, settings, count, here, tmp_path, monkeypatch
 ):
