@@ -166,9 +166,9 @@ def with_tables(manifest, videos: Videos):
     """A manifest with the frame tables of its videos."""
     tables = [make_table(path).to_bytes() for path in videos.files]
     store = TableStore(f"{videos.folder}/tables")
-    if store.missing(videos.paths):
-        store.add({path: tables[number % len(tables)] for number, path in enumerate(videos.paths)})
-    return manifest.with_tables(store.tables(videos.paths))
+    for number, path in enumerate(store.missing(videos.paths)):
+        store.add(path, tables[number % len(tables)])
+    return replace(manifest, tables=store)
 
 
 def peer_turns(method: str, videos: Videos, grid: str, batches: int, options: argparse.Namespace) -> Turn:

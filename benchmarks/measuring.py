@@ -76,11 +76,12 @@ def _cpu() -> str:
 
 def prepared_copy(path: Path, target: Path) -> Path:
     """A copy of a video as `lightning-multigrid prepare` makes it."""
+    from lightning_multigrid.decode import FrameTable
     from lightning_multigrid.prepare import Encoding
-    from lightning_multigrid.prepare.transcode import Prepared, TranscodeJob, transcode
+    from lightning_multigrid.prepare.transcode import TranscodeJob, transcode
 
     outcome = transcode(TranscodeJob(str(path), str(target), Encoding()))
-    if not isinstance(outcome, Prepared):
+    if not isinstance(outcome, FrameTable):
         raise SystemExit(f"{path} cannot be prepared: {outcome}")
     return target
 

@@ -11,8 +11,9 @@ from lightning.pytorch import LightningDataModule
 from rich import filesize
 
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.files import OutputError, StrPath, printable
+from lightning_multigrid.files import StrPath, printable
 from lightning_multigrid.prepare import (
+    TASK_SECONDS,
     Encoding,
     Progress,
     Summary,
@@ -45,9 +46,8 @@ def prepare_videos(
     source: Source | None = None,
     output: str,
     workers: int = CORES,
-    timeout: float = 300.0,
+    timeout: float = TASK_SECONDS,
     part: str | None = None,
-    merge: bool = False,
     max_bad_fraction: float = 0.25,
     keep_damaged: bool = False,
     short_side: int | None = None,
@@ -64,7 +64,7 @@ def prepare_videos(
     names them with the reason.
 
     Several machines share the work with `--part 1/64` to `--part 64/64`, in any order or at once, into one folder. Then
-    `--merge`, with the same other options, writes the list that one machine would have written.
+    the same command without `--part` does what is left, and writes the list that one machine would have written.
 
     Args:
         datamodule: That of a config; instead of `source`.
@@ -73,9 +73,8 @@ def prepare_videos(
             --source.source=list.csv --source.root=videos`.
         output: Folder for all that is written.
         workers: Processes; 0 works in this one, without `timeout`.
-        timeout: Seconds without a frame after which a video is broken.
+        timeout: Seconds after which a video is broken.
         part: K/N: do only part K of N; K counts from 1.
-        merge: Make one dataset of the parts; encode nothing.
         max_bad_fraction: Exit with 1 if a larger share of videos is broken.
         keep_damaged: Write damaged videos as FFmpeg decodes them, too.
         short_side: Pixels of the shorter side, even; smaller videos keep their size. None is what the config's clips
@@ -86,7 +85,7 @@ def prepare_videos(
     if short_side is None:
         short_side = 256 if datamodule is None else needed_short_side(datamodule)
     encoded = Encoding(short_side=short_side, **encoding)
-    options: dict[str, Any] = {"part": part, "merge": merge, "workers": workers, "timeout": timeout}
+    options: dict[str, Any] = {"part": part, "workers": workers, "timeout": timeout}
     options |= {"max_bad_fraction": max_bad_fraction, "keep_damaged": keep_damaged}
     written: dict[str, str] = {}
     for split, manifest in splits.items():
@@ -94,7 +93,7 @@ def prepare_videos(
         prepare_shown(manifest, folder, encoded, **options)
         written[split] = os.path.join(folder, MANIFEST_NAME)
     if part is not None:
-        say(f"\nPart {part} is done. After the last part, run this with `--merge` instead of `--part`.")
+        say(f"\nPart {part} is done. After the last part, run this without `--part`.")
         return
     say(f"\nShort side: {short_side} pixels. To train on them, give the data module:\n\ndata:\n  init_args:")
     for split, path in written.items():
@@ -106,41 +105,29 @@ def check_videos(
     *,
     source: Source | None = None,
     workers: int = CORES,
-    timeout: float = 300.0,
-    full: bool = False,
+    timeout: float = TASK_SECONDS,
     report: str | None = None,
 ) -> None:
-    """Reads every video of a dataset, and says which are broken or damaged, and how. Exits with 1 if any is.
-
-    Each is decoded in four places, from the keyframes before them. Damage elsewhere is found by --full only, which also
-    keeps the frame tables that training needs, as `lightning-multigrid index` does.
+    """Decodes every video of a dataset, and says which are broken or damaged, and how. Exits with 1 if any is.
 
         lightning-multigrid check videos
-        lightning-multigrid check --config recipe.yaml --full --report broken.csv
+        lightning-multigrid check --config recipe.yaml --report broken.csv
 
     Args:
         datamodule: That of a config; instead of `source`.
         source: The videos, as in `prepare`.
         workers: Processes; 0 works in this one, without `timeout`.
-        timeout: Seconds without a frame after which a video is broken.
-        full: Decode all frames, and so find all damage.
+        timeout: Seconds after which a video is broken.
         report: File to write: a CSV of the broken videos.
     """
     splits = _videos("check", datamodule, source)
     broken: dict[str, str] = {}
-    options: dict[str, Any] = {"workers": workers, "timeout": timeout}
-    if full:
-        options["frames"] = None
-        try:
-            options["store"] = open_store(tables_folder())
-        except OutputError as error:
-            say(f"warning: {error.strerror}", sys.stderr)
     read = 0
     for split, manifest in splits.items():
         with progress_bar() as bar:
             total = len({manifest.path(row) for row in range(len(manifest))})
             task = bar.add_task(split or "check", total=total, count="")
-            for path, found in check(manifest, **options):
+            for path, found in check(manifest, workers=workers, timeout=timeout):
                 read += 1
                 if found.reason is not None:
                     broken[path] = found.reason
@@ -160,7 +147,7 @@ def index_videos(
     source: Source | None = None,
     output: str | None = None,
     workers: int = CORES,
-    timeout: float = 300.0,
+    timeout: float = TASK_SECONDS,
 ) -> None:
     """Makes the frame tables of videos that are not prepared, so that clips of them are read fast.
 
@@ -176,7 +163,7 @@ def index_videos(
         output: Folder to keep the tables in, which the data module is given as `index`; by default one of the user's
             caches, where `fit` looks for them.
         workers: Processes; 0 works in this one, without `timeout`.
-        timeout: Seconds without a frame after which a video is broken.
+        timeout: Seconds after which a video is broken.
     """
     splits = _videos("index", datamodule, source)
     paths = [path for manifest in splits.values() for path in paths_without_own_table(manifest)]

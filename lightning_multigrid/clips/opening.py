@@ -98,18 +98,19 @@ def open_row(manifest: Manifest, row: int, read_timeout: float = 60.0) -> Iterat
 
 
 def frame_table(manifest: Manifest, row: int) -> FrameTable | None:
-    """Returns the frame table of a row's video, or None; the reader then begins at the video's first frame.
+    """Returns the kept frame table of a row's video, or None; the reader then takes the one that the video holds.
 
     This does not even ask for the video's size: its drive may hang, and only the reader's calls have a timeout.
     """
+    if manifest.tables is None:
+        return None
     try:
-        data = manifest.table(row)
+        data = manifest.tables.read(manifest.path(row))
         return FrameTable.from_bytes(data) if data else None
     except (OSError, ValueError) as error:
         warnings.warn(
-            f"Frame tables of {manifest.origin} are damaged, or were written anew since it was read: {error} Videos "
-            "are read from their beginning, which is slower. Start again, or make the tables again: run "
-            "`lightning-multigrid prepare` or `lightning-multigrid index`.",
+            f"Frame tables in {manifest.tables.folder} are damaged: {error} Videos are read from their beginning, "
+            "which is slower. Make the tables again: run `lightning-multigrid index`.",
             stacklevel=2,
         )
         return None

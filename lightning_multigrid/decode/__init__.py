@@ -4,12 +4,14 @@ Begin with its `README.md`, then `frame_table.py` (what is known of a file), `fu
 and `reader.py` (frames by their numbers).
 """
 
-from lightning_multigrid.decode.frame_folder import FrameFolder, open_video
+from lightning_multigrid.decode.frame_folder import FrameFolder
 from lightning_multigrid.decode.frame_pixels import Box, is_full_range
 from lightning_multigrid.decode.frame_table import Damage, FrameTable, Orientation
 from lightning_multigrid.decode.full_decode import FullDecode, make_table
+from lightning_multigrid.decode.own_table import append_table, own_table
 from lightning_multigrid.decode.reader import VideoReader, read_frames
 from lightning_multigrid.decode.video_file import OURS, BrokenVideosError, VideoError, VideoFile
 
 __all__ = ["OURS", "Box", "BrokenVideosError", "Damage", "FrameFolder", "FrameTable", "FullDecode", "Orientation"]
-__all__ += ["VideoError", "VideoFile", "VideoReader", "is_full_range", "make_table", "open_video", "read_frames"]
+__all__ += ["VideoError", "VideoFile", "VideoReader", "append_table", "is_full_range", "make_table", "own_table"]
+__all__ += ["read_frames"]

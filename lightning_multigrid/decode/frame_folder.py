@@ -1,8 +1,9 @@
 """Folders of images as videos: read like a `VideoReader`. T frames, H W pixels of a frame."""
 
+import io
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +13,13 @@ from torch import Tensor
 
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.frame_table import MAX_PIXELS, Damage
-from lightning_multigrid.decode.reader import VideoReader, places_of
+from lightning_multigrid.decode.reader import places_of
 from lightning_multigrid.decode.video_file import VideoError
-from lightning_multigrid.files import FRAME_SUFFIXES, READ_TIMEOUT, HangError, open_bytes, within
+from lightning_multigrid.files import FRAME_SUFFIXES, READ_TIMEOUT, HangError, WatchedFile, within
 
 # The formats that Pillow may read, whatever the name of a file: some of its others run programs.
 _FORMATS = ("BMP", "JPEG", "PNG", "WEBP")
+_LARGEST = 4 * MAX_PIXELS  # bytes of a file: one of zeros takes no space on a disk
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -40,7 +42,7 @@ class FrameFolder:
     Args:
         path: The folder.
         rate: Frames per second.
-        read_timeout: Seconds that the list of images, and a MB of an image, may take before it is an error.
+        read_timeout: Seconds that the list of images, and an image, may take before it is an error.
     """
 
     def __init__(self, path: str | os.PathLike[str], rate: float, read_timeout: float = READ_TIMEOUT) -> None:
@@ -99,10 +101,11 @@ class FrameFolder:
         """Opens an image and reads its header. Until the end of the `with`, every fault of it is a `VideoError`."""
         name = self._names[index]
         try:
-            with (
-                open_bytes(os.path.join(self._path, name), self._timeout) as file,
-                Image.open(file, formats=_FORMATS) as image,
-            ):
+            with closing(WatchedFile(os.path.join(self._path, name), self._timeout)) as file:
+                if file.size > _LARGEST:
+                    raise VideoError(self._path, f"{name} has more than {_LARGEST} bytes")
+                data = io.BytesIO(file.read(0, file.size))
+            with Image.open(data, formats=_FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise VideoError(self._path, f"{name} has more than {MAX_PIXELS} pixels")
                 yield image
@@ -146,8 +149,3 @@ def _rgb(image: Image.Image) -> npt.NDArray[np.uint8]:
 
 def _is_image(name: str) -> bool:
     return name[0] != "." and os.path.splitext(name)[1].lower() in FRAME_SUFFIXES
-
-
-def open_video(path: str, frame_rate: float | None) -> VideoReader | FrameFolder:
-    """Opens a video file, or with `frame_rate`, in frames per second, a folder of images. Errors are `VideoError`s."""
-    return VideoReader(path) if frame_rate is None else FrameFolder(path, frame_rate)

@@ -101,7 +101,8 @@ class FrameTable:
         orientation: How to show a stored frame.
         direct: Whether the file holds the packets as a decoder takes them, so that no container needs to be opened.
         damage: Of the whole file.
-        notes: What a user may want to know of it, in sentences.
+        notes: What a user may want to know of it, or of the video that it was prepared from, in sentences.
+        made_from: The video that it was prepared from, and how, as `prepare` says it; empty if it wasn't.
         packets: Of each frame, the number of the packet that it was decoded from.
         entries: Of each frame, the last packet from which a decoder that has just been opened gives the same frame.
         checksums: Of each frame, of its planes (`checksum`).
@@ -125,6 +126,7 @@ class FrameTable:
     direct: bool
     damage: Damage
     notes: tuple[str, ...]
+    made_from: str
     packets: Integers
     entries: Integers
     checksums: Integers
@@ -202,9 +204,9 @@ class FrameTable:
 
     def to_bytes(self) -> bytes:
         """Packs the table, into about 20 bytes a frame: a safetensors file, and behind it the checksum of that."""
-        columns = {name: _narrow(getattr(self, name)) for name in _COLUMNS}
         about = {name: getattr(self, name) for name in _ABOUT}
         about["coding"] = {**self.coding._asdict(), "extradata": None}
+        columns = {name: _narrow(getattr(self, name)) for name in _COLUMNS}
         texts = {"about": json.dumps(about).encode(), "extradata": self.coding.extradata}
         data = safetensors.numpy.save(columns | {name: np.frombuffer(text, np.uint8) for name, text in texts.items()})
         return data + xxhash.xxh3_64_digest(data)
@@ -212,10 +214,10 @@ class FrameTable:
     @classmethod
     def from_bytes(cls, data: bytes) -> FrameTable:
         """Unpacks a table; a ValueError if that is none, or a damaged one."""
+        data, check = data[:-_CHECK], data[-_CHECK:]
+        if xxhash.xxh3_64_digest(data) != check:
+            raise ValueError("they are no frame table, or a damaged one: their checksum is wrong")
         try:
-            data, check = data[:-_CHECK], data[-_CHECK:]
-            if xxhash.xxh3_64_digest(data) != check:
-                raise ValueError("they are no frame table, or a damaged one: their checksum is wrong")
             columns = safetensors.numpy.load(data)
             about = json.loads(columns.pop("about").tobytes())
             orientation, damage = map(bool, about.pop("orientation")), map(int, about.pop("damage"))
@@ -234,7 +236,8 @@ class FrameTable:
 
 
 _COLUMNS = ("packets", "entries", "checksums", "times", "damaged", "positions", "sizes", "droppable", "clock")
-_KINDS: dict[str, type] = {"file_size": int, "made_by": str, "codec": str, "rate": float, "direct": bool}
+_KINDS: dict[str, type] = {"file_size": int, "rate": float, "direct": bool}
+_KINDS |= dict.fromkeys(("made_by", "codec", "made_from"), str)
 _KINDS |= dict.fromkeys(("stored_height", "stored_width", "square_width"), int)
 _ABOUT = (*_KINDS, "orientation", "damage", "notes")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -65,16 +65,19 @@ class FullDecode:
     A `VideoError` if the file is missing, cut short, no video, too slow, or has frames above 67 megapixels.
 
     Args:
-        path: An ordinary file on disk, whatever its name looks like, or a URL that fsspec knows (`s3://bucket/a.mp4`).
+        path: An ordinary file on disk, whatever its name looks like.
         read_timeout: Seconds that a read of the file may take before it is an error.
-        beat: Called for each packet, as a sign of life.
+
+    Attributes:
+        file: The open file.
+        height: Rows of a frame when it is shown, once the first frame is there.
+        width: Columns of a frame when it is shown, once the first frame is there.
+        orientation: How to show a stored frame, once the first frame is there.
     """
 
-    def __init__(
-        self, path: StrPath, *, read_timeout: float = READ_TIMEOUT, beat: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, path: StrPath, *, read_timeout: float = READ_TIMEOUT) -> None:
         self.file = VideoFile(os.fspath(path), read_timeout)
-        self._beat, self._seen = beat, _Seen()
+        self._seen = _Seen()
         self._bytes = Cursor(self.file.bytes, self.file.path)  # of its own: it reads in large pieces, as FFmpeg's does
         self._began = False
         self._opened = ExitStack()
@@ -111,7 +114,6 @@ class FullDecode:
         packets, corrupt, refusal = self._container.demux(), False, None
         with self.file.faults():
             while True:
-                self._beat()
                 try:
                     packet = next(packets, None)
                 except av.FFmpegError as error:
@@ -155,21 +157,14 @@ class FullDecode:
             raise VideoError(self.file.path, f"holds more than {MAX_PACKETS} packets")
         position = -1
         if packet.pos is not None and packet.pos >= 0:
-            found = self._read(packet.pos, packet.size + _WINDOW).find(bytes(packet))
+            self._bytes.seek(packet.pos)
+            found = self._bytes.read(packet.size + _WINDOW).find(bytes(packet))
             position = packet.pos + found if found >= 0 else -1
         seen.positions.append(position)
         seen.sizes.append(packet.size)
         seen.clock.append(_UNKNOWN if packet.dts is None else packet.dts)
         if packet.is_keyframe:
             seen.keys.append(count)
-
-    def _read(self, position: int, size: int) -> bytes:
-        """The bytes at a place, fewer where the file ends."""
-        self._bytes.seek(position)
-        data = b""
-        while len(data) < size and (more := self._bytes.read(size - len(data))):
-            data += more
-        return data
 
     def _refuse(self) -> None:
         self._seen.refused += 1
@@ -181,6 +176,8 @@ class FullDecode:
             self._began, self.orientation, self._transfer = True, orientation_of(frame), int(frame.color_trc)
             square = round(frame.width * self._aspect())
             self.stored_height, self.stored_width, self.square_width = frame.height, frame.width, square
+            shown = frame.height, square
+            self.height, self.width = shown[::-1] if self.orientation.transposed else shown
         # Frames without a display matrix ask for no turn.
         elif round(frame.rotation / 90) % 4 not in (0, self.orientation.quarter_turns):
             raise VideoError(self.file.path, f"frame {len(seen.times)} is to be turned otherwise than the first")
@@ -198,21 +195,20 @@ class FullDecode:
 
     def _refuse_cut_short(self) -> None:
         """Refuses a file none of whose streams is as long as the file's head says."""
-        declared, end = float((self._container.duration or 0) / av.time_base), self._seen.end
+        declared, end = self._declared_seconds, self._seen.end
         if 0 < end < min(_SHARE * declared, declared - _SECONDS):
             raise VideoError(
                 self.file.path, f"cut short: it ends at {end:.1f} s of the {declared:.1f} s that it declares"
             )
 
     @property
-    def height(self) -> int:
-        """Rows of a frame when it is shown, once the first frame is there."""
-        return self.square_width if self.orientation.transposed else self.stored_height
+    def _declared_seconds(self) -> float:
+        return float((self._container.duration or 0) / av.time_base)
 
     @property
-    def width(self) -> int:
-        """Columns of a frame when it is shown, once the first frame is there."""
-        return self.stored_height if self.orientation.transposed else self.square_width
+    def declared_frames(self) -> int:
+        """Number of frames as the container states it, 0 if it doesn't."""
+        return self._stream.frames or round(self._declared_seconds * self.rate)
 
     @property
     def rate(self) -> float:
@@ -259,8 +255,9 @@ class FullDecode:
             square_width=self.square_width,
             orientation=self.orientation,
             direct=False,
-            damage=self.damage,
+            damage=Damage(concealed=seen.concealed, refused=seen.refused),
             notes=self._notes(),
+            made_from="",
             packets=np.array(seen.packets),
             entries=np.zeros(len(seen.packets), np.int64),
             checksums=np.array(seen.checksums),
@@ -279,20 +276,12 @@ class FullDecode:
             tables.insert(0, replace(table, direct=True, clock=table.clock[:0]))
         best, most = table, -1
         for tried in tables:
-            entries = _find_entries(self.file, tried, self._seen.keys, self._beat)
+            entries = _find_entries(self.file, tried, self._seen.keys)
             if (found := int((entries >= 0).sum())) > most:
                 best, most = replace(tried, entries=np.maximum(entries, 0)), found
             if most == len(table):
                 break
-        return replace(best, droppable=_find_droppable(self.file, best, self._beat))
-
-    @property
-    def damage(self) -> Damage:
-        """What is damaged in what was decoded so far: near which frames, as long as their entries are not known."""
-        seen = self._seen
-        near = np.searchsorted(np.maximum.accumulate(np.array(seen.packets)), seen.damaged)
-        first, last = (int(near.min()), int(near.max())) if len(near) and seen.packets else (-1, -1)
-        return Damage(first, min(last, len(seen.packets) - 1), seen.concealed, seen.refused)
+        return replace(best, droppable=_find_droppable(self.file, best))
 
     def _with_damaged_frames(self, table: FrameTable) -> FrameTable:
         """The table that says of each frame whether there is damage between its entry and itself."""
@@ -320,17 +309,15 @@ class FullDecode:
         return tuple(notes)
 
 
-def make_table(
-    path: StrPath, *, read_timeout: float = READ_TIMEOUT, beat: Callable[[], None] = lambda: None
-) -> FrameTable:
+def make_table(path: StrPath, *, read_timeout: float = READ_TIMEOUT) -> FrameTable:
     """Makes the table of a video file: two decodes. Arguments and errors are those of `FullDecode`."""
-    with FullDecode(path, read_timeout=read_timeout, beat=beat) as decode:
+    with FullDecode(path, read_timeout=read_timeout) as decode:
         for _ in decode:
             pass
         return decode.table(entries=True)
 
 
-def _find_entries(file: VideoFile, table: FrameTable, keys: Sequence[int], beat: Callable[[], None]) -> Integers:
+def _find_entries(file: VideoFile, table: FrameTable, keys: Sequence[int]) -> Integers:
     """The entry of each frame, -1 where none is found.
 
     From each keyframe on a new decoder decodes up to where the next one takes over: up to the last packet that is
@@ -343,19 +330,19 @@ def _find_entries(file: VideoFile, table: FrameTable, keys: Sequence[int], beat:
     frames = _FramesOf(table.packets)
     entries, before, spare = np.full(len(table), -1), 0, _RETRIES * len(table.sizes)
     for start, end in zip(starts, [*ends, len(table.sizes) - 1], strict=True):
-        found = _same_frames(file, table, range(start, end + 1), frames, beat)
+        found = _same_frames(file, table, range(start, end + 1), frames)
         entries[found] = start
         members = frames.between(start, end)
         unknown = members[entries[members] < 0]
         if len(unknown) and before < start and spare > end - before:
             spare -= end - before
-            again = _same_frames(file, table, range(before, end + 1), frames, beat)
+            again = _same_frames(file, table, range(before, end + 1), frames)
             entries[np.intersect1d(unknown, again)] = before
         before = start if len(found) else before
     return entries
 
 
-def _find_droppable(file: VideoFile, table: FrameTable, beat: Callable[[], None]) -> Integers:
+def _find_droppable(file: VideoFile, table: FrameTable) -> Integers:
     """The packets that may be left out: FFmpeg says so, and some frames come out the same without the others."""
     droppable = np.zeros(len(table.sizes), np.uint8)
     of_entry = np.split(
@@ -366,11 +353,10 @@ def _find_droppable(file: VideoFile, table: FrameTable, beat: Callable[[], None]
         numbers = range(int(table.entries[members[0]]), max(packets) + 1)
         referred = {number for number, _ in decode_packets(file, table, numbers, references_only=True)}
         droppable[[number for number in packets if number not in referred]] = 1
-        beat()
     tried = max(of_entry, key=len)[::-1][::_APART]
     made = replace(table, droppable=droppable)
     needed = needed_packets(made, int(table.entries[tried[0]]), table.packets[tried].tolist())
-    same = _same_frames(file, table, needed, _FramesOf(table.packets), beat)
+    same = _same_frames(file, table, needed, _FramesOf(table.packets))
     return droppable if np.isin(tried, same).all() else droppable[:0]
 
 
@@ -387,13 +373,10 @@ class _FramesOf:
         return self._order[start:end]
 
 
-def _same_frames(
-    file: VideoFile, table: FrameTable, numbers: Sequence[int], frames: _FramesOf, beat: Callable[[], None]
-) -> Integers:
+def _same_frames(file: VideoFile, table: FrameTable, numbers: Sequence[int], frames: _FramesOf) -> Integers:
     """The frames that come out as in the table of some packets and a new decoder, ascending."""
     found = set()
     for number, decoded in decode_packets(file, table, numbers):
-        beat()
         members = frames.between(number, number)
         found.update(members[table.checksums[members] == checksum(decoded)].tolist())
     return np.array(sorted(found), np.int64)

@@ -3,7 +3,7 @@
 import time
 from typing import NamedTuple
 
-from lightning_multigrid.files import ReadableFile
+from lightning_multigrid.files import WatchedFile
 
 # Pixels that all frames of a file may have together: 2,000 frames of 1080p, and more the larger the file is. Frames of
 # 1080p where nothing moves take 34 bytes each in AV1, 61,000 pixels a byte; those of a GIF of 5,000 bytes could have
@@ -43,7 +43,7 @@ class _FileBox(NamedTuple):
     size: int
 
 
-def claimed_by_samples(file: ReadableFile) -> int:
+def claimed_by_samples(file: WatchedFile) -> int:
     """Bytes that the samples of an mp4 file claim, at least, where no table lists them one by one.
 
     FFmpeg allocates 36 bytes for each of them, and more for those in fragments, before it looks for any.
@@ -52,7 +52,7 @@ def claimed_by_samples(file: ReadableFile) -> int:
     for box in _outermost_boxes(file):
         if box.kind not in (b"moov", b"moof") or box.size > _LARGEST_TABLE:
             continue
-        table = _bytes(file, box.position, box.size)
+        table = file.read(box.position, box.size)
         spans = [(0, len(table))]
         while spans:
             at, end = spans.pop()
@@ -70,11 +70,11 @@ def claimed_by_samples(file: ReadableFile) -> int:
     return max(of_track, of_fragments)
 
 
-def _outermost_boxes(file: ReadableFile) -> list[_FileBox]:
+def _outermost_boxes(file: WatchedFile) -> list[_FileBox]:
     """The boxes of an mp4 file as long as they claim to be; ISO/IEC 14496-12, 4.2. Of other files there are none."""
     boxes: list[_FileBox] = []
     end = 0
-    while len(boxes) < _MOST and len(head := _bytes(file, end, 16)) >= 8:
+    while len(boxes) < _MOST and len(head := file.read(end, 16)) >= 8:
         if not boxes and head[4:8] not in (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp", b"moof"):
             break
         size = int.from_bytes(head[:4], "big")
@@ -85,7 +85,3 @@ def _outermost_boxes(file: ReadableFile) -> list[_FileBox]:
         boxes.append(_FileBox(head[4:8], end, size))
         end += size
     return boxes
-
-
-def _bytes(file: ReadableFile, position: int, size: int) -> bytes:
-    return file.read([(position, size)])[0] if position < file.size else b""

@@ -60,17 +60,6 @@ def needed_packets(table: FrameTable, entry: int, wanted: Collection[int]) -> li
     return [entry + int(place) for place in np.flatnonzero(kept)]
 
 
-def decode_from_start(file: VideoFile) -> Iterator[VideoFrame]:
-    """Decodes a file as `FullDecode` does, up to its end."""
-    container, stream = file.open()
-    with container:
-        try:
-            for packet in demuxed(container, stream):
-                yield from (frame for _, frame in _given(stream.codec_context, packet))
-        except av.FFmpegError:  # of the container
-            yield from (frame for _, frame in _given(stream.codec_context, None))
-
-
 def _decode(
     codec: VideoCodecContext, packets: Iterator[tuple[int, Packet[Any]]], references_only: bool
 ) -> Iterator[Decoded]:
@@ -140,7 +129,7 @@ _kept = _Kept()
 def _from_file(file: VideoFile, table: FrameTable, numbers: Sequence[int]) -> Iterator[tuple[int, Packet[Any]]]:
     positions, sizes = (column[numbers].tolist() for column in (table.positions, table.sizes))
     for start, end, piece in _pieces(list(zip(numbers, positions, sizes, strict=True))):
-        data = file.bytes.read([(start, end - start)])[0]
+        data = file.bytes.read(start, end - start)
         for number, position, size in piece:
             # Made by its size and then filled: behind the bytes that a packet is made of, PyAV (seen in 18.1) leaves no
             # zeros, and some decoders read on there.

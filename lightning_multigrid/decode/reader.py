@@ -14,7 +14,8 @@ from torch import Tensor
 from lightning_multigrid.decode.frame_pixels import Box, Pixels, rgb_pixels, show, stored, yuv_format, yuv_planes
 from lightning_multigrid.decode.frame_table import Damage, FrameTable, Orientation, checksum
 from lightning_multigrid.decode.full_decode import FullDecode
-from lightning_multigrid.decode.packets import decode_from_start, decode_packets, needed_packets
+from lightning_multigrid.decode.own_table import own_table
+from lightning_multigrid.decode.packets import decode_packets, needed_packets
 from lightning_multigrid.decode.video_file import VideoError, VideoFile
 from lightning_multigrid.files import READ_TIMEOUT, StrPath
 from lightning_multigrid.pixels import YuvClip, YuvFormat
@@ -53,9 +54,10 @@ class VideoReader:
     A `VideoError` if the file is missing, damaged, cut short, no video, too slow, or has frames above 67 megapixels.
 
     Args:
-        path: An ordinary file on disk, whatever its name looks like, or a URL that fsspec knows (`s3://bucket/a.mp4`).
-        table: The file's table from `make_table`. If it is None, of a file of another size, or of another FFmpeg where
-            that matters, the reader makes one without entries: it decodes the file once, and later from its beginning.
+        path: An ordinary file on disk, whatever its name looks like.
+        table: The file's table from `make_table`; None is the one that a prepared video holds. If there is none, or it
+            is of a file of another size, or of another FFmpeg where that matters, the reader makes one without entries:
+            it decodes the file once, and later from its beginning.
         read_timeout: Seconds that a read of the file may take before it is an error.
 
     Attributes:
@@ -73,18 +75,18 @@ class VideoReader:
         self.packets_fed = self.fallbacks = 0
         self.damage = Damage()
         self._held: dict[int, VideoFrame] = {}
-        if table is not None:
-            self.file = VideoFile(os.fspath(path), read_timeout)
-            if table.file_size != self.file.bytes.size or not table.is_current:
-                self.file.close()
-                table = None
-        self.table = table or self._decode_all(path, read_timeout)
-        table = self.table
-        self.rate, self.height, self.width = table.rate, table.height, table.width
+        self._timeout = read_timeout
+        self.file = VideoFile(os.fspath(path), read_timeout)
+        with self.file.faults():
+            table = own_table(self.file.bytes) if table is None else table
+        if table is None or table.file_size != self.file.bytes.size or not table.is_current:
+            self.file.close()
+            table = self._decode_all()
+        self.table, self.rate, self.height, self.width = table, table.rate, table.height, table.width
 
-    def _decode_all(self, path: StrPath, read_timeout: float) -> FrameTable:
+    def _decode_all(self) -> FrameTable:
         """Makes a table without entries. Holds the frames of a small file, so that they are decoded once."""
-        with FullDecode(path, read_timeout=read_timeout) as decode:
+        with FullDecode(self.file.path, read_timeout=self._timeout) as decode:
             held = 0
             for index, frame in enumerate(decode):
                 held += sum(plane.buffer_size for plane in frame.planes)
@@ -220,9 +222,10 @@ class VideoReader:
         table = self.table
         if attempt == "from the start":
             self.packets_fed += len(table.sizes)
-            for frame in decode_from_start(self.file):
-                value = checksum(frame)
-                yield from [(index, frame) for index in sorted(missing) if table.checksums[index] == value]
+            with FullDecode(self.file.path, read_timeout=self._timeout) as decode:
+                for frame in decode:
+                    value = checksum(frame)
+                    yield from [(index, frame) for index in sorted(missing) if table.checksums[index] == value]
             return
         of_packet: dict[int, list[int]] = {}
         for index in missing:

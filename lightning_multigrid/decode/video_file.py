@@ -13,7 +13,7 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from lightning_multigrid.decode.frame_table import MAX_PIXELS
-from lightning_multigrid.files import Cursor, HangError, ReadableFile, RemoteFile, WatchedFile, is_url
+from lightning_multigrid.files import Cursor, HangError, WatchedFile
 
 # Containers that hold their own pictures. FFmpeg would also follow playlists, concat scripts and image patterns, which
 # name other files and hosts, whatever the name of their file.
@@ -43,13 +43,12 @@ class VideoError(ValueError):
 
 
 class VideoFile:
-    """An ordinary file on disk or at a URL, open until `close`; it is a `VideoError` if it can't be opened."""
+    """An ordinary file, open until `close`; it is a `VideoError` if it can't be opened."""
 
     def __init__(self, path: str, timeout: float) -> None:
         self.path = path
-        self.bytes: ReadableFile  # for reads without FFmpeg, of at most `timeout` seconds
         try:
-            self.bytes = RemoteFile(path, timeout) if is_url(path) else WatchedFile(path, timeout)
+            self.bytes = WatchedFile(path, timeout)  # for reads without FFmpeg, of at most `timeout` seconds
         except FileNotFoundError as error:
             raise VideoError(path, "there is no such file") from error
         except PermissionError as error:
@@ -112,7 +111,7 @@ class VideoFile:
         suffix = suffix if suffix[1:].isalnum() and suffix.isascii() else ""
         # FFmpeg takes a row of JPEG pictures for the first of them, a picture, if that has the head that most programs
         # write. Only the name tells that it is a video.
-        is_raw = suffix.lower() in _RAW_JPEG and self.bytes.read([(0, 2)]) == [b"\xff\xd8"]
+        is_raw = suffix.lower() in _RAW_JPEG and self.bytes.read(0, 2) == b"\xff\xd8"
         return av.open(
             Cursor(self.bytes, f"video{suffix}"),
             "r",

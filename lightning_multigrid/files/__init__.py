@@ -1,4 +1,4 @@
-"""Files on drives that may fail: writes that are all or nothing, reads with a time limit, URLs, paths from users.
+"""Files on drives that may fail: writes that are all or nothing, reads with a time limit, paths from users.
 
 Begin with `durable.py` for writing and `watched.py` for reading.
 """
@@ -13,7 +13,6 @@ from lightning_multigrid.files.arguments import (
     quoted,
     require,
 )
-from lightning_multigrid.files.cursor import Cursor, ReadableFile, open_bytes
 from lightning_multigrid.files.durable import (
     OutputError,
     new_file,
@@ -24,19 +23,9 @@ from lightning_multigrid.files.durable import (
     temporary_name,
     write_csv,
 )
-from lightning_multigrid.files.urls import (
-    RemoteFile,
-    RemoteRoot,
-    RemoteRootError,
-    is_url,
-    names_at,
-    size_and_change,
-    sizes_and_changes,
-)
-from lightning_multigrid.files.watched import READ_TIMEOUT, HangError, WatchedFile, reads_within, time_limit, within
+from lightning_multigrid.files.watched import READ_TIMEOUT, Cursor, HangError, WatchedFile, within
 
-__all__ = ["FRAME_SUFFIXES", "READ_TIMEOUT", "VIDEO_SUFFIXES", "Cursor", "HangError", "OutputError"]
-__all__ += ["ReadableFile", "RemoteFile", "RemoteRoot", "RemoteRootError", "StrPath", "WatchedFile", "cache_folder"]
-__all__ += ["is_url", "names_at", "new_file", "open_bytes", "output_errors", "path_argument", "printable", "quoted"]
-__all__ += ["reads_within", "remove_partial", "require", "size_and_change", "sizes_and_changes", "sync_folder"]
-__all__ += ["sync_to_disk", "temporary_name", "time_limit", "within", "write_csv"]
+__all__ = ["FRAME_SUFFIXES", "READ_TIMEOUT", "VIDEO_SUFFIXES", "Cursor", "HangError", "OutputError", "StrPath"]
+__all__ += ["WatchedFile", "cache_folder", "new_file", "output_errors", "path_argument", "printable"]
+__all__ += ["quoted", "remove_partial", "require", "sync_folder", "sync_to_disk", "temporary_name"]
+__all__ += ["within", "write_csv"]

@@ -1,7 +1,7 @@
 """Reads that end: one that hangs, as on a network drive that is gone, becomes an error.
 
 A thread that waits for a dead drive can't be interrupted, so another one does the waiting, and is dropped if it hangs.
-That costs some 50 microseconds for each read. What the system holds in memory is read without it, where it says so.
+That costs some 20 microseconds for each read. What the system holds in memory is read without it, where it says so.
 
 The time that a read may take halves with each read of this process that still hangs. So a drive that is gone costs
 about two time limits in all, however many of its files are tried one after the other; and where only some files hang,
@@ -11,95 +11,103 @@ the others are still read.
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import TypeVar, cast
+from typing import TypeVar
 
 _Result = TypeVar("_Result")
 READ_TIMEOUT = 60.0
 """Seconds that a read may take where nothing else is said."""
-_limit = ContextVar("read_timeout", default=READ_TIMEOUT)
 _MOST_HALVES = 6  # a drive that is only slow still gets a second of 60
+_CHUNK = 1 << 18  # a `Cursor` reads at least this much at once
 
 
 class HangError(OSError):
     """A read that did not end in time."""
 
 
-@contextmanager
-def reads_within(timeout: float) -> Iterator[None]:
-    """Within it, reads of files that name no other time limit may take `timeout` seconds, also later on."""
-    before = _limit.set(timeout)
-    try:
-        yield
-    finally:
-        _limit.reset(before)
-
-
-def within(timeout: float | None, job: Callable[[], _Result]) -> _Result:
+def within(timeout: float, job: Callable[[], _Result]) -> _Result:
     """Returns what a job returns that reads from a drive: a `HangError` if it takes more than `timeout` seconds.
 
-    None is the time limit of `reads_within`, else `READ_TIMEOUT`. While other reads of this process hang, there is less
-    time.
+    While other reads of this process hang, there is less time.
     """
-    return _threads.run(job, time_limit(timeout))
-
-
-def time_limit(timeout: float | None = None) -> float:
-    """Returns the seconds that a read may take: those that are given, else those of `reads_within`."""
-    return _limit.get() if timeout is None else timeout
-
-
-class Watch:
-    """Runs the reads of one file, each with a time limit in seconds. After a read that hung no other is begun."""
-
-    def __init__(self, timeout: float | None) -> None:
-        self.timeout = time_limit(timeout)
-        self.hung: HangError | None = None
-
-    def run(self, job: Callable[[], _Result]) -> _Result:
-        """Returns what a read returns; raises `HangError` if this read, or an earlier one, did not end in time."""
-        if self.hung is not None:
-            raise self.hung
-        try:
-            return within(self.timeout, job)
-        except HangError as error:
-            self.hung = error
-            raise
+    return _threads.run(job, timeout)
 
 
 class WatchedFile:
     """An ordinary file, open for reading; opening it and each read may take `timeout` seconds, else a `HangError`."""
 
-    def __init__(self, path: str, timeout: float | None = None) -> None:
-        self._watch = Watch(timeout)
+    def __init__(self, path: str, timeout: float = READ_TIMEOUT) -> None:
+        self._timeout = timeout
+        self._hung: HangError | None = None
         self.failure: OSError | None = None  # of a read through a `Cursor`, which can't raise it
         self._descriptor = -1
-        self._descriptor, found = self._watch.run(lambda: _open(path))
-        self.size, self.modified = found.st_size, found.st_mtime_ns
+        self._descriptor, found = within(timeout, lambda: _open(path))
+        self.size = found.st_size
         self.is_ordinary, self.is_folder = stat.S_ISREG(found.st_mode), stat.S_ISDIR(found.st_mode)
 
     def close(self) -> None:
         """Closes the file, unless a read of it hangs: that one still uses it."""
-        if self._descriptor >= 0 and self._watch.hung is None:
+        if self._descriptor >= 0 and self._hung is None:
             os.close(self._descriptor)
         self._descriptor = -1
 
     def __del__(self) -> None:
         self.close()
 
-    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Returns the bytes at each (position, size), fewer where the file ends; an OSError if they can't be read."""
+    def read(self, position: int, size: int) -> bytes:
+        """Returns the bytes at a place, fewer where the file ends; an OSError if they can't be read.
+
+        After a read that hung no other is begun.
+        """
         descriptor = self._descriptor
         if descriptor < 0:
             raise ValueError("read of a closed file")
-        there = [(position, min(size, max(self.size - position, 0))) for position, size in ranges]
-        held = [_held_in_memory(descriptor, size, position) for position, size in there]
-        if None not in held:
-            return cast("list[bytes]", held)
-        return self._watch.run(lambda: [os.pread(descriptor, size, position) for position, size in there])
+        size = min(size, max(self.size - position, 0))
+        held = _held_in_memory(descriptor, size, position)
+        if held is not None:
+            return held
+        if self._hung is not None:
+            raise self._hung
+        try:
+            return within(self._timeout, lambda: os.pread(descriptor, size, position))
+        except HangError as error:
+            self._hung = error
+            raise
+
+
+class Cursor:
+    """A file with a current position, as PyAV reads it; FFmpeg sees `name` as its name.
+
+    An error ends the file and is kept in its `failure`: PyAV would raise it later, perhaps for another file.
+    """
+
+    def __init__(self, file: WatchedFile, name: str) -> None:
+        self.name = name
+        self._file, self._position = file, 0
+        self._chunk, self._chunk_start = b"", 0
+
+    def read(self, count: int = -1) -> bytes:
+        """Returns so many bytes, fewer only where the file ends; all that are left if `count` is negative."""
+        left = max(self._file.size - self._position, 0)
+        count = min(count, left) if count >= 0 else left
+        at = self._position - self._chunk_start
+        if at < 0 or at + count > len(self._chunk):
+            try:
+                self._chunk = self._file.read(self._position, max(count, _CHUNK))
+            except OSError as error:
+                self._chunk, self._file.failure = b"", error
+            self._chunk_start, at = self._position, 0
+        taken = self._chunk[at : at + count]
+        self._position += len(taken)
+        return taken
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + (0, self._position, self._file.size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
 
 
 def _held_in_memory(descriptor: int, size: int, position: int) -> bytes | None:

@@ -9,26 +9,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from lightning_multigrid.files import READ_TIMEOUT, OutputError, StrPath, cache_folder
-from lightning_multigrid.prepare.cores import usable_cores
+from lightning_multigrid.prepare.processes import usable_cores
 from lightning_multigrid.prepare.tables import index_videos, without_table
 from lightning_multigrid.sources import Manifest, TableStore
 
-_LOCK = "lock"
 _FEW, _FEW_BYTES = 64, 1 << 26  # videos that are done before a program has started
 
 
-def index_in_subprocess(
-    paths: Sequence[str], folder: StrPath, workers: int | None = None, read_timeout: float = READ_TIMEOUT
-) -> str:
+def index_in_subprocess(paths: Sequence[str], folder: StrPath, read_timeout: float = READ_TIMEOUT) -> str:
     """Makes the frame tables that some videos lack, and keeps them in a folder.
 
     It starts `python -m lightning_multigrid.prepare`: processes of the user's own script would run that script again.
     Of several that share the folder, one works and the others wait, where the file system has locks.
 
     Args:
-        paths: Absolute paths of videos, or URLs.
+        paths: Absolute paths of videos.
         folder: That of a `TableStore`.
-        workers: Processes; None is one for each core.
         read_timeout: Seconds that a read of a video may take.
 
     Returns:
@@ -46,8 +42,7 @@ def index_in_subprocess(
             return ""
         if len(missing) <= _FEW and sum(missing.values()) <= _FEW_BYTES:
             return str(index_videos(missing, store, read_timeout=read_timeout))
-        command = [sys.executable, "-m", __package__, os.fspath(folder)]
-        command += [str(workers or usable_cores()), str(read_timeout)]
+        command = [sys.executable, "-m", __package__, os.fspath(folder), str(usable_cores()), str(read_timeout)]
         text = b"".join(os.fsencode(path) + b"\0" for path in missing)
         modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
         run = subprocess.run(command, input=text, check=False, env=os.environ | modules)
@@ -64,7 +59,7 @@ def tables_folder() -> str:
 
 def paths_without_own_table(manifest: Manifest) -> list[str]:
     """The videos of a manifest that was not prepared, each once; none if it is of folders of frames."""
-    if manifest.frame_rate is not None or manifest.tables is not None:
+    if manifest.frame_rate is not None or manifest.prepared:
         return []
     return list(dict.fromkeys(manifest.path(row) for row in range(len(manifest))))
 
@@ -73,7 +68,7 @@ def open_store(folder: StrPath) -> TableStore:
     """Opens a store that tables can be added to; an `OutputError` if they can't."""
     try:
         os.makedirs(folder, exist_ok=True)
-        with open(os.path.join(folder, _LOCK), "a+b"):
+        with open(_lock(folder), "a+b"):
             return TableStore(folder)
     except OSError as error:
         said = f"Frame tables can't be kept in {os.fspath(folder)} ({error.strerror}). Give another folder: `--output`"
@@ -86,7 +81,11 @@ def open_store(folder: StrPath) -> TableStore:
 def _held(folder: StrPath) -> Iterator[None]:
     """Waits until no other process makes tables in a folder."""
     open_store(folder)
-    with open(os.path.join(folder, _LOCK), "a+b") as file:  # network file systems want it readable, too
+    with open(_lock(folder), "a+b") as file:  # network file systems want it readable, too
         with suppress(OSError):  # a file system without locks: at worst tables are made twice
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _lock(folder: StrPath) -> str:
+    return os.path.join(folder, "lock")

@@ -7,11 +7,15 @@ The processes are pebble's. It starts them anew ("spawn"), so a script that want
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, TimeoutError, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,16 +23,20 @@ from pebble import ProcessExpired, ProcessPool
 
 from lightning_multigrid.decode import OURS
 
-_Work = Callable[[Any, Callable[[], None]], Any]
+TASK_SECONDS = 4 * 3600.0
+"""Seconds that a task may take where nothing else is said. `limits.py` in `decode` bounds what a decode takes."""
 
-# A process ends itself by these when it crashes on a file; others come from outside, as when memory runs out.
-_CRASHES = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP}
-_MOST_POOLS = 3  # that break one after the other
+_NO_WORKERS = (
+    "Worker processes end before they begin to work. In a script, call this below "
+    '`if __name__ == "__main__":`, or give `workers=0`.'
+)
+# From outside, as when memory runs out; by others a process ends itself when it crashes on a file.
+_FROM_OUTSIDE = {signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM}
 
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """Why a task has no result: it raised an error, or its process died or hung.
+    """Why a task has no result: it raised an error, or its process died or took too long.
 
     `killed` says that the machine is at fault, whose memory ran out: the task may do well another time.
     """
@@ -38,13 +46,12 @@ class TaskFailure:
 
 
 def run_tasks(
-    function: _Work, tasks: Iterable[Any], workers: int, timeout: float
+    function: Callable[[Any], Any], tasks: Iterable[Any], workers: int, timeout: float = TASK_SECONDS
 ) -> Generator[tuple[Any, Any], None, None]:
     """Calls a function for each task, and yields (task, result) as they finish; a result may be a `TaskFailure`.
 
-    The function, which is one of a module, takes a task, and a function to call as a sign of life. A process that gives
-    none for `timeout` seconds is ended. One that a signal ended works on its task once more. Tasks are taken as workers
-    become free. With 0 workers the function is called here.
+    The function is one of a module. A process whose task takes more than `timeout` seconds is ended. Tasks are taken as
+    workers become free. With 0 workers the function is called here.
 
     Raises:
         RuntimeError: For what can only be a mistake in the function (an AttributeError, a TypeError ...), with the
@@ -52,46 +59,24 @@ def run_tasks(
     """
     if not workers:
         for task in tasks:
-            yield task, _result(partial(function, task, lambda: None), task)
+            yield task, _result(partial(function, task), task, timeout)
         return
-    running: dict[Future[Any], tuple[Any, int]] = {}  # tasks, and how often a signal ended the process of each
-    pool, broken_pools = _pool(workers), 0
+    # Not forks: those of a process with threads may hang.
+    pool = ProcessPool(workers, initializer=_begin, context=multiprocessing.get_context("spawn"))
+    running: dict[Future[Any], Any] = {}
 
-    def start(task: Any, ended: int = 0) -> None:
-        try:
-            future: Future[Any] = pool.schedule(_work, args=(function, task, timeout))
-        except RuntimeError as error:  # the pool is broken
-            future = Future()
-            future.set_exception(BrokenProcessPool(error))
-        running[future] = task, ended
-
-    def finished() -> Generator[tuple[Any, Any], None, None]:
-        nonlocal pool, broken_pools
-        done, _ = wait(running, timeout=1, return_when=FIRST_COMPLETED)
-        if not pool.active:  # a worker was ended that had no task, or none can start
-            pool.join()
-            broken_pools += 1
-            if broken_pools == _MOST_POOLS:
-                raise RuntimeError(
-                    "Worker processes end before they begin to work. In a script, call this below "
-                    '`if __name__ == "__main__":`, or give `workers=0`.'
-                )
-            pool, done = _pool(workers), {*running}
+    def finished() -> Iterator[tuple[Any, Any]]:
+        done, _ = wait(running, return_when=FIRST_COMPLETED)
         for future in done:
-            task, ended = running.pop(future)
-            error = future.exception() if future.done() else BrokenProcessPool()
-            if isinstance(error, BrokenProcessPool):
-                start(task, ended)
-            elif isinstance(error, ProcessExpired) and _ending(error) not in (0, signal.SIGALRM) and not ended:
-                start(task, 1)
-            else:
-                broken_pools = 0
-                expired = _failure(error, timeout) if isinstance(error, ProcessExpired) else None
-                yield task, expired or _result(future.result, task)
+            task = running.pop(future)
+            yield task, _result(future.result, task, timeout)
 
     try:
         for task in tasks:
-            start(task)
+            try:
+                running[pool.schedule(function, args=[task], timeout=timeout)] = task
+            except RuntimeError as error:  # the pool is broken
+                raise RuntimeError(_NO_WORKERS) from error
             while len(running) >= 2 * workers:  # so many that no worker waits for a task
                 yield from finished()
         while running:
@@ -101,55 +86,63 @@ def run_tasks(
         pool.join()
 
 
-def _pool(workers: int) -> ProcessPool:
-    # Not forks: those of a process with threads may hang.
-    return ProcessPool(workers, initializer=_begin, context=multiprocessing.get_context("spawn"))
-
-
 def _begin() -> None:
     """Begins a worker. What tasks need is imported with this module, before a worker holds the pool's lock."""
     torch.set_num_threads(1)  # there are other processes
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _work(function: _Work, task: Any, timeout: float) -> Any:
-    """Calls the function in a worker, under a clock that every sign of life sets back and that ends the process."""
+def _end_with_parent() -> None:
+    """Ends a worker whose parent was killed: nobody wants its result, and its task may take hours."""
     parent = multiprocessing.parent_process()
-
-    def beat() -> None:
-        if parent is not None and os.getppid() != parent.pid:  # it was killed, and nobody wants the result
-            os._exit(1)
-        signal.setitimer(signal.ITIMER_REAL, timeout)
-
-    try:
-        beat()
-        return function(task, beat)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
-def _ending(error: ProcessExpired) -> int:
-    """The signal that ended a process; 0 if it ended otherwise."""
-    return max(0, -(error.exitcode or 0))
-
-
-def _failure(error: ProcessExpired, timeout: float) -> TaskFailure:
-    ending = _ending(error)
-    if not ending:
-        return TaskFailure(f"the process that worked on it ended with exit status {error.exitcode}")
-    if ending == signal.SIGALRM:
-        return TaskFailure(f"no sign of life for {timeout:g} s")
-    name = signal.Signals(ending).name
-    if ending in _CRASHES:
-        return TaskFailure(f"the process that worked on it ended twice by signal {name}")
-    return TaskFailure(f"killed twice by signal {name}, as when memory runs out: use fewer `workers`", killed=True)
-
-
-def _result(call: Callable[[], Any], task: Any) -> Any:
+def _result(call: Callable[[], Any], task: Any, timeout: float) -> Any:
     try:
         return call()
+    except BrokenProcessPool as error:
+        raise RuntimeError(_NO_WORKERS) from error
+    except ProcessExpired as error:
+        return _ended(error.exitcode or 0)
+    except TimeoutError:
+        return TaskFailure(f"took more than {timeout:g} s: give a longer `timeout`")
     except MemoryError:
         return TaskFailure("memory ran out: use fewer `workers`", killed=True)
     except OURS as error:
         raise RuntimeError(f"{type(error).__name__} at {task}: {error}") from error
     except Exception as error:  # an error of one task must not end the others
         return TaskFailure(f"{type(error).__name__}: {error}")
+
+
+def _ended(status: int) -> TaskFailure:
+    if status >= 0:
+        return TaskFailure(f"the process that worked on it ended with exit status {status}")
+    name = signal.Signals(-status).name
+    if -status in _FROM_OUTSIDE:
+        return TaskFailure(f"killed by signal {name}, as when memory runs out: use fewer `workers`", killed=True)
+    return TaskFailure(f"the process that worked on it ended by signal {name}")
+
+
+def usable_cores(control_groups: str = "/proc/self/cgroup", mount: str = "/sys/fs/cgroup") -> int:
+    """Returns the number of processes that can work at once, at least 1.
+
+    That is the number of cores that this process may use, but not more than the CPU quota of its control groups
+    (version 2), which containers and batch systems set: a quota of 1.5 cores keeps 2 processes busy.
+
+    Args:
+        control_groups: Linux's file that names the control group of this process.
+        mount: Where control groups are mounted.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    group = Path()
+    with suppress(OSError):  # not Linux
+        group = Path(Path(control_groups).read_text().strip().rpartition(":")[2].lstrip("/"))
+    # In a container the path may be that of the host, and the mount the group itself.
+    for folder in {group, *group.parents, Path()}:
+        with suppress(OSError, ValueError):  # "max": no limit
+            quota, period = (Path(mount) / folder / "cpu.max").read_text().split()
+            cores = min(cores, ceil(int(quota) / int(period)))
+    return max(1, cores)

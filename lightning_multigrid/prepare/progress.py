@@ -1,5 +1,7 @@
 """How far a command is, and its bar on the terminal."""
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -25,3 +27,14 @@ def progress_bar() -> Bar:
     """A bar on standard error, for tasks with a field `count`."""
     columns = TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[count]}")
     return Bar(SpinnerColumn(), *columns, TimeRemainingColumn(), console=Console(stderr=True))
+
+
+def sizes_of(paths: Iterable[str]) -> dict[str, int]:
+    """The bytes of some files, 0 of those that can't be asked."""
+    sizes = {}
+    for path in paths:
+        try:
+            sizes[path] = os.stat(path).st_size
+        except (OSError, ValueError):
+            sizes[path] = 0
+    return sizes

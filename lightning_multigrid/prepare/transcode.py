@@ -6,12 +6,12 @@ one refers to, and no costly coding tools (arithmetic coding, loop filter, weigh
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from io import FileIO
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import av
 import numpy as np
@@ -19,10 +19,21 @@ from av.container import OutputContainer
 from av.video.frame import VideoFrame
 from av.video.reformatter import ColorRange, Colorspace, Interpolation, VideoReformatter
 
-from lightning_multigrid.decode import FrameFolder, FullDecode, Orientation, VideoError, is_full_range, make_table
+from lightning_multigrid.decode import (
+    FrameFolder,
+    FrameTable,
+    FullDecode,
+    Orientation,
+    VideoError,
+    append_table,
+    is_full_range,
+    make_table,
+)
 from lightning_multigrid.files import require, sync_to_disk
 from lightning_multigrid.prepare.processes import TaskFailure
-from lightning_multigrid.prepare.tag import Tag, append_tag
+
+DAMAGED = " damaged"
+"""So ends what a video was made from, if that is damaged."""
 
 _ENCODER: Final = "libx264"
 _FINEST_CLOCK = 90_000  # ticks per second of the output's clock, at most; a coarser clock of a source is kept
@@ -104,36 +115,36 @@ class TranscodeJob:
     encoding: Encoding
     frame_rate: float | None = None
     keep_damaged: bool = False  # write a damaged video as FFmpeg decodes it, without the frames that don't come out
-    label: str = ""  # for the tag of the target
+    made_from: str = ""  # for the table of the target
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A video that was made: number and pixels of its frames, and the tag that it has."""
+class _Written(NamedTuple):
+    """Number and pixels of the frames that were encoded."""
 
     frames: int
     height: int
     width: int
-    tag: Tag
 
 
-def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Prepared | TaskFailure | OSError:
+def transcode(job: TranscodeJob) -> FrameTable | TaskFailure | OSError:
     """Re-encodes a video: frame i of the target is frame i of the source, shown at the same time after the first.
 
-    The source is decoded once, the target once more for its table, which stands with its tag behind it.
+    The source is decoded once, the target once more for its table, which stands behind it.
 
     Returns:
-        What was made; then the target is complete and on the disk, else it is not there. An OSError is the disk's.
+        The table; then the target is complete and on the disk, else it is not there. An OSError is the disk's.
     """
     failure: TaskFailure | OSError
     try:
-        made = _encode(job, beat)
-        table = make_table(job.target, beat=beat)
-        if (len(table), table.height, table.width) == (made.frames, made.height, made.width):
-            append_tag(job.target, made.tag, table)
+        written, source = _encode(job)
+        table = make_table(job.target)
+        if (len(table), table.height, table.width) == written:
+            damaged, notes = (bool(source.damage), source.notes) if source is not None else (False, ())
+            table = replace(table, made_from=job.made_from + DAMAGED * damaged, notes=notes)
+            table = append_table(job.target, table)
             sync_to_disk(job.target)
-            return made
-        expected = f"{made.frames} frames of {made.height} x {made.width}"
+            return table
+        expected = f"{written.frames} frames of {written.height} x {written.width}"
         failure = TaskFailure(f"{expected} became {len(table)} of {table.height} x {table.width}")
     except VideoError as error:
         failure = TaskFailure(error.reason)
@@ -148,23 +159,23 @@ def transcode(job: TranscodeJob, beat: Callable[[], None] = lambda: None) -> Pre
     return failure
 
 
-def _encode(job: TranscodeJob, beat: Callable[[], None]) -> Prepared:
-    """Writes all frames of a video or a folder of them."""
+def _encode(job: TranscodeJob) -> tuple[_Written, FrameTable | None]:
+    """Writes all frames of a video or a folder of them. Returns the table of a video, too."""
     if job.frame_rate is not None:
         folder = FrameFolder(job.source, job.frame_rate)
         images = (folder.read([index])[0].numpy() for index in range(len(folder)))
         frames = (VideoFrame.from_ndarray(image, format="rgb24") for image in images)
-        return _write(job, frames, folder, Orientation(), _Clock(job.frame_rate), beat)
+        return _write(job, frames, folder, Orientation(), _Clock(job.frame_rate)), None
     for evenly in (False, True):
-        with FullDecode(job.source, beat=beat) as source:
+        with FullDecode(job.source) as source:
             clock = _Clock(source.rate, evenly)
-            made = _write(job, iter(source), source, None, clock, beat)
+            written = _write(job, iter(source), source, None, clock)
             table = source.table(entries=False)
         if table.damage and not job.keep_damaged:
             raise VideoError(job.source, str(table.damage))
         if len(table.times) or not clock.has_times:
             break  # else some frames have no time, or that of an earlier one, which shows only at the end
-    return replace(made, tag=Tag(job.label, bool(table.damage), table.notes))
+    return written, table
 
 
 def _write(
@@ -173,8 +184,7 @@ def _write(
     source: FullDecode | FrameFolder,
     turn: Orientation | None,
     clock: "_Clock",
-    beat: Callable[[], None],
-) -> Prepared:
+) -> _Written:
     """Encodes frames, to be turned as is given or as the source says once its first frame is there."""
     number = height = width = 0
     scaler = VideoReformatter()
@@ -194,9 +204,8 @@ def _write(
                 stream.time_base = codec.time_base = clock.base
             picture.pts, picture.time_base = ticks, clock.base
             container.mux(stream.encode(picture))
-            beat()
         container.mux(stream.encode())
-    return Prepared(number, height, width, Tag(job.label))
+    return _Written(number, height, width)
 
 
 class _File(FileIO):

@@ -11,20 +11,12 @@ from itertools import chain
 import numpy as np
 import torch
 
-from lightning_multigrid.files import (
-    HangError,
-    RemoteRoot,
-    RemoteRootError,
-    StrPath,
-    is_url,
-    names_at,
-    path_argument,
-    quoted,
-)
+from lightning_multigrid.files import StrPath, path_argument, quoted
 from lightning_multigrid.sources.manifest import WHOLE, Manifest, Rows
-from lightning_multigrid.sources.text import ManifestError, said
+from lightning_multigrid.sources.text import ManifestError
 
 _log = logging.getLogger(__name__)
+_INSTEAD_OF_URLS = "Mount the store, or copy the videos to a disk"
 _LONGEST_PATH = 4096  # PATH_MAX of Linux
 _MOST_LABELS = 2**31 - 1  # labels are packed in 32 bits
 
@@ -48,14 +40,15 @@ class ManifestBuilder:
     ) -> None:
         self._origin = path_argument("origin", origin)
         folder = os.path.dirname(self._origin) or os.curdir if root is None else path_argument("root", root)
-        self._remote = _remote_root(folder, frame_rate) if is_url(folder) else None
-        self._root = os.path.abspath(folder) if self._remote is None else self._remote.url
+        if "://" in folder:
+            raise ManifestError(f"`root` is {quoted(folder)}, a URL. {_INSTEAD_OF_URLS}.")
+        self._root = os.path.abspath(folder)
         self._classes = _class_names(classes)
         self._multi_label = multi_label
         self._frame_rate = _positive_rate(frame_rate)
         self._outside = allow_outside_root
         self._absolute = allow_outside_root or root is None
-        self._names_at = cache(names_at) if existing_only else None  # lists each folder once
+        self._names_in = cache(_names_in) if existing_only else None  # lists each folder once
         self._missing = 0
         self._labelled: bool | None = None
         self._paths = bytearray()
@@ -87,15 +80,13 @@ class ManifestBuilder:
             encoded = name.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
             raise self.error(where, f"the path {quoted(path)} is not valid text. Rename the video") from error
+        if any(map(math.isnan, chain.from_iterable(spans))):
+            raise self.error(where, "a span is not a number. Give its start and its end in seconds")
         if len(self._spans) // 2 + len(spans) not in (0, len(self._labels) + len(labels)):
             raise self.error(where, f"{len(labels)} labels with {len(spans)} spans. Give every label its span, or none")
-        if self._names_at is not None:
+        if self._names_in is not None:
             folder, base = os.path.split(os.path.join(self._root, name))
-            try:
-                there = base in self._names_at(folder)
-            except HangError as error:
-                raise self.error(where, f"{folder} can't be listed: {said(error)}. Check the drive") from error
-            if not there:
+            if base not in self._names_in(folder):
                 self._missing += 1
                 return
         self._paths += encoded
@@ -138,11 +129,10 @@ class ManifestBuilder:
                 f"the path {quoted(path)} has {len(path):,} characters; 1 to {_LONGEST_PATH:,} without NUL are "
                 "required. Look for a double quote that is not closed, or an empty field",
             )
+        if "://" in path:
+            raise self.error(where, f"the path {quoted(path)} is a URL. {_INSTEAD_OF_URLS}")
         name = os.path.normpath(path)
-        if self._remote is not None:
-            key = self._remote.key(path)
-            name, inside = key or name, key is not None
-        elif os.path.isabs(name):
+        if os.path.isabs(name):
             prefix = os.path.join(self._root, "")
             if name.startswith(prefix):
                 return name[len(prefix) :]
@@ -192,13 +182,12 @@ def renamed(
     return builder.build()
 
 
-def _remote_root(url: str, frame_rate: float | None) -> RemoteRoot:
-    if frame_rate is not None:
-        raise ManifestError(f"`root` is {url!r}, but folders of frames must lie on disk. Copy them, or give videos.")
+def _names_in(folder: str) -> frozenset[str]:
+    """The names in a folder; none if there is no such folder, or it can't be listed."""
     try:
-        return RemoteRoot(url)
-    except RemoteRootError as error:
-        raise ManifestError(f"`root` can't be read: {error}") from error
+        return frozenset(os.listdir(folder))
+    except OSError:
+        return frozenset()
 
 
 def _class_names(classes: Sequence[str]) -> tuple[str, ...]:

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Iterator, Sequence
 
-from lightning_multigrid.files import FRAME_SUFFIXES, VIDEO_SUFFIXES, quoted, within
+from lightning_multigrid.files import FRAME_SUFFIXES, VIDEO_SUFFIXES, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
-from lightning_multigrid.sources.text import ManifestError, said
+from lightning_multigrid.sources.text import ManifestError
 
 _SPLITS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
 
@@ -75,9 +75,9 @@ class ClassFolders:
         """Returns the folders in a folder, and its files with a known suffix, sorted."""
         folders, files = [], []
         try:
-            entries = within(None, lambda: list(os.scandir(folder)))
+            entries = list(os.scandir(folder))
         except OSError as error:
-            raise ManifestError(f"{folder} can't be listed: {said(error)}. Check its permissions.") from error
+            raise ManifestError(f"{folder} can't be listed: {error.strerror}. Check its permissions.") from error
         for entry in sorted((entry for entry in entries if entry.name[0] != "."), key=lambda entry: entry.name):
             link = entry.is_symlink()
             # Only a link must be looked up on the disk: the listing has the kind of all other entries.

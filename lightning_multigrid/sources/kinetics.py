@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lightning_multigrid.files import StrPath, is_url, path_argument, quoted
+from lightning_multigrid.files import StrPath, path_argument, quoted
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError, csv_table, names_in, sibling
@@ -65,11 +65,6 @@ class Kinetics:
         root = path_argument("videos", self.videos)
         if self.replacements is None:
             return root, "", {}
-        if is_url(root):
-            raise ManifestError(
-                f"`videos` is {root!r}, but `replacements` need videos on disk. Put them in the place of the corrupted "
-                "videos, and leave `replacements` out."
-            )
         videos, folder = os.path.abspath(root), os.path.abspath(path_argument("replacements", self.replacements))
         replaced = {name[:11]: os.path.join(folder, name) for name in names_in(folder)}
         return os.path.commonpath([videos, folder]), videos, replaced

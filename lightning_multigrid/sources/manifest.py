@@ -1,14 +1,15 @@
 """Paths and labels of hundreds of thousands of videos, in tensors that all workers share."""
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import compress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from lightning_multigrid.files import quoted
-from lightning_multigrid.sources.table_column import TableColumn
+from lightning_multigrid.sources.table_store import TableStore
 from lightning_multigrid.sources.text import ManifestError
 
 WHOLE = (0.0, float("inf"))
@@ -40,13 +41,14 @@ class Manifest:
 
     Args:
         origin: The file or folder it was read from.
-        root: Absolute folder that relative paths start from, or its URL.
+        root: Absolute folder that relative paths start from.
         classes: Names of the classes in the order of their labels; empty if they are unknown.
         multi_label: Whether a video may have any number of labels instead of one.
         frame_rate: Frames per second if each path is a folder of frames, None if it is a video file.
         missing: How many listed videos were left out because they are not on disk (`existing_only`).
         rows: Paths and labels.
-        tables: The frame tables of the videos, if there are any.
+        tables: Where frame tables of the videos are, if that is known.
+        prepared: Whether `prepare` wrote the videos, which then hold their frame tables.
     """
 
     origin: str
@@ -56,7 +58,8 @@ class Manifest:
     frame_rate: float | None
     missing: int
     rows: Rows
-    tables: TableColumn | None = None
+    tables: TableStore | None = None
+    prepared: bool = False
 
     def __len__(self) -> int:
         return len(self.rows.path_offsets) - 1
@@ -87,19 +90,6 @@ class Manifest:
         start, end = self.rows.stretches[index].tolist() if len(self.rows.stretches) else WHOLE
         return None if (start, end) == WHOLE else (start, end)
 
-    def table(self, index: int) -> bytes:
-        """The frame table of a row's video, not checked; empty if there is none. An OSError if it can't be read."""
-        self._check_row(index)
-        return b"" if self.tables is None else self.tables[index]
-
-    def with_tables(self, tables: TableColumn) -> "Manifest":
-        """Returns the manifest with the frame tables of its rows' videos."""
-        if len(tables) != len(self):
-            raise ValueError(
-                f"`tables` has {len(tables):,} rows, and the manifest {len(self):,}. Give one for each row."
-            )
-        return replace(self, tables=tables)
-
     @property
     def labelled(self) -> bool:
         """Whether any video has a label. Lists for prediction have none."""
@@ -113,7 +103,7 @@ class Manifest:
         return int(self.rows.labels.max()) + 1
 
     def path(self, index: int) -> str:
-        """Returns the absolute path or URL of a video or a folder of frames; an IndexError if there is no such row."""
+        """Returns the absolute path of a video or a folder of frames; an IndexError if there is no such row."""
         path = self.rows.paths[self._row(self.rows.path_offsets, index)].numpy().tobytes()
         return os.path.join(self.root, path.decode("utf-8", "surrogateescape"))
 
@@ -156,3 +146,33 @@ class Manifest:
     def _check_row(self, index: int) -> None:
         if not 0 <= index < len(self):
             raise IndexError(f"Row {index} of a manifest of {len(self)} videos.")
+
+
+@runtime_checkable
+class VideoSource(Protocol):
+    """Anything that the videos of a split can be read from: any class with this method, your own ones, too.
+
+    Those of this package are frozen dataclasses, which read nothing before `read`.
+    """
+
+    def read(self, classes: Sequence[str] = ()) -> Manifest:
+        """Reads paths and labels; no video is opened. What can't be read is a `ManifestError`.
+
+        Args:
+            classes: Names of the training split's classes in the order of their labels, for sources whose own files
+                lack them.
+        """
+
+
+if TYPE_CHECKING:
+    Source = str | os.PathLike[str] | VideoSource
+else:
+
+    class AnyPath(os.PathLike):
+        """Stands for any path, for jsonargparse only.
+
+        Without a kind of path in the union, jsonargparse would read a user's list as a config; with `os.PathLike`
+        itself, it would take a source with a mistake in its arguments for a path.
+        """
+
+    Source = str | AnyPath | VideoSource

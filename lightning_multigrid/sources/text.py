@@ -1,14 +1,13 @@
 """Text files from users and datasets: read line by line, with errors that name the line and the way out."""
 
 import csv
-import io
 import json
 import os
 import re
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from lightning_multigrid.files import HangError, StrPath, open_bytes, path_argument, quoted, within
+from lightning_multigrid.files import StrPath, path_argument, quoted
 
 _LONGEST_LINE = 2**17  # annotation files have no longer ones; a binary or a JSON file may be one of gigabytes
 
@@ -33,23 +32,18 @@ def parse_labels(text: str) -> tuple[int, ...] | None:
     return None
 
 
-def said(error: OSError) -> str:
-    """What the system says of a file, for a message."""
-    return f"{error}, as on a network drive that is gone" if isinstance(error, HangError) else str(error.strerror)
-
-
 def open_text(path: str, errors: str = "strict") -> TextIO:
     """Opens a regular file as UTF-8 text, with or without a byte order mark; line ends are kept."""
+    if os.path.exists(path) and not os.path.isfile(path):  # to open a pipe would wait for its writer
+        raise ManifestError(f"{path} is not a file. Give the file that lists the videos.")
     try:
-        return io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", errors=errors, newline="")
-    except io.UnsupportedOperation:
-        raise ManifestError(f"{path} is not a file. Give the file that lists the videos.") from None
+        return open(path, encoding="utf-8-sig", errors=errors, newline="")
     except FileNotFoundError as error:
         raise ManifestError(
             f"{path} does not exist (looked for in {os.path.abspath(os.curdir)}). Give the path of an existing file."
         ) from error
     except OSError as error:
-        raise ManifestError(f"{path} can't be opened: {said(error)}. Check the path and its permissions.") from error
+        raise ManifestError(f"{path} can't be opened: {error.strerror}. Check the path and its permissions.") from error
 
 
 def text_lines(path: str, errors: str = "strict") -> Iterator[str]:
@@ -76,7 +70,7 @@ def text_lines(path: str, errors: str = "strict") -> Iterator[str]:
             "Give a text file, saved as UTF-8."
         ) from error
     except OSError as error:
-        raise ManifestError(f"{path} can't be read beyond line {number}: {said(error)}. Check the disk.") from error
+        raise ManifestError(f"{path} can't be read beyond line {number}: {error.strerror}. Check the disk.") from error
 
 
 def csv_rows(path: str, separator: str, *, of_users: bool = False) -> Iterator[tuple[int, list[str]]]:
@@ -140,9 +134,9 @@ def sibling(path: str, words: str, word: str) -> str:
 def names_in(folder: str) -> list[str]:
     """Names of what a folder holds, sorted."""
     try:
-        return sorted(within(None, lambda: os.listdir(folder)))
+        return sorted(os.listdir(folder))
     except OSError as error:
-        message = f"{folder} can't be listed: {said(error)}. Give the path of an existing folder."
+        message = f"{folder} can't be listed: {error.strerror}. Give the path of an existing folder."
         raise ManifestError(message) from error
 
 
@@ -152,7 +146,7 @@ def read_json(path: str) -> Any:
         try:
             return json.load(file)
         except OSError as error:
-            raise ManifestError(f"{path} can't be read: {said(error)}. Check the disk.") from error
+            raise ManifestError(f"{path} can't be read: {error.strerror}. Check the disk.") from error
         # Mistakes in the text or its encoding are ValueErrors; brackets may be nested deeper than the stack.
         except (ValueError, RecursionError) as error:
             raise ManifestError(f"{path} is not JSON: {error}. Download the file again.") from error

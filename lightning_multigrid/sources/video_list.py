@@ -21,7 +21,8 @@ _PATH_COLUMNS = (
     *("video", "video_name", "video_path"),
 )
 _LABEL_COLUMNS = ("label", "labels", "label_id", "class", "class_id", "class_index", "target", "targets")
-_OFFICIAL_COLUMNS = {"actions": "Charades", "original_vido_id": "FrameList", "youtube_id": "Kinetics"}
+# The second one is that of PySlowFast's lists of frames.
+_OFFICIAL_COLUMNS = {"actions": "Charades", "original_vido_id": "Charades", "youtube_id": "Kinetics"}
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,13 @@ class VideoList:
 
     In a *folder of videos*, `source/*.mp4`, without other folders, they have no labels, which is enough for prediction.
 
-    A *prepared* folder, or the `manifest.safetensors` in it, has its own classes and labels. Arguments that say
+    A *prepared* folder, or the `manifest.json` in it, has its own classes and labels. Arguments that say
     otherwise are refused.
 
     Args:
         source: The list, the folder that holds a folder per class or videos, or the prepared folder.
         root: Folder that relative paths of a list start from; by default the folder of the list. Absolute paths must
-            lie in a given root, and may lie anywhere without one; `..` never leads out of it. It may be a URL that
-            fsspec knows, such as `s3://bucket/videos`.
+            lie in a given root, and may lie anywhere without one; `..` never leads out of it.
         classes: Names of the classes in the order of their labels; by default those of the training split, so that a
             folder of another split gets the same labels even if it lacks a class.
         multi_label: Whether a video may have any number of labels (a row with an empty label has none).
@@ -119,8 +119,7 @@ class VideoList:
         paths = [manifest.path(row) for row in range(len(manifest))]
         there = [name if not self.existing_only or os.path.exists(name) else None for name in paths]
         kept = renamed(manifest, there, path, manifest.root, classes)
-        tables = manifest.tables and manifest.tables.take([row for row, name in enumerate(there) if name is not None])
-        return replace(kept, missing=there.count(None), tables=tables)
+        return replace(kept, missing=there.count(None), prepared=True)
 
 
 def read_manifest(

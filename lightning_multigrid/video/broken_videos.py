@@ -35,7 +35,7 @@ class BrokenVideos:
             path, reason = printable(video.path), printable(video.reason)
             if video.kept and video.path not in self._damaged:
                 message = f"{path}: {reason}, as far as it was read. Its frames are used as FFmpeg decodes them."
-                warnings.warn(f"{message} `check --full` names all damage.", DamagedVideoWarning, stacklevel=3)
+                warnings.warn(f"{message} `check` names all damage.", DamagedVideoWarning, stacklevel=3)
             if not video.kept and video.path not in self.reasons:
                 fate = "In training another video takes its place, elsewhere it is left out."
                 warnings.warn(f"Cannot read {path}: {reason}. {fate}", BrokenVideoWarning, stacklevel=3)

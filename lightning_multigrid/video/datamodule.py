@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal, cast
 
@@ -24,7 +25,7 @@ from lightning_multigrid.clips import (
     collate_clips,
     collate_views,
 )
-from lightning_multigrid.files import OutputError, reads_within, require
+from lightning_multigrid.files import OutputError, require
 from lightning_multigrid.host import LightningDataModule, TrainerFn
 from lightning_multigrid.pixels import MEAN, STD, Augmentation, YuvClip, check_normalisation, resample_clips
 from lightning_multigrid.prepare import index_in_subprocess, paths_without_own_table, tables_folder
@@ -73,9 +74,8 @@ class VideoDataModule(LightningDataModule):
         val: Validation videos, given in the same ways. Class ids are those of `train`, if that is given.
         test: Test videos, given in the same ways.
         predict: Videos to predict, given in the same ways; labels are not needed.
-        root: Folder that relative paths in lists start from, or its URL, such as `s3://bucket/videos`, if fsspec and
-            the package of that store are installed; None means the folder of the list. It is refused beside folders,
-            and, like `multi_label` and `allow_outside_root`, if there are only sources, which have their own.
+        root: Folder that relative paths in lists start from; None means the folder of the list. It is refused beside
+            folders, and, like `multi_label` and `allow_outside_root`, if there are only sources, which have their own.
         multi_label: Whether a video of a list may have any number of labels.
         num_classes: Number of classes; None counts those of `train`.
         allow_outside_root: Accept lists whose paths lead out of `root`.
@@ -312,21 +312,16 @@ class VideoDataModule(LightningDataModule):
         source = self.sources[split]
         if source is None:
             return None
-        with reads_within(self.read_timeout):
-            if isinstance(source, VideoSource):
-                return source.read(classes)
-            outside = self.allow_outside_root
-            videos = VideoList(source, self.root, multi_label=self.multi_label, allow_outside_root=outside)
-            return videos.read(classes)
+        if isinstance(source, VideoSource):
+            return source.read(classes)
+        outside = self.allow_outside_root
+        return VideoList(source, self.root, multi_label=self.multi_label, allow_outside_root=outside).read(classes)
 
     def _with_tables(self, manifest: Manifest) -> Manifest:
         """Returns a manifest with the frame tables that are kept of its videos; prepared ones have their own."""
-        needs_none = manifest.frame_rate is not None or manifest.tables is not None
-        if needs_none or not self.index or not os.path.isdir(self._tables_folder()):
+        if manifest.frame_rate is not None or manifest.prepared or not self.index:
             return manifest
-        paths = [manifest.path(row) for row in range(len(manifest))]
-        with reads_within(self.read_timeout):
-            return manifest.with_tables(TableStore(self._tables_folder()).tables(paths))
+        return replace(manifest, tables=TableStore(self._tables_folder(), self.read_timeout))
 
     def _refuse_idle(self) -> None:
         """Refuses arguments of lists and folders where all videos come from sources, which have their own."""

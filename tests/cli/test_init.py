@@ -221,7 +221,7 @@ def test_larger_videos_are_prepared_beside_the_config(tmp_path, capsys, monkeypa
     assert f"prepared with a short side of 38 pixels, in {tmp_path / 'multigrid_prepared'}." in said
     prepared = [Path(source) for source in sources(tmp_path / "multigrid.yaml")]
     assert [path.relative_to(tmp_path / "multigrid_prepared") for path in prepared] == [
-        Path(split, "manifest.safetensors") for split in ("train", "val")
+        Path(split, "manifest.json") for split in ("train", "val")
     ]
     train, val = map(read_manifest, prepared)
     assert (len(train), len(val), train.classes) == (18, 2, ("run", "é jump"))

@@ -235,8 +235,13 @@ def test_charades_and_something_something_read_their_own_lists(tmp_path, capsys)
     )
     tree = yaml.safe_load(text := translated(tmp_path, charades))
     assert data_of(tree)["train"] == {
-        "class_path": "lightning_multigrid.sources.FrameList",
-        "init_args": {"annotations": "lists/train.csv", "videos": "frames", "frame_rate": 24.0},
+        "class_path": "lightning_multigrid.sources.Charades",
+        "init_args": {
+            "annotations": "lists/Charades_v1_train.csv",
+            "videos": "frames",
+            "classes_file": "lists/Charades_v1_classes.txt",
+            "frame_rate": 24.0,
+        },
     }
     assert data_of(tree)["test_views"]["positions"] == "charades"
     assert (tree["model"]["init_args"]["loss"], tree["model"]["init_args"]["view_fusion"]) == ("bce", "max")

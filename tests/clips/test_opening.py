@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from lightning_multigrid.decode import VideoError, VideoReader, make_table
 from lightning_multigrid.pixels import YuvClip
 from lightning_multigrid.sources.builder import ManifestBuilder
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.manifest_file import load_manifest, save_manifest
+from lightning_multigrid.sources.table_store import TableStore
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
 FRAMES = 30
@@ -157,14 +158,15 @@ def test_a_video_is_closed_whatever_happens(folder, monkeypatch):
 
 
 @pytest.fixture
-def prepared(tmp_path: Path) -> Path:
+def indexed(tmp_path: Path) -> Manifest:
     path = write_video(tmp_path / "a.mp4", numbered_frames(FRAMES), rate=RATE, options={"g": "5"})
-    save_manifest(manifest(tmp_path, None, (1.0, 2.0)), tmp_path / "m", {str(path): make_table(path).to_bytes()})
-    return tmp_path / "m"
+    store = TableStore(tmp_path / "tables")
+    store.add(str(path), make_table(path).to_bytes())
+    return replace(manifest(tmp_path, None, (1.0, 2.0)), tables=store)
 
 
-def test_a_video_is_opened_with_its_table(prepared):
-    rows = load_manifest(prepared)
+def test_a_video_is_opened_with_its_table(indexed):
+    rows = indexed
     made = make_table(rows.path(0)).to_bytes()
     assert [frame_table(rows, row).to_bytes() for row in (0, 1)] == [made, made]
     for row, shown in ((0, 27), (1, 17)):
@@ -172,20 +174,17 @@ def test_a_video_is_opened_with_its_table(prepared):
             assert numbers(video.read([bisect_left(range(FRAMES), shown) - 10 * row])) == [shown]
     with open_row(rows, 0) as video:
         assert video._video.table.entries[27] == 25  # the reader's own would begin with the first packet
-    assert frame_table(manifest(prepared.parent, None), 0) is None
+    assert frame_table(replace(rows, tables=None), 0) is None
+    assert frame_table(replace(rows, tables=TableStore(Path(rows.path(0)).parent / "none")), 0) is None
 
 
 @pytest.mark.parametrize(
-    ("damage", "why"),
-    [
-        (lambda path, data: path.write_bytes(data.replace(b"checksums", b"checkzums")), "they are no frame table"),
-        (lambda path, data: path.write_bytes(data[:-1]), "m is shorter than it was"),
-        (lambda path, data: path.unlink(), "No such file or directory"),
-    ],
+    "damage", [lambda data: data.replace(b"checksums", b"checkzums"), lambda data: data[:-1], lambda data: b"x"]
 )
-def test_a_damaged_table_is_named_and_left_out(prepared, damage, why):
-    rows = load_manifest(prepared)
-    damage(prepared, prepared.read_bytes())
-    message = rf"Frame tables of .*m are damaged, or were written anew since it was read: .*{why}.* read from their beg"
+def test_a_damaged_table_is_named_and_left_out(indexed, damage):
+    rows = indexed
+    [path] = Path(rows.tables.folder).rglob("*.table")
+    path.write_bytes(damage(path.read_bytes()))
+    message = r"Frame tables in .*tables are damaged: they are no frame table.* Videos are read from their beginning"
     with pytest.warns(UserWarning, match=message), open_row(rows, 0) as video:
         assert numbers(video.read([27])) == [27]

@@ -25,13 +25,13 @@ MULTIGRID = {
     ),
 }
 VIDEOS = {
-    "files": ((), ("fsspec",)),
+    "files": ((), ()),
     "pixels": ((), ("numpy", "torch", "torchvision")),
     "decode": (
         ("files", "pixels"),
         ("PIL", "av", "numpy", "safetensors", "torch", "typing_extensions", "xxhash"),
     ),
-    "sources": (("files",), ("numpy", "safetensors", "torch")),
+    "sources": (("files",), ("numpy", "torch")),
     "clips": (("decode", "loading", "pixels", "schedule", "sources"), ("torch", "typing_extensions")),
     "prepare": (("decode", "files", "sources"), ("av", "numpy", "pebble", "rich", "torch")),
     "models": (("positions",), ("numpy", "torch", "torchvision", "transformers")),

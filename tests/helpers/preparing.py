@@ -26,7 +26,7 @@ def videos(folder, names):
 
 def is_of_the_runs(name):
     """Whether a file tells of the runs, not of the videos."""
-    return name.parts[0] == "parts" or name.name == "lock"
+    return name.name == "lock" or name.name.startswith("report-")
 
 
 def contents(folder):

@@ -6,21 +6,16 @@ import time
 from pathlib import Path
 
 
-def double(task, beat):
+def double(task):
     return 2 * task
 
 
-def misbehave(task, beat):
+def misbehave(task):
     """Does what the task says: a word, or a word and a folder."""
     word, _, folder = task.partition(" ") if isinstance(task, str) else ("", "", "")
     if word in ("SIGKILL", "SIGTERM", "SIGSEGV"):
         os.kill(os.getpid(), signal.Signals[word])
         time.sleep(5)
-    if word == "once":  # killed at the first try
-        tried = Path(folder) / "tried"
-        if not tried.exists():
-            tried.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
     if word == "exit":
         os._exit(3)
     if word == "raise":
@@ -31,10 +26,6 @@ def misbehave(task, beat):
         raise AttributeError("no such thing")
     if word == "hang":
         time.sleep(60)
-    if word == "work":
-        for _ in range(6):
-            time.sleep(0.5)
-            beat()
     if word == "siblings":  # ends the other workers, which have no task
         for process in other_workers():
             os.kill(process, signal.SIGKILL)
@@ -43,7 +34,6 @@ def misbehave(task, beat):
         (Path(folder) / "process").write_text(str(os.getpid()))
         while True:
             time.sleep(0.05)
-            beat()
     return task
 
 

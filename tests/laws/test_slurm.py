@@ -141,9 +141,9 @@ def test_an_array_prepares_what_one_machine_does(cluster, tmp_path):
     for number, task in enumerate(tasks, start=1):
         output, _ = task.communicate(timeout=280)
         assert task.returncode == 0, output
-        assert f"Part {number}/2 is done. After the last part, run this with `--merge`" in output
-    output, _ = prepare(cluster, "--merge", *folder).communicate(timeout=280)
-    assert f"train: {tmp_path / 'out' / 'manifest.safetensors'}" in output
+        assert f"Part {number}/2 is done. After the last part, run this without `--part`" in output
+    output, _ = prepare(cluster, *folder).communicate(timeout=280)
+    assert f"train: {tmp_path / 'out' / 'manifest.json'}" in output
     one_machine(read_manifest(source), tmp_path / "whole", FAST)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
@@ -166,7 +166,7 @@ def test_the_part_of_a_task_and_the_arguments_of_the_array_script(cluster, tmp_p
         assert output == f"{expected} --preset=ultrafast --workers=0\n"
     missing = subprocess.run(["bash", FOLDER / "prepare.sbatch"], capture_output=True, text=True, check=False)
     assert missing.returncode == 1
-    assert "usage: sbatch [--array=1-N] prepare.sbatch [--merge] --source VIDEOS" in missing.stderr
+    assert "usage: sbatch [--array=1-N] prepare.sbatch --source VIDEOS" in missing.stderr
 
 
 # --- The README ---

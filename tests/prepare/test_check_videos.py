@@ -6,11 +6,9 @@ import av
 import pytest
 from PIL import Image
 
-from lightning_multigrid.prepare.check_videos import CheckJob, Finding, check, check_video
+from lightning_multigrid.prepare.check_videos import CheckJob, check, check_video
 from lightning_multigrid.sources.builder import ManifestBuilder
-from lightning_multigrid.sources.table_store import TableStore
 from tests.helpers.broken_files import broken_files
-from tests.helpers.codings import damage, written
 from tests.helpers.rare_files import cases, sample
 from tests.helpers.videos import numbered_frames, write_video
 
@@ -33,71 +31,39 @@ def test_broken_videos_are_told_from_good_ones(tmp_path, workers):
     assert {path for path, found in found.items() if found.reason is None} == {str(tmp_path / name) for name in good}
 
 
-def test_only_a_full_check_finds_a_fault_between_the_frames_it_looks_at(tmp_path):
-    path = write_video(tmp_path / "a.avi", numbered_frames(60), codec="mjpeg", pix_fmt="yuvj420p")
-    data = bytearray(path.read_bytes())
-    frames = [at for at in range(len(data) - 3) if data[at : at + 3] == b"\xff\xd8\xff"]
-    assert len(frames) == 60
-    data[frames[30] : frames[31] - 12] = bytes(frames[31] - 12 - frames[30])  # of the 31st frame nothing is left
-    path.write_bytes(data)
-    assert check_video(CheckJob(str(path), frames=4)).reason is None
-    assert check_video(CheckJob(str(path), frames=None)).reason is not None
-
-
 def test_folders_of_frames(tmp_path):
     for name in ("good", "broken"):
         (tmp_path / name).mkdir()
         for number in range(3):
             Image.new("RGB", (8, 8)).save(tmp_path / name / f"{number}.png")
     (tmp_path / "broken" / "2.png").write_bytes(b"no image")
-    assert check_video(CheckJob(str(tmp_path / "good"), 4, frame_rate=24)).reason is None
-    assert "2.png is no image" in check_video(CheckJob(str(tmp_path / "broken"), 4, frame_rate=24)).reason
+    assert check_video(CheckJob(str(tmp_path / "good"), frame_rate=24)).reason is None
+    assert "2.png is no image" in check_video(CheckJob(str(tmp_path / "broken"), frame_rate=24)).reason
 
 
 @pytest.mark.parametrize("kept", [[(0, 0.6)], [(0, 0.45), (0.55, 1)]], ids=["end", "middle"])
 @pytest.mark.parametrize("name", ["mpeg4-gop.avi", "h264-gop.flv", "flv1-gop.flv", "wmv2-gop.wmv"])
-def test_a_full_check_names_a_file_of_which_bytes_are_lost(tmp_path, name, kept):
+def test_a_check_names_a_file_of_which_bytes_are_lost(tmp_path, name, kept):
     (case,) = (case for case in cases() if case.name == name)
     path = case.write(tmp_path)
     data = path.read_bytes()
-    assert check_video(CheckJob(str(path), frames=None)).reason is None
+    assert check_video(CheckJob(str(path))).reason is None
     path.write_bytes(b"".join(data[int(first * len(data)) : int(last * len(data))] for first, last in kept))
-    assert re.search("cut short|damaged", check_video(CheckJob(str(path), frames=None)).reason)
+    assert re.search("cut short|damaged", check_video(CheckJob(str(path))).reason)
 
 
-@pytest.mark.parametrize("arguments", [{"workers": -1}, {"timeout": 0}, {"frames": 0}])
+@pytest.mark.parametrize("arguments", [{"workers": -1}, {"timeout": 0}])
 def test_arguments_outside_their_range(tmp_path, arguments):
-    with pytest.raises(ValueError, match="`workers` must be at least 0, `timeout` positive and `frames` at least 1"):
+    with pytest.raises(ValueError, match="`workers` must be at least 0, and `timeout` positive"):
         list(check(manifest(tmp_path, ["a.mp4"]), **arguments))
-
-
-@pytest.mark.parametrize(("frames", "expected"), [(1, []), (2, [0.4]), (4, [0.4 / 3, 0.8 / 3, 0.4])])
-def test_frames_looked_at_lie_evenly(tmp_path, monkeypatch, frames, expected):
-    """The first frame, and frames up to these seconds."""
-    path = write_video(tmp_path / "a.mp4", numbered_frames(12))
-    asked = []
-    monkeypatch.setattr("lightning_multigrid.prepare.glance._decodes", lambda *given: asked.append(given[2]) or True)
-    assert check_video(CheckJob(str(path), frames)).reason is None
-    assert asked == pytest.approx(expected)
 
 
 def test_what_is_odd_and_not_broken_is_noted(tmp_path):
     path = str(write_video(tmp_path / "a.mp4", numbered_frames(12), options={"x264-params": "sar=2/1"}))
-    for frames in (None, 2):
-        finding = check_video(CheckJob(path, frames))
-        assert finding.reason is None
-        [note] = finding.notes
-        assert "not square" in note
-
-
-def test_a_full_check_keeps_the_tables(tmp_path):
-    store = TableStore(tmp_path / "tables")
-    write_video(tmp_path / "a.mp4", numbered_frames(12))
-    (tmp_path / "b.mp4").write_bytes(b"no video")
-    source = manifest(tmp_path, ["a.mp4", "b.mp4"])
-    found = dict(check(source, frames=None, store=store))
-    assert [bool(finding.reason) for finding in found.values()] == [False, True]
-    assert store.missing([source.path(0), source.path(1)]) == [source.path(1)]
+    finding = check_video(CheckJob(path))
+    assert finding.reason is None
+    [note] = finding.notes
+    assert "not square" in note
 
 
 def test_report_of_the_command_is_a_table(tmp_path):
@@ -137,8 +103,8 @@ def told_by_ffmpeg(path):
 
 
 def disagreement(case, path):
-    """What a full check and FFmpeg say of a file, if that differs."""
-    reason, told = check_video(CheckJob(str(path), frames=None)).reason, told_by_ffmpeg(path)
+    """What a check and FFmpeg say of a file, if that differs."""
+    reason, told = check_video(CheckJob(str(path))).reason, told_by_ffmpeg(path)
     said = re.fullmatch(DAMAGED, reason or "")
     if reason is None:
         agrees = told["frames"] and not told["refused"] and not told["corrupt"]
@@ -162,7 +128,7 @@ def disagreements(chosen, folder):
             path.unlink()
 
 
-def test_a_full_check_agrees_with_ffmpeg_on_a_sample_of_the_matrix(tmp_path):
+def test_a_check_agrees_with_ffmpeg_on_a_sample_of_the_matrix(tmp_path):
     found = list(disagreements(sample([case for case in cases() if case.damaged], 24), tmp_path))
     assert len(found) > 20
     assert not list(filter(None, found))
@@ -170,16 +136,7 @@ def test_a_full_check_agrees_with_ffmpeg_on_a_sample_of_the_matrix(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_full_check_agrees_with_ffmpeg_on_the_whole_matrix(tmp_path):
+def test_a_check_agrees_with_ffmpeg_on_the_whole_matrix(tmp_path):
     found = list(disagreements(cases(), tmp_path))
     assert len(found) > 1000
     assert not list(filter(None, found))
-
-
-def test_damage_is_told_by_a_quick_check_only_where_it_looks(tmp_path):
-    whole = written(tmp_path, "gop_12.mp4")
-    path = str(damage(whole, tmp_path / "damaged.mp4", packet=30))  # in frames 24 to 35
-    full = check_video(CheckJob(path, frames=None))
-    assert re.fullmatch(DAMAGED, full.reason).groups()[2:] == ("0", "1")
-    assert check_video(CheckJob(path, frames=2)) == Finding()  # frames 0 and 59
-    assert check_video(CheckJob(path, frames=20)) == full

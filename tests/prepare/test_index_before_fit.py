@@ -42,7 +42,8 @@ from lightning_multigrid.sources import read_manifest
 print("the script runs")
 index_before_fit._FEW = 0
 paths = index_before_fit.paths_without_own_table(read_manifest(sys.argv[1]))
-print(index_before_fit.index_in_subprocess(paths, sys.argv[2], workers=1))
+index_before_fit.usable_cores = lambda: 1
+print(index_before_fit.index_in_subprocess(paths, sys.argv[2]))
 """
 
 

@@ -1,4 +1,4 @@
-"""Parts that are merged are what one machine makes, to the byte, whatever happens on the way."""
+"""Parts, and a `prepare` after them, make what one machine makes, to the byte, whatever happens on the way."""
 
 import signal
 import threading
@@ -7,9 +7,7 @@ import time
 import pytest
 
 from lightning_multigrid.decode.video_file import BrokenVideosError
-from lightning_multigrid.prepare.parts import Part
 from lightning_multigrid.prepare.prepare_videos import prepare
-from lightning_multigrid.prepare.transcode import Encoding
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.codings import damage
 from tests.helpers.preparing import FAST, contents, start, videos
@@ -17,12 +15,12 @@ from tests.helpers.preparing import FAST, contents, start, videos
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A list of nine videos, of which some would share a name, one is broken, one listed twice, and one missing."""
+    """A list of seven videos, of which one is broken, one listed twice, and one missing."""
     folder = tmp_path_factory.mktemp("parts") / "in"
-    videos(folder, ["a.avi", "a.avi.mp4", "A.MP4", "run/b.mp4", "run/B.mp4", "c.mkv", "d.mp4", "e.mp4"])
+    videos(folder, ["a.avi", "run/b.mp4", "run/c.mp4", "d.mkv", "e.mp4"])
     (folder / "broken.mp4").write_bytes(b"no video")
-    names = ["a.avi", "a.avi.mp4", "broken.mp4", "A.MP4", "run/b.mp4", "a.avi", "run/B.mp4", "c.mkv", "gone.mp4"]
-    (folder / "list.csv").write_text("".join(f"{name} {n}\n" for n, name in enumerate([*names, "d.mp4", "e.mp4"])))
+    names = ["a.avi", "broken.mp4", "run/b.mp4", "a.avi", "run/c.mp4", "d.mkv", "gone.mp4", "e.mp4"]
+    (folder / "list.csv").write_text("".join(f"{name} {n}\n" for n, name in enumerate(names)))
     return read_manifest(folder / "list.csv")
 
 
@@ -30,102 +28,54 @@ def source(tmp_path_factory):
 def whole(source, tmp_path_factory):
     """What one machine writes."""
     folder = tmp_path_factory.mktemp("whole")
-    prepare(source, folder, FAST)
+    prepare(source, folder, FAST, max_bad_fraction=0.5)
     return contents(folder)
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
-def test_merged_parts_are_what_one_machine_makes(source, whole, tmp_path, order):
+def test_after_all_parts_nothing_is_left_to_do(source, whole, tmp_path, order):
     for number in order:
         prepare(source, tmp_path, FAST, part=f"{number}/3")
-        assert not (tmp_path / "manifest.safetensors").exists()
-    merged = prepare(source, tmp_path, FAST, merge=True)
+        assert not (tmp_path / "manifest.json").exists()
+    merged = prepare(source, tmp_path, FAST, max_bad_fraction=0.5)
     assert contents(tmp_path) == whole
-    assert (merged.made, merged.kept, len(merged.broken)) == (0, 8, 2)
-    # Again, and as one machine would go on.
-    prepare(source, tmp_path, FAST, merge=True)
-    assert prepare(source, tmp_path, FAST).kept == 8
-    assert contents(tmp_path) == whole
+    assert (merged.made, merged.kept, len(merged.broken)) == (0, 5, 2)
+    assert len(list(tmp_path.glob("report-*-of-3.csv"))) == 3
 
 
-@pytest.mark.parametrize("stray", ["best-of-all", "0-of-3", "4-of-3", "1-of-2-of-3", "1-of-3 (copy)", "notes.txt"])
-def test_what_else_lies_beside_the_parts_is_not_looked_at(source, whole, tmp_path, stray):
-    (tmp_path / "parts" / stray).mkdir(parents=True)
-    with pytest.raises(ValueError, match="Run the parts first"):
-        prepare(source, tmp_path, FAST, merge=True)
-    assert prepare(source, tmp_path, FAST).made == 8
+def test_more_parts_than_videos_another_division_and_the_rest_here(source, whole, tmp_path):
+    summaries = [prepare(source, tmp_path, FAST, part=f"{number}/20") for number in range(1, 4)]
+    made = sum(summary.made for summary in summaries)
+    again = prepare(source, tmp_path, FAST, part="1/1")
+    assert (again.made, again.kept) == (5 - made, made)
+    (tmp_path / "videos" / "e.mp4").unlink()
+    assert prepare(source, tmp_path, FAST, max_bad_fraction=0.5).made == 1
     assert contents(tmp_path) == whole
 
 
-def test_more_parts_than_videos_and_one_part(source, whole, tmp_path):
-    for parts in (1, 20):
-        folder = tmp_path / str(parts)
-        summaries = [prepare(source, folder, FAST, part=f"{number + 1}/{parts}") for number in range(parts)]
-        assert sum(summary.made for summary in summaries) == 8
-        prepare(source, folder, FAST, merge=True)
-        assert contents(folder) == whole
-
-
-def test_a_merge_decodes_nothing(source, tmp_path, monkeypatch):
-    for number in (1, 2):
-        prepare(source, tmp_path, FAST, part=f"{number}/2")
-
-    def refuse(*arguments, **keywords):
-        raise AssertionError("a video is decoded")
-
-    monkeypatch.setattr("lightning_multigrid.decode.full_decode.FullDecode.__init__", refuse)
-    prepare(source, tmp_path, FAST, merge=True)
-
-
-def test_what_is_missing_is_named_and_how_to_get_it(source, whole, tmp_path):
-    with pytest.raises(ValueError, match=r"9 of the 10 videos are not in .* Run the parts first: .*`--part K/N`"):
-        prepare(source, tmp_path, FAST, merge=True)
-    for number in (2, 3):
-        prepare(source, tmp_path, FAST, part=f"{number}/5")
-    with pytest.raises(ValueError, match=r"`--part K/5` instead of `--merge` for K = 1,4,5, and then this one"):
-        prepare(source, tmp_path, FAST, merge=True)
-    prepare(source, tmp_path, FAST, part="1/2")  # another division, which needs only one part more
-    with pytest.raises(ValueError, match=r"`--part K/2` instead of `--merge` for K = 2,"):
-        prepare(source, tmp_path, FAST, merge=True)
-    with pytest.raises(ValueError, match="with these settings"):
-        prepare(source, tmp_path, Encoding(preset="ultrafast", crf=30), merge=True)
-    assert prepare(source, tmp_path, FAST, part="2/2").kept > 0  # what was made for the other division
-    prepare(source, tmp_path, FAST, merge=True)
-    assert contents(tmp_path) == whole
-
-
-def test_a_broken_source_that_was_repaired_joins_when_its_part_runs_again(tmp_path):
+def test_a_broken_source_that_was_repaired_joins(tmp_path):
     source = videos(tmp_path / "in", ["a.mp4", "b.mp4", "c.mp4"])
     good = (tmp_path / "in" / "b.mp4").read_bytes()
     (tmp_path / "in" / "b.mp4").write_bytes(good[:500])
     for number in (1, 2):
         prepare(source, tmp_path / "out", FAST, part=f"{number}/2")  # `max_bad_fraction` is for all videos
-    assert len(prepare(source, tmp_path / "out", FAST, merge=True, max_bad_fraction=0.5).broken) == 1
     with pytest.raises(BrokenVideosError, match="1 of the 3 videos can't be used"):
-        prepare(source, tmp_path / "out", FAST, merge=True)
+        prepare(source, tmp_path / "out", FAST)
     (tmp_path / "in" / "b.mp4").write_bytes(good)
-    with pytest.raises(ValueError, match=r"1 of the 3 videos are not in .* for K = 2,"):
-        prepare(source, tmp_path / "out", FAST, merge=True)
     prepare(source, tmp_path / "out", FAST, part="2/2")
-    assert prepare(source, tmp_path / "out", FAST, merge=True).broken == {}
-    prepare(source, tmp_path / "whole", FAST)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    summary = prepare(source, tmp_path / "out", FAST)
+    assert (summary.made, summary.kept, summary.broken) == (0, 3, {})
 
 
-def test_damaged_videos_are_merged_only_if_the_parts_kept_them(tmp_path):
+def test_damaged_videos_are_there_only_if_they_are_to_be_kept(tmp_path):
     source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
     path = tmp_path / "in" / "b.mp4"
     damage(path, path, packet=5)
-    for keep, number in ((False, 1), (True, 2)):
-        with pytest.raises(ValueError, match="Run"):  # what was left out may be kept now
-            prepare(source, tmp_path / "out", FAST, merge=True, keep_damaged=keep)
+    for keep in (False, True):
         for part in ("1/2", "2/2"):
             prepare(source, tmp_path / "out", FAST, part=part, keep_damaged=keep)
-        settings = {"keep_damaged": keep, "max_bad_fraction": 0.5}
-        merged = prepare(source, tmp_path / "out", FAST, merge=True, **settings)
-        assert merged.kept == number
-        prepare(source, tmp_path / str(keep), FAST, **settings)
-        assert contents(tmp_path / "out") == contents(tmp_path / str(keep))
+        merged = prepare(source, tmp_path / "out", FAST, keep_damaged=keep, max_bad_fraction=0.5)
+        assert (merged.made, merged.kept) == (0, 1 + keep)
 
 
 @pytest.mark.parametrize("part", ["0/4", "5/4", "x", "", "1/0", "1/4/2", "-1/4", "1.0/4", "1/" + "9" * 5000])
@@ -135,27 +85,10 @@ def test_a_part_that_there_is_not(part, source, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_part_is_not_merged(source, tmp_path):
-    with pytest.raises(ValueError, match="`part` and `merge` exclude each other, got part='1/2'"):
-        prepare(source, tmp_path, FAST, part="1/2", merge=True)
-
-
-@pytest.mark.parametrize("parts", [1, 2, 7, 64])
-def test_each_video_is_in_one_part(parts):
-    for place in range(200):
-        assert sum(Part(number, parts).has(place) for number in range(1, parts + 1)) == 1
-
-
 # --- Several at once ---
 
 
-def wait_until_held(folder, run):
-    while not (folder / "lock").exists() and run.poll() is None:
-        time.sleep(0.01)
-    time.sleep(0.1)
-
-
-def test_a_part_is_held_once_and_other_parts_go_on(source, tmp_path):
+def test_parts_go_on_at_once_and_the_rest_waits_for_them(source, tmp_path):
     """While part 1 waits for a worker, others try."""
     held, go_on = threading.Event(), threading.Event()
 
@@ -167,22 +100,23 @@ def test_a_part_is_held_once_and_other_parts_go_on(source, tmp_path):
     first.start()
     try:
         assert held.wait(60)
-        assert prepare(source, tmp_path, FAST, part="2/2").made == 4
-        for arguments in ({"part": "1/2"}, {}, {"merge": True}):
-            with pytest.raises(ValueError, match=r"Another `prepare` is at work in .* Wait for it to end"):
-                prepare(source, tmp_path, FAST, **arguments)
+        assert prepare(source, tmp_path, FAST, part="2/2").made == 1
+        with pytest.raises(ValueError, match=r"Another `prepare` is at work in .* Wait for it to end"):
+            prepare(source, tmp_path, FAST)
     finally:
         go_on.set()
         first.join()
-    prepare(source, tmp_path, FAST, merge=True)
+    assert prepare(source, tmp_path, FAST, max_bad_fraction=0.5).made == 0
 
 
-def test_a_killed_part_holds_nothing(source, whole, tmp_path):
-    run = start(source.origin, tmp_path, workers=1, part="1/2")
-    wait_until_held(tmp_path, run)
+@pytest.mark.slow
+def test_a_killed_part_holds_nothing_and_leaves_nothing(source, whole, tmp_path):
+    run = start(source.origin, tmp_path, part="1/2")
+    while not (tmp_path / "lock").exists() and run.poll() is None:
+        time.sleep(0.01)
+    time.sleep(0.1)
     run.send_signal(signal.SIGKILL)
     run.communicate()
-    for number in (1, 2):
-        prepare(source, tmp_path, FAST, part=f"{number}/2")
-    prepare(source, tmp_path, FAST, merge=True)
+    prepare(source, tmp_path, FAST, part="1/2")
+    prepare(source, tmp_path, FAST, max_bad_fraction=0.5)
     assert contents(tmp_path) == whole

@@ -7,7 +7,6 @@ import pytest
 
 from lightning_multigrid.decode.frame_table import FrameTable
 from lightning_multigrid.files.durable import OutputError
-from lightning_multigrid.prepare import tables as module
 from lightning_multigrid.prepare.tables import index_shown, index_videos, without_table
 from lightning_multigrid.sources.table_store import TableStore
 from tests.helpers.videos import numbered_frames, write_video
@@ -27,8 +26,7 @@ def store(tmp_path):
 
 
 def kept(store, paths):
-    column = store.tables(paths)
-    return [column[row] for row in range(len(paths))]
+    return [store.read(path) for path in paths]
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
@@ -38,7 +36,6 @@ def test_what_is_missing_is_made_and_what_is_there_is_kept(paths, store, workers
     assert done.broken[paths[3]].startswith("no video")
     made = kept(store, paths)
     assert done.bytes == sum(map(len, made))
-    assert done.minutes == pytest.approx(3 * 12 / 30 / 60)
     assert [len(FrameTable.from_bytes(table)) for table in made[:3]] == [12, 12, 12]
     again = index_videos(paths, store, workers)
     assert (again.made, again.kept, list(again.broken)) == (0, 3, paths[3:])
@@ -58,13 +55,13 @@ def test_tables_of_another_ffmpeg_are_made_again_where_its_pixels_may_differ(pat
     index_videos(paths[:3], store)
     for codec, missing in (("h264", []), ("mpeg4", paths[:1])):
         first = FrameTable.from_bytes(kept(store, paths)[0])
-        store.add({paths[0]: replace(first, made_by="libavcodec 1", codec=codec).to_bytes()})
+        store.add(paths[0], replace(first, made_by="libavcodec 1", codec=codec).to_bytes())
         for sampled in (False, True):
             assert list(without_table(paths[:3], store, sampled=sampled)) == missing
 
 
 def test_a_table_that_is_none_is_made_again(paths, store):
-    store.add({paths[0]: b"nonsense"})
+    store.add(paths[0], b"nonsense")
     assert index_videos(paths[:1], store).made == 1
 
 
@@ -83,13 +80,6 @@ def test_an_interruption_loses_no_table(paths, store):
     assert index_videos(paths[:3], store).made == 1
 
 
-def test_segments_are_written_on_the_way(paths, store, monkeypatch):
-    monkeypatch.setattr(module, "_SEGMENT_SECONDS", 0.0)
-    missing = []
-    index_videos(paths[:3], store, progress=lambda now: missing.append(len(store.missing(paths[:3]))))
-    assert missing == [3, 2, 1, 0]
-
-
 def test_a_store_that_cannot_be_written_to_is_an_error(paths, store, tmp_path):
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables").chmod(0o500)
@@ -99,9 +89,7 @@ def test_a_store_that_cannot_be_written_to_is_an_error(paths, store, tmp_path):
         index_videos(paths, store)
 
 
-def test_the_time_for_all_is_foretold(paths, store, monkeypatch, capsys):
-    monkeypatch.setattr(module, "_TOLD_SECONDS", 0.0)
+def test_what_it_costs_is_said(paths, store, capsys):
     index_shown(paths, store, workers=0)
     told = " ".join(capsys.readouterr().err.split())
     assert told.count("Each of 4 videos is decoded once") == 1
-    assert "with 1 process this will take about 0:00:0" in told

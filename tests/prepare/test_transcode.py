@@ -12,10 +12,11 @@ from torch.nn.functional import interpolate
 
 from lightning_multigrid.decode.frame_table import FrameTable
 from lightning_multigrid.decode.full_decode import FullDecode, make_table
+from lightning_multigrid.decode.own_table import own_table
 from lightning_multigrid.decode.reader import VideoReader, read_frames
+from lightning_multigrid.files.watched import WatchedFile
 from lightning_multigrid.prepare.processes import TaskFailure
-from lightning_multigrid.prepare.tag import Tag, read_tag
-from lightning_multigrid.prepare.transcode import Encoding, Prepared, TranscodeJob, require_encoder, transcode
+from lightning_multigrid.prepare.transcode import DAMAGED, Encoding, TranscodeJob, require_encoder, transcode
 from tests.helpers.broken_files import broken_files
 from tests.helpers.codings import damage, written
 from tests.helpers.rare_files import cases
@@ -23,9 +24,9 @@ from tests.helpers.videos import number_of, numbered_frames, write_video
 
 
 def prepared(source, target, encoding=Encoding(), **arguments):
-    """The prepared video, which must have come into being."""
+    """The table of the prepared video, which must have come into being."""
     result = transcode(TranscodeJob(str(source), str(target), encoding, **arguments))
-    assert isinstance(result, Prepared), result
+    assert isinstance(result, FrameTable), result
     return result
 
 
@@ -67,7 +68,7 @@ def test_pixels_are_those_of_the_scaled_source(tmp_path, height, width, shown):
 @pytest.mark.parametrize("encoding", [Encoding(), Encoding(gop=17, b_frames=3), Encoding(gop=1, b_frames=0)])
 def test_frame_i_is_frame_i(tmp_path, encoding):
     source = write_video(tmp_path / "a.mp4", numbered_frames(150), options={"g": "60", "bf": "3"})
-    assert prepared(source, tmp_path / "b.mp4", encoding).frames == 150
+    assert len(prepared(source, tmp_path / "b.mp4", encoding)) == 150
     assert [number_of(frame.numpy()) for frame in pixels(tmp_path / "b.mp4")] == list(range(150))
 
 
@@ -109,12 +110,14 @@ def test_impossible_times_are_mended(tmp_path):
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_short_videos(tmp_path, count):
     source = write_video(tmp_path / "a.mp4", numbered_frames(count))
-    assert prepared(source, tmp_path / "b.mp4") == Prepared(count, 48, 64, Tag(""))
+    made = prepared(source, tmp_path / "b.mp4")
+    assert (len(made), made.height, made.width) == (count, 48, 64)
 
 
 def test_a_tiny_video(tmp_path):
     source = write_video(tmp_path / "a.mkv", np.full((3, 1, 1, 3), 200, np.uint8), codec="ffv1", pix_fmt="bgr0")
-    assert prepared(source, tmp_path / "b.mp4") == Prepared(3, 2, 2, Tag(""))
+    made = prepared(source, tmp_path / "b.mp4")
+    assert (len(made), made.height, made.width) == (3, 2, 2)
     assert (pixels(tmp_path / "b.mp4").float() - 200).abs().max() < 8
 
 
@@ -188,24 +191,24 @@ def test_pixels_that_are_not_square_become_so(tmp_path):
     source = write_video(tmp_path / "a.mp4", numbered_frames(5), options=options)
     made = prepared(source, tmp_path / "b.mp4", Encoding(short_side=32))
     assert (made.height, made.width) == (32, 86)  # 85.3, even
-    assert "not square" in made.tag.notes[0]
+    assert "not square" in made.notes[0]
     table = make_table(tmp_path / "b.mp4")
     assert (table.height, table.width, table.stored_width) == (32, 86, 86)
     assert [number_of(frame.numpy()) for frame in pixels(tmp_path / "b.mp4")] == list(range(5))
 
 
-def test_a_tag_and_the_table_stand_behind_the_video(tmp_path):
+def test_the_table_stands_behind_the_video(tmp_path):
     source = write_video(tmp_path / "a.mp4", numbered_frames(40))
-    made = prepared(source, tmp_path / "b.mp4", label="of a")
-    tag, data = read_tag(str(tmp_path / "b.mp4"))
-    assert tag == made.tag == Tag("of a")
-    table = FrameTable.from_bytes(data)
+    made = prepared(source, tmp_path / "b.mp4", made_from="of a")
+    table = own_table(WatchedFile(str(tmp_path / "b.mp4")))
+    assert table.to_bytes() == made.to_bytes()
+    assert table.made_from == "of a"
     assert table.file_size == (tmp_path / "b.mp4").stat().st_size
     expected = make_table(tmp_path / "b.mp4")
     for name in ("packets", "entries", "checksums", "times", "positions", "sizes", "droppable"):
         assert np.array_equal(getattr(table, name), getattr(expected, name)), name
-    with VideoReader(tmp_path / "b.mp4", table) as video:
-        assert video.table is table
+    with VideoReader(tmp_path / "b.mp4") as video:
+        assert video.table.made_from == "of a"
         assert number_of(video.read([33])[0].numpy()) == 33
         assert not video.fallbacks
 
@@ -271,13 +274,6 @@ def test_what_cannot_be_read_is_said_and_leaves_nothing(tmp_path):
         assert not (tmp_path / "target").exists()
 
 
-def test_a_beat_for_every_frame(tmp_path):
-    source = write_video(tmp_path / "a.mp4", numbered_frames(7))
-    beats = []
-    transcode(TranscodeJob(str(source), str(tmp_path / "b.mp4"), Encoding()), lambda: beats.append(1))
-    assert len(beats) >= 7
-
-
 def test_a_folder_that_cannot_be_written_to_is_no_fault_of_the_video(tmp_path):
     source = write_video(tmp_path / "a.mp4", numbered_frames(3))
     result = transcode(TranscodeJob(str(source), str(tmp_path / "no such folder" / "b.mp4"), Encoding()))
@@ -285,7 +281,7 @@ def test_a_folder_that_cannot_be_written_to_is_no_fault_of_the_video(tmp_path):
     assert result.args == (2, "No such file or directory")
 
 
-def test_a_target_that_another_prepare_removes_does_not_come_back_as_a_tag_alone(tmp_path, monkeypatch):
+def test_a_target_that_another_prepare_removes_does_not_come_back_as_a_table_alone(tmp_path, monkeypatch):
     source = write_video(tmp_path / "a.mp4", numbered_frames(3))
     target = tmp_path / "b.mp4"
     own = FrameTable.to_bytes
@@ -342,7 +338,7 @@ def test_frames_of_the_reader_are_those_it_reads(tmp_path):
     source = write_video(tmp_path / "a.mp4", numbered_frames(20), options={"bf": "2"})
     with FullDecode(source) as decode:
         numbers = [number_of(frame.to_ndarray(format="rgb24")) for frame in decode]
-        assert not decode.damage
+        assert not decode.table(entries=False).damage
     assert numbers == list(range(20))
     assert number_of(read_frames(source, [7])[0].numpy()) == 7
 
@@ -384,7 +380,7 @@ def test_a_damaged_video_is_left_out_or_written_as_ffmpeg_decodes_it(tmp_path, n
     assert isinstance(result, TaskFailure)
     assert result.reason.startswith("damaged from frame ")
     made = prepared(source, tmp_path / "b.mp4", lossless, keep_damaged=True)
-    assert (made.frames, made.tag.damaged) == (len(expected), True)
+    assert (len(made), made.made_from) == (len(expected), DAMAGED)
     shown, shown_at, damaged = sequential(tmp_path / "b.mp4")
     assert not damaged
     assert all(np.array_equal(frame, other) for frame, other in zip(shown, expected, strict=True))

@@ -1,13 +1,11 @@
-"""Charades' own files and PySlowFast's lists of frames: what is seen when."""
+"""Charades' own files: what is seen when."""
 
 import random
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from lightning_multigrid.sources.charades import Charades, FrameList
+from lightning_multigrid.sources.charades import Charades
 from lightning_multigrid.sources.text import ManifestError
 from tests.helpers.annotations import read_or_refused
 from tests.helpers.mutations import fuzzed, mutate
@@ -111,119 +109,6 @@ def test_charades_without_classes(tmp_path):
     assert Charades(path, "/Charades_v1", classes_file=tmp_path / "classes").read().num_classes == 157
 
 
-FRAMES_HEADER = "original_vido_id video_id frame_id path labels\n"
-FRAMES = (
-    'YSKX3 0 0 YSKX3/YSKX3-000001.jpg ""\n'
-    'YSKX3 0 1 YSKX3/YSKX3-000002.jpg "1,5"\n'
-    'YSKX3 0 2 YSKX3/YSKX3-000003.jpg "5"\n'
-    'YSKX3 0 3 YSKX3/YSKX3-000004.jpg ""\n'
-    'YSKX3 0 4 YSKX3/YSKX3-000005.jpg "5"\n'
-    'N11GT 1 0 N11GT/N11GT-000001.jpg "156"\n'
-    'N11GT 1 1 N11GT/N11GT-000002.jpg "156"\n'
-)
-
-
-@pytest.fixture
-def frame_list(tmp_path):
-    def write_list(rows: str, header: str = FRAMES_HEADER) -> Path:
-        (tmp_path / "train.csv").write_text(header + rows)
-        return tmp_path / "train.csv"
-
-    return write_list
-
-
-def test_frame_list(frame_list):
-    manifest = FrameList(frame_list(FRAMES), "/Charades_v1_rgb").read()
-
-    assert [manifest.path(index) for index in range(len(manifest))] == [
-        "/Charades_v1_rgb/YSKX3",
-        "/Charades_v1_rgb/N11GT",
-    ]
-    assert [manifest.labels(index) for index in range(len(manifest))] == [(1, 5), (156,)]
-    assert manifest.frame_rate == 24.0
-    assert manifest.multi_label
-    # The frame alone, and its neighbours.
-    seen = [manifest.labels_between(0, frame / 24, (frame + 1) / 24) for frame in range(5)]
-    assert seen == [(), (1, 5), (5,), (), (5,)]
-
-
-LABELS = st.sets(st.integers(0, 3), max_size=3)
-
-
-@given(st.lists(st.lists(LABELS, min_size=1, max_size=12), min_size=1, max_size=3), st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_clip_has_the_labels_of_its_frames(frame_list, videos, data):
-    """The union over all frames from the first to the last sampled one, as PySlowFast takes it."""
-    lines = [
-        f'v{video} {video} {frame + 7} v{video}/{frame + 1}.jpg "{",".join(map(str, sorted(labels)))}"\n'
-        for video, frames in enumerate(videos)
-        for frame, labels in enumerate(frames)
-    ]
-    manifest = FrameList(frame_list("".join(lines)), "/videos", frame_rate=30).read()
-
-    for video, frames in enumerate(videos):
-        first = data.draw(st.integers(0, len(frames) - 1))
-        last = data.draw(st.integers(first, len(frames) - 1))
-        union = set().union(*frames[first : last + 1])
-        assert manifest.labels_between(video, first / 30, (last + 1) / 30) == tuple(sorted(union))
-        assert manifest.labels(video) == tuple(sorted(set().union(*frames)))
-
-
-def test_frame_list_without_labels(frame_list):
-    """Those of Something-Something."""
-    rows = '78687 0 0 78687/78687_000001.jpg ""\n78687 0 1 78687/78687_000002.jpg ""\n'
-    manifest = FrameList(frame_list(rows), "/frames", frame_rate=30).read()
-    assert len(manifest) == 1
-    assert not manifest.labelled
-
-
-@pytest.mark.parametrize("labels", ["5", '"5"', '""5""'], ids=["bare", "quoted", "quoted by a spreadsheet"])
-def test_quotes_around_labels_do_not_matter(frame_list, labels):
-    assert FrameList(frame_list(f"a 0 0 a/1.jpg {labels}\n"), "/frames").read().labels(0) == (5,)
-
-
-@pytest.mark.parametrize(
-    ("rows", "header", "match"),
-    [
-        ("", FRAMES_HEADER, r"train\.csv lists no videos"),
-        (FRAMES, "", r"line 1: 'YSKX3 0 0 .*' is not the header `original_vido_id video_id frame_id path labels`"),
-        (
-            "a 0 0 a/1.jpg\n",
-            FRAMES_HEADER,
-            r"line 2: 'a 0 0 a/1\.jpg.*' is not `original_vido_id .*`\. Repair the line",
-        ),
-        ("a 0 x a/1.jpg 1\n", FRAMES_HEADER, r"line 2: 'a 0 x a/1\.jpg 1.*' is not `original_vido_id"),
-        ('a 0 0 a/1.jpg "x"\n', FRAMES_HEADER, r"line 2: 'x' are not labels like \"1,5\"\. Repair the line"),
-        ("a 0 0 ../1.jpg 1\n", FRAMES_HEADER, r"video 'a': the path '\.\.' leads out of the root"),
-        ("a 0 0 1.jpg 1\n", FRAMES_HEADER, r"video 'a': the path '' has 0 characters"),
-        (
-            "a 0 0 a/1.jpg 1\na 0 2 a/3.jpg 1\n",
-            FRAMES_HEADER,
-            r"line 3: frame 2, 'a/3\.jpg', does not follow 0, 'a/1\.jpg'",
-        ),
-        ("a 0 0 a/2.jpg 1\na 0 1 a/1.jpg 1\n", FRAMES_HEADER, r"line 3: frame 1, 'a/1\.jpg', does not follow 0"),
-        (
-            "a 0 0 a/1.jpg 1\na 0 1 b/2.jpg 1\n",
-            FRAMES_HEADER,
-            r"line 3: frame 1, 'b/2\.jpg', does not follow 0.* one folder",
-        ),
-        (
-            "a 0 0 a/1.jpg 1\nb 0 0 b/1.jpg 1\na 0 1 a/2.jpg 1\n",
-            FRAMES_HEADER,
-            r"video 'a': its frames are in several places, one is required\. Sort the list",
-        ),
-    ],
-)
-def test_frame_list_broken(frame_list, rows, header, match):
-    with pytest.raises(ManifestError, match=match):
-        FrameList(frame_list(rows, header), "/frames").read()
-
-
-def test_frame_list_within_the_classes(frame_list):
-    with pytest.raises(ManifestError, match=r"video 'N11GT': label 156 is not from 0 to 99; there are 100 classes"):
-        FrameList(frame_list(FRAMES), "/frames", classes=[f"class {label}" for label in range(100)]).read()
-
-
 @fuzzed()
 def test_mutated_charades_is_read_or_refused(tmp_path, numbers):
     for seed in numbers:
@@ -232,11 +117,3 @@ def test_mutated_charades_is_read_or_refused(tmp_path, numbers):
         broken = path if rng.random() < 0.8 else tmp_path / "Charades_v1_classes.txt"
         broken.write_bytes(mutate(broken.read_bytes(), rng))
         read_or_refused(Charades(path, "/Charades_v1").read)
-
-
-@fuzzed()
-def test_mutated_frame_lists_are_read_or_refused(tmp_path, numbers):
-    path = tmp_path / "train.csv"
-    for seed in numbers:
-        path.write_bytes(mutate((FRAMES_HEADER + FRAMES).encode(), random.Random(seed)))
-        read_or_refused(FrameList(path, "/frames").read)

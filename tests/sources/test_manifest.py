@@ -98,7 +98,7 @@ def test_a_builder_may_go_on_after_a_manifest_was_built():
 @pytest.mark.parametrize("index", [-1, 2, 10**12])
 def test_no_such_row(index):
     manifest = build([("a.mp4", [0]), ("b.mp4", [1])])
-    for method in (manifest.path, manifest.label, manifest.labels, manifest.stretch, manifest.table):
+    for method in (manifest.path, manifest.label, manifest.labels, manifest.stretch):
         with pytest.raises(IndexError, match=rf"Row {index} of a manifest of 2 videos"):
             method(index)
     with pytest.raises(IndexError, match="manifest of 2 videos"):
@@ -148,13 +148,20 @@ def test_says_what_it_holds(rows, arguments, text):
         ("/data/x/../a.mp4", "/data/a.mp4"),
         ("..a/b.mp4", "/data/..a/b.mp4"),
         ("-a.mp4", "/data/-a.mp4"),
-        ("http://host/a.mp4", "/data/http:/host/a.mp4"),
         ("concat:a|b", "/data/concat:a|b"),
         ("x" * 300 + ".mp4", "/data/" + "x" * 300 + ".mp4"),
     ],
 )
 def test_paths_inside_the_root(given, kept):
     assert build([(given, [0])]).path(0) == kept
+
+
+@pytest.mark.parametrize("url", ["http://host/a.mp4", "s3://bucket/a.mp4", "file:///etc/passwd"])
+def test_urls_are_refused(url):
+    with pytest.raises(ManifestError, match="line 1: the path '.*' is a URL. Mount the store, or copy the videos to"):
+        build([(url, [0])], allow_outside_root=True)
+    with pytest.raises(ManifestError, match="`root` is '.*', a URL. Mount the store, or copy the videos to a disk"):
+        ManifestBuilder("train.csv", url)
 
 
 OUTSIDE = [

@@ -17,11 +17,10 @@ from PIL import Image
 from torch import Tensor
 
 from lightning_multigrid.cli.main import main
-from lightning_multigrid.sources.charades import Charades, FrameList
+from lightning_multigrid.sources.charades import Charades
 from lightning_multigrid.sources.kinetics import Kinetics
-from lightning_multigrid.sources.manifest import Manifest
+from lightning_multigrid.sources.manifest import Manifest, VideoSource
 from lightning_multigrid.sources.something_something import SomethingSomething
-from lightning_multigrid.sources.source import VideoSource
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.ucf_hmdb import HMDB51, UCF101
 from lightning_multigrid.sources.video_list import VideoList, read_manifest
@@ -102,7 +101,7 @@ def write_config(
 # --- The classes ---
 
 
-@pytest.mark.parametrize("kind", [Charades, FrameList, HMDB51, Kinetics, SomethingSomething, UCF101, VideoList])
+@pytest.mark.parametrize("kind", [Charades, HMDB51, Kinetics, SomethingSomething, UCF101, VideoList])
 def test_nothing_is_read_before_read(kind: type, tmp_path: Path) -> None:
     videos = kind(*[tmp_path / "missing"] * 2)
     assert isinstance(videos, VideoSource)
@@ -114,7 +113,6 @@ def test_nothing_is_read_before_read(kind: type, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "content"),
     [
-        (FrameList, "original_vido_id video_id frame_id path labels\nv 0 0 v/1.jpg 1\n"),
         (Kinetics, "label,youtube_id,time_start,time_end,split\nrun,aaaaaaaaaaa,1,2,val\n"),
         (VideoList, "v.mp4 1\n"),
     ],

@@ -6,7 +6,6 @@ import os
 import random
 import re
 import resource
-import threading
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torchvision.datasets.folder import make_dataset
 
-from lightning_multigrid.files import watched
 from lightning_multigrid.sources.manifest import Manifest
-from lightning_multigrid.sources.manifest_file import save_manifest
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.annotations import rows_of
-from tests.helpers.drives import nothing_is_in_memory
 from tests.helpers.mutations import check_rows, mutate, seeds
 
 
@@ -259,7 +255,7 @@ def test_reads_what_a_spreadsheet_writes(tmp_path_factory, rows, separator):
         ),
         pytest.param(
             'original_vido_id video_id frame_id path labels\na 0 0 a/1.jpg ""\n',
-            r"column original_vido_id\)\. Read it with `FrameList`",
+            r"column original_vido_id\)\. Read it with `Charades`",
             id="frame list",
         ),
         pytest.param(
@@ -566,30 +562,3 @@ def test_names_of_files_that_are_no_utf_8_are_read_as_they_are(tmp_path):
     (tmp_path / name).touch()
     [path] = [read_manifest(tmp_path / "list.csv", existing_only=True).path(0)]
     assert path == str(tmp_path / name)
-
-
-@pytest.mark.parametrize(
-    ("call", "source", "arguments"),
-    [
-        ("open", "list.csv", {}),
-        ("pread", "list.csv", {}),
-        ("listdir", "list.csv", {"existing_only": True}),
-        ("scandir", "classes", {}),
-        ("pread", "prepared", {}),
-    ],
-)
-def test_a_drive_that_is_gone_is_an_error_in_time(tmp_path, monkeypatch, call, source, arguments):
-    for folder in ("classes/run", "prepared"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "list.csv").write_text("run/a.mp4 0\n")
-    (tmp_path / "classes/run/a.mp4").touch()
-    save_manifest(read_manifest(tmp_path / "classes"), tmp_path / "classes" / "manifest.safetensors")
-    (tmp_path / "classes" / "manifest.safetensors").rename(tmp_path / "prepared" / "manifest.safetensors")
-    released, run, hanging = threading.Event(), watched._Threads.run, getattr(os, call)
-    monkeypatch.setattr(watched, "_hung", [])
-    monkeypatch.setattr(watched._Threads, "run", lambda self, job, timeout: run(self, job, timeout / 300))
-    nothing_is_in_memory(monkeypatch)
-    monkeypatch.setattr(os, call, lambda *args: (released.wait(), hanging(*args))[1])
-    with pytest.raises(ManifestError, match=rf"{source}.* can't be .*did not end within 0\.2 s, as on a network drive"):
-        read_manifest(tmp_path / source, **arguments)
-    released.set()

@@ -1,0 +1,80 @@
+"""A prepared video holds its table, or there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import av
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightning_multigrid.decode.frame_table import FrameTable
+from lightning_multigrid.decode.full_decode import make_table
+from lightning_multigrid.decode.own_table import append_table, own_table
+from lightning_multigrid.decode.reader import VideoReader
+from lightning_multigrid.files.watched import WatchedFile
+from tests.helpers.videos import number_of, numbered_frames, write_video
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory):
+    """The bytes of a video without and with its table, and the table."""
+    path = write_video(tmp_path_factory.mktemp("held") / "a.mp4", numbered_frames(20))
+    plain = path.read_bytes()
+    table = replace(make_table(path), made_from='of "a"', notes=("it is odd", "é"))
+    return plain, append_table(str(path), table), path.read_bytes()
+
+
+def read(path, data):
+    path.write_bytes(data)
+    return own_table(WatchedFile(str(path)))
+
+
+def test_a_table_is_read_as_it_was_written(held, tmp_path):
+    table = read(tmp_path / "a.mp4", held[2])
+    assert table.to_bytes() == held[1].to_bytes()
+    assert (table.made_from, table.notes, table.file_size) == ('of "a"', ("it is odd", "é"), len(held[2]))
+
+
+def test_a_reader_needs_no_other(held, tmp_path, monkeypatch):
+    (tmp_path / "a.mp4").write_bytes(held[2])
+    monkeypatch.setattr("lightning_multigrid.decode.full_decode.FullDecode.__init__", None)
+    with VideoReader(tmp_path / "a.mp4") as video:
+        assert video.table.made_from == 'of "a"'
+        assert number_of(video.read([17])[0].numpy()) == 17
+        assert not video.fallbacks
+
+
+def test_a_file_that_was_changed_behind_its_video_is_decoded_anew(held, tmp_path):
+    (tmp_path / "a.mp4").write_bytes(held[2][len(held[0]) :])  # the table alone is no video
+    assert len(read(tmp_path / "a.mp4", held[2][len(held[0]) :])) == 20
+    with pytest.raises(ValueError, match="no video, or damaged"):
+        VideoReader(tmp_path / "a.mp4")
+    (tmp_path / "a.mp4").write_bytes(held[0] + (12).to_bytes(4, "big") + b"free1234" + held[2][len(held[0]) :])
+    with VideoReader(tmp_path / "a.mp4") as video:
+        assert video.table.made_from == ""
+        assert number_of(video.read([17])[0].numpy()) == 17
+
+
+def test_players_skip_it(held, tmp_path):
+    for name, data in (("a", held[0]), ("b", held[2])):
+        (tmp_path / name).write_bytes(data)
+    with av.open(str(tmp_path / "a")) as one, av.open(str(tmp_path / "b")) as other:
+        packets = [[bytes(packet) for packet in file.demux(video=0)] for file in (one, other)]
+    assert packets[0] == packets[1]
+
+
+def test_what_has_none(held, tmp_path):
+    plain, _, whole = held
+    for data in (b"", b"123", b"\0\0\0\4", plain, whole + b"\0", whole[:-1], bytes(100), whole[-100:]):
+        assert read(tmp_path / "a.mp4", data) is None
+
+
+@given(st.data())
+def test_any_byte_of_the_box_may_be_wrong(held, tmp_path_factory, data):
+    plain, _, whole = held
+    place = data.draw(st.integers(len(plain), len(whole) - 1))
+    changed = whole[:place] + bytes([data.draw(st.integers(0, 255))]) + whole[place + 1 :]
+    found = read(tmp_path_factory.mktemp("changed") / "a.mp4", changed)
+    assert found is None if changed != whole else isinstance(found, FrameTable)
