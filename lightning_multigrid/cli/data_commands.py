@@ -51,7 +51,10 @@ def prepare_videos(
     max_bad_fraction: float = 0.25,
     keep_damaged: bool = False,
     short_side: int | None = None,
-    **encoding: Any,
+    crf: float = Encoding.crf,
+    preset: str = Encoding.preset,
+    gop: int = Encoding.gop,
+    b_frames: int = Encoding.b_frames,
 ) -> None:
     """Transcodes a dataset for training: small videos that decode several times faster, their list and frame tables.
 
@@ -79,12 +82,15 @@ def prepare_videos(
         keep_damaged: Write damaged videos as FFmpeg decodes them, too.
         short_side: Pixels of the shorter side, even; smaller videos keep their size. None is what the config's clips
             and views need, or 256 without a config.
-        **encoding: The other arguments of `Encoding`.
+        crf: Constant rate factor of x264, 0 (lossless) to 51: 6 more is about half the bytes.
+        preset: How much time x264 may take. It hardly matters to decoding.
+        gop: Frames from one keyframe to the next.
+        b_frames: Frames between two that others refer to; no frame refers to these.
     """
     splits = _videos("prepare", datamodule, source)
     if short_side is None:
         short_side = 256 if datamodule is None else needed_short_side(datamodule)
-    encoded = Encoding(short_side=short_side, **encoding)
+    encoded = Encoding(short_side, crf, preset, gop, b_frames)
     options: dict[str, Any] = {"part": part, "workers": workers, "timeout": timeout}
     options |= {"max_bad_fraction": max_bad_fraction, "keep_damaged": keep_damaged}
     written: dict[str, str] = {}

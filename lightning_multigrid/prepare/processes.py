@@ -27,8 +27,8 @@ TASK_SECONDS = 4 * 3600.0
 """Seconds that a task may take where nothing else is said. `limits.py` in `decode` bounds what a decode takes."""
 
 _NO_WORKERS = (
-    "Worker processes end before they begin to work. In a script, call this below "
-    '`if __name__ == "__main__":`, or give `workers=0`.'
+    "Worker processes end before they begin to work, or while they wait. In a script, call this below "
+    '`if __name__ == "__main__":`, or give `workers=0`. If the system ended them, run the same command again.'
 )
 # From outside, as when memory runs out; by others a process ends itself when it crashes on a file.
 _FROM_OUTSIDE = {signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM}

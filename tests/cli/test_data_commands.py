@@ -10,6 +10,7 @@ from PIL import Image
 
 from lightning_multigrid.cli import data_commands
 from lightning_multigrid.cli.main import main
+from lightning_multigrid.prepare import Encoding, prepare
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.videos import numbered_frames, write_video
 
@@ -37,7 +38,9 @@ RECIPE = Path(__file__).parents[2] / "examples" / "recipes" / "slowfast_multigri
 
 def test_prepare_a_folder(source, capsys):
     output = source / "prepared"
-    arguments = [f"--source={source / 'train'}", f"--output={output}", "--short_side=32", "--preset=ultrafast"]
+    encoding = Encoding(short_side=32, crf=30.0, preset="ultrafast", gop=12, b_frames=3)
+    options = [f"--{name}={value}" for name, value in vars(encoding).items()]
+    arguments = [f"--source={source / 'train'}", f"--output={output}", *options]
     main(["prepare", *arguments, *SERIAL])
     printed = capsys.readouterr().out
     assert printed.startswith("3 videos prepared: ")
@@ -45,6 +48,7 @@ def test_prepare_a_folder(source, capsys):
     assert read_manifest(output).classes == ("run", "swim")
     main(["prepare", *arguments, *SERIAL])
     assert capsys.readouterr().out.startswith("0 videos prepared, 3 were there: ")
+    assert prepare(read_manifest(source / "train"), output, encoding).kept == 3
 
 
 def test_prepare_all_splits_of_a_config(source, capsys):

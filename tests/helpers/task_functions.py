@@ -26,28 +26,8 @@ def misbehave(task):
         raise AttributeError("no such thing")
     if word == "hang":
         time.sleep(60)
-    if word == "siblings":  # ends the other workers, which have no task
-        for process in other_workers():
-            os.kill(process, signal.SIGKILL)
-        time.sleep(1)
     if word == "forever":  # says where it is, and works until it is not needed any more
         (Path(folder) / "process").write_text(str(os.getpid()))
         while True:
             time.sleep(0.05)
     return task
-
-
-def other_workers():
-    """The processes of the same parent that work for it, too."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            command = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if parent == os.getppid() and b"spawn_main" in command:
-            found.append(int(entry.name))
-    return found
