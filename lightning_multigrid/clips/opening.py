@@ -108,8 +108,10 @@ def frame_table(manifest: Manifest, row: int) -> FrameTable | None:
         data = manifest.tables.read(manifest.path(row))
         return FrameTable.from_bytes(data) if data else None
     except (OSError, ValueError) as error:
+        # Without the name of the file, which would make a warning of each.
+        why = getattr(error, "strerror", None) or error
         warnings.warn(
-            f"Frame tables in {manifest.tables.folder} are damaged: {error} Videos are read from their beginning, "
+            f"Frame tables in {manifest.tables.folder} are damaged: {why}. Videos are read from their beginning, "
             "which is slower. Make the tables again: run `lightning-multigrid index`.",
             stacklevel=2,
         )

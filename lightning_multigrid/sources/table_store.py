@@ -34,7 +34,7 @@ class TableStore:
         """Returns the table of a video, not checked; empty if there is none. An OSError if it can't be read."""
         try:
             file = WatchedFile(self._file(path), self.read_timeout)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return b""
         with closing(file):
             return file.read(0, file.size)
