@@ -105,7 +105,7 @@ def test_a_prepared_folder_may_be_copied(tmp_path):
     copy = load_manifest(tmp_path / "copy" / "manifest.json")
     assert copy.path(0) == str(tmp_path / "copy" / "videos" / "a.mp4")
     with open_row(copy, 0) as video:
-        assert (len(video), bool(video.table.made_from)) == (20, True)
+        assert (len(video), bool(video._video.table.made_from)) == (20, True)
 
 
 def test_of_several_labels_each_keeps_its_time(tmp_path):

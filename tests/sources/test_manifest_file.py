@@ -93,13 +93,13 @@ def test_what_is_not_on_disk_is_left_out(saved, tmp_path):
     assert (found.missing, found.prepared) == (len(PATHS) - 1, True)
 
 
-def test_the_data_module_takes_it_whatever_the_root_of_a_list(saved, tmp_path):
+def test_the_data_module_takes_it_beside_a_list(saved, tmp_path):
     (tmp_path / "list.csv").write_text("a.mp4 1\n")
-    data = VideoDataModule(train=str(saved), val=str(tmp_path / "list.csv"), root=tmp_path / "x")
+    data = VideoDataModule(train=str(saved), val=str(tmp_path / "list.csv"))
     data.setup("fit")
     assert data.num_classes == 2
     assert rows(data.manifests()["train"]) == rows(manifest(tmp_path))
-    assert data.manifests()["val"].path(0) == str(tmp_path / "x" / "a.mp4")
+    assert data.manifests()["val"].path(0) == str(tmp_path / "a.mp4")
 
 
 @pytest.mark.parametrize(
