@@ -29,7 +29,7 @@ from lightning_multigrid.cli.init import init
 from lightning_multigrid.cli.plan import Preview, count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.reports import plan_figure, save
+from lightning_multigrid.reports import plan_figure
 from lightning_multigrid.training import AtomicCheckpointIO, MultigridCallback
 from lightning_multigrid.video import PredictionWriter, VideoClassifier, VideoDataModule
 
@@ -87,7 +87,7 @@ def plan(
     else:
         say(planned.table(forecast))
     if plot is not None:
-        save(plan_figure(planned.schedule, planned.lrs, forecast.relative_costs()), plot)
+        plan_figure(planned.schedule, planned.lrs).savefig(plot, dpi=150)
         say(f"Drawn to {plot}.", sys.stderr)
 
 
@@ -114,7 +114,7 @@ def compare_baselines(
 
     Args:
         cli: Has read the config.
-        output: Folder for the runs, what they print, and `compare.png`.
+        output: Folder for the runs, and what they print.
         seeds: Runs of each kind, with seeds from 0.
         metric: What to compare, of what the validation logs; None is the first that is no loss.
         mode: What is better; None is `min` for names with `loss` or `err` in them.

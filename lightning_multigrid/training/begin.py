@@ -78,7 +78,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, ac
         Reporting(plan, trainer, report),
         EvaluationStatistics(plan, trainer, _estimate(arguments, trainer, loader), account),
         validations,
-        BaselineLR(plan, trainer, report.lr_curve, scales_decay, by_hand),
+        BaselineLR(plan, trainer, scales_decay, by_hand),
     )
     run = loader.loop = Run(plan, trainer, parts, report)
     _tell_plan(arguments, trainer, run, positions.following.names)
