@@ -16,7 +16,7 @@ _TABLES = "_tables_of_grid"
 
 
 class Following:
-    """What knows places in a module, and follows the grid of each mini-batch.
+    """What knows positions in a module, and follows the grid of each mini-batch.
 
     These are parts of known libraries (`ADAPTERS`), and every part, the module itself included, that has a method
     `set_grid(frames, size)`. On the baseline's grid the module is as it was: no attribute differs. On others, state
@@ -39,7 +39,7 @@ class Following:
 
     @property
     def names(self) -> list[str]:
-        """The classes of the parts with places, in their order in the module."""
+        """The classes of the parts with positions, in their order in the module."""
         parts = [*(part for part, _ in self._adapted if not isinstance(part, POOLS)), *self._own]
         return list(dict.fromkeys(type(part).__name__ for part in parts))
 

@@ -1,14 +1,14 @@
-"""Adapters for timm's transformers of images, which a video model calls for each frame: ViT, EVA and Hiera.
+"""Adapters for timm's transformers of images, which a video model calls for each frame: ViT and EVA.
 
 Tables are resized as timm's `resample_abs_pos_embed` does, bicubic with antialiasing; models with `dynamic_img_size` do
-it themselves. Rotary positions that count tokens are spread, so that token k of n has the place k N / n, which is what
+it themselves. Rotary positions that count tokens are spread, so that token k of n has the position k N / n, which is what
 timm's `ref_feat_shape` is for.
 """
 
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import lcm, prod
+from math import prod
 from typing import Any
 
 from torch import Tensor
@@ -79,29 +79,7 @@ def _counts_tokens(rope: Any) -> bool:
     return getattr(rope, "grid_type", "pixel" if rope.in_pixels else "index") == "index"
 
 
-def _hiera_tokens(model: Any, grids: Grids) -> list[int]:
-    tokens = zip(model.tokens_spatial_shape, model.patch_stride, strict=True)
-    return [grids.size(n * stride) // stride for n, stride in tokens]
-
-
-def _hiera_attributes(model: Any, grids: Grids) -> Mapping[str, Any]:
-    now = _hiera_tokens(model, grids)
-    units = [n // unit for n, unit in zip(now, model.mask_unit_size, strict=True)]
-    return {"tokens_spatial_shape": now, "mask_spatial_shape": units, "unroll.size": now}
-
-
-def _hiera_tables(model: Any, grids: Grids) -> Mapping[str, Any]:
-    if model.pos_embed is None or model.pos_embed_win is not None:  # Hiera resizes those of windows itself
-        return {}
-    return {"pos_embed": Table(tuple(model.tokens_spatial_shape), tuple(_hiera_tokens(model, grids)), antialias=True)}
-
-
-def _hiera_divisors(model: Any) -> tuple[int, int]:
-    return 1, lcm(*(a * b for a, b in zip(model.patch_stride, model.mask_unit_size, strict=True)))
-
-
 ADAPTERS = {
     "timm.VisionTransformer": Adapter(_vit_attributes, _vit_tables),
     "timm.Eva": Adapter(_eva_attributes, _eva_tables),
-    "timm.Hiera": Adapter(_hiera_attributes, _hiera_tables, _hiera_divisors),
 }

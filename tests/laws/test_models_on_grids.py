@@ -15,7 +15,7 @@ from torchvision.models.video.swin_transformer import SwinTransformer3d
 
 from lightning_multigrid import MultigridCallback
 from tests.helpers.sampling import sampled
-from tests.helpers.tiny import SMALL_HIERA, Module, clips, fit
+from tests.helpers.tiny import Module, clips, fit
 
 FRAMES, SIZE = 8, 32
 
@@ -49,22 +49,11 @@ def vit(name="vit_tiny_patch16_224", **settings):
     return PerFrame(name, patch_size=8, embed_dim=16, depth=1, num_heads=2, **settings)
 
 
-def hiera(name):
-    return PerFrame(name, **SMALL_HIERA)
-
-
 def pytorchvideo(module, builder, **settings):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it scripts functions when it is imported
         module = pytest.importorskip(f"pytorchvideo.models.{module}")
     return getattr(module, builder)(**settings)
-
-
-def pv_mvit(**settings):
-    pools = {"pool_q_stride_size": [[0, 1, 2, 2]], "pool_kv_stride_adaptive": [1, 2, 2], "pool_kvq_kernel": [3, 3, 3]}
-    builder = "create_multiscale_vision_transformers"
-    shape = {"spatial_size": SIZE, "temporal_size": FRAMES, "depth": 1, "patch_embed_dim": 8, "head_num_classes": 4}
-    return pytorchvideo("vision_transformers", builder, **shape, **pools, **settings)
 
 
 def x3d():
@@ -118,18 +107,13 @@ MODELS = {
     "timm EVA axial": lambda: vit("vit_small_patch16_rope_224"),
     "timm EVA axial dynamic": lambda: vit("vit_small_patch16_rope_224", dynamic_img_size=True),
     "timm DINOv3": lambda: vit("vit_small_patch16_dinov3"),
-    "timm Hiera": lambda: hiera("hiera_tiny_224"),
-    "timm Hiera windows": lambda: hiera("hiera_small_abswin_256"),
-    "pytorchvideo MViT": pv_mvit,
-    "pytorchvideo MViT joint": lambda: pv_mvit(sep_pos_embed=False),
-    "pytorchvideo MViT of means": lambda: pv_mvit(cls_embed_on=False),
     "pytorchvideo X3D": x3d,
     "pytorchvideo head of Slow": head_of_resnets,
     "pytorchvideo Slow": slow,
     "pytorchvideo SlowFast": SlowFast,
 }
 # One of each way to know positions, by library, and a pool of a fixed size.
-SAMPLE = "timm EVA mixed", "timm Hiera windows", "pytorchvideo head of Slow"
+SAMPLE = "timm EVA mixed", "torchvision MViT v1", "pytorchvideo head of Slow"
 
 
 class Script(Module):
