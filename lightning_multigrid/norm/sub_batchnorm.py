@@ -353,9 +353,9 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
 
     A class derived from `nn.BatchNorm1d`, `2d` or `3d` keeps its own `forward`, and the statistics in it are those of
     sub-mini-batches, if it calls `super().forward` once with its input, or is timm's `BatchNormAct2d`. Those that do
-    otherwise (frozen, quantised, with statistics of their own) are left alone: `left_alone` names them. So is `nn.SyncBatchNorm`. Lazy layers become plain BatchNorm in their first forward;
-    convert after it. `nn.SyncBatchNorm.convert_sync_batchnorm` (Lightning's `sync_batchnorm=True`) replaces converted
-    layers by its own.
+    otherwise (frozen, quantised, with statistics of their own) are left alone: `left_alone` names them. So is
+    `nn.SyncBatchNorm`. Lazy layers become plain BatchNorm in their first forward; convert after it.
+    `nn.SyncBatchNorm.convert_sync_batchnorm` (Lightning's `sync_batchnorm=True`) replaces converted layers by its own.
 
     Args:
         module: A layer or a model.

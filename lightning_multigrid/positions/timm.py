@@ -1,8 +1,8 @@
 """Adapters for timm's transformers of images, which a video model calls for each frame: ViT and EVA.
 
 Tables are resized as timm's `resample_abs_pos_embed` does, bicubic with antialiasing; models with `dynamic_img_size` do
-it themselves. Rotary positions that count tokens are spread, so that token k of n has the position k N / n, which is what
-timm's `ref_feat_shape` is for.
+it themselves. Rotary positions that count tokens are spread, so that token k of n has the position k N / n, which is
+what timm's `ref_feat_shape` is for.
 """
 
 import copy

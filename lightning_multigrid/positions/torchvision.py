@@ -1,6 +1,7 @@
 """Adapters for torchvision's video transformers, MViT and Swin3D.
 
-MViT v1 has tables of positions. v2 has tables of distances, which torchvision interpolates itself once it knows the grid.
+MViT v1 has tables of positions. v2 has tables of distances, which torchvision interpolates itself once it knows the
+grid.
 
 Swin3D counts distances in tokens, and needs no adapter for time. But where a map is smaller than the window in space,
 torchvision numbers the pairs of tokens as if their rows were as wide as the window, and reads the biases of other

@@ -1,9 +1,10 @@
 """Adapters for the video models of `transformers`: VideoMAE, TimeSformer, ViViT and V-JEPA 2.
 
 VideoMAE's and ViViT's tables are resized as their authors do: bicubic in space, then linear in time. TimeSformer
-resizes its tables itself. V-JEPA 2's rotary attention computes integer positions from the number of a token. On a coarser
-grid they are multiplied, so that token k of n has the position k N / n, as the authors do for other resolutions (`vjepa2`,
-action-conditioned predictor). Centres need no alignment: that adds a constant, and rotary attention sees differences.
+resizes its tables itself. V-JEPA 2's rotary attention computes integer positions from the number of a token. On a
+coarser grid they are multiplied, so that token k of n has the position k N / n, as the authors do for other resolutions
+(`vjepa2`, action-conditioned predictor). Centres need no alignment: that adds a constant, and rotary attention sees
+differences.
 """
 
 import copy
