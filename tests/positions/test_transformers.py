@@ -234,24 +234,3 @@ def test_vjepa2_keeps_the_type_of_its_weights():
     model = make("VJEPA2").bfloat16()
     on_grid(model, 2, 24)
     assert model(clips(2, 24).bfloat16()).logits.dtype == torch.bfloat16
-
-
-@pytest.mark.slow  # `test_compiled_there_is_a_graph_for_each_grid` of `test_following.py` is the sample
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_a_graph_for_each_grid(name):
-    model, made = make(name), []
-
-    def backend(graph, inputs):
-        made.append(graph)
-        return graph.forward
-
-    torch.compiler.reset()
-    following = Following(model, FRAMES, SIZE)
-    compiled = torch.compile(model, backend=backend, dynamic=False)
-    for _ in range(2):
-        for count, grid in enumerate([(FRAMES, SIZE), (4, 16), (2, 24)], 1):
-            following.set_grid(*grid)
-            with torch.no_grad():
-                assert_close(compiled(clips(*grid)).logits, model(clips(*grid)).logits)
-            assert len(made) in (count, 3)
-    torch.compiler.reset()
