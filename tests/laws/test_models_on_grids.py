@@ -1,4 +1,4 @@
-"""Models of torchvision, timm and pytorchvideo in a script that knows nothing of multigrid, on every planned grid."""
+"""Models of other libraries in a script that knows nothing of multigrid, on every planned grid."""
 
 import copy
 import warnings
@@ -14,6 +14,7 @@ from torchvision.models.video.mvit import MSBlockConfig
 from torchvision.models.video.swin_transformer import SwinTransformer3d
 
 from lightning_multigrid import MultigridCallback
+from lightning_multigrid.models.wrapped import hugging_face
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, clips, fit
 
@@ -47,6 +48,22 @@ class PerFrame(nn.Module):
 
 def vit(name="vit_tiny_patch16_224", **settings):
     return PerFrame(name, patch_size=8, embed_dim=16, depth=1, num_heads=2, **settings)
+
+
+def of_transformers(kind, **settings):
+    pytest.importorskip("transformers")
+    settings |= {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 8}
+    return hugging_face(kind, 4, settings)
+
+
+def images(kind, **settings):
+    return of_transformers(kind, num_frames=FRAMES, image_size=SIZE, intermediate_size=16, **settings)
+
+
+def vjepa2():
+    predictor = {"pred_hidden_size": 24, "pred_num_hidden_layers": 1, "pred_num_attention_heads": 2}
+    clip = {"frames_per_clip": FRAMES, "crop_size": SIZE, "tubelet_size": 2, "mlp_ratio": 1, "num_pooler_layers": 1}
+    return of_transformers("vjepa2", **clip, **predictor)
 
 
 def pytorchvideo(module, builder, **settings):
@@ -107,13 +124,23 @@ MODELS = {
     "timm EVA axial": lambda: vit("vit_small_patch16_rope_224"),
     "timm EVA axial dynamic": lambda: vit("vit_small_patch16_rope_224", dynamic_img_size=True),
     "timm DINOv3": lambda: vit("vit_small_patch16_dinov3"),
+    "transformers VideoMAE": lambda: images("videomae", tubelet_size=2),
+    "transformers TimeSformer": lambda: images("timesformer"),
+    "transformers ViViT": lambda: images("vivit", tubelet_size=[2, 8, 8]),
+    "transformers V-JEPA 2": vjepa2,
     "pytorchvideo X3D": x3d,
     "pytorchvideo head of Slow": head_of_resnets,
     "pytorchvideo Slow": slow,
     "pytorchvideo SlowFast": SlowFast,
 }
 # One of each way to know positions, by library, and a pool of a fixed size.
-SAMPLE = "timm EVA mixed", "torchvision MViT v1", "pytorchvideo head of Slow"
+SAMPLE = (
+    "timm EVA mixed",
+    "torchvision MViT v1",
+    "transformers VideoMAE",
+    "transformers V-JEPA 2",
+    "pytorchvideo head of Slow",
+)
 
 
 class Script(Module):

@@ -1,7 +1,6 @@
 """Times of steps, and the verdict on the loader: on simulated queues, and in trainings of a known speed."""
 
 import random
-import re
 import time
 from functools import partial
 
@@ -252,9 +251,3 @@ def test_a_slow_dataset_is_called_the_limit_and_a_fast_one_is_not(reading, stepp
         # Each of 8 clips takes 30 ms to read and 2.5 ms of a step; without workers a step waits for the reading.
         assert "this phase needs 400 clips/s on each device, the loader gives 33 (0 workers)" in sentences[0]
         assert "clips that are stored smaller" in sentences[0]
-
-
-def test_slow_workers_are_called_the_limit(caplog):
-    (sentence,) = sentences_of(Slow(partial(time.sleep, 0.015)), Steady(partial(time.sleep, 0.002)), 2, caplog)
-    given = int(re.search(r"this phase needs \d+ .* gives (\d+) \(2 workers\)", sentence)[1])
-    assert given <= 2 / 0.015 * 1.3  # a busy machine is slower than this, never faster

@@ -66,16 +66,6 @@ def test_each_shape_of_a_stage_has_the_same_number_of_iterations():
         assert max(stage) / min(stage) < 1.003
 
 
-def test_phases_of_an_inexact_sum_end_on_the_epoch_exactly():
-    # Thirds and sevenths do not add up in floating point.
-    schedule = MultigridSchedule(
-        Baseline(BatchShape(2, 12, 96), epochs=7, milestones=(Fraction(7, 3), 4.9)), epoch_factor=1.1
-    )
-    assert schedule.phases[-1].end_epoch == schedule.epochs == 8
-    assert schedule.phases[0].start_epoch == 0
-    assert all(a.end_epoch == b.start_epoch for a, b in pairwise(schedule.phases))
-
-
 @pytest.mark.parametrize(
     ("epochs", "factor", "total"), [(1, 1.5, 2), (3, 1.5, 4), (10, 0.01, 1), (10, 2, 20), (4, 1, 4)]
 )
@@ -230,50 +220,12 @@ def test_clock_rises_from_start_to_end_and_phases_tile_the_training(epochs, shar
 # --- Steps ---
 
 
-def test_position_decides_the_shape_and_a_base_shape_changes_inside_an_epoch():
-    schedule = MultigridSchedule(Baseline(BatchShape(1, 4, 32), epochs=4, milestones=(2,)), short_cycle=OFF_SHORT)
-    boundary = schedule.phases[0].end_epoch
-    steps = [(epoch, step) for epoch in range(schedule.epochs) for step in Plan(schedule, 1000).epoch(epoch)]
-    for epoch, step in steps:
-        position = epoch + Fraction(step.offset, 1000)
-        assert (step.phase == 0) == (position < boundary)
-    assert boundary.denominator != 1
-
-
-@given(st.integers(1, 6), st.integers(70, 400), st.integers(1, 4), st.booleans(), st.integers(1, 5))
-@settings(max_examples=200, deadline=None)
-def test_an_epoch_is_covered_without_gaps(clips, total, accumulate, drop_last, epochs):
-    schedule = MultigridSchedule(
-        Baseline(BatchShape(clips, 8, 64), epochs + 1, (0.5, epochs)), LongCycle(((0.5, 0.5), (1, 1)))
-    )
-    for epoch in range(schedule.epochs + 1):
-        steps = Plan(schedule, total, accumulate=accumulate, drop_last=drop_last).epoch(epoch)
-        offsets = [step.offset for step in steps]
-        assert offsets == [sum(step.shape.clips for step in steps[:i]) for i in range(len(steps))]
-        seen = sum(step.shape.clips for step in steps)
-        if drop_last:
-            assert all(step.shape in schedule.grids for step in steps)
-            assert total - seen < max(shape.clips for shape in schedule.grids)
-        else:
-            assert seen == total
-            assert all(step.shape in schedule.grids for step in steps[:-1])
-
-
 def test_short_cycle_starts_anew_each_epoch_and_advances_per_optimizer_step():
     schedule = MultigridSchedule(Baseline(BatchShape(1, 4, 64), epochs=2))
     for epoch in (0, 1):
         sizes = [step.shape.size for step in Plan(schedule, 30, accumulate=2).epoch(epoch)]
         # 2 x (4 + 2 + 1) clips twice, and the 2 that are left
         assert sizes == [32, 32, 45, 45, 64, 64, 32, 32, 45, 45, 64, 64, 32]
-
-
-def test_micro_batches_of_an_optimizer_step_share_shape_and_phase():
-    schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 64), epochs=3, milestones=(1, 2)))
-    for epoch in range(schedule.epochs):
-        steps = Plan(schedule, 501, accumulate=3).epoch(epoch)
-        for start in range(0, len(steps), 3):
-            window = steps[start : start + 3]
-            assert len({(s.shape.frames, s.shape.size, s.phase, s.lr_scale) for s in window}) == 1
 
 
 def test_sub_mini_batches_grow_with_the_short_cycle_only():
