@@ -78,16 +78,18 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Adapter:
-    """What has to change in a module of a class on a grid that is not the baseline's, by names of attributes.
+class Made:
+    """A table that a function makes for the current grid, instead of being resized."""
 
-    `attributes` are neither parameters nor buffers; they are set for the mini-batches of a grid, and given back
-    afterwards. `tables` says how parameters and buffers are resized for whoever reads them meanwhile; the gradient
-    flows to the whole ones.
-    """
-
-    attributes: Callable[[Any, Grids], Mapping[str, Any]] = lambda module, grids: {}
-    tables: Callable[[Any, Grids], Mapping[str, Table]] = lambda module, grids: {}
+    resized: Callable[[Tensor], Tensor]
 
 
-RESIZES_ITSELF = Adapter()  # of a class that brings its tables to the grid of what it gets
+# What has to change in a module of a class on a grid that is not the baseline's, by names of attributes. A parameter or
+# a buffer has a table: whoever reads it meanwhile gets it resized, and the gradient flows to the whole one. Another
+# attribute has a value, which is set for the mini-batches of the grid, and given back afterwards.
+Adapter = Callable[[Any, Grids], Mapping[str, Table | Made | Any]]
+
+
+def resizes_itself(module: Any, grids: Grids) -> Mapping[str, Any]:
+    """The adapter of a class that brings its tables to the grid of what it gets."""
+    return {}
