@@ -104,8 +104,6 @@ def _plan_loader(
         )
     if isinstance(dataset, FixedClips):
         dataset.divisor = plan.schedule.size_divisor
-        for grid in plan.schedule.grids:
-            dataset.check(grid.frames)
     in_order = range(int(recipe.available * world))
     order = (lambda epoch: in_order) if trainer.overfit_batches else order_of(script, seed)  # type: ignore[attr-defined]
     return MultigridLoader(dataset, MultigridSampler(plan, order, rank=trainer.global_rank), script)
