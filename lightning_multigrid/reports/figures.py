@@ -56,7 +56,7 @@ def _draw_shapes(axes: Axes, schedule: MultigridSchedule) -> None:
     for phase in schedule.phases:
         clips = [shape.clips for shape in schedule.cycle(phase.shape)]
         start, end = float(phase.start_epoch), float(phase.end_epoch)
-        colour, label = colours[phase.shape], labels.pop(phase.shape, None)
+        colour, label = colours[phase.shape], labels.pop(phase.shape, "_nolegend_")
         axes.fill_between([start, end], min(clips), max(clips), color=colour, alpha=0.2, linewidth=0)
         axes.hlines(phase.shape.clips, start, end, color=colour, linewidth=3, label=label)
     every = sorted({shape.clips for shape in schedule.grids} | {schedule.baseline.shape.clips})
