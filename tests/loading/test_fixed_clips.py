@@ -48,11 +48,6 @@ def test_pixels_are_resized_bilinearly_and_keep_the_aspect_ratio():
     assert torch.equal(small[:, 2], interpolate(clip[None, :, 2], size=(4, 6), mode="bilinear")[0])
 
 
-def test_a_clip_on_the_grid_is_returned_as_it_is():
-    clip = torch.rand(3, 4, 6, 6)
-    assert reduce_clip(clip, request(4, 6)) is clip
-
-
 @pytest.mark.parametrize("layout", ["CTHW", "TCHW", "THWC", "HWTC"])
 def test_every_layout_gives_the_same_clip(layout):
     clip = torch.rand(3, 8, 10, 12)

@@ -554,8 +554,3 @@ def test_groups_are_neighbours_and_all_ranks_have_one(world, data):
     assert [rank for group in groups for rank in group] == list(range(world))
     assert {len(group) for group in groups[:-1]} <= {least}
     assert least <= len(groups[-1]) < 2 * least
-
-
-@pytest.mark.parametrize(("world", "least"), GROUPS)
-def test_groups_of_few_ranks(world, least):
-    assert _partition(world, least) == GROUPS[world, least]

@@ -220,14 +220,6 @@ def test_clock_rises_from_start_to_end_and_phases_tile_the_training(epochs, shar
 # --- Steps ---
 
 
-def test_short_cycle_starts_anew_each_epoch_and_advances_per_optimizer_step():
-    schedule = MultigridSchedule(Baseline(BatchShape(1, 4, 64), epochs=2))
-    for epoch in (0, 1):
-        sizes = [step.shape.size for step in Plan(schedule, 30, accumulate=2).epoch(epoch)]
-        # 2 x (4 + 2 + 1) clips twice, and the 2 that are left
-        assert sizes == [32, 32, 45, 45, 64, 64, 32, 32, 45, 45, 64, 64, 32]
-
-
 def test_sub_mini_batches_grow_with_the_short_cycle_only():
     # Sec. 3.2: 8, and 16 or 32 where the short cycle makes the mini-batch 2x or 4x larger.
     schedule = MultigridSchedule(KINETICS)
@@ -273,17 +265,6 @@ def test_steps_and_their_counts_follow_the_definition(clips, total, accumulate, 
         assert [(step.phase, step.shape, step.offset) for step in plan.epoch(epoch)] == wanted
         assert plan.count_shapes(epoch) == Counter(shape for _, shape, _ in wanted)
         assert plan.batches_of(epoch) == len(wanted)
-
-
-def test_tail_is_a_smaller_batch_or_dropped():
-    schedule = MultigridSchedule(Baseline(BatchShape(4, 8, 64), epochs=1), short_cycle=OFF_SHORT)
-    assert [step.shape.clips for step in Plan(schedule, 10).epoch(0)] == [4, 4, 2]
-    assert [step.shape.clips for step in Plan(schedule, 10, drop_last=True).epoch(0)] == [4, 4]
-
-
-def test_after_the_end_the_last_phase_goes_on():
-    schedule = MultigridSchedule(KINETICS)
-    assert {step.phase for step in Plan(schedule, 1000).epoch(schedule.epochs + 3)} == {12}
 
 
 def test_too_few_clips_for_the_first_mini_batch_are_refused():
@@ -446,12 +427,3 @@ def test_a_tail_counts_by_its_clips_but_at_least_for_a_step_of_the_baseline(clip
         assert [part.gradient_scale for part in step] == [pytest.approx(wanted)] * len(step)
         if start + accumulate < len(steps):
             assert step[0].gradient_scale == 1
-
-
-def test_one_clip_at_the_end_of_an_epoch_no_longer_counts_for_64():
-    """9,537 clips, as UCF101 has, in mini-batches of 8: epochs end with a single clip at 8 times the LR."""
-    schedule = MultigridSchedule(Baseline(BatchShape(8, 16, 112), epochs=30, milestones=(15, 25)))
-    tails = [Plan(schedule, 9537).epoch(epoch)[-1] for epoch in range(schedule.epochs)]
-    assert min(tail.shape.clips for tail in tails) == 1
-    for tail in tails:
-        assert tail.lr_scale * tail.gradient_scale <= max(1, tail.shape.clips / 8)
