@@ -109,7 +109,7 @@ def clip_dataset(dataset: Dataset[Any]) -> ClipDataset | None:
 
 
 class _Parts:
-    """Clips of clip datasets of one baseline grid, by their places in all of them, one after the other."""
+    """Clips of clip datasets of one baseline grid, by their numbers in all of them, one after the other."""
 
     def __init__(self, parts: Sequence[ClipDataset], indices: Sequence[int]) -> None:
         grids = {(part.frames, part.size, part.stride) for part in parts}
