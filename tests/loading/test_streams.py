@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
-from lightning_multigrid import MultigridCallback, ShortCycle
+from lightning_multigrid import MultigridCallback
 from lightning_multigrid.loading import StreamSamples
 from tests.helpers.scripts import QUIET
 from tests.helpers.small_scripts import CLIPS, Script, clip, label
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
 
-LENGTH = {"clips_per_epoch": CLIPS, "short_cycle": ShortCycle()}  # as small as the clips of other tests
+LENGTH = {"clips_per_epoch": CLIPS}
 
 
 class Stream(IterableDataset):
