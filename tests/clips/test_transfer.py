@@ -326,5 +326,5 @@ def forgotten() -> Iterator[None]:
 def test_the_death_of_a_worker_is_torchs_error() -> None:
     sampler = MultigridSampler(Plan(SCHEDULE, 66), lambda epoch: range(66))
     loader = MultigridLoader(Dying(), sampler, DataLoader(Dying(), num_workers=2))
-    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid.*killed by signal"):
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid"):
         list(loader)
