@@ -55,7 +55,7 @@ def plan(
         devices: GPUs, of all nodes; None is what the config says.
         step_time: Seconds of a baseline step on one device; FLOPs give those of other steps.
         measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
-        plot: Draw shapes and LR, as Figure 2 of the paper, and the costs of grids to this file (.png, .svg, .pdf).
+        plot: Draw shapes and LR, as Figure 2 of the paper, to this file (.png, .svg, .pdf).
         json: Print JSON instead of a table.
         like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
     """

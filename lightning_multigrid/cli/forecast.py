@@ -7,7 +7,7 @@ the FLOPs, or from step times of every grid that were measured on clips of noise
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from statistics import median
