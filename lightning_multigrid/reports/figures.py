@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, pairwise
@@ -25,6 +26,15 @@ class LRPoint:
     position: float
     lr: float
     baseline_lr: float
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Writes a figure in the format that the suffix of the path asks for."""
+    formats = figure.canvas.get_supported_filetypes()
+    suffix = os.path.splitext(path)[1].lstrip(".").lower()
+    if suffix not in formats:
+        raise ValueError(f"The name of a figure must end in one of .{', .'.join(sorted(formats))}, got {path}.")
+    figure.savefig(path, dpi=150)
 
 
 def plan_figure(schedule: MultigridSchedule, lrs: Sequence[LRPoint]) -> Figure:

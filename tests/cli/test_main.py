@@ -227,7 +227,7 @@ def test_plan_refusals(tmp_path, capsys):
     assert "got 1 and `--measure`" in failure(capsys, [*args, "--step_time=1", "--measure"])
     said = failure(capsys, ["plan", "--like", "kinetics"])
     assert "argument --like: invalid choice: 'kinetics' (choose from 'charades-slowfast', 'kinetics-i3d'" in said
-    assert "Format 'doc' is not supported" in failure(capsys, [*args, "--plot=plan.doc"])
+    assert "The name of a figure must end in one of" in failure(capsys, [*args, "--plot=plan.doc"])
 
 
 def test_plan_names_the_grid_that_a_model_refuses(tmp_path, capsys):
