@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-from lightning_multigrid.reports import BASELINE, MULTIGRID, Comparison, RunRecord, save
+from lightning_multigrid.reports import BASELINE, MULTIGRID, Comparison, RunRecord
 
 HERE = Path(__file__).parent
 RESULTS, ROOT = HERE.parent / "results", HERE.parents[1]
@@ -112,7 +112,7 @@ def draw(task: str, file: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
     figure.tight_layout()
-    save(figure, file)
+    figure.savefig(file, dpi=150)
 
 
 def train(task: str, seeds: int) -> None:

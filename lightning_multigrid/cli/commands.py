@@ -55,7 +55,7 @@ def plan(
         devices: GPUs, of all nodes; None is what the config says.
         step_time: Seconds of a baseline step on one device; FLOPs give those of other steps.
         measure: Measure the steps of every shape on this machine's GPU, or its CPU, on clips of noise.
-        plot: Draw shapes and LR, as Figure 2 of the paper, and the costs of grids to this file (.png, .svg, .pdf).
+        plot: Draw shapes and LR, as Figure 2 of the paper, to this file (.png, .svg, .pdf).
         json: Print JSON instead of a table.
         like: Name of a recipe of the paper to plan instead of a config, such as kinetics-slowfast.
     """
@@ -87,7 +87,7 @@ def plan(
     else:
         say(planned.table(forecast))
     if plot is not None:
-        save(plan_figure(planned.schedule, planned.lrs, forecast.relative_costs()), plot)
+        save(plan_figure(planned.schedule, planned.lrs), plot)
         say(f"Drawn to {plot}.", sys.stderr)
 
 
@@ -114,7 +114,7 @@ def compare_baselines(
 
     Args:
         cli: Has read the config.
-        output: Folder for the runs, what they print, and `compare.png`.
+        output: Folder for the runs, and what they print.
         seeds: Runs of each kind, with seeds from 0.
         metric: What to compare, of what the validation logs; None is the first that is no loss.
         mode: What is better; None is `min` for names with `loss` or `err` in them.

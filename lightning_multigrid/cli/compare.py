@@ -12,7 +12,7 @@ from typing import Any, Literal
 import yaml
 
 from lightning_multigrid.cli.terminal import say
-from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison, RunRecord, cpu_seconds, save
+from lightning_multigrid.reports import BASELINE, MULTIGRID, SHORTENED, Comparison, RunRecord, cpu_seconds
 from lightning_multigrid.schedule import duration
 
 Config = dict[str, Any]
@@ -29,13 +29,13 @@ def compare(
     mode: str | None = None,
     clock: Literal["wall", "cpu"] = "wall",
 ) -> Comparison:
-    """Trains what is missing in a folder, each run as a command of its own; prints a table, and draws a figure.
+    """Trains what is missing in a folder, each run as a command of its own; prints a table.
 
     A run whose file is there is not repeated, so an interrupted comparison continues.
 
     Args:
         config: A whole config of `fit`, as plain values.
-        folder: For the files of the runs, their checkpoints and what they print, and `compare.png`.
+        folder: For the files of the runs, their checkpoints and what they print.
         seeds: Runs of each kind, with seeds from 0.
         metric: What to compare, of what the script logs in validation.
         mode: `max` or `min`: what is better.
@@ -63,10 +63,6 @@ def compare(
             Comparison(folder, metric, mode, clock)  # refuses a metric that is not logged
     comparison = Comparison(folder, metric, mode, clock)
     say(str(comparison))
-    try:
-        save(comparison.figure(), folder / "compare.png")
-    except ModuleNotFoundError as error:  # matplotlib
-        say(str(error))
     return comparison
 
 

@@ -7,7 +7,7 @@ the FLOPs, or from step times of every grid that were measured on clips of noise
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from statistics import median
@@ -99,17 +99,6 @@ class Forecast:
     def gflops(self, shape: BatchShape) -> float | None:
         """Returns billions of multiply-adds of a forward of one clip; None if they are not known."""
         return self.of_clip[shape.clip] / 1e9 if self.of_clip else None
-
-    def relative_costs(self) -> dict[str, dict[BatchShape, float]]:
-        """Returns kinds of cost, those that are known: of a step on each grid, relative to a step of the baseline."""
-        kinds: dict[str, Callable[[BatchShape], float | None]] = {
-            "FLOPs" if self.of_clip else "FLOPs (b t s^2)": self.flops
-        }
-        if len(self.step_seconds) > 1:
-            kinds["measured time"] = self.seconds
-        baselines = {name: of(self.schedule.baseline.shape) or 1.0 for name, of in kinds.items()}
-        grids = self.schedule.grids
-        return {name: {grid: (of(grid) or 0.0) / baselines[name] for grid in grids} for name, of in kinds.items()}
 
     def clip_flops(self, phase: Phase) -> float:
         """Returns multiply-adds (or points, see `flops`) of a clip's forward, on average over a phase's clips."""

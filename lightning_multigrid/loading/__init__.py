@@ -6,7 +6,7 @@ dataset come to a grid in `fixed_clips.py`, `samples.py` and `reduction.py`; `st
 """
 
 from lightning_multigrid.loading.fixed_clips import FixedClips, clip_dataset
-from lightning_multigrid.loading.loader import MultigridLoader, ScriptLoader, WorkerError, in_worker, same_loader
+from lightning_multigrid.loading.loader import MultigridLoader, ScriptLoader, in_worker, same_loader, sendable
 from lightning_multigrid.loading.order import epoch_order, order_of
 from lightning_multigrid.loading.randomness import derive_seed, reseed, seeded
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, visits
@@ -15,15 +15,5 @@ from lightning_multigrid.loading.samples import SampleParts
 from lightning_multigrid.loading.streams import StreamSamples, stream_loader
 
 __all__ = ["ClipDataset", "ClipRequest", "FixedClips", "MultigridLoader", "MultigridSampler"]
-__all__ += ["SampleParts", "ScriptLoader", "StreamSamples", "WorkerError", "clip_dataset"]
-__all__ += [
-    "derive_seed",
-    "epoch_order",
-    "in_worker",
-    "order_of",
-    "reseed",
-    "same_loader",
-    "seeded",
-    "stream_loader",
-    "visits",
-]
+__all__ += ["SampleParts", "ScriptLoader", "StreamSamples", "clip_dataset", "derive_seed", "epoch_order"]
+__all__ += ["in_worker", "order_of", "reseed", "same_loader", "seeded", "sendable", "stream_loader", "visits"]

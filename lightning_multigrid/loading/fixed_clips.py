@@ -16,9 +16,9 @@ from typing import Any, cast
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from lightning_multigrid.loading.randomness import derive_seed, own_generators, reseed_own, seed_host, seeded
-from lightning_multigrid.loading.reduction import baseline_grid, draw_frames
+from lightning_multigrid.loading.reduction import baseline_grid
 from lightning_multigrid.loading.requests import ClipDataset, ClipRequest, read_clips
-from lightning_multigrid.loading.samples import Name, Path, SampleParts, shown
+from lightning_multigrid.loading.samples import Name, SampleParts, shown
 
 
 class FixedClips:
@@ -56,7 +56,7 @@ class FixedClips:
         self.dataset = dataset
         self._parts, self.divisor = SampleParts(layout, clips, follow or {}), 1
         try:
-            self.first, self.frames, self.size, self._lengths, unsure = look(self._look)
+            self.first, self.frames, self.size, unsure = look(self._look)
         except ValueError as error:
             raise ValueError(f"{type(dataset).__name__}: {error}") from error
         for name in unsure:
@@ -67,24 +67,18 @@ class FixedClips:
                 stacklevel=2,
             )
 
-    def _look(self) -> tuple[int, int, int, dict[Path, int], list[str]]:
-        """The first sample that is not None: its index, its grid, the frames of its clips, what may count frames."""
+    def _look(self) -> tuple[int, int, int, list[str]]:
+        """The first sample that is not None: its index, its grid, and what may count frames."""
         with seeded(0):
             read = ((index, self.dataset[index]) for index in range(min(100, len(self))))
             first, sample = next((pair for pair in read if pair[1] is not None), (0, None))
         found = self._parts.check(sample)
         frames, size = baseline_grid(found)
         self._parts.reduced(sample, ClipRequest(0, frames, size, seed=0))  # refuses what can't follow
-        lengths = {path: clip.lengths["T"] for path, clip in found.items() if "T" in clip.axes}
-        return first, frames, size, lengths, [shown(path) for path in self._parts.maybe_frames(sample)]
+        return first, frames, size, [shown(path) for path in self._parts.maybe_frames(sample)]
 
     def __len__(self) -> int:
         return len(cast("Sized", self.dataset))
-
-    def check(self, frames: int) -> None:
-        """Refuses a number of frames on which the clips of a sample can't keep their ratio."""
-        if self._lengths:
-            draw_frames(self._lengths, frames, seed=0)
 
     def read_clip(self, request: ClipRequest) -> Any:
         """Returns the sample with its clips, and what follows them, on the request's grid."""
@@ -115,7 +109,7 @@ def clip_dataset(dataset: Dataset[Any]) -> ClipDataset | None:
 
 
 class _Parts:
-    """Clips of clip datasets of one baseline grid, by their places in all of them, one after the other."""
+    """Clips of clip datasets of one baseline grid, by their numbers in all of them, one after the other."""
 
     def __init__(self, parts: Sequence[ClipDataset], indices: Sequence[int]) -> None:
         grids = {(part.frames, part.size, part.stride) for part in parts}

@@ -32,10 +32,6 @@ class Loop(Protocol):
         """Yields the mini-batches, and may note when each was asked for and handed over."""
 
 
-class WorkerError(RuntimeError):
-    """A process that loads data died."""
-
-
 def same_loader(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
     """Makes another loader with the arguments of a loader, except for changed ones."""
     return DataLoader(**_arguments(loader, **changes))
@@ -59,7 +55,7 @@ def in_worker(loader: DataLoader[Any], dataset: Any, job: Callable[[], Any]) -> 
     changes = {"dataset": _Job(dataset, job), "sampler": [0], "batch_size": None, "drop_last": False}
     changes |= {"collate_fn": _as_is, "num_workers": 1, "prefetch_factor": None, "persistent_workers": False}
     changes |= {"pin_memory": False, "generator": torch.Generator()}  # nothing is drawn from the loader's own
-    [(result, error)] = _watched(iter(DataLoader(**_arguments(loader, **changes))))
+    [(result, error)] = DataLoader(**_arguments(loader, **changes))
     if error is not None:
         raise error
     return result
@@ -139,7 +135,7 @@ class MultigridLoader(DataLoader[Any]):
 
     def _mini_batches(self) -> Iterator[Any]:
         self.sampler.pieces = self.pieces
-        read = _watched(super().__iter__())
+        read = super().__iter__()
         if self._join is None or self.pieces == 1:
             yield from read
             return
@@ -254,7 +250,7 @@ class _Job(_Batches):
         try:
             return self._job(), None
         except Exception as error:  # of the user's dataset
-            return None, _sendable(error)
+            return None, sendable(error)
 
 
 def _each(batches: Dataset[Any], mini_batches: Sequence[list[ClipRequest]]) -> list[Any]:
@@ -263,11 +259,11 @@ def _each(batches: Dataset[Any], mini_batches: Sequence[list[ClipRequest]]) -> l
         try:
             read.append(batches[requests])
         except Exception as error:  # of the user's dataset
-            read.append(_sendable(error))
+            read.append(sendable(error))
     return read
 
 
-def _sendable(error: Exception) -> Exception:
+def sendable(error: Exception) -> Exception:
     """The error, or one that says the same if it can't leave a process."""
     try:
         pickle.loads(pickle.dumps(error))
@@ -285,20 +281,3 @@ def _length(dataset: Any) -> int | None:
 
 def _as_is(batch: Any) -> Any:
     return batch
-
-
-def _watched(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yields the batches, and turns the death of a loader's process into an error that says what to do."""
-    try:
-        yield from batches
-    except RuntimeError as error:
-        # torch has no exception type for this. An error that a worker raised has another text.
-        if not str(error).startswith("DataLoader worker (pid"):
-            raise
-        by_itself = "What it has printed above says why, such as a dataset that it could not unpickle. Else the"
-        cause = "Most often the" if "killed by signal" in str(error) else by_itself
-        raise WorkerError(
-            f"A process that loads data died ({str(error).strip()}). {cause} system killed it because memory ran out: "
-            "lower `num_workers` or `prefetch_factor`, or give the job more memory (in a container also more shared "
-            "memory, `docker run --shm-size=8g`). Then resume from the last checkpoint."
-        ) from error

@@ -15,7 +15,7 @@ class ClipRequest:
         frames: Frames of the clip.
         size: Height and width of the clip, in pixels.
         seed: Seed of everything that is drawn for this clip; a pure function of (seed, epoch, index), and with repeated
-            augmentation also of the clip's place in its visit.
+            augmentation also of the clip's number in its visit.
         visit: Seed that the clips of one visit share (see `clips/repeats.py`); None without repeated augmentation.
     """
 
@@ -55,6 +55,6 @@ def read_clips(dataset: ClipDataset, requests: Sequence[ClipRequest]) -> list[An
 
 def visits(requests: Sequence[ClipRequest]) -> list[Sequence[ClipRequest]]:
     """Groups neighbouring requests of one visit. A request without a visit is a group of its own."""
-    places = [(request.index, request.visit) for request in requests]
-    starts = [i for i, place in enumerate(places) if not i or place[1] is None or place != places[i - 1]]
+    taken = [(request.index, request.visit) for request in requests]
+    starts = [i for i, one in enumerate(taken) if not i or one[1] is None or one != taken[i - 1]]
     return [requests[start:end] for start, end in pairwise([*starts, len(requests)])]

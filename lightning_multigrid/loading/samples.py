@@ -118,12 +118,9 @@ class SampleParts:
                 f"The clip {name} is of {clip.values.dtype}, but only uint8 and floating point are resized "
                 f"bilinearly. Convert it, or let it follow a clip, as masks do: `follow={{{name}: {clip.axes!r}}}`."
             )
-        apart = [*found, *(_find(sample, name)[0] for name in self.follow)]
-        unnamed = [(path, part) for path, part in _all_parts(sample) if not _is_in(path, apart)]
-        for path, values in unnamed:
-            shape = _shape(values)
-            if any(other[: len(path)] == path for other in apart) or not shape:
-                continue  # it holds a clip, or is a number
+        for path, values in self._unnamed(sample, found):
+            if not (shape := _shape(values)):
+                continue  # it is a number
             for lengths in (clip.lengths for clip in found.values()):
                 axes = "Nxyxy" if hasattr(values, "canvas_size") else _axes(shape, lengths)  # torchvision's boxes
                 if axes is not None:
@@ -135,15 +132,19 @@ class SampleParts:
                     )
         return found
 
+    def _unnamed(self, sample: Any, clips: Iterable[Path]) -> list[tuple[Path, Any]]:
+        """The parts that are neither clips nor named by `follow`, and hold no such part."""
+        apart = [*clips, *(_find(sample, name)[0] for name in self.follow)]
+        holders = {path[:end] for path in apart for end in range(len(path))}
+        return [pair for pair in _all_parts(sample) if pair[0] not in holders and not _is_in(pair[0], apart)]
+
     def maybe_frames(self, sample: Any) -> list[Path]:
         """Returns the numbers that nobody named and that equal the frames of a clip, where a sample has several.
 
         A single one is the label.
         """
         clips = self.find_clips(sample)
-        apart = [_find(sample, name)[0] for name in self.follow]
-        unnamed = [(path, part) for path, part in _all_parts(sample) if not _is_in(path, apart)]
-        numbers = {path: int(part) for path, part in unnamed if _is_whole_number(part)}
+        numbers = {path: int(part) for path, part in self._unnamed(sample, clips) if _is_whole_number(part)}
         frames = {clip.lengths.get("T", 1) for clip in clips.values()} - {1}
         return [path for path, number in numbers.items() if number in frames and len(numbers) > 1]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial, reduce
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -41,50 +41,35 @@ def observed_moments(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list
 
 
 def write_statistics(layers: Mapping[str, BatchNorm], moments: Mapping[str, Sequence[Tensor]]) -> None:
-    """Sets running statistics to those of all values on all ranks, by the law of total variance, in one all-reduce."""
-    buffers = _buffers(layers)
-    parts = [part for name in layers for part in moments[name]] or [torch.zeros(3, 0)]
-    sizes = [(len(moments[name]), layer.num_features) for name, layer in layers.items()]
-    seen = torch.split(_to_cpu(parts, buffers[0].device), [number * width for number, width in sizes], dim=1)
-    # Sums of values and of squares are exact enough in float64 even for a small variance.
-    sums = []
-    for size, part in zip(sizes, seen, strict=True):
-        count, mean, var = part.reshape(3, *size)
-        sums.append(torch.stack([count, count * mean, count * (var + mean**2)]).sum(dim=1))
-    count, value, square = _sum_over_ranks(torch.cat(sums, dim=1), buffers[0].device)
-    mean = value / count
-    var = (square / count - mean**2).clamp_(min=0)
-    before = _to_cpu(buffers, buffers[0].device).view(2, -1)
-    _write(buffers, torch.where(count > 0, torch.stack([mean, var]), before).flatten())  # no clip reaches some layers
+    """Sets running statistics to those of all values on all ranks, by the law of total variance."""
+    for name, layer in layers.items():
+        seen = torch.stack(list(moments[name]) or [torch.zeros(3, layer.num_features)])
+        # Sums of values and of squares are exact enough in float64 even for a small variance. Not every device has it.
+        count, mean, var = seen.cpu().double().unbind(dim=1)
+        sums = torch.stack([count, count * mean, count * (var + mean**2)]).sum(dim=1)
+        count, value, square = _sum_over_ranks(sums, _tracked(layer)[0].device)
+        if count.any():  # else no clip reaches the layer
+            mean = value / count
+            _write(layer, mean, (square / count - mean**2).clamp_(min=0))
 
 
 def average_statistics(layers: Mapping[str, BatchNorm]) -> None:
-    """Sets running statistics to their average over ranks, in one all-reduce: DDP would keep those of rank 0 only."""
-    buffers = _buffers(layers)
-    if world_size() > 1 and buffers:
-        device = buffers[0].device
-        _write(buffers, _sum_over_ranks(_to_cpu(buffers, device), device) / world_size())
+    """Sets running statistics to their average over ranks: DDP would keep those of rank 0 only."""
+    if world_size() > 1:
+        for layer in layers.values():
+            own = torch.stack(_tracked(layer))
+            _write(layer, *_sum_over_ranks(own.cpu().double(), own.device) / world_size())
 
 
-# Each copy to or from a device waits for it, so there is one for all layers.
+def _tracked(layer: BatchNorm) -> tuple[Tensor, Tensor]:
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
+    return layer.running_mean, layer.running_var
 
 
-def _buffers(layers: Mapping[str, BatchNorm]) -> list[Tensor]:
-    """All running means, then all running variances."""
-    means, variances = [[getattr(layer, name) for layer in layers.values()] for name in ("running_mean", "running_var")]
-    return [*means, *variances]
-
-
-def _to_cpu(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Joins tensors along their last dimension, in float64; layers on other devices than this one cost a copy each."""
-    return torch.cat([tensor.to(device) for tensor in tensors], dim=-1).cpu().double()  # not every device has float64
-
-
-def _write(buffers: Sequence[Tensor], values: Tensor) -> None:
-    dtype = reduce(torch.promote_types, (buffer.dtype for buffer in buffers))
-    parts = torch.split(values.to(dtype).to(buffers[0].device), [len(buffer) for buffer in buffers])
-    for buffer, part in zip(buffers, parts, strict=True):
-        buffer.copy_(part)
+def _write(layer: BatchNorm, *statistics: Tensor) -> None:
+    for buffer, values in zip(_tracked(layer), statistics, strict=True):
+        buffer.copy_(values)
 
 
 def _sum_over_ranks(values: Tensor, device: torch.device) -> Tensor:

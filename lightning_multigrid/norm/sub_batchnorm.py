@@ -7,6 +7,7 @@ after the conversion finds the same parameters and buffers under the same names.
 Legend: N clips, C channels, `*` the other axes (none; L; H W; T H W); k groups of n clips; R ranks.
 """
 
+import copy
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, ClassVar, TypeVar
@@ -17,7 +18,6 @@ from torch.nn import functional as F
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from lightning_multigrid.norm.across_ranks import SharedStatistics, neighbours, ranks_needed, world_size
-from lightning_multigrid.norm.derived import can_group, has_own_forward, run_own_forward
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -69,9 +69,6 @@ class _SubBatchNorm(nn.Module):
         self.__dict__["momentum"] = value
 
     def forward(self, input: Tensor) -> Tensor:
-        return self._normalize_mini_batch(input)
-
-    def _normalize_mini_batch(self, input: Tensor) -> Tensor:
         if not self.training or input.dim() not in self._input_dims:
             return _torchs_forward(self, input)  # evaluates the input, or refuses it
         rows = input.shape[0]
@@ -157,13 +154,14 @@ class _SubBatchNorm(nn.Module):
         return f"{super().extra_repr()}, sub_batch={self.sub_batch}"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        if not self._for_a_time:
-            if type(self) in _SUB_BATCH_CLASSES.values():
-                return super().__reduce_ex__(protocol)
-            return _converted, (_plain(self), {name: vars(self)[name] for name in _ADDED & vars(self).keys()})
-        # A file must not need this package only because it was written while the callback trained. Protocol 1, as later
-        # ones only make objects of the class that they pickle.
-        return _plain(self).__reduce_ex__(1)
+        if self._for_a_time:
+            # A file must not need this package only because it was written while the callback trained. Protocol 1, as
+            # later ones only make objects of the class that they pickle.
+            return _plain(self).__reduce_ex__(1)
+        if type(self) in _SUB_BATCH_CLASSES.values():
+            return super().__reduce_ex__(protocol)
+        # The class that was made for a layer of a derived class can be found by no name.
+        return convert_sub_batchnorm, (_plain(self),), {name: vars(self)[name] for name in _ADDED & vars(self).keys()}
 
     def __prepare_scriptable__(self) -> nn.Module:
         return _plain(self)  # `torch.jit.script` looks for this method
@@ -207,7 +205,7 @@ def _momenta(sizes: Sequence[int], momentum: float) -> list[float]:
     [1.0, 0.5]
     """
     shares = [momentum * size / sum(sizes) for size in sizes]
-    return [share / (1 - sum(shares[place + 1 :])) for place, share in enumerate(shares)]
+    return [share / (1 - sum(shares[index + 1 :])) for index, share in enumerate(shares)]
 
 
 def _torchs_forward(layer: Any, input: Tensor) -> Tensor:
@@ -296,34 +294,45 @@ def _class_of(layer: nn.Module) -> type[_SubBatchNorm] | None:
         return _SUB_BATCH_CLASSES[kind]
     if isinstance(layer, _SubBatchNorm):
         return None
-    ours = next((_SUB_BATCH_CLASSES[base] for base in kind.__mro__ if base in _SUB_BATCH_CLASSES), None)
-    if ours is None or not can_group(layer, max(ours._input_dims)):
+    base = next((base for base in kind.__mro__ if base in _SUB_BATCH_CLASSES), None)
+    # Lazy layers become plain BatchNorm, and those that `fully_shard` has changed hold parts of tensors.
+    if base is None or isinstance(layer, LazyModuleMixin) or kind.__name__.startswith("FSDP"):
         return None
-    return _derived_class(kind, ours)  # type: ignore[arg-type]  # mypy: modules have a hash
+    if not _is_timms(kind) and not _calls_torchs_forward(layer, base):
+        return None
+    return _derived_class(kind, _SUB_BATCH_CLASSES[base])  # type: ignore[arg-type]  # mypy: modules have a hash
 
 
 @cache
 def _derived_class(kind: Any, ours: Any) -> type[_SubBatchNorm]:
-    # `torch.compile` must break its graph here: it would trace what takes the place of `F.batch_norm` as a call of it.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def forward(self: Any, *args: Any, **named: Any) -> Any:
-        if not self.training:
-            return kind.forward(self, *args, **named)
-        return run_own_forward(self, kind.forward, self._normalize_mini_batch, *args, **named)
-
+    """A class whose own `forward` finds ours where it calls torch's, by `super().forward`."""
     members: dict[str, Any] = {"_plain_class": kind, "__module__": kind.__module__, "__doc__": kind.__doc__}
-    if has_own_forward(kind):
-        members["forward"] = forward
-    return type(f"SubBatch{kind.__name__}", (ours, kind), members)
+    if _is_timms(kind):
+        members["forward"] = lambda self, x: self.act(self.drop(ours.forward(self, x)))
+    return type(f"SubBatch{kind.__name__}", (kind, ours), members)
 
 
-def _converted(layer: nn.Module, added: dict[str, Any]) -> nn.Module:
-    """A layer of a derived class, converted: its own class can be found by no name."""
-    ours = _class_of(layer)
-    assert ours is not None
-    layer.__class__ = ours
-    vars(layer).update(added)
-    return layer
+def _is_timms(kind: type[nn.Module]) -> bool:
+    """Whether a class is timm's `BatchNormAct2d`, which has a copy of torch's `forward` in its own."""
+    return (kind.__module__.partition(".")[0], kind.__name__) == ("timm", "BatchNormAct2d")
+
+
+def _calls_torchs_forward(layer: nn.Module, base: Any) -> bool:
+    """Whether a layer of a derived class normalises its input by torch's `forward`, once, as is tried on a copy."""
+    seen: list[Tensor] = []
+
+    def note(self: nn.Module, input: Tensor) -> Tensor:
+        seen.append(input)
+        return torch.empty_like(input)
+
+    try:
+        tried: Any = copy.deepcopy(layer).to("cpu").train()
+        tried.__class__ = type("Tried", (type(layer), type("Noting", (base,), {"forward": note})), {})
+        x = torch.zeros(2, tried.num_features, *[2] * (max(_SUB_BATCH_CLASSES[base]._input_dims) - 2))
+        tried.forward(x)
+    except Exception:  # whatever a user's layer may raise
+        return False
+    return len(seen) == 1 and seen[0] is x
 
 
 def left_alone(module: nn.Module) -> dict[str, nn.Module]:
@@ -343,11 +352,10 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
     after you make an optimizer or load a checkpoint. Layers converted earlier take the new `clips`.
 
     A class derived from `nn.BatchNorm1d`, `2d` or `3d` keeps its own `forward`, and the statistics in it are those of
-    sub-mini-batches, if it hands the layer's to `F.batch_norm` once, as timm's `BatchNormAct2d` does; `torch.compile`
-    breaks its graph there. Those that do otherwise (frozen, quantised, with statistics of their own) are left alone:
-    `left_alone` names them. So is `nn.SyncBatchNorm`. Lazy layers become plain BatchNorm in their first forward;
-    convert after it. `nn.SyncBatchNorm.convert_sync_batchnorm` (Lightning's `sync_batchnorm=True`) replaces converted
-    layers by its own.
+    sub-mini-batches, if it calls `super().forward` once with its input, or is timm's `BatchNormAct2d`. Those that do
+    otherwise (frozen, quantised, with statistics of their own) are left alone: `left_alone` names them. So is
+    `nn.SyncBatchNorm`. Lazy layers become plain BatchNorm in their first forward; convert after it.
+    `nn.SyncBatchNorm.convert_sync_batchnorm` (Lightning's `sync_batchnorm=True`) replaces converted layers by its own.
 
     Args:
         module: A layer or a model.

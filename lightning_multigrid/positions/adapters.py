@@ -1,7 +1,7 @@
 """What an adapter of a class of a library says: what has to change in such a module on another grid.
 
-A clip on a coarser grid spans the same time and space with fewer points (Sec. 3.1). So place k of n on it is place
-k N / n of the N of the full grid, and it gets what the model knows of that place.
+A clip on a coarser grid spans the same time and space with fewer points (Sec. 3.1). So point k of n on it is point
+k N / n of the N of the full grid, and it gets what the model knows of that position.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ class Table:
 
     full: tuple[int, ...]  # tokens of the whole table: frames x rows x columns, rows x columns, or frames
     now: tuple[int, ...]  # those of the current grid along the same axes
-    leading: int = 0  # rows before those of the tokens, which have no place: that of a class token, for instance
+    leading: int = 0  # rows before those of the tokens, which have no position: that of a class token, for instance
     mode: str = "bicubic"  # how the model's authors resize it in space, as `torch.nn.functional.interpolate`
     antialias: bool = False
 
@@ -78,18 +78,18 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Adapter:
-    """What has to change in a module of a class on a grid that is not the baseline's, by names of attributes.
+class Made:
+    """A table that a function makes for the current grid, instead of being resized."""
 
-    `attributes` are neither parameters nor buffers; they are set for the mini-batches of a grid, and given back
-    afterwards. `tables` says how parameters and buffers are resized for whoever reads them meanwhile; the gradient
-    flows to the whole ones. `divisors` are the multiples of frames and pixels that the model needs, if its first
-    convolution doesn't say so.
-    """
-
-    attributes: Callable[[Any, Grids], Mapping[str, Any]] = lambda module, grids: {}
-    tables: Callable[[Any, Grids], Mapping[str, Table]] = lambda module, grids: {}
-    divisors: Callable[[Any], tuple[int, int]] | None = None
+    resized: Callable[[Tensor], Tensor]
 
 
-RESIZES_ITSELF = Adapter()  # of a class that brings its tables to the grid of what it gets
+# What has to change in a module of a class on a grid that is not the baseline's, by names of attributes. A parameter or
+# a buffer has a table: whoever reads it meanwhile gets it resized, and the gradient flows to the whole one. Another
+# attribute has a value, which is set for the mini-batches of the grid, and given back afterwards.
+Adapter = Callable[[Any, Grids], Mapping[str, Table | Made | Any]]
+
+
+def resizes_itself(module: Any, grids: Grids) -> Mapping[str, Any]:
+    """The adapter of a class that brings its tables to the grid of what it gets."""
+    return {}

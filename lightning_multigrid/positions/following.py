@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lightning_multigrid.positions.adapters import RESIZES_ITSELF, Grid, Grids, Table
+from lightning_multigrid.positions.adapters import Grid, Grids, Made, Table, resizes_itself
 from lightning_multigrid.positions.known import adapter_of
 from lightning_multigrid.positions.pools import POOLS
 
@@ -16,7 +16,7 @@ _TABLES = "_tables_of_grid"
 
 
 class Following:
-    """What knows places in a module, and follows the grid of each mini-batch.
+    """What knows positions in a module, and follows the grid of each mini-batch.
 
     These are parts of known libraries (`ADAPTERS`), and every part, the module itself included, that has a method
     `set_grid(frames, size)`. On the baseline's grid the module is as it was: no attribute differs. On others, state
@@ -33,13 +33,13 @@ class Following:
         found = ((part, adapter_of(part)) for part in module.modules())
         self._adapted = [(part, adapter) for part, adapter in found if adapter is not None]
         self._own = [part for part in module.modules() if _has_set_grid(part)]
-        self._changes: dict[Grid, list[tuple[nn.Module, Mapping[str, Any], Mapping[str, Table]]]] = {}
+        self._changes: dict[Grid, list[tuple[nn.Module, Mapping[str, Any], Mapping[str, Table | Made]]]] = {}
         self._classes: dict[tuple[type, tuple[str, ...]], type] = {}
         self._undo = ExitStack()
 
     @property
     def names(self) -> list[str]:
-        """The classes of the parts with places, in their order in the module."""
+        """The classes of the parts with positions, in their order in the module."""
         parts = [*(part for part, _ in self._adapted if not isinstance(part, POOLS)), *self._own]
         return list(dict.fromkeys(type(part).__name__ for part in parts))
 
@@ -62,16 +62,16 @@ class Following:
         """Puts everything back: the baseline's grid."""
         self.set_grid(self._baseline.frames, self._baseline.size)
 
-    def _changes_on(self, grid: Grid) -> list[tuple[nn.Module, Mapping[str, Any], Mapping[str, Table]]]:
+    def _changes_on(self, grid: Grid) -> list[tuple[nn.Module, Mapping[str, Any], Mapping[str, Table | Made]]]:
         # Always the same objects for a grid: `torch.compile` makes another graph for others.
         if grid not in self._changes:
             grids = Grids(self._baseline, grid)
-            changes: dict[nn.Module, tuple[dict[str, Any], dict[str, Table]]] = {}
+            changes: dict[nn.Module, tuple[dict[str, Any], dict[str, Table | Made]]] = {}
             for part, adapter in self._adapted:
-                for kind, values in enumerate((adapter.attributes(part, grids), adapter.tables(part, grids))):
-                    for name, value in values.items():
-                        owner, _, last = name.rpartition(".")
-                        changes.setdefault(part.get_submodule(owner), ({}, {}))[kind][last] = value
+                for name, value in adapter(part, grids).items():
+                    owner, _, last = name.rpartition(".")
+                    attributes, tables = changes.setdefault(part.get_submodule(owner), ({}, {}))
+                    (tables if isinstance(value, (Table, Made)) else attributes)[last] = value
             self._changes[grid] = [(owner, *both) for owner, both in changes.items()]
         return self._changes[grid]
 
@@ -82,7 +82,7 @@ class Following:
             self._undo.callback(delattr, part, name)
         setattr(part, name, value)
 
-    def _resize(self, part: nn.Module, tables: Mapping[str, Table]) -> None:
+    def _resize(self, part: nn.Module, tables: Mapping[str, Table | Made]) -> None:
         """Gives a part a subclass in which the names of its tables are those of resized ones."""
         if not tables:
             return
@@ -109,7 +109,7 @@ def knows_grids(module: nn.Module, layer: str) -> bool:
     """Whether a layer, or what it is a part of, is told the grid by its own `set_grid`, or is known to find it out."""
     names = layer.split(".")
     parts = [module.get_submodule(".".join(names[:end])) for end in range(len(names) + 1)]
-    return any(_has_set_grid(part) or adapter_of(part) is RESIZES_ITSELF for part in parts)
+    return any(_has_set_grid(part) or adapter_of(part) is resizes_itself for part in parts)
 
 
 def _has_set_grid(part: nn.Module) -> bool:

@@ -1,15 +1,14 @@
-"""The adapters of all libraries, and what they and the first convolution say of a model."""
+"""The adapters of all libraries, and the patches of a model."""
 
 from math import lcm
 
 from torch import nn
 
-from lightning_multigrid.positions import pools, pytorchvideo, timm, torchvision, transformers
+from lightning_multigrid.positions import pools, timm, torchvision, transformers
 from lightning_multigrid.positions.adapters import Adapter
 
 # By the library and the name of the class.
-ADAPTERS: dict[str, Adapter] = pools.ADAPTERS | pytorchvideo.ADAPTERS | timm.ADAPTERS
-ADAPTERS |= torchvision.ADAPTERS | transformers.ADAPTERS
+ADAPTERS: dict[str, Adapter] = pools.ADAPTERS | timm.ADAPTERS | torchvision.ADAPTERS | transformers.ADAPTERS
 
 
 def adapter_of(module: nn.Module) -> Adapter | None:
@@ -21,15 +20,11 @@ def adapter_of(module: nn.Module) -> Adapter | None:
 def patch_divisors(module: nn.Module) -> tuple[int, int]:
     """Returns the frames and the pixels of a patch, which each grid should have multiples of; 1 without patches.
 
-    An adapter may say them. Else a first convolution makes patches if its stride is its kernel.
+    The first convolution makes patches if its stride is its kernel.
 
     >>> patch_divisors(nn.Sequential(nn.Conv3d(3, 8, (2, 16, 16), stride=(2, 16, 16)), nn.Conv3d(8, 8, 3)))
     (2, 16)
     """
-    for part in module.modules():
-        adapter = adapter_of(part)
-        if adapter is not None and adapter.divisors is not None:
-            return adapter.divisors(part)
     first = next((part for part in module.modules() if isinstance(part, (nn.Conv2d, nn.Conv3d))), None)
     if first is None or first.kernel_size != first.stride:
         return 1, 1

@@ -15,7 +15,7 @@ from lightning_multigrid.positions.adapters import Adapter, Grids
 POOLS = (nn.AvgPool2d, nn.AvgPool3d, nn.MaxPool2d, nn.MaxPool3d)
 
 
-def _attributes(pool: Any, grids: Grids) -> Mapping[str, Callable[[Tensor], Any]]:
+def _pool(pool: Any, grids: Grids) -> Mapping[str, Callable[[Tensor], Any]]:
     if type(pool).forward not in [own.forward for own in POOLS] or getattr(pool, "divisor_override", None):
         return {}
     axes = 3 if isinstance(pool, (nn.AvgPool3d, nn.MaxPool3d)) else 2
@@ -37,4 +37,4 @@ def _for_each(size: int | Sequence[int], axes: int) -> tuple[int, ...]:
     return (size,) * axes if isinstance(size, int) else tuple(size)
 
 
-ADAPTERS = {f"torch.{pool.__name__}": Adapter(attributes=_attributes) for pool in POOLS}
+ADAPTERS: dict[str, Adapter] = {f"torch.{pool.__name__}": _pool for pool in POOLS}

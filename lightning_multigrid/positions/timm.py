@@ -1,26 +1,15 @@
-"""Adapters for timm's transformers of images, which a video model calls for each frame: ViT, EVA and Hiera.
+"""Adapters for timm's transformers of images, which a video model calls for each frame: ViT and EVA.
 
 Tables are resized as timm's `resample_abs_pos_embed` does, bicubic with antialiasing; models with `dynamic_img_size` do
-it themselves. Rotary positions that count tokens are spread, so that token k of n has the place k N / n, which is what
-timm's `ref_feat_shape` is for.
+it themselves. Rotary positions that count tokens are spread, so that token k of n has the position k N / n, which is
+what timm's `ref_feat_shape` is for.
 """
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from math import lcm, prod
+from math import prod
 from typing import Any
 
-from torch import Tensor
-
-from lightning_multigrid.positions.adapters import Adapter, Grids, Table
-
-
-@dataclass(frozen=True)
-class _Made:
-    """A table that a function makes for the current grid, instead of being resized."""
-
-    resized: Callable[[Tensor], Tensor]
+from lightning_multigrid.positions.adapters import Adapter, Grids, Made, Table
 
 
 def _tokens(model: Any, grids: Grids) -> tuple[int, ...]:
@@ -29,48 +18,35 @@ def _tokens(model: Any, grids: Grids) -> tuple[int, ...]:
     return tuple(grids.size(n) // (n // tokens) for n, tokens in zip(patches.img_size, patches.grid_size, strict=True))
 
 
-def _vit_attributes(model: Any, grids: Grids) -> Mapping[str, Any]:
+def _vit(model: Any, grids: Grids) -> dict[str, Any]:
     if model.dynamic_img_size:
         return {}
-    now = _tokens(model, grids)
-    return {
-        "patch_embed.img_size": tuple(map(grids.size, model.patch_embed.img_size)),
-        "patch_embed.grid_size": now,
-        "patch_embed.num_patches": prod(now),
-    }
+    patches, now = model.patch_embed, _tokens(model, grids)
+    sizes = {"img_size": tuple(map(grids.size, patches.img_size)), "grid_size": now, "num_patches": prod(now)}
+    changes: dict[str, Any] = {f"patch_embed.{name}": value for name, value in sizes.items()}
+    if model.pos_embed is not None:
+        leading = 0 if model.no_embed_class else model.num_prefix_tokens
+        changes["pos_embed"] = Table(patches.grid_size, now, leading, antialias=True)
+    return changes
 
 
-def _vit_tables(model: Any, grids: Grids) -> Mapping[str, Any]:
-    if model.dynamic_img_size or model.pos_embed is None:
-        return {}
-    leading = 0 if model.no_embed_class else model.num_prefix_tokens
-    return {"pos_embed": Table(model.patch_embed.grid_size, _tokens(model, grids), leading, antialias=True)}
-
-
-def _eva_attributes(model: Any, grids: Grids) -> Mapping[str, Any]:
-    rope, attributes = model.rope, dict(_vit_attributes(model, grids))
-    if rope is not None and hasattr(rope, "feat_shape"):
-        if rope.feat_shape is not None:
-            attributes["rope.feat_shape"] = _tokens(model, grids)
-        if _counts_tokens(rope):
-            attributes["rope.ref_feat_shape"] = model.patch_embed.grid_size
-    return attributes
-
-
-def _eva_tables(model: Any, grids: Grids) -> Mapping[str, Any]:
-    rope, tables = model.rope, dict(_vit_tables(model, grids))
+def _eva(model: Any, grids: Grids) -> dict[str, Any]:
+    rope, changes = model.rope, _vit(model, grids)
     if rope is None or not hasattr(rope, "feat_shape"):
-        return tables
+        return changes
+    now, full = _tokens(model, grids), model.patch_embed.grid_size
+    if _counts_tokens(rope):
+        changes["rope.ref_feat_shape"] = full
     if rope.feat_shape is not None:
+        changes["rope.feat_shape"] = now
         other = copy.deepcopy(rope)
         if _counts_tokens(rope):
             other.ref_feat_shape = rope.feat_shape
-        other.update_feat_shape(_tokens(model, grids))
-        tables |= {f"rope.{name}": _Made(values.to) for name, values in other.named_buffers()}
-    if hasattr(rope, "freqs"):  # learned, with places that count tokens
-        further = model.patch_embed.grid_size[0] / _tokens(model, grids)[0]
-        tables["rope.freqs"] = _Made(lambda frequencies: frequencies * further)
-    return tables
+        other.update_feat_shape(now)
+        changes |= {f"rope.{name}": Made(values.to) for name, values in other.named_buffers()}
+    if hasattr(rope, "freqs"):  # learned, with positions that count tokens
+        changes["rope.freqs"] = Made(lambda frequencies: frequencies * (full[0] / now[0]))
+    return changes
 
 
 def _counts_tokens(rope: Any) -> bool:
@@ -79,29 +55,4 @@ def _counts_tokens(rope: Any) -> bool:
     return getattr(rope, "grid_type", "pixel" if rope.in_pixels else "index") == "index"
 
 
-def _hiera_tokens(model: Any, grids: Grids) -> list[int]:
-    tokens = zip(model.tokens_spatial_shape, model.patch_stride, strict=True)
-    return [grids.size(n * stride) // stride for n, stride in tokens]
-
-
-def _hiera_attributes(model: Any, grids: Grids) -> Mapping[str, Any]:
-    now = _hiera_tokens(model, grids)
-    units = [n // unit for n, unit in zip(now, model.mask_unit_size, strict=True)]
-    return {"tokens_spatial_shape": now, "mask_spatial_shape": units, "unroll.size": now}
-
-
-def _hiera_tables(model: Any, grids: Grids) -> Mapping[str, Any]:
-    if model.pos_embed is None or model.pos_embed_win is not None:  # Hiera resizes those of windows itself
-        return {}
-    return {"pos_embed": Table(tuple(model.tokens_spatial_shape), tuple(_hiera_tokens(model, grids)), antialias=True)}
-
-
-def _hiera_divisors(model: Any) -> tuple[int, int]:
-    return 1, lcm(*(a * b for a, b in zip(model.patch_stride, model.mask_unit_size, strict=True)))
-
-
-ADAPTERS = {
-    "timm.VisionTransformer": Adapter(_vit_attributes, _vit_tables),
-    "timm.Eva": Adapter(_eva_attributes, _eva_tables),
-    "timm.Hiera": Adapter(_hiera_attributes, _hiera_tables, _hiera_divisors),
-}
+ADAPTERS: dict[str, Adapter] = {"timm.VisionTransformer": _vit, "timm.Eva": _eva}

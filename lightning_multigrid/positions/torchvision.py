@@ -1,6 +1,7 @@
 """Adapters for torchvision's video transformers, MViT and Swin3D.
 
-MViT v1 has tables of places. v2 has tables of distances, which torchvision interpolates itself once it knows the grid.
+MViT v1 has tables of positions. v2 has tables of distances, which torchvision interpolates itself once it knows the
+grid.
 
 Swin3D counts distances in tokens, and needs no adapter for time. But where a map is smaller than the window in space,
 torchvision numbers the pairs of tokens as if their rows were as wide as the window, and reads the biases of other
@@ -34,22 +35,18 @@ def mvit_tables(model: Any, built: tuple[int, int, int], now: tuple[int, int, in
     }
 
 
-def _mvit_grids(model: Any, grids: Grids) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """The tokens that a model was built for, and those of the current grid; the same if it is not the baseline's."""
+def _mvit(model: Any, grids: Grids) -> Mapping[str, Any]:
     encoding = model.pos_encoding
     built = encoding.temporal_size, *encoding.spatial_size
-    pixels = [tokens * stride for tokens, stride in zip(built, model.conv_proj.stride, strict=True)]
-    if built[0] != mvit_tokens(model, (grids.baseline.frames, *pixels[1:]))[0]:
-        return built, built  # something around it brings it to the grid: `ResizedPositions`
-    return built, mvit_tokens(model, (grids.now.frames, grids.size(pixels[1]), grids.size(pixels[2])))
+    rows, columns = (tokens * stride for tokens, stride in zip(built[1:], model.conv_proj.stride[1:], strict=True))
+    if built[0] != mvit_tokens(model, (grids.baseline.frames, rows, columns))[0]:
+        return {}  # it was not built for the baseline's grid: something around it, `ResizedPositions`, knows the way
+    now = mvit_tokens(model, (grids.now.frames, grids.size(rows), grids.size(columns)))
+    sizes = {"pos_encoding.temporal_size": now[0], "pos_encoding.spatial_size": now[1:]}
+    return {**sizes, **mvit_tables(model, built, now)}
 
 
-def _mvit_attributes(model: Any, grids: Grids) -> Mapping[str, Any]:
-    now = _mvit_grids(model, grids)[1]
-    return {"pos_encoding.temporal_size": now[0], "pos_encoding.spatial_size": now[1:]}
-
-
-def _swin_attributes(model: Any, grids: Grids) -> Mapping[str, Callable[[Sequence[int]], Tensor]]:
+def _swin(model: Any, grids: Grids) -> Mapping[str, Callable[[Sequence[int]], Tensor]]:
     clip = grids.baseline.frames, grids.baseline.size, grids.baseline.size
     points = [-(-n // patch) for n, patch in zip(clip, model.patch_embed.tuple_patch_size, strict=True)]
     attributes = {}
@@ -79,9 +76,4 @@ def _bias_of_distances(attention: Any, baseline: list[int]) -> Callable[[Sequenc
     return get_relative_position_bias
 
 
-ADAPTERS = {
-    "torchvision.MViT": Adapter(
-        attributes=_mvit_attributes, tables=lambda model, grids: mvit_tables(model, *_mvit_grids(model, grids))
-    ),
-    "torchvision.SwinTransformer3d": Adapter(attributes=_swin_attributes),
-}
+ADAPTERS: dict[str, Adapter] = {"torchvision.MViT": _mvit, "torchvision.SwinTransformer3d": _swin}

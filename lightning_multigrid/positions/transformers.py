@@ -1,9 +1,10 @@
 """Adapters for the video models of `transformers`: VideoMAE, TimeSformer, ViViT and V-JEPA 2.
 
 VideoMAE's and ViViT's tables are resized as their authors do: bicubic in space, then linear in time. TimeSformer
-resizes its tables itself. V-JEPA 2's rotary attention computes integer places from the number of a token. On a coarser
-grid they are multiplied, so that token k of n has the place k N / n, as the authors do for other resolutions (`vjepa2`,
-action-conditioned predictor). Centres need no alignment: that adds a constant, and rotary attention sees differences.
+resizes its tables itself. V-JEPA 2's rotary attention computes integer positions from the number of a token. On a
+coarser grid they are multiplied, so that token k of n has the position k N / n, as the authors do for other resolutions
+(`vjepa2`, action-conditioned predictor). Centres need no alignment: that adds a constant, and rotary attention sees
+differences.
 """
 
 import copy
@@ -13,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lightning_multigrid.positions.adapters import RESIZES_ITSELF, Adapter, Grids, Table
+from lightning_multigrid.positions.adapters import Adapter, Grids, Table, resizes_itself
 
 
 def _sides(size: Any) -> tuple[int, int]:
@@ -54,6 +55,10 @@ def _vivit_patches(module: Any, grids: Grids) -> dict[str, Any]:
     return {**_image_size(module, grids), "num_patches": prod(_vivit_table(module, grids).now)}
 
 
+def _vivit_embeddings(module: Any, grids: Grids) -> dict[str, Any]:
+    return {**_image_size(module, grids), "position_embeddings": _vivit_table(module.patch_embeddings, grids)}
+
+
 def _timesformer_config(module: Any, grids: Grids) -> dict[str, Any]:
     """Divided attention tells frames from rows and columns by the config, which the whole model shares."""
     config = copy.copy(module.config)
@@ -75,15 +80,13 @@ def _vjepa2_ids(module: Any, grids: Grids) -> dict[str, Any]:
     return {"grid_depth": depth, "grid_size": size, "get_position_ids": get_position_ids}
 
 
-ADAPTERS = {
-    "transformers.VideoMAEPatchEmbeddings": Adapter(_image_size),
-    "transformers.VideoMAEEmbeddings": Adapter(_videomae_table),
-    "transformers.VideoMAEForPreTraining": Adapter(_videomae_table),
-    "transformers.VivitTubeletEmbeddings": Adapter(_vivit_patches),
-    "transformers.VivitEmbeddings": Adapter(
-        _image_size, lambda module, grids: {"position_embeddings": _vivit_table(module.patch_embeddings, grids)}
-    ),
-    "transformers.TimesformerEmbeddings": RESIZES_ITSELF,
-    "transformers.TimesformerLayer": Adapter(_timesformer_config),
-    "transformers.VJEPA2RopeAttention": Adapter(_vjepa2_ids),
+ADAPTERS: dict[str, Adapter] = {
+    "transformers.VideoMAEPatchEmbeddings": _image_size,
+    "transformers.VideoMAEEmbeddings": _videomae_table,
+    "transformers.VideoMAEForPreTraining": _videomae_table,
+    "transformers.VivitTubeletEmbeddings": _vivit_patches,
+    "transformers.VivitEmbeddings": _vivit_embeddings,
+    "transformers.TimesformerEmbeddings": resizes_itself,
+    "transformers.TimesformerLayer": _timesformer_config,
+    "transformers.VJEPA2RopeAttention": _vjepa2_ids,
 }

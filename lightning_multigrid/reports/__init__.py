@@ -20,29 +20,10 @@ from lightning_multigrid.reports.comparison import (
     RunRecord,
     cpu_seconds,
 )
-from lightning_multigrid.reports.figures import LRCurve, LRPoint, plan_figure, save, times_figure
+from lightning_multigrid.reports.figures import LRPoint, plan_figure, save
 from lightning_multigrid.reports.run_report import ClosingWords, RunReport, step_values, ways_out
 from lightning_multigrid.reports.step_times import Clock
 
-__all__ = ["BASELINE", "MULTIGRID", "SHORTENED", "Comparison", "Recorder", "RunRecord"]
-__all__ += [
-    "STATISTICS",
-    "Account",
-    "Clock",
-    "ClosingWords",
-    "LRCurve",
-    "LRPoint",
-    "RunReport",
-]
-__all__ += [
-    "cpu_seconds",
-    "plan_figure",
-    "save",
-    "short_training",
-    "small_short_cycle",
-    "step_values",
-    "tell_changed_meaning",
-    "tell_few_steps",
-    "times_figure",
-    "ways_out",
-]
+__all__ = ["BASELINE", "MULTIGRID", "SHORTENED", "STATISTICS", "Account", "Clock", "ClosingWords", "Comparison"]
+__all__ += ["LRPoint", "Recorder", "RunRecord", "RunReport", "cpu_seconds", "plan_figure", "save"]
+__all__ += ["short_training", "small_short_cycle", "step_values", "tell_changed_meaning", "tell_few_steps", "ways_out"]

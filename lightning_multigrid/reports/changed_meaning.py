@@ -1,9 +1,8 @@
 """What of a script means something else under multigrid training, and can't be converted.
 
-`docs/script.md` lists everything; a run says what its script really uses.
+`docs/script.md` lists everything; a run says what surprises most, if its script uses it.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,12 +60,6 @@ def small_short_cycle(plan: Plan) -> str | None:
 
 def _changed(trainer: Trainer, schedule: MultigridSchedule, holds_patience: bool) -> Iterator[str]:
     fewer = schedule.iteration_reduction
-    epochs = f"epochs of this run, {schedule.epochs} instead of the baseline's {float(schedule.baseline.epochs):g}"
-    steps = f"steps of this run, which has {fewer:.2g} times fewer than the baseline"
-    # The key of its state is public, and says its settings.
-    keys = " ".join(callback.state_key for callback in _callbacks(trainer, "ModelCheckpoint"))
-    for number in re.findall(r"'every_n_train_steps': ([1-9]\d*)", keys)[:1]:
-        yield f"`ModelCheckpoint(every_n_train_steps={number})` counts {steps}."
     patience = [callback.patience for callback in _callbacks(trainer, "EarlyStopping")]
     if patience and holds_patience and not schedule.constant_shape:
         last = schedule.phases[-1]
@@ -79,16 +72,15 @@ def _changed(trainer: Trainer, schedule: MultigridSchedule, holds_patience: bool
     of_timm = [part for part in (*vars(module).values(), *module.children()) if "ModelEma" in type(part).__name__]
     for average in [*_callbacks(trainer, "WeightAveraging"), *of_timm][:1]:
         yield (
-            f"`{type(average).__name__}` averages over {steps}. To look back over as many clips, raise a decay to the "
-            f"power of {fewer:.2g} (0.999 to {0.999**fewer:.4f})."
+            f"`{type(average).__name__}` averages over steps of this run, which has {fewer:.2g} times fewer than the "
+            f"baseline. To look back over as many clips, raise a decay to the power of {fewer:.2g} (0.999 to "
+            f"{0.999**fewer:.4f})."
         )
     for callback in _callbacks(trainer, "BaseFinetuning")[:1]:
-        yield f"`{type(callback).__name__}` thaws layers at {epochs}."
-    for callback in _callbacks(trainer, "ModelPruning")[:1]:
-        yield f"`{type(callback).__name__}` prunes after {epochs}: with a fixed amount, it prunes more in all."
-    if _callbacks(trainer, "Timer"):
-        missing = "the last phases, on fine grids, are missing"
-        yield f"`max_time` is time, as ever. If it ends the run before the plan, {missing}."
+        yield (
+            f"`{type(callback).__name__}` thaws layers at epochs of this run, {schedule.epochs} instead of the "
+            f"baseline's {float(schedule.baseline.epochs):g}."
+        )
     schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
     for plateau in [scheduler for scheduler in schedulers if isinstance(scheduler, ReduceLROnPlateau)][:1]:
         name = f"`ReduceLROnPlateau(patience={plateau.patience})`"

@@ -15,24 +15,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, MisconfigurationException, Trainer
 from lightning_multigrid.reports.account import CHECKPOINTS, REST, START, STEPS, VALIDATION, WAITING, Account
-from lightning_multigrid.reports.figures import runs_figure
 from lightning_multigrid.reports.run_report import ClosingWords
 from lightning_multigrid.schedule import duration, text_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MULTIGRID, BASELINE, SHORTENED = "multigrid", "baseline", "shortened"
 VARIANTS = MULTIGRID, BASELINE, SHORTENED
 _Clock = Literal["wall", "cpu"]
-_SPENT = "steps", "waiting", "validation", "the rest", "CPU time", "faster"
+_SPENT = "steps", "waiting", "validation", "the rest", "CPU time"
 
 
 @dataclass
@@ -112,22 +108,19 @@ class Recorder(Callback):
                 "Leave the `Recorder` out, or train from the start."
             )
 
-    def _turn(self, kind: str) -> None:
-        self._account.turn(kind)
-
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._turn(WAITING)
+        self._account.turn(WAITING)
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._turn(STEPS)
+        self._account.turn(STEPS)
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._turn(REST if trainer.is_last_batch else WAITING)
+        self._account.turn(REST if trainer.is_last_batch else WAITING)
         before = self.record.done
         done = self.record.done = _share_done(trainer, batch_idx)
         if self._validate_at is not None:  # Lightning asks next whether to validate
@@ -138,29 +131,29 @@ class Recorder(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.sanity_checking:
             self._account.belonged(VALIDATION)
-        self._turn(VALIDATION)  # of another stage than `fit`, nobody reads it
+        self._account.turn(VALIDATION)  # of another stage than `fit`, nobody reads it
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.sanity_checking:
-            self._turn(START)
+            self._account.turn(START)
         else:
-            self._turn(REST if trainer.is_last_batch else WAITING)
+            self._account.turn(REST if trainer.is_last_batch else WAITING)
             metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
             if self._fits:
                 self.record.validations.append((self._account.wall, self.record.done, metrics))
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._turn(CHECKPOINTS)
+        self._account.turn(CHECKPOINTS)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._turn(REST)
+        self._account.turn(REST)
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._turn(REST)
+        self._account.turn(REST)
         self.record.account, self.record.cpu = dict(self._account.seconds), cpu_seconds() - self._cpu
         self.record.epochs, self.record.steps = trainer.current_epoch, trainer.global_step
         self.record.machine = _machine(trainer.strategy.root_device)
@@ -245,17 +238,9 @@ class Comparison:
         ends = (run.validations[-1][2].get(self.metric) for run in self.runs[variant] if run.validations)
         return [end for end in ends if end is not None]
 
-    def seconds(self, variant: str, clock: _Clock | None = None) -> float:
-        """The mean of its runs, by the clock of this comparison or another."""
-        by_cpu = (clock or self._clock) == "cpu"
-        return mean(run.cpu if by_cpu else run.seconds for run in self.runs[variant])
-
-    def _faster(self, variant: str, clock: _Clock) -> str:
-        """How many times faster than the baseline; "" where there is none, or a system does not say."""
-        if not self.runs[BASELINE]:
-            return ""
-        own, baseline = (self.seconds(name, clock) for name in (variant, BASELINE))
-        return f"{baseline / own:.2f}x" if own and baseline else ""
+    def seconds(self, variant: str) -> float:
+        """The mean of its runs, by the clock of this comparison."""
+        return mean(run.cpu if self._clock == "cpu" else run.seconds for run in self.runs[variant])
 
     def table(self) -> str:
         """What the runs of each variant reached, and below it what their seconds went to, and their CPU time."""
@@ -264,15 +249,12 @@ class Comparison:
             if not runs:
                 continue
             kinds = [mean(run.account[kind] for run in runs) for kind in (STEPS, WAITING, VALIDATION)]
-            rest = self.seconds(variant, "wall") - sum(kinds)
-            cpu = self.seconds(variant, "cpu")
-            spent.append(
-                [variant, *(f"{seconds:.0f}" for seconds in (*kinds, rest, cpu)), self._faster(variant, "cpu")]
-            )
+            whole, cpu = mean(run.seconds for run in runs), mean(run.cpu for run in runs)
+            spent.append([variant, *(f"{seconds:.0f}" for seconds in (*kinds, whole - sum(kinds), cpu))])
             epochs, steps = (str(round(mean(getattr(run, name) for run in runs))) for name in ("epochs", "steps"))
             metric = _spread(self.ends(variant)) if self.ends(variant) else ""
-            seconds = _spread([run.seconds for run in runs], 3)
-            ends.append([variant, epochs, steps, metric, seconds, self._faster(variant, "wall")])
+            faster = f"{self.seconds(BASELINE) / self.seconds(variant):.2f}x" if self.runs[BASELINE] else ""
+            ends.append([variant, epochs, steps, metric, _spread([run.seconds for run in runs], 3), faster])
         head = ["", "epochs", "steps", self.metric, "seconds", "faster"]
         return f"{text_table(head, ends)}\n\n{text_table(['seconds of', *_SPENT], spent)}\n"
 
@@ -284,62 +266,39 @@ class Comparison:
             return gain, 0.0
         return gain, 2 * math.sqrt(sum(stdev(ends) ** 2 / len(ends) for ends in (ours, theirs)))
 
-    def _better(self, variant: str, than: str) -> bool:
-        """Whether each of three or more runs of a variant ends better than every one of another's."""
-        sign = 1 if self.mode == "max" else -1
-        ours, theirs = ([sign * end for end in self.ends(name)] for name in (variant, than))
-        return min(len(ours), len(theirs)) >= 3 and min(ours) > max(theirs)
-
     def verdict(self) -> str:
         """Says what the numbers say, in a sentence or two."""
         if not self.runs[MULTIGRID] or not self.runs[BASELINE]:
             return "There is nothing to compare yet: a run with the callback and one without it are needed."
-        faster = self.seconds(BASELINE) / self.seconds(MULTIGRID)
         few = min(len(self.runs[MULTIGRID]), len(self.runs[BASELINE])) < 2
-        one = " One seed says little: take three, with `--seeds 3`." if few else ""
+        return self._judgement() + (" One seed says little: take three, with `--seeds 3`." if few else "")
+
+    def _judgement(self) -> str:
+        faster = self.seconds(BASELINE) / self.seconds(MULTIGRID)
         if faster <= 1:
-            return f"Don't: with the callback it takes {1 / faster:.2f} times as long.{one}"
-        clock = f"{faster:.2f}x faster by CPU time"
-        if self._clock == "wall":
-            by_cpu = self._faster(MULTIGRID, "cpu")
-            clock = f"{faster:.2f}x faster by the wall clock" + (f" ({by_cpu} by CPU time)" if by_cpu else "")
+            return f"Don't: with the callback it takes {1 / faster:.2f} times as long."
+        clock = f"{faster:.2f}x faster by {'CPU time' if self._clock == 'cpu' else 'the wall clock'}"
         if not self.ends(MULTIGRID) or not self.ends(BASELINE):
-            return f"{clock}; no validation says how good it is.{one}"
-        everything = [end for variant in VARIANTS for end in self.ends(variant)]
-        if not all(map(math.isfinite, everything)):
-            return f"Runs diverged, so the ends can't be compared: see the table.{one}"
+            return f"{clock}; no validation says how good it is."
+        if not all(math.isfinite(end) for variant in VARIANTS for end in self.ends(variant)):
+            return "Runs diverged, so the ends can't be compared: see the table."
         gain, error = self._gain(MULTIGRID, BASELINE)
         ends = f"{self.metric} {_spread(self.ends(MULTIGRID))} against {_spread(self.ends(BASELINE))}"
-        short = None
+        beside = ""
         if self.ends(SHORTENED):
             ahead, of_ahead = self._gain(MULTIGRID, SHORTENED)
             reached = f"a baseline of as much time reaches {_spread(self.ends(SHORTENED))}"
-            # Few seeds spread widely, but all runs on one side of all others say something, too.
-            apart = self._better(MULTIGRID, SHORTENED)
-            short = reached if ahead > of_ahead or apart else None
-            if short is None:
+            if ahead <= of_ahead:
                 less = "no worse" if gain >= -error else "worse"
                 what = "Can't tell with so few seeds" if ahead > 0 else "Don't"
-                return f"{what}: {reached}. With the callback it is {faster:.2f}x faster and {less} ({ends}).{one}"
-        beside = f", and {short}" if short else ""
+                return f"{what}: {reached}. With the callback it is {faster:.2f}x faster and {less} ({ends})."
+            beside = f", and {reached}"
         if gain >= -error:
-            return f"Yes: {clock}, and no worse: {ends}{beside}.{one}"
+            return f"Yes: {clock}, and no worse: {ends}{beside}."
         return (
             f"It depends: {clock}, but worse: {ends}{beside}. A larger `epoch_factor` takes more of the time and loses "
-            f"less.{one}"
+            "less."
         )
-
-    def figure(self) -> Figure:
-        """Draws the metric against the wall clock, a line for each run."""
-        curves = {}
-        for variant, runs in self.runs.items():
-            # The clock of a whole command begins before that of `fit`.
-            before = [run.seconds - sum(run.account.values()) for run in runs]
-            curves[variant] = [
-                [(late + seconds, found[self.metric]) for seconds, _, found in run.validations if self.metric in found]
-                for late, run in zip(before, runs, strict=True)
-            ]
-        return runs_figure(curves, self.metric)
 
     def __str__(self) -> str:
         longest = max((run.seconds for runs in self.runs.values() for run in runs), default=0.0)

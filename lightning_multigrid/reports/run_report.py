@@ -7,11 +7,12 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+import torch
 from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_multigrid.host import Callback, LightningModule, Trainer, is_a
+from lightning_multigrid.host import Callback, LightningModule, Trainer
 from lightning_multigrid.reports.account import (
     CHECKPOINTS,
     REST,
@@ -23,14 +24,16 @@ from lightning_multigrid.reports.account import (
     Account,
     faster_or_slower,
 )
-from lightning_multigrid.reports.figures import LRCurve
-from lightning_multigrid.reports.finite_losses import FiniteLosses
-from lightning_multigrid.reports.grid_times import ShapeTimes, last_metrics, phase_line, stopped_line
-from lightning_multigrid.reports.step_times import Clock, LoaderLimit, LoaderWatch, StepTime, StepTimer, StepTotals
-from lightning_multigrid.schedule import BatchShape, Plan, Step, duration, exact
-
-_ESTIMATE_SECONDS = 1.0  # how long an estimate of the time left is used
-_LR_WIDTH = len("1.2e-05")
+from lightning_multigrid.reports.step_times import (
+    Clock,
+    LoaderLimit,
+    LoaderWatch,
+    ShapeTimes,
+    StepTime,
+    StepTimer,
+    StepTotals,
+)
+from lightning_multigrid.schedule import BatchShape, Place, Plan, Step, duration, exact
 
 
 class RunReport:
@@ -59,9 +62,7 @@ class RunReport:
         self._phase = -1  # the phase that was announced last
         self._shape = self._schedule.baseline.shape
         self._widest = max(len(_compact(shape)) for shape in (self._shape, *self._schedule.grids))
-        self._estimate: tuple[float, float | None] = -1.0, None  # when it was made, and what it was
         self.times = ShapeTimes()
-        self.lr_curve = LRCurve(self._schedule.epochs)
         self.losses = FiniteLosses()
         self.tell: Callable[[str], None] = rank_zero_info  # on the way; with a progress bar, above it
         self._closing: list[str] = []  # messages for the time when the progress bar is gone
@@ -69,13 +70,9 @@ class RunReport:
     @cached_property
     def _left_from(self) -> list[Counter[BatchShape]]:
         """Mini-batches of each shape that are left at the start of each epoch, and at the end."""
-        plan = self._plan
         left: list[Counter[BatchShape]] = [Counter()]
         for epoch in reversed(range(self._schedule.epochs)):
-            left.append(left[-1].copy())
-            counted = plan.count_shapes(epoch)
-            for (_, shape), steps in counted.items():
-                left[-1][shape] += steps
+            left.append(left[-1] + self._plan.count_shapes(epoch))
         return left[::-1]
 
     def begin(self, first: Step) -> None:
@@ -98,8 +95,13 @@ class RunReport:
     def announce(self, step: Step) -> None:
         self._shape = step.shape
         if step.phase != self._phase:
-            self._phase = step.phase
-            self.tell(phase_line(self._schedule, step.phase, self.seconds_left))
+            self._phase, phases, left = step.phase, self._schedule.phases, self.seconds_left
+            phase = phases[step.phase]
+            self.tell(
+                f"Phase {step.phase} of {len(phases) - 1}: {phase.shape}, epochs {float(phase.start_epoch):.2f} - "
+                f"{float(phase.end_epoch):.2f}, LR scale {phase.lr_scale:g}."
+                + ("" if left is None else f" About {duration(left)} left.")
+            )
 
     def ended(self, step: Step, following: Step) -> list[StepTime]:
         """Notes the end of a step; returns the times of the steps that the device has finished since the last call."""
@@ -123,14 +125,14 @@ class RunReport:
 
     def scalars(self, times: Sequence[StepTime], world: int) -> dict[str, float]:
         """Returns what is logged of finished steps: clips per second of all devices, share of waiting, time left."""
-        values, total = {}, StepTotals()
+        values, total, left = {}, StepTotals(), self.seconds_left
         for step_time in times:
             total.add(step_time)
         if total.seconds:
             values["multigrid/clips_per_second"] = total.clips * world / total.seconds
             values["multigrid/waiting"] = total.waiting / total.seconds
-        if self.seconds_left is not None:
-            values["multigrid/hours_left"] = self.seconds_left / 3600
+        if left is not None:
+            values["multigrid/hours_left"] = left / 3600
         return values
 
     def _take(self, wait: bool) -> list[StepTime]:
@@ -148,22 +150,14 @@ class RunReport:
         left = self.seconds_left
         minutes, seconds = divmod(round(left or 0), 60)
         clock = "-:--:--" if left is None else f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
-        lr = f"{self.lr_curve.newest.lr:.2g}".ljust(_LR_WIDTH)
-        return {"grid": _compact(self._shape).ljust(self._widest), "lr": lr, "left": clock}
+        return {"grid": _compact(self._shape).ljust(self._widest), "left": clock}
 
     @property
     def seconds_left(self) -> float | None:
         """The estimated time until the end, with validation and the like; None before the first measurement."""
-        made, left = self._estimate
-        now = time.perf_counter()
-        if left is None or now - made > _ESTIMATE_SECONDS:  # not anew at each step
-            self._estimate = now, self._estimate_left()
-        return self._estimate[1]
-
-    def _estimate_left(self) -> float | None:
         if not self.times or self._began is None:
             return None
-        steps = sum(count * self.times.step_seconds(shape) for shape, count in self._left.items() if count > 0)
+        steps = sum(count * self.times.expected(shape).seconds for shape, count in self._left.items() if count > 0)
         since, start = self._began
         done = self._position - start
         # Validation, checkpoints and starts of epochs take time in proportion to the epochs.
@@ -175,7 +169,7 @@ class RunReport:
 
         def waiting(shape: BatchShape) -> float:
             loading = shape.clips / limit.given
-            return max(0.0, loading - self.times.stepping(shape)) if limit.workers else loading
+            return max(0.0, loading - self.times.expected(shape).stepping) if limit.workers else loading
 
         return sum(count * waiting(shape) for shape, count in self._left.items() if count > 0)
 
@@ -196,28 +190,31 @@ class RunReport:
         if (place := self.losses.first_not_finite()) is not None:
             self._closing.append(self._not_finite(self._plan.epoch(place.epoch)[place.batch]))
         speedup = None if self.losses.last_is_not_finite() else self._speedup()
-        self._closing.append(last_metrics(_metrics(trainer), self.lr_curve.newest.lr))
         scalars = {f"multigrid/seconds/{kind}": seconds for kind, seconds in self.account.seconds.items()}
-        scalars |= {f"multigrid/ms_per_step/{row.shape}".replace(" ", ""): 1000 * row.step for row in self.times.rows}
+        scalars |= {f"multigrid/ms_per_step/{_compact(row.shape)}": 1000 * row.step for row in self.times.rows}
         if speedup is not None:
             scalars["multigrid/speedup"] = speedup
         for logger in trainer.loggers:
             logger.log_metrics(scalars, step=trainer.global_step)
 
     def _not_finite(self, step: Step) -> str:
-        position = float(self._plan.position(step))
-        lr = next((point.lr for point in reversed(self.lr_curve.points) if point.position <= position), 0.0)
         ends = "The training has diverged, so no speed-up is given." if self.losses.last_is_not_finite() else ""
         return (
             f"The loss was nan or infinite for the first time in epoch {step.place.epoch}, mini-batch "
-            f"{step.place.batch}: phase {step.phase}, {step.shape}, LR {lr:.4g}. {ends}".rstrip()
+            f"{step.place.batch}: phase {step.phase}, {step.shape}, LR scale {step.lr_scale:g}. {ends}".rstrip()
         )
 
     def stopped(self) -> None:
         """Notes that the run ends before its plan, if it has begun."""
         if self._phase < 0:
             return
-        self._closing.append(stopped_line(self._schedule, self._phase, float(self._position)))
+        schedule, last = self._schedule, len(self._schedule.phases) - 1
+        name = "fine-tuning" if schedule.fine_tuning and not schedule.constant_shape else "the last phase"
+        missing = f"{name} not reached" if self._phase < last else "in the last one"
+        self._closing.append(
+            f"Stopped in phase {self._phase} of {last}, at epoch {float(self._position):.2f} of "
+            f"{float(schedule.phases[-1].end_epoch):g}: {missing}."
+        )
 
     def close(self) -> None:
         while self._closing:
@@ -228,16 +225,45 @@ class RunReport:
         whole = self._began is not None and self._began[1] == 0 and not +self._left
         if not whole or self._schedule.constant_shape or not self.times.measured(baseline):
             return None
-        own, steps = self.account.seconds, self._plan.baseline_steps
-        stepping, step = self.times.stepping(baseline), self.times.step_seconds(baseline)
-        of_steps = {STEPS: steps * stepping, WAITING: steps * (step - stepping)}
+        own, steps, step = self.account.seconds, self._plan.baseline_steps, self.times.expected(baseline)
+        of_steps = {STEPS: steps * step.stepping, WAITING: steps * step.waiting}
         accounts = own, own | of_steps | {VALIDATION: own[VALIDATION] * self.baseline_validations, STATISTICS: 0.0}
         took, would_take = (sum(account.values()) for account in accounts)
         self._closing.append(
             f"{faster_or_slower(*accounts, self._ways_out)} The baseline's wall clock is {steps} steps of "
-            f"{1000 * step:.1f} ms, as measured on its grid, and {duration(would_take - steps * step)} for all else."
+            f"{1000 * step.seconds:.1f} ms, as measured on its grid, and {duration(would_take - steps * step.seconds)} "
+            "for all else."
         )
         return would_take / took
+
+
+class FiniteLosses:
+    """Keeps which loss of a run was the first that is nan or infinite, and whether the last one is.
+
+    No step waits for the device.
+    """
+
+    _NEVER, _BATCHES = 2**62, 2**31  # an epoch has at most so many
+
+    def __init__(self) -> None:
+        self._first: Tensor | None = None  # the number of a step, on the device
+        self._finite: Tensor | None = None  # the last loss
+
+    def note(self, step: Step, loss: Tensor) -> None:
+        """Notes the loss of a step, without reading it."""
+        number = step.place.epoch * self._BATCHES + step.place.batch
+        self._finite = loss.isfinite().all()
+        found = torch.where(self._finite, self._NEVER, number)
+        self._first = found if self._first is None else torch.minimum(self._first, found)
+
+    def first_not_finite(self) -> Place | None:
+        """Returns the first step whose loss was not finite; this waits for the device."""
+        first = self._NEVER if self._first is None else int(self._first)
+        return None if first == self._NEVER else Place(*divmod(first, self._BATCHES))
+
+    def last_is_not_finite(self) -> bool:
+        """Returns whether the last loss is nan or infinite; this waits for the device."""
+        return self._finite is not None and not bool(self._finite)
 
 
 class ClosingWords(Callback):
@@ -280,13 +306,6 @@ class ClosingWords(Callback):
         if isinstance(exception, KeyboardInterrupt):
             self.report.stopped()
         self.teardown(trainer, pl_module, "fit")
-
-
-def _metrics(trainer: Trainer) -> dict[str, Tensor]:
-    """The newest metrics of a script; `LearningRateMonitor` has written LRs among them when it last logged."""
-    monitors = [callback for callback in trainer.callbacks if is_a(callback, "callbacks.LearningRateMonitor")]  # type: ignore[attr-defined]
-    lrs = {name for monitor in monitors for name in monitor.lrs}
-    return {name: value for name, value in trainer.callback_metrics.items() if name not in lrs}
 
 
 def _compact(shape: BatchShape) -> str:

@@ -1,4 +1,4 @@
-"""Times of steps: how long each waited for the loader, how long it took, and whether the loader is the limit.
+"""Times of steps: how long each waited for the loader and took, by grid, and whether the loader is the limit.
 
 `StepTimer` notes three moments of a mini-batch: when the loop asked for it, when the loader handed it over, and when
 the step ended::
@@ -15,12 +15,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from lightning_multigrid.schedule import BatchShape, Step, duration
+from lightning_multigrid.schedule import BatchShape, Step, duration, text_table
 
 # The loader is called the limit if steps would be this many times faster without waiting.
 _BAND = 1.15
@@ -116,6 +116,75 @@ class StepTimer:
             step, batch, asked, handed, ended = self._pending.popleft()
             waiting, stepping = self._clock.seconds(asked, handed), self._clock.seconds(handed, ended)
             yield StepTime(step, batch, waiting, stepping)
+
+
+@dataclass
+class GridTimes:
+    """Times of the steps on a grid, on one device.
+
+    `total` sums over all of them, `pace` over all but the first one, which takes longer. `shape` is that of the largest
+    mini-batch.
+    """
+
+    shape: BatchShape
+    total: StepTotals = field(default_factory=StepTotals)
+    pace: StepTotals = field(default_factory=StepTotals)
+
+    @property
+    def step(self) -> float:
+        return self.total.stepping / self.total.steps
+
+    def add(self, time: StepTime) -> None:
+        self.shape = max(self.shape, time.step.shape, key=lambda shape: shape.clips)
+        if self.total.steps == 1:
+            self.pace = StepTotals()
+        self.total.add(time)
+        self.pace.add(time)
+
+
+class ShapeTimes:
+    """Times of the steps on each grid: measured, and before the first step on a grid the mean of others.
+
+    By Eq. 1 all full mini-batches have about as many points, b t s^2, and take about as long; others in proportion.
+    """
+
+    def __init__(self) -> None:
+        self._grids: dict[BatchShape, GridTimes] = {}
+        self.all = StepTotals()
+
+    def add(self, time: StepTime) -> None:
+        shape = time.step.shape
+        self._grids.setdefault(shape.clip, GridTimes(shape)).add(time)
+        self.all.add(time)
+
+    def __bool__(self) -> bool:
+        return bool(self._grids)
+
+    def measured(self, shape: BatchShape) -> bool:
+        """Returns whether steps were measured on the grid of a shape beyond the first."""
+        return shape.clip in self._grids and self._grids[shape.clip].total.steps > 1
+
+    def expected(self, shape: BatchShape) -> StepTotals:
+        """Returns what a step takes: measured on its grid, else the mean of all grids."""
+        grid = self._grids.get(shape.clip)
+        seen = self._grids.values() if grid is None else [grid]
+        share = shape.points / sum(one.pace.clips * one.shape.clip.points for one in seen)
+        waiting, stepping = sum(one.pace.waiting for one in seen), sum(one.pace.stepping for one in seen)
+        return StepTotals(1, shape.clips, share * waiting, share * stepping)
+
+    @property
+    def rows(self) -> list[GridTimes]:
+        """The times of each grid, coarse to fine."""
+        return sorted(self._grids.values(), key=lambda grid: (grid.shape.frames, grid.shape.size))
+
+    def table(self) -> str:
+        cells = []
+        for name, total in [*((str(row.shape), row.total) for row in self.rows), ("all", self.all)]:
+            step, waiting = (f"{1000 * seconds / total.steps:.1f}" for seconds in (total.stepping, total.waiting))
+            speed = f"{total.clips / total.seconds:.1f}" if total.seconds else ""
+            counts = str(total.steps), str(total.clips), f"{total.seconds:.1f}"
+            cells.append([name, *counts, step, waiting, speed])
+        return text_table(["", "steps", "clips", "seconds", "ms/step", "ms waiting", "clips/s"], cells)
 
 
 @dataclass(frozen=True)

@@ -195,12 +195,12 @@ class Plan:
 
     # --- Counts, much faster than by making the steps ---
 
-    def count_shapes(self, epoch: int) -> Counter[tuple[int, BatchShape]]:
-        """How many mini-batches of each (index of a phase, shape) an epoch has."""
-        counts: Counter[tuple[int, BatchShape]] = Counter()
-        for phase, mini_batches, times in self._blocks(epoch):
+    def count_shapes(self, epoch: int) -> Counter[BatchShape]:
+        """How many mini-batches of each shape an epoch has."""
+        counts: Counter[BatchShape] = Counter()
+        for _, mini_batches, times in self._blocks(epoch):
             for shape, _ in mini_batches:
-                counts[phase, shape] += times
+                counts[shape] += times
         return counts
 
     @cached_property
@@ -213,7 +213,7 @@ class Plan:
 
     def batches_of(self, epoch: int) -> int:
         """How many mini-batches an epoch has."""
-        return sum(len(mini_batches) * times for _, mini_batches, times in self._blocks(epoch))
+        return self.count_shapes(epoch).total()
 
     @cached_property
     def phase_steps(self) -> list[int]:

@@ -15,14 +15,14 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
        16   112
         8   158
     """
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
     blocks: list[list[int]] = [[0]]
-    for place in range(1, len(columns)):
-        if sum(2 + widths[other] for other in blocks[-1]) + widths[place] > _WIDTH and blocks[-1] != [0]:
+    for column in range(1, len(columns)):
+        if sum(2 + widths[other] for other in blocks[-1]) + widths[column] > _WIDTH and blocks[-1] != [0]:
             blocks.append([0])
-        blocks[-1].append(place)
+        blocks[-1].append(column)
     return "\n\n".join(
-        "\n".join("  ".join(row[place].rjust(widths[place]) for place in block) for row in (columns, *rows))
+        "\n".join("  ".join(row[column].rjust(widths[column]) for column in block) for row in (columns, *rows))
         for block in blocks
     )
 

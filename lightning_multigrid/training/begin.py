@@ -78,7 +78,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, ac
         Reporting(plan, trainer, report),
         EvaluationStatistics(plan, trainer, _estimate(arguments, trainer, loader), account),
         validations,
-        BaselineLR(plan, trainer, report.lr_curve, scales_decay, by_hand),
+        BaselineLR(plan, trainer, scales_decay, by_hand),
     )
     run = loader.loop = Run(plan, trainer, parts, report)
     _tell_plan(arguments, trainer, run, positions.following.names)
@@ -104,8 +104,6 @@ def _plan_loader(
         )
     if isinstance(dataset, FixedClips):
         dataset.divisor = plan.schedule.size_divisor
-        for grid in plan.schedule.grids:
-            dataset.check(grid.frames)
     in_order = range(int(recipe.available * world))
     order = (lambda epoch: in_order) if trainer.overfit_batches else order_of(script, seed)  # type: ignore[attr-defined]
     return MultigridLoader(dataset, MultigridSampler(plan, order, rank=trainer.global_rank), script)

@@ -151,13 +151,3 @@ def test_a_shape_that_does_not_fit():
     module = Net(nn.Sequential(nn.Conv3d(3, 4, 1), Hungry()))
     with pytest.raises(ValueError, match="A step on 2 x 2 x 16 .* does not fit into the memory of cpu. Use a smaller"):
         measure_steps(module, [(BatchShape(2, 2, 16), 8)], torch.device("cpu"))
-
-
-def test_costs_of_grids_are_relative_to_a_baseline_step():
-    measured = forecast(seconds={FINE: 0.2, COARSE: 0.3}).relative_costs()
-    assert measured == {
-        "FLOPs": {COARSE: (16 * 100) / (2 * 800), FINE: 1},
-        "measured time": {COARSE: pytest.approx(1.5), FINE: 1},
-    }
-    assert list(forecast(seconds={FINE: 0.2}).relative_costs()) == ["FLOPs"]
-    assert Forecast(SCHEDULE, {}, {}).relative_costs() == {"FLOPs (b t s^2)": {COARSE: 1, FINE: 1}}

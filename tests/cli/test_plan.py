@@ -397,7 +397,7 @@ def test_predicted_time_is_within_15_percent_of_the_run(monkeypatch):
     seconds = {shape: sum(times[shape] for times in measured) / 2 for shape in shapes}
     predicted = 0.0
     for epoch in range(schedule.epochs):
-        for (_, shape), steps in Plan(schedule, 96).count_shapes(epoch).items():
+        for shape, steps in Plan(schedule, 96).count_shapes(epoch).items():
             full = next(s for s in shapes if s.clip == shape.clip)
             predicted += steps * seconds[full] * shape.clips / full.clips
     run = sum(row.total.stepping for row in callback.report.times.rows)

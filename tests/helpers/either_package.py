@@ -138,4 +138,6 @@ def outcome(folder):
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    # As `tests/conftest.py` has it where tests run.
+    importlib.import_module("lightning_multigrid.training.arguments").SMALLEST = 1
     print(outcome(sys.argv[2]))

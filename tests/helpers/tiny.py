@@ -9,14 +9,6 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
 
 CLIPS, FRAMES, SIZE, CLASSES = 100, 8, 32, 4
-# Settings of timm's Hiera.
-SMALL_HIERA = {
-    "embed_dim": 8,
-    "stages": (1, 1),
-    "q_pool": 1,
-    "mask_unit_size": (2, 2),
-    "mask_unit_attn": (True, False),
-}
 
 
 def clips(number=CLIPS, frames=FRAMES, size=SIZE, seed=0):

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from count_operations import CountedOperations
 from torch.nn.functional import cross_entropy
 
 from lightning_multigrid import convert_sub_batchnorm, models
+from tests.helpers.operations import Operations
 
 # The operations that `torch.use_deterministic_algorithms(True)` refuses on CUDA, from its documentation (torch 2.6 to
 # 2.15), by their names in autograd.
@@ -26,10 +26,10 @@ MODELS = ["small_cnn", "i3d_nl_r50", "slowfast_r50", *OTHERS]
 
 
 def calls(model, clips):
-    with CountedOperations() as counted:
+    with Operations() as counted:
         labels = torch.zeros(len(clips), dtype=torch.long, device="meta")
         cross_entropy(model(clips), labels).backward()
-    return {name.split(".")[1] for name in counted.calls}
+    return set(counted.names)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])

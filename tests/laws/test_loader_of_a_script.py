@@ -30,8 +30,7 @@ def multigrid(**arguments):
 
 def state_of(module, callback, host):
     weights = [tensor.numpy().tobytes() for tensor in module.state_dict().values()]
-    report = callback.report
-    steps = [(row.shape, row.total.steps, row.total.clips) for row in report.times.rows], report.lr_curve.points
+    steps = [(row.shape, row.total.steps, row.total.clips) for row in callback.report.times.rows]
     rng = torch.random.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
     return module.seen, weights, steps, rng, host.global_step
 

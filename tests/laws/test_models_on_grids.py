@@ -1,4 +1,4 @@
-"""Models of torchvision, timm and pytorchvideo in a script that knows nothing of multigrid, on every planned grid."""
+"""Models of other libraries in a script that knows nothing of multigrid, on every planned grid."""
 
 import copy
 import warnings
@@ -14,8 +14,9 @@ from torchvision.models.video.mvit import MSBlockConfig
 from torchvision.models.video.swin_transformer import SwinTransformer3d
 
 from lightning_multigrid import MultigridCallback
+from lightning_multigrid.models.wrapped import hugging_face
 from tests.helpers.sampling import sampled
-from tests.helpers.tiny import SMALL_HIERA, Module, clips, fit
+from tests.helpers.tiny import Module, clips, fit
 
 FRAMES, SIZE = 8, 32
 
@@ -49,8 +50,20 @@ def vit(name="vit_tiny_patch16_224", **settings):
     return PerFrame(name, patch_size=8, embed_dim=16, depth=1, num_heads=2, **settings)
 
 
-def hiera(name):
-    return PerFrame(name, **SMALL_HIERA)
+def of_transformers(kind, **settings):
+    pytest.importorskip("transformers")
+    settings |= {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 8}
+    return hugging_face(kind, 4, settings)
+
+
+def images(kind, **settings):
+    return of_transformers(kind, num_frames=FRAMES, image_size=SIZE, intermediate_size=16, **settings)
+
+
+def vjepa2():
+    predictor = {"pred_hidden_size": 24, "pred_num_hidden_layers": 1, "pred_num_attention_heads": 2}
+    clip = {"frames_per_clip": FRAMES, "crop_size": SIZE, "tubelet_size": 2, "mlp_ratio": 1, "num_pooler_layers": 1}
+    return of_transformers("vjepa2", **clip, **predictor)
 
 
 def pytorchvideo(module, builder, **settings):
@@ -58,13 +71,6 @@ def pytorchvideo(module, builder, **settings):
         warnings.simplefilter("ignore")  # it scripts functions when it is imported
         module = pytest.importorskip(f"pytorchvideo.models.{module}")
     return getattr(module, builder)(**settings)
-
-
-def pv_mvit(**settings):
-    pools = {"pool_q_stride_size": [[0, 1, 2, 2]], "pool_kv_stride_adaptive": [1, 2, 2], "pool_kvq_kernel": [3, 3, 3]}
-    builder = "create_multiscale_vision_transformers"
-    shape = {"spatial_size": SIZE, "temporal_size": FRAMES, "depth": 1, "patch_embed_dim": 8, "head_num_classes": 4}
-    return pytorchvideo("vision_transformers", builder, **shape, **pools, **settings)
 
 
 def x3d():
@@ -118,18 +124,23 @@ MODELS = {
     "timm EVA axial": lambda: vit("vit_small_patch16_rope_224"),
     "timm EVA axial dynamic": lambda: vit("vit_small_patch16_rope_224", dynamic_img_size=True),
     "timm DINOv3": lambda: vit("vit_small_patch16_dinov3"),
-    "timm Hiera": lambda: hiera("hiera_tiny_224"),
-    "timm Hiera windows": lambda: hiera("hiera_small_abswin_256"),
-    "pytorchvideo MViT": pv_mvit,
-    "pytorchvideo MViT joint": lambda: pv_mvit(sep_pos_embed=False),
-    "pytorchvideo MViT of means": lambda: pv_mvit(cls_embed_on=False),
+    "transformers VideoMAE": lambda: images("videomae", tubelet_size=2),
+    "transformers TimeSformer": lambda: images("timesformer"),
+    "transformers ViViT": lambda: images("vivit", tubelet_size=[2, 8, 8]),
+    "transformers V-JEPA 2": vjepa2,
     "pytorchvideo X3D": x3d,
     "pytorchvideo head of Slow": head_of_resnets,
     "pytorchvideo Slow": slow,
     "pytorchvideo SlowFast": SlowFast,
 }
 # One of each way to know positions, by library, and a pool of a fixed size.
-SAMPLE = "timm EVA mixed", "timm Hiera windows", "pytorchvideo head of Slow"
+SAMPLE = (
+    "timm EVA mixed",
+    "torchvision MViT v1",
+    "transformers VideoMAE",
+    "transformers V-JEPA 2",
+    "pytorchvideo head of Slow",
+)
 
 
 class Script(Module):

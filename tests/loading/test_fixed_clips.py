@@ -48,11 +48,6 @@ def test_pixels_are_resized_bilinearly_and_keep_the_aspect_ratio():
     assert torch.equal(small[:, 2], interpolate(clip[None, :, 2], size=(4, 6), mode="bilinear")[0])
 
 
-def test_a_clip_on_the_grid_is_returned_as_it_is():
-    clip = torch.rand(3, 4, 6, 6)
-    assert reduce_clip(clip, request(4, 6)) is clip
-
-
 @pytest.mark.parametrize("layout", ["CTHW", "TCHW", "THWC", "HWTC"])
 def test_every_layout_gives_the_same_clip(layout):
     clip = torch.rand(3, 8, 10, 12)
@@ -217,9 +212,6 @@ def test_random_state_is_given_back():
 def test_refusals():
     with pytest.raises(ValueError, match="Samples: A sample must hold a clip: a tensor of four axes"):
         FixedClips(Samples(lambda clip, label: (clip[0, 0], label)))
-    message = "`layout` must name C, T, H and W once, or C, H and W for images, got 'NCHW'"
-    with pytest.raises(ValueError, match=message):
-        FixedClips(Augmented(), layout="NCHW")
     # As images, the frames of these clips would be taken for channels.
     message = "a tensor of 8 x 8 x 8, which may be an image or the frames of a clip. Images need 1 or 3 channels"
     with pytest.raises(ValueError, match=message):

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_multigrid.loading.fixed_clips import FixedClips
-from lightning_multigrid.loading.loader import MultigridLoader, WorkerError
+from lightning_multigrid.loading.loader import MultigridLoader
 from lightning_multigrid.loading.order import epoch_order
 from lightning_multigrid.loading.sampler import MultigridSampler
 from lightning_multigrid.schedule.cycles import Baseline
@@ -173,29 +172,3 @@ def test_loaders_of_one_sampler_cut_it_each_in_its_own_way():
     sampler = make()
     two, none = (loader_of(sampler, workers, collate_fn=Joining()) for workers in (2, 0))
     assert [next(iter(loader)).pieces for loader in (two, none, two)] == [2, 1, 2]
-
-
-class NotUnpickled:
-    """A dataset that a new process can't make again."""
-
-    def __len__(self):
-        return 300
-
-    def __getitem__(self, index):
-        return torch.zeros(3, 8, 32, 32), 0
-
-    def __reduce__(self):
-        return _fails, ()
-
-
-def _fails():
-    raise RuntimeError("no such database")
-
-
-@pytest.mark.filterwarnings("ignore:.*resource_tracker")
-def test_a_worker_that_ends_by_itself_is_not_said_to_lack_memory():
-    dataset = FixedClips(TensorDataset(torch.zeros(300, 3, 8, 32, 32), torch.zeros(300)))
-    like = DataLoader(NotUnpickled(), 4, num_workers=1, multiprocessing_context="spawn")
-    loader = MultigridLoader(dataset, make(), like)
-    with pytest.raises(WorkerError, match="exited unexpectedly.*What it has printed above says why, such as a dataset"):
-        next(iter(loader))

@@ -39,27 +39,6 @@ def test_requests_carry_shape_and_seed_and_cover_the_epoch():
     assert [r.index for batch in batches for r in batch] == order(1)
 
 
-@given(st.integers(1, 7), st.integers(0, 5), st.integers(1, 3), st.booleans())
-@settings(max_examples=60, deadline=None)
-def test_ranks_agree_and_share_each_global_batch(world, epoch, accumulate, drop_last):
-    arguments = {"accumulate": accumulate, "drop_last": drop_last, "clips": 203 // world}
-    schedule = MultigridSchedule(Baseline(BatchShape(1, 8, 32), epochs=4, milestones=(2, 3)))
-
-    def ranks(world):
-        return [MultigridSampler(Plan(schedule, world=world, **arguments), order, rank=r) for r in range(world)]
-
-    batches = [requests_of(sampler, epoch) for sampler in ranks(world)]
-    assert len({len(rank) for rank in batches}) == 1
-    seen = []
-    for step in zip(*batches, strict=True):
-        assert len({len(rank) for rank in step}) == 1
-        assert len({(r.frames, r.size) for rank in step for r in rank}) == 1
-        seen += [r.index for rank in step for r in rank]  # rank after rank, a contiguous block of the order
-    assert seen == order(epoch)[: len(seen)]
-    if not drop_last:
-        assert 203 - len(seen) < world
-
-
 def test_the_same_global_batches_on_two_ranks_as_on_one():
     one = MultigridSchedule(Baseline(BatchShape(4, 8, 32), epochs=4, milestones=(2, 3)))
     two = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))

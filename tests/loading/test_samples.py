@@ -92,13 +92,13 @@ def test_an_image_beside_a_clip_is_only_resized():
 def test_the_ratio_of_frames_that_a_grid_cannot_keep_is_refused():
     clips = FixedClips([{"slow": numbered(8), "fast": numbered(32)}], clips=["slow", "fast"])
     assert (clips.frames, clips.size) == (32, 8)
-    clips.check(12)  # 3 slow frames
+    assert clips.read_clip(ClipRequest(0, 12, 8, 0))["slow"].shape[1] == 3
     message = (
         "The clips of a sample, of 8 and 32 frames, can't keep this ratio on a grid of 10 frames. Give `long_cycle` "
         "factors that make the frames a multiple of 4"
     )
     with pytest.raises(ValueError, match=message):
-        clips.check(10)
+        clips.read_clip(ClipRequest(0, 10, 8, 0))
 
 
 # --- Where parts are ---

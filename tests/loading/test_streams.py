@@ -186,48 +186,6 @@ def test_a_resumed_run_has_the_same_steps(tmp_path):
     assert [seen[:2] for seen in module.seen] == [seen[:2] for seen in whole.seen[10:]]
 
 
-# --- Loaders and streams of other libraries ---
-
-
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
-def test_loaders_of_torchdata():
-    loaders = pytest.importorskip("torchdata.stateful_dataloader")
-    train(loader=loaders.StatefulDataLoader)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_webdataset(tmp_path):
-    wds = pytest.importorskip("webdataset")
-    for shard in range(2):
-        with wds.TarWriter(f"{tmp_path}/{shard}.tar") as writer:
-            for index in range(shard, CLIPS, 2):
-                sample = {"clip.pth": clip(index), "cls": label(index), "number.cls": index, "epoch.cls": 0}
-                writer.write({"__key__": str(index), **sample})
-    urls = [f"{tmp_path}/{shard}.tar" for shard in range(2)]
-    stream = wds.WebDataset(urls, shardshuffle=False).decode().to_tuple("clip.pth", "cls", "number.cls", "epoch.cls")
-    module = train(stream, workers=2, max_epochs=1)
-    assert sorted(numbers(module, 0)) == list(range(CLIPS))
-
-
-def generated(shards):
-    for shard in shards:
-        for index in range(shard, CLIPS, 2):
-            yield {"clip": clip(index).numpy(), "label": label(index), "number": index}
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_hugging_face_datasets():
-    datasets = pytest.importorskip("datasets")
-    stream = datasets.IterableDataset.from_generator(generated, gen_kwargs={"shards": [0, 1]}).with_format("torch")
-
-    def collate(samples):
-        return default_collate([(sample["clip"], sample["label"], sample["number"], 0) for sample in samples])
-
-    module = train(stream.shuffle(seed=1, buffer_size=8), collate_fn=collate, workers=2)
-    assert sorted(numbers(module, 0)) == list(range(CLIPS))
-    assert numbers(module, 0) != numbers(module, 1)  # it was told the epoch
-
-
 # --- `StreamSamples` ---
 
 

@@ -1,13 +1,8 @@
-"""Statistics of a population: against all values at once, and how often they wait for the device."""
+"""Statistics of a population, against all values at once."""
 
-from typing import Any
-
-import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_multigrid.norm import observed_moments, tracking_layers, write_statistics
 
@@ -48,32 +43,3 @@ def test_without_any_value_nothing_changes() -> None:
     write_statistics(tracking_layers(net), {"0": [], "1": []})
     assert net[0].running_mean.tolist() == [0, 0]
     assert net[1].running_var.tolist() == [1, 1, 1]
-
-
-class Waits(TorchDispatchMode):
-    """Counts copies from one device to another, for each of which the host waits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        tensors = [value for value in (*args, made) if isinstance(value, Tensor)]
-        self.count += len({value.device.type for value in tensors}) > 1
-        return made
-
-
-@pytest.mark.parametrize(("layers", "batches"), [(1, 1), (6, 1), (2, 40)])
-def test_the_device_is_waited_for_as_often_whatever_the_layers_and_mini_batches(layers: int, batches: int) -> None:
-    """On tensors without memory, which know their device."""
-    with FakeTensorMode(), torch.no_grad():
-        net = layers_of(layers, "cuda").eval()
-        tracked, waits = tracking_layers(net), Waits()
-        inputs = [torch.empty(4, 2 + index, 5, device="cuda") for index in range(layers)]
-        with waits:
-            with observed_moments(tracked) as moments:
-                see(net, inputs * batches)
-            assert waits.count == 0
-            write_statistics(tracked, moments)
-        assert waits.count == 3  # what was seen, what the layers had, and what they get

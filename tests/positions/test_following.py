@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
-from lightning_multigrid.positions import Adapter, Following, Table, known
+from lightning_multigrid.positions import Following, Table, known
 from tests.helpers.tiny import CLASSES, FRAMES, SIZE, Module, fit, loader
 
 LONG, SHORT = LongCycle(((0.5, 0.75), (1, 1))), ShortCycle((0.5, 1))
@@ -42,13 +42,13 @@ def tokens(grids):
 
 @pytest.fixture(autouse=True)
 def _adapter(monkeypatch):
-    adapter = Adapter(
-        attributes=lambda part, grids: {"tokens": torch.Size(tokens(grids)).numel()},
-        tables=lambda part, grids: {
+    def adapter(part, grids):
+        return {
+            "tokens": torch.Size(tokens(grids)).numel(),
             "table": Table((4, 4, 4), tokens(grids), mode="bilinear"),
             "fixed": Table((4,), tokens(grids)[:1]),
-        },
-    )
+        }
+
     monkeypatch.setitem(known.ADAPTERS, "tests.Places", adapter)
 
 

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.positions import Adapter, known, patch_divisors
+from lightning_multigrid.positions import patch_divisors
 from tests.helpers.tiny import CLASSES, FRAMES, SIZE, Module, fit, loader
 
 
@@ -20,14 +20,6 @@ from tests.helpers.tiny import CLASSES, FRAMES, SIZE, Module, fit, loader
 )
 def test_the_first_convolution_says_them(layers, divisors):
     assert patch_divisors(nn.Sequential(nn.Identity(), nn.Sequential(*layers))) == divisors
-
-
-def test_an_adapter_knows_better(monkeypatch):
-    class Padding(nn.Sequential):
-        pass
-
-    monkeypatch.setitem(known.ADAPTERS, "tests.Padding", Adapter(divisors=lambda part: (1, 32)))
-    assert patch_divisors(nn.Sequential(nn.Conv2d(3, 4, 4, stride=4), Padding())) == (1, 32)
 
 
 class Patches(Module):

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from lightning_multigrid.positions import Following
-from tests.helpers.tiny import SMALL_HIERA
 
 timm = pytest.importorskip("timm")
 SIZE, COARSE = 64, 32
@@ -56,7 +55,7 @@ def test_tokens_after_a_stem_of_convolutions_have_more_pixels_than_a_patch():
     ["vit_tiny_patch16_224", "eva02_tiny_patch14_224", "vit_small_patch16_rope_224", "vit_small_patch16_dinov3"],
 )
 def test_a_coarse_grid_is_what_timm_makes_of_the_model_for_that_size(name):
-    """`set_input_size` is timm's own way to another size, for good; EVA can spread rotary places by a setting."""
+    """`set_input_size` is timm's own way to another size, for good; EVA can spread rotary positions by a setting."""
     net, other = model(name).eval(), model(name).eval()
     other.load_state_dict(net.state_dict())
     if "rope" in name:
@@ -74,8 +73,8 @@ def test_a_coarse_grid_is_what_timm_makes_of_the_model_for_that_size(name):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("kind", ["rope", "rope_mixed"])
-def test_rotary_places_are_spread(kind, dynamic):
-    """Half of the tokens have every second place of the full grid."""
+def test_rotary_positions_are_spread(kind, dynamic):
+    """Half of the tokens have every second position of the full grid."""
     net = model(f"vit_small_patch16_{kind}_224", dynamic_img_size=dynamic).eval()
 
     def embed(tokens):
@@ -88,14 +87,3 @@ def test_rotary_places_are_spread(kind, dynamic):
     torch.testing.assert_close(embed(4), full[..., ::2, ::2, :])
     following.restore()
     assert torch.equal(embed(8), full)
-
-
-def test_hiera_resizes_as_for_images_of_that_size():
-    torch.manual_seed(0)
-    net, other = (timm.create_model("hiera_tiny_224", img_size=size, **SMALL_HIERA).eval() for size in (SIZE, COARSE))
-    table = timm.layers.resample_abs_pos_embed(net.pos_embed, (8, 8), (16, 16), 0)
-    other.load_state_dict(net.state_dict() | {"pos_embed": table})
-    following = Following(net, 4, SIZE)
-    following.set_grid(4, COARSE)
-    x = torch.randn(2, 3, COARSE, COARSE)
-    torch.testing.assert_close(net(x), other(x))

@@ -1,21 +1,15 @@
 """Video models of transformers in plain Lightning scripts: their places on every grid of a multigrid training."""
 
-import copy
 from importlib import import_module
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import interpolate
 from torch.testing import assert_close
-from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_multigrid import MultigridCallback
 from lightning_multigrid.positions import Following, patch_divisors
-from tests.helpers.sampling import sampled
-from tests.helpers.tiny import trainer
 
 pytest.importorskip("transformers")
 
@@ -56,68 +50,6 @@ def on_grid(model, frames, size):
     following = Following(model, FRAMES, SIZE)
     following.set_grid(frames, size)
     return following
-
-
-def everything(model):
-    """Each module's class and what it holds: the same objects."""
-    return [
-        (type(part), {name: id(value) for name, value in vars(part).items() if name != "training"})
-        for part in model.modules()
-    ]
-
-
-class Script(L.LightningModule):
-    """A baseline script that knows nothing of multigrid, with notes of what a test compares."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model, self.plain = model, [copy.deepcopy(model)]  # in a list: no part of this module
-        self.keys, self.shapes, self.without_gradient = list(model.state_dict()), [], set()
-
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        out = self.model(pixel_values_videos=x) if hasattr(self.model, "vjepa2") else self.model(pixel_values=x)
-        if isinstance(self._trainer, L.Trainer):
-            self.shapes.append((x.shape[1], x.shape[3]))
-            assert list(self.model.state_dict()) == self.keys
-            if self.shapes[-1] == (FRAMES, SIZE):
-                [plain] = self.plain
-                plain.load_state_dict(self.model.state_dict())
-                assert torch.equal(plain(x).logits, out.logits)
-        loss = nn.functional.cross_entropy(out.logits, y)
-        assert not isinstance(self._trainer, L.Trainer) or loss.isfinite()
-        return loss
-
-    def on_after_backward(self):
-        tables = {name: p for name, p in self.model.named_parameters() if "position" in name or "time_emb" in name}
-        self.without_gradient |= {name for name, table in tables.items() if not table.grad.any()}
-
-    def validation_step(self, batch, batch_idx):
-        assert everything(self.model) == self.before
-
-    def on_fit_start(self):
-        self.before = everything(self.model)
-
-    def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=1e-3)
-
-
-@pytest.mark.parametrize("name", sampled(ARGUMENTS, "VideoMAE", "VJEPA2"))
-def test_a_plain_script_trains_on_every_grid(name, caplog):
-    model = make(name)
-    model.train()
-    data = DataLoader(TensorDataset(clips(number=64), torch.arange(64) % 3), batch_size=1, shuffle=True)
-    script, before = Script(model), everything(model)
-    host = trainer(MultigridCallback(milestones=[1], lr_scaling="none"), max_epochs=2)
-    host.fit(script, data, DataLoader(data.dataset, 32) if name == "VideoMAE" else None)
-    tubelet = 1 if name == "Timesformer" else TUBELET
-    # 8 frames / 4, / 2; 32 pixels / 2, and / sqrt 2 = 22.6, the multiples of 8 next to it.
-    assert set(script.shapes) == {(t, s) for t in (2, 4, 8) for s in (16, 24, 32)} - {(2, 32)}
-    assert "sizes are multiples of 8" in caplog.text
-    assert ("frames are multiples of 2" in caplog.text) == (tubelet == 2)
-    assert "Positions follow the grid: " in caplog.text
-    assert not script.without_gradient
-    assert everything(model) == before
 
 
 def test_divisors_are_those_of_the_patches():
@@ -234,24 +166,3 @@ def test_vjepa2_keeps_the_type_of_its_weights():
     model = make("VJEPA2").bfloat16()
     on_grid(model, 2, 24)
     assert model(clips(2, 24).bfloat16()).logits.dtype == torch.bfloat16
-
-
-@pytest.mark.slow  # `test_compiled_there_is_a_graph_for_each_grid` of `test_following.py` is the sample
-@pytest.mark.parametrize("name", ARGUMENTS)
-def test_a_graph_for_each_grid(name):
-    model, made = make(name), []
-
-    def backend(graph, inputs):
-        made.append(graph)
-        return graph.forward
-
-    torch.compiler.reset()
-    following = Following(model, FRAMES, SIZE)
-    compiled = torch.compile(model, backend=backend, dynamic=False)
-    for _ in range(2):
-        for count, grid in enumerate([(FRAMES, SIZE), (4, 16), (2, 24)], 1):
-            following.set_grid(*grid)
-            with torch.no_grad():
-                assert_close(compiled(clips(*grid)).logits, model(clips(*grid)).logits)
-            assert len(made) in (count, 3)
-    torch.compiler.reset()

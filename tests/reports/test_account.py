@@ -8,7 +8,7 @@ import pytest
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_multigrid import MultigridCallback
+from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.reports.account import (
     CHECKPOINTS,
     KINDS,
@@ -189,3 +189,18 @@ def test_statistics_that_are_estimated_are_no_validation(monkeypatch, clock):
     fit(Validating(clock), callback, val=loader(shuffle=False, number=8), num_sanity_val_steps=0)
     seconds = callback.report.account.seconds
     assert (seconds[VALIDATION], seconds[STATISTICS]) == (4 * 50, 4 * 5)
+
+
+@pytest.mark.parametrize("reading", [0.25, 0])
+def test_a_slow_loader_is_called_the_limit_and_a_fast_one_is_not(reading, clock, caplog):
+    """A step of 4 clips takes 3 s; without workers it waits for the reading."""
+    slow = Reading(clock)
+    slow.takes = reading
+    flat = MultigridCallback(long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)))
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        fit(Validating(clock), flat, train=DataLoader(slow, 4))
+    limits = [said for said in caplog.messages if said.startswith("The loader is the limit")]
+    assert len(limits) == bool(reading)
+    if limits:
+        assert "this phase needs 1 clips/s on each device, the loader gives 4 (0 workers)" in limits[0]
+        assert "clips that are stored smaller" in limits[0]

@@ -5,17 +5,13 @@ import re
 import time
 
 import pytest
-from lightning.pytorch.callbacks import LearningRateMonitor, ProgressBar, RichProgressBar, TQDMProgressBar
+from lightning.pytorch.callbacks import ProgressBar, RichProgressBar, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.reports import plan_figure, save, times_figure
-from lightning_multigrid.reports import run_report as run_report
-from lightning_multigrid.reports.figures import LRCurve, LRPoint
-from lightning_multigrid.reports.grid_times import ShapeTimes, phase_line
 from lightning_multigrid.reports.run_report import RunReport
-from lightning_multigrid.reports.step_times import StepTime
+from lightning_multigrid.reports.step_times import ShapeTimes, StepTime, StepTotals
 from lightning_multigrid.schedule import Place, Plan, Step
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
@@ -43,30 +39,24 @@ def times_of(*steps):
 
 
 def test_the_first_step_on_a_grid_sets_no_pace():
-    times = times_of((COARSE, 9.0), (COARSE, 1.0), (COARSE, 1.2))
-    assert times.stepping(COARSE) == pytest.approx(1.1)
-    assert times.all.seconds == pytest.approx(11.2)
+    times = times_of((COARSE, 9.0), (COARSE, 1.0, 3.0), (COARSE, 1.2, 1.0))
+    assert times.expected(COARSE) == StepTotals(1, 16, waiting=2.0, stepping=pytest.approx(1.1))
+    assert times.all.seconds == pytest.approx(15.2)
     assert times.measured(COARSE)
     assert not times_of((COARSE, 9.0)).measured(COARSE)
 
 
-def test_grids_that_were_not_seen_take_the_mean_of_others_in_proportion_to_their_points():
-    # Eq. 1: 16 x 4 x 16^2 are as many as 2 x 8 x 32^2.
-    assert times_of((COARSE, 9.0), (COARSE, 1.0), (COARSE, 1.2)).stepping(FINE) == pytest.approx(1.1)
-    assert times_of((COARSE, 1.0), (COARSE, 1.0)).stepping(BatchShape(1, 8, 32)) == pytest.approx(0.5)
-
-
-def test_a_smaller_last_mini_batch_takes_its_share():
-    assert times_of((COARSE, 9.0), (COARSE, 1.0)).stepping(BatchShape(4, 4, 16)) == pytest.approx(0.25)
-
-
-def test_waiting_counts_as_it_was_measured_and_elsewhere_for_a_loader_of_the_same_speed():
-    times = times_of((COARSE, 1.0, 3.0), (COARSE, 1.0, 3.0))
-    assert times.step_seconds(COARSE) == 4
-    # 4 clips a second: 2 clips are there in less time than a step takes.
-    assert times.step_seconds(FINE) == pytest.approx(1)
-    assert times.step_seconds(BatchShape(16, 8, 32)) == pytest.approx(8)
-    assert times_of((COARSE, 0.1, 3.0), (COARSE, 0.1, 3.0)).step_seconds(FINE) == pytest.approx(2 / (16 / 3.1))
+@pytest.mark.parametrize(
+    ("shape", "share"),
+    [
+        (FINE, 1),  # Eq. 1: 16 x 4 x 16^2 are as many as 2 x 8 x 32^2
+        (BatchShape(1, 8, 32), 1 / 2),
+        (BatchShape(4, 4, 16), 1 / 4),  # a smaller last mini-batch on a grid that was seen
+    ],
+)
+def test_other_shapes_take_the_mean_of_what_was_seen_in_proportion_to_their_points(shape, share):
+    expected = times_of((COARSE, 9.0), (COARSE, 1.0, 3.0)).expected(shape)
+    assert (expected.stepping, expected.waiting) == pytest.approx((share, 3 * share))
 
 
 def test_the_table_holds_all_steps():
@@ -80,12 +70,6 @@ def test_the_table_holds_all_steps():
     assert header[-1] == "clips/s"
 
 
-def test_the_line_of_a_phase():
-    schedule = MultigridSchedule(Baseline(FINE, epochs=2))
-    assert phase_line(schedule, 0).endswith("LR scale 1.")
-    assert phase_line(schedule, 0, left=3700).endswith("LR scale 1. About 1 h 1 min left.")
-
-
 # --- What is left ---
 
 SCHEDULE = MultigridSchedule(
@@ -93,72 +77,62 @@ SCHEDULE = MultigridSchedule(
 )
 
 
-def report_of(schedule=SCHEDULE, clips=70):
+PLAN = Plan(SCHEDULE, 70)
+
+
+@pytest.fixture
+def clock(monkeypatch):
     clock = FakeClock()
-    return RunReport(Plan(schedule, clips), workers=1, ways_out="x", clock=clock), clock
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
+    return clock
 
 
-def drive(report, clock, until, seconds, schedule=SCHEDULE, clips=70):
-    """Steps of a known time for each clip of a shape, up to an epoch; what they took."""
-    took = 0.0
-    plan = Plan(schedule, clips)
+def report_of(clock, plan=PLAN):
+    return RunReport(plan, workers=1, ways_out="x", clock=clock)
+
+
+def driven(clock, until, seconds):
+    """A report after steps of a known time for each clip of a shape, up to an epoch."""
+    report = report_of(clock)
     for epoch in range(until):
-        report.begin(plan.epoch(epoch)[0])
-        for step in report.timed(iter(plan.epoch(epoch))):
+        report.begin(PLAN.epoch(epoch)[0])
+        for step in report.timed(iter(PLAN.epoch(epoch))):
             clock.time += seconds[step.shape.clip] * step.shape.clips
-            took += seconds[step.shape.clip] * step.shape.clips
-            report.ended(step, plan.after(step))
-    return took
+            report.ended(step, PLAN.after(step))
+    return report
 
 
-@pytest.mark.parametrize("epochs", [1, 3, 5])
-def test_what_is_left_knows_the_plan(epochs, monkeypatch):
-    """The speed of now would be wrong: a fine clip takes 8 times the seconds of a coarse one."""
-    report, clock = report_of()
-    monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
-    seconds = {COARSE.clip: 1.0, FINE.clip: 8.0}
-    drive(report, clock, epochs, seconds)
-    left = [step.shape for epoch in range(epochs, 6) for step in Plan(SCHEDULE, 70).epoch(epoch)]
+@pytest.mark.parametrize(("epochs", "fine"), [(1, 8.0), (3, 8.0), (5, 3.0)])  # by points it is 8
+def test_what_is_left_knows_the_plan_and_takes_measured_times(epochs, fine, clock):
+    """The speed of now would be wrong: a fine clip takes several times the seconds of a coarse one."""
+    seconds = {COARSE.clip: 1.0, FINE.clip: fine}
+    left = [step.shape for epoch in range(epochs, 6) for step in PLAN.epoch(epoch)]
     assert {shape.clip for shape in left} == {COARSE.clip, FINE.clip} if epochs < 5 else {FINE.clip}
-    assert report.seconds_left == pytest.approx(sum(seconds[shape.clip] * shape.clips for shape in left), rel=1e-6)
+    expected = sum(seconds[shape.clip] * shape.clips for shape in left)
+    assert driven(clock, epochs, seconds).seconds_left == pytest.approx(expected, rel=1e-6)
 
 
-def test_what_is_left_takes_measured_times_over_points(monkeypatch):
-    report, clock = report_of()
-    monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
-    seconds = {COARSE.clip: 1.0, FINE.clip: 3.0}  # by points it were 8
-    drive(report, clock, 5, seconds)
-    left = [step.shape for step in Plan(SCHEDULE, 70).epoch(5)]
-    assert report.seconds_left == pytest.approx(sum(seconds[shape.clip] * shape.clips for shape in left), rel=1e-6)
-
-
-def test_validation_is_expected_to_go_on(monkeypatch):
-    report, clock = report_of()
-    monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
-    drive(report, clock, 4, {COARSE.clip: 1.0, FINE.clip: 8.0})
-    before = report._estimate_left()
+def test_validation_is_expected_to_go_on(clock):
+    report = driven(clock, 4, {COARSE.clip: 1.0, FINE.clip: 8.0})
+    before = report.seconds_left
     clock.time += 40  # in the 4 epochs so far; there are 2 more
-    assert report._estimate_left() == pytest.approx(before + 20)
+    assert report.seconds_left == pytest.approx(before + 20)
 
 
-def test_nothing_is_left_in_the_end_and_nothing_known_at_the_start(monkeypatch):
-    report, clock = report_of()
+def test_nothing_is_left_in_the_end_and_nothing_known_at_the_start(clock):
+    report = report_of(clock)
     assert report.seconds_left is None
-    assert report.bar == {"grid": "2x8x32 ", "lr": "0      ", "left": "-:--:--"}  # as wide as with 16x4x16
-    monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
-    drive(report, clock, 6, {COARSE.clip: 1.0, FINE.clip: 8.0})
-    assert report._estimate_left() == pytest.approx(0)
+    assert report.bar == {"grid": "2x8x32 ", "left": "-:--:--"}  # as wide as with 16x4x16
+    assert driven(clock, 6, {COARSE.clip: 1.0, FINE.clip: 8.0}).seconds_left == pytest.approx(0)
 
 
-def test_a_resumed_run_has_only_its_rest_left(monkeypatch):
-    report, clock = report_of()
-    monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
-    steps = Plan(SCHEDULE, 70).epoch(4)
+def test_a_resumed_run_has_only_its_rest_left(clock):
+    report, steps = report_of(clock), PLAN.epoch(4)
     report.begin(steps[2])
     for step in report.timed(iter(steps[2:3])):
         clock.time += 2.0
         report.ended(step, steps[3])
-    rest = [*steps[3:], *Plan(SCHEDULE, 70).epoch(5)]
+    rest = [*steps[3:], *PLAN.epoch(5)]
     per_point = 2.0 / steps[2].shape.points
     assert report.seconds_left == pytest.approx(sum(step.shape.points for step in rest) * per_point, rel=1e-6)
 
@@ -169,11 +143,10 @@ def waited_for(steps, clock):
         yield step
 
 
-def test_the_limit_of_the_loader_is_weighed_over_the_whole_training(monkeypatch, caplog):
-    report, clock = report_of(clips=1600)
-    monkeypatch.setattr(time, "perf_counter", lambda: clock.time)
+def test_the_limit_of_the_loader_is_weighed_over_the_whole_training(clock, caplog):
+    plan = Plan(SCHEDULE, 1600)
+    report, steps = report_of(clock, plan), plan.epoch(0)
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        steps = Plan(SCHEDULE, 1600).epoch(0)
         report.begin(steps[0])
         for step in report.timed(waited_for(steps[:40], clock)):
             clock.time += 1.0
@@ -181,24 +154,9 @@ def test_the_limit_of_the_loader_is_weighed_over_the_whole_training(monkeypatch,
     (sentence,) = caplog.messages
     assert "this phase needs 16 clips/s on each device, the loader gives 4 (1 worker)" in sentence
     # Each coarse step that is left waits 3 s longer than it steps; for fine ones the loader is fast enough.
-    coarse = sum(step.shape == COARSE for epoch in range(6) for step in Plan(SCHEDULE, 1600).epoch(epoch))
+    coarse = sum(step.shape == COARSE for epoch in range(6) for step in plan.epoch(epoch))
     seconds = sum(map(float.__mul__, (60.0, 1.0), map(float, re.search(r"about (\d+) min (\d+) s", sentence).groups())))
     assert 3 * (coarse - 40) <= seconds <= 3 * (coarse - 19)  # it is said 12 steps after the first half minute
-
-
-def test_the_lr_is_noted_where_it_changes_and_not_at_every_step():
-    curve, plan = LRCurve(SCHEDULE.epochs), Plan(SCHEDULE, 100_000)
-    for batch in range(4000):
-        lr = 0.1 if batch < 3000 else 0.01
-        curve.add(LRPoint(float(plan.position(plan.epoch(0)[batch])), lr, lr))
-    points = curve.points
-    positions = [point.position for point in points]
-    assert positions == sorted(positions)
-    assert len(points) < 300
-    changes = [place for place in range(1, len(points)) if points[place].lr != points[place - 1].lr]
-    (change,) = changes
-    # Within a step of where it was.
-    assert positions[change] - positions[change - 1] == pytest.approx(16 / 100_000)
 
 
 # --- In a real training ---
@@ -212,8 +170,7 @@ def schedulers(optimizer, module):
     }
 
 
-def test_scalars_reach_the_logger(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_report, "_ESTIMATE_SECONDS", 0)
+def test_scalars_reach_the_logger(tmp_path):
     logger = CSVLogger(tmp_path)
     host = fit(Module(schedulers), MultigridCallback(), logger=logger, log_every_n_steps=1)
     with open(f"{logger.log_dir}/metrics.csv") as file:
@@ -229,29 +186,12 @@ def test_scalars_reach_the_logger(tmp_path, monkeypatch):
     assert all(0 <= float(row["multigrid/waiting"]) <= 1 for row in rows if row["multigrid/waiting"])
 
 
-def test_a_line_draws_what_a_run_has_noted(tmp_path):
-    callback = MultigridCallback()
-    fit(Module(schedulers), callback, max_epochs=2)
-    save(times_figure(callback.report.times.rows), tmp_path / "times.png")
-    save(plan_figure(callback.run.plan.schedule, callback.report.lr_curve.points), tmp_path / "plan.png")
-    assert all((tmp_path / name).stat().st_size > 0 for name in ("times.png", "plan.png"))
-
-
 def test_the_speedup_is_said_where_the_baselines_grid_was_measured(caplog):
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         fit(Module(schedulers), MultigridCallback())
         fit(Module(schedulers), MultigridCallback(), max_epochs=1, limit_train_batches=16)
     said = re.findall(r"The baseline's wall clock is (\d+) steps of", caplog.text)
     assert said == ["100"]  # 4 epochs of 25; the second run has a single step on the baseline's grid, or none
-
-
-def test_the_lr_at_the_end_is_that_of_the_last_step(caplog, tmp_path):
-    module = Module(schedulers)
-    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        fit(module, MultigridCallback(), LearningRateMonitor("epoch"), logger=CSVLogger(tmp_path), max_epochs=3)
-    assert module.lrs[-1] != module.lrs[-2 - len(module.lrs) // 3]
-    (said,) = re.findall(r"At the end: loss [\d.]+, lr ([\d.e-]+)\.\n", caplog.text)
-    assert float(said) == pytest.approx(module.lrs[-1], rel=1e-3)
 
 
 class Bar(ProgressBar):

@@ -1,17 +1,11 @@
-"""Times of steps, and the verdict on the loader: on simulated queues, and in trainings of a known speed."""
+"""Times of steps, and the verdict on the loader, on simulated queues; `test_account.py` has that of a training."""
 
 import random
-import re
 import time
-from functools import partial
 
-import lightning as L
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
 
-from lightning_multigrid import MultigridCallback
 from lightning_multigrid.reports.step_times import (
     Clock,
     LoaderLimit,
@@ -20,10 +14,8 @@ from lightning_multigrid.reports.step_times import (
     StepTimer,
 )
 from lightning_multigrid.schedule import Place, Step
-from lightning_multigrid.schedule.cycles import LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
 from tests.helpers.fake_clock import FakeClock
-from tests.helpers.tiny import trainer
 
 
 def step(clips=8, phase=0, size=32):
@@ -190,71 +182,3 @@ def test_the_sentence(monkeypatch):
     )
     monkeypatch.setattr("os.cpu_count", lambda: 16)
     assert limit.sentence(1.0, "x").endswith("That needs 21 workers, and this machine has 16 CPUs: x would help.")
-
-
-# --- In real trainings ---
-
-
-class Slow(Dataset):
-    """Clips that take a known time to read; reading does not take the CPU from the training."""
-
-    def __init__(self, read):
-        self.read = read
-
-    def __len__(self):
-        return 120
-
-    def __getitem__(self, index):
-        self.read()
-        return torch.zeros(3, 4, 16, 16), index % 2
-
-
-class Steady(L.LightningModule):
-    """A step takes a known time, too."""
-
-    def __init__(self, work):
-        super().__init__()
-        self.work = work
-        self.net = nn.Sequential(nn.Conv3d(3, 2, 1), nn.AdaptiveAvgPool3d(1), nn.Flatten())
-
-    def training_step(self, batch, batch_idx):
-        if isinstance(self._trainer, L.Trainer):
-            self.work()
-        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-def sentences_of(data, module, workers, caplog):
-    """What a training in mini-batches of 8 clips, whose baseline's have one, says of its loader."""
-    callback = MultigridCallback(long_cycle=LongCycle(((0.5, 0.5),)), short_cycle=ShortCycle((1,)), epoch_factor=1)
-    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
-        trainer(callback, max_epochs=6).fit(module, DataLoader(data, 1, num_workers=workers))
-    return [message for message in caplog.messages if message.startswith("The loader is the limit")]
-
-
-class Ticking(FakeClock):
-    """Only reading and stepping take time, so no other process changes the verdict."""
-
-    def pass_seconds(self, seconds):
-        self.time += seconds
-
-
-@pytest.mark.parametrize(("reading", "stepping", "limited"), [(0.03, 0.02, True), (0.0005, 0.12, False)])
-def test_a_slow_dataset_is_called_the_limit_and_a_fast_one_is_not(reading, stepping, limited, monkeypatch, caplog):
-    clock = Ticking()
-    monkeypatch.setattr("lightning_multigrid.training.begin.Clock", lambda device: clock)
-    data, module = Slow(partial(clock.pass_seconds, reading)), Steady(partial(clock.pass_seconds, stepping))
-    sentences = sentences_of(data, module, 0, caplog)
-    assert len(sentences) == limited
-    if limited:
-        # Each of 8 clips takes 30 ms to read and 2.5 ms of a step; without workers a step waits for the reading.
-        assert "this phase needs 400 clips/s on each device, the loader gives 33 (0 workers)" in sentences[0]
-        assert "clips that are stored smaller" in sentences[0]
-
-
-def test_slow_workers_are_called_the_limit(caplog):
-    (sentence,) = sentences_of(Slow(partial(time.sleep, 0.015)), Steady(partial(time.sleep, 0.002)), 2, caplog)
-    given = int(re.search(r"this phase needs \d+ .* gives (\d+) \(2 workers\)", sentence)[1])
-    assert given <= 2 / 0.015 * 1.3  # a busy machine is slower than this, never faster

@@ -18,6 +18,7 @@ OF_SEVERAL = {
     "clips": {"transfer"},
     "decode": {"matrix", "faults"},
     "models": {"models"},
+    "norm": {"derived"},
     "prepare": {"parts"},
     "sources": {"source"},
 }

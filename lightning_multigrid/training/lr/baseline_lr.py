@@ -16,14 +16,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_multigrid.host import MisconfigurationException, Trainer
-from lightning_multigrid.reports import LRCurve, LRPoint
 from lightning_multigrid.schedule import BaselineEpoch, Plan, Step, exact
 from lightning_multigrid.training.checkpoints.continuation import Continuation, State
 from lightning_multigrid.training.lr.lr_in_step import LRInStep
 from lightning_multigrid.training.lr.scheduler_calls import ClockedScheduler, SchedulerCalls, clocked_schedulers
 from lightning_multigrid.training.parts.part import Part, log_values
 from lightning_multigrid.training.script.lr_stages import is_plateau
-from lightning_multigrid.training.trainer.lightning_internals import step_is_logged
 from lightning_multigrid.training.trainer.trainer_view import TrainerView, lightning_modules, sees
 
 
@@ -36,7 +34,6 @@ class BaselineLR(Part):
     Args:
         plan: The plan.
         trainer: The Trainer, with the settings, optimizers and schedulers of its script.
-        curve: Where to note the LR of each step.
         weight_decay: Whether to scale the weight decay, too.
         by_hand: Whether the script writes LRs that go by this run.
     """
@@ -45,12 +42,10 @@ class BaselineLR(Part):
         self,
         plan: Plan,
         trainer: Trainer,
-        curve: LRCurve | None = None,
         weight_decay: bool = False,
         by_hand: bool = False,
     ) -> None:
         super().__init__(plan, trainer)
-        self._curve = curve
         self._schedulers = clocked_schedulers(trainer)
         self._epoch = plan.baseline_epoch  # in which the schedulers count: the checkpoint's, if there is one
         self._scales = {"lr": 1.0, "weight_decay": 1.0} if weight_decay else {"lr": 1.0}
@@ -118,13 +113,8 @@ class BaselineLR(Part):
                 )
 
     def after(self, step: Step, following: Step) -> None:
-        used, baseline = self._in_use(), self.baseline_lr
         # To read an LR on a GPU, Python would wait for it: that is done only where it is logged.
-        on_gpu = isinstance(used, Tensor) and used.device.type != "cpu"
-        if self._curve is not None and (not on_gpu or step_is_logged(self.trainer)):
-            point = LRPoint(float(self.plan.position(step)), float(used), float(baseline))
-            self._curve.add(point)
-            log_values(self.trainer, lambda: {"multigrid/lr": point.lr})
+        log_values(self.trainer, lambda: {"multigrid/lr": float(self._in_use())})
         self._prepare(following)
 
     def finish(self) -> None:

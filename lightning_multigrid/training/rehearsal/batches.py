@@ -4,7 +4,6 @@ A rehearsal changes samples, before the script's `collate_fn` sees them. So noth
 """
 
 import copy
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from lightning_multigrid.host import LightningModule, Trainer
-from lightning_multigrid.loading import ClipRequest, MultigridLoader, in_worker, seeded
+from lightning_multigrid.loading import ClipRequest, MultigridLoader, in_worker, seeded, sendable
 from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.mini_batches import Handler, has_pixels, hooks_of
 from lightning_multigrid.training.rehearsal.copies import held_by
@@ -96,16 +95,8 @@ def _collated(sample_of: Callable[[BatchShape], Any], collate: Callable[[list[An
                 with seeded(0):
                     made[grid, clips] = collate([_varied(sample, kind) for kind in clips])
             except Exception as error:  # of the user's dataset
-                made[grid, clips] = _sendable(error)
+                made[grid, clips] = sendable(error)
     return made
-
-
-def _sendable(error: Exception) -> Exception:
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
 
 
 def _varied(sample: Any, kind: int) -> Any:

@@ -63,8 +63,8 @@ def tell_left_alone(module: nn.Module) -> None:
     if layers:
         rank_zero_info(
             f"{kinds} (`{next(iter(layers))}`{' and others' * (len(layers) > 1)}) derives from BatchNorm, but its "
-            "`forward` does not hand its statistics to `torch.nn.functional.batch_norm` once. So it is left as it is, "
-            "without sub-mini-batches and with its own momentum."
+            "`forward` does not call BatchNorm's once, as `super().forward(x)`. So it is left as it is, without "
+            "sub-mini-batches and with its own momentum."
         )
 
 
