@@ -215,11 +215,18 @@ class Summing(SGD):
         return super().step(closure)
 
 
+def scaled(optimizer, gradient_scale=1.0):
+    """Scales the LR in steps of an optimizer by 8."""
+    in_step = LRInStep(optimizer, lambda *_: None)
+    in_step.scale, in_step.gradient_scale = 8.0, gradient_scale
+    in_step.start(Changes())
+
+
 def test_a_step_that_calls_that_of_its_base_class_scales_the_gradient_once():
     SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # torch then calls the hooks of `SGD.step`, too
     weight = torch.zeros(1, requires_grad=True)
     optimizer = Summing([weight], lr=1.0)
-    LRInStep(optimizer, {"lr": 8.0}, lambda optimizer: weight.grad.mul_(0.5), lambda *_: None).start(Changes())
+    scaled(optimizer, gradient_scale=0.5)
     for _ in range(2):
         weight.grad = torch.ones(1)
         optimizer.step()
@@ -248,7 +255,7 @@ def test_an_lr_written_within_step_is_refused_and_the_baselines_comes_back(lr, w
     weights = [torch.zeros(1, requires_grad=True) for _ in range(2)]
     optimizer = Overwriting([{"params": [weight]} for weight in weights], lr=lr)  # of one tensor, if it is one
     optimizer.written = written
-    LRInStep(optimizer, {"lr": 8.0}, lambda optimizer: None, lambda *_: None).start(Changes())
+    scaled(optimizer)
     with pytest.raises(MisconfigurationException, match="The LR was written within `step` of Overwriting"):
         optimizer.step()
     assert lr == 1.0
@@ -259,7 +266,7 @@ def test_an_optimizer_that_writes_the_same_lr_within_step_is_taken():
     weight = torch.ones(1, requires_grad=True)
     optimizer = Overwriting([weight], lr=1.0)
     optimizer.written = lambda lr: float(str(lr))
-    LRInStep(optimizer, {"lr": 8.0}, lambda optimizer: None, lambda *_: None).start(Changes())
+    scaled(optimizer)
     weight.grad = torch.ones(1)
     optimizer.step()
     assert weight.item() == 1 - 8
