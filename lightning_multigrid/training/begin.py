@@ -42,7 +42,7 @@ from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.optimizers import lr_rule
 from lightning_multigrid.training.script.planning import make_plan
 from lightning_multigrid.training.script.recipe import read_recipe, user_loader
-from lightning_multigrid.training.script.refusals import refuse_batchnorm, tell_left_alone, warn_of_own_state
+from lightning_multigrid.training.script.refusals import refuse_batchnorm, tell_left_alone
 from lightning_multigrid.training.trainer import lightning_internals as internals
 
 
@@ -62,7 +62,6 @@ def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, ac
     own = source if isinstance(script.dataset, StreamSamples) or source.batch_size is not None else script
     seen = ScriptLoader(own, loader, lambda: trainer.current_epoch)
     points = _try_grids(arguments, trainer, loader)
-    warn_of_own_state(script, loader)
     plan = loader.sampler.plan
     report = RunReport(plan, loader.num_workers, ways_out(loader.clip_dataset), Clock(module.device), account)
     positions = Positions(plan, trainer)

@@ -6,7 +6,6 @@ sub-mini-batch.
 
 from typing import Any
 
-from lightning_utilities.core.rank_zero import rank_zero_info
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, Trainer, TrainerFn
@@ -200,8 +199,6 @@ class MultigridCallback(Arguments, Callback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if self._run is not None and isinstance(exception, Exception) and (changed := self._run.what_changed()):
-            rank_zero_info(changed)
         self.teardown(trainer, pl_module, "fit")  # which Lightning leaves out then
 
     # --- Checkpoints ---

@@ -343,22 +343,6 @@ def test_a_sampler_is_told_each_epoch():
     assert sorted({*told}) == [0, 1, 2]
 
 
-class Hidden(Private):
-    def __getitem__(self, index):
-        return torch.full((3, 8, 32, 32), random.SystemRandom().random()), 0
-
-
-@pytest.mark.parametrize(
-    ("data", "sampler", "named"),
-    [(clips(NUMBER), Counting(), "sampler Counting gives other"), (Hidden(), None, "dataset Hidden gives other")],
-)
-def test_what_no_seed_can_set_is_named(data, sampler, named):
-    with pytest.warns(UserWarning, match=f"The {named} values when asked twice with one seed.*continues from"):
-        fit(Module(), multigrid(), train=DataLoader(data, 2, sampler=sampler), max_epochs=1, fast_dev_run=True)
-    if sampler is not None:
-        assert sampler.drawn == 1  # the copy was asked twice
-
-
 # --- Samples that are None ---
 
 

@@ -47,7 +47,6 @@ class Validations(Part):
         self._last_phase = len(plan.schedule.phases) - 1
         self._held: dict[Any, int] = {}  # the patience of each `EarlyStopping`, while it does not count
         self._counts: list[tuple[Any, str, Set[int], tuple[Any, Any]]] = []  # owner, name, epochs that are due, values
-        self._last_validation: float | None = None  # its time, if validations go by time
 
     @cached_property
     def baseline_per_own(self) -> float:
@@ -65,7 +64,7 @@ class Validations(Part):
 
     def start(self) -> None:
         trainer, changes = self.trainer, self.changes
-        interval = getattr(trainer, "val_check_interval", None)  # Lightning's Trainer has none if it is a time
+        interval = trainer.val_check_interval  # type: ignore[attr-defined]
         if isinstance(interval, int) and not isinstance(interval, bool):
             if self._every is None:
                 interval = max(1, round(interval / self.plan.schedule.iteration_reduction))
@@ -111,8 +110,6 @@ class Validations(Part):
         self._set_for(found.epoch)
 
     def begin(self, first: Step) -> None:
-        if self._last_validation is not None:  # Lightning starts this clock anew whenever it requests the loader
-            internals.set_last_validation(self.trainer, self._last_validation)
         self._set_for(first.place.epoch)
         if self._holds and first.phase < self._last_phase:
             self._hold()
@@ -120,9 +117,6 @@ class Validations(Part):
     def before(self, step: Step, mini_batch: Any) -> None:
         if self._held and step.phase == self._last_phase:
             self._release()
-
-    def end(self) -> None:
-        self._last_validation = internals.last_validation(self.trainer)
 
     # --- The patience of `EarlyStopping` ---
 
