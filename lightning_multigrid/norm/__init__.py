@@ -5,6 +5,7 @@ It imports only torch. Begin with `sub_batchnorm.py`. `across_ranks.py` shares s
 """
 
 from lightning_multigrid.norm.across_ranks import make_groups
+from lightning_multigrid.norm.derived import is_sharded
 from lightning_multigrid.norm.population import (
     BatchNorm,
     average_statistics,
@@ -25,5 +26,13 @@ from lightning_multigrid.norm.sub_batchnorm import (
 )
 
 __all__ = ["BatchNorm", "SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d", "TemporaryConversion"]
-__all__ += ["average_statistics", "convert_sub_batchnorm", "left_alone", "make_groups", "observed_moments"]
-__all__ += ["restore_batchnorm", "set_sub_batch", "sub_batchnorm_layers", "tracking_layers", "write_statistics"]
+__all__ += [
+    "average_statistics",
+    "convert_sub_batchnorm",
+    "is_sharded",
+    "left_alone",
+    "make_groups",
+    "observed_moments",
+]
+__all__ += ["observed_moments", "restore_batchnorm", "set_sub_batch", "sub_batchnorm_layers"]
+__all__ += ["tracking_layers", "write_statistics"]

@@ -54,13 +54,18 @@ def has_own_forward(kind: type[nn.Module]) -> bool:
     return kind.forward is not _BatchNorm.forward
 
 
+def is_sharded(layer: nn.Module) -> bool:
+    """Whether `fully_shard` was called on a layer itself, which then holds parts of tensors."""
+    return any(kind.__name__ == "FSDPModule" for kind in type(layer).__mro__)  # to import that class takes a second
+
+
 def can_group(layer: nn.Module, dims: int) -> bool:
     """Whether a layer of a derived class can have statistics of sub-mini-batches; its input has so many axes.
 
     A class with a `forward` of its own is tried on a copy: it must call `F.batch_norm` once, with what is the layer's.
-    Lazy layers become plain BatchNorm, and those that `fully_shard` has changed hold parts of tensors.
+    Lazy layers become plain BatchNorm.
     """
-    if isinstance(layer, LazyModuleMixin) or type(layer).__name__.startswith("FSDP"):
+    if isinstance(layer, LazyModuleMixin) or is_sharded(layer):
         return False
     if not has_own_forward(type(layer)):
         return True

@@ -60,14 +60,18 @@ class LRInStep:
 
     def check_lr(self) -> None:
         """Calls `refuse_other` if a group has another LR than the noted one. Another object may have the same value."""
+        groups = self._groups()
         for noted in self._baseline:
             now = noted.group.get("lr")
-            if now is not None and not noted.stands and not math.isclose(now, noted.value, rel_tol=1e-6):
+            known = id(noted.group) in groups  # a script may load others
+            if known and now is not None and not noted.stands and not math.isclose(now, noted.value, rel_tol=1e-6):
                 self._refuse_other(float(noted.value), float(now))
 
+    def _groups(self) -> dict[int, dict[str, Any]]:
+        return {id(group): group for one in self._optimizers for group in one.param_groups}  # some hold the same
+
     def _lrs(self) -> "list[_NotedLR]":
-        groups = {id(group): group for one in self._optimizers for group in one.param_groups}  # some hold the same
-        return [_NotedLR(group) for group in groups.values() if group.get("lr") is not None]
+        return [_NotedLR(group) for group in self._groups().values() if group.get("lr") is not None]
 
     def _with_scale(self, own: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `step` with the scale."""

@@ -7,7 +7,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import nn
 
 from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, is_a
-from lightning_multigrid.norm import BatchNorm, left_alone
+from lightning_multigrid.norm import BatchNorm, is_sharded, left_alone
 
 
 def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
@@ -49,7 +49,7 @@ def refuse_batchnorm(module: nn.Module) -> None:
                 "MultigridCallback sets the clips that share BatchNorm statistics itself, but the model has "
                 "SyncBatchNorm layers. Remove `sync_batchnorm=True` from the Trainer."
             )
-        if isinstance(layer, BatchNorm) and type(layer).__name__.startswith("FSDP"):
+        if isinstance(layer, BatchNorm) and is_sharded(layer):
             raise MisconfigurationException(
                 f"MultigridCallback can't set the clips that share statistics in `{name}`, because `fully_shard` was "
                 "called on this BatchNorm layer itself. Call it on the blocks that hold such layers."
