@@ -9,7 +9,8 @@ from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, LRScal
 # Of the default short cycle, in pixels. Below, it cost more accuracy than all the rest of the method in each training
 # that was measured (docs/pays.md).
 SMALLEST = 32
-_NOT_OF_SCHEDULE = "schedule layout clips follow clips_per_epoch validations_per_phase precise_bn_batches seed lr_by_hand"
+_NOT_OF_SCHEDULE = "schedule layout clips follow clips_per_epoch validations_per_phase precise_bn_batches seed"
+_NOT_OF_SCHEDULE += " lr_by_hand"
 
 
 @dataclass(eq=False, repr=False)

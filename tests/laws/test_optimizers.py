@@ -611,6 +611,12 @@ def watched(kind, look):
     return type(kind.__name__, (kind,), {name: around(name) for name in names})
 
 
+HOOKS = {"on_train_start", "on_train_epoch_start", "on_train_batch_start", "training_step", "on_before_backward"}
+HOOKS |= {"backward", "on_after_backward", "on_before_optimizer_step", "on_train_batch_end", "on_validation_start"}
+HOOKS |= {"validation_step", "on_validation_end", "on_train_epoch_end", "on_train_end", "teardown"}
+HOOKS_OF_AUTOMATIC = {"optimizer_step", "optimizer_zero_grad", "on_before_zero_grad", "configure_gradient_clipping"}
+
+
 @BOTH
 @pytest.mark.parametrize("manual", [False, True], ids=["automatic", "manual"])
 def test_every_hook_finds_the_baselines_values(lr, manual):
@@ -630,43 +636,6 @@ def test_every_hook_finds_the_baselines_values(lr, manual):
     assert module.used == [float(lr * step.lr_scale) for _, step in planned(callback)]
     assert seen >= HOOKS
     assert manual or seen >= HOOKS_OF_AUTOMATIC
-
-
-HOOKS = {
-    "on_train_start",
-    "on_train_epoch_start",
-    "on_train_batch_start",
-    "training_step",
-    "on_before_backward",
-    "backward",
-    "on_after_backward",
-    "on_before_optimizer_step",
-    "on_train_batch_end",
-    "on_validation_start",
-    "validation_step",
-    "on_validation_end",
-    "on_train_epoch_end",
-    "on_train_end",
-    "teardown",
-}
-HOOKS_OF_AUTOMATIC = {"optimizer_step", "optimizer_zero_grad", "on_before_zero_grad", "configure_gradient_clipping"}
-
-
-@pytest.mark.parametrize("manual", [False, True], ids=["automatic", "manual"])
-def test_hooks_of_a_mini_batch_find_the_lr_of_the_baselines_clock(manual):
-    found = defaultdict(list)
-
-    class Looks(Plain):
-        def look(self, where):
-            found[where].append(self.group["lr"])
-
-    row = Row(sgd)
-    _, callback = run(Looks(gamma=row.gamma, manual=manual))
-    plan = callback.run.plan
-    expected = [decayed(0.1, row, steps_in_use(plan, place)[1]) for place, _ in planned(callback)]
-    for where in ("on_train_batch_start", "training_step", "on_before_optimizer_step"):
-        assert found[where] == expected, where
-        assert {type(lr) for lr in found[where]} == {float}
 
 
 @BOTH
@@ -788,26 +757,3 @@ def test_an_lr_in_a_tensor_that_is_written_is_the_baselines(name, place):
     assert module.used == expected
     assert host.optimizers[0].param_groups[0]["lr"] is module.written
     assert module.written == group["lr"]
-
-
-def lowers(optimizer, *_):
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], torch.Tensor):
-            group["lr"].mul_(0.98)
-        else:
-            group["lr"] *= 0.98
-
-
-@BOTH
-@pytest.mark.parametrize("hook", ["register_step_pre_hook", "register_step_post_hook"])
-def test_an_lr_that_is_written_within_a_step_is_refused(hook, lr):
-    class Writes(Plain):
-        def configure_optimizers(self):
-            optimizer = super().configure_optimizers()
-            getattr(optimizer, hook)(lowers)
-            return optimizer
-
-    run_alone = fit(Writes(lr), train=data(), max_epochs=1)
-    assert run_alone.optimizers[0].param_groups[0]["lr"] < 0.1
-    with pytest.raises(Exception, match="within"):
-        run(Writes(lr))
