@@ -18,6 +18,7 @@ from lightning_multigrid.norm.sub_batchnorm import (
     SubBatchNorm3d,
     TemporaryConversion,
     convert_sub_batchnorm,
+    is_sharded,
     left_alone,
     restore_batchnorm,
     set_sub_batch,
@@ -25,5 +26,6 @@ from lightning_multigrid.norm.sub_batchnorm import (
 )
 
 __all__ = ["BatchNorm", "SubBatchNorm1d", "SubBatchNorm2d", "SubBatchNorm3d", "TemporaryConversion"]
-__all__ += ["average_statistics", "convert_sub_batchnorm", "left_alone", "make_groups", "observed_moments"]
-__all__ += ["restore_batchnorm", "set_sub_batch", "sub_batchnorm_layers", "tracking_layers", "write_statistics"]
+__all__ += ["average_statistics", "convert_sub_batchnorm", "is_sharded", "left_alone", "make_groups"]
+__all__ += ["observed_moments", "restore_batchnorm", "set_sub_batch", "sub_batchnorm_layers"]
+__all__ += ["tracking_layers", "write_statistics"]

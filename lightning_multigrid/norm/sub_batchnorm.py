@@ -287,6 +287,11 @@ _SUB_BATCH_CLASSES: dict[type[nn.Module], type[_SubBatchNorm]] = {
 _ADDED = {"sub_batch", "_mini_batch", "_baseline_batches", "_for_a_time"}  # to the attributes of plain BatchNorm
 
 
+def is_sharded(layer: nn.Module) -> bool:
+    """Whether `fully_shard` was called on a layer itself, which then holds parts of tensors."""
+    return any(kind.__name__ == "FSDPModule" for kind in type(layer).__mro__)  # to import that class takes a second
+
+
 def _class_of(layer: nn.Module) -> type[_SubBatchNorm] | None:
     """The class that gives a layer statistics of sub-mini-batches; None if it has one, or is left alone."""
     kind = type(layer)
@@ -296,7 +301,7 @@ def _class_of(layer: nn.Module) -> type[_SubBatchNorm] | None:
         return None
     base = next((base for base in kind.__mro__ if base in _SUB_BATCH_CLASSES), None)
     # Lazy layers become plain BatchNorm, and those that `fully_shard` has changed hold parts of tensors.
-    if base is None or isinstance(layer, LazyModuleMixin) or kind.__name__.startswith("FSDP"):
+    if base is None or isinstance(layer, LazyModuleMixin) or is_sharded(layer):
         return None
     if not _is_timms(kind) and not _calls_torchs_forward(layer, base):
         return None

@@ -17,9 +17,9 @@ SHORT = 2500  # steps; a handful of trainings from scratch, of a small CNN, say 
 SMALL = 32  # pixels; of clips of 32 to 48 pixels, likewise
 
 
-def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule, holds_patience: bool = True) -> None:
+def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
     """Says each thing that a script uses and that changes meaning."""
-    for said in _changed(trainer, schedule, holds_patience):
+    for said in _changed(trainer, schedule):
         rank_zero_info(said)
 
 
@@ -58,10 +58,10 @@ def small_short_cycle(plan: Plan) -> str | None:
     )
 
 
-def _changed(trainer: Trainer, schedule: MultigridSchedule, holds_patience: bool) -> Iterator[str]:
+def _changed(trainer: Trainer, schedule: MultigridSchedule) -> Iterator[str]:
     fewer = schedule.iteration_reduction
     patience = [callback.patience for callback in _callbacks(trainer, "EarlyStopping")]
-    if patience and holds_patience and not schedule.constant_shape:
+    if patience and not schedule.constant_shape:
         last = schedule.phases[-1]
         yield (
             f"`EarlyStopping(patience={min(patience)})` counts only in the last phase, from epoch "

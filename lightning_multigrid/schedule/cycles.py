@@ -148,7 +148,6 @@ class Step:
         starts_update: Whether it is the first mini-batch of its optimizer step. What follows is of that whole step.
         baseline_epoch: The epoch of the baseline, from 0, whose LR it has, before the scale.
         lr_scale: Factor of the baseline's LR (Sec. 3.2, Learning Rate Scaling).
-        weight_decay_scale: Factor of the weight decay with which it keeps its timescale in clips.
         gradient_scale: Factor of the gradient: below 1 with the tail of an epoch. The gradient is a mean over clips,
             and the LR is for whole mini-batches, so a tail of one clip would count for as many clips as a whole
             mini-batch. With the factor, the tail follows the rule of the LR (`lr_scaling`), but counts at least for a
@@ -164,5 +163,4 @@ class Step:
     starts_update: bool = True
     baseline_epoch: Fraction = Fraction(0)
     lr_scale: float = 1.0
-    weight_decay_scale: float = 1.0
     gradient_scale: float = 1.0

@@ -133,8 +133,7 @@ class Plan:
                 gradient = schedule.lr_scale_of(sum(counted) / len(counted)) / phase.lr_scale
             clock = schedule.baseline_epoch(number + Fraction(offset) / Fraction(self.clips))
             for batch, ((_, shape, sub_batch), count) in enumerate(zip(update, counted, strict=True), start):
-                # A step decays weights by LR x weight decay. With `more` times the clips it must be as much more.
-                of_update = batch == start, clock, phase.lr_scale, more / phase.lr_scale, gradient
+                of_update = batch == start, clock, phase.lr_scale, gradient
                 steps.append(Step(Place(number, batch), shape, index, offset, sub_batch, count, *of_update))
                 offset += shape.clips
         return steps

@@ -10,7 +10,7 @@ from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, LRScal
 # that was measured (docs/pays.md).
 SMALLEST = 32
 _NOT_OF_SCHEDULE = "schedule layout clips follow clips_per_epoch validations_per_phase precise_bn_batches seed"
-_NOT_OF_SCHEDULE += " weight_decay_scaling hold_early_stopping lr_by_hand"
+_NOT_OF_SCHEDULE += " lr_by_hand"
 
 
 @dataclass(eq=False, repr=False)
@@ -37,9 +37,7 @@ class Arguments:
     one_pass: bool = False
     fine_tuning: bool = True
     whole_epochs: bool = False
-    weight_decay_scaling: Literal["none", "timescale"] = "none"
     validations_per_phase: int | None = None
-    hold_early_stopping: bool = True
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -49,8 +47,6 @@ class Arguments:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {value}. Leave it out for the default.")
-        if self.weight_decay_scaling not in ("none", "timescale"):
-            raise ValueError(f"`weight_decay_scaling` must be none or timescale, got {self.weight_decay_scaling!r}.")
         if self.lr_by_hand not in ("run", None):
             raise ValueError(f"`lr_by_hand` must be 'run' or None, got {self.lr_by_hand!r}.")
         if self.one_pass and self.milestones is not None:

@@ -42,7 +42,7 @@ from lightning_multigrid.training.run import Run
 from lightning_multigrid.training.script.optimizers import lr_rule
 from lightning_multigrid.training.script.planning import make_plan
 from lightning_multigrid.training.script.recipe import read_recipe, user_loader
-from lightning_multigrid.training.script.refusals import refuse_batchnorm, tell_left_alone, warn_of_own_state
+from lightning_multigrid.training.script.refusals import refuse_batchnorm, tell_left_alone
 from lightning_multigrid.training.trainer import lightning_internals as internals
 
 
@@ -62,13 +62,11 @@ def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, ac
     own = source if isinstance(script.dataset, StreamSamples) or source.batch_size is not None else script
     seen = ScriptLoader(own, loader, lambda: trainer.current_epoch)
     points = _try_grids(arguments, trainer, loader)
-    warn_of_own_state(script, loader)
     plan = loader.sampler.plan
     report = RunReport(plan, loader.num_workers, ways_out(loader.clip_dataset), Clock(module.device), account)
     positions = Positions(plan, trainer)
-    validations = Validations(plan, trainer, arguments.validations_per_phase, arguments.hold_early_stopping)
+    validations = Validations(plan, trainer, arguments.validations_per_phase)
     report.baseline_validations = validations.baseline_per_own
-    scales_decay, by_hand = arguments.weight_decay_scaling == "timescale", arguments.lr_by_hand is not None
     parts = (
         LightningLoop(plan, trainer, source, loader, seen),
         SubBatches(plan, trainer),
@@ -78,7 +76,7 @@ def begin_run(arguments: Arguments, trainer: Trainer, saved_seed: int | None, ac
         Reporting(plan, trainer, report),
         EvaluationStatistics(plan, trainer, _estimate(arguments, trainer, loader), account),
         validations,
-        BaselineLR(plan, trainer, scales_decay, by_hand),
+        BaselineLR(plan, trainer, by_hand=arguments.lr_by_hand is not None),
     )
     run = loader.loop = Run(plan, trainer, parts, report)
     _tell_plan(arguments, trainer, run, positions.following.names)
@@ -153,7 +151,7 @@ def _estimate(arguments: Arguments, trainer: Trainer, loader: MultigridLoader) -
 def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list[str]) -> None:
     """Says what is planned, and what of the script means something else."""
     plan, schedule = run.plan, run.plan.schedule
-    tell_changed_meaning(trainer, schedule, arguments.hold_early_stopping)
+    tell_changed_meaning(trainer, schedule)
     if (
         tracking_layers(trainer.lightning_module)
         and arguments.precise_bn_batches is None

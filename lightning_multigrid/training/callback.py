@@ -6,7 +6,6 @@ sub-mini-batch.
 
 from typing import Any
 
-from lightning_utilities.core.rank_zero import rank_zero_info
 from typing_extensions import override
 
 from lightning_multigrid.host import Callback, LightningModule, Trainer, TrainerFn
@@ -50,7 +49,8 @@ class MultigridCallback(Arguments, Callback):
 
     There are more epochs than in the script, and their numbers of steps differ. Validations are as many as in the
     baseline, at the same points of its clock, and so what goes by them: `check_val_every_n_epoch`, `EarlyStopping`,
-    `ModelCheckpoint` and `ReduceLROnPlateau`. But `every_n_train_steps` and the decay of weight averages count
+    `ModelCheckpoint` and `ReduceLROnPlateau`. The patience of `EarlyStopping` begins to count in the last phase, as
+    metrics may stand still while the grids are coarse. But `every_n_train_steps` and the decay of weight averages count
     multigrid steps.
 
     Five arguments change most: `epoch_factor` to `precise_bn_batches`. Those from `layout` to `lr_by_hand` say what
@@ -92,13 +92,8 @@ class MultigridCallback(Arguments, Callback):
         fine_tuning: Whether the last LR stage becomes the fine-tuning phase (Sec. 3.2). If not, it goes through the
             long cycle as the others: the paper's ablation.
         whole_epochs: Round the ends of the phases to whole epochs, as the published code does.
-        weight_decay_scaling: `timescale` multiplies the weight decay in each phase so that weights forget old updates
-            over as many clips as in the baseline (Wang and Aitchison 2024, arXiv 2405.13698): by the clips of the base
-            shape over the baseline's, divided by the LR's scale. `none` leaves it.
         validations_per_phase: Validate about this often in each phase, not by `check_val_every_n_epoch`. Callbacks and
             schedulers that count epochs then count these validations.
-        hold_early_stopping: Whether the patience of `EarlyStopping` begins to count in the last phase, as metrics may
-            stand still while the grids are coarse.
         seed: Seed of order and augmentation. By default that of `seed_everything`, else a random one.
 
     Raises:
@@ -204,8 +199,6 @@ class MultigridCallback(Arguments, Callback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if self._run is not None and isinstance(exception, Exception) and (changed := self._run.what_changed()):
-            rank_zero_info(changed)
         self.teardown(trainer, pl_module, "fit")  # which Lightning leaves out then
 
     # --- Checkpoints ---

@@ -1,7 +1,7 @@
 """Mini-batches as `training_step` is given them, made or moved outside of Lightning's loop."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,15 +56,10 @@ def _owner(name: str, trainer: Trainer, module: LightningModule) -> Any:
     return data if data is not None and is_overridden(name, data) else module
 
 
-def read_on_grids(loader: MultigridLoader, grids: Sequence[BatchShape], clips: int) -> list[Any]:
-    """Makes a mini-batch of some clips on each grid out of one clip, as a worker does; one that fails is its error."""
-    first = getattr(loader.clip_dataset, "first", 0)
-    return loader.read(*([ClipRequest(first, grid.frames, grid.size, seed=0)] * clips for grid in grids))
-
-
 def read_on_grid(loader: MultigridLoader, grid: BatchShape, clips: int) -> Any:
-    """Makes a mini-batch of some clips on a grid."""
-    [batch] = read_on_grids(loader, [grid], clips)
+    """Makes a mini-batch of some clips on a grid out of one clip, as a worker does."""
+    first = getattr(loader.clip_dataset, "first", 0)
+    [batch] = loader.read([ClipRequest(first, grid.frames, grid.size, seed=0)] * clips)
     if isinstance(batch, Exception):
         raise batch
     return batch

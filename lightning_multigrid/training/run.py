@@ -15,7 +15,6 @@ from lightning_multigrid.training.checkpoints.continuation import (
 )
 from lightning_multigrid.training.parts.lightning_loop import refuse_other
 from lightning_multigrid.training.parts.part import Part
-from lightning_multigrid.training.rehearsal import clips_changed
 from lightning_multigrid.training.trainer import lightning_internals as internals
 
 
@@ -30,7 +29,6 @@ class Run:
         self._trainer: Trainer | None = trainer
         self._next: Step | None = None
         self._begun = False  # whether a step is under way
-        self._last: Step | None = None  # that has ended last
         self._saved: State = {}  # when it was closed
         self._epoch = 0  # likewise
 
@@ -57,7 +55,7 @@ class Run:
             self.before(batch, None)
         step = self._step_at(batch)
         following = self._next = self.plan.after(step)
-        self._begun, self._last = False, step
+        self._begun = False
         for part in self.parts:
             part.after(step, following)
 
@@ -70,12 +68,6 @@ class Run:
         """The training has ended."""
         for part in self.parts:
             part.finish()
-
-    def what_changed(self) -> str:
-        """Says, if a step under way has another shape than the one before, what in a module may fail by that."""
-        if not self._begun or self._next is None or self._last is None:
-            return ""
-        return clips_changed(self._next.shape, self._last.shape)
 
     def close(self) -> None:
         """Undoes all changes, and lets the Trainer go. The plan, the report and the state remain."""

@@ -76,8 +76,7 @@ class Peek(L.Callback):
     """Looks at the training loader in every hook that it has."""
 
     def look(self, trainer: Any) -> None:
-        clips, _ = next(iter(trainer.train_dataloader))
-        assert clips.ndim == 5
+        next(iter(trainer.train_dataloader))
         assert len(trainer.train_dataloader.dataset) >= CLIPS
         for _ in trainer.train_dataloader:
             break

@@ -42,12 +42,6 @@ def test_early_stopping_waits_for_the_fine_tuning_phase(patience, caplog):
     assert len(ended) == (host.current_epoch < schedule.epochs)
 
 
-def test_early_stopping_that_is_not_held_counts_from_the_start():
-    host, schedule = trained(EarlyStopping("val", patience=2), multigrid=MultigridCallback(hold_early_stopping=False))
-    # The third validation without a better one: as many as in the baseline, at the same points of its clock.
-    assert host.current_epoch == sorted(schedule.baseline_epoch_ends(1))[2] + 1 < schedule.phases[-1].start_epoch
-
-
 def test_early_stopping_of_the_baseline_is_as_it_is():
     host, _ = trained(EarlyStopping("val", patience=2), multigrid=MultigridCallback.baseline())
     alone = Constant()

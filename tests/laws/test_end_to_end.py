@@ -6,24 +6,16 @@ import runpy
 import sys
 import warnings
 from collections import Counter
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
-import torch
-from torch.optim.lr_scheduler import MultiStepLR
-from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataModule
 from lightning_multigrid.cli.main import main
 from lightning_multigrid.models import small_cnn
-from lightning_multigrid.schedule import Plan
-from lightning_multigrid.schedule.cycles import Baseline
-from lightning_multigrid.schedule.grid import BatchShape
-from lightning_multigrid.schedule.schedule import MultigridSchedule
 from lightning_multigrid.video.broken_videos import BrokenVideoWarning
 from tests.helpers.sampling import sampled
-from tests.helpers.tiny import CLIPS, Module, trainer
+from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -110,43 +102,6 @@ def test_real_videos_of_many_codecs(tmp_path):
 # --- Several devices ---
 
 
-def steps_scheduler(optimizer, module):
-    return MultiStepLR(optimizer, [2, 3])
-
-
-class Recording(Module):
-    """Writes down, on each rank, what it saw."""
-
-    def __init__(self, folder):
-        super().__init__(steps_scheduler)
-        self.folder, self.indices = str(folder), []
-
-    def training_step(self, batch, batch_idx):
-        if batch[1].device.type != "meta":
-            self.indices.append(batch[1].tolist())
-        return super().training_step((batch[0], batch[1] % 4), batch_idx)
-
-    def on_train_end(self):
-        torch.save((self.seen, self.indices), f"{self.folder}/{self.global_rank}.pt")
-
-
-@pytest.mark.slow  # as `test_launchers` does in fewer steps
-def test_two_ranks_share_each_mini_batch(tmp_path):
-    data = TensorDataset(torch.randn(CLIPS + 1, 3, 8, 32, 32), torch.arange(CLIPS + 1))
-    host = trainer(MultigridCallback(seed=0), strategy="ddp_spawn", devices=2)
-    host.fit(Recording(tmp_path), DataLoader(data, 2, shuffle=True))
-    (seen, indices), (seen_, indices_) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
-    schedule = MultigridSchedule(Baseline(BatchShape(2, 8, 32), epochs=4, milestones=(2, 3)))
-    steps = [step for epoch in range(schedule.epochs) for step in Plan(schedule, Fraction(CLIPS + 1, 2)).epoch(epoch)]
-    assert [entry[:4] for entry in seen] == [entry[:4] for entry in seen_]  # the same grids and LR
-    assert [entry[2][0] for entry in seen] == [step.shape.clips for step in steps]
-    for epoch in range(schedule.epochs):
-        here = [place for place, entry in enumerate(seen) if entry[0] == epoch]
-        mine, theirs = ([index for place in here for index in rank[place]] for rank in (indices, indices_))
-        assert len(mine) == len(theirs) == CLIPS // 2
-        assert len({*mine, *theirs}) == CLIPS  # disjoint; fewer clips than there are ranks are left out
-
-
 # --- Examples ---
 
 
@@ -169,13 +124,3 @@ def test_own_training_loop_has_the_callbacks_losses(tmp_path, capsys, monkeypatc
     assert (
         float(re.search(r"the losses differ from those with MultigridCallback by at most (\S+)\.\n", printed)[1]) < 1e-5
     )
-
-
-def test_removing_the_callback_trains_the_same_data_module(tmp_path):
-    for index in range(4):
-        write_video(tmp_path / f"{index}.mp4", numbered_frames(12, 48, 64))
-    (tmp_path / "train.csv").write_text("\n".join(f"{index}.mp4 {index}" for index in range(4)))
-    data = VideoDataModule(train=str(tmp_path / "train.csv"), batch_size=2, frames=4, size=32, stride=1)
-    host = trainer(max_epochs=2)
-    host.fit(VideoClassifier(small_cnn(4, width=4), num_classes=4), datamodule=data)
-    assert host.global_step == 4

@@ -9,6 +9,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, ModelParallelStrategy
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.multiprocessing import start_processes
 
 from lightning_multigrid.schedule import Plan
@@ -144,7 +145,7 @@ def test_strategies_that_cannot_be_followed_are_refused():
 
 def test_a_batchnorm_layer_that_is_sharded_itself_is_refused():
     layer = nn.BatchNorm3d(3)
-    layer.__class__ = type("FSDPBatchNorm3d", (nn.BatchNorm3d,), {})  # as `fully_shard` does
+    layer.__class__ = type("FSDPBatchNorm3d", (FSDPModule, nn.BatchNorm3d), {})  # as `fully_shard` does
     with pytest.raises(MisconfigurationException, match="in `1`, because `fully_shard` was called on this BatchNorm"):
         refuse_batchnorm(nn.Sequential(nn.BatchNorm3d(3), layer))
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from lightning_multigrid.loading import FixedClips
@@ -330,34 +330,6 @@ def test_generators_of_a_dataset_or_a_sampler_resume_exactly(order, workers, tmp
         assert run(f"from {done}", ckpt_path=tmp_path / f"whole/step={done}.ckpt") == (whole[done:], weights)
 
 
-def test_a_sampler_is_told_each_epoch():
-    told = []
-
-    class Listening(ToldOrder):
-        def set_epoch(self, epoch):
-            told.append(epoch)
-            super().set_epoch(epoch)
-
-    fit(Module(), multigrid(), train=DataLoader(clips(NUMBER), 2, sampler=Listening()), max_epochs=2)
-    assert sorted({*told}) == [0, 1, 2]
-
-
-class Hidden(Private):
-    def __getitem__(self, index):
-        return torch.full((3, 8, 32, 32), random.SystemRandom().random()), 0
-
-
-@pytest.mark.parametrize(
-    ("data", "sampler", "named"),
-    [(clips(NUMBER), Counting(), "sampler Counting gives other"), (Hidden(), None, "dataset Hidden gives other")],
-)
-def test_what_no_seed_can_set_is_named(data, sampler, named):
-    with pytest.warns(UserWarning, match=f"The {named} values when asked twice with one seed.*continues from"):
-        fit(Module(), multigrid(), train=DataLoader(data, 2, sampler=sampler), max_epochs=1, fast_dev_run=True)
-    if sampler is not None:
-        assert sampler.drawn == 1  # the copy was asked twice
-
-
 # --- Samples that are None ---
 
 
@@ -386,43 +358,3 @@ def test_a_first_sample_that_is_none_is_passed_over():
 
 
 # --- Batch samplers ---
-
-
-class Named(BatchSampler):
-    """A plain one by another name."""
-
-
-class Balanced(BatchSampler):
-    def __iter__(self):
-        return iter([[0, 1]] * len(self))
-
-
-def test_a_plain_batch_sampler_is_read():
-    def run(**order):
-        module = Module()
-        fit(module, multigrid(), train=DataLoader(clips(NUMBER), **order), max_epochs=2)
-        return module.seen
-
-    data = clips(NUMBER)
-    in_order = BatchSampler(SequentialSampler(data), 3, drop_last=True)  # 40 clips
-    assert run(batch_sampler=in_order) == run(batch_size=3, drop_last=True)
-    assert run(batch_sampler=Named(RandomSampler(data), 2, drop_last=False)) == run(batch_size=2, shuffle=True)
-
-
-def test_other_batches_are_refused_with_a_way_out():
-    own = Balanced(SequentialSampler(clips(NUMBER)), 2, drop_last=False)
-    with pytest.raises(TypeError, match="Balanced has batches of its own. Let a `sampler` yield the same indices one"):
-        fit(Module(), multigrid(), train=DataLoader(clips(NUMBER), batch_sampler=own))
-    with pytest.raises(TypeError, match="has `batch_size=None`: each sample of TensorDataset is a whole mini-batch"):
-        fit(Module(), multigrid(), train=DataLoader(clips(NUMBER), batch_size=None))
-
-
-def test_a_checkpoint_in_mid_epoch_needs_the_callback(tmp_path):
-    save = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
-    fit(Module(), multigrid(), save, train=loader(2, number=NUMBER), max_epochs=2, enable_checkpointing=True)
-    assert len(list(tmp_path.glob("*.ckpt"))) > 3
-    with (
-        pytest.warns(UserWarning, match="need to be provided.*MultigridCallback"),
-        pytest.raises(RuntimeError, match="has 0 stateful loaders, but found 1 states"),
-    ):
-        fit(Module(), train=loader(2, number=NUMBER), max_epochs=4, ckpt_path=tmp_path / "step=2.ckpt")

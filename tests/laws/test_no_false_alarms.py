@@ -44,24 +44,8 @@ def said_of(module, frames, size, coarse):
 
 
 LARGE = 30e6  # parameters: what is larger takes minutes
-SMALL = (
-    "test_",
-    "atto",
-    "nano",
-    "xxs",
-    "zero",
-    "tiny",
-    "_t",
-    "_xs",
-    "_s",
-    "small",
-    "lite",
-    "b0",
-    "mini",
-    "050",
-    "18",
-    "26",
-)
+SMALL = ["test_", "atto", "nano", "xxs", "zero", "tiny", "_t", "_xs", "_s", "small", "lite", "b0", "mini"]
+SMALL += ["050", "18", "26"]
 
 
 def small(name):

@@ -67,7 +67,7 @@ class Update:
     losses: list = field(default_factory=list)
     weights: list = field(default_factory=list)
     gradients: list = field(default_factory=list)
-    values: list = field(default_factory=list)  # LR and weight decay of each group
+    lrs: list = field(default_factory=list)  # of each group
 
     @torch.compiler.disable
     def take(self, optimizer, loss=None):
@@ -75,8 +75,7 @@ class Update:
         self.losses.append(None if loss is None else float(loss))
         self.weights.append([parameter.detach().clone() for parameter in parameters])
         self.gradients.append([None if p.grad is None else p.grad.clone() for p in parameters])
-        groups = [(group["lr"], group.get("weight_decay", 0)) for group in optimizer.param_groups]
-        self.values.append([(float(lr), float(decay)) for lr, decay in groups])
+        self.lrs.append([float(group["lr"]) for group in optimizer.param_groups])
 
 
 class Recorder:
@@ -120,7 +119,7 @@ class Row:
     make: Callable[[nn.Module, Recorder], Any]
     gamma: float | None = 0.97  # of a scheduler that is stepped after each update; None: without
     manual: Callable[..., None] | None = None  # the training step
-    options: dict[str, Any] = field(default_factory=dict)  # of the callback
+    scaling: str = "linear"
     trainer: Callable[[], dict[str, Any]] = dict
     replay: Callable[[nn.Module, Recorder], Any] | None = None  # other optimizers that make the same updates
     needs: str | None = None
@@ -181,36 +180,28 @@ def decayed(lr, row, updates):
     return functools.reduce(mul, repeat(row.gamma or 1.0, updates), lr)
 
 
-def decay_factor(plan, step):
-    """What `weight_decay_scaling="timescale"` multiplies the weight decay by."""
-    return plan.schedule.phases[step.phase].shape.clips / plan.schedule.baseline.shape.clips / step.lr_scale
-
-
-def values_in_use(row, plan, updates):
-    """LR and weight decay of each group in each update."""
+def lrs_in_use(row, plan, updates):
+    """The LR of each group in each update."""
     optimizers = listed((row.replay or row.make)(make_net(), Recorder()))
     for update in updates:
         step, ticks = steps_in_use(plan, update.place)
-        factor = decay_factor(plan, step) if row.options is TIMESCALE else 1.0
         yield [
-            (float(decayed(group["lr"], row, ticks) * step.lr_scale), float(group.get("weight_decay", 0) * factor))
+            float(decayed(group["lr"], row, ticks) * step.lr_scale)
             for group in optimizers[update.optimizer].param_groups
         ]
 
 
-def replay(row, updates, values):
+def replay(row, updates, lrs):
     """Makes the same updates outside of Lightning; returns them and the net."""
     net, again = make_net(), Recorder()
     optimizers = listed((row.replay or row.make)(net, again))
-    for update, found in zip(updates, values, strict=True):
+    for update, found in zip(updates, lrs, strict=True):
         optimizer = optimizers[update.optimizer]
-        for group, (lr, weight_decay) in zip(optimizer.param_groups, found, strict=True):
+        for group, lr in zip(optimizer.param_groups, found, strict=True):
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(lr)
             else:
                 group["lr"] = lr
-            if "weight_decay" in group:
-                group["weight_decay"] = weight_decay
         evaluations = iter(zip(update.losses, update.gradients, strict=True))
 
         def closure(optimizer=optimizer, evaluations=evaluations):
@@ -417,16 +408,12 @@ def amp():
     return {"plugins": [MixedPrecision("16-mixed", "cpu", scaler)]}
 
 
-TIMESCALE = {"lr_scaling": "sqrt", "weight_decay_scaling": "timescale"}
 ROWS = {
     "SGD with momentum": Row(sgd),
-    "SGD with Nesterov, decay by timescale": Row(
-        functools.partial(sgd, nesterov=True, weight_decay=0.05), options=TIMESCALE
-    ),
+    "SGD with Nesterov": Row(functools.partial(sgd, nesterov=True, weight_decay=0.05), scaling="sqrt"),
     "several groups": Row(groups),
     "Adam": Row(adam(Adam)),
     "AdamW with foreach": Row(adam(foreach=True)),
-    "AdamW with foreach, decay by timescale": Row(adam(foreach=True, weight_decay=0.1), options=TIMESCALE),
     "fused AdamW": Row(adam(fused=True)),
     "an LR in a tensor": Row(tensor_lr),
     "an LR in a tensor, by hand": Row(tensor_lr, manual=steps),
@@ -472,7 +459,7 @@ def assert_scaled_once(module, plan):
 
 # One of each way to find the LR, to count steps and to call closures; `compiled` compiles.
 SAMPLE = (
-    *("SGD with Nesterov, decay by timescale", "several groups", "an LR in a tensor, by hand", "Adafactor"),
+    *("SGD with Nesterov", "several groups", "an LR in a tensor, by hand", "Adafactor"),
     *("schedule-free AdamW", "SAM, two steps by hand", "LBFGS", "Lookahead of SGD", "Muon and SGD"),
     *("closures by hand", "accumulated gradients"),
 )
@@ -485,16 +472,16 @@ def test_the_weights_are_those_of_a_replay_with_the_lr_in_use(name):
     if row.needs:
         pytest.importorskip(row.needs)
     module = Script(row)
-    host, callback = run(module, options=row.options, **row.trainer())
+    host, callback = run(module, options={"lr_scaling": row.scaling}, **row.trainer())
     plan, updates = callback.run.plan, module.recorder.updates
-    values = list(values_in_use(row, plan, updates))
-    for update, found in zip(updates, values, strict=True):
-        assert update.values == [found] * len(update.values), update.place
-    if row.options is not TIMESCALE:
+    lrs_used = list(lrs_in_use(row, plan, updates))
+    for update, found in zip(updates, lrs_used, strict=True):
+        assert update.lrs == [found] * len(update.lrs), update.place
+    if row.scaling == "linear":
         assert {steps_in_use(plan, update.place)[0].lr_scale for update in updates} == SCALES
     if row.replay is None and not host.gradient_clip_val:
         assert_scaled_once(module, plan)
-    again, net = replay(row, updates, values)
+    again, net = replay(row, updates, lrs_used)
     for update, its in zip(updates, again, strict=True):
         for mine, other in zip(chain(*update.weights), chain(*its.weights), strict=True):
             assert torch.equal(mine, other), update.place
@@ -582,7 +569,7 @@ class Recording(Plain):
 
     @property
     def used(self):
-        return [update.values[-1][0][0] for update in self.recorder.updates]
+        return [update.lrs[-1][0] for update in self.recorder.updates]
 
 
 def planned(callback):
@@ -601,8 +588,6 @@ BOTH = pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1)], ids=["number", "t
 def assert_baselines(group, lr):
     assert type(group["lr"]) is type(lr)
     assert group["lr"] == lr
-    assert type(group["weight_decay"]) is float
-    assert group["weight_decay"] == 0.05
 
 
 def watched(kind, look):
@@ -626,6 +611,12 @@ def watched(kind, look):
     return type(kind.__name__, (kind,), {name: around(name) for name in names})
 
 
+HOOKS = {"on_train_start", "on_train_epoch_start", "on_train_batch_start", "training_step", "on_before_backward"}
+HOOKS |= {"backward", "on_after_backward", "on_before_optimizer_step", "on_train_batch_end", "on_validation_start"}
+HOOKS |= {"validation_step", "on_validation_end", "on_train_epoch_end", "on_train_end", "teardown"}
+HOOKS_OF_AUTOMATIC = {"optimizer_step", "optimizer_zero_grad", "on_before_zero_grad", "configure_gradient_clipping"}
+
+
 @BOTH
 @pytest.mark.parametrize("manual", [False, True], ids=["automatic", "manual"])
 def test_every_hook_finds_the_baselines_values(lr, manual):
@@ -640,51 +631,11 @@ def test_every_hook_finds_the_baselines_values(lr, manual):
 
     module = watched(Recording, look)(lr, manual)
     before, after = (watched(L.Callback, look)() for _ in range(2))
-    callback = MultigridCallback(**TIMESCALE)
+    callback = MultigridCallback()
     fit(module, before, callback, after, train=data(), val=few_clips(), max_epochs=EPOCHS)
-    expected = [
-        (float(lr * step.lr_scale), 0.05 * decay_factor(callback.run.plan, step)) for _, step in planned(callback)
-    ]
-    assert [update.values[-1] for update in module.recorder.updates] == [[values] for values in expected]
+    assert module.used == [float(lr * step.lr_scale) for _, step in planned(callback)]
     assert seen >= HOOKS
     assert manual or seen >= HOOKS_OF_AUTOMATIC
-
-
-HOOKS = {
-    "on_train_start",
-    "on_train_epoch_start",
-    "on_train_batch_start",
-    "training_step",
-    "on_before_backward",
-    "backward",
-    "on_after_backward",
-    "on_before_optimizer_step",
-    "on_train_batch_end",
-    "on_validation_start",
-    "validation_step",
-    "on_validation_end",
-    "on_train_epoch_end",
-    "on_train_end",
-    "teardown",
-}
-HOOKS_OF_AUTOMATIC = {"optimizer_step", "optimizer_zero_grad", "on_before_zero_grad", "configure_gradient_clipping"}
-
-
-@pytest.mark.parametrize("manual", [False, True], ids=["automatic", "manual"])
-def test_hooks_of_a_mini_batch_find_the_lr_of_the_baselines_clock(manual):
-    found = defaultdict(list)
-
-    class Looks(Plain):
-        def look(self, where):
-            found[where].append(self.group["lr"])
-
-    row = Row(sgd)
-    _, callback = run(Looks(gamma=row.gamma, manual=manual))
-    plan = callback.run.plan
-    expected = [decayed(0.1, row, steps_in_use(plan, place)[1]) for place, _ in planned(callback)]
-    for where in ("on_train_batch_start", "training_step", "on_before_optimizer_step"):
-        assert found[where] == expected, where
-        assert {type(lr) for lr in found[where]} == {float}
 
 
 @BOTH
@@ -721,7 +672,7 @@ def test_an_error_within_a_step_leaves_the_baselines_values(lr, where):
 
     module, asked = Broken(lr), []
     with pytest.raises(RuntimeError, match="broken"):
-        run(module, Before(), options=TIMESCALE)
+        run(module, Before())
     assert [str(one) for one in asked] == ["broken"]
 
 
@@ -738,7 +689,7 @@ def test_checkpoints_of_all_hooks_hold_the_baselines_values(lr, tmp_path):
             (state,) = torch.load(tmp_path / "one.ckpt", weights_only=True)["optimizer_states"]
             assert_baselines(state["param_groups"][0], lr)
 
-    host, _ = run(Saves(lr), val=few_clips(), options=TIMESCALE)
+    host, _ = run(Saves(lr), val=few_clips())
     assert len(places) == 5 * host.current_epoch + 2  # as many validations as the baseline has epochs
 
 
@@ -806,26 +757,3 @@ def test_an_lr_in_a_tensor_that_is_written_is_the_baselines(name, place):
     assert module.used == expected
     assert host.optimizers[0].param_groups[0]["lr"] is module.written
     assert module.written == group["lr"]
-
-
-def lowers(optimizer, *_):
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], torch.Tensor):
-            group["lr"].mul_(0.98)
-        else:
-            group["lr"] *= 0.98
-
-
-@BOTH
-@pytest.mark.parametrize("hook", ["register_step_pre_hook", "register_step_post_hook"])
-def test_an_lr_that_is_written_within_a_step_is_refused(hook, lr):
-    class Writes(Plain):
-        def configure_optimizers(self):
-            optimizer = super().configure_optimizers()
-            getattr(optimizer, hook)(lowers)
-            return optimizer
-
-    run_alone = fit(Writes(lr), train=data(), max_epochs=1)
-    assert run_alone.optimizers[0].param_groups[0]["lr"] < 0.1
-    with pytest.raises(Exception, match="within"):
-        run(Writes(lr))

@@ -417,14 +417,6 @@ def test_the_end_of_a_coarse_epoch_goes_on_without_the_callback(tmp_path):
     assert set(plain.lrs) == {group["lr"]}
 
 
-@SLOW
-def test_a_schedule_without_cycles_is_the_baseline(tmp_path):
-    plain = train_for(tmp_path / "plain", None, one_cycle)
-    off = train_for(tmp_path / "off", MultigridCallback(**OFF), one_cycle)
-    assert [step[:3] for step in off.seen] == [step[:3] for step in plain.seen]
-    assert off.lrs == pytest.approx(plain.lrs)
-
-
 def test_what_means_nothing_here_is_refused(tmp_path):
     fit(Module(steps_scheduler), MultigridCallback(), saver(tmp_path / "multigrid", every_n_train_steps=2),
         enable_checkpointing=True)  # fmt: skip

@@ -3,7 +3,6 @@
 import lightning as L
 import pytest
 import torch
-from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 from lightning_multigrid import MultigridCallback
@@ -77,12 +76,6 @@ def test_the_tail_of_accumulated_gradients():
     assert min(wanted) < 1
 
 
-def test_the_baseline_trains_its_tails_as_they_are():
-    module, _ = trained(MultigridCallback.baseline(), 129)
-    assert set(module.scales) == {1.0}
-    assert set(module.momenta) == {0.1}
-
-
 def test_on_one_device_the_baseline_trains_to_the_bit_what_no_callback_does():
     """So a baseline without the callback, whose mini-batch has no more than 8 clips, is on equal terms."""
 
@@ -95,20 +88,3 @@ def test_on_one_device_the_baseline_trains_to_the_bit_what_no_callback_does():
     with_it = state(MultigridCallback.baseline())
     torch.testing.assert_close(with_it, state(), rtol=0, atol=0)
     assert any("running_mean" in name for name in with_it)
-
-
-def test_with_momentum_a_lower_lr_would_not_undo_a_tail():
-    """Why the gradient is scaled: of a gradient at an eighth of the LR, SGD with momentum still makes nine tenths."""
-
-    def moved(lr_scale, gradient_scale):
-        weight = torch.zeros(1, requires_grad=True)
-        optimizer = SGD([weight], lr=1.0, momentum=0.9)
-        for step in range(200):
-            weight.grad = torch.full((1,), float(gradient_scale) if step == 0 else 0.0)
-            optimizer.param_groups[0]["lr"] = lr_scale if step == 0 else 1.0
-            optimizer.step()
-        return -weight.item()
-
-    assert moved(1, 1) == pytest.approx(10)
-    assert moved(1 / 8, 1) == pytest.approx(10 - 7 / 8)
-    assert moved(1, 1 / 8) == pytest.approx(10 / 8)

@@ -119,7 +119,6 @@ def test_all_is_put_back_after_an_error():
     assert module.plain
 
 
-@pytest.mark.filterwarnings("ignore:The script has skipped the rest of epoch")
 def test_all_is_put_back_when_a_script_skips_the_rest_of_an_epoch():
     class Skipping(Script):
         def on_train_batch_start(self, batch, batch_idx):

@@ -56,14 +56,9 @@ def test_mini_batches_of_an_optimizer_step_share_its_clock_its_scales_and_its_ph
             assert step.lr_scale == SCHEDULE.phases[step.phase].lr_scale
             done += 1
         assert plan.start_of_update(step.place) == first.place
-        of_update = "phase", "baseline_epoch", "lr_scale", "weight_decay_scale", "gradient_scale"
+        of_update = "phase", "baseline_epoch", "lr_scale", "gradient_scale"
         assert [getattr(step, name) for name in of_update] == [getattr(first, name) for name in of_update]
     assert plan.optimizer_steps == done
-
-
-def test_the_weight_decay_that_keeps_its_timescale_grows_with_the_clips_over_the_lr():
-    for step in steps_of(Plan(SCHEDULE, 100)):
-        assert step.lr_scale * step.weight_decay_scale == SCHEDULE.phases[step.phase].shape.clips / 2
 
 
 def test_an_epoch_of_the_baseline_has_the_mini_batches_of_its_clips_unless_given():

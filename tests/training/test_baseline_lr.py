@@ -1,12 +1,11 @@
 """The LR of the baseline's clock: by hand, where other callbacks add to it, and in checkpoints."""
 
 import csv
-from fractions import Fraction
 from itertools import product
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import BackboneFinetuning, BaseFinetuning, LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.callbacks import BackboneFinetuning, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch.optim import SGD, lr_scheduler
 
@@ -19,10 +18,6 @@ from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
-
-
-def steps_scheduler(optimizer, module):
-    return lr_scheduler.MultiStepLR(optimizer, [2, 3])
 
 
 def schedule_of(host):
@@ -47,21 +42,6 @@ def test_lr_by_hand():
     ]
     assert module.lrs == pytest.approx([lr for epoch in per_epoch for lr in epoch])
     assert [clips for clips, *_ in module.shapes] == [10] * 8 + [5] * 4 + [5] * 3 + [10] * 8 + [5] * 1 + [5] * 20
-
-
-def test_stepwise_fine_tuning_halves():
-    # Sec. 3.2: the first half of fine-tuning keeps the LR of the stage before, the second half takes the last.
-    module = Module(steps_scheduler)
-    sampler = schedule_of(fit(module, MultigridCallback()))
-    last = sampler.schedule.phases[-1]
-    middle = (last.start_epoch + last.end_epoch) / 2
-    tuning = {True: set(), False: set()}
-    for epoch, batch, _, lr, _ in module.seen:
-        step = sampler.epoch(epoch)[batch]
-        position = epoch + Fraction(step.offset, sampler.clips)
-        if position >= last.start_epoch:
-            tuning[position < middle].add(round(lr, 9))
-    assert tuning == {True: {0.01}, False: {0.001}}
 
 
 @pytest.mark.parametrize("interval", sampled(["step", "epoch"], "step"))
@@ -97,34 +77,6 @@ def test_plateau_is_lightnings_and_works_on_the_baselines_lr():
     assert baseline == pytest.approx([per_epoch[epoch] for epoch, *_ in module.seen])
 
 
-class Unfreezing(BaseFinetuning):
-    """Lightning's own callback for fine-tuning: adds the first layer to the optimizer after some epochs."""
-
-    def freeze_before_training(self, pl_module):
-        self.freeze(pl_module.net[0])
-
-    def finetune_function(self, pl_module, epoch, optimizer):
-        if epoch == 3:
-            self.unfreeze_and_add_param_group(pl_module.net[0], optimizer)  # at a tenth of the first group's LR
-
-
-def trainable(parameters):
-    return SGD([p for p in parameters if p.requires_grad], lr=0.1, momentum=0.9)
-
-
-@pytest.mark.parametrize("first", sampled([True, False], False))
-def test_a_group_that_is_added_while_training_keeps_its_share_of_the_lr(first):
-    class Noting(Module):
-        def note_lr(self, optimizer, *_):
-            used.append([float(group["lr"]) for group in optimizer.param_groups])
-
-    used, callbacks = [], [Unfreezing(), MultigridCallback()]
-    fit(Noting(steps_scheduler, trainable), *(callbacks if first else reversed(callbacks)))
-    both = [lrs for lrs in used if len(lrs) == 2]
-    assert len({lr for lr, _ in both}) > 3  # several phases and stages
-    assert all(added == pytest.approx(lr / 10) for lr, added in both)
-
-
 @pytest.mark.filterwarnings("ignore:Found .* module")
 @pytest.mark.parametrize(("first", "in_tensor"), sampled(list(product((True, False), repeat=2)), (True, True)))
 def test_a_backbone_thaws_at_its_share_of_the_baselines_lr(first, in_tensor):
@@ -151,61 +103,6 @@ def test_a_backbone_thaws_at_its_share_of_the_baselines_lr(first, in_tensor):
     assert {epoch for epoch, *_ in module.used} == set(expected)
 
 
-class Remembering(Module):
-    """Keeps the LR in places that end up in checkpoints."""
-
-    def on_train_start(self):
-        self.hparams.lr = self.optimizers().param_groups[0]["lr"]
-
-    def on_save_checkpoint(self, checkpoint):
-        checkpoint["lrs"] = tuple(group["lr"] for group in self.trainer.optimizers[0].param_groups)
-
-    def on_train_batch_start(self, batch, batch_idx):
-        if self.trainer.current_epoch == 1 and batch_idx == 0:  # keeps `initial_lr` in each group
-            self.own = lr_scheduler.ExponentialLR(self.optimizers().optimizer, 1)
-
-
-@pytest.mark.filterwarnings("ignore:Found .* module")
-@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
-@pytest.mark.filterwarnings("ignore:Detected call of")
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
-@pytest.mark.parametrize("first", sampled([True, False], True))
-def test_checkpoints_with_callbacks_for_fine_tuning_load_as_weights_only(first, tmp_path):
-    def train(name, module, *callbacks, **arguments):
-        saver = ModelCheckpoint(tmp_path / name, "{step}", save_top_k=-1, every_n_train_steps=4)
-        host = fit(module, *callbacks, saver, enable_checkpointing=True, **arguments)
-        host.save_checkpoint(tmp_path / name / "end.ckpt")
-        return sorted((tmp_path / name).glob("step*.ckpt"), key=lambda path: path.stat().st_mtime)
-
-    def both():
-        callbacks = [Unfreezing(), MultigridCallback()]
-        return callbacks if first else callbacks[::-1]
-
-    def checked(path):
-        saved = torch.load(path, weights_only=True)
-        lrs = [group["lr"] for group in saved["callbacks"]["Unfreezing"]["internal_optimizer_metadata"][0]]
-        assert lrs == pytest.approx([0.1, 0.01][: len(lrs)])
-        assert [group["lr"] for group in saved["optimizer_states"][0]["param_groups"]] == pytest.approx(lrs)
-        return saved
-
-    plain = Remembering(optimizer=trainable)
-    train("plain", plain, Unfreezing())
-    module = Remembering(optimizer=trainable)
-    kept = train("ours", module, *both())
-    expected, found = checked(tmp_path / "plain" / "end.ckpt"), checked(tmp_path / "ours" / "end.ckpt")
-    for name in ("optimizer_states", "callbacks"):
-        one, other = expected[name], found[name]
-        pairs = zip(*(metadata(part) for part in (one, other)), strict=True)
-        assert all(mine.keys() == theirs.keys() for mine, theirs in pairs)
-    middle = next(path for path in kept if len(checked(path)["optimizer_states"][0]["param_groups"]) == 2)
-    assert (checked(middle)["lrs"], checked(middle)["hyper_parameters"]) == ((0.1, pytest.approx(0.01)), {"lr": 0.1})
-    rest = Remembering(optimizer=trainable)
-    train("rest", rest, *both(), ckpt_path=middle)
-    assert 0 < len(rest.lrs) < len(module.lrs)
-    assert rest.lrs == module.lrs[-len(rest.lrs) :]  # weights differ, as Lightning leaves thawed layers frozen then
-    fit(Remembering(optimizer=trainable), Unfreezing(), ckpt_path=tmp_path / "ours" / "end.ckpt", max_epochs=7)
-
-
 class Summing(SGD):
     """Keeps a sum of LRs, as optimizers do that average weights by them, and steps as its base class does."""
 
@@ -215,11 +112,18 @@ class Summing(SGD):
         return super().step(closure)
 
 
+def scaled(optimizer, gradient_scale=1.0):
+    """Scales the LR in steps of an optimizer by 8."""
+    in_step = LRInStep(optimizer, lambda *_: None)
+    in_step.scale, in_step.gradient_scale = 8.0, gradient_scale
+    in_step.start(Changes())
+
+
 def test_a_step_that_calls_that_of_its_base_class_scales_the_gradient_once():
     SGD([torch.zeros(1, requires_grad=True)], lr=1.0)  # torch then calls the hooks of `SGD.step`, too
     weight = torch.zeros(1, requires_grad=True)
     optimizer = Summing([weight], lr=1.0)
-    LRInStep(optimizer, {"lr": 8.0}, lambda optimizer: weight.grad.mul_(0.5), lambda *_: None).start(Changes())
+    scaled(optimizer, gradient_scale=0.5)
     for _ in range(2):
         weight.grad = torch.ones(1)
         optimizer.step()
@@ -248,7 +152,7 @@ def test_an_lr_written_within_step_is_refused_and_the_baselines_comes_back(lr, w
     weights = [torch.zeros(1, requires_grad=True) for _ in range(2)]
     optimizer = Overwriting([{"params": [weight]} for weight in weights], lr=lr)  # of one tensor, if it is one
     optimizer.written = written
-    LRInStep(optimizer, {"lr": 8.0}, lambda optimizer: None, lambda *_: None).start(Changes())
+    scaled(optimizer)
     with pytest.raises(MisconfigurationException, match="The LR was written within `step` of Overwriting"):
         optimizer.step()
     assert lr == 1.0
@@ -259,7 +163,7 @@ def test_an_optimizer_that_writes_the_same_lr_within_step_is_taken():
     weight = torch.ones(1, requires_grad=True)
     optimizer = Overwriting([weight], lr=1.0)
     optimizer.written = lambda lr: float(str(lr))
-    LRInStep(optimizer, {"lr": 8.0}, lambda optimizer: None, lambda *_: None).start(Changes())
+    scaled(optimizer)
     weight.grad = torch.ones(1)
     optimizer.step()
     assert weight.item() == 1 - 8
@@ -289,10 +193,3 @@ def test_what_an_optimizer_computes_from_the_lr_in_use_resumes(tmp_path):
     )
     sums = [host.optimizers[0].param_groups[0]["sum"] for host in (whole, rest)]
     assert sums[0] == pytest.approx(sums[1]) != pytest.approx(0.1 * whole.global_step)
-
-
-def metadata(state):
-    """The parameter groups in a checkpoint's optimizers, or in its callback's state."""
-    return (
-        state[0]["param_groups"] if isinstance(state, list) else state["Unfreezing"]["internal_optimizer_metadata"][0]
-    )

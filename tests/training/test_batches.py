@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from lightning_multigrid import LongCycle, MultigridCallback
 from lightning_multigrid.schedule import BatchShape
-from lightning_multigrid.training.rehearsal.batches import EVEN, NOISE, REAL, batches_of_samples, enlarged
+from lightning_multigrid.training.rehearsal.batches import NOISE, REAL, batches_of_samples, enlarged
 from tests.helpers.tiny import CLASSES, Module, clips, fit
 
 HALF = LongCycle(((0.5, 1), (1, 1)))
@@ -131,31 +131,28 @@ Sample = namedtuple("Sample", ["clip", "boxes", "array", "label"])
 def test_only_pixels_are_changed_and_nothing_in_the_sample_itself():
     sample = Sample(torch.rand(3, 4, 8, 8), torch.rand(5, 4), {"mask": np.arange(256, dtype=np.uint8)}, 3)
     before = sample.clip.clone()
-    grid, clips = BatchShape(1, 4, 8), (REAL, NOISE, EVEN, NOISE)
-    [handler] = batches_of_samples(lambda grid: sample).handlers(grid, clips)
-    batch = handler.handle(None)
+    grid, clips = BatchShape(1, 4, 8), (REAL, NOISE, NOISE)
+    [batch] = batches_of_samples(lambda grid: sample).read({grid: [clips]}).values()
     assert torch.equal(sample.clip, before)
     assert torch.equal(batch.clip[0], before)
     assert set(batch.clip[1].flatten().tolist()) <= set(before.flatten().tolist())
     assert not torch.equal(batch.clip[1], before)
-    assert torch.equal(batch.clip[1], batch.clip[3])
-    assert batch.clip[2].unique().tolist() == [0.5]
-    assert batch.array["mask"][2].unique().tolist() == [127]
+    assert torch.equal(batch.clip[1], batch.clip[2])
+    assert not torch.equal(batch.array["mask"][0], batch.array["mask"][1])
     assert batch.boxes.unique(dim=0).shape[0] == 1
-    assert batch.label.tolist() == [3] * 4
+    assert batch.label.tolist() == [3] * 3
 
 
-def test_an_error_of_one_mini_batch_is_told_where_it_is_used():
-    def collate_of(grid):
+def test_an_error_of_one_mini_batch_leaves_the_others():
+    def sample_of(grid):
         if grid.frames == 2:
             raise KeyError("two")
         return torch.zeros(3)
 
-    batches = batches_of_samples(collate_of)
-    batches.expect({BatchShape(1, frames, 8): [(REAL, REAL)] for frames in (2, 4)})
-    assert batches.handlers(BatchShape(1, 4, 8))[0].handle(None).shape == (2, 3)
-    with pytest.raises(KeyError, match="two"):
-        batches.handlers(BatchShape(1, 2, 8))[0].handle(None)
+    wanted = {BatchShape(1, frames, 8): [(REAL, REAL)] for frames in (2, 4)}
+    error, batch = batches_of_samples(sample_of).read(wanted).values()
+    assert isinstance(error, KeyError)
+    assert batch.shape == (2, 3)
 
 
 @pytest.mark.parametrize("collate", [default_collate, time_first, lists, folded])

@@ -113,13 +113,6 @@ def test_two_runs_with_one_seed_are_the_same_and_with_another_not(whole):
     assert whole.module.seen != runs[1].seen
 
 
-@pytest.mark.parametrize("workers", sampled([1, 2], 2))
-def test_the_number_of_workers_changes_nothing(workers, whole):
-    helped = Module(steps_scheduler)
-    fit(helped, MultigridCallback(), train=loader(num_workers=workers))
-    assert whole.module.seen == helped.seen
-
-
 class Worked(Dataset):
     """Notes in the label which process read a clip."""
 
@@ -257,12 +250,6 @@ def test_given_values_win():
     assert module.shapes == planned(given)
 
 
-def test_drop_last_is_the_loaders():
-    module = Module(steps_scheduler)
-    fit(module, MultigridCallback(), train=loader(drop_last=True))
-    assert module.shapes == planned(drop_last=True)
-
-
 def test_order_is_the_loaders():
     class Indexed(Module):
         def training_step(self, batch, batch_idx):
@@ -327,17 +314,6 @@ def test_validation_by_batches_across_epochs():
     )
     every = round(20 / PLAN.iteration_reduction)
     assert [step for _, step in module.validated] == list(range(every, len(planned()) + 1, every))
-
-
-@pytest.mark.parametrize(
-    ("limit", "number"), sampled([(10, 40), (0.5, 48), (1.0, 100), (300, 100)], (10, 40), (0.5, 48))
-)
-def test_limit_train_batches_counts_batches_of_the_baseline(limit, number):
-    # 25 batches of 4: half of them are 12. 40 clips are fewer than the 64 of the first mini-batch; it is whole anyway.
-    module = Module(steps_scheduler)
-    host = fit(module, MultigridCallback(), limit_train_batches=limit)
-    assert module.shapes == planned(number=max(number, 64))
-    assert host.limit_train_batches == limit  # put back
 
 
 def test_overfit_batches_see_the_same_clips_in_every_epoch():
@@ -486,7 +462,7 @@ def test_callbacks_and_a_scripts_own_items_of_the_bar_are_put_back(fails):
     before = list(host.callbacks)
     with pytest.raises(RuntimeError, match="on purpose") if fails else nullcontext():
         host.fit(module, loader())
-    assert during[0] == ({"mine": 1, "grid": 0, "lr": 0, "left": 0}.keys(), EvaluationStatistics)
+    assert during[0] == ({"mine": 1, "grid": 0, "left": 0}.keys(), EvaluationStatistics)
     assert bar.get_metrics is own
     assert host.callbacks == before
 
@@ -539,16 +515,6 @@ def test_validate_and_test_alone_do_nothing():
 
 
 # --- Other callbacks ---
-
-
-@pytest.mark.skipif(not hasattr(callbacks, "EMAWeightAveraging"), reason="new in Lightning 2.6")
-@pytest.mark.parametrize("first", sampled([True, False], True))
-def test_weight_averaging(first, whole):
-    both = [callbacks.EMAWeightAveraging(decay=0.5), MultigridCallback()]
-    averaged, plain = Module(steps_scheduler), whole.module
-    fit(averaged, *(both if first else reversed(both)))
-    assert averaged.seen == plain.seen
-    assert not torch.equal(averaged.net[0].weight, plain.net[0].weight)
 
 
 @pytest.mark.parametrize("first", sampled([True, False], False))
@@ -674,20 +640,6 @@ class FromIterator(Module):
         return None
 
 
-class FixedPool(nn.Module):
-    """A pool that is no layer: the callback can't change its kernel."""
-
-    def forward(self, x):
-        return nn.functional.avg_pool3d(x, (4, 16, 16))
-
-
-class Pooled(Module):
-    def make_net(self):
-        net = super().make_net()
-        net[3] = FixedPool()
-        return net
-
-
 @pytest.mark.filterwarnings("ignore:You are using the `dataloader_iter` step flavor")
 @pytest.mark.parametrize(
     ("module", "arguments", "message"),
@@ -736,18 +688,3 @@ def test_other_refusals():
     for argument in ({"epoch_factor": 2}, {"milestones": [1]}, {"long_cycle": LongCycle(((1, 1),))}):
         with pytest.raises(ValueError, match="arguments that shape an inferred one are given, too. Give either"):
             MultigridCallback(PLAN, **argument)
-
-
-@pytest.mark.rehearsed
-def test_a_model_whose_step_needs_its_trainer_or_values_is_tried_by_its_forward():
-    class Picky(Pooled):
-        def training_step(self, batch, batch_idx):
-            assert self.trainer.training
-            assert batch[0].abs().max().item() > 0
-            return super().training_step(batch, batch_idx)
-
-        def forward(self, x):
-            return self.net(x)
-
-    with pytest.raises(ValueError, match=r"Picky cannot take clips .* `net\.3` \(FixedPool\)"):
-        fit(Picky(), MultigridCallback())

@@ -202,16 +202,10 @@ class Large(Sliced):
         super().__init__(2**20)
 
 
-class OneByOne(Tokens):
-    def placed(self, x):
-        frames = x.mean((3, 4)).unbind(2)
-        return torch.stack([frame + self.table[:, number] for number, frame in enumerate(frames)], 1)
-
-
 COUNTING = [
     Sliced, Embedded, Numbered, Computed, WrittenInPlace, Rotated, Complex, InSpace, InTime, OfEachClip, Maps, Learned,
     LearnedFromSinusoids, Literal, ByList, ByEinsum, Stacked, WithAddcmul, WithLerp, IntoEmpty, AsBaddbmm, AsKeys,
-    BiasOfAttention, Large, OneByOne,
+    BiasOfAttention, Large,
 ]  # fmt: skip
 
 

@@ -4,7 +4,6 @@ import inspect
 import math
 import re
 import sys
-import time
 
 import lightning as L
 import pytest
@@ -25,13 +24,11 @@ from lightning_multigrid.training.trainer.lightning_internals import (
     batch_index,
     copy_without_trainer,
     global_seed,
-    last_validation,
     loader_seen_as,
     loop_limits,
     reload_every,
     replace_loader,
     set_batch_size,
-    set_last_validation,
     slurms_checkpoint,
     splits_data,
     stage_of_training,
@@ -50,8 +47,7 @@ def few(number=8):
 
 
 def test_every_entry_names_a_version_and_has_a_test():
-    together = {"set_last_validation": "last_validation"}  # one test for both
-    for name in {together.get(name, name) for name in entries(lightning_internals)}:
+    for name in entries(lightning_internals):
         test = "test_" + re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
         assert callable(globals()[test])
         assert "Lightning 2.5.3 to 2." in getattr(lightning_internals, name).__doc__
@@ -262,29 +258,6 @@ def test_what_callbacks_read_in_each_epoch(tmp_path):
     fit(module, patient, saver, Sets(), **used)
     assert looked == [2]
     assert "epoch=2-step=6" in saver.best_model_path
-
-
-@pytest.mark.skipif(
-    "timedelta" not in str(inspect.signature(L.Trainer).parameters["val_check_interval"]),
-    reason="this Lightning knows no time from one validation to the next",
-)
-def test_last_validation():
-    seen = []
-
-    class Reads(L.Callback):
-        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-            seen.append(last_validation(trainer))
-            set_last_validation(trainer, 5.0)  # long ago: it validates after each mini-batch
-
-        def on_validation_end(self, trainer, pl_module):
-            if not trainer.sanity_checking:
-                seen.append("validated")
-
-    arguments = {"train": few(), "val": few(), "max_epochs": 1, "num_sanity_val_steps": 0}
-    fit(Module(), Reads(), val_check_interval="00:00:10:00", **arguments)
-    assert seen[1::2] == ["validated"] * 2
-    assert seen[0] < seen[2] < time.monotonic()
-    assert last_validation(trainer()) is None
 
 
 def test_global_seed(monkeypatch):

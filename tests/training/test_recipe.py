@@ -1,4 +1,4 @@
-"""How the LR grows with the clips: chosen by the optimizer, said, and the weight decay beside it."""
+"""How the LR grows with the clips: chosen by the optimizer, and said; what several devices read."""
 
 import logging
 import math
@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.optim import SGD
 from torch.utils.data import DistributedSampler, RandomSampler
@@ -15,7 +14,6 @@ from lightning_multigrid import Baseline, BatchShape, MultigridCallback, Multigr
 from lightning_multigrid.loading import order_of
 from lightning_multigrid.training.script.planning import auto_lr_scaling
 from lightning_multigrid.training.script.recipe import user_loader
-from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader, trainer
 
 pytestmark = [
@@ -95,68 +93,6 @@ def test_a_linear_schedule_for_adam_is_warned_about():
             UserWarning, match="LR of AdamW will be multiplied by up to 8, .*or give `lr_scaling='sqrt'`"
         ):
             fit(Module(optimizer=adamw), callback, fast_dev_run=False)
-
-
-# --- Weight decay ---
-
-
-class Decaying(Module):
-    """Records the weight decay in use beside the LR."""
-
-    def __init__(self):
-        super().__init__(optimizer=adamw)
-        self.decays = []
-
-    def note_lr(self, optimizer, *_):
-        super().note_lr(optimizer)
-        self.decays.append(float(optimizer.param_groups[0]["weight_decay"]))
-
-
-@pytest.mark.parametrize("lr_scaling", sampled(["sqrt", "none"], "none"))
-def test_the_timescale_of_the_weight_decay_stays(lr_scaling, tmp_path):
-    module = Decaying()
-    saver = ModelCheckpoint(tmp_path, filename="{epoch}", every_n_epochs=1, save_top_k=-1)
-    arguments = {"lr_scaling": lr_scaling, "weight_decay_scaling": "timescale"}
-    callback = MultigridCallback(**arguments)
-    host = fit(module, callback, saver, enable_checkpointing=True)
-    schedule = callback.run.plan.schedule
-    base = [
-        schedule.phases[step.phase].shape.clips / 4
-        for epoch in range(schedule.epochs)
-        for step in callback.run.plan.epoch(epoch)
-    ]
-    # A step takes away LR x weight decay of the weights. Per clip of the base shape that is the baseline's.
-    products = [lr * decay for lr, decay in zip(module.lrs, module.decays, strict=True)]
-    assert products == pytest.approx([1e-3 * 0.1 * clips for clips in base])
-    assert max(module.decays) == pytest.approx(0.1 * 8 / (math.sqrt(8) if lr_scaling == "sqrt" else 1))
-    # Checkpoints and the optimizer have the baseline's.
-    assert host.optimizers[0].param_groups[0].keys() == adamw([MATRICES]).param_groups[0].keys()
-    assert host.optimizers[0].param_groups[0]["weight_decay"] == 0.1
-    saved = torch.load(tmp_path / "epoch=0.ckpt", weights_only=True)["optimizer_states"][0]["param_groups"][0]
-    assert (saved["weight_decay"], saved["lr"]) == (0.1, 1e-3)
-    resumed = Decaying()
-    fit(resumed, MultigridCallback(**arguments), ckpt_path=tmp_path / "epoch=2.ckpt")
-    assert resumed.decays == module.decays[-len(resumed.decays) :]
-    assert resumed.lrs == module.lrs[-len(resumed.lrs) :]
-
-
-@pytest.mark.parametrize("lr_scaling", sampled(["sqrt", "none"], "sqrt"))
-def test_a_run_that_resumes_within_an_epoch_has_the_weight_decay_of_its_place(lr_scaling, tmp_path):
-    module, arguments = Decaying(), {"lr_scaling": lr_scaling, "weight_decay_scaling": "timescale"}
-    saver = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
-    fit(module, MultigridCallback(**arguments), saver, enable_checkpointing=True, max_epochs=2)
-    # Steps within an epoch whose weight decay is scaled.
-    scaled = [step for step, (_, batch, *_) in enumerate(module.seen) if batch and module.decays[step] > 0.11]
-    for step in (scaled[0], scaled[-1]):
-        resumed = Decaying()
-        fit(resumed, MultigridCallback(**arguments), ckpt_path=tmp_path / f"step={step}.ckpt", max_epochs=2)
-        assert resumed.decays == module.decays[step:]
-        assert resumed.lrs == module.lrs[step:]
-
-
-def test_a_bad_weight_decay_scaling_is_refused():
-    with pytest.raises(ValueError, match="`weight_decay_scaling` must be none or timescale, got 'linear'"):
-        MultigridCallback(weight_decay_scaling="linear")
 
 
 # --- Several devices ---

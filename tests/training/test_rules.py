@@ -6,8 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_multigrid import BatchShape, LongCycle, MultigridCallback, ShortCycle
-from lightning_multigrid.training.rehearsal import clips_changed
+from lightning_multigrid import LongCycle, MultigridCallback, ShortCycle
 from tests.helpers.tiny import CLASSES, Module, clips, fit
 
 
@@ -63,14 +62,6 @@ def test_a_sum_over_clips_is_refused(step):
         fit(module, MultigridCallback())
 
 
-def test_a_part_that_is_a_sum_over_clips_is_told():
-    def loss(self, x, y):
-        return F.cross_entropy(self.net(x), y) + 0.1 * self.net(x).square().sum()
-
-    with pytest.warns(UserWarning, match="A part of the loss of Script is a sum over the clips: two clips have"):
-        fitted(loss)
-
-
 def test_a_sum_is_no_matter_where_all_mini_batches_have_as_many_clips():
     fitted(summed, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)))
 
@@ -102,24 +93,15 @@ class Spoken(Dataset):
         return clips(frames=16, size=16)[index][0], torch.arange(1, 8)
 
 
-def ctc(self, x, y, **arguments):
+def ctc(self, x, y):
     scores = self.net(x).mean((3, 4)).permute(2, 0, 1).log_softmax(2)
     lengths = (torch.full((len(x),), n) for n in (len(scores), y.shape[1]))
-    return F.ctc_loss(scores, y, *lengths, **arguments)
+    return F.ctc_loss(scores, y, *lengths)
 
 
 def test_a_loss_that_is_finite_on_the_baselines_grid_only_is_refused():
     with pytest.raises(ValueError, match=r"The loss of Script is inf on the grid of 4 x .*, and .* on the baseline's"):
         fitted(ctc, net=nn.Conv3d(3, 9, 1), train=DataLoader(Spoken(), 4))
-
-
-def test_a_loss_that_is_0_on_another_grid_is_told():
-    with pytest.warns(UserWarning, match="The loss of Script is exactly 0 on the grid of 4 x"):
-        fitted(
-            lambda self, x, y: ctc(self, x, y, zero_infinity=True),
-            net=nn.Conv3d(3, 9, 1),
-            train=DataLoader(Spoken(), 4),
-        )
 
 
 # --- State that has a size for each clip ---
@@ -171,12 +153,3 @@ def of_one_size(self, scores, y):
 
 def test_state_of_one_size_passes():
     fit(Recurrent(of_one_size), MultigridCallback(), max_epochs=1)
-
-
-def test_the_words_beside_an_error():
-    now, last = BatchShape(64, 2, 16), BatchShape(4, 8, 32)
-    assert clips_changed(now, now) == ""
-    assert (
-        "64 clips of 2 x 16 x 16 (frames x height x width), and the one before had 4 of 8 x 32 x 32"
-        in clips_changed(now, last)
-    )

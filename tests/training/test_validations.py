@@ -1,7 +1,6 @@
 """What counts epochs counts the baseline's: with the callback as without it."""
 
 import inspect
-import time
 from itertools import product
 
 import lightning as L
@@ -11,6 +10,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_multigrid import MultigridCallback
+from lightning_multigrid.host import MisconfigurationException
 from tests.helpers.sampling import sampled
 from tests.helpers.tiny import Module, fit, loader
 
@@ -139,31 +139,9 @@ def test_a_fast_dev_run_validates(tmp_path):
     "timedelta" not in str(inspect.signature(L.Trainer).parameters["val_check_interval"]),
     reason="this Lightning knows no time from one validation to the next",
 )
-def test_validations_by_time_come_also_if_the_interval_is_longer_than_an_epoch(monkeypatch):
-    """Lightning begins the interval anew whenever it requests the training loader: here in each epoch."""
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-
-    class Timed(Module):
-        def on_train_start(self):
-            self.validated = []
-
-        def on_train_batch_end(self, outputs, batch, batch_idx):
-            now[0] += 60.0
-
-        def on_validation_end(self):
-            if not self.trainer.sanity_checking:
-                self.validated.append(now[0])
-
-    def validated(*callbacks):
-        now[0], module = 0.0, Timed()
-        host = fit(module, *callbacks, val=loader(shuffle=False, number=8), val_check_interval="00:00:10:00")
-        return len(module.validated), host.global_step // 10
-
-    with_callback, minutes = validated(MultigridCallback())
-    assert with_callback == minutes > 1
-    without, minutes = validated()
-    assert without == minutes
+def test_an_interval_of_time_is_refused():
+    with pytest.raises(MisconfigurationException, match="of a time knows nothing of. Give it a number"):
+        fit(Module(), MultigridCallback(), val=loader(shuffle=False, number=8), val_check_interval="00:00:10:00")
 
 
 def test_with_validations_by_steps_what_counts_epochs_counts_the_baselines(tmp_path):

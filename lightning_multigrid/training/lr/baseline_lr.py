@@ -13,7 +13,6 @@ from functools import partial, wraps
 from typing import Any
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.schedule import BaselineEpoch, Plan, Step, exact
@@ -29,27 +28,18 @@ class BaselineLR(Part):
     """Keeps the script's schedulers on the baseline's clock, and scales the LR within optimizer steps.
 
     Outside of `Optimizer.step`, `param_groups` hold the baseline's LR: for schedulers, callbacks, checkpoints, and
-    whatever a script computes or writes. The same holds for the weight decay, if it is scaled.
+    whatever a script computes or writes.
 
     Args:
         plan: The plan.
         trainer: The Trainer, with the settings, optimizers and schedulers of its script.
-        weight_decay: Whether to scale the weight decay, too.
         by_hand: Whether the script writes LRs that go by this run.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        trainer: Trainer,
-        weight_decay: bool = False,
-        by_hand: bool = False,
-    ) -> None:
+    def __init__(self, plan: Plan, trainer: Trainer, by_hand: bool = False) -> None:
         super().__init__(plan, trainer)
         self._schedulers = clocked_schedulers(trainer)
         self._epoch = plan.baseline_epoch  # in which the schedulers count: the checkpoint's, if there is one
-        self._scales = {"lr": 1.0, "weight_decay": 1.0} if weight_decay else {"lr": 1.0}
-        self._gradient_scale = 1.0
         # The length of the baseline, which schedulers see while they are ticked.
         self._baseline: dict[str, int | None] = {
             "max_epochs": trainer.max_epochs,
@@ -61,7 +51,7 @@ class BaselineLR(Part):
         self._modules = lightning_modules(self.module)
         own_clock = not by_hand and not (plan.schedule.constant_shape and plan.schedule.epoch_factor == 1)
         refuse_other = partial(_refuse_by_hand, type(self.module).__name__) if own_clock else _accept
-        self._in_step = [LRInStep(one, self._scales, self._scale_gradient, refuse_other) for one in trainer.optimizers]
+        self._in_step = [LRInStep(one, refuse_other) for one in trainer.optimizers]
         self._calls = None if self.module.automatic_optimization else SchedulerCalls(plan, trainer, self._schedulers)
 
     def start(self) -> None:
@@ -84,14 +74,11 @@ class BaselineLR(Part):
         @wraps(step)
         def stepped(scheduler: Any, *arguments: Any, **named: Any) -> Any:
             result = step(scheduler, *arguments, **named)
-            self._note()
+            for one in self._in_step:
+                one.note_lr()
             return result
 
         return stepped
-
-    def _note(self) -> None:
-        for one in self._in_step:
-            one.note_lr()
 
     # --- The clock ---
 
@@ -101,9 +88,9 @@ class BaselineLR(Part):
         self._prepare(first)
 
     def before(self, step: Step, mini_batch: Any) -> None:
-        self._gradient_scale = step.gradient_scale
-        if step.starts_update:
-            for one in self._in_step:
+        for one in self._in_step:
+            one.gradient_scale = step.gradient_scale
+            if step.starts_update:
                 one.used = None
         for optimizer in self.trainer.optimizers:
             if step.lr_scale != 1 and any(group.get("lr") is None for group in optimizer.param_groups):
@@ -113,18 +100,17 @@ class BaselineLR(Part):
                 )
 
     def after(self, step: Step, following: Step) -> None:
+        def in_use() -> dict[str, float]:
+            used = [one.used for one in self._in_step if one.used is not None]
+            return {"multigrid/lr": float(used[0] if used else self.baseline_lr * step.lr_scale)}
+
         # To read an LR on a GPU, Python would wait for it: that is done only where it is logged.
-        log_values(self.trainer, lambda: {"multigrid/lr": float(self._in_use())})
+        log_values(self.trainer, in_use)
         self._prepare(following)
 
     def finish(self) -> None:
         if self.trainer.is_last_batch and self._calls is not None:
             self._calls.check()
-
-    def _in_use(self) -> float | Tensor:
-        """The LR in use of the first parameter group, in this optimizer step; 0 if there is none."""
-        used = next((one.used for one in self._in_step if one.used is not None), None)
-        return self.baseline_lr * self._scales["lr"] if used is None else used
 
     @property
     def baseline_lr(self) -> float | Tensor:
@@ -137,9 +123,9 @@ class BaselineLR(Part):
         for one in self._in_step:
             one.check_lr()
         self.go_to(step.baseline_epoch)
-        scales = {"lr": step.lr_scale, "weight_decay": step.weight_decay_scale}
-        self._scales.update((name, scales[name]) for name in self._scales)
-        self._note()
+        for one in self._in_step:
+            one.scale = step.lr_scale
+            one.note_lr()
 
     def go_to(self, baseline_epoch: Fraction) -> None:
         """Brings every scheduler to an epoch of the baseline."""
@@ -159,15 +145,6 @@ class BaselineLR(Part):
             else:
                 self._calls.step(clocked.scheduler)
         clocked.ticks = tick
-
-    def _scale_gradient(self, optimizer: Optimizer) -> None:
-        """Scales the gradient of an optimizer step with the tail of an epoch (`Step.gradient_scale`)."""
-        # torch also makes the state of an optimizer by a step, before the first mini-batch.
-        if self._gradient_scale != 1:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        parameter.grad.mul_(self._gradient_scale)
 
     # --- Checkpoints ---
 

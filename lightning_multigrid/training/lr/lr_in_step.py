@@ -1,8 +1,8 @@
 """The LR in use: the baseline's times a scale, in an optimizer's groups only while it updates."""
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from collections.abc import Callable
+from functools import wraps
 from types import MethodType
 from typing import Any
 
@@ -14,11 +14,9 @@ from lightning_multigrid.training.script.optimizers import with_held
 from lightning_multigrid.training.trainer.changes import Changes
 from lightning_multigrid.training.trainer.torch_internals import version_of
 
-_WORDS = {"lr": "LR", "weight_decay": "weight decay"}
-
 
 class LRInStep:
-    """Multiplies values in the parameter groups of an optimizer while it updates.
+    """Multiplies the LR in the parameter groups of an optimizer while it updates.
 
     Before and after an update, and within the closure that `step` is given (where `training_step`, clipping and most
     hooks run), the groups hold the very objects that the script and its schedulers have put there: the baseline's
@@ -26,30 +24,22 @@ class LRInStep:
 
     Args:
         optimizer: The optimizer, which may hold others that update for it, as `Lookahead` and SAM do.
-        scales: By what to multiply, by the names in the groups; may change between updates.
-        before_update: Called with the optimizer before each update, after its closure.
         refuse_other: Called with the LR as `note_lr` found it and as it is now, if another one was written meanwhile.
 
     Raises:
         MisconfigurationException: If the `step` of an optimizer can't be replaced; while it updates, if something else
-            writes one of the values.
+            writes a scaled LR.
     """
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        scales: Mapping[str, float],
-        before_update: Callable[[Optimizer], None],
-        refuse_other: Callable[[float, float], None],
-    ) -> None:
-        self.optimizer, self.scales, self._before_update = optimizer, scales, before_update
-        self._refuse_other = refuse_other
-        self._noted: dict[int, tuple[Any, Any, int]] = {}  # LRs by the `id` of their group: what, a copy, and a version
+    def __init__(self, optimizer: Optimizer, refuse_other: Callable[[float, float], None]) -> None:
+        self.optimizer, self._refuse_other = optimizer, refuse_other
+        self.scale = 1.0  # of the LR
+        self.gradient_scale = 1.0  # with the tail of an epoch: `Step.gradient_scale`
         self.used: float | Tensor | None = None  # the LR in use of the first group, in the last update
         self._optimizers = with_held(optimizer)
         self._updating = False
-        self._scaled_values: list[tuple[dict[str, Any], str, Any, int]] = []  # group, name, what it holds, its version
-        self._undo: list[Callable[[], Any]] = []
+        self._baseline: list[_NotedLR] = []
+        self._scaled: list[_NotedLR] = []  # during an update with a scale
 
     def start(self, changes: Changes) -> None:
         """Changes `step` of the optimizers, which `changes` undo."""
@@ -57,7 +47,7 @@ class LRInStep:
             # Not torch's hooks: they don't run after an error, and not at all for a class that torch hasn't wrapped.
             # Schedulers of torch replace `step` on the instance in the same way.
             try:
-                changes.set_attribute(one, "step", MethodType(self._scaled(one.step), one))
+                changes.set_attribute(one, "step", MethodType(self._with_scale(one.step), one))
             except (AttributeError, TypeError) as error:
                 raise MisconfigurationException(
                     f"MultigridCallback scales the LR within the `step` of each optimizer, but that of "
@@ -66,21 +56,24 @@ class LRInStep:
 
     def note_lr(self) -> None:
         """Notes the LR of each group, after what may change it."""
-        self._noted = {}
-        for group in (group for one in self._optimizers for group in one.param_groups):
-            lr = group.get("lr")
-            self._noted[id(group)] = lr, lr.clone() if isinstance(lr, Tensor) else lr, _version(lr)
+        self._baseline = self._lrs()
 
     def check_lr(self) -> None:
-        """Refuses another LR than the one that was noted last."""
-        for group in (group for one in self._optimizers for group in one.param_groups):
-            lr = group.get("lr")
-            noted, value, version = self._noted.get(id(group), (lr, lr, 0))
-            same = lr is noted and _version(lr) == version if isinstance(lr, Tensor) else lr == noted
-            if not same and lr is not None and not math.isclose(lr, value, rel_tol=1e-6):
-                self._refuse_other(float(value), float(lr))
+        """Calls `refuse_other` if a group has another LR than the noted one. Another object may have the same value."""
+        groups = self._groups()
+        for noted in self._baseline:
+            now = noted.group.get("lr")
+            known = id(noted.group) in groups  # a script may load others
+            if known and now is not None and not noted.stands and not math.isclose(now, noted.value, rel_tol=1e-6):
+                self._refuse_other(float(noted.value), float(now))
 
-    def _scaled(self, own: Callable[..., Any]) -> Callable[..., Any]:
+    def _groups(self) -> dict[int, dict[str, Any]]:
+        return {id(group): group for one in self._optimizers for group in one.param_groups}  # some hold the same
+
+    def _lrs(self) -> "list[_NotedLR]":
+        return [_NotedLR(group) for group in self._groups().values() if group.get("lr") is not None]
+
+    def _with_scale(self, own: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `step` with the scale."""
 
         @wraps(getattr(own, "__func__", own))
@@ -92,13 +85,13 @@ class LRInStep:
             closure = kwargs.get("closure", args[0] if args else None)
             if callable(closure):
                 if "closure" in kwargs:
-                    kwargs["closure"] = self._between(closure)
+                    kwargs["closure"] = self._between_updates(closure)
                 else:
-                    args = (self._between(closure), *args[1:])
+                    args = (self._between_updates(closure), *args[1:])
             try:
                 self._begin()
                 if not callable(closure):
-                    self._before_update(self.optimizer)
+                    self._scale_gradient()
                 result = own(*args, **kwargs)
                 self._refuse_written()
                 return result
@@ -108,55 +101,71 @@ class LRInStep:
 
         return step
 
-    def _between(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _between_updates(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def run() -> Any:
             self._refuse_written()
             self._end()
             loss = closure()
             self._begin()
-            self._before_update(self.optimizer)
+            self._scale_gradient()
             return loss
 
         return run
 
     def _begin(self) -> None:
         self.check_lr()
+        self.note_lr()
         self._updating = True
-        groups = {id(group): group for one in self._optimizers for group in one.param_groups}
-        tensors = set[int]()
-        for group in groups.values():
-            for name, scale in self.scales.items():
-                value = group.get(name)
-                if value is None or scale == 1:
-                    continue
-                if not isinstance(value, Tensor):
-                    self._undo.append(partial(group.__setitem__, name, value))
-                    group[name] = value * scale
-                elif id(value) not in tensors:  # of a compiled or capturable optimizer, and maybe of several groups
-                    tensors.add(id(value))
-                    self._undo.append(partial(value.copy_, value.clone()))
-                    value.mul_(scale)
-                self._scaled_values.append((group, name, group[name], _version(group[name])))
-        lr = next((group["lr"] for group in groups.values() if group.get("lr") is not None), None)
-        self.used = lr.clone() if isinstance(lr, Tensor) else lr
+        if self.scale != 1:
+            for noted in self._baseline:
+                if not isinstance(noted.lr, Tensor):
+                    noted.group["lr"] = noted.lr * self.scale
+            for tensor in {id(noted.lr): noted.lr for noted in self._baseline if isinstance(noted.lr, Tensor)}.values():
+                tensor.mul_(self.scale)  # of a compiled or capturable optimizer, and maybe of several groups
+            self._scaled = self._lrs()
+        self.used = next((noted.value for noted in self._scaled or self._baseline), None)
 
     def _end(self) -> None:
-        while self._undo:
-            self._undo.pop()()
-        self._scaled_values.clear()
+        if self._scaled:
+            for noted in self._baseline:
+                noted.put_back()
+        self._scaled = []
         self._updating = False
 
     def _refuse_written(self) -> None:
-        for group, name, value, version in self._scaled_values:
-            now = group.get(name)
-            same = now is value and _version(value) == version if isinstance(value, Tensor) else now == value
-            if not same:
-                raise MisconfigurationException(
-                    f"The {_WORDS[name]} was written within `step` of {type(self.optimizer).__name__}, where it is the "
-                    f"baseline's times {self.scales[name]:g}, so nothing tells which of the two was meant. Write it in "
-                    "a hook of Lightning, or return a scheduler from `configure_optimizers`."
-                )
+        if not all(noted.stands for noted in self._scaled):
+            raise MisconfigurationException(
+                f"The LR was written within `step` of {type(self.optimizer).__name__}, where it is the baseline's "
+                f"times {self.scale:g}, so nothing tells which of the two was meant. Write it in a hook of Lightning, "
+                "or return a scheduler from `configure_optimizers`."
+            )
+
+    def _scale_gradient(self) -> None:
+        # torch also makes the state of an optimizer by a step, before the first mini-batch.
+        if self.gradient_scale != 1:
+            for group in self.optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(self.gradient_scale)
 
 
-def _version(value: Any) -> int:
-    return version_of(value) if isinstance(value, Tensor) else 0
+class _NotedLR:
+    """The LR that a parameter group has at some moment: a number, or a tensor that may be changed in place."""
+
+    def __init__(self, group: dict[str, Any]) -> None:
+        self.group, self.lr = group, group["lr"]
+        self.value = self.lr.clone() if isinstance(self.lr, Tensor) else self.lr
+        self._version = version_of(self.lr) if isinstance(self.lr, Tensor) else 0
+
+    @property
+    def stands(self) -> bool:
+        """Whether the group still has it: an equal number, or the same tensor, unchanged."""
+        now = self.group.get("lr")
+        if isinstance(now, Tensor):  # to compare its value, Python would wait for its device
+            return now is self.lr and version_of(now) == self._version
+        return bool(now == self.lr)
+
+    def put_back(self) -> None:
+        self.group["lr"] = self.lr
+        if isinstance(self.lr, Tensor):
+            self.lr.copy_(self.value)

@@ -4,8 +4,6 @@ import math
 import sys
 from typing import Any, NoReturn
 
-from lightning_utilities.core.rank_zero import rank_zero_warn
-
 from lightning_multigrid.host import MisconfigurationException, Trainer
 from lightning_multigrid.loading import MultigridLoader, ScriptLoader
 from lightning_multigrid.schedule import Place, Plan, Step
@@ -27,8 +25,6 @@ class LightningLoop(Part):
         self._optimizers = list(trainer.optimizers)
         self._next = Place(trainer.current_epoch, 0)  # of a second `fit`, not 0
         self._first: Step | None = None  # of the epoch, or of the rest of it
-        self._under_way: Step | None = None
-        self._skips_told = False
 
     def start(self) -> None:
         trainer, plan = self.trainer, self.plan
@@ -58,7 +54,7 @@ class LightningLoop(Part):
         self._first = first
 
     def before(self, step: Step, mini_batch: Any) -> None:
-        trainer, self._under_way = self.trainer, step
+        trainer = self.trainer
         internals.set_batch_size(trainer, step.shape.clips)
         if trainer.optimizers != self._optimizers:
             raise MisconfigurationException(
@@ -74,21 +70,9 @@ class LightningLoop(Part):
             self._check("plans an epoch of so many mini-batches:", batches, trainer.num_training_batches)
             self._check("iterates", self._seen, trainer.train_dataloader)
 
-    def after(self, step: Step, following: Step) -> None:
-        self._under_way = None
-
     def end(self) -> None:
         # The next epoch has another number of batches, so Lightning must request the (same) loader again.
         internals.reload_every(self.trainer, 1)
-        skipped, self._under_way = self._under_way, None
-        if skipped is not None and not self._skips_told:
-            self._skips_told = True
-            epoch, batch = skipped.place
-            rank_zero_warn(
-                f"The script has skipped the rest of epoch {epoch}, from mini-batch {batch} of "
-                f"{len(self.plan.epoch(epoch))} on, as `on_train_batch_start` does that returns -1. The plan goes on "
-                "with the next epoch: the phases stay where they are, and have fewer steps than planned."
-            )
 
     def _check(self, does: str, planned: Any, found: Any) -> None:
         if planned is not found and planned != found:

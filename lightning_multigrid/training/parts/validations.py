@@ -23,11 +23,11 @@ class Validations(Part):
     """Makes validations as many as in the baseline, at the same points of its clock, or about `per_phase` in a phase.
 
     `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau` act where they would in the baseline, or count the
-    validations of the phases. There is a validation after the last epoch, for the checkpoint that counts. If
-    `holds_patience`, `EarlyStopping` begins to lose its patience in the last phase.
+    validations of the phases. There is a validation after the last epoch, for the checkpoint that counts.
+    `EarlyStopping` begins to lose its patience in the last phase.
     """
 
-    def __init__(self, plan: Plan, trainer: Trainer, per_phase: int | None, holds_patience: bool) -> None:
+    def __init__(self, plan: Plan, trainer: Trainer, per_phase: int | None) -> None:
         super().__init__(plan, trainer)
         self._every: int | None = trainer.check_val_every_n_epoch  # the script's
         self._set: int | None = None
@@ -43,11 +43,10 @@ class Validations(Part):
         self._stopping = [one for one in callbacks if is_a(one, "callbacks.EarlyStopping")]
         self._saving = [one for one in callbacks if is_a(one, "callbacks.ModelCheckpoint")]
         self._plateaus = [one for one in trainer.lr_scheduler_configs if is_plateau(one) and one.interval == "epoch"]
-        self._holds = holds_patience and not plan.schedule.constant_shape
+        self._holds = not plan.schedule.constant_shape
         self._last_phase = len(plan.schedule.phases) - 1
         self._held: dict[Any, int] = {}  # the patience of each `EarlyStopping`, while it does not count
         self._counts: list[tuple[Any, str, Set[int], tuple[Any, Any]]] = []  # owner, name, epochs that are due, values
-        self._last_validation: float | None = None  # its time, if validations go by time
 
     @cached_property
     def baseline_per_own(self) -> float:
@@ -65,7 +64,7 @@ class Validations(Part):
 
     def start(self) -> None:
         trainer, changes = self.trainer, self.changes
-        interval = getattr(trainer, "val_check_interval", None)  # Lightning's Trainer has none if it is a time
+        interval = trainer.val_check_interval
         if isinstance(interval, int) and not isinstance(interval, bool):
             if self._every is None:
                 interval = max(1, round(interval / self.plan.schedule.iteration_reduction))
@@ -111,8 +110,6 @@ class Validations(Part):
         self._set_for(found.epoch)
 
     def begin(self, first: Step) -> None:
-        if self._last_validation is not None:  # Lightning starts this clock anew whenever it requests the loader
-            internals.set_last_validation(self.trainer, self._last_validation)
         self._set_for(first.place.epoch)
         if self._holds and first.phase < self._last_phase:
             self._hold()
@@ -120,9 +117,6 @@ class Validations(Part):
     def before(self, step: Step, mini_batch: Any) -> None:
         if self._held and step.phase == self._last_phase:
             self._release()
-
-    def end(self) -> None:
-        self._last_validation = internals.last_validation(self.trainer)
 
     # --- The patience of `EarlyStopping` ---
 

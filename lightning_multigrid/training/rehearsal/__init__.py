@@ -13,7 +13,7 @@ from lightning_multigrid.training.rehearsal.batches import (
 )
 from lightning_multigrid.training.rehearsal.check_grids import check_grids
 from lightning_multigrid.training.rehearsal.copies import meta_copy
-from lightning_multigrid.training.rehearsal.rules import PointsOnPlan, clips_changed
+from lightning_multigrid.training.rehearsal.rules import PointsOnPlan
 
 __all__ = ["TRIED_CLIPS", "PointsOnPlan", "ScriptBatches", "batches_of_samples", "check_grids"]
-__all__ += ["clips_changed", "meta_copy", "script_batches"]
+__all__ += ["meta_copy", "script_batches"]

@@ -6,7 +6,7 @@ A rehearsal changes samples, before the script's `collate_fn` sees them. So noth
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,44 +19,26 @@ from lightning_multigrid.schedule import BatchShape
 from lightning_multigrid.training.mini_batches import Handler, has_pixels, hooks_of
 from lightning_multigrid.training.rehearsal.copies import held_by
 
-REAL, NOISE, EVEN = range(3)  # a sample of the dataset; with noise, or with one number, in the place of its pixels
+REAL, NOISE = range(2)  # a sample of the dataset; with noise in the place of its pixels
 Clips = tuple[int, ...]  # the clips of a mini-batch, by these numbers
 Wanted = Mapping[BatchShape, Sequence[Clips]]
+Read = dict[tuple[BatchShape, Clips], Any]
 
 TRIED_CLIPS = 2  # clips of a small mini-batch: BatchNorm needs more than one value per channel
 ALIKE = (REAL,) * TRIED_CLIPS
+READING = "the dataset or its `collate_fn`"
 
 
-class ScriptBatches:
-    """Makes mini-batches of some clips on grids: what a script reads, and what its hooks make of it.
+class ScriptBatches(NamedTuple):
+    """What a script makes of the clips that a rehearsal chooses.
 
     Args:
         read: Makes all wanted mini-batches, by grid and clips; one that fails is its error.
         hooks: What changes them before a step, in its order.
     """
 
-    def __init__(self, read: Callable[[Wanted], dict[Any, Any]], hooks: Sequence[Handler] = ()) -> None:
-        self._read, self._hooks = read, hooks
-        self._made: dict[tuple[BatchShape, Clips], Any] = {}
-        self._wanted: Wanted = {}
-
-    def expect(self, wanted: Wanted) -> None:
-        """Says what will be asked for: it is read with the first of them, as a worker takes time to start."""
-        self._wanted = wanted
-
-    def handlers(self, grid: BatchShape, clips: Clips = ALIKE) -> list[Handler]:
-        """What makes a mini-batch, in its order: of the first one, None is what it is given."""
-
-        def read(_: None) -> Any:
-            if (grid, clips) not in self._made:
-                self._made |= self._read(self._wanted or {grid: [clips]})
-                self._wanted = {}
-            batch = self._made.pop((grid, clips))
-            if isinstance(batch, Exception):
-                raise batch
-            return batch
-
-        return [Handler("the dataset or its `collate_fn`", read), *self._hooks]
+    read: Callable[[Wanted], Read]
+    hooks: Sequence[Handler] = ()
 
 
 def batches_of_samples(sample: Callable[[BatchShape], Any]) -> ScriptBatches:
@@ -69,7 +51,7 @@ def script_batches(trainer: Trainer, module: LightningModule, loader: MultigridL
     collate: Any = loader.like.collate_fn
     sample = partial(_sample, loader.clip_dataset)
 
-    def read(wanted: Wanted) -> dict[Any, Any]:
+    def read(wanted: Wanted) -> Read:
         return in_worker(loader.like, loader.like.dataset, partial(_collated, sample, collate, wanted))  # type: ignore[no-any-return]
 
     def join(batch: Any) -> Any:
@@ -77,15 +59,15 @@ def script_batches(trainer: Trainer, module: LightningModule, loader: MultigridL
             joined = collate.join([batch]) if hasattr(collate, "join") else batch
         return trainer.precision_plugin.convert_input(joined)
 
-    return ScriptBatches(read, [Handler("the dataset or its `collate_fn`", join), *hooks_of(trainer, module)])
+    return ScriptBatches(read, [Handler(READING, join), *hooks_of(trainer, module)])
 
 
 def _sample(clips: Any, grid: BatchShape) -> Any:
     return clips.read_clip(ClipRequest(getattr(clips, "first", 0), grid.frames, grid.size, seed=0))
 
 
-def _collated(sample_of: Callable[[BatchShape], Any], collate: Callable[[list[Any]], Any], wanted: Wanted) -> Any:
-    made: dict[tuple[BatchShape, Clips], Any] = {}
+def _collated(sample_of: Callable[[BatchShape], Any], collate: Callable[[list[Any]], Any], wanted: Wanted) -> Read:
+    made: Read = {}
     for grid, arrangements in wanted.items():
         sample = None
         for clips in arrangements:
@@ -100,7 +82,7 @@ def _collated(sample_of: Callable[[BatchShape], Any], collate: Callable[[list[An
 
 
 def _varied(sample: Any, kind: int) -> Any:
-    """A copy of a sample with other pixels: those of the largest tensors or arrays in whatever it is made of."""
+    """A copy of a sample, with other pixels if it is NOISE: in the largest tensors or arrays that it is made of."""
     held = [part for part in held_by(sample) if isinstance(part, (Tensor, np.ndarray))]
     # `deepcopy` would copy all of the memory of which a tensor is a view: that of the whole dataset, for instance.
     memo: dict[int, Any] = {id(part): part.clone() if isinstance(part, Tensor) else part.copy() for part in held}
@@ -109,9 +91,7 @@ def _varied(sample: Any, kind: int) -> Any:
     for values in pixels:
         if 16 * values.numel() >= max(1, largest):  # a key frame is as large, and features or boxes are not
             generator = torch.Generator().manual_seed(values.numel())
-            drawn = torch.randint(values.numel(), values.shape, generator=generator)
-            even = torch.full_like(values, 0.5 if values.is_floating_point() else 127)
-            values.copy_(values.flatten()[drawn] if kind == NOISE else even)
+            values.copy_(values.flatten()[torch.randint(values.numel(), values.shape, generator=generator)])
     return copy.deepcopy(sample, memo)
 
 

@@ -97,10 +97,7 @@ def counted_from_first(full: Sequence[Encounter], coarse: Sequence[Encounter], r
     # `ratios` are the frames and the size of the coarser grid relative to the baseline's.
     waiting, met = _by_place(full), _by_place(coarse)
     for place, values in met.items():
-        others = waiting.get(place, [])
-        if len(others) > len(values):  # one after the other, in a loop
-            others, values = _stacked(others), _stacked(values)
-        pairs = zip(others, values, strict=False)
+        pairs = zip(waiting.get(place, []), values, strict=False)
         if any(_at_beginning(other, value, ratios) for other, value in pairs):
             return place[0]
     return None
@@ -111,18 +108,6 @@ def _by_place(encounters: Sequence[Encounter]) -> dict[tuple[str, str], list[Ten
     for met in encounters:
         found.setdefault(met[:2], []).append(met.values)
     return found
-
-
-def _stacked(values: Sequence[Tensor]) -> list[Tensor]:
-    """One table of the rows that were met, for each shape and kind of them; those that were met again count once."""
-    rows: dict[Any, dict[tuple[int, ...], Tensor]] = {}
-    for row in values:
-        rows.setdefault((row.shape, row.dtype), {}).setdefault((row.data_ptr(), *row.stride()), row)
-    return [
-        torch.stack([*table.values()])
-        for table in rows.values()
-        if next(iter(table.values())).numel() * len(table) <= _MOST
-    ]
 
 
 def _at_beginning(full: Tensor, coarse: Tensor, ratios: Sequence[float]) -> bool:

@@ -6,7 +6,6 @@ from math import prod
 from typing import Any
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from lightning_multigrid.schedule import BatchShape
@@ -14,7 +13,6 @@ from lightning_multigrid.training.mini_batches import shapes_of_clips
 
 _MOST = 1.75  # frames or sizes that grow back make twice the points or more; padding to 32 pixels, less than 1.5 times
 _NOISE = 1e-5  # relative: of operations whose order of summation differs from call to call
-_PART = 0.1  # relative: a loss that grows by less may have other reasons, such as a queue
 _EXACT = 0.01  # relative: how near a loss is to a multiple, in 16 bits
 
 Outputs = Sequence[tuple[str, Tensor]]
@@ -34,7 +32,6 @@ class PointsOnPlan:
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[BatchShape, list[float]]] = {}
-        self._full: list[Sequence[int]] = []  # shapes of the baseline's clips as the loader makes them
         self.tried = False  # whether all that handles mini-batches before a step was tried on every grid
         self._real: set[BatchShape] = set()
 
@@ -42,7 +39,7 @@ class PointsOnPlan:
         """Compares clips with the first ones there; refuses them if no tensor that may be clips is on the plan."""
         excess = self.excess(where, grid, shapes, clips)
         other = self._first[where][0]
-        if excess > _MOST or (excess < 1 / _MOST and other in self._real):
+        if excess > _MOST:
             shape = " x ".join(map(str, shapes[0][1:]))
             raise ValueError(
                 f"{where[0].upper()}{where[1:]} gets or makes clips of {shape} on {named(grid)}, {excess:.2g} times "
@@ -55,8 +52,6 @@ class PointsOnPlan:
     def excess(self, where: str, grid: BatchShape, shapes: Sequence[Sequence[int]], clips: int) -> float:
         """Returns how many times the points of the plan clips have there; 1 where nothing can be said."""
         points = [prod(shape) / clips / grid.clip.points for shape in shapes]
-        if not self._first:
-            self._full = [shape[1:] for shape in shapes]
         first = self._first.setdefault(where, (grid.clip, points))[1]
         if not points or len(points) != len(first) or not all(first):
             return 1.0
@@ -70,14 +65,14 @@ class PointsOnPlan:
             self.check(where, grid, shapes, clips)
 
     def check_real(self, grid: BatchShape, batch: Any) -> None:
-        """Checks the first real mini-batch of each grid where the trial failed: the first of all stands for it."""
+        """Checks the first real mini-batch of each grid where the trial failed, as if no hook changed the shape."""
         if self.tried or grid.clip in self._real:
             return
         self._real.add(grid.clip)
-        where, shapes = "a hook of the module or of the data", shapes_of_clips(batch)
-        if shapes and [shape[1:] for shape in shapes] == self._full:
-            self._first.setdefault(where, next(iter(self._first.values())))
-        self.check(where, grid, shapes, grid.clips)
+        where = "a hook of the module or of the data"
+        if self._first:
+            self._first[where] = next(iter(self._first.values()))  # the baseline's clips as the loader makes them
+        self.check(where, grid, shapes_of_clips(batch), grid.clips)
 
 
 # --- Clips that mix ---
@@ -102,20 +97,14 @@ def _changed(noted: Outputs, *others: Outputs) -> Iterator[tuple[str, list[Tenso
 # --- The loss ---
 
 
-def check_values(name: str, grid: BatchShape, first: Sequence[float], losses: Sequence[float]) -> None:
-    """Refuses a loss that is finite on the baseline's grid only, and says where one is 0 that is not 0 there."""
+def check_finite(name: str, grid: BatchShape, first: Sequence[float], losses: Sequence[float]) -> None:
+    """Refuses a loss that is finite on the baseline's grid only."""
     for before, loss in zip(first, losses, strict=False):
         if math.isfinite(before) and not math.isfinite(loss):
             raise ValueError(
                 f"The loss of {name} is {loss} on {named(grid)}, and {before:.3g} on the baseline's. A CTC loss, for "
                 "instance, needs as many frames as symbols. Give MultigridCallback `long_cycle` and `short_cycle` "
                 "factors that keep what the loss needs."
-            )
-        if before and not loss:
-            rank_zero_warn(
-                f"The loss of {name} is exactly 0 on {named(grid)}, and {before:.3g} on the baseline's, so clips of "
-                "that grid may train nothing. Look at what the loss leaves out there, or give MultigridCallback "
-                "`long_cycle` and `short_cycle` factors that keep more frames or pixels."
             )
 
 
@@ -130,24 +119,3 @@ def check_sum_over_clips(name: str, once: Sequence[float], twice: Sequence[float
                 "Return the mean: divide it by the clips of the mini-batch at hand, and with SGD multiply the LR by "
                 "the baseline's `batch_size`."
             )
-        if abs(two - one) > _PART * abs(one) and abs((four - two) / (two - one) - 2) < 2 * _EXACT:
-            rank_zero_warn(
-                f"A part of the loss of {name} is a sum over the clips: two clips have {one:.4g}, the same clips twice "
-                f"{two:.4g}, and four times {four:.4g}. Coarse grids have more clips, so its gradients would grow with "
-                "them, and the LR once more. Let each part be a mean over the clips of the mini-batch at hand."
-            )
-
-
-# --- State ---
-
-
-def clips_changed(now: BatchShape, last: BatchShape) -> str:
-    """What may be added to the error of a step, if its mini-batch has another shape than the one before."""
-    if now == last:
-        return ""
-    return (
-        f"The mini-batch of this step has {now.clips} clips of {now.clip.frames} x {now.size} x {now.size} (frames x "
-        f"height x width), and the one before had {last.clips} of {last.frames} x {last.size} x {last.size}. If "
-        "something that the module keeps from step to step (a queue, a mask, a hidden state) has a size for each clip, "
-        "frame or pixel, make it for the mini-batch at hand, or let it not depend on their number."
-    )

@@ -14,7 +14,6 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from lightning_multigrid.host import LightningModule, Trainer
@@ -53,7 +52,7 @@ class Rehearsal:
 
     Each trial has a new copy of the module, so it begins with a first step, and there is only one copy at a time. With
     a Trainer the copy has the module's values and is on its device; BatchNorm uses its running statistics, so that a
-    clip's output depends on no other clip. Without a Trainer the copy has shapes only.
+    clip's output depends on no other clip, and nothing is dropped. Without a Trainer the copy has shapes only.
     """
 
     def __init__(self, module: LightningModule, trainer: Trainer | None, baseline: BatchShape) -> None:
@@ -67,7 +66,7 @@ class Rehearsal:
             trial = self.watch(self._baseline, batch)
             if trial.error is None:
                 return trial
-            self.failures[name if trial.copied else "a copy of it"] = said(trial.error)
+            self.failures[name if trial.copied else "a copy of it"] = error_text(trial.error)
             if not trial.copied:
                 break
         self._step = _run_step
@@ -84,9 +83,9 @@ class Rehearsal:
         trial.flops = counter.get_total_flops() / 2 / TRIED_CLIPS  # a multiplication and an addition count as two
         return trial
 
-    def try_steps(self, steps: Iterable[tuple[BatchShape, Any]], *modes: Mode, shapes_only: bool = False) -> Trial:
+    def try_steps(self, steps: Iterable[tuple[BatchShape, Any]], shapes_only: bool = False) -> Trial:
         """Tries steps one after the other on one copy."""
-        self._run(trial := Trial(), steps, shapes_only, *modes)
+        self._run(trial := Trial(), steps, shapes_only)
         return trial
 
     def _run(self, trial: Trial, steps: Iterable[tuple[BatchShape, Any]], shapes_only: bool, *modes: Mode) -> None:
@@ -122,7 +121,9 @@ class Rehearsal:
     def _apart(self, copied: LightningModule, shapes_only: bool) -> Iterator[None]:
         """Gives steps the modes of training, and keeps what they draw, say and warn of from the rest."""
         for layer in copied.modules():
-            if isinstance(layer, BatchNorm):
+            # What is dropped would change the loss with the number of clips. Layers of all libraries are named so.
+            drops = "Drop" in type(layer).__name__ and not any(layer.children())
+            if drops or isinstance(layer, BatchNorm):
                 layer.eval()
         with contextlib.ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
@@ -141,8 +142,8 @@ class Rehearsal:
             yield
 
 
-def said(error: Exception) -> str:
-    """What an error says, in a line."""
+def error_text(error: Exception) -> str:
+    """The type of an error and the first line of its message."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0].rstrip('.')}"
 
 
@@ -185,18 +186,4 @@ class _FirstConvolution(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.conv2d, torch.conv3d) and args:
             self.shape = self.shape or args[0].shape
-        return func(*args, **(kwargs or {}))
-
-
-class NothingDropped(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dropout of any kind keeps everything, so that it is the same for any number of clips."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.bernoulli_.float:
-            return args[0].fill_(args[1] if len(args) > 1 else 0.5)
-        if func is torch.ops.aten.native_dropout.default:
-            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
         return func(*args, **(kwargs or {}))

@@ -36,8 +36,7 @@ def lr_rule(arguments: Arguments, schedule: MultigridSchedule, optimizers: Itera
     auto = arguments.schedule is None and arguments.lr_scaling == "auto"
     names = " and ".join(dict.fromkeys(type(optimizer).__name__ for optimizer in _used(optimizers)))
     why = f"the rule for {names or 'SGD'}" if auto else f"as `lr_scaling={schedule.lr_scaling!r}` says"
-    decay = "" if arguments.weight_decay_scaling == "none" else " The weight decay keeps its timescale in clips."
-    return f"The LR {_GROWTH[schedule.lr_scaling]} the clips of the base shape, {why}.{decay}"
+    return f"The LR {_GROWTH[schedule.lr_scaling]} the clips of the base shape, {why}."
 
 
 def auto_lr_scaling(optimizers: Iterable[Optimizer]) -> LRScaling:

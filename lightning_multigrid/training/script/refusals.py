@@ -1,18 +1,13 @@
 """Refuses (`refuse_`) what the multigrid method can't follow in a Lightning script, and says what to do instead."""
 
-import copy
 from inspect import signature
 from typing import Any
 
-import torch
-from lightning_utilities.core.rank_zero import rank_zero_info, rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import nn
-from torch.utils.data import DataLoader
 
 from lightning_multigrid.host import LightningModule, MisconfigurationException, Trainer, is_a
-from lightning_multigrid.loading import FixedClips, MultigridLoader, order_of, same_loader
-from lightning_multigrid.norm import BatchNorm, left_alone
-from lightning_multigrid.training.mini_batches import first_clips, read_on_grids
+from lightning_multigrid.norm import BatchNorm, is_sharded, left_alone
 
 
 def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
@@ -34,6 +29,11 @@ def refuse_unsupported(trainer: Trainer, module: LightningModule) -> None:
                 "MultigridCallback and `StochasticWeightAveraging` both drive the LR and the number of epochs. Use "
                 "`WeightAveraging` or `EMAWeightAveraging` instead, which leave them alone."
             )
+    if not hasattr(trainer, "val_check_interval"):  # since Lightning 2.6, if it is a time
+        raise MisconfigurationException(
+            "MultigridCallback validates at points of the baseline's clock, which `Trainer(val_check_interval=...)` of "
+            "a time knows nothing of. Give it a number, or leave it out."
+        )
     if every := trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]
         raise MisconfigurationException(
             "MultigridCallback requests the training loader itself. Remove "
@@ -49,7 +49,7 @@ def refuse_batchnorm(module: nn.Module) -> None:
                 "MultigridCallback sets the clips that share BatchNorm statistics itself, but the model has "
                 "SyncBatchNorm layers. Remove `sync_batchnorm=True` from the Trainer."
             )
-        if isinstance(layer, BatchNorm) and type(layer).__name__.startswith("FSDP"):
+        if isinstance(layer, BatchNorm) and is_sharded(layer):
             raise MisconfigurationException(
                 f"MultigridCallback can't set the clips that share statistics in `{name}`, because `fully_shard` was "
                 "called on this BatchNorm layer itself. Call it on the blocks that hold such layers."
@@ -90,24 +90,4 @@ def refuse_other_seed(state: dict[str, Any], seed: int) -> None:
         raise MisconfigurationException(
             f"The checkpoint's order of clips has the seed {state['seed']}, and this run's has {seed}. With a sharded "
             f"model it is known too late. Resume with `MultigridCallback(seed={state['seed']})`."
-        )
-
-
-def warn_of_own_state(loader: DataLoader[Any], multigrid: MultigridLoader) -> None:
-    """Warns of a sampler (tried as a copy) or dataset that gives other values when it is asked twice with one seed."""
-    sampler, clips, names = loader.sampler, multigrid.clip_dataset, []
-    if not type(sampler).__module__.startswith(("torch.", "lightning")):
-        order = order_of(same_loader(loader, sampler=copy.copy(sampler)), seed=0)
-        if order(0) != order(0):
-            names.append(f"sampler {type(sampler).__name__}")
-    if isinstance(clips, FixedClips):
-        grid = multigrid.sampler.plan.schedule.baseline.shape
-        one, other = map(first_clips, read_on_grids(multigrid, [grid, grid], clips=1))
-        if one is not None and other is not None and not torch.equal(one, other):
-            names.append(f"dataset {type(clips.dataset).__name__}")
-    for name in names:
-        rank_zero_warn(
-            f"The {name} gives other values when asked twice with one seed, so a run that continues from a checkpoint "
-            "will differ from one that never stopped. Draw from the global random state, or from a `random.Random`, "
-            "`numpy.random.Generator` or `torch.Generator` that is an attribute."
         )

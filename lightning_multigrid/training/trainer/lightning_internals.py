@@ -121,21 +121,6 @@ arguments when it is made, and reads them in each epoch.
 """
 
 
-def last_validation(trainer: Trainer) -> float | None:
-    """Returns the time of the last validation, of the monotonic clock, if `val_check_interval` is a time; else None.
-
-    Lightning 2.5.3 to 2.6.6 (`loops/fit_loop.py`, `_FitLoop.setup_data`; since 2.6): it starts this clock anew whenever
-    it requests the training loader, here in each epoch, so a longer interval would never pass.
-    """
-    timed = getattr(trainer, "_val_check_time_interval", None) is not None
-    return cast("float", trainer._last_val_time) if timed else None  # type: ignore[attr-defined]
-
-
-def set_last_validation(trainer: Trainer, time: float) -> None:
-    """Sets what `last_validation` returns."""
-    trainer._last_val_time = time  # type: ignore[attr-defined]
-
-
 def global_seed(trainer: Trainer) -> int:
     """Returns the seed that was given to `seed_everything`, else one that rank 0 draws.
 
