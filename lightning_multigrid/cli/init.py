@@ -15,24 +15,22 @@ import yaml
 
 from lightning_multigrid.cli.data_commands import CORES, folder_splits, needed_short_side, prepare_shown
 from lightning_multigrid.cli.held_out import hold_out
-from lightning_multigrid.cli.terminal import say, wrapped
+from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.files import new_file, write_csv
 from lightning_multigrid.prepare import Encoding, Look, look_at
-from lightning_multigrid.reports import short_training
 from lightning_multigrid.schedule import Baseline, BatchShape, MultigridSchedule, Plan
 from lightning_multigrid.sources import MANIFEST_NAME, Manifest, ManifestError, VideoList, read_manifest
 from lightning_multigrid.video import VideoDataModule
 
 _MACHINES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 _LOOKED_AT = 32  # videos; the index of each is made, which reads the file once
-# Steps of the baseline: so many that multigrid pays, if the epochs suffice, else as many as it needs by itself.
+# Steps of the baseline, if so many epochs suffice, else fewer of both.
 _STEPS, _EPOCHS = 10_000, 150
 _FEW_STEPS, _FEW_EPOCHS = 4000, 100
 _LEAST = 10  # epochs
 _VALIDATIONS = 15  # at most: each takes time that multigrid doesn't shorten
 _PAYS = 1.3  # how many times the short side that is needed a video has if preparing pays
 _NAMED = 10  # broken videos
-_COMMENT = 110  # columns of a comment in the config
 
 
 def init(
@@ -45,8 +43,7 @@ def init(
     """Looks at videos, and writes a config of `fit` for them, whose comments say why.
 
     Videos that are larger than clips of them need are prepared first: written anew, smaller, in a folder beside the
-    config. Where the training is so short that multigrid often ends worse, the config trains the baseline as it is,
-    and MultigridCallback stands in a comment.
+    config.
 
     Args:
         source: A folder with a folder per class, or with `train` and `val` of that kind, or a list of `path label`.
@@ -92,7 +89,7 @@ def init(
     elif val is not None:
         others = VideoList(val).read(manifest.classes)
         broken |= {others.path(row): reason for row, reason in look_at(others, _LOOKED_AT)[1].items()}
-    values = {**clip, **training, **_words(manifest, looks, flip), **_callback(training["plan"])}
+    values = {**clip, **training, **_words(manifest, looks, flip)}
     values |= {"videos": videos, "why_val": "Labels count the classes."}
     if val is None:
         values["why_val"] = "A fifth of each class is for validation, in whole recordings, by the videos' names."
@@ -114,9 +111,7 @@ def init(
         say(f"warning: {_cut(cut)} `--val` takes videos of your own choice.")
     if not flip:
         say("Clips are not mirrored. If no class is the mirror image of another, `--flip` gets more out of the videos.")
-    if values["short"]:
-        say(f"{values['short']} So the config trains the baseline, and has the callback as a comment.")
-    words = "plan --measure", "fit", "predict FOLDER"
+    words = "plan --measure", "fit", "compare", "predict FOLDER"
     commands = [f"    lightning-multigrid {word} --config {values['path']}" for word in words]
     commands[-1] += f" --ckpt_path {values['best']}"
     say("\n".join(["Next:\n", *commands]))
@@ -201,7 +196,7 @@ def _clip(looks: Sequence[Look]) -> dict[str, Any]:
 
 
 def _training(videos: int, clip: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the baseline's training on so many videos, and why; and `plan`, its multigrid training."""
+    """Returns the baseline's training on so many videos, and why."""
     machine = _MACHINES["gpu" if torch.cuda.is_available() else "cpu"]
     shapes = [BatchShape(clips, clip["frames"], clip["size"]) for clips in (8, 4, 2, 1)]
     batches = [shape.clips for shape in shapes if _fits(shape, videos)]
@@ -217,7 +212,6 @@ def _training(videos: int, clip: Mapping[str, Any]) -> dict[str, Any]:
         why_batch += "; if one doesn't fit into the GPU, halve this and lr"
     return {
         **{name: machine[name] for name in ("model", "why_model", "precision", "why_precision", "channels_last")},
-        "plan": _plan(BatchShape(batch, clip["frames"], clip["size"]), videos, epochs),
         "batch_size": batch,
         "why_batch": why_batch,
         "epochs": epochs,
@@ -239,23 +233,10 @@ def _length(videos: int, batches: Sequence[int]) -> tuple[int, int]:
     return batches[0], max(_LEAST, min(_FEW_EPOCHS, round(_FEW_STEPS * batches[0] / videos)))
 
 
-def _plan(shape: BatchShape, videos: int, epochs: int) -> Plan:
-    baseline = Baseline(shape, epochs, milestones=tuple(epochs * share / 10 for share in (4, 6, 8)))
-    return Plan(MultigridSchedule(baseline), videos)
-
-
-def _callback(plan: Plan) -> dict[str, str]:
-    """Returns how the config has the callback: what begins its lines, what stands above it, and what `init` says."""
-    short = short_training(plan)
-    if short is None:
-        return {"off": "", "why_callback": "", "short": ""}
-    lines = wrapped(f"{short} Without the marks of a comment, these two lines turn it on:", _COMMENT).splitlines()
-    return {"off": "# ", "why_callback": "".join(f"# {line}\n    " for line in lines), "short": short}
-
-
 def _fits(shape: BatchShape, videos: int) -> bool:
+    baseline = Baseline(shape, epochs=10, milestones=(4, 6, 8))
     try:
-        _plan(shape, videos, epochs=10).refuse_few_clips(0)
+        Plan(MultigridSchedule(baseline), videos).refuse_few_clips(0)
     except ValueError:  # the first mini-batch has more clips
         return False
     return True

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from lightning_multigrid.cli.forecast import Forecast, rank_group
 from lightning_multigrid.cli.terminal import say
 from lightning_multigrid.positions import Following
-from lightning_multigrid.reports import LRPoint, short_training, small_short_cycle
+from lightning_multigrid.reports import LRPoint
 from lightning_multigrid.schedule import (
     BatchShape,
     Clips,
@@ -115,8 +115,7 @@ class Preview:
         needs["short cycle"] = [self.schedule.cycle_text(phase) for phase in phases]
         table += f"\n\n{text_table(list(needs), list(zip(*needs.values(), strict=True)))}\n"
         follow = [f"Positions follow the grid: {', '.join(self.follow)}."] if self.follow else []
-        expected = [short_training(self.plan) if self.counted else None, small_short_cycle(self.plan)]
-        return "\n".join([table, *self._totals(forecast), *follow, *_legend(forecast), *filter(None, expected)])
+        return "\n".join([table, *self._totals(forecast), *follow, *_legend(forecast)])
 
     def _bn(self, phase: Phase) -> str:
         clips, sub_batch = phase.shape.clips, self.schedule.sub_batch_of(phase.shape, phase.shape)

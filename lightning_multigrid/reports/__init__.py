@@ -5,12 +5,7 @@ It only watches, and changes nothing in the training. Begin with `run_report.py`
 """
 
 from lightning_multigrid.reports.account import STATISTICS, Account
-from lightning_multigrid.reports.changed_meaning import (
-    short_training,
-    small_short_cycle,
-    tell_changed_meaning,
-    tell_few_steps,
-)
+from lightning_multigrid.reports.changed_meaning import tell_changed_meaning, tell_few_steps
 from lightning_multigrid.reports.comparison import (
     BASELINE,
     MULTIGRID,
@@ -26,4 +21,4 @@ from lightning_multigrid.reports.step_times import Clock
 
 __all__ = ["BASELINE", "MULTIGRID", "SHORTENED", "STATISTICS", "Account", "Clock", "ClosingWords", "Comparison"]
 __all__ += ["LRPoint", "Recorder", "RunRecord", "RunReport", "cpu_seconds", "plan_figure", "save"]
-__all__ += ["short_training", "small_short_cycle", "step_values", "tell_changed_meaning", "tell_few_steps", "ways_out"]
+__all__ += ["step_values", "tell_changed_meaning", "tell_few_steps", "ways_out"]

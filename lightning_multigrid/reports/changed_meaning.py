@@ -10,11 +10,9 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_multigrid.host import Trainer, is_a
-from lightning_multigrid.schedule import MultigridSchedule, Plan
+from lightning_multigrid.schedule import MultigridSchedule
 
 _FEW_STEPS = 20  # two horizons of BatchNorm's default momentum
-SHORT = 2500  # steps; a handful of trainings from scratch, of a small CNN, say so (docs/pays.md)
-SMALL = 32  # pixels; of clips of 32 to 48 pixels, likewise
 
 
 def tell_changed_meaning(trainer: Trainer, schedule: MultigridSchedule) -> None:
@@ -31,31 +29,6 @@ def tell_few_steps(trainer: Trainer, steps: int, scale: float) -> None:
             "can't follow weights that change so fast, so the metrics of the first validations say little about the "
             "weights. `MultigridCallback(precise_bn_batches=10)` re-estimates the statistics before each validation."
         )
-
-
-def short_training(plan: Plan) -> str | None:
-    """Returns what to expect of a multigrid training of few steps, if it is one."""
-    steps = plan.optimizer_steps
-    if plan.schedule.constant_shape or steps >= SHORT or plan.schedule.iteration_reduction < 1:
-        return None
-    return (
-        f"This training has only {steps} optimizer steps. In the trainings from scratch that were measured, multigrid "
-        f"with fewer than about {SHORT} steps often ended worse than its baseline; with an `epoch_factor` of 2.5 or 3 "
-        "it ended near its baseline or above it, in about the baseline's time. `lightning-multigrid compare` shows "
-        "whether it pays here."
-    )
-
-
-def small_short_cycle(plan: Plan) -> str | None:
-    """Returns what to expect of a short cycle whose clips are small, if they are."""
-    sizes = {shape.size for cycle in plan.schedule.cycles for shape, _ in cycle}
-    if len(set(plan.schedule.short_cycle.factors)) == 1 or min(sizes) >= SMALL:
-        return None
-    return (
-        f"The short cycle has clips of {min(sizes)} pixels. In the trainings that were measured, sizes below {SMALL} "
-        "pixels cost more accuracy than all the rest of the method; `MultigridCallback(short_cycle=ShortCycle((1,)))` "
-        "leaves the short cycle out, and takes more time."
-    )
 
 
 def _changed(trainer: Trainer, schedule: MultigridSchedule) -> Iterator[str]:

@@ -23,8 +23,6 @@ from lightning_multigrid.reports import (
     Account,
     Clock,
     RunReport,
-    short_training,
-    small_short_cycle,
     tell_changed_meaning,
     tell_few_steps,
     ways_out,
@@ -162,6 +160,3 @@ def _tell_plan(arguments: Arguments, trainer: Trainer, run: Run, following: list
     if following and not schedule.constant_shape:
         rank_zero_info(f"Positions follow the grid: {', '.join(following)}.")
     rank_zero_info(lr_rule(arguments, schedule, trainer.optimizers))
-    if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-        for expected in filter(None, (short_training(plan), small_short_cycle(plan))):
-            rank_zero_info(expected)

@@ -7,8 +7,6 @@ from lightning.pytorch import callbacks
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_multigrid import MultigridCallback
-from lightning_multigrid.reports import short_training, small_short_cycle
-from lightning_multigrid.schedule import Baseline, BatchShape, LongCycle, MultigridSchedule, Plan, ShortCycle
 from tests.helpers.tiny import Module, fit, loader
 
 pytestmark = pytest.mark.usefixtures("_unrehearsed")
@@ -79,33 +77,6 @@ def test_a_plain_script_hears_nothing(tmp_path, caplog):
     saver = callbacks.ModelCheckpoint(tmp_path / "others", every_n_epochs=2)
     run(tmp_path, callbacks=lambda: [saver], enable_checkpointing=True, check_val_every_n_epoch=2)
     assert not [record for record in caplog.records if re.search(SAID, record.getMessage())]
-
-
-# --- A short training ---
-
-
-def plan_of(clips, **arguments):
-    return Plan(MultigridSchedule(Baseline(BatchShape(4, 8, 32), 4, (2, 3)), **arguments), clips)
-
-
-def test_a_short_training_is_told_what_to_expect(tmp_path, caplog):
-    said = r"This training has only [23]\d optimizer steps\. .* `lightning-multigrid compare`"
-    run(tmp_path)
-    assert sum(bool(re.search(said, record.getMessage())) for record in caplog.records) == 1
-    assert re.match(said, short_training(plan_of(100)))
-    assert short_training(plan_of(10_000)) is None
-    assert short_training(plan_of(100, long_cycle=LongCycle(((1, 1),)), short_cycle=ShortCycle((1,)))) is None
-
-
-def test_a_short_cycle_of_small_clips_is_told(tmp_path, caplog):
-    said = r"The short cycle has clips of 16 pixels\. .*`MultigridCallback\(short_cycle=ShortCycle\(\(1,\)\)\)`"
-    run(tmp_path)
-    assert sum(bool(re.search(said, record.getMessage())) for record in caplog.records) == 1
-    assert re.match(said, small_short_cycle(plan_of(100)))
-    for off in (ShortCycle((1,)), ShortCycle((1, 1))):
-        assert small_short_cycle(plan_of(100, short_cycle=off)) is None
-    large = MultigridSchedule(Baseline(BatchShape(4, 8, 64), 4, (2, 3)))
-    assert small_short_cycle(Plan(large, 1000)) is None
 
 
 # --- Few steps in an epoch ---
