@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         VideoDataModule,
     )
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _NAMES = {
     "clips": "Views",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from lightning_multigrid.schedule import BatchShape
 from tests.helpers.scripts import Rows
@@ -12,6 +13,7 @@ from tests.helpers.small_scripts import (
     BATCH,
     FRAMES,
     SIZE,
+    Script,
     of,
     unpacked,
 )
@@ -112,6 +114,25 @@ row(
     **FRAME_LABELS,
 )
 row(SEVERAL, "labels of frames", multigrid={"follow": {"labels": "T"}}, **FRAME_LABELS)
+
+
+class Masked(Script):
+    """Looks only at the patches of 4 x 4 pixels that the sample chooses."""
+
+    def loss(self, batch: Any) -> Tensor:
+        patches = nn.functional.avg_pool3d(self.net[0](batch["video"]), (1, 2, 2)).mean(1).flatten(1)
+        return patches[batch["hidden"]].square().mean()
+
+
+row(
+    SEVERAL,
+    "a mask of patches, made by the dataset",
+    data=named(video=itself, hidden=lambda x: torch.rand(FRAMES * (SIZE // 4) ** 2) < 0.5),
+    module=Masked,
+    **LONG,
+    refused="make the mask in `training_step`",
+    outcome="coarse clips have fewer patches; make it in `training_step`",
+)
 row(SEVERAL, "a stretch, and how many frames are no padding", data=named(
     video=itself, stretch=lambda x: torch.tensor([2, 5]), length=lambda x: 6), **VIDEO,
     multigrid={"follow": {"stretch": "tt", "length": "f"}})  # fmt: skip

@@ -105,16 +105,17 @@ def test_real_videos_of_many_codecs(tmp_path):
 # --- Examples ---
 
 
-def test_quick_start(tmp_path, capsys, monkeypatch, caplog):
+def test_quick_start(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("LIGHTNING_MULTIGRID_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     few = ["--data.train_per_class=4", "--data.val_per_class=1", "--trainer.max_epochs=2", "--model.milestones=[1.5]"]
-    few += ["--data.frames=8", "--data.size=32"]
+    few += ["--data.frames=8", "--data.size=32", "--trainer.logger=CSVLogger", "--trainer.logger.save_dir=."]
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         main(["fit", "--config", str(EXAMPLES / "quickstart.yaml"), *few])
     assert "Multigrid schedule for a baseline of 4 x 8 x 32" in caplog.text
     assert "Time per shape of mini-batch" in caplog.text
-    assert "val/top1" in caplog.text
+    [metrics] = tmp_path.rglob("metrics.csv")
+    assert "val/top1" in metrics.read_text()
 
 
 def test_own_training_loop_has_the_callbacks_losses(tmp_path, capsys, monkeypatch):
