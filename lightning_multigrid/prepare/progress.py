@@ -1,6 +1,7 @@
 """How far a command is, and its bar on the terminal."""
 
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -26,7 +27,9 @@ class Progress:
 def progress_bar() -> Bar:
     """A bar on standard error, for tasks with a field `count`."""
     columns = TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[count]}")
-    return Bar(SpinnerColumn(), *columns, TimeRemainingColumn(), console=Console(stderr=True))
+    # Notebooks set FORCE_COLOR, by which Rich would write each state of the bar into a pipe.
+    console = Console(stderr=True, force_terminal=sys.stderr.isatty())
+    return Bar(SpinnerColumn(), *columns, TimeRemainingColumn(), console=console)
 
 
 def sizes_of(paths: Iterable[str]) -> dict[str, int]:
