@@ -24,7 +24,7 @@ from lightning_utilities.core.rank_zero import rank_zero_info
 from lightning_multigrid import __version__
 from lightning_multigrid.cli.compare import compare
 from lightning_multigrid.cli.data_commands import CORES, check_videos, index_videos, prepare_videos
-from lightning_multigrid.cli.forecast import Forecast, clip_flops, measure_steps
+from lightning_multigrid.cli.forecast import Forecast, StepCost, clip_flops, measure_steps
 from lightning_multigrid.cli.init import init
 from lightning_multigrid.cli.plan import Preview, count_clips, preview
 from lightning_multigrid.cli.pyslowfast import translate_pyslowfast
@@ -92,7 +92,7 @@ def plan(
 
 
 def _forecast(planned: Preview, cli: "_ConfigCLI", step_time: float | None, measure: bool) -> Forecast:
-    known = {} if step_time is None else {planned.schedule.baseline.shape: step_time}
+    known = {} if step_time is None else {planned.schedule.baseline.shape: StepCost(step_time)}
     flops = clip_flops(cli.model, [shape for shape, _ in planned.shapes])
     if measure:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

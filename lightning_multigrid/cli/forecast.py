@@ -71,12 +71,20 @@ def rank_group(clips: int, sub_batch: int, world: int) -> int:
 
 
 @dataclass(frozen=True)
+class StepCost:
+    """What a step costs: its seconds, and the most memory that it holds on a GPU, in bytes; None on a CPU."""
+
+    seconds: float
+    memory: int | None = None
+
+
+@dataclass(frozen=True)
 class Forecast:
     """The cost of a schedule on a number of devices."""
 
     schedule: MultigridSchedule
     of_clip: Mapping[BatchShape, float]  # multiply-adds on each grid; if empty, t s^2 stands for them (Eq. 1)
-    step_seconds: Mapping[BatchShape, float]  # of all shapes, or only the baseline's, and FLOPs give the others
+    steps: Mapping[BatchShape, StepCost]  # of all shapes, or only the baseline's, and FLOPs give the others
     world: int = 1  # devices
 
     def flops(self, shape: BatchShape) -> float:
@@ -85,11 +93,16 @@ class Forecast:
 
     def seconds(self, shape: BatchShape) -> float | None:
         """Returns seconds of a step on one device, without waiting for data; None if no step time is known."""
-        if shape in self.step_seconds:
-            return self.step_seconds[shape]
+        if shape in self.steps:
+            return self.steps[shape].seconds
         baseline = self.schedule.baseline.shape
-        known = self.step_seconds.get(baseline)
-        return None if known is None else known * self.flops(shape) / self.flops(baseline)
+        known = self.steps.get(baseline)
+        return None if known is None else known.seconds * self.flops(shape) / self.flops(baseline)
+
+    def memory(self, phase: Phase) -> int | None:
+        """Returns the most memory of a step in a phase, in bytes; None if it was not measured on a GPU."""
+        costs = [self.steps[shape].memory for shape in self.schedule.cycle(phase.shape) if shape in self.steps]
+        return max((memory for memory in costs if memory is not None), default=None)
 
     @property
     def speedup(self) -> float:
@@ -130,8 +143,8 @@ def measure_steps(
     precision: str = "32-true",
     rounds: int = 5,
     at_least: float = 0.0,
-) -> dict[BatchShape, float]:
-    """Returns seconds of a step (forward, backward, SGD) on each shape, the median of several rounds.
+) -> dict[BatchShape, StepCost]:
+    """Returns what a step (forward, backward, SGD) costs on each shape; its seconds are the median of several rounds.
 
     There are so many rounds, and more until `at_least` so many seconds have passed. The shapes take turns, so a machine
     whose speed drifts favours none of them. The first round, which chooses kernels and takes memory, does not count.
@@ -141,7 +154,7 @@ def measure_steps(
     convert_sub_batchnorm(module).train().to(device)
     optimizer = SGD(module.parameters(), lr=1e-6, momentum=0.9)
     following = Following(module, shapes[0][0].frames, shapes[0][0].size)
-    seconds: dict[BatchShape, list[float]] = {shape: [] for shape, _ in shapes}
+    costs: dict[BatchShape, list[StepCost]] = {shape: [] for shape, _ in shapes}
     end = time.perf_counter() + at_least
     try:
         for turn in count():
@@ -150,16 +163,22 @@ def measure_steps(
             for shape, sub_batch in shapes:
                 set_sub_batch(module, sub_batch, of=shape.clips)
                 following.set_grid(shape.frames, shape.size)
-                seconds[shape].append(_step(module, optimizer, shape, device, precision))
+                costs[shape].append(_step(module, optimizer, shape, device, precision))
     except torch.OutOfMemoryError as error:
         raise ValueError(
             f"A step on {shape} (clips x frames x size) does not fit into the memory of {device}. Use a smaller "
             "`batch_size`, or a `precision` such as `16-mixed`."
         ) from error
-    return {shape: median(times[1:]) for shape, times in seconds.items()}
+    return {
+        shape: StepCost(median(cost.seconds for cost in of_shape[1:]), of_shape[-1].memory)
+        for shape, of_shape in costs.items()
+    }
 
 
-def _step(module: LightningModule, optimizer: SGD, shape: BatchShape, device: torch.device, precision: str) -> float:
+def _step(module: LightningModule, optimizer: SGD, shape: BatchShape, device: torch.device, precision: str) -> StepCost:
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(device)
     clips, clock = torch.randn(shape.clips, 3, shape.frames, shape.size, shape.size, device=device), Clock(device)
     start = clock.now()
     with torch.autocast(device.type, _MIXED.get(precision), enabled=precision in _MIXED):
@@ -170,4 +189,4 @@ def _step(module: LightningModule, optimizer: SGD, shape: BatchShape, device: to
     optimizer.step()
     end = clock.now()
     clock.wait(end)
-    return clock.seconds(start, end)
+    return StepCost(clock.seconds(start, end), torch.cuda.max_memory_allocated(device) if on_gpu else None)

@@ -109,9 +109,11 @@ class Preview:
         }
         if forecast.of_clip:
             needs["GFLOPs/clip"] = [three_digits(forecast.clip_flops(phase) / 1e9) for phase in phases]
-        if forecast.step_seconds:
+        if forecast.steps:
             needs["ms/step"] = [three_digits(1000 * (forecast.phase_step_seconds(phase) or 0.0)) for phase in phases]
             needs["clips/s"] = [three_digits(forecast.clips_per_second(phase) or 0.0) for phase in phases]
+        if forecast.memory(phases[0]) is not None:
+            needs["GB"] = [three_digits((forecast.memory(phase) or 0) / 1e9) for phase in phases]
         needs["short cycle"] = [self.schedule.cycle_text(phase) for phase in phases]
         table += f"\n\n{text_table(list(needs), list(zip(*needs.values(), strict=True)))}\n"
         follow = [f"Positions follow the grid: {', '.join(self.follow)}."] if self.follow else []
@@ -133,7 +135,7 @@ class Preview:
         lines = [", ".join(parts) + "."]
         seconds = forecast.training_seconds(steps) if steps else None
         if seconds and self.baseline_steps:
-            baseline = self.baseline_steps * forecast.step_seconds[schedule.baseline.shape]
+            baseline = self.baseline_steps * forecast.steps[schedule.baseline.shape].seconds
             lines.append(
                 f"About {duration(seconds)} of steps instead of {duration(baseline)}, {baseline / seconds:.2f}x faster "
                 "if the data keep up; validation and start-up come on top."
@@ -155,7 +157,7 @@ class Preview:
         return self.lr * math.pow(self.world / self.configured_world, _POWERS[self.schedule.lr_scaling])
 
     def as_json(self, forecast: Forecast) -> dict[str, Any]:
-        """Returns the plan as plain values: positions in epochs, sizes in pixels, times in seconds."""
+        """Returns the plan as plain values: positions in epochs, pixels, seconds, bytes."""
         schedule, steps = self.schedule, self.steps
         baseline = schedule.baseline
         return {
@@ -170,7 +172,7 @@ class Preview:
             "iteration_reduction": schedule.iteration_reduction,
             "flop_reduction": schedule.reduction(forecast.flops),
             "speedup": forecast.speedup,
-            "speedup_from": "step times" if len(forecast.step_seconds) > 1 else "FLOPs",
+            "speedup_from": "step times" if len(forecast.steps) > 1 else "FLOPs",
             "seconds": forecast.training_seconds(steps) if steps else None,
             "lr": self.lr,
             "lr_scaling": schedule.lr_scaling,
@@ -197,6 +199,7 @@ class Preview:
                     "steps": None if steps is None else steps[index],
                     "seconds_per_step": forecast.phase_step_seconds(phase),
                     "clips_per_second": forecast.clips_per_second(phase),
+                    "memory": forecast.memory(phase),
                 }
                 for index, phase in enumerate(schedule.phases)
             ],
@@ -214,10 +217,12 @@ def three_digits(value: float) -> str:
 
 def _legend(forecast: Forecast) -> list[str]:
     lines = ["GFLOPs: multiply-adds of a forward."] if forecast.of_clip else []
-    if forecast.step_seconds:
-        measured = len(forecast.step_seconds) > 1
+    if forecast.steps:
+        measured = len(forecast.steps) > 1
         how = "measured here on noise" if measured else "the baseline's is known, others are by FLOPs"
         lines.append(f"Time of a step: {how}. clips/s: what all loaders together must give for no device to wait.")
+    if any(cost.memory is not None for cost in forecast.steps.values()):
+        lines.append("GB: the most memory that a step holds on this GPU, by torch; 1 GB is 10^9 bytes.")
     return lines
 
 

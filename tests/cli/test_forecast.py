@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_multigrid.cli.forecast import Forecast, clip_flops, measure_steps, rank_group
+from lightning_multigrid.cli.forecast import Forecast, StepCost, clip_flops, measure_steps, rank_group
 from lightning_multigrid.models import slowfast_r50, small_cnn
 from lightning_multigrid.schedule.cycles import Baseline, LongCycle, ShortCycle
 from lightning_multigrid.schedule.grid import BatchShape
@@ -78,7 +78,9 @@ def test_the_phases_of_these_tests():
 
 def forecast(flops=(100, 800), seconds=None, **arguments):
     of_clip = {COARSE.clip: flops[0], FINE.clip: flops[1]}
-    return Forecast(SCHEDULE, of_clip, seconds or {}, **arguments)
+    return Forecast(
+        SCHEDULE, of_clip, {shape: StepCost(known) for shape, known in (seconds or {}).items()}, **arguments
+    )
 
 
 def test_seconds_of_other_shapes_follow_from_flops():
@@ -90,7 +92,7 @@ def test_seconds_of_other_shapes_follow_from_flops():
 
 
 def test_without_costs_points_stand_for_flops():
-    assert Forecast(SCHEDULE, {}, {FINE: 0.2}).seconds(COARSE) == pytest.approx(0.2)
+    assert Forecast(SCHEDULE, {}, {FINE: StepCost(0.2)}).seconds(COARSE) == pytest.approx(0.2)
 
 
 def test_clips_per_second_are_those_of_all_devices():
@@ -118,9 +120,16 @@ def test_each_shape_is_timed():
     # Ten milliseconds a clip: what else the machine does can only add to them.
     module.net.projection.register_forward_hook(lambda layer, inputs, output: time.sleep(0.01 * len(output)))
     shapes = [(BatchShape(2, 2, 16), 8), (BatchShape(16, 8, 32), 8)]
-    seconds = measure_steps(module, shapes, torch.device("cpu"), rounds=2)
-    assert [shape for shape, _ in shapes] == list(seconds)
-    assert all(seconds[shape] >= 0.01 * shape.clips for shape in seconds)
+    costs = measure_steps(module, shapes, torch.device("cpu"), rounds=2)
+    assert [shape for shape, _ in shapes] == list(costs)
+    assert all(cost.seconds >= 0.01 * shape.clips and cost.memory is None for shape, cost in costs.items())
+
+
+@pytest.mark.cuda
+def test_memory_is_that_of_each_shape():
+    shapes = [(BatchShape(32, 8, 64), 8), (BatchShape(2, 2, 16), 8)]
+    large, small = measure_steps(Net(small_cnn(4)), shapes, torch.device("cuda"), rounds=2).values()
+    assert large.memory > small.memory > 2 * 3 * 2 * 16 * 16 * 4  # bytes of the clips
 
 
 def test_steps_are_measured_for_as_long_as_is_said(monkeypatch):

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_multigrid import MultigridCallback, VideoClassifier, VideoDataModule
-from lightning_multigrid.cli.forecast import Forecast, measure_steps
+from lightning_multigrid.cli.forecast import Forecast, StepCost, measure_steps
 from lightning_multigrid.cli.plan import count_clips, preview
 from lightning_multigrid.models import small_cnn
 from lightning_multigrid.schedule import Plan
@@ -228,7 +228,7 @@ def plan(videos):
 def test_the_table_says_what_is_known(plan):
     of_clip = {shape.clip: 1e9 * shape.clip.points for shape, _ in plan.shapes}
     baseline = BatchShape(2, 4, 16)
-    text = plan.table(Forecast(plan.schedule, of_clip, {baseline: 0.05}, 16))
+    text = plan.table(Forecast(plan.schedule, of_clip, {baseline: StepCost(0.05)}, 16))
     title, *lines = text.splitlines()
     first = lines[lines.index("") + 2]
     assert title.endswith("baseline of 2 x 4 x 16 (clips x frames x size) on each of 16 devices")
@@ -266,14 +266,23 @@ def test_the_table_says_which_multiples_and_places_follow_the_model(videos):
 @pytest.mark.parametrize(("flops", "said"), [(3.3e7, " 0.033 "), (2.2e10, " 22 ")])
 def test_numbers_of_any_size_are_short(plan, flops, said):
     of_clip = dict.fromkeys((shape.clip for shape, _ in plan.shapes), flops)
-    text = plan.table(Forecast(plan.schedule, of_clip, {BatchShape(2, 4, 16): 12}, 16))
+    text = plan.table(Forecast(plan.schedule, of_clip, {BatchShape(2, 4, 16): StepCost(12)}, 16))
     assert said in text
     assert max(map(len, text.split("\n\n")[0].splitlines()[1:])) <= 80
 
 
+def test_a_phase_needs_the_memory_of_its_largest_step(plan):
+    on_gpu = {shape: StepCost(0.05, 10**9 * shape.size) for shape, _ in plan.shapes}
+    text = plan.table(Forecast(plan.schedule, {}, on_gpu, 16))
+    heads, first = (line.split("  ") for line in text.split("\n\n")[1].splitlines()[:2])
+    assert "GB" in " ".join(heads)
+    assert " 16  " in "  ".join(first)  # of sizes 8, 11 and 16
+    assert "GB: the most memory that a step holds on this GPU" in text
+
+
 def test_without_costs_and_times_the_table_is_shorter(plan):
     text = plan.table(Forecast(plan.schedule, {}, {}, 16))
-    assert not any(word in text for word in ("GFLOPs", "ms/step", "clips/s"))
+    assert not any(word in text for word in ("GFLOPs", "ms/step", "clips/s", "GB"))
     assert "fewer FLOPs (b t s^2)" in text.replace("\n", " ")
 
 
@@ -285,7 +294,7 @@ def test_the_lr_for_other_devices_is_by_the_rule_of_the_plan(plan, scaling, lr):
 
 
 def test_json_holds_the_same(plan):
-    values = plan.as_json(Forecast(plan.schedule, {}, {BatchShape(2, 4, 16): 0.05}, 16))
+    values = plan.as_json(Forecast(plan.schedule, {}, {BatchShape(2, 4, 16): StepCost(0.05)}, 16))
     assert values["steps"] == sum(phase["steps"] for phase in values["phases"]) == sum(plan.steps)
     assert (values["baseline_steps"], values["devices"], values["global_clips"]) == (1500, 16, 32)
     assert values["lr_on_devices"] == pytest.approx(1.2)
@@ -394,7 +403,7 @@ def test_predicted_time_is_within_15_percent_of_the_run(monkeypatch):
     host.fit(make(), DataLoader(clips, 4))
     measured.append(measure_steps(make(), list(shapes.items()), torch.device("cpu"), rounds=3))
     assert callback.run.plan.schedule == schedule
-    seconds = {shape: sum(times[shape] for times in measured) / 2 for shape in shapes}
+    seconds = {shape: sum(costs[shape].seconds for costs in measured) / 2 for shape in shapes}
     predicted = 0.0
     for epoch in range(schedule.epochs):
         for shape, steps in Plan(schedule, 96).count_shapes(epoch).items():
