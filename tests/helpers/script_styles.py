@@ -33,20 +33,28 @@ STYLES: list[Style] = [
 
 # What works, in a sentence for each group.
 WORKS = {
-    "Complete scripts": "Scripts of either of Lightning's packages.",
-    "Datasets and samples": "Samples of any structure with a clip of uint8 or floats; streams of a known length.",
+    "Complete scripts": "Module, data module, `ModelCheckpoint`, `EarlyStopping`, `LearningRateMonitor`, resumed.",
+    "Datasets and samples": "Samples of any structure with a clip of uint8 or floats, and streams of a known length.",
     "Loaders and samplers": "Any `DataLoader` with an order of indices; its workers, `collate_fn` and generators.",
     "Where the loader comes from": "One loader, from wherever Lightning takes it.",
     "Data of other libraries": "Hugging Face, webdataset, litdata and pytorchvideo.",
     "Several tensors per sample": "Clips, masks, boxes, key points and labels of frames, once they are named.",
     "Optimizers": "Any with an `lr` in its parameter groups.",
     "LR schedulers": "All of torch's, per epoch or per step, alone or chained.",
-    "LR by hand, and schedulers of one's own": "It is scaled; what counts steps itself counts those of this run.",
+    "LR by hand, and your own schedulers": "The LR is scaled. What counts steps itself counts those of this run.",
     "Manual optimization": "Any number of optimizers and schedulers: a GAN, SAM, accumulation.",
-    "Arguments of the Trainer": "All that leave the plan one loader and an end.",
+    "Arguments of the Trainer": "All that keep one loader and an end.",
     "Callbacks of the script": "All but two, which drive the LR or the accumulation themselves.",
     "Modules and models": "Any that takes clips of any length and size.",
 }
+
+
+# What is said of ways after a colon.
+MEANING = """\
+The text after a colon says what to write or to know. *Resumes at the same step* means that the other ways resume to
+the bit, and this one does not. *Its clock is the script's* means that an LR by hand counts the steps or epochs of
+this run: [what to write instead](script.md#the-lr).
+"""
 
 
 def works() -> str:
@@ -56,7 +64,7 @@ def works() -> str:
         rows = [style for style in STYLES if style.group == group and style.refused is None]
         alone = [style.name for style in rows if not _adds(style)]
         lines = ["<details markdown>", f"<summary><b>{group}.</b> {_in_html(sentence)} {len(rows)} ways</summary>", ""]
-        lines += [f"Work: {'; '.join(alone)}.", ""] * bool(alone)
+        lines += [f"{'; '.join(alone)}.", ""] * bool(alone)
         for added in dict.fromkeys(filter(None, map(_adds, rows))):
             lines.append(f"- {'; '.join(style.name for style in rows if _adds(style) == added)}: {added}")
         parts.append("\n".join([*lines, "", "</details>"]).replace("\n\n\n", "\n\n"))
@@ -65,18 +73,17 @@ def works() -> str:
 
 def refused() -> str:
     """What is refused, as a table in Markdown. An outcome says why and, after its last semicolon, what to write."""
-    lines = ["| the script | why it can't be followed | write instead |", "| --- | --- | --- |"]
-    for group in WORKS:
-        rows = [style for style in STYLES if style.group == group and style.refused is not None]
-        lines += [f"| **{group}** | | |"] * bool(rows)
-        for style in rows:
+    answers: dict[str, list[str]] = {}
+    for style in sorted(STYLES, key=lambda style: [*WORKS].index(style.group)):
+        if style.refused is not None:
             why, instead = style.outcome.rsplit("; ", 1)
-            lines.append(f"| {style.name} | {why} | {instead} |")
-    return "\n".join(lines) + "\n"
+            answers.setdefault(f"{instead} ({why})", []).append(style.name)
+    lines = [f"| {'; '.join(names)} | {answer} |" for answer, names in answers.items()]
+    return "\n".join(["| the script | write instead |", "| --- | --- |", *lines]) + "\n"
 
 
 def tables() -> str:
-    return f"{refused()}\n## What works\n\n{works()}"
+    return f"{refused()}\n## What works\n\n{MEANING}\n{works()}"
 
 
 def _adds(style: Style) -> str:

@@ -76,7 +76,7 @@ class Augmented(Clips):
 Pair = namedtuple("Pair", ["clip", "label"])
 
 row(DATASETS, "`TensorDataset`", data=lambda: loader(tensors()))
-row(DATASETS, "a `Dataset` of one's own", data=lambda: loader(Clips()))
+row(DATASETS, "your own `Dataset`", data=lambda: loader(Clips()))
 row(DATASETS, "`Subset`", data=lambda: loader(Subset(Clips(number=110), range(7, 7 + CLIPS))))
 row(DATASETS, "`random_split`", data=lambda: loader(random_split(Clips(number=100), [CLIPS, 4])[0]))
 row(DATASETS, "`ConcatDataset`", data=lambda: loader(ConcatDataset([Clips(number=40), Clips(number=56)])))
@@ -168,16 +168,16 @@ row(
     data=lambda: loader(Clips(lambda x, y: (x, y) if y else None), collate_fn=first_for_none, shuffle=False),
 )
 row(DATASETS, "the dataset is told the epoch in `on_train_epoch_start`", module=Tells, data=lambda: loader(Told()),
-    resumes=False, outcome="Lightning calls this hook only where an epoch begins")  # fmt: skip
+    resumes=False, outcome="Lightning calls this hook only at the start of an epoch")  # fmt: skip
 row(DATASETS, "the dataset is told the epoch in `on_train_start`, too", module=TellsAtOnce,
     data=lambda: loader(Told()))  # fmt: skip
-row(DATASETS, "a `random.Random` of its own",
+row(DATASETS, "its own `random.Random`",
     data=lambda: loader(Private(random.Random(1), lambda generator: generator.random())))  # fmt: skip
-row(DATASETS, "a NumPy generator of its own",
+row(DATASETS, "its own NumPy generator",
     data=lambda: loader(Private(np.random.default_rng(1), lambda generator: generator.random())))  # fmt: skip
 row(
     DATASETS,
-    "a torch generator of its own",
+    "its own torch generator",
     data=lambda: loader(Private(torch.Generator().manual_seed(1), lambda one: torch.rand((), generator=one))),
 )
 row(DATASETS, "draws that no seed sets", resumes=False,
@@ -326,7 +326,7 @@ row(LOADERS, "`RandomSampler` with replacement",
     data=lambda: loader(shuffle=None, sampler=RandomSampler(Clips(), replacement=True, num_samples=CLIPS)))  # fmt: skip
 row(LOADERS, "`SubsetRandomSampler`",
     data=lambda: loader(Clips(number=110), shuffle=None, sampler=SubsetRandomSampler(range(3, 3 + CLIPS))))  # fmt: skip
-row(LOADERS, "a sampler of one's own with `set_epoch`", data=lambda: loader(shuffle=None, sampler=Own(CLIPS)))
+row(LOADERS, "your own sampler with `set_epoch`", data=lambda: loader(shuffle=None, sampler=Own(CLIPS)))
 row(LOADERS, "`generator=`", data=lambda: loader(generator=torch.Generator().manual_seed(5)))
 row(LOADERS, "one worker", data=lambda: loader(num_workers=1))
 row(LOADERS, "persistent workers", data=lambda: loader(num_workers=1, persistent_workers=True, prefetch_factor=3))
@@ -341,7 +341,7 @@ row(LOADERS, "`batch_sampler=BatchSampler(...)`",
     data=lambda: DataLoader(Clips(), batch_sampler=BatchSampler(RandomSampler(Clips()), BATCH, False)))  # fmt: skip
 row(
     LOADERS,
-    "a `BatchSampler` of one's own",
+    "your own `BatchSampler`",
     data=lambda: DataLoader(Clips(), batch_sampler=Alternating(CLIPS)),
     refused="has batches of its own",
     outcome="the plan decides how many clips a mini-batch has; use a `sampler`",
@@ -351,7 +351,7 @@ row(
     "a list of batches",
     data=lambda: DataLoader(Clips(), batch_sampler=[[i, i + 1] for i in range(0, CLIPS, 2)]),
     refused="has batches of its own",
-    outcome="as above; use a `sampler`",
+    outcome="the plan decides how many clips a mini-batch has; use a `sampler`",
 )
 row(
     LOADERS, "a sampler with more clips than the data", data=lambda: loader(shuffle=None, sampler=Repeated()), clips=144
@@ -359,7 +359,7 @@ row(
 row(LOADERS, "`RandomSampler` with fewer clips than the data", clips=64,
     data=lambda: loader(shuffle=None, sampler=RandomSampler(Clips(), num_samples=64)))  # fmt: skip
 row(LOADERS, "a balanced sampler", data=lambda: loader(shuffle=None, sampler=Balanced()))
-row(LOADERS, "a sampler with a random generator of its own",
+row(LOADERS, "a sampler with its own random generator",
     data=lambda: loader(shuffle=None, sampler=Drawn()))  # fmt: skip
 row(LOADERS, "a `DistributedSampler`",
     data=lambda: loader(shuffle=None, sampler=DistributedSampler(Clips(), num_replicas=1, rank=0)))  # fmt: skip
@@ -367,14 +367,14 @@ row(LOADERS, "`timeout=60`", data=lambda: loader(num_workers=1, timeout=60))
 row(LOADERS, "a subclass of `DataLoader`", data=lambda: LoaderOfItsOwn(Clips(), batch_size=BATCH, shuffle=True))
 row(
     LOADERS,
-    "a `DataLoader` with `__iter__` of its own",
+    "a `DataLoader` with its own `__iter__`",
     data=lambda: Prefetching(Clips(), batch_size=BATCH),
     refused="iterates in its own way",
-    outcome="what it does to mini-batches would be lost; use a hook or `collate_fn`",
+    outcome="its work would be lost; use a hook or `collate_fn`",
 )
 row(LOADERS, "torchdata's `StatefulDataLoader`", data=stateful, needs="torchdata")
-row(LOADERS, "a resize in `collate_fn`", data=lambda: loader(collate_fn=resized), refused="collate_fn",
-    outcome="it would undo the grid; resize in the dataset")  # fmt: skip
+row(LOADERS, "resizes in `collate_fn`", data=lambda: loader(collate_fn=resized), refused="collate_fn",
+    outcome="that undoes the grid; resize in the dataset")  # fmt: skip
 row(LOADERS, "mini-batches made by the dataset (`batch_size=None`)", data=batches, refused="batch_size=None",
     outcome="a mini-batch can't change its number of clips; return one clip")  # fmt: skip
 

@@ -327,6 +327,6 @@ row(MODULES, "a fixed table of positions", module=lambda: Script(model=Positions
 row(MODULES, "the first rows of a table of positions", module=lambda: Script(model=FirstRows), refused="counts places",
     outcome="they are the positions of other frames; spread them in a method `set_grid`")  # fmt: skip
 row(MODULES, "resizes in `forward`", module=Resizes, refused="forward",
-    outcome="it would undo the grid; resize in the dataset")  # fmt: skip
+    outcome="that undoes the grid; resize in the dataset")  # fmt: skip
 row(MODULES, "resizes in `on_after_batch_transfer`", module=ResizesOnDevice,
-    refused="on_after_batch_transfer", outcome="it would undo the grid; resize in the dataset")  # fmt: skip
+    refused="on_after_batch_transfer", outcome="that undoes the grid; resize in the dataset")  # fmt: skip

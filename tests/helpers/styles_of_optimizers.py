@@ -82,7 +82,7 @@ row(OPTIMIZERS, "LBFGS, unscaled", module=optimized(lambda m: torch.optim.LBFGS(
 row(OPTIMIZERS, "an optimizer without an LR in its parameter groups", module=optimized(lambda m: NoLR(m.parameters())),
     refused="but one of NoLR has none", outcome="there is nothing to scale; call it `lr`")  # fmt: skip
 row(OPTIMIZERS, "`foreach=True`", module=optimized(lambda m: SGD(m.parameters(), 0.1, foreach=True)))
-row(OPTIMIZERS, "a class of one's own", module=optimized(lambda m: Fused(m.parameters(), 0.1)))
+row(OPTIMIZERS, "your own class", module=optimized(lambda m: Fused(m.parameters(), 0.1)))
 row(OPTIMIZERS, "`fused=True`", module=optimized(lambda m: torch.optim.AdamW(m.parameters(), 1e-3, fused=True)))
 row(OPTIMIZERS, "Adafactor, which compares the LR with its count of steps",
     module=optimized(lambda m: torch.optim.Adafactor(m.parameters(), 0.1)))  # fmt: skip
@@ -173,14 +173,14 @@ row(SCHEDULERS, "`CyclicLR`",
     module=scheduled(lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, 6, cycle_momentum=False), **STEP))  # fmt: skip
 row(SCHEDULERS, "`ChainedScheduler`", module=scheduled(chained))
 row(SCHEDULERS, "`ReduceLROnPlateau`", module=Plateau, lr=False, resumes=None,
-    outcome="after each validation of this run; Lightning leaves out the one of the epoch in which a run resumes"
+    outcome="after each validation; Lightning leaves out that of the epoch in which a run resumes"
 )  # fmt: skip
 row(SCHEDULERS, "two for one optimizer: by epoch, and every third step", module=optimized(two_on_one))
 row(SCHEDULERS, "in a list of one dict", module=optimized(one_dict))
 
 # --- The script's own clock ---
 
-OWN = "LR by hand, and schedulers of one's own"
+OWN = "LR by hand, and your own schedulers"
 CLOCK = "the LR is scaled; its clock is the script's"
 BY_RUN = {"lr": False, "multigrid": {"lr_by_hand": "run"}, "outcome": CLOCK}
 
@@ -372,7 +372,7 @@ class NoLR(SGD):
 row(OWN, "timm by epoch, in `lr_scheduler_step`", module=lambda: Timm(by_steps=False), needs="timm")
 row(OWN, "timm by step, in `lr_scheduler_step`", module=lambda: Timm(by_steps=True), needs="timm")
 row(OWN, "`lr_scheduler_step`", module=Steps)
-row(OWN, "a scheduler of one's own class, told the epoch", module=TellsEpoch)
+row(OWN, "your own class of scheduler, told the epoch", module=TellsEpoch)
 row(OWN, "a `LambdaLR` that ignores its count and asks the Trainer", module=optimized(asks_the_trainer))
 row(OWN, "a number written in a hook, from `global_step`", module=Written, **BY_RUN)
 row(OWN, '`group["lr"] *= 0.5` after each epoch', module=Halved, **BY_RUN)
@@ -384,7 +384,7 @@ row(OWN, '`group["lr"] = max(group["lr"] * 0.95, 0.04)`', module=Floor, **BY_RUN
 row(OWN, "a warm-up of 500 steps in `optimizer_step`", module=WarmsUp, **BY_RUN)
 row(OWN, "an LR that is written by the script's own count", module=Written, late=True,
     refused=r"(?s)has written the LR: .* in the place of 0\.1.*MultigridCallback\(lr_by_hand='run'\)",
-    outcome="its epochs and steps are not those of the run; a scheduler, or `lr_by_hand='run'` if it goes by "
+    outcome="the run has other epochs and steps; return a scheduler, or give `lr_by_hand='run'` if the LR goes by "
     "`max_epochs` or `estimated_stepping_batches`")  # fmt: skip
 row(OWN, "timm's `create_scheduler_v2`", module=lambda: TimmSteps(timm_steps), needs="timm")
 row(OWN, "transformers' `get_cosine_schedule_with_warmup`", module=optimized(hugging_face), needs="transformers")
@@ -554,6 +554,6 @@ row(MANUAL, "two optimizers and schedulers, stepped in the last mini-batch of ea
     module=lambda: Manual(2, "last"))  # fmt: skip
 row(MANUAL, "a scheduler, stepped in every fourth mini-batch as `frequency` says",
     module=lambda: Manual(1, "fourth", {**STEP, "frequency": 4}))  # fmt: skip
-row(MANUAL, "a scheduler, stepped in every fourth mini-batch", module=lambda: Manual(1, "fourth"),
+row(MANUAL, "a scheduler, stepped by hand in every fourth mini-batch", module=lambda: Manual(1, "fourth"),
     refused="expected a call after every epoch", late=True,
-    outcome="how often can't be known; say `interval` and `frequency`")  # fmt: skip
+    outcome="the callback can't know how often; say `interval` and `frequency`")  # fmt: skip

@@ -53,18 +53,18 @@ row(
     SEVERAL,
     "SlowFast's pathways, unnamed",
     refused="Say which ones are clips",
-    outcome="which ones are clips can't be seen; name them: `clips=[...]`",
+    outcome="the callback can't tell which are clips; name them: `clips=[...]`",
     **PATHWAYS,
 )
 row(SEVERAL, "pathways that would get a fraction of a frame", refused="can't keep this ratio", data=named(
     slow=lambda x: x[:, ::4], video=itself), multigrid={"clips": ["slow", "video"]}, **VIDEO,
-    outcome="2 frames of 8 are less than one on the coarsest grid; use a `long_cycle` with more frames")  # fmt: skip
+    outcome="a clip needs at least one frame; use a `long_cycle` with more frames")  # fmt: skip
 row(SEVERAL, "two views", multigrid={"clips": ["video", "other"]}, **TWO_VIEWS)
 row(
     SEVERAL,
     "two views, unnamed",
     refused="Say which ones are clips",
-    outcome="which ones are clips can't be seen; name them: `clips=[...]`",
+    outcome="the callback can't tell which are clips; name them: `clips=[...]`",
     **TWO_VIEWS,
 )
 row(SEVERAL, "two views in a list", data=of(lambda x, y: ([x, x.flip(-1)], y)), multigrid={"clips": [0]},
@@ -131,7 +131,7 @@ row(
     module=Masked,
     **LONG,
     refused="make the mask in `training_step`",
-    outcome="coarse clips have fewer patches; make it in `training_step`",
+    outcome="coarse clips have fewer patches; make it in `training_step`, as `examples/masked_pretraining.py` does",
 )
 row(SEVERAL, "a stretch, and how many frames are no padding", data=named(
     video=itself, stretch=lambda x: torch.tensor([2, 5]), length=lambda x: 6), **VIDEO,

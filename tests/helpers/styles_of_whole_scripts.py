@@ -96,9 +96,8 @@ SCRIPT: dict[str, Any] = {
     "callbacks": callbacks,
     "trainer": {"logger": True, "max_epochs": EPOCHS, "gradient_clip_val": 1.0, "num_sanity_val_steps": 1},
 }
-PARTS = "module, data module, `ModelCheckpoint`, `EarlyStopping`, `LearningRateMonitor`, resumed"
-row(WHOLE, f"`import lightning as L`: {PARTS}", **SCRIPT)
-row(WHOLE, f"`import pytorch_lightning as pl`: {PARTS}", package="pytorch_lightning", **SCRIPT)
+row(WHOLE, "`import lightning as L`", **SCRIPT)
+row(WHOLE, "`import pytorch_lightning as pl`", package="pytorch_lightning", **SCRIPT)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -17,16 +17,15 @@ from tests.helpers.scripts import check_refused, check_style
 WORKS = {style.id: style for style in STYLES if style.refused is None}
 # Plain scripts, and ways that say something new when they resume.
 SAMPLE = (
-    "Complete scripts: `import lightning as L`: module, data module, `ModelCheckpoint`, `EarlyStopping`, "
-    "`LearningRateMonitor`, resumed",
+    "Complete scripts: `import lightning as L`",
     "Datasets and samples: the dataset is told the epoch in `on_train_epoch_start`",
     "Datasets and samples: draws that no seed sets",
     "Datasets and samples: an `IterableDataset` with `limit_train_batches`",
     "Loaders and samplers: torchdata's `StatefulDataLoader`",
     "Several tensors per sample: SlowFast's pathways",
-    "LR by hand, and schedulers of one's own: a warm-up of 500 steps in `optimizer_step`",
-    "LR by hand, and schedulers of one's own: a scheduler of one's own class, told the epoch",
-    "LR by hand, and schedulers of one's own: a constant, written before each step",
+    "LR by hand, and your own schedulers: a warm-up of 500 steps in `optimizer_step`",
+    "LR by hand, and your own schedulers: your own class of scheduler, told the epoch",
+    "LR by hand, and your own schedulers: a constant, written before each step",
     "LR schedulers: two for one optimizer: by epoch, and every third step",
     "Manual optimization: a teacher that is a moving average of the model",
     "Manual optimization: two optimizers and schedulers, stepped in the last mini-batch of each epoch",

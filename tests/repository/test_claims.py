@@ -81,10 +81,10 @@ def pays():
         f"{max(below):.0f} points below the whole baseline, in {min(times):.0f} to {max(times):.0f} % of its time.",
         f"a training takes {min(row.time for row in long_off):.0f} to {max(row.time for row in long_off):.0f} % of the "
         "baseline's time",
-        f"It ends {lost(paper)} points below the same training without the short cycle; and in as much time (2x epochs) "
-        f"still {lost(longer)} points below.",
-        f"without the short cycle {min(middle):.0f} to {max(middle):.0f} % at half of it, and {off[0].end:.0f} % at its "
-        "end.",
+        f"It ends {lost(paper)} points below the same training without the short cycle; and in as much time (2x "
+        f"epochs) still {lost(longer)} points below.",
+        f"without the short cycle {min(middle):.0f} to {max(middle):.0f} % at half of it, and {off[0].end:.0f} % at "
+        "its end.",
         f"one pass ends {-transformer.below:.0f} points above the baseline, in {transformer.time:.0f} % of its time",
     ]
 
