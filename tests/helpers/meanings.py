@@ -113,7 +113,7 @@ ARGUMENTS = {
 OF_OTHERS = {
     "`current_epoch`, `global_step` in your code": _CLOCK,
     "an LR that your code writes": "refused, unless [`lr_by_hand`](script.md) says that it goes by this run",
-    "`ReduceLROnPlateau`": "epochs of the baseline; its metric may stand still until a coarse phase ends; `fit` says so",
+    "`ReduceLROnPlateau`": "epochs of the baseline; its metric may stand still until a coarse phase ends",
     "timm's `ModelEma`": "as `WeightAveraging`",
     "pruning callbacks of sweeps (Optuna, Ray Tune, W&B)": "epochs of this run: compare the ends of trials, unless all "
     "have one plan",
