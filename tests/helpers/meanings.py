@@ -17,11 +17,14 @@ AS_EVER = ""  # what it does has nothing to do with epochs, steps, grids or the 
 PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
 BEGIN, END = "<!-- made by tests/helpers/meanings.py -->", "<!-- end -->"
 
-_CLOCK = "epochs and steps of this run"
+_CLOCK = "counts epochs and steps of this run"
 _THAWS = "thaws layers at epochs of this run; `fit` says so"
 _AVERAGES = "averages over steps of this run; `fit` says so"
 _STRATEGY = "DDP and FSDP; [DeepSpeed and tensor parallelism](clusters.md) are refused"
 _LENGTH = "the baseline's"
+_TRIES = "tries the baseline's mini-batches"
+_GRIDS = "values differ from grid to grid"
+_DEVICES = "[the LR is not scaled with them](clusters.md)"
 _BATCHES = "mini-batches of the baseline"
 _TIME = "a run that it ends lacks the fine grids; `fit` says so"
 _X = "the x axis is steps of this run; `multigrid/phase` is the phase"
@@ -30,15 +33,15 @@ CALLBACKS = {
     "BackboneFinetuning": _THAWS,
     "BaseFinetuning": _THAWS,
     "BasePredictionWriter": AS_EVER,
-    "BatchSizeFinder": "tries the baseline's mini-batches",
-    "Callback": f"your own: {_CLOCK}",
-    "Checkpoint": f"your own: {_CLOCK}",
-    "DeviceStatsMonitor": "its values differ from grid to grid",
+    "BatchSizeFinder": _TRIES,
+    "Callback": _CLOCK,
+    "Checkpoint": _CLOCK,
+    "DeviceStatsMonitor": _GRIDS,
     "EMAWeightAveraging": _AVERAGES,
     "EarlyStopping": "patience counts in the last phase, in epochs of the baseline; `fit` says so",
     "GradientAccumulationScheduler": "refused",
-    "LambdaCallback": f"your own: {_CLOCK}",
-    "LearningRateFinder": "tries the baseline's mini-batches, so it finds the baseline's LR",
+    "LambdaCallback": _CLOCK,
+    "LearningRateFinder": _TRIES,
     "LearningRateMonitor": "the baseline's LR; `multigrid/lr` is the LR in use",
     "ModelCheckpoint": "epochs of the baseline, steps of this run; monitor a validation, as a training metric compares "
     "coarse grids with fine ones",
@@ -51,7 +54,7 @@ CALLBACKS = {
     "SpikeDetection": "the loss may jump where a phase begins",
     "StochasticWeightAveraging": "refused",
     "TQDMProgressBar": AS_EVER,
-    "ThroughputMonitor": "a window mixes grids, whose samples differ in time and FLOPs",
+    "ThroughputMonitor": _GRIDS,
     "Timer": _TIME,
     "WeightAveraging": _AVERAGES,
 }
@@ -64,8 +67,8 @@ PROFILERS = dict.fromkeys(("Profiler", "AdvancedProfiler", "PassThroughProfiler"
     "XLAProfiler": AS_EVER,
 }
 TUNERS = {
-    "lr_find": "as `LearningRateFinder`",
-    "scale_batch_size": "as `BatchSizeFinder`",
+    "lr_find": _TRIES,
+    "scale_batch_size": _TRIES,
 }
 ARGUMENTS = {
     "accelerator": AS_EVER,
@@ -77,7 +80,7 @@ ARGUMENTS = {
     "default_root_dir": AS_EVER,
     "detect_anomaly": AS_EVER,
     "deterministic": AS_EVER,
-    "devices": "[the LR is not scaled with them](clusters.md)",
+    "devices": _DEVICES,
     "enable_autolog_hparams": AS_EVER,
     "enable_checkpointing": AS_EVER,
     "enable_model_summary": AS_EVER,
@@ -98,12 +101,12 @@ ARGUMENTS = {
     "min_epochs": "epochs of the baseline",
     "min_steps": "steps of the baseline",
     "model_registry": AS_EVER,
-    "num_nodes": "as `devices`",
+    "num_nodes": _DEVICES,
     "num_sanity_val_steps": AS_EVER,
     "overfit_batches": _BATCHES,
     "plugins": AS_EVER,
     "precision": AS_EVER,
-    "profiler": "times differ from grid to grid",
+    "profiler": _GRIDS,
     "reload_dataloaders_every_n_epochs": "refused",
     "strategy": _STRATEGY,
     "sync_batchnorm": "refused on several devices: those with few clips share statistics anyway",
@@ -114,7 +117,7 @@ OF_OTHERS = {
     "`current_epoch`, `global_step` in your code": _CLOCK,
     "an LR that your code writes": "refused, unless [`lr_by_hand`](script.md) says that it goes by this run",
     "`ReduceLROnPlateau`": "epochs of the baseline; its metric may stand still until a coarse phase ends",
-    "timm's `ModelEma`": "as `WeightAveraging`",
+    "timm's `ModelEma`": _AVERAGES,
     "pruning callbacks of sweeps (Optuna, Ray Tune, W&B)": "epochs of this run: compare the ends of trials, unless all "
     "have one plan",
 }
@@ -134,14 +137,15 @@ def lightnings() -> dict[str, tuple[Mapping[str, str], set[str]]]:
 
 def table() -> str:
     """The table, as Markdown: a row for all that have one meaning, without what is as ever."""
-    lines = ["| | under multigrid |", "| --- | --- |"]
+    rows: dict[str, list[str]] = {}
     for said, _ in lightnings().values():
-        meanings: dict[str, list[str]] = {}
         for name, meaning in sorted(said.items()):
-            meanings.setdefault(meaning, []).append(f"`{name}`")
-        rows = sorted((names, meaning) for meaning, names in meanings.items() if meaning != AS_EVER)
-        lines += [f"| {', '.join(names)} | {meaning} |" for names, meaning in rows]
-    return "\n".join([*lines, *(f"| {name} | {meaning} |" for name, meaning in OF_OTHERS.items())])
+            rows.setdefault(meaning, []).append(f"`{name}`")
+    for name, meaning in OF_OTHERS.items():
+        rows.setdefault(meaning, []).append(name)
+    told = sorted((names, meaning) for meaning, names in rows.items() if meaning != AS_EVER)
+    lines = [f"| {', '.join(names)} | {meaning} |" for names, meaning in told]
+    return "\n".join(["| | under multigrid |", "| --- | --- |", *lines])
 
 
 def main() -> None:
