@@ -1,7 +1,6 @@
 """Ready-made Lightning modules for video: the data module, the classifier, its metrics and predictions.
 
-They work with and without multigrid, and import all the other video sub-packages except `prepare`. Begin with
-`datamodule.py`.
+They work with and without multigrid, and import all the other video sub-packages. Begin with `datamodule.py`.
 """
 
 from lightning_multigrid.video.classifier import VideoClassifier

@@ -40,6 +40,7 @@ class Row:
     notes: str = ""
 
 
+HOISTED = "shape", "notes"  # columns
 K400 = 112 / 3.4
 TABLES: dict[str, list[Row]] = {
     "Table 1: cycles (SlowFast R50, Kinetics-400)": [
@@ -108,23 +109,22 @@ TABLES: dict[str, list[Row]] = {
     ],
 }
 NOTES = {
-    "w": "The warm-up keeps its share of the first stage, so it ends at epoch 23.2; the paper does not give its end.",
-    "c": "The paper does not name the two shapes; here the last two, as it takes the last shapes of the long cycle.",
-    "i": "The paper does not name the start of the fast pathway; here random, as it has no pre-trained weights.",
-    "t": "The paper does not give clips per GPU, stride and, at 320 pixels, the short sides of training; here those "
-    "of the default model, and the short sides in proportion.",
+    "w": "The warm-up keeps its share of the first stage and ends at epoch 23.2; the paper does not give its end.",
+    "c": "The paper does not name the two shapes; here they are the last two, as in the long cycle.",
+    "i": "The paper does not name the start of the fast pathway; here it is random.",
+    "t": "The paper does not give clips per GPU, stride and, at 320 pixels, the short sides of training; here they are "
+    "the default model's, the short sides in proportion.",
     "n": "Only the supplement has the exact model; the pooling of keys is that of the published code.",
-    "s": "Only the supplement has warm-up, weight decay, short sides and test; here those of the published code. But "
-    "its test crops the left end of the frame, and this recipe the centre.",
-    "h": "Only the supplement has the recipe; here that of the published code.",
-    "f": "One recipe for the curve; `--trainer.callbacks.epoch_factor=0.5` makes the point at 0.5x. The paper draws "
-    "its points without numbers.",
-    "g": "The paper does not name the shape; here 4B x T/2 x H/sqrt(2) at 4 times the LR, tested on such clips.",
+    "s": "Only the supplement has warm-up, weight decay, short sides and test; here they are those of the published "
+    "code. But its test crops the left end of the frame, and this recipe the centre.",
+    "h": "Only the supplement has the recipe; here it is that of the published code.",
+    "f": "One recipe for the curve: `--trainer.callbacks.epoch_factor=0.5` makes the point at 0.5x.",
+    "g": "The paper does not name the shape; here it is 4B x T/2 x H/sqrt(2) at 4 times the LR, tested on such clips.",
     "o": "The results are in the supplement. Here the LR grows with the clips and the cosine begins after the warm-up. "
-    "In the published code a cosine is not scaled, and by default begins with the training, so its LR is 5 % lower at "
+    "In the published code a cosine is not scaled and by default begins with the training, so its LR is 5 % lower at "
     "epoch 34 and 26 % lower at epoch 220.",
-    "p": "Phases end inside epochs here and at full epochs there (`whole_epochs: true`), and the warm-up there starts "
-    "at an unscaled LR.",
+    "p": "In the published code phases end at full epochs (`whole_epochs: true`), and the warm-up starts at an "
+    "unscaled LR.",
 }
 
 
@@ -168,39 +168,42 @@ def iterations(recipe: str) -> int:
     return sum(Plan(planned, clips).phase_steps)
 
 
+def cells(row: Row) -> dict[str, str]:
+    """What the table says of a row, by column."""
+    values = settings(row.recipe)
+    world = values["trainer.devices"] * values.get("trainer.num_nodes", 1)
+    shape = [values[f"data.init_args.{name}"] for name in ("batch_size", "frames", "size")]
+    return {
+        "row": row.name,
+        "published": row.published,
+        "faster": row.faster,
+        "recipe": f"`{row.recipe}`",
+        "shape": f"{world} x {shape[0]} x {shape[1]} x {shape[2]}, LR {values['model.init_args.lr']:g}",
+        "iterations": "" if "f" in row.notes else f"{iterations(row.recipe):,}",
+        "paper's": "" if row.iterations is None else f"{row.iterations:.1f}k".replace(".0k", "k"),
+        "notes": ", ".join(row.notes),
+    }
+
+
 def tables() -> str:
-    """The tables in Markdown, and the notes below them."""
-    lines = []
+    """The tables in Markdown. A shape or notes that all rows of a table have stand once, below its title."""
+    lines, shared = [], set()
     for title, rows in TABLES.items():
-        percent = "mAP %" if "Charades" in title else "top-1, top-5 %"
-        columns = [
-            "row",
-            f"published: {percent}",
-            "faster",
-            "recipe",
-            "clips, shape, LR",
-            "iterations",
-            "paper's",
-            "notes",
-        ]
-        lines += [f"## {title}", "", f"| {' | '.join(columns)} |", "| " + " | ".join(["---"] * len(columns)) + " |"]
-        for row in rows:
-            values = settings(row.recipe)
-            world = values["trainer.devices"] * values.get("trainer.num_nodes", 1)
-            shape = [values[f"data.init_args.{name}"] for name in ("batch_size", "frames", "size")]
-            cells = [
-                row.name,
-                row.published or "no number",
-                row.faster,
-                f"`{row.recipe}`",
-                f"{world} x {shape[0]} x {shape[1]} x {shape[2]}, LR {values['model.init_args.lr']:g}",
-                "by the factor" if "f" in row.notes else f"{iterations(row.recipe):,}",
-                "" if row.iterations is None else f"{row.iterations:.1f}k".replace(".0k", "k"),
-                ", ".join(row.notes),
-            ]
-            lines.append(f"| {' | '.join(cells)} |")
+        found = [cells(row) for row in rows]
+        values = {name: {row[name] for row in found} for name in found[0]}
+        common = {name for name in values if values[name] == {""} or (name in HOISTED and len(values[name]) == 1)}
+        lines += [f"## {title}", ""]
+        if "shape" in common:
+            lines += [f"All rows: {found[0]['shape']}.", ""]
+        if "notes" in common and found[0]["notes"]:
+            shared |= {*rows[0].notes}
+            lines += [*(NOTES[key] for key in rows[0].notes), ""]
+        columns = [name for name in found[0] if name not in common]
+        lines += [f"| {' | '.join(columns)} |", "| " + " | ".join(["---"] * len(columns)) + " |"]
+        lines += [f"| {' | '.join(row[name] for name in columns)} |" for row in found]
         lines.append("")
-    lines += ["## What is not equal", "", *(f"- **{key}**: {note}" for key, note in NOTES.items())]
+    rest = (f"- **{key}**: {note}" for key, note in NOTES.items() if key not in shared)
+    lines += ["## Notes", "", *rest]
     return "\n".join(lines) + "\n"
 
 

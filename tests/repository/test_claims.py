@@ -100,115 +100,73 @@ def evidence():
     ]
 
 
-DECODERS = {
-    "ours, YUV": "ours, YUV",
-    "torchcodec": "torchcodec exact",
-    "with mappings": "torchcodec, frame mappings",
-    "PySlowFast's way": "pyslowfast",
-    "PyAV from the start": "pyav",
-    "decord": "decord",
-    "OpenCV": "opencv",
-    "ours, without a table": "ours, without a table",
-}
+DECODERS = {"torchcodec": "torchcodec exact", "PySlowFast's way": "pyslowfast", "decord": "decord"}
 
 
 def decoding():
     """Decoders, and the costs of tables."""
-    files = report("decode_real")["files"] | report("decode_made")["files"]
-    rows = [f"| file | MB | ours, ms | {' | '.join(DECODERS)} |"]
-    costs = ["| file | CPU s for a minute of video | bytes for a frame |"]
-    for name, file in files.items():
-        of, table = file["table"], file["costs of its table"]
+    real = report("decode_real")["files"]
+    rows = [f"| file | ours, ms | {' | '.join(DECODERS)} |"]
+    for name, file in real.items():
+        of = file["table"]
         ratios = " | ".join(f"{of[method]['x ours']:.2f}" for method in DECODERS.values())
-        rows.append(f"| {name} | {file['bytes'] / 1e6:.2f} | {of['ours']['mean']:.1f} | {ratios} |")
-        costs.append(f"| {name} | {table['CPU s for a minute of video']:.1f} | {table['bytes per frame']:.0f} |")
+        rows.append(f"| {name} | {of['ours']['mean']:.1f} | {ratios} |")
     gains = [
-        files[f"{name} ordinary"]["table"]["pyslowfast"]["mean"] / files[f"{name} prepared"]["table"]["ours"]["mean"]
+        real[f"{name} ordinary"]["table"]["pyslowfast"]["mean"] / real[f"{name} prepared"]["table"]["ours"]["mean"]
         for name in ("arm_wrestling_340x256", "bikes_640x272")
     ]
-    pays = []
-    for name, file in files.items():
-        if name.endswith("ordinary"):
-            of, ms = file["table"], 1000 * file["costs of its table"]["CPU s to make it"]
-            pays.append(ms / (of["ours, without a table"]["mean"] - of["ours"]["mean"]))
     of_long = report("decode_long")["files"]
     short, long = of_long["bikes_640x272 ordinary"], of_long["bikes_640x272 ordinary, 60 minutes"]
     ms = {method: f"{row['mean']:,.0f}" for method, row in long["table"].items()}
-    table = long["costs of its table"]
     return [
         *rows,
-        *costs,
-        f"A table has paid for itself after {min(pays):.0f} to {max(pays):.0f} clips of the video.",
         f"decoding prepared videos is {min(gains):.0f} to {max(gains):.0f} times as fast as PySlowFast's way on the "
         "originals",
-        f"ours on the prepared ones is {gains[0]:.1f}x and {gains[1]:.1f}x as fast as PySlowFast's way on the "
-        "originals.",
-        f"A clip of bikes_640x272 takes {short['table']['ours']['mean']:.0f} ms, and one of the same video repeated "
-        f"for an hour {ms['ours']} ms; torchcodec takes {ms['torchcodec exact']} ms, or "
-        f"{ms['torchcodec, frame mappings']} with its frame mappings. The table has {table['bytes'] / 1e6:.1f} MB, is "
-        f"unpacked in {table['ms to unpack it']:.1f} ms, and took {table['CPU s to make it']:.0f} s to make.",
+        f"a clip of bikes_640x272 takes {short['table']['ours']['mean']:.0f} ms, one of the same video repeated for an "
+        f"hour {ms['ours']} ms, and there torchcodec takes {ms['torchcodec exact']} ms.",
     ]
 
 
-COUNTED = {"slowfast_r50": "SlowFast", "i3d_r50": "I3D", "i3d_nl_r50": "I3D-NL"}
-FORMATS = {"contiguous": "contiguous", "channels_last_3d": "channels-last"}
-
-
-def counted():
-    """What a step asks of a GPU."""
-    found = report("operations")
-    rows = [
-        f"| {COUNTED[row['model']]} | {FORMATS[row['memory_format']]} | {row['ratio']['bytes']:.3f} | "
-        f"{row['ratio']['operations']:.2f} |"
-        for row in found["rows"]
+def indexing():
+    """What tables cost, and save."""
+    files = report("decode_real")["files"] | report("decode_made")["files"]
+    originals = {name: file for name, file in files.items() if name.endswith("ordinary")}
+    minute = {name: file["costs of its table"]["CPU s for a minute of video"] for name, file in files.items()}
+    small, large = minute["bikes_640x272 ordinary"], minute["1920x1080 ordinary"]
+    slower = [file["table"]["ours, without a table"]["x ours"] for file in originals.values()]
+    prepared, pays = [], []
+    for name, file in originals.items():
+        of, ms = file["table"], 1000 * file["costs of its table"]["CPU s to make it"]
+        prepared.append(of["ours"]["mean"] / files[name.replace("ordinary", "prepared")]["table"]["ours"]["mean"])
+        pays.append(ms / (of["ours, without a table"]["mean"] - of["ours"]["mean"]))
+    return [
+        f"{small:.1f} CPU seconds for a minute of video of 640 x 272, and {large:.0f} of 1920 x 1080: about "
+        f"{240_000 / 6 * small / 3600:.0f} core-hours for 240,000 videos of ten seconds at the smaller size. It has "
+        f"paid for itself after {min(pays):.0f} to {max(pays):.0f} clips of the video.",
+        f"a clip takes {min(slower):.1f} to {max(slower):.1f} times as long",
+        f"from which a clip takes {min(prepared):.1f} to {max(prepared):.0f} times less",
     ]
-    host = [f"{row['operations']} | {row['ms']:.2f} |" for row in found["host"]]
-    return rows + host
 
 
 def speed():
     loops = report("overhead_cpu")["loops"]
     rows = []
     for row in report("loader")["rows"]:
-        methods = "ours", "ours, again", "torchcodec", "pyslowfast"
-        cells = " | ".join(f"{row[f'{method}: clips/CPU s']:.0f}" for method in methods)
+        cells = " | ".join(f"{row[f'{method}: clips/CPU s']:.0f}" for method in ("ours", "torchcodec", "pyslowfast"))
         rows.append(f"| {row['videos']} | {cells} |")
-    _, prepared = report("loader")["rows"]
-    opened, opened_mb, read, read_mb = report("store")["found"].values()
+    prepared = report("loader")["rows"][-1]
+    more = {}
+    for row in report("operations")["rows"]:
+        more.setdefault(row["memory_format"], []).append(row["ratio"]["operations"])
+    contiguous, last = (f"{min(of):.2f} to {max(of):.2f} times" for of in more.values())
     return [
         *decoding(),
-        *counted(),
-        f"opens in {opened:.2f} s and {opened_mb} MB of memory; to read each of them once, in random order, takes "
-        f"{read:.1f} s and {read_mb} MB more.",
+        *indexing(),
         *rows,
-        f"For each CPU second, ours on prepared videos gives "
-        f"{prepared['ours / torchcodec on prepared (CPU)']:.1f}x torchcodec's and "
-        f"{prepared['ours / pyslowfast on prepared (CPU)']:.1f}x PySlowFast's; against theirs on the originals, "
-        f"{prepared['ours / torchcodec on original (CPU)']:.1f}x and "
-        f"{prepared['ours / pyslowfast on original (CPU)']:.1f}x.",
         f"and loading them {prepared['ours / pyslowfast on original (CPU)']:.0f} times.",
         f"Lightning with the callback took {loops['callback_ms_per_step']:.1f} ms more than a bare loop, "
         f"{100 * loops['callback_ratio'] - 100:.1f} % of steps of {loops['step_ms']:.0f} ms",
-    ]
-
-
-def indexing():
-    """What tables cost, and save, as the page for users says it."""
-    files = report("decode_real")["files"] | report("decode_made")["files"]
-    originals = [file for name, file in files.items() if name.endswith("ordinary")]
-    minute = {name: file["costs of its table"]["CPU s for a minute of video"] for name, file in files.items()}
-    small, large = minute["bikes_640x272 ordinary"], minute["1920x1080 ordinary"]
-    slower = [file["table"]["ours, without a table"]["x ours"] for file in originals]
-    prepared = [
-        files[name]["table"]["ours"]["mean"] / files[name.replace("ordinary", "prepared")]["table"]["ours"]["mean"]
-        for name in files
-        if name.endswith("ordinary")
-    ]
-    return [
-        f"It takes {small:.1f} CPU seconds for a minute of video of 640 x 272, and {large:.0f} of 1920 x 1080: about "
-        f"{240_000 / 6 * small / 3600:.0f} core-hours for 240,000 videos of ten seconds at the smaller size.",
-        f"a clip takes {min(slower):.1f} to {max(slower):.1f} times as long",
-        f"from which a clip takes {min(prepared):.1f} to {max(prepared):.0f} times less",
+        f"{contiguous} as many in contiguous memory, and {last} in channels-last memory",
     ]
 
 
@@ -217,11 +175,9 @@ PAGES = {
     "docs/index.md": words_of_grid,
     "docs/evidence.md": evidence,
     "docs/pays.md": pays,
-    "docs/measurements.md": speed,
-    "docs/speed.md": indexing,
+    "docs/speed.md": speed,
 }
-# What is made, and compared, elsewhere; and what a version measured by a script that has gone, with its date.
-ELSEWHERE = re.compile(r"<!-- made by .*?<!-- end -->|^## Measured by version .*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+ELSEWHERE = re.compile(r"<!-- made by .*?<!-- end -->", re.DOTALL)  # what is made, and compared, elsewhere
 
 
 def words(text):
