@@ -242,7 +242,7 @@ def needed_short_side(data: LightningDataModule) -> int:
 def _said(summary: Summary) -> str:
     there = f", {summary.kept:,} were there" if summary.kept else ""
     ratio = f", {summary.bytes / summary.source_bytes:.2f} times the originals" if summary.source_bytes else ""
-    broken = f"; {len(summary.broken):,} broken ones are left out, {summary.report} says why" if summary.broken else ""
+    broken = f"; broken and left out: {len(summary.broken):,}, {summary.report} says why" if summary.broken else ""
     return f"{summary.made:,} videos prepared{there}: {filesize.decimal(summary.bytes)}{ratio}{broken}."
 
 

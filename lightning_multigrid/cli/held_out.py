@@ -32,7 +32,7 @@ def hold_out(manifest: Manifest, rows: Sequence[int]) -> tuple[list[int], list[i
     """Returns rows for training, rows for validation, and how many recordings have some of both.
 
     About a fifth of each class is held out: its smallest recordings, and of these the last by name. A recording is cut
-    only where a class would have nothing to validate, or less than half of its videos to train on.
+    only where a class would have less than a tenth to validate, or less than half of its videos to train on.
     """
     ordered = sorted(rows, key=lambda row: (manifest.path(row), row))
     recordings = _recordings(manifest, ordered)
@@ -49,8 +49,9 @@ def hold_out(manifest: Manifest, rows: Sequence[int]) -> tuple[list[int], list[i
             if taken[label] < share and leaves_half(recording):
                 held.update(recording.rows)
                 taken += recording.labels
-        if share and not taken[label]:
-            held.update([row for row in ordered if manifest.label(row) == label][-share:])
+        if 2 * taken[label] < share:
+            others = [row for row in ordered if manifest.label(row) == label and row not in held]
+            held.update(others[taken[label] - share :])
             taken[label] = share
     if not held:
         raise ManifestError(

@@ -50,6 +50,13 @@ def test_what_can_only_be_cut_is_cut_and_counted(tmp_path):
     assert sum(label == 2 for _, label in train) == 4  # too few to hold any out
 
 
+def test_a_few_videos_beside_a_large_recording_are_not_all_that_validates(tmp_path):
+    names = [(f"{i:02}.mp4", 0) for i in range(20)] + [("another.mp4", 0)]
+    _, val, cut = split(tmp_path, names)
+    assert [name for name, _ in val] == ["17.mp4", "18.mp4", "19.mp4", "another.mp4"]
+    assert cut == 1
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [
