@@ -1,4 +1,4 @@
-"""BatchNorm over sub-mini-batches (Sec. 3.2), shared across ranks with few clips, and re-estimated (precise BatchNorm).
+"""BatchNorm over sub-mini-batches (Sec. 3.2) of one or several ranks; running statistics are averaged or re-estimated.
 
 It imports only torch. Begin with `sub_batchnorm.py`. `across_ranks.py` shares statistics when devices have few clips;
 `population.py` re-estimates them over many mini-batches.

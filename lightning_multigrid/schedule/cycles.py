@@ -135,7 +135,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """One mini-batch of the plan, and all that is known of it. `Plan.epoch` makes it.
+    """A mini-batch of the plan (not an optimizer step), and all that is known of it. `Plan.epoch` makes it.
 
     Args:
         place: Which mini-batch it is.
@@ -145,7 +145,8 @@ class Step:
         sub_batch: Clips that share BN statistics (Sec. 3.2, Batch Normalization).
         baseline_batches: Mini-batches of the baseline for which this one counts: the clips of its phase's base shape
             over the baseline's. A tail of an epoch counts by its clips, but at least for one, as in the baseline.
-        starts_update: Whether it is the first mini-batch of its optimizer step. What follows is of that whole step.
+        starts_update: Whether it is the first mini-batch of its optimizer step. The fields below are equal in all
+            mini-batches of an optimizer step.
         baseline_epoch: The epoch of the baseline, from 0, whose LR it has, before the scale.
         lr_scale: Factor of the baseline's LR (Sec. 3.2, Learning Rate Scaling).
         gradient_scale: Factor of the gradient: below 1 with the tail of an epoch. The gradient is a mean over clips,

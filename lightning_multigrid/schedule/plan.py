@@ -157,8 +157,8 @@ class Plan:
     def _blocks(self, epoch: int) -> Iterator[tuple[int, list[tuple[BatchShape, int]], int]]:
         """An epoch as blocks (phase, mini-batches, times): the mini-batches repeated so many times, block by block."""
         # A block is whole short cycles where they fit into the rest of the phase, else a single optimizer step. So an
-        # epoch has a few blocks per phase, and its steps are counted without making them. All numbers are clips, but
-        # `turn`, the next entry of the short cycle; all cycles have the same length.
+        # epoch has a few blocks per phase, and its steps are counted without making them. `available`, `offset`, `end`
+        # and `of_cycle` count clips; `turn` is the next entry of the short cycle. All cycles have the same length.
         schedule, accumulate = self.schedule, self.accumulate
         last = len(schedule.phases) - 1
         available = self._clips_in(epoch)

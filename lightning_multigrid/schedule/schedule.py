@@ -141,7 +141,7 @@ class MultigridSchedule:
 
     @property
     def epochs(self) -> int:
-        """Epochs of the multigrid training; the last one of a flat plan may be a part of one."""
+        """Epochs of the multigrid training. With `constant_shape`, the last one may be a part of an epoch."""
         return math.ceil(self.phases[-1].end_epoch)
 
     @cached_property
@@ -160,8 +160,8 @@ class MultigridSchedule:
         if self.fine_tuning:
             last = exact(self.baseline.epochs) - starts[-1]
             # The last stage saves iterations by the same factor as the stages before (as published).
-            saved = all_clips / len(shapes) if parts else self._mean_clips(fine)
-            parts.append((len(starts) - 1, fine, last * self._mean_clips(fine) / saved))
+            before = all_clips / len(shapes) if parts else self._mean_clips(fine)  # clips of an iteration
+            parts.append((len(starts) - 1, fine, last * self._mean_clips(fine) / before))
 
         wanted = exact(self.baseline.epochs) * exact(self.epoch_factor)
         # A baseline that `max_steps` ends within an epoch is not rounded: multigrid trainings are compared with it.
