@@ -202,7 +202,7 @@ def _training(videos: int, clip: Mapping[str, Any]) -> dict[str, Any]:
     batches = [shape.clips for shape in shapes if _fits(shape, videos)]
     if not batches:
         raise ManifestError(f"There are {videos} training videos, too few for the large mini-batches of multigrid.")
-    batch, epochs = _length(videos, batches)
+    batch, epochs = _batch_and_epochs(videos, batches)
     every = ceil(epochs / _VALIDATIONS)
     epochs = every * ceil(epochs / every)  # the last one is validated
     # Beside a GPU, two cores are for the main process and for pinning memory; a CPU computes with those that are left.
@@ -224,7 +224,7 @@ def _training(videos: int, clip: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _length(videos: int, batches: Sequence[int]) -> tuple[int, int]:
+def _batch_and_epochs(videos: int, batches: Sequence[int]) -> tuple[int, int]:
     """Returns the clips of a mini-batch, of those that are possible, and the epochs of the baseline."""
     for batch in (batch for batch in batches if batch >= 4):  # BatchNorm of fewer clips is another baseline
         epochs = ceil(_STEPS * batch / videos)

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
-class SharedStatistics(torch.autograd.Function):
+class SharedBatchStatistics(torch.autograd.Function):
     """Statistics of the clips of a group of ranks, and the gradients that flow through the statistics.
 
     `x`, `weight` and `bias` pass through unchanged; a BatchNorm with given statistics follows. Its backward takes the

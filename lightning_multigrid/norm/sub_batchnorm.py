@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from lightning_multigrid.norm.across_ranks import SharedStatistics, neighbours, ranks_needed, world_size
+from lightning_multigrid.norm.across_ranks import SharedBatchStatistics, neighbours, ranks_needed, world_size
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -90,7 +90,7 @@ class _SubBatchNorm(nn.Module):
         weight = x.new_ones(x.shape[1]) if self.weight is None else self.weight
         bias = x.new_zeros(x.shape[1]) if self.bias is None else self.bias
         group = neighbours(ranks_needed(clips, self.sub_batch))
-        x, weight, bias, mean, var, count = SharedStatistics.apply(x, weight, bias, self.eps, group)
+        x, weight, bias, mean, var, count = SharedBatchStatistics.apply(x, weight, bias, self.eps, group)
         output = F.batch_norm(x, mean, var, weight, bias, training=False, eps=self.eps)
         if self.track_running_stats and self.running_mean is not None:
             self._move(mean, var * (count / (count - 1)))
