@@ -27,6 +27,7 @@ class _SubBatchNorm(nn.Module):
 
     sub_batch: int
     _baseline_batches: float = 1.0
+    _own_momentum: float | None  # plain BatchNorm's `momentum`; a compiler may not find that behind the property
     # Its length is the clips of a mini-batch. For each value of a number, `torch.compile` would make a graph.
     _mini_batch: Tensor | None = None
     _for_a_time: bool = False  # then copies and pickles are plain
@@ -61,12 +62,12 @@ class _SubBatchNorm(nn.Module):
     @property
     def momentum(self) -> float | None:
         """Weight of a mini-batch in the running statistics; None for a cumulative average."""
-        own: float | None = self.__dict__["momentum"]
+        own = self._own_momentum
         return own if own is None or self._baseline_batches == 1 else 1 - (1 - own) ** self._baseline_batches
 
     @momentum.setter
     def momentum(self, value: float | None) -> None:
-        self.__dict__["momentum"] = value
+        self._own_momentum = value
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or input.dim() not in self._input_dims:
@@ -382,6 +383,7 @@ def convert_sub_batchnorm(module: Module, clips: int = 8) -> Module:
     for layer in module.modules():
         if (ours := _class_of(layer)) is not None:
             layer.__class__ = ours
+            vars(layer)["_own_momentum"] = vars(layer).pop("momentum")
     set_sub_batch(module, clips)
     return module
 
@@ -430,6 +432,7 @@ def restore_batchnorm(module: Module) -> Module:
             for name in _ADDED & vars(layer).keys():
                 delattr(layer, name)
             layer.__class__ = layer._plain_class  # type: ignore[assignment]
+            vars(layer)["momentum"] = vars(layer).pop("_own_momentum")
     return module
 
 
@@ -437,6 +440,7 @@ def _plain(layer: _SubBatchNorm) -> nn.Module:
     """The layer without the conversion, with the state of a converted one."""
     plain = layer._plain_class.__new__(layer._plain_class)
     vars(plain).update((name, value) for name, value in vars(layer).items() if name not in _ADDED)
+    vars(plain)["momentum"] = vars(plain).pop("_own_momentum")
     return plain
 
 
