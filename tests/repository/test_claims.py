@@ -8,7 +8,7 @@ import re
 import runpy
 from functools import cache
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
 import pytest
 
@@ -61,19 +61,6 @@ def words_of_grid():
     ]
 
 
-def pretraining():
-    """Rows of the table that `benchmarks/tasks/pretraining.py` prints."""
-    rows = {}
-    for file in sorted((RESULTS / "pretraining").glob("*.json")):
-        run = json.loads(file.read_text())
-        rows.setdefault(run["row"], []).append(run)
-    for row, runs in rows.items():
-        ends = [100 * run["top1"] for run in runs]
-        [steps], least = {run["steps"] for run in runs}, min(run["cpu"] for run in runs)
-        spread = f" ± {stdev(ends):.1f}" if len(ends) > 1 else ""
-        yield f"| {row} | {len(runs)} | {mean(ends):.1f}{spread} | {steps:,} | {least:.0f} |"
-
-
 def pays():
     """What each part of the method brings and costs."""
     names = "grid_words", "hard_shapes"
@@ -98,7 +85,6 @@ def pays():
         f"without the short cycle {min(middle):.0f} to {max(middle):.0f} % at half of it, and {off[0].end:.0f} % at "
         "its end.",
         f"one pass ends {-transformer.below:.0f} points above the baseline, in {transformer.time:.0f} % of its time",
-        *pretraining(),
     ]
 
 
