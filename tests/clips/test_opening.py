@@ -92,11 +92,7 @@ class Shown(SimpleNamespace):
         return self.times[frame]
 
 
-@given(
-    st.lists(st.integers(1, 3), min_size=1, max_size=8),
-    st.integers(0, 24),
-    st.integers(1, 24),
-)
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=8), st.integers(0, 24), st.integers(1, 24))
 def test_frames_of_a_variable_rate(lasting, start, seconds):
     """Moments are seconds; where a frame begins and ends, too, so its middle is one or lies between two."""
     times, end = [0, *itertools.accumulate(lasting)], start + seconds

@@ -12,13 +12,7 @@ from torch import Tensor, nn
 
 from lightning_multigrid.clips.batch import BrokenVideo, Clip
 from lightning_multigrid.clips.sampling import ClipSampling, SourceGrid
-from lightning_multigrid.clips.views import (
-    CENTRE,
-    VideoBatch,
-    Views,
-    collate_views,
-    share_frames,
-)
+from lightning_multigrid.clips.views import CENTRE, VideoBatch, Views, collate_views, share_frames
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import read_frames
 from lightning_multigrid.pixels.resample import resample_clips

@@ -633,10 +633,7 @@ def faults(folder: Path) -> dict[str, tuple[Callable[[Path], object], str]]:
         "zeros.mp4": (lambda path: path.write_bytes(bytes(5000)), "no video, or damaged, or cut short"),
         "no_head.mp4": (lambda path: path.write_bytes(whole[1000:]), "no video, or damaged, or cut short"),
         "no_index.mp4": (lambda path: path.write_bytes(no_box), "no video, or damaged, or cut short"),
-        "half.mp4": (
-            lambda path: path.write_bytes(whole[: len(whole) // 2]),
-            "no video, or damaged, or cut short",
-        ),
+        "half.mp4": (lambda path: path.write_bytes(whole[: len(whole) // 2]), "no video, or damaged, or cut short"),
         "half_faststart.mp4": (
             lambda path: path.write_bytes(faststart[: len(faststart) // 2]),
             "cut short: its last packet is not all there",

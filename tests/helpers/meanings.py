@@ -66,10 +66,7 @@ PROFILERS = dict.fromkeys(("Profiler", "AdvancedProfiler", "PassThroughProfiler"
     "SimpleProfiler": AS_EVER,
     "XLAProfiler": AS_EVER,
 }
-TUNERS = {
-    "lr_find": _TRIES,
-    "scale_batch_size": _TRIES,
-}
+TUNERS = {"lr_find": _TRIES, "scale_batch_size": _TRIES}
 ARGUMENTS = {
     "accelerator": AS_EVER,
     "accumulate_grad_batches": "mini-batches of one shape make a step",

@@ -189,10 +189,7 @@ def remuxed(
                 piece.pts, piece.dts = piece.pts + shift, piece.dts + shift
         pieces += own
     out = io.BytesIO()
-    with (
-        _template(sources[0]) as template,
-        av.open(out, "w", format=container, options=muxer or {}) as target,
-    ):
+    with _template(sources[0]) as template, av.open(out, "w", format=container, options=muxer or {}) as target:
         stream: Any = target.add_stream_from_template(template.streams.video[0])
         last = None
         for piece in edit(pieces):

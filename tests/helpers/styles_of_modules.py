@@ -10,16 +10,7 @@ from lightning.pytorch import callbacks as cb
 from torch import nn
 
 from tests.helpers.scripts import Rows
-from tests.helpers.small_scripts import (
-    CLASSES,
-    CLIPS,
-    FRAMES,
-    SIZE,
-    Script,
-    WithValidation,
-    loader,
-    net,
-)
+from tests.helpers.small_scripts import CLASSES, CLIPS, FRAMES, SIZE, Script, WithValidation, loader, net
 from tests.helpers.styles_of_optimizers import Taught
 
 row = Rows()

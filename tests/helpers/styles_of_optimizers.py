@@ -10,13 +10,7 @@ from torch import nn
 from torch.optim import SGD, lr_scheduler
 
 from tests.helpers.scripts import Rows
-from tests.helpers.small_scripts import (
-    BATCH,
-    CLIPS,
-    Script,
-    WithValidation,
-    net,
-)
+from tests.helpers.small_scripts import BATCH, CLIPS, Script, WithValidation, net
 
 row = Rows()
 

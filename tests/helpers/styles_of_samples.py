@@ -9,14 +9,7 @@ from torch import Tensor, nn
 
 from lightning_multigrid.schedule import BatchShape
 from tests.helpers.scripts import Rows
-from tests.helpers.small_scripts import (
-    BATCH,
-    FRAMES,
-    SIZE,
-    Script,
-    of,
-    unpacked,
-)
+from tests.helpers.small_scripts import BATCH, FRAMES, SIZE, Script, of, unpacked
 
 row = Rows()
 

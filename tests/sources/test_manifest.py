@@ -293,11 +293,7 @@ def test_a_clip_has_an_extent(start, end):
 TIMES = st.tuples(st.integers(0, 9), st.integers(1, 9)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 9)), max_size=6),
-    TIMES,
-    TIMES,
-)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 9)), max_size=6), TIMES, TIMES)
 def test_a_stretch_has_the_labels_whose_spans_share_a_moment_with_it(actions, stretch, clip):
     """Spans count from the beginning of the video, as stretches do; clips see nothing outside of theirs."""
     builder = ManifestBuilder("list.csv", "/data", multi_label=True)

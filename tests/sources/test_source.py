@@ -112,10 +112,7 @@ def test_nothing_is_read_before_read(kind: type, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "content"),
-    [
-        (Kinetics, "label,youtube_id,time_start,time_end,split\nrun,aaaaaaaaaaa,1,2,val\n"),
-        (VideoList, "v.mp4 1\n"),
-    ],
+    [(Kinetics, "label,youtube_id,time_start,time_end,split\nrun,aaaaaaaaaaa,1,2,val\n"), (VideoList, "v.mp4 1\n")],
 )
 def test_its_own_classes_come_before_those_of_training(kind: Any, content: str, tmp_path: Path) -> None:
     (tmp_path / "list.csv").write_text(content)
@@ -355,10 +352,7 @@ def test_nothing_is_read_for_a_plan(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_mistake_in_a_source_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for wrong, message in (
-        (
-            source("Kinetics", annotatons="train.csv", videos="train"),
-            "annotatons",
-        ),
+        (source("Kinetics", annotatons="train.csv", videos="train"), "annotatons"),
         (source("Kinetix", annotations="train.csv", videos="train"), "Kinetix"),
     ):
         with pytest.raises(SystemExit) as exit_info:
