@@ -1,13 +1,10 @@
 """Damaged and hostile video files by the thousand: only our errors, no wrong frame by an index, nothing that grows."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random
 import struct
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,18 +28,18 @@ NUMBERS = [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**16, 255, 2**63]
 needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc to measure memory with")
 
 
-def resident() -> int:
+def resident():
     """Bytes of this process in memory, without those that it has let go of and C's library holds back."""
     with suppress(AttributeError):  # other libraries than GNU's
         ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def open_files() -> int:
+def open_files():
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_a_few_bytes_cannot_claim_billions_of_frames(folder: Path) -> None:
+def test_a_few_bytes_cannot_claim_billions_of_frames(folder):
     """FFmpeg would take 24 bytes and more for each of them."""
     path = write_video(folder / "claims.mp4", numbered_frames(20), options=H264)
     data = bytearray(path.read_bytes())
@@ -53,7 +50,7 @@ def test_a_few_bytes_cannot_claim_billions_of_frames(folder: Path) -> None:
         VideoReader(path)
 
 
-def test_a_few_bytes_of_a_fragment_cannot_claim_millions_of_frames(folder: Path) -> None:
+def test_a_few_bytes_of_a_fragment_cannot_claim_millions_of_frames(folder):
     path = write_video(
         folder / "fragment.mp4",
         numbered_frames(20),
@@ -73,16 +70,14 @@ def test_a_few_bytes_of_a_fragment_cannot_claim_millions_of_frames(folder: Path)
             VideoReader(path)
 
 
-def gif(side: int, frames: int) -> bytes:
+def gif(side, frames):
     """One pixel in each frame, and the others as they were."""
     head = b"GIF89a" + struct.pack("<HH", side, side) + b"\x80\0\0" + bytes(6)
     frame = b"!\xf9\4\0\1\0\0\0," + struct.pack("<HHHH", 0, 0, 1, 1) + b"\0\2\2\x44\1\0"
     return head + frames * frame + b";"
 
 
-def test_a_few_bytes_cannot_hold_more_pixels_than_a_file_may_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_few_bytes_cannot_hold_more_pixels_than_a_file_may_have(tmp_path, monkeypatch):
     path = tmp_path / "large.gif"
     path.write_bytes(gif(8190, 90))
     monkeypatch.setattr(limits, "_PIXELS", 1 << 29)
@@ -96,14 +91,14 @@ def test_a_few_bytes_cannot_hold_more_pixels_than_a_file_may_have(
         make_table(path)
 
 
-def test_a_file_cannot_take_more_time_than_its_bytes_allow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_cannot_take_more_time_than_its_bytes_allow(folder, monkeypatch):
     monkeypatch.setattr(limits, "_SECONDS", 0.0)
     monkeypatch.setattr(limits, "_SECONDS_PER_BYTE", 0.0)
     with pytest.raises(VideoError, match=r"takes more than 0 s to decode; a file of \d+ bytes may not"):
         make_table(written(folder, "gop_12.mp4"))
 
 
-def mutate_video(content: bytes, draw: random.Random) -> bytes:
+def mutate_video(content, draw):
     """Damage as of disks, downloads and attackers; half of it in the tables, where it matters most."""
     table = max(content.find(b"moov"), 0)
     kind = draw.random()
@@ -122,7 +117,7 @@ def mutate_video(content: bytes, draw: random.Random) -> bytes:
     return bytes(data)
 
 
-def read_mutations(folder: Path, target: Path, count: int, seed: int) -> Iterator[tuple[int, float]]:
+def read_mutations(folder, target, count, seed):
     """Reads mutated videos. Yields the seed and the CPU seconds that each took."""
     contents = [written(folder, name).read_bytes() for name in SOURCES]
     for number in range(seed, seed + count):
@@ -159,7 +154,7 @@ def test_many_mutated_videos(folder, tmp_path):
     assert open_files() == files
 
 
-def sequential(path: Path) -> list[np.ndarray]:
+def sequential(path):
     """The frames of a damaged file up to the first error, by PyAV alone."""
     frames = []
     with suppress(av.FFmpegError), av.open(str(path)) as container:
@@ -195,7 +190,7 @@ def test_damage_that_makes_no_error_spreads_no_further_than_in_a_sequential_deco
     assert damaged > 10
 
 
-def read_clips(paths: list[Path], count: int) -> None:
+def read_clips(paths, count):
     draw = random.Random(0)
     for number in range(count):
         path = paths[number % len(paths)]
@@ -207,7 +202,7 @@ def read_clips(paths: list[Path], count: int) -> None:
             assert "damaged" in path.name
 
 
-def many_files(folder: Path, tmp_path: Path) -> list[Path]:
+def many_files(folder, tmp_path):
     names = [
         "gop_12.mp4",
         "prepared.mp4",

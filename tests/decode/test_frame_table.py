@@ -1,7 +1,5 @@
 """The table of a file, and what a reader does with one that is wrong, or with a decoder that is."""
 
-from __future__ import annotations
-
 import os
 import random
 from contextlib import suppress
@@ -27,7 +25,7 @@ from tests.helpers.videos import decode_all, number_of, numbered_frames, write_v
 COLUMNS = ("packets", "entries", "checksums", "times", "damaged", "positions", "sizes", "droppable", "clock")
 
 
-def same(table: FrameTable, other: FrameTable) -> bool:
+def same(table, other):
     values = [name for name in FrameTable.__dataclass_fields__ if name not in COLUMNS]
     columns = all(np.array_equal(getattr(table, name), getattr(other, name)) for name in COLUMNS)
     return columns and all(getattr(table, name) == getattr(other, name) for name in values)

@@ -16,11 +16,8 @@ import signal
 import time
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import av
 import numpy as np
@@ -28,8 +25,7 @@ import pytest
 
 from lightning_multigrid.decode import FrameTable, VideoError, VideoReader, make_table
 from lightning_multigrid.pixels import YuvClip
-from tests.helpers.rare_bytes import Matrix
-from tests.helpers.rare_files import CODINGS, Case, cases, sample
+from tests.helpers.rare_files import CODINGS, cases, sample
 from tests.helpers.sampling import sampled
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
@@ -60,11 +56,11 @@ class Truth:
     aspect: float = 1.0
 
     @property
-    def is_whole(self) -> bool:
+    def is_whole(self):
         return not self.error and not self.corrupt and bool(self.times)
 
 
-def decoded(path: Path, truth: Truth) -> Iterator[av.VideoFrame]:
+def decoded(path, truth):
     """Decodes a file from its beginning, by one thread. Errors are noted, and what comes behind them is decoded."""
     try:
         with av.open(f"file:{path}") as container:
@@ -84,7 +80,7 @@ def decoded(path: Path, truth: Truth) -> Iterator[av.VideoFrame]:
         truth.error = truth.error or f"{type(error).__name__}: {error}"
 
 
-def turned(pixels: np.ndarray, matrix: Matrix) -> np.ndarray:
+def turned(pixels, matrix):
     """A stored frame as its display matrix shows it: each pixel is moved to where the matrix says."""
     a, b, c, d = matrix
     y, x = np.mgrid[: pixels.shape[0], : pixels.shape[1]]
@@ -94,11 +90,11 @@ def turned(pixels: np.ndarray, matrix: Matrix) -> np.ndarray:
     return shown
 
 
-def sequential_decode(path: Path, matrix: Matrix = (1, 0, 0, 1)) -> Truth:
+def sequential_decode(path, matrix=(1, 0, 0, 1)):
     """Decodes a file. Its frames go into a file beside it, as RGB of the size of the first."""
-    pictures: list[np.ndarray] = []
+    pictures = []
     truth = Truth([], 0, [], "")
-    size: dict[str, int] = {}
+    size = {}
     for frame in decoded(path, truth):
         size = size or {"width": round(frame.width * truth.aspect), "height": frame.height}
         pixels = frame.reformat(format="rgb24", **size).to_ndarray()
@@ -143,12 +139,12 @@ class Outcome:
 class Judge:
     """Compares what is read of a file with the truth."""
 
-    def __init__(self, path: Path, truth: Truth) -> None:
+    def __init__(self, path, truth):
         self.path, self.truth = path, truth
         saved = path.with_suffix(".npy")
         self.frames = np.load(saved, mmap_mode="r") if saved.exists() else None
 
-    def outcome(self, way: str, indices: Sequence[int], reader: VideoReader, yuv: bool) -> Outcome:
+    def outcome(self, way, indices, reader, yuv):
         try:
             got = (reader.read_yuv if yuv else reader.read)(indices)
             clip = got.rgb().permute(1, 2, 3, 0).numpy() if isinstance(got, YuvClip) else got.numpy()
@@ -170,9 +166,9 @@ class Judge:
         wrong = f"differs by up to {most:.0f}" if most > allowed else ""
         return Outcome(way, tuple(indices), "wrong" if wrong else "right", wrong, checksum)
 
-    def read(self, asked: Sequence[tuple[str, Sequence[int]]]) -> list[Outcome]:
+    def read(self, asked):
         """Reads by one reader for each way, or anew for each request."""
-        outcomes: list[Outcome] = []
+        outcomes = []
         reader, its_way = None, ""
         for way, indices in asked:
             try:
@@ -191,11 +187,11 @@ class Judge:
         return outcomes
 
 
-def table_of(path: Path) -> Path:
+def table_of(path):
     return path.with_suffix(".table")
 
 
-def write_table(path: Path) -> str:
+def write_table(path):
     """Makes the table of a file, and writes it beside that. Returns why there is none, if so."""
     try:
         table_of(path).write_bytes(make_table(path).to_bytes())
@@ -204,7 +200,7 @@ def write_table(path: Path) -> str:
     return ""
 
 
-def in_child(function: Callable[..., Any], *args: Any, seconds: int = 100, **options: Any) -> Any:
+def in_child(function, *args, seconds=100, **options):
     """What a function returns in a fork of this process; a text that says how the fork ended if it did not return."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -225,7 +221,7 @@ def in_child(function: Callable[..., Any], *args: Any, seconds: int = 100, **opt
     return pickle.loads(data) if data and not status else f"the process ended with status {status}"
 
 
-def requests_of(length: int, draw: random.Random, thorough: bool) -> dict[str, Any]:
+def requests_of(length, draw, thorough):
     """What is asked of a file of so many frames, by each way of asking."""
     singles = [[index] for index in range(length)]
     shuffled = draw.sample(singles, length)
@@ -255,7 +251,7 @@ class Report:
     ends: list[str] = field(default_factory=list)
 
 
-def report_on(path: Path, matrix: Matrix, thorough: bool) -> Report:
+def report_on(path, matrix, thorough):
     """Reads a file in all ways, by forks of this process."""
     truth = in_child(sequential_decode, path, matrix)
     if isinstance(truth, str):
@@ -278,7 +274,7 @@ def report_on(path: Path, matrix: Matrix, thorough: bool) -> Report:
     return report
 
 
-def nursery(pipe: Connection) -> None:
+def nursery(pipe):
     """A process that never reads a file itself. Reports on those that it is told of, until there is no more."""
     gc.collect()
     gc.freeze()  # else each fork would copy what its collector touches
@@ -289,12 +285,12 @@ def nursery(pipe: Connection) -> None:
 # The tests
 
 
-def faults_of(case: Case, report: Report) -> list[str]:
+def faults_of(case, report):
     """What is wrong, a line for each way of reading and kind of fault, with one request for each."""
     truth = report.truth
     lenient = case.damaged or not truth.is_whole
     faults = [f"died: {end}" for end in report.ends]
-    groups: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
+    groups = defaultdict(list)
     for outcome in report.outcomes:
         if outcome.verdict in ("wrong", "foreign") or (outcome.verdict == "error" and not lenient):
             groups[outcome.verdict, outcome.way].append(outcome)
@@ -302,7 +298,7 @@ def faults_of(case: Case, report: Report) -> list[str]:
         asked = sum(outcome.way == way for outcome in report.outcomes)
         example = outcomes[0]
         faults.append(f"{verdict}: {way}, {len(outcomes)} of {asked}, e.g. {list(example.indices)} {example.detail}")
-    given: dict[tuple[bool, tuple[int, ...]], set[tuple[str, int]]] = defaultdict(set)
+    given = defaultdict(set)
     for outcome in report.outcomes:
         if outcome.verdict != "undefined":
             given[outcome.way.endswith("yuv"), outcome.indices].add((outcome.verdict, outcome.checksum))
@@ -312,14 +308,12 @@ def faults_of(case: Case, report: Report) -> list[str]:
     return faults
 
 
-def run_matrix(
-    here: Connection, chosen: Sequence[Case], folder: Path, thorough: bool
-) -> tuple[dict[str, list[str]], Counter[str], str]:
+def run_matrix(here, chosen, folder, thorough):
     """Makes files and has them read. Returns the faults of each, counts, and a summary."""
-    faults: dict[str, list[str]] = {}
-    counts: Counter[str] = Counter()
-    tables: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    lines: list[str] = []
+    faults = {}
+    counts = Counter()
+    tables = defaultdict(lambda: defaultdict(Counter))
+    lines = []
     start = time.monotonic()
     for case in chosen:
         path = case.write(folder)
@@ -328,9 +322,9 @@ def run_matrix(
             lines.append(f"not made: {case.name}: {case.reason}")
             continue
         here.send((path, case.matrix, thorough))
-        report: Report = here.recv()
+        report = here.recv()
         found = faults_of(case, report)
-        counted: Counter[str] = Counter(
+        counted = Counter(
             files=1,
             requests=len(report.outcomes),
             wrong=sum(outcome.verdict in ("wrong", "foreign") for outcome in report.outcomes),
@@ -364,7 +358,7 @@ def run_matrix(
 
 
 @pytest.fixture(scope="module")
-def here() -> Iterator[Connection]:
+def here():
     """The pipe to a `nursery`."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
@@ -380,22 +374,22 @@ def here() -> Iterator[Connection]:
 
 
 @pytest.fixture
-def shown(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
-    def show(text: str) -> None:
+def shown(capsys):
+    def show(text):
         with capsys.disabled():
             print("\n" + text)
 
     return show
 
 
-def test_names_are_unique() -> None:
+def test_names_are_unique():
     every = cases()
     assert len({case.name for case in every}) == len(every) >= 400
     assert {case.damaged for case in sample(every, 12)} == {True, False}
 
 
 @pytest.mark.timeout(600)
-def test_a_sample_of_the_matrix(here: Connection, tmp_path: Path, shown: Callable[[str], None]) -> None:
+def test_a_sample_of_the_matrix(here, tmp_path, shown):
     faults, counts, summary = run_matrix(here, sample(cases(), 12), tmp_path, thorough=False)
     shown(summary)
     assert counts["files"] >= 10
@@ -409,9 +403,7 @@ VARIED += ["mpeg2-zeroed-1.ts", "mjpeg-zeroed-1.avi", "h263-zeroed-1.3gp"]
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", sampled(VARIED, "h264-lost_key-0.mp4", "mpeg2-zeroed-1.ts", "mjpeg-zeroed-1.avi"))
-def test_what_is_read_of_a_damaged_file_does_not_depend_on_what_was_read_before(
-    here: Connection, tmp_path: Path, name: str
-) -> None:
+def test_what_is_read_of_a_damaged_file_does_not_depend_on_what_was_read_before(here, tmp_path, name):
     faults, counts, _ = run_matrix(here, [case for case in cases() if case.name == name], tmp_path, thorough=False)
     assert counts["files"] == 1
     assert not faults
@@ -423,7 +415,7 @@ CARE = ["mjpeg-comment_Intel_late.avi", "h264-late_start.mkv", "rv10-gop.rm"]
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", CARE)
-def test_files_that_need_care(here: Connection, tmp_path: Path, name: str) -> None:
+def test_files_that_need_care(here, tmp_path, name):
     faults, counts, _ = run_matrix(here, [case for case in cases() if case.name == name], tmp_path, thorough=False)
     assert counts["files"] == 1
     assert not faults
@@ -443,7 +435,7 @@ WRONG_IN_0_1_0 = {
 
 @pytest.mark.slow  # the files above, and those of `test_a_sample_of_the_matrix`, are the ordinary sample
 @pytest.mark.timeout(600)
-def test_files_that_were_read_wrong(here: Connection, tmp_path: Path) -> None:
+def test_files_that_were_read_wrong(here, tmp_path):
     chosen = [case for case in cases() if case.name in WRONG_IN_0_1_0]
     assert {case.name for case in chosen} == WRONG_IN_0_1_0
     faults, counts, _ = run_matrix(here, chosen, tmp_path, thorough=False)
@@ -457,7 +449,7 @@ REFUSED = {"av1-joined.ivf", "av1-joined_other_size.ivf"}
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_whole_files_of_the_matrix(here: Connection, tmp_path: Path, shown: Callable[[str], None]) -> None:
+def test_whole_files_of_the_matrix(here, tmp_path, shown):
     chosen = [case for case in cases() if not case.damaged]
     faults, counts, summary = run_matrix(here, chosen, tmp_path, thorough=True)
     shown(summary)
@@ -469,13 +461,13 @@ def test_whole_files_of_the_matrix(here: Connection, tmp_path: Path, shown: Call
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_damaged_files_of_the_matrix(here: Connection, tmp_path: Path, shown: Callable[[str], None]) -> None:
+def test_damaged_files_of_the_matrix(here, tmp_path, shown):
     faults, _, summary = run_matrix(here, [case for case in cases() if case.damaged], tmp_path, thorough=True)
     shown(summary)
     assert not faults
 
 
-def test_the_page_on_evidence_states_how_large_the_matrix_is() -> None:
+def test_the_page_on_evidence_states_how_large_the_matrix_is():
     text = (Path(__file__).parents[2] / "docs" / "evidence.md").read_text()
     stated = re.search(r"([\d,]+) files of (\d+) codings .* in (\d+) containers", text, re.DOTALL)
     assert stated is not None

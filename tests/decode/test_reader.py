@@ -1,7 +1,5 @@
 """Every frame is compared with a decode of the whole file by PyAV alone, or with the number drawn into it."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle
@@ -9,7 +7,6 @@ import random
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -48,16 +45,16 @@ from tests.helpers.videos import decode_all, number_of, numbered_frames, write_v
 
 
 @pytest.fixture
-def video(folder: Path) -> Path:
+def video(folder):
     return written(folder, "gop_12.mp4")
 
 
-def opened(path: Path) -> VideoReader:
+def opened(path):
     """A reader with the table that another process would have made."""
     return VideoReader(path, FrameTable.from_bytes(make_table(path).to_bytes()))
 
 
-def assert_reads_as(path: Path, expected: np.ndarray, count: int = 12) -> None:
+def assert_reads_as(path, expected, count=12):
     for reader in (opened(path), VideoReader(path)):
         with reader:
             assert len(reader) == len(expected)
@@ -175,7 +172,7 @@ def test_index_must_be_that_of_a_frame(video, index):
         read_frames(video, [0, index])
 
 
-def edited(source: Path, target: Path, skipped: int, kept: int) -> Path:
+def edited(source, target, skipped, kept):
     """A copy whose edit list leaves out the first frames, and those after the ones kept."""
     data = bytearray(source.read_bytes())
     entry = data.index(b"elst") + 12
@@ -490,7 +487,7 @@ def test_threads_do_not_disturb_each_other(folder):
     paths = [written(folder, name) for name in ("gop_12.mp4", "vp9.webm", "h265_ten_bits.mp4", "mjpeg.avi")]
     expected = {path: decode_all(path) for path in paths}
 
-    def reads_right(seed: int) -> bool:
+    def reads_right(seed):
         path = random.Random(seed).choice(paths)
         indices = random.Random(seed).choices(range(COUNT), k=6)
         return np.array_equal(read_frames(path, indices).numpy(), expected[path][indices])
@@ -533,18 +530,18 @@ def test_odd_names_are_plain_files(video, tmp_path, monkeypatch, name):
         assert number_of(read_frames(path, [33])[0].numpy()) == 33
 
 
-def hls(target: str) -> str:
+def hls(target):
     return f"#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{target}\n#EXT-X-ENDLIST\n"
 
 
-def dash(target: str) -> str:
+def dash(target):
     return f"""<?xml version="1.0"?>
 <MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" mediaPresentationDuration="PT2S"><Period>
 <AdaptationSet mimeType="video/mp4"><Representation id="1" bandwidth="1000" codecs="avc1" width="64" height="48">
 <BaseURL>{target}</BaseURL></Representation></AdaptationSet></Period></MPD>"""
 
 
-def concat(target: str) -> str:
+def concat(target):
     return f"ffconcat version 1.0\nfile '{target}'\n"
 
 
@@ -605,7 +602,7 @@ def test_a_row_of_jpeg_pictures_is_a_video_if_its_name_says_so(tmp_path, suffix)
         VideoReader(picture)
 
 
-def sound(path: Path, *, cover: bool = False) -> None:
+def sound(path, *, cover=False):
     with av.open(str(path), "w", format="mp4") as container:
         stream = container.add_stream("aac", rate=8000)
         if cover:
@@ -620,7 +617,7 @@ def sound(path: Path, *, cover: bool = False) -> None:
         container.mux(stream.encode())
 
 
-def faults(folder: Path) -> dict[str, tuple[Callable[[Path], object], str]]:
+def faults(folder):
     """How to make a faulty file, and what the message has to say of it."""
     whole = written(folder, "gop_12.mp4").read_bytes()  # its index lies behind its pictures
     faststart = written(folder, "faststart.mp4").read_bytes()  # its index lies before them
@@ -710,7 +707,7 @@ def test_titles_need_not_be_utf8(video, tmp_path):
     assert number_of(read_frames(path, [7])[0].numpy()) == 7
 
 
-def huge_picture(name: str, data: bytes) -> bytes:
+def huge_picture(name, data):
     """A video of 80 x 64 pixels made to say that it has 16,000 x 16,000."""
     patched = bytearray(data)
     before, size = {
@@ -795,7 +792,7 @@ def test_no_file_stays_open(folder, tmp_path):
     text = tmp_path / "text.mp4"
     text.write_text("no video\n" * 99)
 
-    def use(rounds: int) -> None:
+    def use(rounds):
         for number in range(rounds):
             read_frames(good[number % 3], [number % COUNT])
             read_frames(bad, [33])

@@ -1,7 +1,5 @@
 """Ways to write the data of a script: rows of `tests/helpers/script_styles.py`."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from collections import namedtuple
@@ -55,19 +53,19 @@ row = Rows()
 DATASETS = "Datasets and samples"
 
 
-def tensors() -> TensorDataset:
+def tensors():
     return TensorDataset(torch.stack([clip(i) for i in range(CLIPS)]), torch.tensor([label(i) for i in range(CLIPS)]))
 
 
 class Fetched(Clips):
-    def __getitems__(self, indices: list[int]) -> list[Any]:
+    def __getitems__(self, indices):
         return [self[index] for index in indices]
 
 
 class Augmented(Clips):
     """Draws from torch, NumPy and `random`."""
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         x, y = super().__getitem__(index)
         x = x + 0.1 * torch.randn(()) + 0.1 * float(np.random.rand()) + 0.1 * random.random()
         return (x.flip(-1) if torch.rand(()) < 0.5 else x), y
@@ -123,28 +121,28 @@ class Told(Clips):
 
     epoch = 0
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         return super().__getitem__((index + 7 * self.epoch) % self.number)
 
 
 class Tells(Script):
-    def on_train_epoch_start(self) -> None:
+    def on_train_epoch_start(self):
         self.trainer.train_dataloader.dataset.epoch = self.current_epoch
 
 
 class TellsAtOnce(Tells):
-    def on_train_start(self) -> None:
+    def on_train_start(self):
         self.on_train_epoch_start()
 
 
 class Private(Clips):
     """Draws from a generator that it holds."""
 
-    def __init__(self, generator: Any, draw: Any) -> None:
+    def __init__(self, generator, draw):
         super().__init__()
         self.generator, self.draw = generator, draw
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         x, y = super().__getitem__(index)
         return x + 0.1 * self.draw(self.generator), y
 
@@ -153,11 +151,11 @@ HIDDEN = random.Random(0)  # which nobody finds
 
 
 class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Any:
+    def __iter__(self):
         return iter(Clips())
 
 
-def first_for_none(samples: list[Any]) -> Any:
+def first_for_none(samples):
     there = [sample for sample in samples if sample is not None]
     return default_collate([there[0] if sample is None else sample for sample in samples])
 
@@ -215,31 +213,31 @@ LOADERS = "Loaders and samplers"
 class Own(Sampler[int]):
     """Goes through the data in an order that depends on the epoch."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         self.number, self.epoch = number, 0
 
-    def set_epoch(self, epoch: int) -> None:
+    def set_epoch(self, epoch):
         self.epoch = epoch
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.number
 
-    def __iter__(self) -> Any:
+    def __iter__(self):
         return iter([(index + 5 * self.epoch) % self.number for index in range(self.number)])
 
 
-def as_dict(samples: list[Any]) -> dict[str, Any]:
+def as_dict(samples):
     clips, labels = default_collate(samples)
     return {"x": clips, "y": labels}
 
 
-def mixed(samples: list[Any]) -> Any:
+def mixed(samples):
     clips, labels = default_collate(samples)
     share = float(torch.rand(()))
     return share * clips + (1 - share) * clips.flip(0), labels
 
 
-def pathways(samples: list[Any]) -> Any:
+def pathways(samples):
     clips, labels = default_collate(samples)
     return [clips[:, :, :1], clips], labels
 
@@ -247,20 +245,20 @@ def pathways(samples: list[Any]) -> Any:
 class Alternating(BatchSampler):
     """Pairs clips of the two halves of the data."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         super().__init__(range(number), BATCH, drop_last=True)
 
-    def __iter__(self) -> Any:
+    def __iter__(self):
         return iter([[index, index + CLIPS // 2] for index in range(CLIPS // 2)])
 
 
 class Balanced(Sampler[int]):
     """Each stretch of as many clips as there are classes has one of each."""
 
-    def __len__(self) -> int:
+    def __len__(self):
         return CLIPS
 
-    def __iter__(self) -> Any:
+    def __iter__(self):
         columns = [torch.randperm(CLIPS // CLASSES) * CLASSES + number for number in range(CLASSES)]
         return iter(torch.stack(columns, dim=1).flatten().tolist())
 
@@ -268,34 +266,34 @@ class Balanced(Sampler[int]):
 class Repeated(Balanced):
     """Draws half of the clips twice."""
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 144
 
-    def __iter__(self) -> Any:
+    def __iter__(self):
         return iter([index % CLIPS for index in torch.randperm(144).tolist()])
 
 
 class Drawn(Balanced):
-    def __init__(self) -> None:
+    def __init__(self):
         self.random = random.Random(1)
 
-    def __iter__(self) -> Any:
+    def __iter__(self):
         return iter(self.random.sample(range(CLIPS), CLIPS))
 
 
 class LoaderOfItsOwn(DataLoader[Any]):
     """Has something of its own, and iterates as its base class does."""
 
-    def describe(self) -> str:
-        return f"{len(self.dataset)} clips"  # type: ignore[arg-type]
+    def describe(self):
+        return f"{len(self.dataset)} clips"
 
 
 class Prefetching(DataLoader[Any]):
-    def __iter__(self) -> Any:
+    def __iter__(self):
         yield from super().__iter__()
 
 
-def stateful() -> Any:
+def stateful():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what its import says of torch
         from torchdata.stateful_dataloader import StatefulDataLoader
@@ -303,16 +301,16 @@ def stateful() -> Any:
     return StatefulDataLoader(Clips(), batch_size=BATCH)
 
 
-def batches() -> Any:
+def batches():
     return DataLoader([(clip(i)[None], torch.tensor([label(i)])) for i in range(CLIPS)], batch_size=None)
 
 
-def resized(samples: list[Any]) -> Any:
+def resized(samples):
     clips, labels = default_collate(samples)
     return nn.functional.interpolate(clips, (FRAMES, SIZE, SIZE)), labels
 
 
-def init_worker(worker: int) -> None:
+def init_worker(worker):
     torch.manual_seed(worker)
 
 
@@ -384,14 +382,14 @@ SOURCES = "Where the loader comes from"
 
 
 class Data(L.LightningDataModule):
-    def train_dataloader(self) -> Any:
+    def train_dataloader(self):
         return loader()
 
 
 class Moved(Data):
     """Normalises on the device."""
 
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+    def on_after_batch_transfer(self, batch, dataloader_idx):
         clips, labels = batch
         return (clips - 0.5) / 0.25, labels
 
@@ -399,7 +397,7 @@ class Moved(Data):
 class Complete(Script):
     """Has its own loader, made from what the Trainer knows."""
 
-    def train_dataloader(self) -> Any:
+    def train_dataloader(self):
         return loader()
 
 

@@ -1,11 +1,7 @@
 """Ways to write samples of several tensors: rows of `tests/helpers/script_styles.py`."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lightning_multigrid.schedule import BatchShape
 from tests.helpers.scripts import Rows
@@ -20,20 +16,20 @@ SEVERAL = "Several tensors per sample"
 LONG = {"shape": BatchShape(BATCH, 2 * FRAMES, SIZE)}  # so that a half of the frames is a whole number on all grids
 
 
-def named(**parts: Any) -> Any:
+def named(**parts):
     """Clips of 8 frames; each part is made from the clip."""
     return of(lambda x, y: {"label": y} | {name: make(x) for name, make in parts.items()}, frames=2 * FRAMES)
 
 
-def trained_on(name: str) -> Any:
+def trained_on(name):
     return unpacked(lambda batch: (batch[name], batch["label"]))
 
 
-def itself(x: Any) -> Any:
+def itself(x):
     return x
 
 
-def bright(x: Any) -> Any:
+def bright(x):
     return x.mean(dim=0) > 0.5
 
 
@@ -112,7 +108,7 @@ row(SEVERAL, "labels of frames", multigrid={"follow": {"labels": "T"}}, **FRAME_
 class Masked(Script):
     """Looks only at the patches of 4 x 4 pixels that the sample chooses."""
 
-    def loss(self, batch: Any) -> Tensor:
+    def loss(self, batch):
         patches = nn.functional.avg_pool3d(self.net[0](batch["video"]), (1, 2, 2)).mean(1).flatten(1)
         return patches[batch["hidden"]].square().mean()
 

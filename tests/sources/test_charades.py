@@ -1,7 +1,6 @@
 """Charades' own files: what is seen when."""
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ ROWS = (
 )
 
 
-def write(folder: Path, rows: str = ROWS, classes: str = CLASSES, header: str = HEADER) -> Path:
+def write(folder, rows=ROWS, classes=CLASSES, header=HEADER):
     (folder / "Charades_v1_classes.txt").write_text(classes)
     (folder / "Charades_v1_train.csv").write_text(header + rows)
     return folder / "Charades_v1_train.csv"
@@ -75,7 +74,7 @@ def test_charades_videos_not_on_disk(tmp_path):
     assert manifest.labels_between(0, 6.0, 7.0) == (8,)
 
 
-def row(actions: str, video: str = "46GP8") -> str:
+def row(actions, video="46GP8"):
     return f"{video},HR43,Kitchen,6,7,Yes,Script.,food,Description.,{actions},24.83\n"
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import os
 import pickle
 from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,18 +11,17 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid.sources.builder import ManifestBuilder, renamed
-from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError
 
 
-def build(rows, **arguments) -> Manifest:
+def build(rows, **arguments):
     builder = ManifestBuilder("list.csv", "/data", **arguments)
     for number, (path, labels) in enumerate(rows, start=1):
         builder.add(path, labels, where=f"line {number}")
     return builder.build()
 
 
-def rows_of(manifest: Manifest) -> list[tuple[str, tuple[int, ...]]]:
+def rows_of(manifest):
     return [(manifest.path(index), manifest.labels(index)) for index in range(len(manifest))]
 
 
@@ -57,13 +55,13 @@ def test_a_row_is_tens_of_bytes():
 
 
 class Rows(Dataset):
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest):
         self.manifest = manifest
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.manifest)
 
-    def __getitem__(self, index: int):
+    def __getitem__(self, index):
         return self.manifest.path(index), self.manifest.label(index)
 
 
@@ -349,7 +347,7 @@ def test_spans_are_for_all_labels_or_for_none():
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Path:
+def disk(tmp_path):
     for name in ("run/a.mp4", "run/b c.mp4", "swim/a.mp4"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()

@@ -6,14 +6,12 @@ import os
 import random
 import re
 import resource
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torchvision.datasets.folder import make_dataset
 
-from lightning_multigrid.sources.manifest import Manifest
 from lightning_multigrid.sources.text import ManifestError
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.annotations import rows_of
@@ -22,7 +20,7 @@ from tests.helpers.mutations import check_rows, mutate, seeds
 
 @pytest.fixture
 def read(tmp_path):
-    def read_content(content: str | bytes, **arguments) -> Manifest:
+    def read_content(content, **arguments):
         path = tmp_path / "list.csv"
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return read_manifest(path, **arguments)
@@ -358,7 +356,7 @@ def test_files_that_may_not_be_read(tmp_path):
         read_manifest(tmp_path / "videos")
 
 
-def touch(folder: Path, *names: str) -> Path:
+def touch(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
@@ -527,7 +525,7 @@ SAMPLES = [
 ]
 
 
-def read_mutated(path: Path, seed: int) -> None:
+def read_mutated(path, seed):
     rng = random.Random(seed)
     path.write_bytes(mutate(rng.choice(SAMPLES), rng))
     try:

@@ -477,7 +477,7 @@ class TestErrors:
             make_trainer(max_epochs=1).fit(VideoClassifier(TinyModel(), CLASSES), batches_of(batch))
 
 
-def test_metrics_are_logged_once_an_epoch() -> None:
+def test_metrics_are_logged_once_an_epoch():
     # In each step, all that was kept so far would be walked through: quadratic in the number of videos.
     class Counting(VideoClassifier):
         logged = 0
