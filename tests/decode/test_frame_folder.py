@@ -1,5 +1,4 @@
 import os
-import random
 import threading
 
 import numpy as np
@@ -7,15 +6,10 @@ import pytest
 import torch
 from PIL import Image
 
-from lightning_multigrid.clips.sampling import ClipSampling
-from lightning_multigrid.clips.video_dataset import VideoDataset, ViewDataset
-from lightning_multigrid.clips.views import Views
 from lightning_multigrid.decode.frame_folder import FrameFolder
 from lightning_multigrid.decode.frame_pixels import Box
 from lightning_multigrid.decode.reader import VideoReader
 from lightning_multigrid.decode.video_file import VideoError
-from lightning_multigrid.loading.requests import ClipRequest
-from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.videos import number_of, numbered_frames, write_video
 
 FRAMES = numbered_frames(12)
@@ -39,11 +33,6 @@ def test_frames_come_back_as_they_were_written(folder):
         clip = video.read([5, 0, 11, 5])
     assert (clip.dtype, clip.shape) == (torch.uint8, (4, 48, 64, 3))
     assert np.array_equal(clip.numpy(), FRAMES[[5, 0, 11, 5]])
-
-
-def test_a_box_is_cut_out(folder):
-    clip = FrameFolder(folder, rate=24).read([3, 4], Box(top=5, left=7, height=20, width=31))
-    assert np.array_equal(clip.numpy(), FRAMES[3:5, 5:25, 7:38])
 
 
 @pytest.mark.parametrize("name", ["{}.png", "video-{:06d}.PNG", "{:03d}.jpg", "{}.jpeg", "{}.webp", "{}.bmp"])
@@ -191,27 +180,6 @@ def test_indices_beyond_the_frames(folder, index):
 def test_boxes_beyond_the_frame(folder, box):
     with pytest.raises(ValueError, match=r"`box` must lie within the frame of 48 x 64 pixels"):
         FrameFolder(folder, rate=24).read([0], Box(*box))
-
-
-# --- In a dataset ---
-
-
-def test_a_dataset_reads_folders_as_it_reads_files(folder, tmp_path):
-    (tmp_path / "list.csv").write_text("video 3\n")
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "with_broken.csv").write_text("broken 1\nvideo 3\n")
-    sampling = ClipSampling(frames=4, size=16, stride=2)
-    data = VideoDataset(read_manifest(tmp_path / "list.csv", frame_rate=24), sampling)
-    clip = data.read_clip(ClipRequest(index=0, frames=4, size=16, seed=7))
-    grid = sampling.draw(length=12, height=48, width=64, frames=4, size=16, rng=random.Random(7))
-    top, left, side, _ = grid.box
-    assert np.array_equal(clip.crop.numpy(), FRAMES[list(grid.indices), top : top + side, left : left + side])
-    assert (clip.labels, clip.broken) == ((3,), ())
-    views = ViewDataset(read_manifest(tmp_path / "with_broken.csv", frame_rate=24), sampling, Views(clips=1))
-    assert (views[1].labels, views[1].broken) == ((3,), ())
-    [broken] = views[0].broken
-    assert broken.path == str(tmp_path / "broken")
-    assert broken.reason.startswith("holds no images")
 
 
 @pytest.mark.parametrize("call", ["scandir", "open"])

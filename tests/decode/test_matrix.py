@@ -338,6 +338,9 @@ CARE = [
     "mjpeg-comment_Intel_late.avi",  # rows from the bottom up, told by one packet
     "h264-late_start.mkv",
     "rv10-gop.rm",  # can't be sought
+    "h264-repeated_times.mkv",
+    "h264-joined_other_size.h264",  # scaled to the size of the first frame
+    "h265-headers_change_once.ts",  # of the second half only the first packet says how it is coded
     # Damaged files whose frames were given or refused by what was read before.
     *("h264-lost_key-0.mp4", "mpeg2-zeroed-1.ts", "mjpeg-zeroed-1.avi"),
 ]
