@@ -61,6 +61,11 @@ CODINGS: dict[str, dict] = {
     "vp8.webm": {"codec": "libvpx", "options": {"g": "12", "cpu-used": "16", "deadline": "realtime"}},
     "vp8.ivf": {"codec": "libvpx", "options": {"g": "12", "cpu-used": "16", "deadline": "realtime"}},
     "vp9.webm": {"codec": "libvpx-vp9", "options": {"g": "12", "cpu-used": "8", "deadline": "realtime"}},
+    "live.webm": {  # tells neither the number of its frames nor a duration
+        "codec": "libvpx-vp9",
+        "options": {"g": "12", "cpu-used": "8", "lag-in-frames": "0"},
+        "container_options": {"live": "1"},
+    },
     "vp9_hidden.webm": {
         "codec": "libvpx-vp9",
         "options": {"g": "30", "auto-alt-ref": "1", "lag-in-frames": "16", "cpu-used": "5"},

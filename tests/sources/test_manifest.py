@@ -1,6 +1,5 @@
 """The packed manifest and its builder: what goes in comes out, nothing leaves the root, and workers share it."""
 
-import dataclasses
 import os
 import pickle
 from multiprocessing.reduction import ForkingPickler
@@ -8,7 +7,6 @@ from multiprocessing.reduction import ForkingPickler
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset
 
 from lightning_multigrid.sources.builder import ManifestBuilder, renamed
 from lightning_multigrid.sources.text import ManifestError
@@ -54,33 +52,11 @@ def test_a_row_is_tens_of_bytes():
     assert len(pickle.dumps(manifest)) < 1000 * (35 + 8 + 8 + 4) + 5000
 
 
-class Rows(Dataset):
-    def __init__(self, manifest):
-        self.manifest = manifest
-
-    def __len__(self):
-        return len(self.manifest)
-
-    def __getitem__(self, index):
-        return self.manifest.path(index), self.manifest.label(index)
-
-
-def test_workers_read_it():
-    loader = DataLoader(Rows(build([("a.mp4", [1]), ("b.mp4", [0])])), None, num_workers=1, collate_fn=tuple)
-    assert list(loader) == [("/data/a.mp4", 1), ("/data/b.mp4", 0)]
-
-
 def test_a_spawned_worker_gets_it_as_shared_memory():
     """It is sent as multiprocessing sends a dataset to a process that it spawns; starting one takes seconds."""
     received = pickle.loads(ForkingPickler.dumps(build([("a.mp4", [1]), ("b.mp4", [0])])))
     assert rows_of(received) == [("/data/a.mp4", (1,)), ("/data/b.mp4", (0,))]
     assert [column.is_shared() for column in received.rows if len(column)] == [True] * 4
-
-
-def test_is_read_only():
-    manifest = build([("a.mp4", [0])])
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        manifest.root = "/"
 
 
 def test_a_builder_may_go_on_after_a_manifest_was_built():

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import ClassVar
 
-import av
 import numpy as np
 import pytest
-import torch
 import yaml
 from lightning.pytorch import Trainer
 from PIL import Image
@@ -165,65 +162,6 @@ def test_kinetics_on_multigrid(tmp_path, seen, capsys):
     assert saved["data"]["init_args"]["val"] == {**data["val"], "init_args": expected}
     main(["fit", "--config", "config.yaml", "--trainer.max_epochs=1"])
     assert sum(len(labels) for _, labels in seen["train"]) == 3 * 12
-
-
-# --- Something-Something V2 ---
-
-TEMPLATES = {"Pulling [something] from left to right": "0", "Pushing [something]": "1"}
-
-
-def write_webm(path):
-    """12 frames that get brighter, dark on the left; as a stream, it tells neither their number nor a duration."""
-    frames = np.zeros((12, 36, 48, 3), np.uint8)
-    frames[:, :, 24:] = 30 + 15 * np.arange(12)[:, None, None, None]
-    live = {"live": "1"}
-    write_video(
-        path, frames, codec="libvpx-vp9", container_options=live, options={"cpu-used": "8", "lag-in-frames": "0"}
-    )
-    with av.open(str(path)) as container:
-        assert (container.streams.video[0].frames, container.duration) == (0, None)
-
-
-def write_something(folder):
-    (folder / "labels").mkdir()
-    (folder / "20bn").mkdir()
-    labels = {template.replace("[", "").replace("]", ""): label for template, label in TEMPLATES.items()}
-    (folder / "labels/labels.json").write_text(json.dumps(labels))
-    for split, numbers in (("train", range(100, 104)), ("validation", range(200, 202))):
-        entries = []
-        for number in numbers:
-            write_webm(folder / f"20bn/{number}.webm")
-            template = list(TEMPLATES)[number % 2]
-            fields = {"label": "pulling a pen", "template": template, "placeholders": ["a pen"]}
-            entries.append({"id": str(number), **fields})
-        (folder / f"labels/{split}.json").write_text(json.dumps(entries))
-    return {
-        split: source(
-            "SomethingSomething", annotations=str(folder / f"labels/{name}.json"), videos=str(folder / "20bn")
-        )
-        for split, name in (("train", "train"), ("val", "validation"))
-    }
-
-
-def test_something_something_by_segments(tmp_path, seen, capsys):
-    data = {**write_something(tmp_path), "sampling": "segments", "flip": False, "batch_size": 2}
-    path = write_config(tmp_path / "ssv2.yaml", 2, data)
-    with pytest.raises(SystemExit) as exit_info:
-        main(["fit", "--config", path, "--trainer.max_epochs=4", "--print_config"])
-    assert exit_info.value.code in (0, None)
-    (tmp_path / "printed.yaml").write_text(capsys.readouterr().out)
-    main(["fit", "--config", "printed.yaml"])
-    assert sorted(torch.cat([labels for _, labels in seen["train"]]).tolist()) == [0] * 8 + [1] * 8
-    assert [labels.tolist() for _, labels in seen["val"]] == [[0, 1]] * 4
-    drawn = set()
-    for clip in torch.cat([clips for clips, _ in seen["train"]]):
-        assert clip[..., :6].mean() < clip[..., -6:].mean()
-        brightest = (clip[..., -4:].mean(dim=(0, 2, 3)) * 0.225 + 0.45) * 255
-        frames = [round((level - 30) / 15) for level in brightest.tolist()]
-        # One frame of each 3 of 12.
-        assert [frame // 3 for frame in frames] == [0, 1, 2, 3]
-        drawn.add(tuple(frames))
-    assert len(drawn) > 4
 
 
 # --- Charades ---
