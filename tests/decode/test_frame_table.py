@@ -187,9 +187,7 @@ def test_a_frame_that_nothing_gives_is_an_error(folder):
     wrong = table.checksums.copy()
     wrong[30] ^= 1
     with VideoReader(path, replace(table, checksums=wrong)) as reader:
-        with pytest.raises(
-            VideoError, match=r"changed: frame 30 of 60 is not the one .* Run `lightning-multigrid index`"
-        ):
+        with pytest.raises(VideoError, match=r"changed: frame 30 of 60 is not the one .* `lightning-multigrid index`"):
             reader.read([29, 30])
         assert number_of(reader.read([29])[0].numpy()) == 29
 

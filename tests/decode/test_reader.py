@@ -21,18 +21,7 @@ from lightning_multigrid.decode.frame_table import FrameTable
 from lightning_multigrid.decode.full_decode import make_table
 from lightning_multigrid.decode.reader import VideoReader, read_frames
 from lightning_multigrid.decode.video_file import VideoError
-from tests.helpers.codings import (
-    CODINGS,
-    COUNT,
-    FRAMES,
-    H264,
-    HEIGHT,
-    WIDTH,
-    damage,
-    real_videos,
-    requests,
-    written,
-)
+from tests.helpers.codings import CODINGS, COUNT, FRAMES, H264, HEIGHT, WIDTH, damage, real_videos, requests, written
 from tests.helpers.field_pictures import SIDE, expected_frames, write_field_pictures
 from tests.helpers.rare_bytes import encoded, mp4_cut, mp4_turned, remuxed, with_exif
 from tests.helpers.rare_files import CODINGS as RARE_CODINGS

@@ -167,9 +167,7 @@ def test_a_video_whose_process_is_killed_is_not_broken_and_an_error(tmp_path, mo
         return killed if job.source.endswith("b.mp4") else own(job)
 
     monkeypatch.setattr(prepare_videos, "transcode", killed)
-    with pytest.raises(
-        OutputError, match=r"1 of 3 videos are neither made nor broken. The first: .*b.mp4: killed twice"
-    ):
+    with pytest.raises(OutputError, match=r"1 of 3 videos are neither made nor broken. .*b.mp4: killed twice"):
         prepare(source, tmp_path / "out", FAST)
     assert not (tmp_path / "out" / "manifest.json").exists()
     monkeypatch.undo()
@@ -199,9 +197,7 @@ def test_too_many_broken_ones_are_an_error_and_the_good_ones_are_there(tmp_path)
     videos(tmp_path / "in", ["a.mp4"])
     (tmp_path / "in" / "list.csv").write_text("a.mp4 0\nb.mp4 1\n")
     source = read_manifest(tmp_path / "in" / "list.csv")
-    with pytest.raises(
-        BrokenVideosError, match=r"1 of the 2 videos can't be used, .* `max_bad_fraction=0.25` .*report.csv"
-    ):
+    with pytest.raises(BrokenVideosError, match=r"1 of the 2 videos can't be used, .*`max_bad_fraction=0.25`.*report"):
         prepare(source, tmp_path / "out", FAST)
     assert len(read_manifest(tmp_path / "out")) == 1
     with pytest.raises(BrokenVideosError, match="1 of the 1 videos can't be used"):

@@ -68,7 +68,7 @@ def test_kinetics_other_splits_have_the_ids_of_train(kinetics, name, rows):
 def test_kinetics_without_the_training_split(kinetics):
     (kinetics / "train.csv").unlink()
     with pytest.raises(
-        ManifestError, match=r"holds the split 'val', .*train\.csv does not exist\. Put .*, or give `classes`"
+        ManifestError, match=r"the split 'val', .*train\.csv does not exist\. Put .*, or give `classes`"
     ):
         Kinetics(kinetics / "val.csv", "/k400/val").read()
 

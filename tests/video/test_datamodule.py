@@ -249,9 +249,7 @@ def test_lists_lead_out_of_the_root_only_where_allowed(folder, tmp_path):
 def test_labels_beyond_the_classes_of_training_are_refused(folder):
     write_list(folder / "beyond.csv", ["20_0.mp4 7"])
     data = VideoDataModule(folder / "good.csv", folder / "beyond.csv", **TINY)
-    with pytest.raises(
-        ValueError, match=r"`val` .*beyond.csv.* labels up to 7, but there are 3 classes.*`num_classes`"
-    ):
+    with pytest.raises(ValueError, match=r"`val` .*beyond.csv.* labels up to 7, but .* 3 classes.*`num_classes`"):
         data.setup("fit")
     VideoDataModule(folder / "good.csv", folder / "beyond.csv", num_classes=8, **TINY).setup("fit")
 
