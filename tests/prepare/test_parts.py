@@ -1,8 +1,6 @@
 """Parts, and a `prepare` after them, make what one machine makes, to the byte, whatever happens on the way."""
 
-import signal
 import threading
-import time
 
 import pytest
 
@@ -10,7 +8,7 @@ from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.sources.video_list import read_manifest
 from tests.helpers.codings import damage
-from tests.helpers.preparing import FAST, contents, start, videos
+from tests.helpers.preparing import FAST, contents, videos
 
 
 @pytest.fixture(scope="module")
@@ -107,16 +105,3 @@ def test_parts_go_on_at_once_and_the_rest_waits_for_them(source, tmp_path):
         go_on.set()
         first.join()
     assert prepare(source, tmp_path, FAST, max_bad_fraction=0.5).made == 0
-
-
-@pytest.mark.slow
-def test_a_killed_part_holds_nothing_and_leaves_nothing(source, whole, tmp_path):
-    run = start(source.origin, tmp_path, part="1/2")
-    while not (tmp_path / "lock").exists() and run.poll() is None:
-        time.sleep(0.01)
-    time.sleep(0.1)
-    run.send_signal(signal.SIGKILL)
-    run.communicate()
-    prepare(source, tmp_path, FAST, part="1/2")
-    prepare(source, tmp_path, FAST, max_bad_fraction=0.5)
-    assert contents(tmp_path) == whole
