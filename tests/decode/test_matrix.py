@@ -34,24 +34,28 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 
 @dataclass
 class Truth:
-    """What PyAV alone makes of a file.
+    """What PyAV alone makes of a file; `benchmarks/compare_readers.py` asks it, too.
 
     Args:
-        frames: How many come out, also behind an error.
-        damage: The first error, or that FFmpeg marks a frame as corrupt; or nothing.
-        undefined: Numbers of frames that are other pixels for who keeps the frames before them. Of a damaged picture
+        times: Of all frames that come out, also of those behind an error.
+        sure: How many of them come out before an error.
+        corrupt: Numbers of those that FFmpeg marks.
+        error: The first error, or nothing.
+        undefined: Numbers of those that are other pixels for who keeps the frames before them. Of a damaged picture
             some decoders leave parts as they were in memory that they use again.
         aspect: Width of a pixel in heights of it.
     """
 
-    frames: int = 0
-    damage: str = ""
+    times: list[int | None]
+    sure: int
+    corrupt: list[int]
+    error: str
     undefined: set[int] = field(default_factory=set)
     aspect: float = 1.0
 
     @property
     def is_whole(self):
-        return bool(self.frames) and not self.damage
+        return not self.error and not self.corrupt and bool(self.times)
 
 
 def decoded(path, truth):
@@ -67,11 +71,11 @@ def decoded(path, truth):
                 try:
                     frames = packet.decode()
                 except av.FFmpegError as error:
-                    truth.damage = truth.damage or str(error)
+                    truth.error = truth.error or str(error)
                     continue
                 yield from frames
     except (av.FFmpegError, IndexError, AttributeError) as error:
-        truth.damage = truth.damage or f"{type(error).__name__}: {error}"
+        truth.error = truth.error or f"{type(error).__name__}: {error}"
 
 
 def turned(pixels, matrix):
@@ -86,13 +90,14 @@ def turned(pixels, matrix):
 
 def sequential_decode(path, matrix):
     """Decodes a file. Its frames go into a file beside it, as RGB of the size of the first."""
-    pictures, truth, size = [], Truth(), {}
+    pictures, truth, size = [], Truth([], 0, [], ""), {}
     for frame in decoded(path, truth):
         size = size or {"width": round(frame.width * truth.aspect), "height": frame.height}
         if frame.is_corrupt:
-            truth.damage = truth.damage or "a corrupt frame"
+            truth.corrupt.append(len(pictures))
         pictures.append(turned(frame.reformat(format="rgb24", **size).to_ndarray(), matrix))
-    truth.frames = len(pictures)
+        truth.times.append(frame.pts)
+        truth.sure += not truth.error
     held = list(decoded(path, truth))
     for place, (frame, picture) in enumerate(zip(held, pictures, strict=False)):
         if not np.array_equal(turned(frame.reformat(format="rgb24", **size).to_ndarray(), matrix), picture):
@@ -135,8 +140,8 @@ class Judge:
 
     def verdict(self, reader, way, indices):
         """Of a request, with what is wrong, and the checksum of the pixels."""
-        if len(reader) != self.truth.frames:
-            return "wrong", f"{len(reader)} frames instead of {self.truth.frames}"
+        if len(reader) != len(self.truth.times):
+            return "wrong", f"{len(reader)} frames instead of {len(self.truth.times)}"
         got = (reader.read_yuv if way.endswith("yuv") else reader.read)(indices)
         clip = got.rgb().permute(1, 2, 3, 0).numpy() if isinstance(got, YuvClip) else got.numpy()
         most = 0.0
@@ -235,14 +240,14 @@ def report_on(path, matrix, thorough):
     """Reads a file in all ways, by forks of this process."""
     truth = in_child(sequential_decode, path, matrix)
     if isinstance(truth, str):
-        return Report(Truth(damage=truth))
+        return Report(Truth([], 0, [], truth))
     report = Report(truth)
     if reason := in_child(write_table, path):
         report.outcomes.append(Outcome("table", (), "error", reason))
         return report
     judge = Judge(path, truth)
     # At least one frame is asked for, to see that what FFmpeg can't open is an error.
-    requests = requests_of(max(truth.frames, 1), random.Random(path.name), thorough)
+    requests = requests_of(max(len(truth.times), 1), random.Random(path.name), thorough)
     for ways in ("random", "ascending", "descending", "anew"), ("own table",), ("yuv",), ("first",), ("first yuv",):
         asked = [(way, indices) for way in ways for indices in requests[way]]
         for group in [[one] for one in asked] if ways[0].startswith("first") else [asked]:

@@ -1,14 +1,12 @@
 """Where our recipes differ from the published configs and scripts that they follow: a table of `docs/paper.md`.
 
-    python -m tests.helpers.recipe_sources            # prints the table
-    python -m tests.helpers.recipe_sources --write    # puts it into the page
+`python -m tests.helpers.recipe_sources` writes it.
 
 Ours are read from `examples/recipes`; those of the sources are copied by hand from the files that are named. Multigrid
 recipes are their baselines with a callback, and rows of the paper without a published config are in the page's other
 tables.
 """
 
-import argparse
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -178,15 +176,6 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/paper.md")
-    if not parser.parse_args().write:
-        print(table(), end="")
-        return
+if __name__ == "__main__":
     before, _, rest = PAGE.read_text().partition(MARKS[0])
     PAGE.write_text(before + MARKS[0] + table() + MARKS[1] + rest.partition(MARKS[1])[2])
-
-
-if __name__ == "__main__":
-    main()
