@@ -15,92 +15,52 @@ KINETICS = {
     "MULTIGRID": {"SHORT_CYCLE": True, "LONG_CYCLE": True},
     "TRAIN": {"DATASET": "kinetics", "BATCH_SIZE": 64, "EVAL_PERIOD": 10, "ENABLE": True},
     "DATA": {
-        "PATH_TO_DATA_DIR": "lists",
-        "NUM_FRAMES": 32,
-        "SAMPLING_RATE": 2,
-        "TRAIN_JITTER_SCALES": [256, 320],
-        "TRAIN_CROP_SIZE": 224,
-        "TEST_CROP_SIZE": 256,
-        "INPUT_CHANNEL_NUM": [3, 3],
+        "PATH_TO_DATA_DIR": "lists", "NUM_FRAMES": 32, "SAMPLING_RATE": 2, "TRAIN_JITTER_SCALES": [256, 320],
+        "TRAIN_CROP_SIZE": 224, "TEST_CROP_SIZE": 256, "INPUT_CHANNEL_NUM": [3, 3],
     },
     "SLOWFAST": {"ALPHA": 4, "BETA_INV": 8, "FUSION_KERNEL_SZ": 7},
     "RESNET": {"DEPTH": 50},
     "SOLVER": {
-        "BASE_LR": 0.1,
-        "LR_POLICY": "steps_with_relative_lrs",
-        "LRS": [1, 0.1, 0.01, 0.001, 0.0001, 0.00001],
-        "STEPS": [0, 94, 154, 196],
-        "MAX_EPOCH": 239,
+        "BASE_LR": 0.1, "LR_POLICY": "steps_with_relative_lrs", "LRS": [1, 0.1, 0.01, 0.001, 0.0001, 0.00001],
+        "STEPS": [0, 94, 154, 196], "MAX_EPOCH": 239, "WARMUP_EPOCHS": 34.0, "WARMUP_START_LR": 0.01,
         "WEIGHT_DECAY": "1e-4",  # YAML reads `1e-4` as text
-        "WARMUP_EPOCHS": 34.0,
-        "WARMUP_START_LR": 0.01,
     },
     "MODEL": {"NUM_CLASSES": 400, "ARCH": "slowfast", "LOSS_FUNC": "cross_entropy", "DROPOUT_RATE": 0.5},
     "BN": {"USE_PRECISE_STATS": True, "NUM_BATCHES_PRECISE": 100},
-    "NUM_GPUS": 8,
-    "RNG_SEED": 0,
-    "SOME_NEW_KEY": 3,
-}
+    "NUM_GPUS": 8, "RNG_SEED": 0, "SOME_NEW_KEY": 3,
+}  # fmt: skip
 # The numbers of the published config of MViTv2-S on Kinetics-400.
 MVIT = {
     "TRAIN": {"DATASET": "kinetics", "BATCH_SIZE": 16, "EVAL_PERIOD": 10},
     "DATA": {"NUM_FRAMES": 16, "SAMPLING_RATE": 4, "TEST_CROP_SIZE": 224, "USE_OFFSET_SAMPLING": True},
     "MVIT": {
-        "USE_ABS_POS": False,
-        "REL_POS_SPATIAL": True,
-        "REL_POS_TEMPORAL": True,
-        "DEPTH": 16,
-        "NUM_HEADS": 1,
-        "EMBED_DIM": 96,
-        "PATCH_KERNEL": "(3, 7, 7)",
-        "DROPPATH_RATE": 0.2,
-        "CLS_EMBED_ON": True,
-        "DIM_MUL": [[1, 2.0], [3, 2.0], [14, 2.0]],
-        "DIM_MUL_IN_ATT": True,
-        "RESIDUAL_POOLING": True,
+        "USE_ABS_POS": False, "REL_POS_SPATIAL": True, "REL_POS_TEMPORAL": True, "DEPTH": 16, "NUM_HEADS": 1,
+        "EMBED_DIM": 96, "PATCH_KERNEL": "(3, 7, 7)", "DROPPATH_RATE": 0.2, "CLS_EMBED_ON": True,
+        "DIM_MUL": [[1, 2.0], [3, 2.0], [14, 2.0]], "DIM_MUL_IN_ATT": True, "RESIDUAL_POOLING": True,
     },
     "AUG": {
-        "ENABLE": True,
-        "NUM_SAMPLE": 2,
-        "AA_TYPE": "rand-m7-n4-mstd0.5-inc1",
-        "RE_PROB": 0.25,
-        "COLOR_JITTER": 0.4,
+        "ENABLE": True, "NUM_SAMPLE": 2, "AA_TYPE": "rand-m7-n4-mstd0.5-inc1", "RE_PROB": 0.25, "COLOR_JITTER": 0.4,
     },
     "MIXUP": {"ENABLE": True, "ALPHA": 0.8, "CUTMIX_ALPHA": 1.0, "LABEL_SMOOTH_VALUE": 0.1},
     "SOLVER": {
-        "ZERO_WD_1D_PARAM": True,
-        "BASE_LR_SCALE_NUM_SHARDS": True,
-        "CLIP_GRAD_L2NORM": 1.0,
-        "BASE_LR": 0.0001,
-        "COSINE_AFTER_WARMUP": True,
-        "COSINE_END_LR": "1e-6",
-        "WARMUP_START_LR": "1e-6",
-        "WARMUP_EPOCHS": 30.0,
-        "LR_POLICY": "cosine",
-        "MAX_EPOCH": 200,
-        "WEIGHT_DECAY": 0.05,
-        "OPTIMIZING_METHOD": "adamw",
+        "ZERO_WD_1D_PARAM": True, "BASE_LR_SCALE_NUM_SHARDS": True, "CLIP_GRAD_L2NORM": 1.0, "BASE_LR": 0.0001,
+        "COSINE_AFTER_WARMUP": True, "COSINE_END_LR": "1e-6", "WARMUP_START_LR": "1e-6", "WARMUP_EPOCHS": 30.0,
+        "LR_POLICY": "cosine", "MAX_EPOCH": 200, "WEIGHT_DECAY": 0.05, "OPTIMIZING_METHOD": "adamw",
     },
     "MODEL": {"NUM_CLASSES": 400, "ARCH": "mvit", "LOSS_FUNC": "soft_cross_entropy", "DROPOUT_RATE": 0.5},
     "NUM_GPUS": 8,
-}
-SMALL = {
-    "TRAIN": {"BATCH_SIZE": 8},
-    "SOLVER": {"MAX_EPOCH": 4},
-    "MODEL": {"ARCH": "i3d", "NUM_CLASSES": 10},
-    "NUM_GPUS": 2,
-}
+}  # fmt: skip
+SMALL = {"TRAIN": {"BATCH_SIZE": 8}, "SOLVER": {"MAX_EPOCH": 4}, "MODEL": {"ARCH": "i3d", "NUM_CLASSES": 10}}
+SMALL["NUM_GPUS"] = 2
 
 
 def changed(config, **sections):
     """A config with some values of some sections replaced; a value for no section replaces it."""
-    return {
-        **config,
-        **{
-            name: {**config.get(name, {}), **values} if isinstance(values, dict) else values
-            for name, values in sections.items()
-        },
-    }
+
+    def replaced(name, values):
+        return {**config.get(name, {}), **values} if isinstance(values, dict) else values
+
+    return config | {name: replaced(name, values) for name, values in sections.items()}
 
 
 def translated(tmp_path, config):
