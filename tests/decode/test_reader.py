@@ -23,10 +23,10 @@ from lightning_multigrid.decode.reader import VideoReader, read_frames
 from lightning_multigrid.decode.video_file import VideoError
 from tests.helpers.codings import CODINGS, COUNT, FRAMES, H264, HEIGHT, WIDTH, damage, real_videos, requests, written
 from tests.helpers.field_pictures import SIDE, expected_frames, write_field_pictures
-from tests.helpers.rare_bytes import encoded, mp4_cut, mp4_turned, remuxed, with_exif
+from tests.helpers.rare_bytes import encoded, mp4_cut, remuxed, with_exif
 from tests.helpers.rare_files import CODINGS as RARE_CODINGS
 from tests.helpers.sampling import sampled
-from tests.helpers.videos import decode_all, number_of, numbered_frames, write_video
+from tests.helpers.videos import decode_all, mp4_turned, number_of, numbered_frames, write_video
 
 
 @pytest.fixture

@@ -368,13 +368,6 @@ def mp4_cut(data: bytes, skipped: int, kept: int, rate: int = 25) -> bytes:
     return mp4_edited(data, {b"elst": edit})
 
 
-def mp4_turned(data: bytes, matrix: Matrix, one: int = 1) -> bytes:
-    """With a display matrix a, b, c, d, times `one`, in its track header; ISO/IEC 14496-12, 8.3.2."""
-    a, b, c, d = (value * (1 << 16) // one for value in matrix)
-    rows = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
-    return mp4_edited(data, {b"tkhd": lambda own: own[:40] + rows + own[76:]})
-
-
 def with_exif(orientation: int) -> Callable[[list[Piece]], Iterable[Piece]]:
     """Puts the notes of a camera into JPEG pictures: its maker, and how it was held."""
     notes = struct.pack("<HHHIHHHHI4sI", 2, 0x112, 3, 1, orientation, 0, 0x10F, 2, 4, b"abc", 0)

@@ -26,7 +26,6 @@ from tests.helpers.rare_bytes import (
     in_matroska,
     mp4_cut,
     mp4_of_two_kinds,
-    mp4_turned,
     once,
     remuxed,
     with_exif,
@@ -34,6 +33,7 @@ from tests.helpers.rare_bytes import (
     without_packets,
     without_units,
 )
+from tests.helpers.videos import mp4_turned
 
 _SUFFIXES = {
     "asf": "wmv", "hevc": "h265", "matroska": "mkv", "mpeg": "mpg", "mpeg1video": "m1v", "mpeg2video": "m2v",

@@ -160,11 +160,9 @@ def first_for_none(samples):
     return default_collate([there[0] if sample is None else sample for sample in samples])
 
 
-row(
-    DATASETS,
-    "samples that are None, replaced in `collate_fn`",
-    data=lambda: loader(Clips(lambda x, y: (x, y) if y else None), collate_fn=first_for_none, shuffle=False),
-)
+row(DATASETS, "samples that are None, replaced in `collate_fn`",
+    data=lambda: loader(Clips(lambda x, y: (x, y) if y else None), shuffle=False,
+                        collate_fn=first_for_none))  # fmt: skip
 row(DATASETS, "the dataset is told the epoch in `on_train_epoch_start`", module=Tells, data=lambda: loader(Told()),
     resumes=False, outcome="Lightning calls this hook only at the start of an epoch")  # fmt: skip
 row(DATASETS, "the dataset is told the epoch in `on_train_start`, too", module=TellsAtOnce,
@@ -173,31 +171,20 @@ row(DATASETS, "its own `random.Random`",
     data=lambda: loader(Private(random.Random(1), lambda generator: generator.random())))  # fmt: skip
 row(DATASETS, "its own NumPy generator",
     data=lambda: loader(Private(np.random.default_rng(1), lambda generator: generator.random())))  # fmt: skip
-row(
-    DATASETS,
-    "its own torch generator",
-    data=lambda: loader(Private(torch.Generator().manual_seed(1), lambda one: torch.rand((), generator=one))),
-)
+row(DATASETS, "its own torch generator",
+    data=lambda: loader(Private(torch.Generator().manual_seed(1),
+                                lambda one: torch.rand((), generator=one))))  # fmt: skip
 row(DATASETS, "draws that no seed sets", resumes=False,
     data=lambda: loader(Private(None, lambda _: HIDDEN.random())))  # fmt: skip
 row(DATASETS, "clips of int64", data=of(lambda x, y: ((255 * x).long(), y)), refused="only uint8 and floating point",
     module=unpacked(lambda b: (b[0] / 255, b[1])), outcome="integers can't be resized; convert them")  # fmt: skip
-row(
-    DATASETS,
-    "frames folded into the channels",
-    data=of(lambda x, y: (x.flatten(0, 1), y)),
+row(DATASETS, "frames folded into the channels", data=of(lambda x, y: (x.flatten(0, 1), y)),
     module=unpacked(lambda b: (b[0].unflatten(1, (3, FRAMES)), b[1])),
     refused="may be an image or the frames of a clip",
-    outcome="frames and channels can't be told apart; fold them in the module",
-)
-row(
-    DATASETS,
-    "a clip of two axes",
-    data=of(lambda x, y: (x.flatten(1), y)),
-    refused="must hold a clip",
+    outcome="frames and channels can't be told apart; fold them in the module")  # fmt: skip
+row(DATASETS, "a clip of two axes", data=of(lambda x, y: (x.flatten(1), y)), refused="must hold a clip",
     module=unpacked(lambda b: (b[0].unflatten(2, (FRAMES, SIZE, SIZE)), b[1])),
-    outcome="it has no frames or pixels; return C x T x H x W",
-)
+    outcome="it has no frames or pixels; return C x T x H x W")  # fmt: skip
 row(DATASETS, "an `IterableDataset` with `limit_train_batches`", data=lambda: DataLoader(Stream(), batch_size=BATCH),
     trainer={"limit_train_batches": CLIPS // BATCH}, resumes=False)  # fmt: skip
 row(DATASETS, "an `IterableDataset` without a length", data=lambda: DataLoader(Stream(), batch_size=BATCH),
@@ -337,20 +324,13 @@ row(LOADERS, "SlowFast's pathways made in `collate_fn`", data=lambda: loader(col
 row(LOADERS, "`batch_size=1`", data=lambda: loader(batch_size=1), shape=BatchShape(1, FRAMES, SIZE))
 row(LOADERS, "`batch_sampler=BatchSampler(...)`",
     data=lambda: DataLoader(Clips(), batch_sampler=BatchSampler(RandomSampler(Clips()), BATCH, False)))  # fmt: skip
-row(
-    LOADERS,
-    "your own `BatchSampler`",
-    data=lambda: DataLoader(Clips(), batch_sampler=Alternating(CLIPS)),
+row(LOADERS, "your own `BatchSampler`", data=lambda: DataLoader(Clips(), batch_sampler=Alternating(CLIPS)),
     refused="has batches of its own",
-    outcome="the plan decides how many clips a mini-batch has; use a `sampler`",
-)
-row(
-    LOADERS,
-    "a list of batches",
+    outcome="the plan decides how many clips a mini-batch has; use a `sampler`")  # fmt: skip
+row(LOADERS, "a list of batches",
     data=lambda: DataLoader(Clips(), batch_sampler=[[i, i + 1] for i in range(0, CLIPS, 2)]),
     refused="has batches of its own",
-    outcome="the plan decides how many clips a mini-batch has; use a `sampler`",
-)
+    outcome="the plan decides how many clips a mini-batch has; use a `sampler`")  # fmt: skip
 row(
     LOADERS, "a sampler with more clips than the data", data=lambda: loader(shuffle=None, sampler=Repeated()), clips=144
 )
@@ -363,13 +343,8 @@ row(LOADERS, "a `DistributedSampler`",
     data=lambda: loader(shuffle=None, sampler=DistributedSampler(Clips(), num_replicas=1, rank=0)))  # fmt: skip
 row(LOADERS, "`timeout=60`", data=lambda: loader(num_workers=1, timeout=60))
 row(LOADERS, "a subclass of `DataLoader`", data=lambda: LoaderOfItsOwn(Clips(), batch_size=BATCH, shuffle=True))
-row(
-    LOADERS,
-    "a `DataLoader` with its own `__iter__`",
-    data=lambda: Prefetching(Clips(), batch_size=BATCH),
-    refused="iterates in its own way",
-    outcome="its work would be lost; use a hook or `collate_fn`",
-)
+row(LOADERS, "a `DataLoader` with its own `__iter__`", data=lambda: Prefetching(Clips(), batch_size=BATCH),
+    refused="iterates in its own way", outcome="its work would be lost; use a hook or `collate_fn`")  # fmt: skip
 row(LOADERS, "torchdata's `StatefulDataLoader`", data=stateful, needs="torchdata")
 row(LOADERS, "resizes in `collate_fn`", data=lambda: loader(collate_fn=resized), refused="collate_fn",
     outcome="that undoes the grid; resize in the dataset")  # fmt: skip

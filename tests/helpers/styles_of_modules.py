@@ -118,12 +118,8 @@ row(CALLBACKS, "`Timer`", **with_callback(lambda: cb.Timer("01:00:00:00")))
 row(CALLBACKS, "`LambdaCallback`", **with_callback(lambda: cb.LambdaCallback(on_train_start=lambda *_: None)))
 row(CALLBACKS, "looks at the training loader", **with_callback(Peek))
 row(CALLBACKS, "computes progress from `estimated_stepping_batches`", **with_callback(Progress))
-row(
-    CALLBACKS,
-    "`LearningRateMonitor`",
-    trainer={"logger": True},
-    **with_callback(lambda: cb.LearningRateMonitor("step")),
-)
+row(CALLBACKS, "`LearningRateMonitor`", trainer={"logger": True},
+    **with_callback(lambda: cb.LearningRateMonitor("step")))  # fmt: skip
 row(CALLBACKS, "`EMAWeightAveraging`", **with_callback(lambda: cb.EMAWeightAveraging(decay=0.9)))
 row(CALLBACKS, "`BackboneFinetuning`", module=Halves, multigrid={"lr_by_hand": "run"}, resumes=False, lr=False,
     outcome="thaws at an epoch of this run; Lightning leaves the backbone frozen when it resumes later",

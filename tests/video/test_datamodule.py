@@ -223,13 +223,6 @@ def test_several_labels_are_zeros_and_ones_of_all_classes(folder):
     assert module.seen["val"][0][1].tolist() == [[1, 0, 1, 0, 0], [0, 1, 0, 0, 0]]
 
 
-def test_relative_paths_start_from_the_root(folder, tmp_path):
-    write_list(tmp_path / "list.csv", ["220_0.mp4 0"])
-    module = Recorder()
-    quiet_trainer().validate(module, VideoDataModule(val=tmp_path / "list.csv", root=folder, **TINY), verbose=False)
-    assert shown_label(module.seen["val"][0][0][0]) == 2
-
-
 @pytest.mark.parametrize("arguments", [{"root": "/videos"}, {"multi_label": True}, {"allow_outside_root": True}])
 def test_arguments_that_no_source_takes_are_refused(tree, arguments):
     with pytest.raises(ValueError, match=r"is for lists and folders, and none is given, so it has no effect\. Give it"):
