@@ -66,10 +66,8 @@ COARSE, FINE = BatchShape(16, 4, 16), BatchShape(2, 8, 32)
 
 
 def forecast(flops=(100, 800), seconds=None, **arguments):
-    of_clip = {COARSE.clip: flops[0], FINE.clip: flops[1]}
-    return Forecast(
-        SCHEDULE, of_clip, {shape: StepCost(known) for shape, known in (seconds or {}).items()}, **arguments
-    )
+    costs = {shape: StepCost(known) for shape, known in (seconds or {}).items()}
+    return Forecast(SCHEDULE, {COARSE.clip: flops[0], FINE.clip: flops[1]}, costs, **arguments)
 
 
 def test_seconds_of_other_shapes_follow_from_flops():

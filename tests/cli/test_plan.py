@@ -66,9 +66,8 @@ class Record(L.Callback):
 
 
 def planned(videos, module, host, data, *, callback=None, clips=VIDEOS, world=1):
-    return preview(
-        callback or MultigridCallback(), host, module, data, clips=clips, world=world, configured_world=world
-    )
+    callback = callback or MultigridCallback()
+    return preview(callback, host, module, data, clips=clips, world=world, configured_world=world)
 
 
 CONFIGS = {
@@ -115,9 +114,8 @@ def test_planned_steps_of_two_devices_are_those_of_the_fit(videos, tmp_path):
     of_module = {"schedule": "steps", "milestones": [1.4, 2.2]}
     data = data_of(videos, batch_size=1)
     plan = planned(videos, classifier(**of_module), trainer(max_epochs=3), data, world=2)
-    host = trainer(
-        MultigridCallback(seed=0), StepsOfRank(tmp_path), strategy=ddp_of_this_process(), devices=2, max_epochs=3
-    )
+    callbacks = MultigridCallback(seed=0), StepsOfRank(tmp_path)
+    host = trainer(*callbacks, strategy=ddp_of_this_process(), devices=2, max_epochs=3)
     host.fit(classifier(**of_module), datamodule=data)
     assert [int((tmp_path / f"rank{rank}").read_text()) for rank in range(2)] == [sum(plan.steps)] * 2
 

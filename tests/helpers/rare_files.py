@@ -338,9 +338,8 @@ def _pictures() -> Iterator[Case]:
         yield _case("h264", container, "headers_repeated", _x264(repeat_headers=1, bframes=2))
         yield _case("h265", container, "open_gop", _b("h265", open=1))
         yield _case("h265", container, "radl", CODINGS["h265"].having(**{"x265-params": f"{_X265}:open-gop=0:radl=2"}))
-        yield _case(
-            "h265", container, "interlaced", CODINGS["h265"].having(**{"x265-params": f"{_X265}:interlace=tff"})
-        )
+        fields = CODINGS["h265"].having(**{"x265-params": f"{_X265}:interlace=tff"})
+        yield _case("h265", container, "interlaced", fields)
     for codec, container in _each({"mpeg2": "mpegts mpeg mp4 avi", "mpeg4": "avi mp4 matroska"}):
         yield _case(codec, container, "interlaced", _b(codec).having(flags="+ildct+ilme", top=1))
         yield _case(codec, container, "closed_gop", _b(codec).having(flags="+cgop", sc_threshold=1000000000))
@@ -561,9 +560,7 @@ def _by_encoder(text: bytes, container: str, once_only: bool) -> bytes:
     at = data.index(b"Lavc")
     own = data[at : data.index(b"\0", at)]
     data = data.replace(own, text.ljust(len(own))[: max(len(own), len(text))])
-    return remuxed(
-        [data], container, without_units(lambda unit: unit[0] == 0xB2) if once_only else lambda pieces: pieces
-    )
+    return remuxed([data], container, *[without_units(lambda unit: unit[0] == 0xB2)] * once_only)
 
 
 # The main codecs, and damage that befalls them.

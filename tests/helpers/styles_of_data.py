@@ -331,9 +331,8 @@ row(LOADERS, "a list of batches",
     data=lambda: DataLoader(Clips(), batch_sampler=[[i, i + 1] for i in range(0, CLIPS, 2)]),
     refused="has batches of its own",
     outcome="the plan decides how many clips a mini-batch has; use a `sampler`")  # fmt: skip
-row(
-    LOADERS, "a sampler with more clips than the data", data=lambda: loader(shuffle=None, sampler=Repeated()), clips=144
-)
+row(LOADERS, "a sampler with more clips than the data", clips=144,
+    data=lambda: loader(shuffle=None, sampler=Repeated()))  # fmt: skip
 row(LOADERS, "`RandomSampler` with fewer clips than the data", clips=64,
     data=lambda: loader(shuffle=None, sampler=RandomSampler(Clips(), num_samples=64)))  # fmt: skip
 row(LOADERS, "a balanced sampler", data=lambda: loader(shuffle=None, sampler=Balanced()))

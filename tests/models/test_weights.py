@@ -135,9 +135,7 @@ def test_names_are_those_of_the_other_library(factory, naming, digest):
     with torch.device("meta"):
         state = factory().state_dict()
     table = name_tables(state)[naming]
-    lines = sorted(
-        table if naming == "Caffe2" else (f"{name} {tuple(state[own].shape)}" for name, own in table.items())
-    )
+    lines = sorted(table if naming == "Caffe2" else (f"{n} {tuple(state[own].shape)}" for n, own in table.items()))
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] == digest
 
 

@@ -56,9 +56,8 @@ def test_of_several_that_share_a_folder_one_works_and_the_others_wait(tmp_path, 
         return ""
 
     monkeypatch.setattr(module, "index_videos", slow)
-    threads = [
-        threading.Thread(target=index_in_subprocess, args=(paths_of(source), tmp_path / "tables")) for _ in range(3)
-    ]
+    given = paths_of(source), tmp_path / "tables"
+    threads = [threading.Thread(target=index_in_subprocess, args=given) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:

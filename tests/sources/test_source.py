@@ -190,9 +190,7 @@ def write_charades(folder, videos):
         (folder / f"Charades_v1_{split}.csv").write_text(header + rows)
     rate = {} if videos == "Charades_v1" else {"frame_rate": 24}
     return {
-        split: source(
-            "Charades", annotations=str(folder / f"Charades_v1_{name}.csv"), videos=str(folder / videos), **rate
-        )
+        split: source("Charades", annotations=f"{folder}/Charades_v1_{name}.csv", videos=f"{folder}/{videos}", **rate)
         for split, name in (("train", "train"), ("val", "test"))
     }
 
@@ -200,9 +198,8 @@ def write_charades(folder, videos):
 @pytest.mark.parametrize("videos", sampled(["Charades_v1", "Charades_v1_rgb"], "Charades_v1_rgb"))
 def test_charades_labels_of_what_is_shown_in_training_and_of_the_video_in_validation(tmp_path, seen, videos):
     data = {**write_charades(tmp_path, videos), "stride": 4}
-    main(
-        ["fit", "--config", write_config(tmp_path / "charades.yaml", 157, data, loss="bce"), "--trainer.max_epochs=12"]
-    )
+    path = write_config(tmp_path / "charades.yaml", 157, data, loss="bce")
+    main(["fit", "--config", path, "--trainer.max_epochs=12"])
     found = set()
     for clips, labels in seen["train"]:
         for clip, row in zip(clips, labels, strict=True):
@@ -262,9 +259,8 @@ def test_splits_of_different_classes_are_refused(tmp_path):
 
 def test_nothing_is_read_for_a_plan(tmp_path, capsys):
     callback = {"class_path": "lightning_multigrid.MultigridCallback"}
-    path = write_config(
-        tmp_path / "c.yaml", 400, {"train": kinetics(tmp_path, "train")}, [callback], schedule="constant"
-    )
+    data = {"train": kinetics(tmp_path, "train")}
+    path = write_config(tmp_path / "c.yaml", 400, data, [callback], schedule="constant")
     main(["plan", "--config", path])
     captured = capsys.readouterr()
     assert "fewer iterations" in " ".join(captured.out.split())

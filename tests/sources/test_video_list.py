@@ -373,9 +373,7 @@ def test_a_folder_per_class(tmp_path):
 
 
 def test_a_folder_per_class_is_torchvisions(tmp_path):
-    names = [
-        f"{kind}/{part}v{index}.mp4" for kind in ("b c", "a", "Z") for part in ("", "x/", "x/y/") for index in range(3)
-    ]
+    names = [f"{c}/{part}v{i}.mp4" for c in ("b c", "a", "Z") for part in ("", "x/", "x/y/") for i in range(3)]
     manifest = read_manifest(touch(tmp_path, *names))
 
     ids = {name: label for label, name in enumerate(manifest.classes)}

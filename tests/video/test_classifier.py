@@ -199,9 +199,8 @@ class TestOptimizer:
         """Two steps of one weight, written out."""
         model = nn.Sequential(nn.Flatten(), nn.Linear(3, 2, bias=False))
         nn.init.constant_(model[1].weight, 0.5)
-        classifier = VideoClassifier(
-            model, 2, schedule="constant", lr=0.2, momentum=0.5, nesterov=True, weight_decay=0.1
-        )
+        recipe = {"lr": 0.2, "momentum": 0.5, "nesterov": True, "weight_decay": 0.1}
+        classifier = VideoClassifier(model, 2, schedule="constant", **recipe)
         clip, label = torch.ones(1, 3, 1, 1, 1), torch.zeros(1, dtype=torch.long)
         make_trainer(max_steps=2, max_epochs=-1).fit(classifier, batches_of((clip, label), (clip, label)))
 
@@ -302,10 +301,9 @@ class TestMetrics:
         (logged,) = make_trainer().validate(VideoClassifier(model, CLASSES), loader, verbose=False)
         logits, labels = numpy_logits(model, loader)
         log_probabilities = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        losses = [-row[int(k)] for row, k in zip(log_probabilities, labels, strict=True)]
         assert logged == {
-            "val/loss": pytest.approx(
-                -np.mean([row[int(k)] for row, k in zip(log_probabilities, labels, strict=True)]), rel=1e-5
-            ),
+            "val/loss": pytest.approx(np.mean(losses), rel=1e-5),
             "val/top1": pytest.approx(numpy_top(logits, labels, 1)),
             "val/top5": pytest.approx(numpy_top(logits, labels, 5)),
         }
@@ -317,11 +315,10 @@ class TestMetrics:
         logits, labels = numpy_logits(model, loader)
         present = [index for index in range(CLASSES) if index != 2]
         losses = np.log1p(np.exp(-logits)) * labels + np.log1p(np.exp(logits)) * (1 - labels)
+        precisions = [numpy_average_precision(logits[:, index], labels[:, index]) for index in present]
         assert logged == {
             "test/loss": pytest.approx(losses.mean(), rel=1e-5),
-            "test/map": pytest.approx(
-                np.mean([numpy_average_precision(logits[:, index], labels[:, index]) for index in present])
-            ),
+            "test/map": pytest.approx(np.mean(precisions)),
         }
 
     def test_top5_of_five_classes_would_always_be_1(self):

@@ -467,9 +467,8 @@ def test_prepared_videos_need_no_tables(source, monkeypatch):
 
 def test_the_last_incomplete_mini_batch_is_kept_or_dropped(folder):
     for drop_last, sizes in ((False, [5, 5, 2]), (True, [5, 5])):
-        data = VideoDataModule(
-            folder / "good.csv", folder / "good.csv", **{**TINY, "batch_size": 5}, drop_last=drop_last
-        )
+        options = {**TINY, "batch_size": 5, "drop_last": drop_last}
+        data = VideoDataModule(folder / "good.csv", folder / "good.csv", **options)
         module = fit(data)
         assert [len(labels) for _, labels in module.seen["train"]] == sizes
         assert [len(labels) for _, labels in module.seen["val"]] == [5, 5, 2]
