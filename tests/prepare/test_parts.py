@@ -7,7 +7,6 @@ import pytest
 from lightning_multigrid.decode.video_file import BrokenVideosError
 from lightning_multigrid.prepare.prepare_videos import prepare
 from lightning_multigrid.sources.video_list import read_manifest
-from tests.helpers.codings import damage
 from tests.helpers.preparing import FAST, contents, videos
 
 
@@ -63,17 +62,6 @@ def test_a_broken_source_that_was_repaired_joins(tmp_path):
     prepare(source, tmp_path / "out", FAST, part="2/2")
     summary = prepare(source, tmp_path / "out", FAST)
     assert (summary.made, summary.kept, summary.broken) == (0, 3, {})
-
-
-def test_damaged_videos_are_there_only_if_they_are_to_be_kept(tmp_path):
-    source = videos(tmp_path / "in", ["a.mp4", "b.mp4"])
-    path = tmp_path / "in" / "b.mp4"
-    damage(path, path, packet=5)
-    for keep in (False, True):
-        for part in ("1/2", "2/2"):
-            prepare(source, tmp_path / "out", FAST, part=part, keep_damaged=keep)
-        merged = prepare(source, tmp_path / "out", FAST, keep_damaged=keep, max_bad_fraction=0.5)
-        assert (merged.made, merged.kept) == (0, 1 + keep)
 
 
 @pytest.mark.parametrize("part", ["0/4", "5/4", "x", "", "1/0", "1/4/2", "-1/4", "1.0/4", "1/" + "9" * 5000])

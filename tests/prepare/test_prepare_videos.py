@@ -196,19 +196,6 @@ def test_a_second_run_does_what_is_missing_only(tmp_path):
     assert prepare(source, tmp_path / "out", Encoding(preset="ultrafast", crf=30)).made == 3  # other settings
 
 
-def test_a_source_that_was_repaired_joins_the_others(tmp_path):
-    videos(tmp_path / "in", ["a.mp4", "b.mp4"])
-    good = (tmp_path / "in" / "b.mp4").read_bytes()
-    (tmp_path / "in" / "b.mp4").write_bytes(good[:500])
-    (tmp_path / "in" / "list.csv").write_text("a.mp4 0\nb.mp4 1\n")
-    source = read_manifest(tmp_path / "in" / "list.csv")
-    assert len(prepare(source, tmp_path / "out", FAST, max_bad_fraction=0.5).broken) == 1
-    (tmp_path / "in" / "b.mp4").write_bytes(good)
-    summary = prepare(source, tmp_path / "out", FAST)
-    assert (summary.made, summary.kept, summary.broken) == (1, 1, {})
-    assert first_numbers(read_manifest(tmp_path / "out")) == [0, 20]
-
-
 def test_nothing_is_written_outside_the_output_folder(tmp_path):
     videos(tmp_path / "in", ["a.mp4", "b.mp4"])
     (tmp_path / "in" / "list.csv").write_text(

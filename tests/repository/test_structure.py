@@ -111,13 +111,6 @@ def test_a_sub_package_imports_what_the_table_says(package):
 # --- Public names ---
 
 
-def test_only_an_init_says_what_is_public():
-    """A module would say it a second time; what is private there begins with an underscore."""
-    for package in PACKAGES:
-        for path in modules(package):
-            assert "__all__" not in path.read_text(), f"{path} has an `__all__`"
-
-
 def test_public_names_are_there():
     for name in lightning_multigrid.__all__:
         assert getattr(lightning_multigrid, name).__name__ == name

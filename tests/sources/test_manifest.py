@@ -236,28 +236,6 @@ def test_what_cannot_be_a_root(root):
         ManifestBuilder("list.csv", root)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 9)), max_size=6),
-    st.integers(0, 9),
-    st.integers(1, 9),
-)
-def test_labels_between_are_those_that_share_a_moment(actions, start, length):
-    """Moments are thirds of a second: an action and a clip are sets of them."""
-    builder = ManifestBuilder("list.csv", "/data", multi_label=True)
-    builder.add("before", [0], spans=[(0.0, 9.0)], where="row 1")
-    builder.add("a", [label for label, _, _ in actions], spans=[(s / 3, e / 3) for _, s, e in actions], where="row 2")
-    builder.add("after", [1], spans=[(0.0, 9.0)], where="row 3")
-
-    clip = set(range(start, start + length))
-    expected = {label for label, first, end in actions if clip & set(range(first, end))}
-
-    assert builder.build().labels_between(1, start / 3, (start + length) / 3) == tuple(sorted(expected))
-
-
-def test_a_label_without_a_span_holds_throughout():
-    assert build([("a", [2])]).labels_between(0, 100.0, 101.0) == (2,)
-
-
 @pytest.mark.parametrize(("start", "end"), [(1.0, 1.0), (2.0, 1.0), (0.0, float("nan"))])
 def test_a_clip_has_an_extent(start, end):
     with pytest.raises(ValueError, match=rf"`end` must come after `start`, got {start} to {end} s"):
@@ -286,7 +264,8 @@ def test_a_stretch_has_the_labels_whose_spans_share_a_moment_with_it(actions, st
     assert manifest.labels(1) == tuple(sorted(set(labels)))
 
 
-def test_a_label_without_a_span_is_that_of_the_whole_stretch():
+def test_a_label_without_a_span_is_that_of_the_whole_video_or_stretch():
+    assert build([("a", [2])]).labels_between(0, 100.0, 101.0) == (2,)
     builder = ManifestBuilder("list.csv", "/data")
     builder.add("a", [2], stretch=(1, 2), where="row 1")
     assert builder.build().labels(0) == builder.build().labels_between(0, 1.9, 3) == (2,)
