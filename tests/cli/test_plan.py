@@ -28,6 +28,8 @@ from tests.helpers.sampling import sampled
 from tests.helpers.tiny import trainer
 from tests.helpers.videos import numbered_frames, write_video
 
+pytestmark = pytest.mark.usefixtures("_unrehearsed")
+
 ROOT = Path(__file__).parents[2]
 VIDEOS = 45
 

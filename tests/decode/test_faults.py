@@ -78,12 +78,12 @@ def gif(side, frames):
 
 def test_a_few_bytes_cannot_hold_more_pixels_than_a_file_may_have(tmp_path, monkeypatch):
     path = tmp_path / "large.gif"
-    path.write_bytes(gif(8190, 90))
-    monkeypatch.setattr(limits, "_PIXELS", 1 << 29)
+    path.write_bytes(gif(4090, 90))
+    monkeypatch.setattr(limits, "_PIXELS", 1 << 27)
     monkeypatch.setattr(limits, "_PIXELS_PER_BYTE", 1 << 16)
     with pytest.raises(VideoError, match=r"holds more than \d+ pixels in 2090 bytes; a file of that size may not"):
         VideoReader(path)
-    path.write_bytes(gif(819, 700))  # a tenth of the pixels in a tenfold file
+    path.write_bytes(gif(409, 700))  # a tenth of the pixels in a tenfold file
     assert len(VideoReader(path)) == 700
     monkeypatch.setattr(full_decode, "MAX_PACKETS", 699)
     with pytest.raises(VideoError, match="holds more than 699 packets"):
