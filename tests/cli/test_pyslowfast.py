@@ -91,7 +91,6 @@ def _costs_nothing(monkeypatch):
 
 def test_a_translated_multigrid_config_has_the_phases_that_pyslowfast_publishes(tmp_path, capsys):
     schedule = plan(tmp_path, translated(tmp_path, KINETICS), capsys)
-
     ends = [phase["end_epoch"] for phase in schedule["phases"]]
     assert ends == [73, 110, 142, 158, 205, 228, 248, 259, 291, 308, 322, 329, 358]
     assert schedule["baseline"] == {"clips": 8, "frames": 32, "size": 224, "epochs": 239.0}
@@ -100,7 +99,6 @@ def test_a_translated_multigrid_config_has_the_phases_that_pyslowfast_publishes(
 def test_every_number_of_a_recipe_is_carried_over(tmp_path):
     text = translated(tmp_path, KINETICS)
     tree = yaml.safe_load(text)
-
     assert tree["seed_everything"] == 0
     assert (tree["trainer"]["devices"], tree["trainer"]["num_nodes"], tree["trainer"]["max_epochs"]) == (8, 1, 239)
     recipe = tree["model"]["init_args"]
@@ -127,7 +125,6 @@ def test_every_number_of_a_recipe_is_carried_over(tmp_path):
 @pytest.mark.usefixtures("_costs_nothing")
 def test_without_multigrid_the_baseline_is_translated(tmp_path, capsys):
     text = translated(tmp_path, changed(KINETICS, MULTIGRID={"SHORT_CYCLE": False, "LONG_CYCLE": False}))
-
     assert "The baseline as it is" in text
     [callback] = yaml.safe_load(text)["trainer"]["callbacks"]
     assert callback["class_path"] == "lightning_multigrid.MultigridCallback.baseline"
@@ -164,7 +161,6 @@ def test_the_batch_statistics_of_a_baseline_are_those_of_the_config(norm, expect
 )
 def test_cycles_are_as_the_config_has_them(cycles, epochs, grids, tmp_path, capsys):
     schedule = plan(tmp_path, translated(tmp_path, changed(KINETICS, MULTIGRID=cycles)), capsys)
-
     assert schedule["epochs"] == epochs
     assert {(s["frames"], s["size"]) for phase in schedule["phases"] for s in phase["short_cycle"]} == grids
 
@@ -207,7 +203,6 @@ def test_charades_and_something_something_read_their_own_lists(tmp_path, capsys)
     assert (tree["model"]["init_args"]["loss"], tree["model"]["init_args"]["view_fusion"]) == ("bce", "max")
     assert tree["trainer"]["callbacks"][0]["init_args"] == {"path": "weights.pkl"}
     assert plan(tmp_path, text, capsys)["epochs"] == 358
-
     ssv2 = changed(KINETICS, TRAIN={"DATASET": "ssv2"}, DATA={"RANDOM_FLIP": False, "INV_UNIFORM_SAMPLE": True})
     tree = yaml.safe_load(text := translated(tmp_path, ssv2))
     assert (data_of(tree)["sampling"], data_of(tree)["flip"]) == ("segments", False)
@@ -220,7 +215,6 @@ def test_charades_and_something_something_read_their_own_lists(tmp_path, capsys)
 
 def test_a_silent_config_has_the_defaults_of_pyslowfast(tmp_path, capsys):
     tree = yaml.safe_load(text := translated(tmp_path, SMALL))
-
     data, recipe = data_of(tree), tree["model"]["init_args"]
     assert (data["batch_size"], data["frames"], data["stride"], data["size"]) == (4, 8, 8, 224)
     assert (recipe["lr"], recipe["nesterov"], recipe["schedule"]) == (0.1, True, "cosine")
@@ -232,7 +226,6 @@ def test_mixed_precision_and_clipping(tmp_path):
     config = changed(SMALL, TRAIN={"MIXED_PRECISION": True}, SOLVER={"CLIP_GRAD_L2NORM": 1.0})
     trainer = yaml.safe_load(translated(tmp_path, config))["trainer"]
     assert (trainer["precision"], trainer["gradient_clip_val"]) == ("16-mixed", 1.0)
-
     trainer = yaml.safe_load(translated(tmp_path, changed(SMALL, SOLVER={"CLIP_GRAD_VAL": 2.0})))["trainer"]
     assert (trainer["gradient_clip_val"], trainer["gradient_clip_algorithm"]) == (2.0, "value")
 
@@ -373,13 +366,11 @@ def test_the_command_prints_a_config_or_says_in_a_line_what_is_wrong(tmp_path, c
     path.write_text(yaml.safe_dump(KINETICS))
     main(["migrate", str(path)])
     assert capsys.readouterr().out == translate_pyslowfast(path)
-
     path.write_text("a: 1")
     with pytest.raises(SystemExit) as stopped:
         main(["migrate", str(path)])
     assert stopped.value.code == 1
     assert "so it is not a config of PySlowFast" in " ".join(capsys.readouterr().err.split())
-
     with pytest.raises(SystemExit) as stopped:
         main(["migrate"])
     assert stopped.value.code == 2

@@ -188,7 +188,6 @@ def test_another_number_of_classes_keeps_the_body_and_says_so(caplog):
     assert torch.equal(ours.projection.weight, own_head)
     assert torch.equal(ours.stem.weight, other.stem.weight)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-
     caplog.clear()
     with torch.device("meta"):
         kinetics = slow_r50(num_classes=400).state_dict()

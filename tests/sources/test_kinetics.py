@@ -39,7 +39,6 @@ def kinetics(tmp_path):
 
 def test_kinetics_train(kinetics):
     manifest = Kinetics(kinetics / "train.csv", "/k400/train").read()
-
     assert manifest.classes == ("abseiling", "air drumming", "massaging person's head", "testifying")
     assert rows_of(manifest) == [
         ("---QUuC4vJs_000084_000094.mp4", (3,)),
@@ -69,7 +68,6 @@ def test_kinetics_without_the_training_split(kinetics):
     (kinetics / "train.csv").unlink()
     with pytest.raises(ManifestError, match=r"the split 'val', .*train\.csv does not exist\. Put .* give `classes`"):
         Kinetics(kinetics / "val.csv", "/k400/val").read()
-
     classes = ["air drumming", "testifying"]
     assert rows_of(Kinetics(kinetics / "val.csv", "/k400/val", classes=classes).read())[0][1] == (0,)
     assert Kinetics(kinetics / "test.csv", "/k400/test").read().classes == ()
@@ -94,7 +92,6 @@ def test_kinetics_replacements_stand_for_their_ids(kinetics):
         },
     )
     arguments = {"replacements": replacements / "replacement" / "replacement_for_corrupted_k400"}
-
     manifest = Kinetics(kinetics / "train.csv", kinetics / "k400" / "train", **arguments).read()
     assert rows_of(manifest) == [
         ("train/---QUuC4vJs_000084_000094.mp4", (3,)),
@@ -103,7 +100,6 @@ def test_kinetics_replacements_stand_for_their_ids(kinetics):
         ("train/aaaaaaaaaaa_000000_000010.mp4", (2,)),
         ("replacement/replacement_for_corrupted_k400/bbbbbbbbbbb.mp4", (3,)),
     ]
-
     found = Kinetics(kinetics / "train.csv", kinetics / "k400" / "train", existing_only=True, **arguments).read()
     assert [labels for _, labels in rows_of(found)] == [(3,), (1,), (3,)]
     assert found.missing == 2

@@ -31,7 +31,6 @@ NAMES = st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"
 @given(st.lists(st.tuples(NAMES, st.sets(st.integers(0, 2**31 - 2), max_size=4)), min_size=1, max_size=20))
 def test_what_goes_in_comes_out(rows):
     manifest = build(rows, multi_label=True)
-
     assert rows_of(manifest) == [("/data/" + name, tuple(sorted(labels))) for name, labels in rows]
     assert rows_of(pickle.loads(pickle.dumps(manifest))) == rows_of(manifest)
 
@@ -81,7 +80,6 @@ def test_no_such_row(index):
 
 def test_label_is_the_one_of_a_video_that_has_one():
     manifest = build([("a.mp4", [3]), ("b.mp4", [1, 5]), ("c.mp4", []), ("d.mp4", [5, 1, 5])], multi_label=True)
-
     assert manifest.label(0) == 3
     assert manifest.labels(3) == (1, 5)
     for index, count in ((1, 2), (2, 0)):
@@ -312,9 +310,7 @@ def test_existing_only_leaves_out_and_counts(disk, caplog):
     names = ["run/a.mp4", "run/gone.mp4", "swim/a.mp4", "gone/a.mp4", "run/b c.mp4"]
     for label, name in enumerate(names):
         builder.add(name, [label], where=f"line {label + 1}")
-
     manifest = builder.build()
-
     assert rows_of(manifest) == [(str(disk / names[label]), (label,)) for label in (0, 2, 4)]
     assert manifest.missing == 2
     assert "5 classes, 2 missing" in repr(manifest)
@@ -331,7 +327,6 @@ def test_existing_only_lists_each_folder_once(disk, monkeypatch):
         for name in ("run/a.mp4", "swim/a.mp4", "gone/a.mp4"):
             builder.add(name, [0], where="line")
     monkeypatch.undo()
-
     assert len(builder.build()) == 6
     assert sorted(listed) == [str(disk / name) for name in ("gone", "run", "swim")]
 

@@ -186,9 +186,7 @@ def test_reads_what_a_spreadsheet_writes(tmp_path_factory, rows, separator):
     path = tmp_path_factory.mktemp("list") / "list.csv"
     with open(path, "w", encoding="utf-8", newline="") as file:
         csv.writer(file, delimiter=separator, quoting=csv.QUOTE_ALL).writerows(rows)
-
     manifest = read_manifest(path)
-
     root = str(path.parent)
     expected = [(f"{root}/{name}", label) for name, label in rows]
     assert [(manifest.path(index), manifest.label(index)) for index in range(len(manifest))] == expected
@@ -360,7 +358,6 @@ def test_videos_in_a_folder_alone_have_no_labels(tmp_path):
 
 def test_a_folder_per_class(tmp_path):
     manifest = read_manifest(touch(tmp_path, *CLASSES, "README.md"))
-
     assert manifest.classes == ("-jump", "run", "swim")
     assert rows_of(manifest) == [
         ("-jump/d.mkv", (0,)),
@@ -375,10 +372,8 @@ def test_a_folder_per_class(tmp_path):
 def test_a_folder_per_class_is_torchvisions(tmp_path):
     names = [f"{c}/{part}v{i}.mp4" for c in ("b c", "a", "Z") for part in ("", "x/", "x/y/") for i in range(3)]
     manifest = read_manifest(touch(tmp_path, *names))
-
     ids = {name: label for label, name in enumerate(manifest.classes)}
     expected = make_dataset(str(tmp_path), ids, extensions=(".mp4",))
-
     assert list(ids) == ["Z", "a", "b c"]
     assert sorted((manifest.path(index), manifest.label(index)) for index in range(len(manifest))) == sorted(expected)
 
@@ -391,11 +386,9 @@ def test_a_relative_folder(tmp_path, monkeypatch):
 
 def test_classes_of_the_training_split(tmp_path):
     touch(tmp_path, "run/a.mp4", "swim/a.mp4")
-
     manifest = read_manifest(tmp_path, classes=["jump", "run", "swim", "walk"])
     assert rows_of(manifest) == [("run/a.mp4", (1,)), ("swim/a.mp4", (2,))]
     assert manifest.num_classes == 4
-
     with pytest.raises(ManifestError, match=r"has a folder 'swim', which is not among the 2 `classes`\. Give the"):
         read_manifest(tmp_path, classes=["jump", "run"])
 
@@ -429,10 +422,8 @@ def test_links_out_of_a_folder(tmp_path, link, absolute):
     target = tmp_path / "far" / ("v/a.mp4" if link.endswith(".mp4") else "v")
     source = tmp_path / "source"
     (source / link).symlink_to(target if absolute else os.path.relpath(target, (source / link).parent))
-
     with pytest.raises(ManifestError, match=rf"{link} is a link out of .*source\. Give the folder it leads to, or"):
         read_manifest(source)
-
     paths = [path for path, _ in rows_of(read_manifest(source, allow_outside_root=True))]
     assert sorted(paths) == sorted(["run/a.mp4", link if link.endswith(".mp4") else f"{link}/a.mp4"])
 

@@ -203,7 +203,6 @@ class TestOptimizer:
         classifier = VideoClassifier(model, 2, schedule="constant", **recipe)
         clip, label = torch.ones(1, 3, 1, 1, 1), torch.zeros(1, dtype=torch.long)
         make_trainer(max_steps=2, max_epochs=-1).fit(classifier, batches_of((clip, label), (clip, label)))
-
         weights, velocity = np.full((2, 3), 0.5), np.zeros((2, 3))
         for _ in range(2):
             scores = np.exp(weights.sum(axis=1))
