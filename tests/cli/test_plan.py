@@ -317,15 +317,8 @@ def test_a_shortened_baseline_has_exactly_its_steps(steps, clips, world, callbac
     """
     clips -= clips % world if callback else 0
     host = trainer(max_epochs=-1, max_steps=steps)
-    plan = preview(
-        callback,
-        host,
-        classifier(schedule="constant"),
-        data_of(videos),
-        clips=clips,
-        world=world,
-        configured_world=world,
-    )
+    arguments = host, classifier(schedule="constant"), data_of(videos)
+    plan = preview(callback, *arguments, clips=clips, world=world, configured_world=world)
     assert sum(plan.steps) == plan.baseline_steps == steps
 
 

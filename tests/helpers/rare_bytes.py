@@ -86,12 +86,8 @@ def encoded(
     out = io.BytesIO()
     with av.open(out, "w", format=container, options=dict(muxer)) as target:
         stream: Any = target.add_stream(coding.encoder, rate=rate, options=dict(coding.options))
-        stream.height, stream.width, stream.pix_fmt, stream.thread_count = (
-            coding.height,
-            coding.width,
-            coding.pix_fmt,
-            1,
-        )
+        stream.height, stream.width = coding.height, coding.width
+        stream.pix_fmt, stream.thread_count = coding.pix_fmt, 1
         if coding.tag:
             stream.codec_context.codec_tag = coding.tag
         if coding.colours[0]:

@@ -46,25 +46,12 @@ def tiny(name):
     size = 64 if "_nl_" in name else 32
     frames = 8 if "_r3d18_" in name else 16  # its first layers keep all frames
     model = [f"--model.init_args.model.init_args.{option}" for option in SMALLER.get(name.split("_")[0], [])]
-    return [
-        *model,
-        "--trainer.accelerator=cpu",
-        "--trainer.devices=1",
-        "--trainer.num_nodes=1",
-        "--trainer.logger=false",
-        "--trainer.enable_progress_bar=false",
-        "--trainer.enable_model_summary=false",
-        "--trainer.precision=32-true",
-        *(["--trainer.callbacks.precise_bn_batches=2"] if "precise_bn" in str(callbacks(name)[-1:]) else []),
-        "--data.init_args.num_workers=0",
-        "--data.init_args.batch_size=1",
-        f"--data.init_args.frames={frames}",
-        f"--data.init_args.size={size}",
-        f"--data.init_args.short_side=[{size}, {size + 8}]",
-        "--data.init_args.test_views.clips=2",
-        f"--data.init_args.test_views.size={size}",
-        f"--data.init_args.test_views.short_side={size}",
-    ]
+    trainer = ["accelerator=cpu", "devices=1", "num_nodes=1", "precision=32-true", "logger=false"]
+    trainer += ["enable_progress_bar=false", "enable_model_summary=false"]
+    trainer += ["callbacks.precise_bn_batches=2"] if "precise_bn" in str(callbacks(name)[-1:]) else []
+    data = ["num_workers=0", "batch_size=1", f"frames={frames}", f"size={size}", f"short_side=[{size}, {size + 8}]"]
+    data += ["test_views.clips=2", f"test_views.size={size}", f"test_views.short_side={size}"]
+    return [*model, *(f"--trainer.{option}" for option in trainer), *(f"--data.init_args.{option}" for option in data)]
 
 
 def recipe(name):

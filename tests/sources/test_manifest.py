@@ -136,17 +136,8 @@ def test_urls_are_refused(url):
         ManifestBuilder("train.csv", url)
 
 
-OUTSIDE = [
-    "..",
-    "../a.mp4",
-    "a/../../a.mp4",
-    "./../a.mp4",
-    "/a.mp4",
-    "/data/../a.mp4",
-    "/database/a.mp4",
-    "/data",
-    "//data/a.mp4",
-]
+OUTSIDE = ["..", "../a.mp4", "a/../../a.mp4", "./../a.mp4", "/a.mp4", "/data/../a.mp4", "/database/a.mp4"]
+OUTSIDE += ["/data", "//data/a.mp4"]
 
 
 @pytest.mark.parametrize("path", OUTSIDE)

@@ -9,7 +9,11 @@ from lightning_multigrid.sources.text import ManifestError
 from tests.helpers.annotations import read_mutated, rows_of, write_files
 from tests.helpers.mutations import fuzzed
 
-LABELS = {"Approaching something with your camera": "0", "Putting something on a surface": "2", "Holding something": "1"}
+LABELS = {
+    "Approaching something with your camera": "0",
+    "Putting something on a surface": "2",
+    "Holding something": "1",
+}
 
 
 def entry(number, label, template, *placeholders):

@@ -59,6 +59,9 @@ def source(name, **arguments):
     return {"class_path": f"lightning_multigrid.sources.{name}", "init_args": arguments}
 
 
+QUIET = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+
+
 def write_config(path, num_classes, data, callbacks=(), **model):
     values = {
         "model": {
@@ -77,14 +80,11 @@ def write_config(path, num_classes, data, callbacks=(), **model):
             "init_args": {"batch_size": 1, "frames": 4, "size": 32, "stride": 2, **data},
         },
         "trainer": {
-            "max_epochs": 1,
             "accelerator": "cpu",
-            "logger": False,
-            "enable_checkpointing": False,
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
+            "max_epochs": 1,
             "num_sanity_val_steps": 0,
-            "callbacks": list(callbacks),
+            "callbacks": [*callbacks],
+            **QUIET,
         },
     }
     path.write_text(yaml.safe_dump(values))

@@ -177,14 +177,9 @@ class TestOptimizer:
         return {names[id(p)]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
 
     def test_norm_layers_and_biases_have_their_own_weight_decay(self):
-        assert self.decays(weight_decay=1e-3, norm_weight_decay=1e-5) == {
-            "conv.weight": 1e-3,
-            "conv.bias": 1e-5,
-            "norm.weight": 1e-5,
-            "norm.bias": 1e-5,
-            "head.weight": 1e-3,
-            "head.bias": 1e-5,
-        }
+        others = dict.fromkeys(("conv.bias", "norm.weight", "norm.bias", "head.bias"), 1e-5)
+        expected = {"conv.weight": 1e-3, "head.weight": 1e-3, **others}
+        assert self.decays(weight_decay=1e-3, norm_weight_decay=1e-5) == expected
 
     def test_norm_layers_and_biases_do_not_decay_by_default(self):
         assert {name for name, decay in self.decays().items() if decay} == {"conv.weight", "head.weight"}

@@ -136,15 +136,9 @@ def folder(tmp_path_factory):
 
 def evaluate(folder, ranks, stage, multi_label):
     source = folder / ("several.csv" if multi_label else "list.csv")
-    data = VideoDataModule(
-        **{{"validate": "val", "test": "test"}[stage]: source},
-        test_views=Views(clips=3, crops=3),
-        multi_label=multi_label,
-        num_classes=6,
-        batch_size=2,
-        frames=4,
-        size=16,
-    )
+    split = {{"validate": "val", "test": "test"}[stage]: source}
+    small = {"num_classes": 6, "batch_size": 2, "frames": 4, "size": 16}
+    data = VideoDataModule(**split, test_views=Views(clips=3, crops=3), multi_label=multi_label, **small)
     options = {"loss": "bce", "view_fusion": "max"} if multi_label else {}
     module = VideoClassifier(Thermometer(), 6, **options)
     host = trainer(devices=ranks, strategy="ddp_fork" if ranks > 1 else "auto")
